@@ -1,0 +1,5 @@
+"""``python -m torchledger`` is ``torchledger``."""
+
+from torchledger.cli import main
+
+main()

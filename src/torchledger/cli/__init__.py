@@ -1,0 +1,57 @@
+"""The front door: commands that are options, one library call and one report.
+
+Only this room prints. Commands are imported when they are called, so that ``torchledger --help`` stays quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from torchledger.errors import TorchledgerError
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "run": ("torchledger.cli.run", "Run a script and record every kernel launch of its compiled graphs."),
+    "show": ("torchledger.cli.show", "Show a ledger: balance, launches, one kernel's story, generated code."),
+    "export": ("torchledger.cli.export", "Write a ledger in another format."),
+}
+"""Command name to (module, one-line help); the module holds a click command named ``command``."""
+
+
+class _LazyGroup(click.Group):
+    """Knows the names and help of its commands without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_text) for name, (_, help_text) in COMMANDS.items()])
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="torchledger", message="%(version)s")
+@click.option("-v", "--verbose", is_flag=True, help="Log what the library does to stderr.")
+def cli(verbose: bool) -> None:
+    """A ledger of every kernel that a compiled PyTorch model runs."""
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.WARNING, format="torchledger: %(message)s")
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run the command line; our own errors become one line on stderr and their exit code."""
+    try:
+        return cli.main(args=arguments, prog_name="torchledger")
+    except TorchledgerError as error:
+        click.echo(f"torchledger: {error}", err=True)
+        sys.exit(error.exit_code)

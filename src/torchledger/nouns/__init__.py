@@ -1,0 +1,55 @@
+"""The records that flow through torchledger.
+
+Every record is a frozen dataclass of plain values (numbers, text, tuples, other records), so that it can be compared,
+stored and read back as an equal. This room imports the standard library alone.
+
+Unknown is ``None``, never 0. Sizes are in bytes, counts in units, one multiply-add is 2 FLOPs.
+"""
+
+from torchledger.nouns.balance import Account, BalanceSheet, Difference, Gap
+from torchledger.nouns.device import Ceilings, Device, Environment
+from torchledger.nouns.launch import (
+    Access,
+    Buffer,
+    Category,
+    Direction,
+    FlopReference,
+    Graph,
+    Kernel,
+    Launch,
+    LoopNest,
+    Quality,
+    SourceLine,
+)
+from torchledger.nouns.measurement import Clock, Measurement
+from torchledger.nouns.prediction import Prediction
+from torchledger.nouns.run import Run
+from torchledger.nouns.sample import Sample
+from torchledger.nouns.value_stats import ValueStats
+
+__all__ = [
+    "Access",
+    "Account",
+    "BalanceSheet",
+    "Buffer",
+    "Category",
+    "Ceilings",
+    "Clock",
+    "Device",
+    "Difference",
+    "Direction",
+    "Environment",
+    "FlopReference",
+    "Gap",
+    "Graph",
+    "Kernel",
+    "Launch",
+    "LoopNest",
+    "Measurement",
+    "Prediction",
+    "Quality",
+    "Run",
+    "Sample",
+    "SourceLine",
+    "ValueStats",
+]

@@ -1,0 +1,66 @@
+"""The balance sheet: each sum of the ledger beside an independent count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Something that the ledger knows it does not know.
+
+    ``account`` is the account it is missing from (``"launches"``, ``"flops"``, ``"bytes"``, ``"sources"``,
+    ``"device_time"``), ``where`` the graph, launch or kernel, ``amount`` how much of the account's unit (``None``:
+    unknown).
+    """
+
+    account: str
+    where: str
+    reason: str
+    amount: int | float | None = None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Work that compilation itself added or took away: named, with its amount (ledger minus reference)."""
+
+    account: str
+    where: str
+    reason: str
+    amount: int | float
+
+
+@dataclass(frozen=True)
+class Account:
+    """One line of the balance sheet.
+
+    It balances when ``ledger == reference + sum(differences)`` and nothing is missing.
+    """
+
+    name: str
+    unit: str
+    ledger: int | float | None
+    reference: int | float | None
+    differences: tuple[Difference, ...] = ()
+    missing: tuple[Gap, ...] = ()
+    note: str | None = None
+
+    @property
+    def is_balanced(self) -> bool:
+        """True when the two counts agree once every named difference is applied and nothing is missing."""
+        if self.missing or self.ledger is None or self.reference is None:
+            return False
+        return self.ledger == self.reference + sum(difference.amount for difference in self.differences)
+
+
+@dataclass(frozen=True)
+class BalanceSheet:
+    """All accounts of a run, by name."""
+
+    accounts: Mapping[str, Account] = field(default_factory=dict)
+
+    @property
+    def is_balanced(self) -> bool:
+        """True when every account balances."""
+        return all(account.is_balanced for account in self.accounts.values())

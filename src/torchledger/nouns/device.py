@@ -1,0 +1,62 @@
+"""What the hardware and the software are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What a device was measured to reach; every roofline fraction refers to these.
+
+    ``tflops_per_s`` maps a dtype name (``"bfloat16"``) to dense TFLOP/s (1e12 FLOP/s, one multiply-add = 2 FLOPs).
+    ``copy_gb_per_s`` counts bytes read plus bytes written of a large device copy, in 1e9 bytes per second.
+    """
+
+    copy_gb_per_s: float | None = None
+    tflops_per_s: Mapping[str, float] = field(default_factory=dict)
+    launch_overhead_us: float | None = None
+    graph_launch_overhead_us: float | None = None
+    timer_resolution_us: float | None = None
+    measured_utc: str | None = None
+    method: str = "measured"
+
+
+@dataclass(frozen=True)
+class Device:
+    """One processor that kernels run on. ``None`` where the driver does not tell."""
+
+    name: str
+    kind: str
+    index: int = 0
+    uuid: str | None = None
+    compute_capability: tuple[int, int] | None = None
+    total_memory_bytes: int | None = None
+    clock_rate_mhz: float | None = None
+    memory_clock_rate_mhz: float | None = None
+    num_multiprocessors: int | None = None
+    max_threads_per_block: int | None = None
+    max_threads_per_multiprocessor: int | None = None
+    warp_size: int | None = None
+    l2_cache_bytes: int | None = None
+    max_shared_memory_per_multiprocessor_bytes: int | None = None
+    memory_bus_width_bits: int | None = None
+    num_cores: int | None = None
+    ceilings: Ceilings | None = None
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The software around a run, and the settings that change what it compiles to."""
+
+    python: str
+    platform: str
+    torchledger: str
+    torch: str | None = None
+    triton: str | None = None
+    cuda: str | None = None
+    driver: str | None = None
+    compiler: str | None = None
+    num_threads: int | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,201 @@
+"""A run file: one SQLite database.
+
+SQLite in rollback-journal mode is one file that other processes can read while a run writes it, and what a finished
+transaction wrote survives ``kill -9``; a torn transaction is rolled back by the next reader.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from torchledger.errors import StoreError
+from torchledger.nouns import Run
+from torchledger.store.codec import decode, encode
+from torchledger.store.schema import (
+    APPLICATION_ID,
+    OLDEST_READABLE_VERSION,
+    SCHEMA_VERSION,
+    TABLES,
+    create_statements,
+)
+
+log = logging.getLogger(__name__)
+
+Record = TypeVar("Record")
+
+_BUSY_TIMEOUT_S = 30.0
+
+
+class LedgerWriter:
+    """Writes records into a new ledger, or appends to an existing one (``append=True``).
+
+    Each ``add`` is one transaction: all of it is in the file afterwards, or none. Safe to call from several threads
+    and, because SQLite connections must not cross a fork, silent in a forked child.
+
+    Raises ``StoreError`` if the file exists (without ``force`` or ``append``) or cannot be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, force: bool = False, append: bool = False) -> None:
+        self.path = Path(path)
+        self._lock = threading.Lock()
+        self._owner = os.getpid()
+        if append:
+            open_ledger(self.path).close()
+        elif self.path.exists():
+            if not force:
+                raise StoreError(f"{self.path} exists. Choose another name, or pass --force to replace it.")
+            if self.path.is_dir():
+                raise StoreError(f"{self.path} is a folder. Name a file inside it.")
+            open_ledger(self.path).close()
+            self.path.unlink()
+        try:
+            self._connection = sqlite3.connect(self.path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)
+            if not append:
+                with self._connection:
+                    self._connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                    self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+                    for statement in create_statements():
+                        self._connection.execute(statement)
+        except sqlite3.Error as error:
+            raise StoreError(
+                f"cannot write {self.path}: {error}. Check that the folder exists and is writable."
+            ) from error
+
+    def add(self, *records: Any, replace: bool = False) -> None:
+        """Write records of any kinds in one transaction; ``replace`` overwrites those with an equal key."""
+        if os.getpid() != self._owner:
+            return
+        verb = "INSERT OR REPLACE" if replace else "INSERT"
+        with self._lock:
+            try:
+                with self._connection:
+                    for record in records:
+                        table = TABLES[type(record)]
+                        columns = ", ".join(f'"{column}"' for column in table.columns)
+                        marks = ", ".join("?" * (len(table.columns) + 1))
+                        values = [getattr(record, column) for column in table.columns]
+                        self._connection.execute(
+                            f'{verb} INTO "{table.name}" ({columns}, body) VALUES ({marks})',
+                            [*map(_column_value, values), encode(record).decode()],
+                        )
+            except sqlite3.Error as error:
+                raise StoreError(
+                    f"cannot write to {self.path}: {error}. What was written before is whole and readable."
+                ) from error
+
+    def close(self) -> None:
+        """Close the file; in a forked child, leave it alone."""
+        if os.getpid() == self._owner:
+            self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class LedgerReader:
+    """Reads records out of a ledger. Use ``open_ledger`` to get one."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._connection = connection
+
+    def read(self, record_type: type[Record], **where: Any) -> list[Record]:
+        """All records of a type in the order written; ``where`` selects by columns.
+
+        >>> reader.read(Launch, graph="forward_0")  # doctest: +SKIP
+        """
+        return list(self.iterate(record_type, **where))
+
+    def iterate(self, record_type: type[Record], **where: Any) -> Iterator[Record]:
+        """Like ``read``, one record at a time."""
+        table = TABLES[record_type]
+        if unknown := set(where) - set(table.columns):
+            raise ValueError(f"{table.name} has no column {sorted(unknown)}; it has {list(table.columns)}")
+        condition = " AND ".join(f'"{column}" IS ?' for column in where)
+        statement = f'SELECT body FROM "{table.name}"' + (f" WHERE {condition}" if where else "") + " ORDER BY rowid"
+        for (body,) in self._rows(statement, where.values()):
+            yield decode(record_type, body)
+
+    def count(self, record_type: type[Any]) -> int:
+        """How many records of a type the ledger holds."""
+        ((number,),) = self._rows(f'SELECT COUNT(*) FROM "{TABLES[record_type].name}"', ())
+        return int(number)
+
+    def columns(self, record_type: type[Any], *names: str) -> list[tuple[Any, ...]]:
+        """The named columns of all records of a type, without decoding their bodies: fast on large ledgers."""
+        table = TABLES[record_type]
+        if unknown := set(names) - set(table.columns):
+            raise ValueError(f"{table.name} has no column {sorted(unknown)}; it has {list(table.columns)}")
+        selected = ", ".join(f'"{name}"' for name in names)
+        return list(self._rows(f'SELECT {selected} FROM "{table.name}" ORDER BY rowid', ()))
+
+    def run(self) -> Run:
+        """The run that this ledger is of."""
+        runs = self.read(Run)
+        if not runs:
+            raise StoreError(f"{self.path} holds no run: it was cut off before the first record was written.")
+        return runs[-1]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def _rows(self, statement: str, parameters: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+        try:
+            yield from self._connection.execute(statement, tuple(parameters))
+        except sqlite3.Error as error:
+            raise StoreError(
+                f"{self.path} is damaged ({error}). Recover what is whole with `sqlite3 .recover`."
+            ) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_ledger(path: str | os.PathLike[str]) -> LedgerReader:
+    """Open a ledger for reading; nothing in the file is executed or changed.
+
+    Raises ``StoreError`` naming the file if it is absent, not a ledger, truncated, or of a version not read here.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise StoreError(f"{path} does not exist. Record one with `torchledger run -o {path} SCRIPT`.")
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder, not a ledger.")
+    try:
+        connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)
+        ((application_id,),) = connection.execute("PRAGMA application_id")
+        ((version,),) = connection.execute("PRAGMA user_version")
+    except sqlite3.Error as error:
+        raise StoreError(f"{path} is not a ledger, or is cut off ({error}).") from error
+    if application_id != APPLICATION_ID:
+        connection.close()
+        raise StoreError(f"{path} is not a ledger. Record one with `torchledger run -o FILE SCRIPT`.")
+    if not OLDEST_READABLE_VERSION <= version <= SCHEMA_VERSION:
+        connection.close()
+        raise StoreError(
+            f"{path} has format {version}; this version reads {OLDEST_READABLE_VERSION} to {SCHEMA_VERSION}. "
+            "Upgrade torchledger to read it."
+        )
+    return LedgerReader(path, connection)
+
+
+def _column_value(value: Any) -> Any:
+    return value if value is None or isinstance(value, (int, float, str)) else str(value)

@@ -1,0 +1,67 @@
+"""Which record goes into which table, and the history of the format.
+
+A table holds the fields that one wants to select by as columns and the whole record as JSON in ``body``.
+
+Format history
+--------------
+1 (2026-11): first version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchledger import nouns
+
+SCHEMA_VERSION = 1
+OLDEST_READABLE_VERSION = 1
+APPLICATION_ID = 0x544C4752  # "TLGR", so that `file` and we can tell a ledger from another SQLite database
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: its name, the fields (or properties) that are columns, and how many of the first are a unique key."""
+
+    name: str
+    columns: tuple[str, ...]
+    unique: int = 0
+
+
+TABLES: dict[type, Table] = {
+    nouns.Run: Table("runs", ("run_id", "status"), unique=1),
+    nouns.Graph: Table("graphs", ("name", "direction", "compile_id", "cache_key"), unique=1),
+    nouns.Kernel: Table("kernels", ("key", "name", "category", "backend"), unique=2),
+    nouns.Launch: Table(
+        "launches",
+        (
+            "graph",
+            "order",
+            "kernel",
+            "kernel_name",
+            "category",
+            "device",
+            "flops",
+            "vector_flops",
+            "bytes_read",
+            "bytes_written",
+        ),
+        unique=2,
+    ),
+    nouns.Gap: Table("gaps", ("account", "where")),
+    nouns.Difference: Table("differences", ("account", "where")),
+    nouns.Measurement: Table("measurements", ("subject", "kind", "clock")),
+    nouns.ValueStats: Table("value_stats", ("subject", "call_index", "buffer", "moment")),
+    nouns.Prediction: Table("predictions", ("subject", "device", "model")),
+}
+
+
+def create_statements() -> list[str]:
+    """The SQL that makes an empty ledger."""
+    statements = []
+    for table in TABLES.values():
+        columns = ", ".join(f'"{column}"' for column in table.columns)
+        statements.append(f'CREATE TABLE "{table.name}" ({columns}, body TEXT NOT NULL)')
+        if table.unique:
+            key = ", ".join(f'"{column}"' for column in table.columns[: table.unique])
+            statements.append(f'CREATE UNIQUE INDEX "{table.name}_key" ON "{table.name}" ({key})')
+    return statements

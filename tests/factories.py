@@ -1,0 +1,64 @@
+"""Small records for tests: every field has a plain default, a test names only what it is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchledger.nouns import Buffer, Device, Environment, Graph, Kernel, Launch, Run
+
+
+def make_buffer(**changes: Any) -> Buffer:
+    fields: dict[str, Any] = {
+        "name": "buf0",
+        "role": "output",
+        "dtype": "float32",
+        "shape": (32, 64),
+        "stride": (64, 1),
+        "device": "cpu",
+        "bytes_read": 0,
+        "bytes_written": 8192,
+    }
+    return Buffer(**(fields | changes))
+
+
+def make_launch(**changes: Any) -> Launch:
+    fields: dict[str, Any] = {
+        "graph": "forward_0",
+        "order": 0,
+        "kernel": "k0",
+        "kernel_name": "cpp_fused_relu_0",
+        "category": "cpp",
+        "device": "cpu",
+        "buffers": (make_buffer(),),
+    }
+    return Launch(**(fields | changes))
+
+
+def make_kernel(**changes: Any) -> Kernel:
+    fields: dict[str, Any] = {"key": "k0", "name": "cpp_fused_relu_0", "category": "cpp", "backend": "cpp"}
+    return Kernel(**(fields | changes))
+
+
+def make_graph(**changes: Any) -> Graph:
+    fields: dict[str, Any] = {"name": "forward_0", "direction": "forward"}
+    return Graph(**(fields | changes))
+
+
+def make_environment(**changes: Any) -> Environment:
+    fields: dict[str, Any] = {"python": "3.11.7", "platform": "linux", "torchledger": "0.1.0", "torch": "2.13.0"}
+    return Environment(**(fields | changes))
+
+
+def make_device(**changes: Any) -> Device:
+    return Device(**({"name": "test device", "kind": "cpu"} | changes))
+
+
+def make_run(**changes: Any) -> Run:
+    fields: dict[str, Any] = {
+        "run_id": "r0",
+        "started_utc": "2026-11-21T00:00:00Z",
+        "argv": ("train.py",),
+        "environment": make_environment(),
+        "devices": (make_device(),),
+    }
+    return Run(**(fields | changes))

@@ -1,0 +1,114 @@
+"""The run file: whole after a kill, readable while written, refused when it is something else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from factories import make_graph, make_launch, make_run
+from torchledger.errors import StoreError
+from torchledger.nouns import Graph, Launch, Run
+from torchledger.store import LedgerWriter, open_ledger
+
+
+def test_what_was_added_is_read_back_in_order(tmp_path: Path) -> None:
+    launches = [make_launch(order=order) for order in range(5)]
+    with LedgerWriter(tmp_path / "a.ledger") as writer:
+        writer.add(make_run(), *launches)
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        assert ledger.run() == make_run()
+        assert ledger.read(Launch) == launches
+        assert ledger.columns(Launch, "order", "bytes_written") == [(order, 8192) for order in range(5)]
+
+
+def test_a_ledger_is_one_file_that_can_be_read_while_it_is_written(tmp_path: Path) -> None:
+    with LedgerWriter(tmp_path / "a.ledger") as writer:
+        writer.add(make_run())
+        with open_ledger(tmp_path / "a.ledger") as ledger:
+            assert ledger.read(Run) == [make_run()]
+            writer.add(make_graph())
+            assert ledger.read(Graph) == [make_graph()]
+        assert [path.name for path in tmp_path.iterdir()] == ["a.ledger"]
+
+
+def test_a_killed_writer_leaves_whole_what_it_had_finished(tmp_path: Path) -> None:
+    path = tmp_path / "a.ledger"
+    script = (
+        "import itertools, sys\n"
+        "from factories import make_launch, make_run\n"
+        "from torchledger.store import LedgerWriter\n"
+        f"writer = LedgerWriter({str(path)!r})\n"
+        "writer.add(make_run())\n"
+        "for order in itertools.count():\n"
+        "    writer.add(*[make_launch(graph=f'forward_{order}', order=i) for i in range(50)])\n"
+        "    print(order, flush=True)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(["tests", "src"])}
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment, text=True)
+    assert process.stdout is not None
+    for _ in range(20):
+        last = int(process.stdout.readline())
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with open_ledger(path) as ledger:
+        launches = ledger.read(Launch)
+    assert len(launches) % 50 == 0
+    assert len(launches) >= 50 * (last + 1)
+
+
+def test_an_existing_ledger_needs_force_and_is_left_alone_without_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.ledger"
+    with LedgerWriter(path) as writer:
+        writer.add(make_run())
+    with pytest.raises(StoreError, match="--force"):
+        LedgerWriter(path)
+    with open_ledger(path) as ledger:
+        assert ledger.read(Run) == [make_run()]
+    with LedgerWriter(path, force=True), open_ledger(path) as ledger:
+        assert ledger.read(Run) == []
+
+
+def test_force_never_replaces_a_file_that_is_not_a_ledger(tmp_path: Path) -> None:
+    path = tmp_path / "thesis.txt"
+    path.write_text("years of work")
+    with pytest.raises(StoreError, match="not a ledger"):
+        LedgerWriter(path, force=True)
+    assert path.read_text() == "years of work"
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"SQLite format 3\0" + b"\0" * 50])
+def test_a_file_that_is_no_ledger_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.ledger"
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"a\.ledger") as refusal:
+        open_ledger(path)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_truncated_ledger_is_one_line_and_not_a_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "a.ledger"
+    with LedgerWriter(path) as writer:
+        writer.add(make_run(), *[make_launch(order=order) for order in range(500)])
+    path.write_bytes(path.read_bytes()[:40_000])
+    with pytest.raises(StoreError, match=r"damaged|cut off"), open_ledger(path) as ledger:
+        ledger.read(Launch)
+
+
+def test_a_ledger_of_a_newer_format_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "a.ledger"
+    LedgerWriter(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(StoreError, match="format 99"):
+        open_ledger(path)
+
+
+def test_an_unwritable_place_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="absent"):
+        LedgerWriter(tmp_path / "absent" / "a.ledger")
