@@ -47,10 +47,13 @@ class Account:
     note: str | None = None
 
     @property
-    def is_balanced(self) -> bool:
-        """True when the two counts agree once every named difference is applied and nothing is missing."""
-        if self.missing or self.ledger is None or self.reference is None:
+    def is_balanced(self) -> bool | None:
+        """True when the two counts agree once every named difference is applied and nothing is missing; ``None`` when
+        nothing is missing and there is no independent count to compare with."""
+        if self.missing:
             return False
+        if self.ledger is None or self.reference is None:
+            return None
         return self.ledger == self.reference + sum(difference.amount for difference in self.differences)
 
 
@@ -62,5 +65,5 @@ class BalanceSheet:
 
     @property
     def is_balanced(self) -> bool:
-        """True when every account balances."""
-        return all(account.is_balanced for account in self.accounts.values())
+        """True when no account is out of balance."""
+        return all(account.is_balanced is not False for account in self.accounts.values())

@@ -151,6 +151,21 @@ class Launch:
         return f"{self.graph}#{self.order}"
 
     @property
+    def is_call(self) -> bool:
+        """True when the wrapper has a line that calls it; no-ops and the unpacking of several outputs have none."""
+        return self.category != "nop" and (self.call is not None or self.wrapper_line is not None)
+
+    @property
+    def source(self) -> str | None:
+        """``"model.py:12"``: the first of its source lines."""
+        return f"{self.sources[0].file}:{self.sources[0].line}" if self.sources else None
+
+    @property
+    def module(self) -> str | None:
+        """The first of its module paths."""
+        return self.modules[0] if self.modules else None
+
+    @property
     def bytes_read(self) -> int | None:
         """Minimum bytes read, or ``None`` if any buffer's are unknown."""
         return _sum_known(buffer.bytes_read for buffer in self.buffers)
@@ -164,6 +179,11 @@ class Launch:
     def bytes_moved(self) -> int | None:
         """Minimum bytes read plus written."""
         return _sum_known((self.bytes_read, self.bytes_written))
+
+    @property
+    def bytes_quality(self) -> Quality:
+        """The weakest quality among its buffers; ``"exact"`` for none."""
+        return max((buffer.bytes_quality for buffer in self.buffers), key=_QUALITY_RANK.index, default="exact")
 
 
 @dataclass(frozen=True)
@@ -208,6 +228,9 @@ class Graph:
     is_dynamic: bool = False
     cudagraph_skip_reason: str | None = None
     devices: tuple[str, ...] = ()
+
+
+_QUALITY_RANK: tuple[Quality, ...] = ("exact", "measured", "estimated", "upper_bound", "unavailable")
 
 
 def _sum_known(values: object) -> int | None:
