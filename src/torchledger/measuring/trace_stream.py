@@ -1,0 +1,294 @@
+"""The events of a Chrome trace file, a few megabytes at a time.
+
+A profiler's trace is one JSON object whose ``traceEvents`` holds millions of small objects. Parsing it whole takes
+many times the file in memory. Here the text is cut at places where one event ends and the next begins, and each piece
+is parsed alone: a piece that starts where an event starts and parses as a whole array was cut in the right place,
+whatever its strings and nested objects hold, so no tokenizer of our own is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+
+from torchledger.errors import MeasureError
+
+log = logging.getLogger(__name__)
+
+CHUNK_BYTES = 4 << 20
+
+_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*\{")
+_BARE_LIST = b"{}"
+_MOST_CUTS_TRIED = 6
+_LONGEST_HEADER = 256 << 20
+_GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_WINDOW = 31  # zlib's largest window, with a gzip header
+_COMPRESSED_BYTES = 256 << 10
+
+Progress = Callable[[int, int], None]
+"""Called with bytes of the file done and bytes in all."""
+
+
+class EventStream:
+    """Iterates over lists of raw events; afterwards ``metadata`` and ``problems`` are complete.
+
+    ``problems`` maps what was left out, in words, to how many events that concerns (0: not a matter of events).
+    Raises ``MeasureError`` for a file that is no trace; a trace that is cut off yields what is whole in it.
+    """
+
+    def __init__(self, file: IO[bytes], *, name: str, total_bytes: int = 0, progress: Progress | None = None) -> None:
+        self.metadata: dict[str, Any] = {}
+        self.problems: dict[str, int] = {}
+        self.is_truncated = False
+        self.bytes_read = 0
+        self._name = name
+        self._total_bytes = total_bytes
+        self._progress = progress
+        self._file = file
+        self._is_gzip = file.read(2) == _GZIP_MAGIC
+        file.seek(0)
+        self._inflater = zlib.decompressobj(_GZIP_WINDOW)
+        self._is_at_end = False
+
+    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
+        head, rest = self._read_header()
+        carry = rest
+        separator = _guess_separator(rest)
+        is_complete = False
+        while True:
+            piece = self._read_piece()
+            text = carry + piece if carry else piece
+            if self._is_at_end:
+                events, is_complete, tail = self._parse_carefully(text, is_last=True)
+                if events:
+                    yield events
+                self._read_footer(head, tail, is_complete=is_complete)
+                break
+            whole, cut = _parse_up_to_last_event(text, separator)
+            if whole is None:
+                events, is_complete, tail = self._parse_carefully(text, is_last=False)
+                if is_complete:
+                    if events:
+                        yield events
+                    self._read_footer(head, tail + self._read_everything(), is_complete=True)
+                    break
+                carry = tail
+            else:
+                events, carry = whole, text[cut:]
+            if events:
+                yield events
+        if self._progress is not None:
+            self._progress(self._total_bytes, self._total_bytes)
+
+    def _read_piece(self) -> bytes:
+        try:
+            piece = self._inflate() if self._is_gzip else self._file.read(CHUNK_BYTES)
+        except OSError as error:
+            raise MeasureError(f"cannot read {self._name}: {error.strerror or error}.") from error
+        except zlib.error as error:
+            if self.bytes_read == 0:
+                raise MeasureError(f"{self._name} is not a readable gzip file ({error}).") from error
+            self.is_truncated = True
+            self.problems[f"the compressed file is damaged ({error}), so it ends early; what followed is missing"] = 0
+            piece = b""
+        self.bytes_read += len(piece)
+        if not piece:
+            self._is_at_end = True
+        if self._progress is not None:
+            self._progress(self._file.tell(), self._total_bytes)
+        return piece
+
+    def _inflate(self) -> bytes:
+        """The next decompressed bytes; all that a cut-off file holds, where ``gzip`` drops its last piece."""
+        pieces: list[bytes] = []
+        size = 0
+        while size < CHUNK_BYTES:
+            compressed = self._inflater.unconsumed_tail or self._inflater.unused_data
+            if self._inflater.eof and compressed[:2] == _GZIP_MAGIC:
+                self._inflater = zlib.decompressobj(_GZIP_WINDOW)
+            elif self._inflater.eof and compressed:
+                break
+            if not compressed:
+                compressed = self._file.read(_COMPRESSED_BYTES)
+            if not compressed:
+                pieces.append(self._inflater.flush())
+                break
+            pieces.append(self._inflater.decompress(compressed, CHUNK_BYTES - size))
+            size += len(pieces[-1])
+        return b"".join(pieces)
+
+    def _read_everything(self) -> bytes:
+        pieces = []
+        while not self._is_at_end:
+            pieces.append(self._read_piece())
+        return b"".join(pieces)
+
+    def _read_header(self) -> tuple[bytes, bytes]:
+        """The text before the first event, closed so that it parses, and the text from the first event on."""
+        text = b""
+        start = 0
+        while True:
+            piece = self._read_piece()
+            text += piece
+            stripped = text.lstrip(b"\xef\xbb\xbf \t\r\n")
+            if not stripped and self._is_at_end:
+                raise MeasureError(
+                    f"{self._name} is empty. Record a trace with torch.profiler and export_chrome_trace."
+                )
+            if stripped[:1] == b"[":
+                return _BARE_LIST, stripped[1:]
+            if stripped and stripped[:1] != b"{":
+                raise MeasureError(f"{self._name} is not a JSON trace: it starts with {_excerpt(stripped)}.")
+            for match in _EVENTS_KEY.finditer(text, start):
+                head = text[: match.end()] + b"]}"
+                if _loads_or_none(head) is not None or _loads_leniently(head) is not None:
+                    return head, text[match.end() :]
+            start = max(0, len(text) - 64)
+            if self._is_at_end or len(text) > _LONGEST_HEADER:
+                raise MeasureError(
+                    f"{self._name} is not a Chrome trace: no list named traceEvents in it. "
+                    "Give a file written by torch.profiler's export_chrome_trace."
+                )
+
+    def _read_footer(self, head: bytes, tail: bytes, *, is_complete: bool) -> None:
+        """Join what stands before and after the events into ``metadata``."""
+        metadata = None
+        if is_complete and head != _BARE_LIST:
+            text = head[:-1] + tail
+            metadata = _loads_or_none(text) or _loads_leniently(text)
+        if metadata is None and head != _BARE_LIST:
+            self.is_truncated = True
+            if not any("ends early" in problem for problem in self.problems):
+                cut = "the text after the last event" if is_complete else "the last event"
+                self.problems[f"the file ends early: {cut} is cut off, and what followed is missing"] = 0
+            metadata = _loads_or_none(head) or _loads_leniently(head)
+        if isinstance(metadata, dict):
+            metadata.pop("traceEvents", None)
+            self.metadata = metadata
+
+    def _parse_carefully(self, text: bytes, *, is_last: bool) -> tuple[list[dict[str, Any]], bool, bytes]:
+        """Parse event by event: ``(events, whether the list was closed, the text after)``.
+
+        Slow; for the last piece and for text that orjson refuses (NaN, stray control characters, broken UTF-8).
+        """
+        if is_last:
+            events = _parse_closed_list(text)
+            if events is not None:
+                return events
+        words = text.decode("utf-8", errors="replace")
+        decoder = json.JSONDecoder(strict=False)
+        events_read: list[dict[str, Any]] = []
+        unreadable = 0
+        position = 0
+        while True:
+            position = _skip_space_and_comma(words, position)
+            if position >= len(words):
+                return self._careful_result(events_read, False, b"", unreadable)
+            if words[position] == "]":
+                return self._careful_result(events_read, True, words[position + 1 :].encode(), unreadable)
+            try:
+                event, position = decoder.raw_decode(words, position)
+            except (json.JSONDecodeError, RecursionError):
+                following = _NEXT_EVENT.search(words, position + 1)
+                if following is None or (not is_last and following.start() > len(words) - 256):
+                    if is_last:
+                        return self._careful_result(events_read, False, b"", unreadable)
+                    rest = words[position:].encode()
+                    if len(rest) < 64 << 20:
+                        return self._careful_result(events_read, False, rest, unreadable)
+                    raise MeasureError(
+                        f"{self._name} is not a Chrome trace: 64 MB without the end of an event, from {_excerpt(rest)}."
+                    ) from None
+                unreadable += 1
+                position = following.start() + 1
+                continue
+            if isinstance(event, dict):
+                events_read.append(event)
+            else:
+                unreadable += 1
+
+    def _careful_result(
+        self, events: list[dict[str, Any]], is_complete: bool, tail: bytes, unreadable: int
+    ) -> tuple[list[dict[str, Any]], bool, bytes]:
+        if unreadable:
+            problem = "events that are not valid JSON are left out"
+            self.problems[problem] = self.problems.get(problem, 0) + unreadable
+        return events, is_complete, tail
+
+
+def open_events(path: Path, *, progress: Progress | None = None) -> EventStream:
+    """The events of a trace file, plain or gzip; ``MeasureError`` names the file if it cannot be opened."""
+    try:
+        total_bytes = path.stat().st_size
+        file = path.open("rb")
+    except OSError as error:
+        raise MeasureError(f"cannot read {path}: {error.strerror or error}.") from error
+    return EventStream(file, name=str(path), total_bytes=total_bytes, progress=progress)
+
+
+_NEXT_EVENT = re.compile(r"\}?\s*,\s*(?=\{\s*\")")
+
+
+def _guess_separator(text: bytes) -> bytes:
+    """What this writer puts between two events, with both braces; a wrong guess only costs time."""
+    match = _BETWEEN_EVENTS.search(text)
+    return match.group() if match else b"},{"
+
+
+def _parse_up_to_last_event(text: bytes, separator: bytes) -> tuple[list[dict[str, Any]] | None, int]:
+    """Parse all events that end in ``text``: ``(events, where the text of the next one starts)``."""
+    end = len(text)
+    for _ in range(_MOST_CUTS_TRIED):
+        end = text.rfind(separator, 0, end)
+        if end < 0:
+            break
+        events = _loads_or_none(b"".join((b"[", memoryview(text)[: end + 1], b"]")))
+        if isinstance(events, list) and all(type(event) is dict for event in events):
+            return events, end + len(separator) - 1
+    return None, 0
+
+
+def _parse_closed_list(text: bytes) -> tuple[list[dict[str, Any]], bool, bytes] | None:
+    """The last piece, when all is well: events, ``]`` and a short footer."""
+    end = len(text)
+    for _ in range(_MOST_CUTS_TRIED):
+        end = text.rfind(b"]", 0, end)
+        if end < 0:
+            return None
+        events = _loads_or_none(b"".join((b"[", text[:end], b"]")))
+        if isinstance(events, list) and all(type(event) is dict for event in events):
+            return events, True, text[end + 1 :]
+    return None
+
+
+def _skip_space_and_comma(words: str, position: int) -> int:
+    while position < len(words) and words[position] in " \t\r\n,":
+        position += 1
+    return position
+
+
+def _loads_or_none(text: bytes) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _loads_leniently(text: bytes) -> Any:
+    """As the standard library reads it: NaN, control characters in strings and broken UTF-8 are let through."""
+    try:
+        return json.loads(text.decode("utf-8", errors="replace"), strict=False)
+    except (json.JSONDecodeError, RecursionError):
+        return None
+
+
+def _excerpt(text: bytes) -> str:
+    return repr(text[:40].decode("utf-8", errors="replace"))
