@@ -1,0 +1,137 @@
+"""The sampling guide's CSV files: read as samples, written from samples."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchledger.errors import SampleError
+from torchledger.nouns import Sample
+from torchledger.operators import ITEM_SIZES, Operator, Parameters, find_operator
+from torchledger.operators.declaration import DTYPE_NAMES, dtype_name
+from torchledger.sampling.points import point_id
+
+FORWARD_COLUMN, BACKWARD_COLUMN, STEP_COLUMN = "F_dur(us)", "B_dur(us)", "dur(us)"
+COLUMN_DIRECTIONS = {FORWARD_COLUMN: "forward", BACKWARD_COLUMN: "backward", STEP_COLUMN: "step"}
+
+_FILE_NAME = re.compile(r"(?P<device>[^_]+)_(?P<operator>.+)_(?P<precision>fp16|bf16|fp32)(_(\d+)_(\d+))?\.csv$")
+
+PUBLISHED_PROTOCOL = "guide-csv"
+"""Protocol of samples that come from a published CSV: one time per direction, the mean of ranks 2 to 6 of ten."""
+
+
+def read_guide_csv(path: str | os.PathLike[str]) -> list[Sample]:
+    """The samples of one guide CSV (``{GPU}_{operator}_{precision}[_{parts}_{part}].csv``), one per row and direction.
+
+    Times are in microseconds and single: the format keeps no repeats. FLOPs and bytes are those of the catalogue's
+    operator of that name. Raises ``SampleError`` naming the file, and the line of a row that cannot be read.
+    """
+    path = Path(path)
+    match = _FILE_NAME.match(path.name)
+    if match is None:
+        raise SampleError(
+            f"{path.name} is not named as the guide's files are, GPU_operator_precision.csv; rename it so."
+        )
+    operator = find_operator(match["operator"], prefer_guide=True)
+    dtype = dtype_name(match["precision"])
+    with path.open(newline="") as file:
+        rows = csv.reader(file)
+        header = next(rows, None)
+        if header is None:
+            raise SampleError(f"{path} is empty: no header row.")
+        columns = [column.strip() for column in header]
+        timed = [(index, COLUMN_DIRECTIONS[name]) for index, name in enumerate(columns) if name in COLUMN_DIRECTIONS]
+        count = len(columns) - len(timed)
+        if not timed or count != len(operator.parameters):
+            raise SampleError(
+                f"{path}: columns {columns} do not fit {operator.name}, which has parameters "
+                f"{list(operator.parameters)} and then {FORWARD_COLUMN},{BACKWARD_COLUMN} or {STEP_COLUMN}."
+            )
+        samples: list[Sample] = []
+        for row in rows:
+            if not row:
+                continue
+            try:
+                values = [int(float(text)) for text in row[:count]]
+                times = [(direction, float(row[index])) for index, direction in timed]
+            except (ValueError, IndexError) as error:
+                raise SampleError(f"{path} line {rows.line_num}: {','.join(row)!r} is no row of numbers.") from error
+            p = operator.resolve(values)
+            samples += [_sample(operator, p, direction, dtype, match["device"], us) for direction, us in times]
+    return samples
+
+
+def read_guide_folder(folder: str | os.PathLike[str]) -> list[Sample]:
+    """The samples of every guide CSV of a known operator in a folder; other files are left alone."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise SampleError(f"{folder} is no folder.")
+    samples: list[Sample] = []
+    for path in sorted(folder.glob("*.csv")):
+        match = _FILE_NAME.match(path.name)
+        if match is None:
+            continue
+        try:
+            find_operator(match["operator"], prefer_guide=True)
+        except SampleError:
+            continue
+        samples += read_guide_csv(path)
+    return samples
+
+
+def guide_file_stem(device: str, operator: str, precision: str, parts: int, part: int) -> str:
+    """``{GPU}_{operator}_{precision}_{parts}_{part}``, the GPU's name without spaces, as the guide writes it."""
+    return f"{device.replace(' ', '')}_{operator}_{short_precision(precision)}_{parts}_{part}"
+
+
+def short_precision(dtype: str) -> str:
+    """``"fp16"`` for ``"float16"``."""
+    plain = dtype_name(dtype)
+    return next((short for short in ("fp16", "bf16", "fp32", "fp8") if DTYPE_NAMES[short] == plain), plain)
+
+
+def write_guide_csv(path: str | os.PathLike[str], columns: Sequence[str], samples: Sequence[Sample]) -> int:
+    """Write the samples of one operator in the guide's form, sorted by parameters; returns the number of rows.
+
+    A row holds the median of each direction's times; shapes that lack one of the directions are left out.
+    """
+    timed = [name for name in columns if name in COLUMN_DIRECTIONS]
+    rows: dict[tuple[float, ...], dict[str, float]] = {}
+    for sample in samples:
+        if sample.status != "ok" or not sample.times_us:
+            continue
+        operator = find_operator(sample.operator)
+        key = tuple(sample.parameters[name] for name in operator.parameters)
+        ordered = sorted(sample.times_us)
+        middle = len(ordered) // 2
+        median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+        rows.setdefault(key, {})[sample.direction] = median  # type: ignore[arg-type]
+    complete = 0
+    with Path(path).open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        for key in sorted(rows):
+            times = [rows[key].get(COLUMN_DIRECTIONS[name]) for name in timed]
+            if None not in times:
+                writer.writerow([*key, *(round(us, 4) for us in times if us is not None)])
+                complete += 1
+    return complete
+
+
+def _sample(operator: Operator, p: Parameters, direction: str, dtype: str, device: str, us: float) -> Sample:
+    work = operator.work(p, direction, ITEM_SIZES[dtype])
+    return Sample(
+        point_id=point_id(operator.key, p, direction, dtype, device, PUBLISHED_PROTOCOL),
+        operator=operator.key,
+        parameters=dict(p),
+        direction=direction,  # type: ignore[arg-type]
+        dtype=dtype,
+        device=device,
+        times_us=(us,),
+        flops=sum(int(part.flops) for part in work),
+        bytes_moved=sum(int(part.bytes_moved) for part in work),
+        clock="trace",
+    )
