@@ -7,6 +7,15 @@ Unknown is ``None``, never 0. Sizes are in bytes, counts in units, one multiply-
 """
 
 from torchledger.nouns.balance import Account, BalanceSheet, Difference, Gap
+from torchledger.nouns.breakdown import (
+    Breakdown,
+    Cost,
+    DeviceEvent,
+    IdleGap,
+    LaunchOverhead,
+    TimeCategory,
+    TimeRow,
+)
 from torchledger.nouns.device import Ceilings, Device, Environment
 from torchledger.nouns.launch import (
     Access,
@@ -31,19 +40,24 @@ __all__ = [
     "Access",
     "Account",
     "BalanceSheet",
+    "Breakdown",
     "Buffer",
     "Category",
     "Ceilings",
     "Clock",
+    "Cost",
     "Device",
+    "DeviceEvent",
     "Difference",
     "Direction",
     "Environment",
     "FlopReference",
     "Gap",
     "Graph",
+    "IdleGap",
     "Kernel",
     "Launch",
+    "LaunchOverhead",
     "LoopNest",
     "Measurement",
     "Prediction",
@@ -51,5 +65,7 @@ __all__ = [
     "Run",
     "Sample",
     "SourceLine",
+    "TimeCategory",
+    "TimeRow",
     "ValueStats",
 ]

@@ -57,6 +57,7 @@ TABLES: dict[type, Table] = {
     nouns.Difference: Table("differences", ("account", "where")),
     nouns.Measurement: Table("measurements", ("subject", "kind", "clock")),
     nouns.ValueStats: Table("value_stats", ("subject", "call_index", "buffer", "moment")),
+    nouns.Breakdown: Table("breakdowns", ("source", "clock", "kernel_us", "wall_us", "busy_us")),
     nouns.Prediction: Table("predictions", ("subject", "device", "model")),
 }
 
