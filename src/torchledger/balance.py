@@ -1,0 +1,215 @@
+"""The balance sheet of a ledger: each sum beside an independent count, each difference and each gap by name.
+
+Enters: a ledger. Leaves: a ``BalanceSheet``. An account is a function from the ``Books`` to an ``Account``, or to
+``None`` when the ledger holds nothing for it; ``ACCOUNTS`` lists them in the order in which they are shown.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from torchledger.nouns import Account, BalanceSheet, Difference, FlopReference, Gap, Graph
+from torchledger.store import LedgerReader
+from torchledger.store.rows import LaunchRow, read_launch_rows
+
+FUSED_CATEGORIES = frozenset(
+    {
+        "pointwise",
+        "reduction",
+        "persistent_reduction",
+        "split_scan",
+        "template",
+        "foreach",
+        "combo",
+        "multi_kernel",
+        "cpp",
+    }
+)
+"""Kernels that Inductor generated: each has to name a line or module of the model, or say why it cannot."""
+
+
+@dataclass(frozen=True)
+class Books:
+    """What the accounts are computed from, read once."""
+
+    reader: LedgerReader
+    graphs: Sequence[Graph]
+    launches: Sequence[LaunchRow]
+    gaps: Sequence[Gap]
+    differences: Sequence[Difference]
+
+    def gaps_of(self, account: str) -> tuple[Gap, ...]:
+        """The gaps that were recorded for one account."""
+        return tuple(gap for gap in self.gaps if gap.account == account)
+
+    def differences_of(self, account: str) -> tuple[Difference, ...]:
+        """The differences that were recorded for one account."""
+        return tuple(difference for difference in self.differences if difference.account == account)
+
+
+def open_books(reader: LedgerReader) -> Books:
+    """Read what the balance needs; bodies of launches stay closed."""
+    return Books(
+        reader=reader,
+        graphs=reader.read(Graph),
+        launches=read_launch_rows(reader),
+        gaps=reader.read(Gap),
+        differences=reader.read(Difference),
+    )
+
+
+def balance_books(books: Books) -> BalanceSheet:
+    """All accounts of a run."""
+    accounts = (account(books) for account in ACCOUNTS)
+    return BalanceSheet({account.name: account for account in accounts if account is not None})
+
+
+def launches_account(books: Books) -> Account:
+    """Entries that the wrappers call, against the calls found in the wrappers' code by another route."""
+    entries = Counter(launch.graph for launch in books.launches if launch.is_call)
+    calls = {graph.name: len(graph.wrapper_calls) for graph in books.graphs}
+    recorded = books.gaps_of("launches")
+    return Account(
+        name="launches",
+        unit="launches",
+        ledger=sum(entries.values()),
+        reference=sum(calls.values()),
+        differences=books.differences_of("launches"),
+        missing=(*recorded, *_unexplained_launches(books, entries, calls, recorded)),
+    )
+
+
+def flops_account(books: Books) -> Account:
+    """Tensor FLOPs of all launches, against an independent count over each model, forward and backward."""
+    unknown = [launch for launch in books.launches if launch.flops is None]
+    references, without_reference = _model_references(books.graphs)
+    explained = {gap.where for gap in books.gaps_of("flops")}
+    missing = [
+        *books.gaps_of("flops"),
+        *(
+            Gap("flops", launch.launch_id, launch.reason or "no FLOPs were recorded")
+            for launch in unknown
+            if launch.launch_id not in explained
+        ),
+        *(
+            Gap("flops", graph, "no independent count was made of this graph's model")
+            for graph in without_reference
+            if graph not in explained
+        ),
+        *(
+            Gap("flops", graph, f"the independent count has no formula for {operator}")
+            for graph, reference in references
+            for operator in reference.uncounted_ops
+        ),
+    ]
+    return Account(
+        name="flops",
+        unit="FLOPs",
+        ledger=sum(launch.flops or 0 for launch in books.launches),
+        reference=sum(reference.flops for _, reference in references),
+        differences=books.differences_of("flops"),
+        missing=tuple(missing),
+    )
+
+
+def bytes_account(books: Books) -> Account:
+    """Minimum traffic of all launches; only a measured bandwidth can contradict it."""
+    known = [launch.bytes_moved for launch in books.launches if launch.bytes_moved is not None]
+    explained = {gap.where for gap in books.gaps_of("bytes")}
+    missing = [
+        *books.gaps_of("bytes"),
+        *(
+            Gap("bytes", launch.launch_id, launch.reason or "no traffic was recorded")
+            for launch in books.launches
+            if launch.bytes_moved is None and launch.launch_id not in explained
+        ),
+    ]
+    bounds = sum(launch.bytes_quality == "upper_bound" for launch in books.launches)
+    note = "minimum traffic: each address once per launch"
+    if bounds:
+        note += f"; an upper bound in {bounds:,} launches whose addresses depend on data"
+    return Account(
+        name="bytes",
+        unit="bytes",
+        ledger=sum(known),
+        reference=None,
+        differences=books.differences_of("bytes"),
+        missing=tuple(missing),
+        note=note,
+    )
+
+
+def sources_account(books: Books) -> Account:
+    """Launches of fused kernels that name a source line, a module or a reason, against all of them."""
+    fused = [launch for launch in books.launches if launch.category in FUSED_CATEGORIES]
+    explained = {gap.where for gap in books.gaps_of("sources")}
+    unexplained = [launch for launch in fused if not (launch.source or launch.module or launch.reason)]
+    missing = [
+        *books.gaps_of("sources"),
+        *(
+            Gap("sources", launch.launch_id, "it names no line or module of the model", 1)
+            for launch in unexplained
+            if launch.launch_id not in explained
+        ),
+    ]
+    by_reason = sum(1 for launch in fused if not (launch.source or launch.module) and launch.reason)
+    return Account(
+        name="sources",
+        unit="launches of fused kernels",
+        ledger=len(fused) - len(unexplained),
+        reference=len(fused),
+        differences=books.differences_of("sources"),
+        missing=tuple(missing),
+        note=f"{by_reason:,} of them state why no line of the model caused them" if by_reason else None,
+    )
+
+
+ACCOUNTS: tuple[Callable[[Books], Account | None], ...] = (
+    launches_account,
+    flops_account,
+    bytes_account,
+    sources_account,
+)
+"""In the order shown. An account that only some runs have returns ``None`` for the others."""
+
+
+def _unexplained_launches(
+    books: Books, entries: Counter[str], calls: dict[str, int], recorded: Iterable[Gap]
+) -> list[Gap]:
+    """A gap per graph whose calls and entries differ by more than what was recorded as missing."""
+    recorded_amounts: dict[str, list[int | float | None]] = defaultdict(list)
+    for gap in recorded:
+        recorded_amounts[gap.where.partition("#")[0]].append(gap.amount)
+    gaps = []
+    for graph in dict.fromkeys((*calls, *entries)):
+        amounts = recorded_amounts[graph]
+        if None in amounts:
+            continue
+        if graph not in calls:
+            gaps.append(Gap("launches", graph, "its launches are here, the graph itself is not", -entries[graph]))
+            continue
+        difference = calls[graph] - entries[graph] - sum(amount or 0 for amount in amounts)
+        if difference:
+            gaps.append(Gap("launches", graph, _describe_difference(books, graph, calls, entries), difference))
+    return gaps
+
+
+def _describe_difference(books: Books, graph: str, calls: dict[str, int], entries: Counter[str]) -> str:
+    called = Counter(next(each for each in books.graphs if each.name == graph).wrapper_calls)
+    entered = Counter(launch.kernel_name for launch in books.launches if launch.is_call and launch.graph == graph)
+    names = ", ".join(sorted(called - entered if calls[graph] > entries[graph] else entered - called)[:5])
+    sentence = f"the wrapper makes {calls[graph]:,} calls, the ledger has {entries[graph]:,} entries"
+    return f"{sentence} ({names})" if names else sentence
+
+
+def _model_references(graphs: Sequence[Graph]) -> tuple[list[tuple[str, FlopReference]], list[str]]:
+    """The model's count once per model, with the graph that carries it, and the graphs whose model has none."""
+    references: dict[str, tuple[str, FlopReference]] = {}
+    for graph in graphs:
+        for reference in graph.flop_references:
+            if reference.stage == "model":
+                references.setdefault(graph.model_key or graph.name, (graph.name, reference))
+    without = [graph.name for graph in graphs if (graph.model_key or graph.name) not in references]
+    return list(references.values()), without

@@ -1,0 +1,39 @@
+"""What the reading commands share: options, and where text and JSON go."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+import orjson
+
+from torchledger.reporting.document import Document
+
+json_option: Callable[[Any], Any] = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON with stable keys instead of text."
+)
+force_option: Callable[[Any], Any] = click.option("--force", is_flag=True, help="Replace an existing output.")
+
+
+def print_document(document: Document) -> None:
+    """To stdout: as wide as the terminal and coloured there, plain and uncut in a pipe."""
+    from torchledger.reporting.terminal import render
+
+    is_terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if is_terminal else None
+    print_text(render(document, width=width, color=is_terminal and "NO_COLOR" not in os.environ))
+
+
+def print_text(text: str) -> None:
+    """To stdout, with what its encoding cannot write as escapes."""
+    encoding = sys.stdout.encoding or "utf-8"
+    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), nl=False)
+
+
+def print_json(plain: Any) -> None:
+    """Plain data as indented JSON."""
+    click.echo(orjson.dumps(plain, option=orjson.OPT_INDENT_2).decode())

@@ -1,0 +1,55 @@
+"""``torchledger show``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from torchledger.cli.output import json_option, print_document, print_json
+from torchledger.errors import UsageError
+from torchledger.reporting.find import find_graph
+from torchledger.reporting.overview import overview_as_plain, overview_document
+from torchledger.reporting.story import (
+    story_as_plain,
+    story_document,
+    tell_story,
+    wrapper_as_plain,
+    wrapper_document,
+)
+from torchledger.reporting.summary import summarize_ledger
+from torchledger.store import open_ledger
+
+
+@click.command(name="show")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("kernel", required=False)
+@click.option("--wrapper", "graph", metavar="GRAPH", help="Print the generated code of one graph.")
+@click.option("--top", default=10, show_default=True, type=click.IntRange(min=1), help="Rows per table.")
+@click.option("--depth", default=2, show_default=True, type=click.IntRange(min=1), help="Parts of a module path.")
+@json_option
+def command(file: Path, kernel: str | None, graph: str | None, top: int, depth: int, as_json: bool) -> None:
+    """Show a ledger: its balance, its launches and its heaviest kernels.
+
+    With KERNEL, tell one kernel's whole story. KERNEL is a launch (forward_0#12), a kernel's name, its key, or a part
+    that only one kernel has. With --wrapper, print the code that Inductor generated for a graph.
+    """
+    if kernel is not None and graph is not None:
+        raise UsageError("KERNEL and --wrapper are two questions. Ask one at a time.")
+    with open_ledger(file) as reader:
+        if graph is not None:
+            found = find_graph(reader, graph)
+            print_json(wrapper_as_plain(found)) if as_json else print_document(wrapper_document(found))
+        elif kernel is not None:
+            story = tell_story(reader, kernel)
+            if as_json:
+                print_json(story_as_plain(reader, story))
+            else:
+                print_document(story_document(story, top=top, folder=os.getcwd()))
+        else:
+            summary = summarize_ledger(reader)
+            if as_json:
+                print_json(overview_as_plain(summary))
+            else:
+                print_document(overview_document(summary, top=top, module_depth=depth, folder=os.getcwd()))

@@ -1,0 +1,192 @@
+"""One table of everything that a report can show: label, unit, formatter and meaning.
+
+Column heads, JSON keys and the glossary share the spelling that stands here. JSON holds the raw value; text holds what
+the formatter makes of it. ``None`` is unknown and is shown as ``?``; zero is shown as 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torchledger.reporting.printable import one_line
+
+UNKNOWN = "?"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One kind of value: ``key`` in JSON, ``label`` above it in a table, ``unit`` of the raw value."""
+
+    key: str
+    label: str
+    unit: str | None
+    formatter: Callable[[Any], str]
+    meaning: str
+    align: Literal["left", "right"] = "right"
+
+    def format(self, value: Any) -> str:
+        """The value as text; unknown is ``?``, and ``""`` (no value belongs here) stays empty."""
+        if value is None:
+            return UNKNOWN
+        return "" if value == "" else self.formatter(value)
+
+
+def format_count(value: float) -> str:
+    """
+    >>> format_count(12345)
+    '12,345'
+    """
+    return f"{value:,}"
+
+
+def format_si(value: float, unit: str = "") -> str:
+    """Three digits and a decimal prefix; exact below 1000.
+
+    >>> format_si(75_497_472), format_si(1_234_567, "B"), format_si(12)
+    ('75.5 M', '1.23 MB', '12')
+    """
+    scaled, prefix = float(value), ""
+    for larger in ("k", "M", "G", "T", "P", "E"):
+        if abs(scaled) < 999.5:
+            break
+        scaled, prefix = scaled / 1000, larger
+    if not prefix:
+        return f"{value:g} {unit}".strip()
+    return f"{_three_digits(scaled)} {prefix}{unit}"
+
+
+def format_bytes(value: float) -> str:
+    """Decimal: 1 kB is 1000 bytes.
+
+    >>> format_bytes(8192), format_bytes(12)
+    ('8.19 kB', '12 B')
+    """
+    return format_si(value, "B")
+
+
+def format_us(value: float) -> str:
+    """
+    >>> format_us(3.14159), format_us(45_400)
+    ('3.14 us', '45.4 ms')
+    """
+    for factor, unit in ((1.0, "us"), (1e3, "ms"), (1e6, "s")):
+        if abs(value) < 999.5 * factor or unit == "s":
+            return f"{_three_digits(value / factor)} {unit}"
+    raise AssertionError("unreachable")
+
+
+def format_share(value: float) -> str:
+    """A fraction of a total.
+
+    >>> format_share(0.6204), format_share(1.0)
+    ('62.0 %', '100.0 %')
+    """
+    return f"{value * 100:.1f} %"
+
+
+def format_ratio(value: float) -> str:
+    """
+    >>> format_ratio(0.1666), format_ratio(85.333)
+    ('0.167', '85.3')
+    """
+    return _three_digits(value)
+
+
+def format_flag(value: bool) -> str:
+    """
+    >>> format_flag(True)
+    'yes'
+    """
+    return "yes" if value else "no"
+
+
+def format_shape(value: tuple[int | str, ...]) -> str:
+    """
+    >>> format_shape((32, "s0"))
+    '(32, s0)'
+    """
+    return f"({', '.join(one_line(str(size)) for size in value)})"
+
+
+def format_text(value: object) -> str:
+    """Any value as one harmless line."""
+    return one_line(str(value))
+
+
+def _three_digits(value: float) -> str:
+    magnitude = abs(value)
+    if magnitude >= 99.95:
+        return f"{value:.0f}"
+    if magnitude >= 9.995:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if magnitude >= 0.9995 or value == 0 else f"{value:.3g}"
+
+
+def _table(*columns: Column) -> Mapping[str, Column]:
+    return {column.key: column for column in columns}
+
+
+COLUMNS: Mapping[str, Column] = _table(
+    # what it is
+    Column("launch_id", "launch", None, format_text, "graph and place in it: forward_0#12", "left"),
+    Column("order", "#", None, format_count, "place among the launches of its graph"),
+    Column("kernel_name", "kernel", None, format_text, "name in the generated code", "left"),
+    Column("key", "key", None, format_text, "hash of the kernel's source without its name", "left"),
+    Column("category", "category", None, format_text, "Inductor's category, or extern for a library call", "left"),
+    Column("backend", "backend", None, format_text, "what made the kernel: triton, cpp, aten", "left"),
+    Column("graph", "graph", None, format_text, "compiled graph", "left"),
+    Column("direction", "direction", None, format_text, "forward, backward or inference", "left"),
+    Column("compile_id", "compiled as", None, format_text, "Dynamo's frame/compilation number", "left"),
+    Column("cache_hit", "from cache", None, format_flag, "the graph came out of Inductor's cache", "left"),
+    Column("is_dynamic", "dynamic", None, format_flag, "the graph has symbolic sizes", "left"),
+    Column("device", "device", None, format_text, "where it runs", "left"),
+    Column("wrapper_line", "line", None, format_count, "line of the generated wrapper that calls it"),
+    Column("call", "call", None, format_text, "the call as the wrapper makes it", "left"),
+    # where it came from
+    Column("source", "source line", None, format_text, "first line of the model that caused it", "left"),
+    Column("module", "module", None, format_text, "first nn.Module that caused it", "left"),
+    Column("aten_ops", "ATen ops", None, format_text, "operators it computes, in the order of the graph", "left"),
+    Column("reason", "reason", None, format_text, "why something is unknown or differs", "left"),
+    # what it costs
+    Column("launches", "launches", "launches", format_count, "calls that the wrappers make"),
+    Column("kernels", "kernels", "kernels", format_count, "distinct kernels"),
+    Column("flops", "FLOPs", "FLOP", format_si, "tensor FLOPs; one multiply-add is 2"),
+    Column("vector_flops", "vector FLOPs", "FLOP", format_si, "pointwise and reduction operations of loop bodies"),
+    Column("flops_share", "of FLOPs", None, format_share, "share of the run's tensor FLOPs"),
+    Column("bytes_read", "read", "B", format_bytes, "minimum bytes read: each address once"),
+    Column("bytes_written", "written", "B", format_bytes, "minimum bytes written: each address once"),
+    Column("bytes_moved", "bytes", "B", format_bytes, "minimum bytes read plus written"),
+    Column("bytes_share", "of bytes", None, format_share, "share of the run's minimum traffic"),
+    Column("arithmetic_intensity", "FLOP/B", "FLOP/B", format_ratio, "tensor FLOPs per byte of minimum traffic"),
+    Column("unknown", "unknown", "launches", format_count, "launches whose FLOPs or bytes are unknown"),
+    # how long it took
+    Column("calls", "calls", "calls", format_count, "times it ran in what was measured"),
+    Column("duration_us", "time", "us", format_us, "device time of one launch, median"),
+    Column("total_us", "total", "us", format_us, "device time of all its launches"),
+    Column("iqr_us", "spread", "us", format_us, "interquartile range of the samples"),
+    Column("time_share", "of time", None, format_share, "share of the device time of the step"),
+    Column("clock", "clock", None, format_text, "who timed it: cupti, cuda_event, cpu_profiler, host", "left"),
+    Column("achieved_gb_per_s", "GB/s", "GB/s", format_ratio, "minimum traffic over time, 1e9 bytes per second"),
+    Column("achieved_tflops_per_s", "TFLOP/s", "TFLOP/s", format_ratio, "tensor FLOPs over time, 1e12 per second"),
+    Column("roofline_us", "roofline", "us", format_us, "lower-bound time at the measured ceilings"),
+    Column("roofline_fraction", "of roofline", None, format_share, "roofline over measured time"),
+    Column("bound", "bound", None, format_text, "what limits it: compute, memory or overhead", "left"),
+    # buffers
+    Column("name", "name", None, format_text, "name in the generated code", "left"),
+    Column("role", "role", None, format_text, "input, output, inout or workspace", "left"),
+    Column("dtype", "dtype", None, format_text, "torch's name of the element type", "left"),
+    Column("shape", "shape", None, format_shape, "sizes in elements", "left"),
+    Column("stride", "stride", None, format_shape, "strides in elements", "left"),
+    # the balance
+    Column("account", "account", None, format_text, "what is counted", "left"),
+    Column("ledger", "ledger", None, format_count, "sum over the ledger's entries"),
+    Column("reference", "reference", None, format_count, "independent count"),
+    Column("difference", "differences", None, format_count, "work that compilation added or took away"),
+    Column("missing", "missing", None, format_count, "entries of the list of what is not known"),
+    Column("state", "", None, format_text, "whether both counts agree", "left"),
+    Column("amount", "amount", None, format_count, "ledger minus reference"),
+    Column("where", "where", None, format_text, "graph, launch or kernel", "left"),
+)
+"""By key. Add a value that a report shows here, once."""

@@ -1,0 +1,387 @@
+"""``torchledger show FILE``: what a run compiled, whether its books balance, and what is heaviest."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torchledger.nouns import Account, BalanceSheet, Device, Difference, Gap, Run
+from torchledger.reporting.columns import format_bytes, format_count, format_si
+from torchledger.reporting.document import (
+    Block,
+    Document,
+    Facts,
+    Section,
+    Sentence,
+    Table,
+    Tone,
+    as_plain,
+    columns,
+)
+from torchledger.reporting.summary import Costs, GraphFacts, Group, Summary, add_costs, fold_modules
+from torchledger.roofline import arithmetic_intensity
+
+
+def overview_as_plain(summary: Summary) -> dict[str, Any]:
+    """What ``show FILE --json`` prints; keys are stable."""
+    return {
+        "file": summary.file,
+        "run": as_plain(summary.run),
+        "is_balanced": summary.balance.is_balanced,
+        "balance": balance_as_plain(summary.balance),
+        "totals": as_plain(summary.totals) | {"entries": summary.entries, "kernels": len(summary.kernels)},
+        "graphs": [_flat(graph) for graph in summary.graphs],
+        "by_category": [_flat(group) for group in summary.by_category],
+        "by_source": [_flat(group) for group in summary.by_source],
+        "by_module": [_flat(group) for group in summary.by_module],
+        "kernels": [_flat(kernel) for kernel in summary.kernels],
+        "launches": [
+            {"launch_id": launch.launch_id, **launch._asdict(), "bytes_moved": launch.bytes_moved}
+            | {"is_call": bool(launch.is_call)}
+            for launch in summary.launches
+        ],
+        "remarks": list(remarks(summary)),
+    }
+
+
+def balance_as_plain(balance: BalanceSheet) -> dict[str, Any]:
+    """Account name to what it holds, ``is_balanced`` included."""
+    return {
+        name: as_plain(account) | {"is_balanced": account.is_balanced} for name, account in balance.accounts.items()
+    }
+
+
+def overview_document(summary: Summary, *, top: int = 10, module_depth: int = 2, folder: str = "") -> Document:
+    """The overview as a document: at most ``top`` rows a table (the others in one row, so that rows add to the total),
+    modules folded to ``module_depth``, source paths relative to ``folder``."""
+    sections = [_run_section(summary), _balance_section(summary.balance, top=top)]
+    if summary.launches:
+        by_source = [Group(shorten_source(group.name, folder), group.costs) for group in summary.by_source]
+        sections += [
+            _group_section("Launches by category", "category", summary.by_category, summary.totals, top=top),
+            _graph_section(summary, top=top),
+            _group_section("Launches by source line", "source", by_source, summary.totals, top=top),
+            _group_section(
+                "Launches by module",
+                "module",
+                fold_modules(summary.by_module, module_depth),
+                summary.totals,
+                top=top,
+            ),
+            _heaviest_section("Heaviest kernels by FLOPs", summary, lambda costs: costs.flops, top=top),
+            _heaviest_section("Heaviest kernels by bytes", summary, lambda costs: costs.bytes_moved, top=top),
+        ]
+    sections.append(Section("What to look at", tuple(Sentence(remark) for remark in remarks(summary))))
+    return Document(tuple(section for section in sections if section.blocks))
+
+
+def _flat(record: Any) -> dict[str, Any]:
+    """A group's name and its costs side by side."""
+    plain: dict[str, Any] = as_plain(record)
+    costs: dict[str, Any] = plain.pop("costs")
+    return plain | costs
+
+
+def remarks(summary: Summary) -> tuple[str, ...]:
+    """Plain sentences: what is wrong, what stands out, and the next command."""
+    found = [*_run_remarks(summary), *_balance_remarks(summary.balance), *_cost_remarks(summary)]
+    if summary.kernels:
+        example = summary.kernels[0].launch_id
+        found.append(
+            f"One kernel's story: torchledger show {summary.file} {example}. "
+            f"A graph's code: torchledger show {summary.file} --wrapper {summary.launches[0].graph}."
+        )
+    return tuple(found)
+
+
+def shorten_source(source: str, folder: str) -> str:
+    """A path below ``folder`` is shown relative to it, one of an installed package from the package on."""
+    for marker in ("/site-packages/", "/dist-packages/"):
+        if marker in source:
+            return source.rpartition(marker)[2]
+    prefix = folder.rstrip(os.sep) + os.sep
+    return source.removeprefix(prefix) if folder else source
+
+
+def device_sentence(device: Device) -> str:
+    """One line about a device, with what is known of it."""
+    parts = [device.name]
+    if device.num_multiprocessors:
+        parts.append(f"{device.num_multiprocessors} multiprocessors")
+    if device.num_cores:
+        parts.append(f"{device.num_cores} core{'s' if device.num_cores != 1 else ''}")
+    if device.total_memory_bytes:
+        parts.append(f"{format_bytes(device.total_memory_bytes)} memory")
+    if device.compute_capability:
+        parts.append("compute capability {}.{}".format(*device.compute_capability))
+    return ", ".join(parts)
+
+
+# --- sections --------------------------------------------------------------------------------------------------------
+
+
+def _run_section(summary: Summary) -> Section:
+    run, environment = summary.run, summary.run.environment
+    versions = [f"torch {environment.torch or 'unknown'}"]
+    versions += [
+        f"{name} {value}" for name, value in (("triton", environment.triton), ("CUDA", environment.cuda)) if value
+    ]
+    versions += [f"Python {environment.python}", f"torchledger {environment.torchledger}"]
+    rows = [("script", " ".join(run.argv)), ("status", _status(run)), ("software", ", ".join(versions))]
+    if environment.compiler:
+        rows.append(("compiler", environment.compiler))
+    rows += [(f"device {device.kind}:{device.index}", device_sentence(device)) for device in run.devices]
+    if environment.num_threads is not None:
+        rows.append(("threads", str(environment.num_threads)))
+    if environment.settings:
+        rows.append(("settings", ", ".join(f"{name}={value}" for name, value in environment.settings.items())))
+    totals = summary.totals
+    rows.append(
+        (
+            "ledger",
+            f"{len(summary.graphs):,} graphs, {len(summary.kernels):,} kernels, {totals.launches:,} launches"
+            + (
+                f" ({summary.entries - totals.launches:,} further entries launch nothing)"
+                if summary.entries > totals.launches
+                else ""
+            ),
+        )
+    )
+    return Section(f"Ledger {summary.file}", (Facts(tuple(rows)),))
+
+
+def _status(run: Run) -> str:
+    status = run.status if run.exit_code is None else f"{run.status}, exit code {run.exit_code}"
+    times = f"{run.started_utc} to {run.finished_utc}" if run.finished_utc else f"since {run.started_utc}"
+    rank = f", rank {run.rank}" if run.rank is not None else ""
+    rank += f" of {run.world_size}" if run.rank is not None and run.world_size is not None else ""
+    return f"{status} ({times}){rank}"
+
+
+def _balance_section(balance: BalanceSheet, *, top: int) -> Section:
+    accounts = tuple(balance.accounts.values())
+    table = Table(
+        columns("account", "ledger", "reference", "difference", "missing", "state"),
+        tuple(
+            (
+                account.name,
+                account.ledger,
+                account.reference if account.reference is not None else "",
+                sum(difference.amount for difference in account.differences) if account.differences else "",
+                len(account.missing) or "",
+                _state(account)[0],
+            )
+            for account in accounts
+        ),
+        tones=tuple(_state(account)[1] for account in accounts),
+    )
+    if not any(account.differences for account in accounts):
+        table = table.without(("difference",))
+    details = (block for account in accounts for block in _account_details(account, top=top))
+    return Section("Balance sheet", (table, *details))
+
+
+def _state(account: Account) -> tuple[str, Tone | None]:
+    if account.is_balanced:
+        return "balanced", "good"
+    if account.is_balanced is None:
+        return "no independent count", "quiet"
+    if account.missing:
+        return "entries missing", "bad"
+    return "does not balance", "bad"
+
+
+def _account_details(account: Account, *, top: int) -> list[Block]:
+    lines = [
+        Sentence(f"{account.name}: {_signed(amount)} {account.unit}: {reason} ({_places(where)})")
+        for reason, where, amount in _merged(account.differences)
+    ]
+    lines += [
+        Sentence(f"{account.name}: missing: {reason} ({_places(where)})", "bad")
+        for reason, where, _ in _merged(account.missing)
+    ]
+    blocks: list[Block] = list(lines[:top])
+    if len(lines) > top:
+        blocks.append(
+            Sentence(f"{account.name}: {len(lines) - top:,} further reasons; --json lists them all.", "quiet")
+        )
+    if account.note:
+        blocks.append(Sentence(f"{account.name}: {account.note}.", "quiet"))
+    return blocks
+
+
+def _merged(lines: Sequence[Difference] | Sequence[Gap]) -> list[tuple[str, list[str], float]]:
+    """Lines of one reason as one: the reason, where it holds, and the sum of the known amounts."""
+    merged: dict[str, tuple[list[str], list[float]]] = defaultdict(lambda: ([], []))
+    for line in lines:
+        where, amounts = merged[line.reason]
+        where.append(line.where)
+        amounts.append(line.amount or 0)
+    return [(reason, where, sum(amounts)) for reason, (where, amounts) in merged.items()]
+
+
+def _places(where: Sequence[str]) -> str:
+    return where[0] if len(where) == 1 else f"{where[0]} and {len(where) - 1:,} more"
+
+
+def _signed(amount: float) -> str:
+    return f"{amount:+,}"
+
+
+_COST_COLUMNS = ("launches", "flops", "flops_share", "vector_flops", "bytes_moved", "bytes_share")
+_OPTIONAL_COLUMNS = ("vector_flops", "arithmetic_intensity", "launch_id", "bytes_share", "category", "flops_share")
+
+
+def _cost_cells(costs: Costs, totals: Costs) -> tuple[Any, ...]:
+    return (
+        costs.launches,
+        costs.flops,
+        _share(costs.flops, totals.flops),
+        costs.vector_flops,
+        costs.bytes_moved,
+        _share(costs.bytes_moved, totals.bytes_moved),
+    )
+
+
+def _share(part: int | None, total: int | None) -> float | str | None:
+    if part is None:
+        return None
+    return part / total if total else ""
+
+
+def _group_section(title: str, column: str, groups: Sequence[Group], totals: Costs, *, top: int) -> Section:
+    shown, rest = _cap([group for group in groups if _weighs(group.costs)], top)
+    rows = [(group.name, *_cost_cells(group.costs, totals)) for group in shown]
+    if rest:
+        rows.append((f"({len(rest):,} others)", *_cost_cells(add_costs([group.costs for group in rest]), totals)))
+    total = ("total", *_cost_cells(totals, totals))
+    table = Table(columns(column, *_COST_COLUMNS), tuple(rows), total, optional=_OPTIONAL_COLUMNS)
+    return Section(title, (table, *_unknown_sentence(totals)))
+
+
+def _weighs(costs: Costs) -> bool:
+    return bool(costs.launches or costs.flops or costs.bytes_moved)
+
+
+def _cap(groups: Sequence[Group], top: int) -> tuple[Sequence[Group], Sequence[Group]]:
+    return (groups, ()) if len(groups) <= top + 1 else (groups[:top], groups[top:])
+
+
+def _unknown_sentence(totals: Costs) -> tuple[Sentence, ...]:
+    unknown = []
+    if totals.unknown_flops:
+        unknown.append(f"the FLOPs of {totals.unknown_flops:,}")
+    if totals.unknown_bytes:
+        unknown.append(f"the bytes of {totals.unknown_bytes:,}")
+    return (Sentence(f"Sums leave out {' and '.join(unknown)} entries, which are unknown.", "bad"),) if unknown else ()
+
+
+def _graph_section(summary: Summary, *, top: int) -> Section:
+    shown = summary.graphs if len(summary.graphs) <= top + 1 else summary.graphs[:top]
+    rest = summary.graphs[len(shown) :]
+    totals = summary.totals
+
+    def row(graph: GraphFacts) -> tuple[Any, ...]:
+        return graph.name, graph.compile_id or "", graph.cache_hit, graph.is_dynamic, *_cost_cells(graph.costs, totals)
+
+    rows = [row(graph) for graph in shown]
+    if rest:
+        costs = add_costs([graph.costs for graph in rest])
+        rows.append((f"({len(rest):,} others)", "", "", "", *_cost_cells(costs, totals)))
+    table = Table(
+        columns("graph", "compile_id", "cache_hit", "is_dynamic", *_COST_COLUMNS),
+        tuple(rows),
+        total=("total", "", "", "", *_cost_cells(totals, totals)),
+        optional=("compile_id", *_OPTIONAL_COLUMNS),
+    )
+    telling = {"cache_hit": any(graph.cache_hit for graph in summary.graphs)}
+    telling["is_dynamic"] = any(graph.is_dynamic for graph in summary.graphs)
+    return Section("Launches by graph", (table.without([key for key, tells in telling.items() if not tells]),))
+
+
+def _heaviest_section(title: str, summary: Summary, cost: Callable[[Costs], int | None], *, top: int) -> Section:
+    heaviest = sorted(
+        (kernel for kernel in summary.kernels if cost(kernel.costs)),
+        key=lambda kernel: -(cost(kernel.costs) or 0),
+    )[:top]
+    totals = summary.totals
+    rows = tuple(
+        (
+            kernel.kernel_name,
+            kernel.category,
+            kernel.launch_id,
+            *_cost_cells(kernel.costs, totals),
+            arithmetic_intensity(kernel.costs.flops, kernel.costs.bytes_moved),
+        )
+        for kernel in heaviest
+    )
+    keys = ("kernel_name", "category", "launch_id", *_COST_COLUMNS, "arithmetic_intensity")
+    return Section(title, (Table(columns(*keys), rows, optional=_OPTIONAL_COLUMNS),) if rows else ())
+
+
+# --- sentences -------------------------------------------------------------------------------------------------------
+
+
+def _run_remarks(summary: Summary) -> list[str]:
+    run, found = summary.run, []
+    if run.status == "running":
+        found.append(
+            "This run is still being written, or was killed: what is here is whole up to the last finished graph."
+        )
+    if run.status == "failed":
+        found.append("The script failed: the ledger holds what was compiled until then.")
+    found += [note if note.endswith((".", "?", "!")) else f"{note}." for note in run.notes]
+    if not summary.graphs and not any("torch.compile" in note for note in run.notes):
+        found.append(
+            "No compiled graph: is torch.compile called? A model that runs eagerly has no kernels to enter here."
+        )
+    hits = sum(graph.cache_hit for graph in summary.graphs)
+    if hits:
+        found.append(f"{hits:,} of {len(summary.graphs):,} graphs came out of Inductor's cache, with their entries.")
+    for frame, compilations in _recompiled_frames(summary.graphs):
+        found.append(
+            f"Frame {frame} was compiled {compilations:,} times: TORCH_LOGS=recompiles says why, "
+            "dynamic=True may compile it once."
+        )
+    skipped = Counter(graph.cudagraph_skip_reason for graph in summary.graphs if graph.cudagraph_skip_reason)
+    found += [f"{count:,} graphs were not recorded as CUDA graphs: {reason}." for reason, count in skipped.items()]
+    return found
+
+
+def _recompiled_frames(graphs: Sequence[GraphFacts]) -> list[tuple[str, int]]:
+    """Frames of Dynamo (the first part of ``"0/1"``) that were compiled more than once."""
+    compilations: dict[str, set[str]] = defaultdict(set)
+    for graph in graphs:
+        if graph.compile_id and "/" in graph.compile_id:
+            frame, _, compilation = graph.compile_id.rpartition("/")
+            compilations[frame].add(compilation)
+    return [(frame, len(numbers)) for frame, numbers in compilations.items() if len(numbers) > 1]
+
+
+def _balance_remarks(balance: BalanceSheet) -> list[str]:
+    wrong = [account.name for account in balance.accounts.values() if account.is_balanced is False]
+    if not wrong:
+        return []
+    return [f"The books do not balance: see {', '.join(wrong)} in the balance sheet above."]
+
+
+def _cost_remarks(summary: Summary) -> list[str]:
+    found = []
+    totals = summary.totals
+    if totals.flops and summary.by_category:
+        heaviest = summary.by_category[0]
+        if heaviest.costs.flops:
+            found.append(
+                f"{heaviest.costs.flops / totals.flops:.0%} of the FLOPs ({format_si(heaviest.costs.flops)}) are in "
+                f"{format_count(heaviest.costs.launches)} {heaviest.name} launches."
+            )
+    if totals.bytes_moved:
+        heavy = max(summary.by_category, key=lambda group: group.costs.bytes_moved or 0)
+        moved = heavy.costs.bytes_moved or 0
+        found.append(
+            f"{moved / totals.bytes_moved:.0%} of the minimum traffic ({format_bytes(moved)}) is in "
+            f"{format_count(heavy.costs.launches)} {heavy.name} launches."
+        )
+    return found

@@ -1,0 +1,29 @@
+"""Text from a ledger, made safe to show: names and sources are data, whatever they hold."""
+
+from __future__ import annotations
+
+import re
+
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 and C1 controls, escape included
+    "\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # invisible, or turning text around
+    "\ud800-\udfff]"  # halves of surrogate pairs, which no encoding can write
+)
+
+
+def printable(text: str) -> str:
+    r"""Control, direction and invisible characters as ``\x1b``; tabs and line ends stay.
+
+    >>> printable("red \x1b[31m")
+    'red \\x1b[31m'
+    """
+    return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode(), text.replace("\r\n", "\n"))
+
+
+def one_line(text: str) -> str:
+    r"""Like ``printable``, with tabs and line ends escaped too: for names in a table.
+
+    >>> one_line("a\nb")
+    'a\\nb'
+    """
+    return printable(text).replace("\t", "\\t").replace("\n", "\\n")

@@ -1,0 +1,294 @@
+"""``torchledger show FILE KERNEL`` and ``--wrapper GRAPH``: one kernel's whole story, one graph's generated code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torchledger.nouns import Buffer, Graph, Kernel, Launch, LoopNest, SourceLine
+from torchledger.reporting.columns import UNKNOWN, format_bytes, format_count, format_ratio, format_shape, format_si
+from torchledger.reporting.document import Block, Code, Document, Facts, Section, Sentence, Table, as_plain, columns
+from torchledger.reporting.find import Target, find_kernel
+from torchledger.reporting.overview import shorten_source
+from torchledger.roofline import arithmetic_intensity
+from torchledger.store import LedgerReader
+from torchledger.store.rows import LaunchRow, read_launch_rows
+
+
+@dataclass(frozen=True)
+class Story:
+    """A kernel, its launches, and everything about one of them (the one asked for, or the first).
+
+    ``kernel`` is ``None`` when the launch was recorded and its kernel was not; ``launch`` is ``None`` for a kernel that
+    is only part of another one. ``wrapper_code`` is the line of the graph's wrapper that calls it.
+    """
+
+    file: str
+    name: str
+    kernel: Kernel | None
+    sub_kernels: tuple[Kernel, ...]
+    launches: tuple[LaunchRow, ...]
+    launch: Launch | None
+    graph: Graph | None
+    wrapper_code: str | None
+
+
+def tell_story(reader: LedgerReader, question: str) -> Story:
+    """Find what was asked for (see ``find_kernel``) and read it."""
+    target = find_kernel(reader, question)
+    rows = tuple(
+        row for row in read_launch_rows(reader) if (row.kernel, row.kernel_name) == (target.key, target.kernel_name)
+    )
+    kernel = next(reader.iterate(Kernel, key=target.key, name=target.kernel_name), None)
+    launch = _read_launch(reader, target, rows)
+    graph = next(reader.iterate(Graph, name=launch.graph), None) if launch else None
+    return Story(
+        file=str(reader.path),
+        name=target.kernel_name,
+        kernel=kernel,
+        sub_kernels=tuple(
+            each for key in (kernel.sub_kernels if kernel else ()) for each in reader.read(Kernel, key=key)
+        ),
+        launches=rows,
+        launch=launch,
+        graph=graph,
+        wrapper_code=_wrapper_code(graph, launch),
+    )
+
+
+def story_as_plain(reader: LedgerReader, story: Story) -> dict[str, Any]:
+    """What ``show FILE KERNEL --json`` prints: the kernel, and its launches in full (only the one that was asked for
+    when it was asked for by its launch id)."""
+    launches = [launch for row in story.launches for launch in reader.iterate(Launch, graph=row.graph, order=row.order)]
+    return {
+        "file": story.file,
+        "name": story.name,
+        "kernel": as_plain(story.kernel),
+        "sub_kernels": as_plain(story.sub_kernels),
+        "wrapper_code": story.wrapper_code,
+        "launch_id": story.launch.launch_id if story.launch else None,
+        "launches": [launch_as_plain(launch) for launch in launches],
+    }
+
+
+def launch_as_plain(launch: Launch) -> dict[str, Any]:
+    """A launch with its fields and what follows from them."""
+    plain: dict[str, Any] = as_plain(launch)
+    return plain | {
+        "launch_id": launch.launch_id,
+        "is_call": launch.is_call,
+        "bytes_read": launch.bytes_read,
+        "bytes_written": launch.bytes_written,
+        "bytes_moved": launch.bytes_moved,
+        "bytes_quality": launch.bytes_quality,
+        "arithmetic_intensity": arithmetic_intensity(launch.flops, launch.bytes_moved),
+    }
+
+
+def story_document(story: Story, *, top: int = 10, folder: str = "") -> Document:
+    """The story as a document."""
+    sections = [Section(f"Kernel {story.name}", (Facts(_kernel_facts(story)),))]
+    if len(story.launches) > 1:
+        sections.append(_launches_section(story, top=top, folder=folder))
+    if story.launch is not None:
+        sections += _launch_sections(story, story.launch, folder)
+    sections += _source_sections(story)
+    return Document(tuple(sections))
+
+
+def wrapper_document(graph: Graph) -> Document:
+    """The generated code of a graph, or where it went."""
+    if graph.wrapper_source is None:
+        where = f" It was generated at {graph.wrapper_path}." if graph.wrapper_path else ""
+        return Document((Section("", (Sentence(f"The wrapper of {graph.name} was not recorded.{where}"),)),))
+    language: Literal["python", "cpp"] = graph.wrapper_language
+    return Document((Section("", (Code(graph.wrapper_source, language),)),))
+
+
+def wrapper_as_plain(graph: Graph) -> dict[str, Any]:
+    """What ``show FILE --wrapper GRAPH --json`` prints."""
+    plain: dict[str, Any] = as_plain(graph)
+    return plain
+
+
+def _read_launch(reader: LedgerReader, target: Target, rows: Sequence[LaunchRow]) -> Launch | None:
+    for row in rows:
+        if target.launch_id in (None, row.launch_id):
+            return next(reader.iterate(Launch, graph=row.graph, order=row.order), None)
+    return None
+
+
+def _wrapper_code(graph: Graph | None, launch: Launch | None) -> str | None:
+    if graph is None or launch is None:
+        return None
+    if graph.wrapper_source is not None and launch.wrapper_line is not None:
+        lines = graph.wrapper_source.splitlines()
+        if 1 <= launch.wrapper_line <= len(lines):
+            return lines[launch.wrapper_line - 1].strip()
+    return launch.call
+
+
+# --- sections --------------------------------------------------------------------------------------------------------
+
+
+def _kernel_facts(story: Story) -> tuple[tuple[str, str], ...]:
+    kernel = story.kernel
+    if kernel is None:
+        return (("source", "not recorded: the balance sheet of `torchledger show FILE` says why"),)
+    rows = [("category", kernel.category), ("backend", kernel.backend), ("key", kernel.key)]
+    if kernel.path:
+        rows.append(("path", kernel.path))
+    if story.sub_kernels:
+        rows.append(("made of", ", ".join(each.name for each in story.sub_kernels)))
+    rows += list(kernel.metadata.items())
+    rows.append(("launches", format_count(sum(bool(row.is_call) for row in story.launches))))
+    return tuple(rows)
+
+
+def _launches_section(story: Story, *, top: int, folder: str) -> Section:
+    rows = tuple(
+        (
+            row.launch_id,
+            row.flops,
+            row.vector_flops,
+            row.bytes_read,
+            row.bytes_written,
+            shorten_source(row.source, folder) if row.source else "",
+            row.module or "",
+        )
+        for row in story.launches[:top]
+    )
+    keys = ("launch_id", "flops", "vector_flops", "bytes_read", "bytes_written", "source", "module")
+    optional = ("vector_flops", "module", "bytes_written")
+    blocks: list[Block] = [Table(columns(*keys), rows, optional=optional)]
+    if len(story.launches) > top:
+        blocks.append(Sentence(f"{len(story.launches) - top:,} further launches; --json lists them all.", "quiet"))
+    return Section("Launches", tuple(blocks))
+
+
+def _launch_sections(story: Story, launch: Launch, folder: str) -> list[Section]:
+    sections = [Section(f"Launch {launch.launch_id}", (Facts(_launch_facts(story, launch)),))]
+    if launch.buffers:
+        sections.append(_buffers_section(launch.buffers))
+    origins = [*(("line", _source_text(line, folder)) for line in launch.sources)]
+    origins += [("module", module) for module in launch.modules]
+    if launch.reason:
+        origins.append(("reason", launch.reason))
+    if not origins:
+        origins.append(("line", "no line or module of the model is known for it"))
+    sections.append(Section("Where it came from", (Facts(tuple(origins)),)))
+    return sections
+
+
+def _launch_facts(story: Story, launch: Launch) -> tuple[tuple[str, str], ...]:
+    rows = [("graph", _graph_text(story.graph, launch)), ("device", launch.device)]
+    if story.wrapper_code:
+        line = f"line {launch.wrapper_line}: " if launch.wrapper_line is not None else ""
+        rows.append(("called at", f"{line}{story.wrapper_code}"))
+    if launch.grid:
+        rows.append(("grid", format_shape(launch.grid)))
+    if launch.aten_ops:
+        recomputed = set(launch.recomputed_ops)
+        names = (f"{name} (recomputed)" if name in recomputed else name for name in launch.aten_ops)
+        rows.append(("ATen ops", ", ".join(names)))
+    if launch.fx_nodes:
+        rows.append(("FX nodes", ", ".join(launch.fx_nodes)))
+    rows += [(name, value) for name, value in launch.kwargs.items()]
+    rows += [("loop nest", _loops_text(loops)) for loops in launch.loops]
+    rows.append(("FLOPs", _flops_text(launch)))
+    if launch.vector_flops is not None:
+        rows.append(("vector FLOPs", _exact(launch.vector_flops, format_si(launch.vector_flops))))
+    rows.append(("bytes", _bytes_text(launch)))
+    intensity = arithmetic_intensity(launch.flops, launch.bytes_moved)
+    if intensity is not None:
+        rows.append(("intensity", f"{format_ratio(intensity)} FLOP/B"))
+    return tuple(rows)
+
+
+def _graph_text(graph: Graph | None, launch: Launch) -> str:
+    if graph is None:
+        return launch.graph
+    compiled = f", compiled as {graph.compile_id}" if graph.compile_id else ""
+    return f"{graph.name} ({graph.direction}{compiled}), launch {launch.order}"
+
+
+def _loops_text(loops: LoopNest) -> str:
+    text = " x ".join(str(extent) for extent in loops.extents) or "1"
+    if loops.reduction_extents:
+        text += f", reduced over {' x '.join(str(extent) for extent in loops.reduction_extents)}"
+    if loops.ops:
+        text += "; per element " + ", ".join(f"{count} {name}" for name, count in loops.ops.items())
+    return text
+
+
+def _flops_text(launch: Launch) -> str:
+    if launch.flops is None:
+        return f"{UNKNOWN} ({launch.reason or 'no reason was recorded'})"
+    text = _exact(launch.flops, format_si(launch.flops))
+    if launch.flops_quality != "exact":
+        text += f", {launch.flops_quality}"
+    if launch.flops_by_op:
+        text += ": " + ", ".join(f"{name} {count:,}" for name, count in launch.flops_by_op.items())
+    return text
+
+
+def _bytes_text(launch: Launch) -> str:
+    if launch.bytes_moved is None:
+        return f"{UNKNOWN} ({launch.reason or 'unknown for a buffer below'})"
+    text = f"{format_bytes(launch.bytes_read or 0)} read, {format_bytes(launch.bytes_written or 0)} written"
+    return text if launch.bytes_quality == "exact" else f"{text} ({launch.bytes_quality.replace('_', ' ')})"
+
+
+def _exact(value: int, rounded: str) -> str:
+    exact = f"{value:,}"
+    return exact if exact == rounded else f"{exact} ({rounded})"
+
+
+def _buffers_section(buffers: Sequence[Buffer]) -> Section:
+    rows = tuple(
+        (
+            buffer.name,
+            buffer.role,
+            buffer.dtype,
+            _expression(buffer.shape_expr, buffer.shape),
+            _expression(buffer.stride_expr, buffer.stride),
+            buffer.bytes_read,
+            buffer.bytes_written,
+            "" if buffer.bytes_quality == "exact" else buffer.bytes_quality.replace("_", " "),
+        )
+        for buffer in buffers
+    )
+    keys = ("name", "role", "dtype", "shape", "stride", "bytes_read", "bytes_written", "state")
+    return Section("Buffers", (Table(columns(*keys), rows, optional=("stride", "role")),))
+
+
+def _expression(expression: tuple[str, ...] | None, hint: tuple[int, ...]) -> tuple[int | str, ...]:
+    """Symbolic sizes with the value that was compiled for: ``s0=32``."""
+    if expression is None:
+        return hint
+    return tuple(
+        value if text == str(value) else f"{text}={value}" for text, value in zip(expression, hint, strict=False)
+    )
+
+
+def _source_text(line: SourceLine, folder: str) -> str:
+    text = shorten_source(f"{line.file}:{line.line}", folder)
+    if line.function:
+        text += f" in {line.function}"
+    return f"{text}: {line.code.strip()}" if line.code else text
+
+
+def _source_sections(story: Story) -> list[Section]:
+    kernels = [each for each in (story.kernel, *story.sub_kernels) if each is not None]
+    sections = [
+        Section(
+            f"Generated source of {kernel.name}", (Code(kernel.source, "cpp" if kernel.backend == "cpp" else "python"),)
+        )
+        for kernel in kernels
+        if kernel.source
+    ]
+    if not sections and story.kernel is not None:
+        why = "it is a library call" if story.kernel.category == "extern" else "none was recorded"
+        sections.append(Section("Generated source", (Sentence(f"none: {why}"),)))
+    return sections

@@ -1,0 +1,238 @@
+"""What ``show`` answers, as data and as text; golden files beside the arithmetic that must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from factories import make_buffer, make_graph, make_kernel, make_launch, make_run
+from synthetic import write_ledger
+from torchledger.errors import UsageError
+from torchledger.nouns import Run, SourceLine
+from torchledger.reporting.find import find_kernel
+from torchledger.reporting.overview import overview_as_plain, overview_document, remarks, shorten_source
+from torchledger.reporting.story import story_as_plain, story_document, tell_story, wrapper_document
+from torchledger.reporting.summary import Costs, Summary, fold_modules, summarize_ledger
+from torchledger.reporting.terminal import render
+from torchledger.store import LedgerReader, LedgerWriter, open_ledger
+
+Golden = Callable[[str, str], None]
+
+
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+    with open_ledger(write_ledger(Path("gpt.ledger"), launches=60)) as opened:
+        yield opened
+
+
+def _summarize(path: Path, *records: Any) -> Summary:
+    with LedgerWriter(path) as writer:
+        writer.add(*records)
+    with open_ledger(path) as reader:
+        return summarize_ledger(reader)
+
+
+def _remarks(path: Path, *records: Any) -> str:
+    return " ".join(remarks(_summarize(path, *records)))
+
+
+# --- overview --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_overview_on_screen(reader: LedgerReader, golden: Golden, width: int) -> None:
+    golden(f"show_{width}.txt", render(overview_document(summarize_ledger(reader)), width=width))
+
+
+@pytest.mark.parametrize("grouping", ["by_category", "by_source", "by_module", "graphs", "kernels"])
+def test_groups_add_to_the_total(reader: LedgerReader, grouping: str) -> None:
+    plain = overview_as_plain(summarize_ledger(reader))
+    for key in ("launches", "flops", "vector_flops", "bytes_moved", "unknown_flops"):
+        assert sum(group[key] for group in plain[grouping]) == plain["totals"][key]
+
+
+def test_rows_of_every_table_add_to_its_total_although_tables_are_capped(reader: LedgerReader) -> None:
+    document = overview_document(summarize_ledger(reader), top=2, module_depth=4)
+    tables = [block for section in document.sections for block in section.blocks if getattr(block, "total", None)]
+    assert len(tables) == 4
+    for table in tables:
+        position = [column.key for column in table.columns].index("launches")
+        assert sum(row[position] for row in table.rows) == table.total[position] == 60
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 9])
+def test_folding_modules_keeps_their_sum(reader: LedgerReader, depth: int) -> None:
+    groups = fold_modules(summarize_ledger(reader).by_module, depth)
+    assert sum(group.costs.launches for group in groups) == 60
+    assert all(len(group.name.split(".")) <= depth for group in groups)
+
+
+def test_the_balance_in_json_is_account_by_account(reader: LedgerReader) -> None:
+    balance = overview_as_plain(summarize_ledger(reader))["balance"]
+    assert {"launches", "flops", "bytes", "sources"} <= set(balance)
+    for account in balance.values():
+        assert {"ledger", "reference", "missing", "differences", "unit", "note", "is_balanced"} <= set(account)
+        assert isinstance(account["missing"], list)
+
+
+def test_a_group_of_unknown_costs_is_unknown_and_not_zero(tmp_path: Path) -> None:
+    summary = _summarize(tmp_path / "x", make_run(), make_graph(), make_launch(flops=None, call="f()"))
+    assert summary.totals == Costs(1, None, None, 8192, unknown_flops=1, unknown_bytes=0)
+    assert "unknown" in render(overview_document(summary))
+
+
+def test_a_run_that_compiled_nothing_asks_whether_torch_compile_is_called(tmp_path: Path) -> None:
+    assert "no compiled graph: is torch.compile called?" in _remarks(tmp_path / "x", make_run()).lower()
+
+
+def test_a_run_that_is_not_finished_says_so(tmp_path: Path) -> None:
+    assert "still being written, or was killed" in _remarks(tmp_path / "x", make_run())
+
+
+def test_a_script_that_failed_is_named(tmp_path: Path) -> None:
+    assert "script failed" in _remarks(tmp_path / "x", make_run(status="failed", exit_code=1))
+
+
+def test_a_frame_that_was_recompiled_is_named(tmp_path: Path) -> None:
+    graphs = [make_graph(name=f"forward_{n}", compile_id=f"0/{n}") for n in range(3)]
+    assert "Frame 0 was compiled 3 times" in _remarks(tmp_path / "x", make_run(), *graphs)
+
+
+def test_forward_and_backward_of_one_compilation_are_no_recompilation(tmp_path: Path) -> None:
+    graphs = [make_graph(compile_id="0/0"), make_graph(name="backward_0", compile_id="0/0")]
+    assert "times" not in _remarks(tmp_path / "x", make_run(), *graphs)
+
+
+def test_books_that_do_not_balance_are_the_first_thing_to_look_at(tmp_path: Path) -> None:
+    finished = make_run(status="finished", exit_code=0)
+    found = remarks(_summarize(tmp_path / "x", finished, make_graph(wrapper_calls=("a",))))
+    assert found[0].startswith("The books do not balance: see launches")
+
+
+def test_hostile_names_reach_the_screen_as_text(tmp_path: Path) -> None:
+    evil = "\x1b[2J\x1b]0;owned\x07<script>\u202e[red]"
+    launch = make_launch(kernel_name=evil, sources=(SourceLine(evil, 1),), modules=(evil,), call=evil, reason=evil)
+    run = make_run(argv=(evil,), notes=(evil,))
+    summary = _summarize(tmp_path / "x", run, make_graph(), make_kernel(name=evil, source=evil), launch)
+    with open_ledger(tmp_path / "x") as reader:
+        text = render(overview_document(summary)) + render(story_document(tell_story(reader, "forward_0#0")))
+    assert not set(text) & {"\x1b", "\x07", "\u202e"}
+    assert "\\x1b[2J" in text and "<script>" in text and "[red]" in text
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ("/home/me/work/model.py:3", "model.py:3"),
+        ("/home/me/work/lib/site-packages/transformers/gpt.py:7", "transformers/gpt.py:7"),
+        ("/elsewhere/model.py:3", "/elsewhere/model.py:3"),
+        ("/home/me/workshop/model.py:3", "/home/me/workshop/model.py:3"),
+    ],
+)
+def test_source_paths_are_shown_from_where_they_are_known(source: str, shown: str) -> None:
+    assert shorten_source(source, "/home/me/work") == shown
+
+
+# --- one kernel ------------------------------------------------------------------------------------------------------
+
+
+def test_one_launch_on_screen(reader: LedgerReader, golden: Golden) -> None:
+    golden("show_kernel.txt", render(story_document(tell_story(reader, "forward_0#4")), width=100))
+
+
+def test_a_library_call_on_screen(reader: LedgerReader, golden: Golden) -> None:
+    golden("show_extern.txt", render(story_document(tell_story(reader, "extern_kernels.mm")), width=100))
+
+
+@pytest.mark.parametrize("question", ["triton_poi_fused_gelu_16", "gelu_16", "triton_poi_fused_gelu_16"])
+def test_a_kernel_is_found_by_its_name_or_a_part_that_only_it_has(tmp_path: Path, question: str) -> None:
+    with open_ledger(write_ledger(tmp_path / "x", launches=30)) as reader:
+        assert find_kernel(reader, question).kernel_name == "triton_poi_fused_gelu_16"
+
+
+def test_a_kernel_is_found_by_the_beginning_of_its_key(reader: LedgerReader) -> None:
+    target = find_kernel(reader, "forward_0#0")
+    assert find_kernel(reader, target.key[:11]).key == target.key
+
+
+def test_a_name_that_two_graphs_use_lists_both_launches(reader: LedgerReader) -> None:
+    with pytest.raises(UsageError, match="is 2 kernels") as caught:
+        find_kernel(reader, "triton_poi_fused_gelu_4")
+    assert "forward_0#4" in str(caught.value) and "backward_0#4" in str(caught.value)
+
+
+@pytest.mark.parametrize("question", ["gelu_9999", "forward_0#99", "", "\x1b[2J"])
+def test_an_unknown_kernel_names_its_neighbours(reader: LedgerReader, question: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        find_kernel(reader, question)
+    assert "Near it: " in str(caught.value) or "kernels" in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+
+
+def test_the_story_in_json_holds_every_launch_of_the_kernel(reader: LedgerReader) -> None:
+    plain = story_as_plain(reader, tell_story(reader, "extern_kernels.mm"))
+    assert len(plain["launches"]) == 10
+    first = plain["launches"][0]
+    assert first["bytes_moved"] == first["bytes_read"] + first["bytes_written"]
+    assert first["arithmetic_intensity"] == first["flops"] / first["bytes_moved"]
+    assert first["buffers"][0]["shape"] == [2048, 768]
+
+
+def test_the_story_of_one_launch_in_json_is_that_launch(reader: LedgerReader) -> None:
+    plain = story_as_plain(reader, tell_story(reader, "backward_0#3"))
+    assert plain["launch_id"] == "backward_0#3"
+
+
+def test_symbolic_sizes_are_shown_beside_their_hints(tmp_path: Path) -> None:
+    buffer = make_buffer(shape_expr=("s0", "64"), stride_expr=("64", "1"))
+    with LedgerWriter(tmp_path / "x") as writer:
+        writer.add(make_run(), make_graph(), make_kernel(), make_launch(buffers=(buffer,)))
+    with open_ledger(tmp_path / "x") as reader:
+        assert "(s0=32, 64)" in render(story_document(tell_story(reader, "forward_0#0")))
+
+
+def test_a_recomputed_operator_is_marked(tmp_path: Path) -> None:
+    launch = make_launch(aten_ops=("aten.exp.default", "aten.mul.Tensor"), recomputed_ops=("aten.exp.default",))
+    with LedgerWriter(tmp_path / "x") as writer:
+        writer.add(make_run(), make_graph(), make_kernel(), launch)
+    with open_ledger(tmp_path / "x") as reader:
+        text = render(story_document(tell_story(reader, "forward_0#0")))
+    assert "aten.exp.default (recomputed), aten.mul.Tensor" in text
+
+
+def test_a_launch_whose_kernel_was_lost_still_has_a_story(tmp_path: Path) -> None:
+    with LedgerWriter(tmp_path / "x") as writer:
+        writer.add(make_run(), make_launch())
+    with open_ledger(tmp_path / "x") as reader:
+        assert "not recorded" in render(story_document(tell_story(reader, "cpp_fused_relu_0")))
+
+
+def test_a_part_of_another_kernel_has_a_story_without_launches(tmp_path: Path) -> None:
+    whole = make_kernel(sub_kernels=("k1",))
+    part = make_kernel(key="k1", name="sub_kernel", source="the part")
+    with LedgerWriter(tmp_path / "x") as writer:
+        writer.add(make_run(), make_graph(), whole, part, make_launch())
+    with open_ledger(tmp_path / "x") as reader:
+        assert "the part" in render(story_document(tell_story(reader, "sub_kernel")))
+        assert "the part" in render(story_document(tell_story(reader, "forward_0#0")))
+
+
+# --- the wrapper -----------------------------------------------------------------------------------------------------
+
+
+def test_the_wrapper_is_shown_as_it_was_generated() -> None:
+    code = "def call(args):\n    return args\n"
+    assert render(wrapper_document(make_graph(wrapper_source=code))) == code
+
+
+def test_a_wrapper_that_was_not_recorded_says_where_it_was() -> None:
+    assert "/tmp/w.py" in render(wrapper_document(make_graph(wrapper_path="/tmp/w.py")))
+
+
+def test_the_run_of_a_summary_is_the_recorded_one(reader: LedgerReader) -> None:
+    assert summarize_ledger(reader).run == reader.run()
+    assert isinstance(reader.run(), Run)

@@ -1,0 +1,157 @@
+"""The balance sheet: what agrees, what differs by name, what is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from factories import make_buffer, make_graph, make_launch, make_run
+from synthetic import write_ledger
+from torchledger.balance import balance_books, open_books
+from torchledger.nouns import Account, BalanceSheet, Difference, FlopReference, Gap, SourceLine
+from torchledger.store import LedgerWriter, open_ledger
+
+
+def _balance(path: Path, *records: Any) -> BalanceSheet:
+    with LedgerWriter(path) as writer:
+        writer.add(make_run(), *records)
+    with open_ledger(path) as reader:
+        return balance_books(open_books(reader))
+
+
+def _called(order: int = 0, **changes: Any) -> Any:
+    known = {"flops": 0, "call": "cpp_fused_relu_0()", "sources": (SourceLine("model.py", 3),)}
+    return make_launch(**({"order": order} | known | changes))
+
+
+def _graph(*calls: str, flops: int = 0, **changes: Any) -> Any:
+    references = (FlopReference("model", {"mm": flops}),)
+    return make_graph(**({"wrapper_calls": calls, "flop_references": references} | changes))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.ledger"
+
+
+@pytest.mark.parametrize("launches", [0, 1, 60, 601])
+def test_a_ledger_that_is_whole_balances(path: Path, launches: int) -> None:
+    write_ledger(path, launches=launches)
+    with open_ledger(path) as reader:
+        sheet = balance_books(open_books(reader))
+    assert sheet.is_balanced
+    assert sheet.accounts["launches"].ledger == launches
+
+
+def test_a_call_without_entry_is_missing_by_name(path: Path) -> None:
+    account = _balance(path, _graph("cpp_fused_relu_0", "extern_kernels.mm"), _called()).accounts["launches"]
+    assert (account.ledger, account.reference, account.is_balanced) == (1, 2, False)
+    assert [(gap.where, gap.amount) for gap in account.missing] == [("forward_0", 1)]
+    assert "extern_kernels.mm" in account.missing[0].reason
+
+
+def test_an_entry_that_no_wrapper_calls_is_a_negative_gap(path: Path) -> None:
+    account = _balance(path, _graph("cpp_fused_relu_0"), _called(0), _called(1)).accounts["launches"]
+    assert [gap.amount for gap in account.missing] == [-1]
+
+
+def test_graphs_that_err_in_opposite_directions_do_not_cancel_out(path: Path) -> None:
+    account = _balance(
+        path, _graph("a", "b"), _graph(name="backward_0", direction="backward"), _called(), _called(graph="backward_0")
+    ).accounts["launches"]
+    assert account.ledger == account.reference == 2
+    assert account.is_balanced is False
+
+
+def test_a_recorded_gap_explains_its_launch_once(path: Path) -> None:
+    gap = Gap("launches", "forward_0#1", "the hook broke: ValueError", 1)
+    account = _balance(path, _graph("a", "b"), _called(), gap).accounts["launches"]
+    assert account.missing == (gap,)
+
+
+def test_an_entry_that_launches_nothing_is_no_call(path: Path) -> None:
+    account = _balance(path, _graph("a"), _called(0), _called(1, category="nop"), make_launch(order=2)).accounts[
+        "launches"
+    ]
+    assert account.ledger == 1
+    assert account.is_balanced
+
+
+def test_launches_of_a_graph_that_is_not_there_are_missing(path: Path) -> None:
+    account = _balance(path, _called(graph="lost_0")).accounts["launches"]
+    assert [gap.where for gap in account.missing] == ["lost_0"]
+
+
+def test_a_reference_that_forward_and_backward_share_counts_once(path: Path) -> None:
+    forward = _graph("a", flops=300, model_key="m")
+    backward = _graph("a", flops=300, model_key="m", name="backward_0", direction="backward")
+    account = _balance(path, forward, backward, _called(flops=100), _called(graph="backward_0", flops=200)).accounts[
+        "flops"
+    ]
+    assert account.reference == 300
+    assert account.is_balanced
+
+
+def test_work_that_compilation_added_balances_by_name(path: Path) -> None:
+    padding = Difference("flops", "forward_0#0", "padded from 50,257 to 50,264", 40)
+    account = _balance(path, _graph("a", flops=100), _called(flops=140), padding).accounts["flops"]
+    assert account.differences == (padding,)
+    assert account.is_balanced
+
+
+def test_unknown_flops_are_missing_and_not_zero(path: Path) -> None:
+    account = _balance(path, _graph("a", flops=0), _called(flops=None, reason="no formula")).accounts["flops"]
+    assert account.is_balanced is False
+    assert account.missing == (Gap("flops", "forward_0#0", "no formula"),)
+
+
+def test_an_operator_that_the_reference_cannot_count_is_missing(path: Path) -> None:
+    reference = FlopReference("model", {}, uncounted_ops=("aten.mystery",))
+    account = _balance(path, _graph("a", flop_references=(reference,)), _called()).accounts["flops"]
+    assert "aten.mystery" in account.missing[0].reason
+
+
+def test_a_model_without_independent_count_is_missing(path: Path) -> None:
+    account = _balance(path, _graph("a", flop_references=()), _called()).accounts["flops"]
+    assert [gap.where for gap in account.missing] == ["forward_0"]
+
+
+def test_bytes_have_no_independent_count_and_say_so(path: Path) -> None:
+    account = _balance(path, _graph("a"), _called()).accounts["bytes"]
+    assert account.reference is None
+    assert account.is_balanced is None
+    assert account.ledger == 8192
+
+
+def test_bytes_say_how_many_launches_are_upper_bounds(path: Path) -> None:
+    gather = _called(buffers=(make_buffer(bytes_quality="upper_bound"),))
+    assert "an upper bound in 1 launches" in str(_balance(path, _graph("a"), gather).accounts["bytes"].note)
+
+
+def test_unknown_traffic_is_missing(path: Path) -> None:
+    account = _balance(path, _graph("a"), _called(buffers=(make_buffer(bytes_read=None),))).accounts["bytes"]
+    assert [gap.where for gap in account.missing] == ["forward_0#0"]
+
+
+@pytest.mark.parametrize(
+    ("origin", "is_balanced"),
+    [
+        ({"sources": (SourceLine("model.py", 3),)}, True),
+        ({"sources": (), "modules": ("layers.0",)}, True),
+        ({"sources": (), "reason": "Inductor made it to seed random numbers"}, True),
+        ({"sources": ()}, False),
+        ({"sources": (), "category": "extern"}, True),
+    ],
+)
+def test_a_fused_kernel_names_a_line_a_module_or_a_reason(path: Path, origin: Any, is_balanced: bool) -> None:
+    assert _balance(path, _graph("a"), _called(**origin)).accounts["sources"].is_balanced is is_balanced
+
+
+def test_a_sheet_balances_when_no_account_is_out_of_balance() -> None:
+    balanced = Account("launches", "launches", 1, 1)
+    uncompared = Account("bytes", "bytes", 10, None)
+    wrong = Account("flops", "FLOPs", 1, 2)
+    assert BalanceSheet({"launches": balanced, "bytes": uncompared}).is_balanced
+    assert not BalanceSheet({"launches": balanced, "flops": wrong}).is_balanced
