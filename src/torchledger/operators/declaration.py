@@ -62,13 +62,14 @@ class Input:
 
     ``dtype`` is the operator's own unless named. ``values`` says what is in it: ``"normal"``, ``"indices"`` (integers
     below ``high``), ``"mask"`` (half true), ``"causal_mask"`` (true above the diagonal of the last two dimensions),
-    ``"ends"`` (equal parts of ``high``, cumulated), ``"ones"`` or ``"zeros"``. ``gradient`` asks the backward for its
-    gradient. ``own`` forbids sharing memory with other inputs, for tensors that are written to.
+    ``"ends"`` (where equal parts of ``high`` end), ``"starts"`` (0, then the ends), ``"ones"`` or ``"zeros"``.
+    ``gradient`` asks the backward for its gradient. ``own`` forbids sharing memory with other inputs, for tensors that
+    are written to.
     """
 
     shape: tuple[int, ...]
     dtype: str | None = None
-    values: Literal["normal", "indices", "mask", "causal_mask", "ends", "ones", "zeros"] = "normal"
+    values: Literal["normal", "indices", "mask", "causal_mask", "ends", "starts", "ones", "zeros"] = "normal"
     high: int | None = None
     gradient: bool = False
     own: bool = False
@@ -178,6 +179,10 @@ class Operator:
     def work(self, p: Parameters, direction: str, item_size: int) -> tuple[Work, ...]:
         """The kernels of a direction with their FLOPs and bytes; ``p`` may hold numpy arrays."""
         raise NotImplementedError(f"{type(self).__name__} declares no work")
+
+    def least_work(self, p: Parameters, direction: str, item_size: int) -> tuple[Work, ...]:
+        """What any implementation must do, where that is less than ``work``: for judging labels of other makers."""
+        return self.work(p, direction, item_size)
 
     def flops(self, p: Mapping[str, Any], direction: str) -> Number:
         """Tensor FLOPs of a direction."""

@@ -41,7 +41,7 @@ class Linear(Operator):
     name = "linear"
     parameters = ("m", "k", "n")
     defaults: ClassVar[Mapping[str, Any]] = {"bias": 0}
-    ratio_bounds = (0.9, 5.0)
+    ratio_bounds = (0.7, 7.0)
 
     def tensors(self, p: Parameters) -> dict[str, Input]:
         inputs = {"x": Input((p.m, p.k), gradient=True), "weight": Input((p.n, p.k), gradient=True)}
@@ -69,7 +69,7 @@ class Bmm(Operator):
 
     name = "bmm"
     parameters = ("b", "m", "k", "n")
-    ratio_bounds = (0.9, 5.0)
+    ratio_bounds = (0.6, 7.0)
 
     def tensors(self, p: Parameters) -> dict[str, Input]:
         return {"left": Input((p.b, p.m, p.k), gradient=True), "right": Input((p.b, p.k, p.n), gradient=True)}
@@ -163,7 +163,7 @@ class SdpaVarlen(Operator):
 
     def tensors(self, p: Parameters) -> dict[str, Input]:
         tokens = Input((p.sequences * p.l, p.h, p.d), gradient=True)
-        starts = Input((p.sequences + 1,), dtype="int32", values="ends", high=p.sequences * p.l)
+        starts = Input((p.sequences + 1,), dtype="int32", values="starts", high=p.sequences * p.l)
         return {"query": tokens, "key": tokens, "value": tokens, "starts": starts}
 
     def forward(self, p: Parameters, query: Any, key: Any, value: Any, starts: Any) -> Any:
@@ -195,6 +195,9 @@ class LayerNorm(Operator):
     def work(self, p: Parameters, direction: str, item_size: int) -> tuple[Work, ...]:
         return norm_work(p.rows, p.dim, direction, item_size, statistics=2, vectors=2)
 
+    def least_work(self, p: Parameters, direction: str, item_size: int) -> tuple[Work, ...]:
+        return norm_work(p.rows, p.dim, direction, item_size, statistics=2, vectors=2)[:1]
+
 
 class RmsNorm(Operator):
     """RMS norm over the last dimension, with weight. Backward: gradients of x and weight."""
@@ -213,6 +216,9 @@ class RmsNorm(Operator):
 
     def work(self, p: Parameters, direction: str, item_size: int) -> tuple[Work, ...]:
         return norm_work(p.rows, p.dim, direction, item_size, statistics=1, vectors=1)
+
+    def least_work(self, p: Parameters, direction: str, item_size: int) -> tuple[Work, ...]:
+        return norm_work(p.rows, p.dim, direction, item_size, statistics=1, vectors=1)[:1]
 
 
 def norm_work(

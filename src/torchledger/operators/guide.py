@@ -75,6 +75,10 @@ class _AsGeneral(GuideOperator):
         form = self.form()
         return form.work(form.resolve(self.form_parameters(p)), direction, item_size)
 
+    def least_work(self, p: Parameters, direction: str, item_size: int) -> tuple[Work, ...]:
+        form = self.form()
+        return form.least_work(form.resolve(self.form_parameters(p)), direction, item_size)
+
 
 class _LinearShare(_AsGeneral):
     parameters = ("mp", "b", "l", "dim")
@@ -379,7 +383,7 @@ class FillMask(_PerHead):
 
     name = "fillmask"
     feature_names = ("b", "heads", "l", "dim")
-    ratio_bounds = (0.5, 4.0)
+    ratio_bounds = (0.5, 5.0)
     in_place = True
 
     def tensors(self, p: Parameters) -> dict[str, Input]:
@@ -465,6 +469,12 @@ class CausalSoftmax(_Scores):
             return (mask, softmax_work(numel, direction, item_size))
         scale = pointwise(numel, numel, item_size, vector_flops=numel)
         return (softmax_work(numel, direction, item_size), scale)
+
+    def least_work(self, p: Parameters, direction: str, item_size: int) -> tuple[Work, ...]:
+        # A fused kernel reads no score above the diagonal.
+        numel = self._numel(p)
+        reads = numel // 2 if direction == "forward" else numel
+        return (pointwise(reads, numel, item_size),)
 
 
 class ParallelCrossEntropy(GuideOperator):

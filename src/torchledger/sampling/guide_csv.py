@@ -124,7 +124,7 @@ def write_guide_csv(path: str | os.PathLike[str], columns: Sequence[str], sample
 def _sample(operator: Operator, p: Parameters, direction: str, dtype: str, device: str, us: float) -> Sample:
     work = operator.work(p, direction, ITEM_SIZES[dtype])
     return Sample(
-        point_id=point_id(operator.key, p, direction, dtype, device, PUBLISHED_PROTOCOL),
+        point_id=point_id(operator.key, p, dtype, device, PUBLISHED_PROTOCOL),
         operator=operator.key,
         parameters=dict(p),
         direction=direction,  # type: ignore[arg-type]

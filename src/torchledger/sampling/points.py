@@ -1,19 +1,113 @@
-"""What identifies a question put to a device."""
+"""What is asked of a device: points, and the plan they make."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from torchledger.errors import SampleError
+from torchledger.operators import find_operator
+from torchledger.sampling.journal import write_durably
 
-def point_id(
-    operator: str, parameters: Mapping[str, Any], direction: str, dtype: str, device: str, protocol: str
-) -> str:
-    """The name of one measurement: equal for equal questions, whatever the order of the parameters.
+PLAN_FILE = "plan.jsonl"
 
-    ``protocol`` says how it is measured (``"warm-2+10"``), so that another way of measuring is another point.
+
+@dataclass(frozen=True)
+class Point:
+    """One operator at one shape and dtype: all its directions are measured together."""
+
+    operator: str
+    parameters: Mapping[str, Any]
+    dtype: str
+    group: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Points in the order in which they are measured, and how.
+
+    ``warmup`` untimed and ``active`` timed iterations per direction; ``operator_files`` are the user's own operators,
+    which a worker must load first.
+    """
+
+    points: tuple[Point, ...]
+    warmup: int = 2
+    active: int = 10
+    operator_files: tuple[str, ...] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def protocol(self) -> str:
+        """The way of measuring, as it enters a point's id."""
+        return f"warm-{self.warmup}+{self.active}"
+
+    def shard(self, part: int, parts: int) -> list[Point]:
+        """The points of one part of several, counted from 1: every ``parts``-th one."""
+        check_part(part, parts)
+        return [point for index, point in enumerate(self.points) if index % parts == part - 1]
+
+
+def check_part(part: int, parts: int) -> None:
+    """Raise ``SampleError`` unless 1 <= part <= parts."""
+    if parts < 1 or not 1 <= part <= parts:
+        raise SampleError(f"--part {part} of --parts {parts} does not exist: parts are counted from 1 to --parts.")
+
+
+def point_id(operator: str, parameters: Mapping[str, Any], dtype: str, device: str, protocol: str) -> str:
+    """The name of one question: equal for equal questions, whatever the order of the parameters.
+
+    Both directions of a shape share it. ``protocol`` says how it is measured (``"warm-2+10"``), so that another way of
+    measuring is another point.
     """
     shape = ",".join(f"{name}={parameters[name]}" for name in sorted(parameters))
-    text = "|".join((operator, shape, direction, dtype, device, protocol))
+    text = "|".join((operator, shape, dtype, device, protocol))
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+
+
+def unique_points(points: Sequence[Point]) -> tuple[Point, ...]:
+    """The points with defaults filled in, each question once, in order of first appearance."""
+    seen: dict[tuple[Any, ...], Point] = {}
+    for point in points:
+        operator = find_operator(point.operator)
+        parameters = dict(operator.resolve(point.parameters))
+        whole = Point(operator.key, parameters, point.dtype, point.group)
+        seen.setdefault((operator.key, tuple(sorted(parameters.items())), point.dtype), whole)
+    return tuple(seen.values())
+
+
+def save_plan(plan: Plan, folder: Path) -> None:
+    """Write the plan into a data folder, whole or not at all."""
+    header = {
+        "warmup": plan.warmup,
+        "active": plan.active,
+        "operator_files": list(plan.operator_files),
+        "notes": dict(plan.notes),
+    }
+    lines = [json.dumps(header)]
+    lines += [json.dumps([p.operator, dict(p.parameters), p.dtype, p.group]) for p in plan.points]
+    write_durably(folder / PLAN_FILE, ("\n".join(lines) + "\n").encode())
+
+
+def load_plan(folder: str | os.PathLike[str]) -> Plan:
+    """The plan of a data folder; raises ``SampleError`` if there is none or it is damaged."""
+    path = Path(folder) / PLAN_FILE
+    try:
+        with path.open() as file:
+            lines = _json_lines(file)
+            header = next(lines)
+            points = tuple(Point(*fields) for fields in lines)
+    except FileNotFoundError:
+        raise SampleError(f"{path} does not exist: {folder} is no folder of samples.") from None
+    except (ValueError, TypeError, StopIteration) as error:
+        raise SampleError(f"{path} is damaged ({error}). Run `torchledger sample` on the sweep again.") from error
+    return Plan(points, header["warmup"], header["active"], tuple(header["operator_files"]), header["notes"])
+
+
+def _json_lines(file: Any) -> Iterator[Any]:
+    for line in file:
+        yield json.loads(line)

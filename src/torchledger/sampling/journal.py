@@ -1,0 +1,215 @@
+"""The journal of one worker: a line of JSON per finished point, on disk before the next begins.
+
+A journal has one writer. Its name holds host, process and start time, so that workers on many nodes can share a folder
+of a network file system without sharing a file. A line that a kill tore is dropped on reading and its point measured
+again. Lines are of four kinds: ``header`` (device, versions; applies to what follows), ``attempt`` (points about to be
+measured), ``fault`` (points that were in flight when a worker died; written by it or by its supervisor), ``point`` (one
+finished point with its samples). An attempt without a fault was interrupted from outside and is simply measured again.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from torchledger.errors import SampleError
+from torchledger.nouns import Sample
+
+JOURNAL_FOLDER = "journal"
+
+_SAMPLE_FIELDS = {item.name: item for item in fields(Sample)}
+_FROM_HEADER = ("device", "versions")
+
+
+class Journal:
+    """Appends to one journal file; each call is on disk when it returns.
+
+    Raises ``SampleError`` if the disk is full or the folder cannot be written; what was written before stays whole.
+    """
+
+    def __init__(self, folder: Path, header: Mapping[str, Any]) -> None:
+        self.header = dict(header)
+        directory = folder / JOURNAL_FOLDER
+        self.path = directory / f"{journal_prefix(os.getpid())}{time.time_ns()}.jsonl"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+        except OSError as error:
+            raise SampleError(f"cannot write {self.path}: {error.strerror}.") from error
+        self._append({"kind": "header", **self.header})
+
+    def attempt(self, points: Sequence[str]) -> None:
+        """Say which points are about to be measured."""
+        self._append({"kind": "attempt", "points": list(points)})
+
+    def fault(self, points: Sequence[str], reason: str) -> None:
+        """Say which points were in flight when the device failed."""
+        self._append({"kind": "fault", "points": list(points), "reason": reason})
+
+    def finish(self, point: str, samples: Sequence[Sample]) -> None:
+        """Keep the samples of a finished point."""
+        self._append({"kind": "point", "point": point, "samples": [_to_plain(sample) for sample in samples]})
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        text = json.dumps({**line, "utc": round(time.time(), 3)}, separators=(",", ":")) + "\n"
+        try:
+            _write_all(self._file, text.encode())
+            os.fsync(self._file)
+        except OSError as error:
+            hint = "free space on the disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "look at the disk"
+            raise SampleError(
+                f"cannot write {self.path}: {error.strerror}. What was finished is kept; {hint} and run the same "
+                "command again to go on."
+            ) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def journal_prefix(process: int) -> str:
+    """How the names of a process's journals on this host begin."""
+    return f"{socket.gethostname()}-{process}-"
+
+
+@dataclass
+class JournalState:
+    """What the journals of a folder hold together.
+
+    ``samples`` by point id, the newest of each; ``finished_utc`` when; ``deaths`` counts, for points without samples,
+    how often a worker died while it measured that one alone; ``suspects`` are points without samples that were in
+    flight in a group when a worker died; ``in_flight`` maps a journal's file name to what it began and did not finish.
+    """
+
+    samples: dict[str, tuple[Sample, ...]] = field(default_factory=dict)
+    finished_utc: dict[str, float] = field(default_factory=dict)
+    deaths: dict[str, int] = field(default_factory=dict)
+    suspects: set[str] = field(default_factory=set)
+    in_flight: dict[str, list[str]] = field(default_factory=dict)
+    headers: list[dict[str, Any]] = field(default_factory=list)
+    torn_lines: int = 0
+
+
+def read_journals(folder: Path, *, samples: bool = True) -> JournalState:
+    """All journals of a data folder, in order of time; torn lines are counted and left out.
+
+    ``samples=False`` leaves the samples undecoded (each point maps to no samples), for those who only need the ids.
+    """
+    state = JournalState()
+    for path in sorted((folder / JOURNAL_FOLDER).glob("*.jsonl")):
+        _read_one(path, state, samples)
+    for point in state.samples:
+        state.deaths.pop(point, None)
+        state.suspects.discard(point)
+    return state
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Replace a file's content at once: a reader sees the old or the new, also after a crash."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            _write_all(file, content)
+            os.fsync(file)
+        finally:
+            os.close(file)
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise SampleError(f"cannot write {path}: {error.strerror}.") from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in a folder last."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _read_one(path: Path, state: JournalState, with_samples: bool) -> None:
+    header: dict[str, Any] = {}
+    in_flight: list[str] = []
+    for line in _whole_lines(path, state):
+        kind = line.get("kind")
+        if kind == "header":
+            header = line
+            state.headers.append(line)
+        elif kind == "attempt":
+            in_flight = list(line["points"])
+        elif kind == "fault":
+            _note_fault(list(line["points"]), state)
+            in_flight = []
+        elif kind == "point":
+            point = line["point"]
+            if point in in_flight:
+                in_flight.remove(point)
+            if line["utc"] >= state.finished_utc.get(point, 0.0):
+                state.finished_utc[point] = line["utc"]
+                state.samples[point] = (
+                    tuple(_from_plain(sample, point, header) for sample in line["samples"]) if with_samples else ()
+                )
+    state.in_flight[path.name] = in_flight
+
+
+def _note_fault(points: list[str], state: JournalState) -> None:
+    if len(points) == 1:
+        state.deaths[points[0]] = state.deaths.get(points[0], 0) + 1
+    else:
+        state.suspects.update(points)
+
+
+def _whole_lines(path: Path, state: JournalState) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                value = json.loads(line) if line.endswith(b"\n") else None
+            except ValueError:
+                value = None
+            if isinstance(value, dict):
+                yield value
+            else:
+                state.torn_lines += 1
+
+
+def _to_plain(sample: Sample) -> dict[str, Any]:
+    plain = {}
+    for name, item in _SAMPLE_FIELDS.items():
+        value = getattr(sample, name)
+        if name == "point_id" or name in _FROM_HEADER or value == item.default:
+            continue
+        plain[name] = [round(us, 3) for us in value] if name in ("times_us", "spans_us") else value
+    return plain
+
+
+def _from_plain(plain: dict[str, Any], point: str, header: Mapping[str, Any]) -> Sample:
+    values = {name: header.get(name, "" if name == "device" else {}) for name in _FROM_HEADER}
+    for name, value in plain.items():
+        if name in _SAMPLE_FIELDS:
+            values[name] = tuple(value) if isinstance(value, list) else value
+    return Sample(point_id=point, **values)
+
+
+def _write_all(file: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(file, view) :]

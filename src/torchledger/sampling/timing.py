@@ -1,0 +1,276 @@
+"""Timing cases on a device: by its own clock through CUPTI, by CUDA events, or by the host's clock."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torchledger.errors import MeasureError
+from torchledger.operators import find_operator
+from torchledger.sampling.cases import Case, InputPool, make_case
+from torchledger.sampling.points import Point
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DirectionTimes:
+    """One direction's iterations, in order: device-busy time and span in microseconds, and the kernels of the last."""
+
+    times_us: tuple[float, ...]
+    spans_us: tuple[float, ...] = ()
+    kernels: tuple[str, ...] = ()
+
+
+@dataclass
+class PointTimes:
+    """What came of one point: times by direction, or a status and its reason."""
+
+    point: Point
+    directions: dict[str, DirectionTimes] = field(default_factory=dict)
+    status: str = "ok"
+    reason: str | None = None
+
+
+class DeviceFault(MeasureError):
+    """The device refuses further work; only a fresh process can go on."""
+
+
+class Timer(Protocol):
+    """Measures points in groups: results come when the group's records can be read."""
+
+    clock: str
+    group_size: int
+
+    def measure(self, points: Sequence[Point], *, warmup: int, active: int) -> Iterator[PointTimes]:
+        """Times of each point; raises ``DeviceFault`` when the device is lost."""
+
+
+def make_timer(device: str, *, group_size: int | None = None, pool_bytes: int | None = None) -> Timer:
+    """The best timer that the device has: CUPTI, else CUDA events, on CUDA; the host's clock on a CPU."""
+    from torchledger._torch.device_trace import device_trace_available
+
+    pool = InputPool(device, pool_bytes=pool_bytes)
+    if pool.device.type == "cpu":
+        return HostTimer(pool)
+    import torch
+
+    torch.cuda.set_device(pool.device)
+    if device_trace_available():
+        return CuptiTimer(pool, group_size or 32)
+    log.warning("CUPTI gives no records here; timing by CUDA events, which include launch gaps (clock cuda_event)")
+    return EventTimer(pool)
+
+
+class HostTimer:
+    """Each iteration between two readings of the host's clock: right where calls return when their work is done."""
+
+    clock = "host"
+    group_size = 1
+
+    def __init__(self, pool: InputPool) -> None:
+        self.pool = pool
+
+    def measure(self, points: Sequence[Point], *, warmup: int, active: int) -> Iterator[PointTimes]:
+        """Times of each point."""
+        for point in points:
+            result = PointTimes(point)
+
+            def take(case: Case, result: PointTimes = result) -> None:
+                for direction, run in _prepared(case):
+                    for _ in range(warmup):
+                        run()
+                    times = []
+                    for _ in range(active):
+                        started = time.perf_counter_ns()
+                        run()
+                        times.append((time.perf_counter_ns() - started) / 1e3)
+                    result.directions[direction] = DirectionTimes(tuple(times))
+
+            _guarded(result, self.pool, take)
+            yield result
+
+
+class EventTimer:
+    """CUDA events around each iteration: the gaps between its launches are part of the time."""
+
+    clock = "cuda_event"
+    group_size = 1
+
+    def __init__(self, pool: InputPool) -> None:
+        self.pool = pool
+
+    def measure(self, points: Sequence[Point], *, warmup: int, active: int) -> Iterator[PointTimes]:
+        """Times of each point."""
+        import torch
+
+        for point in points:
+            result = PointTimes(point)
+            events: list[Any] = [
+                torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+                for _ in range(active + 1)
+            ]
+
+            def take(case: Case, result: PointTimes = result, events: list[Any] = events) -> None:
+                for direction, run in _prepared(case):
+                    for _ in range(warmup):
+                        run()
+                    events[0].record()
+                    for event in events[1:]:
+                        run()
+                        event.record()
+                    torch.cuda.synchronize()
+                    pairs = itertools.pairwise(events)
+                    times = tuple(first.elapsed_time(second) * 1e3 for first, second in pairs)
+                    result.directions[direction] = DirectionTimes(times)
+
+            _guarded(result, self.pool, take)
+            yield result
+
+
+class CuptiTimer:
+    """Device time from CUPTI, one profiler session for a group of points."""
+
+    clock = "cupti"
+
+    def __init__(self, pool: InputPool, group_size: int) -> None:
+        self.pool = pool
+        self.group_size = group_size
+
+    def measure(self, points: Sequence[Point], *, warmup: int, active: int) -> Iterator[PointTimes]:
+        """Times of each point. Where records were lost, each point gets a session of its own, and is reported as failed
+        if they are lost again."""
+        import torch
+
+        from torchledger._torch.device_trace import DeviceTrace
+
+        results = [PointTimes(point) for point in points]
+        where: list[list[tuple[str, list[int]]]] = []
+        trace = DeviceTrace()
+        try:
+            with trace:
+                for result in results:
+                    marks: list[tuple[str, list[int]]] = []
+                    where.append(marks)
+
+                    def take(case: Case, marks: list[tuple[str, list[int]]] = marks) -> None:
+                        for direction, run in _prepared(case):
+                            for _ in range(warmup):
+                                run()
+                            pieces = [trace.mark()]
+                            for _ in range(active):
+                                run()
+                                pieces.append(trace.mark())
+                            marks.append((direction, pieces[:-1]))
+
+                    _guarded(result, self.pool, take)
+        except torch.AcceleratorError as error:
+            # What only shows when the session synchronises on its way out.
+            raise DeviceFault(str(error)) from error
+        found = trace.pieces()
+        if found is None:
+            if len(points) > 1:
+                log.warning("the profiler lost records of a group of %d points; measuring them one by one", len(points))
+                for point in points:
+                    yield from self.measure([point], warmup=warmup, active=active)
+                return
+            yield PointTimes(points[0], status="failed", reason="the profiler lost records of this point twice")
+            return
+        for result, marks in zip(results, where, strict=True):
+            for direction, indices in marks if result.status == "ok" else ():
+                pieces = [found[index] for index in indices]
+                if not all(piece.names for piece in pieces):
+                    result.status, result.reason = "failed", f"{direction} ran no kernel on the device"
+                    continue
+                result.directions[direction] = DirectionTimes(
+                    tuple(piece.busy_us for piece in pieces),
+                    tuple(piece.span_us for piece in pieces),
+                    pieces[-1].names,
+                )
+            yield result
+
+
+def _prepared(case: Case) -> Iterator[tuple[str, Callable[[], Any]]]:
+    for direction, run in case.runs.items():
+        if direction in case.prepare:
+            case.prepare[direction]()
+        yield direction, run
+
+
+def _guarded(result: PointTimes, pool: InputPool, take: Callable[[Case], None]) -> None:
+    """Make the point's case and take its times; what a shape cannot do becomes its status."""
+    import torch
+
+    point = result.point
+    operator = find_operator(point.operator)
+    try:
+        if reason := operator.check(operator.resolve(point.parameters)):
+            result.status, result.reason = "unsupported", reason
+            return
+        if reason := _too_large(point, pool):
+            result.status, result.reason = "out_of_memory", reason
+            return
+        try:
+            take(make_case(operator, point.parameters, point.dtype, pool))
+        except torch.OutOfMemoryError:
+            # Blocks kept for other sizes may be all that is in the way.
+            result.directions.clear()
+            torch.cuda.empty_cache()
+            take(make_case(operator, point.parameters, point.dtype, pool))
+    except torch.OutOfMemoryError as error:
+        result.status, result.reason = "out_of_memory", _first_line(error)
+        if pool.device.type == "cuda":
+            torch.cuda.empty_cache()
+    except torch.AcceleratorError as error:
+        raise DeviceFault(_first_line(error)) from error
+    except MemoryError as error:
+        result.status, result.reason = "out_of_memory", _first_line(error)
+    except Exception as error:
+        # Any operator's own failure, a user's too, is that point's result; the sweep goes on.
+        text = _first_line(error)
+        if "CUDA error" in text or "CUBLAS_STATUS_EXECUTION_FAILED" in text:
+            raise DeviceFault(text) from error
+        out_of_memory = "out of memory" in text.lower() or "can't allocate memory" in text.lower()
+        result.status = "out_of_memory" if out_of_memory else _status_of(error)
+        result.reason = f"{type(error).__name__}: {text}"
+    if result.status != "ok":
+        result.directions.clear()
+
+
+def _status_of(error: Exception) -> str:
+    """Errors by which torch says that it cannot do this, as opposed to failing at it."""
+    if isinstance(error, (NotImplementedError, ImportError)):
+        return "unsupported"
+    text = str(error).lower()
+    if isinstance(error, AttributeError) and "torch" in text:
+        return "unsupported"
+    signs = ("not implemented", "not supported", "unsupported", "no kernel", "no available kernel", "expected", "only")
+    return "unsupported" if isinstance(error, RuntimeError) and any(sign in text for sign in signs) else "failed"
+
+
+def _too_large(point: Point, pool: InputPool) -> str | None:
+    needed = find_operator(point.operator).input_bytes(point.parameters, point.dtype)
+    if pool.device.type == "cuda":
+        import torch
+
+        total = torch.cuda.get_device_properties(pool.device).total_memory
+    else:
+        total = _host_memory_bytes()
+    if needed > total:
+        return f"the inputs alone take {needed / 1e9:.1f} GB of the device's {total / 1e9:.1f} GB"
+    return None
+
+
+def _host_memory_bytes() -> int:
+    import os
+
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0][:300] if text else type(error).__name__
