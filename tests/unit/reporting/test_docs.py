@@ -1,0 +1,69 @@
+"""The docs agree with the code, and with what commands print."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torchledger.cli import COMMANDS
+from torchledger.reporting.columns import COLUMNS
+from torchledger.store.schema import SCHEMA_VERSION, TABLES
+
+DocsTable = Callable[[str, str, list[str]], None]
+
+_ROOT = Path(__file__).parents[3]
+_DOCS = _ROOT / "docs"
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_command_has_a_page(name: str) -> None:
+    assert (_DOCS / "commands" / f"{name}.md").read_text().startswith(f"# torchledger {name}\n")
+
+
+def test_the_glossary_holds_every_column_as_it_is(docs_table: DocsTable) -> None:
+    rows = ["| key | label | unit | meaning |", "|---|---|---|---|"]
+    rows += [
+        f"| `{column.key}` | {column.label} | {column.unit or ''} | {column.meaning} |" for column in COLUMNS.values()
+    ]
+    docs_table("glossary.md", "columns", rows)
+
+
+def test_the_record_format_holds_every_table_as_it_is(docs_table: DocsTable) -> None:
+    rows = ["| table | record | columns beside `body` |", "|---|---|---|"]
+    rows += [
+        f"| `{table.name}` | `{record_type.__name__}` | {', '.join(f'`{column}`' for column in table.columns)} |"
+        for record_type, table in TABLES.items()
+    ]
+    docs_table("record-format.md", "tables", rows)
+
+
+def test_the_history_of_the_format_reaches_the_present_version() -> None:
+    assert f"\n| {SCHEMA_VERSION} | " in (_DOCS / "record-format.md").read_text()
+
+
+@pytest.fixture
+def docs_table(request: pytest.FixtureRequest) -> DocsTable:
+    """Compare rows with those between two marks of a page; ``--rewrite-golden`` rewrites the page instead."""
+
+    def compare(page: str, mark: str, rows: list[str]) -> None:
+        path = _DOCS / page
+        before, begin, rest = path.read_text().partition(f"<!-- {mark} -->\n")
+        written, end, after = rest.partition(f"<!-- /{mark} -->")
+        if request.config.getoption("--rewrite-golden"):
+            written = "".join(f"{row}\n" for row in rows)
+            path.write_text(before + begin + written + end + after)
+        assert written.splitlines() == rows, f"docs/{page} is behind the code; `make golden` rewrites the table"
+
+    return compare
+
+
+@pytest.mark.parametrize(
+    "page", sorted(path.relative_to(_ROOT) for path in [*_ROOT.glob("*.md"), *_DOCS.rglob("*.md")]), ids=str
+)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", (_ROOT / page).read_text()):
+        if "://" not in target:
+            assert ((_ROOT / page).parent / target).exists(), f"{page} links to {target}"
