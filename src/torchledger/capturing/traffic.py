@@ -55,12 +55,13 @@ class IndexedAccess:
     ``loops`` names each loop variable with its extent. ``bounds`` are the parts of its mask that are conditions on the
     loops; ``is_masked`` says that other parts exist, which only the data decides. ``indirect`` gives the number of
     values of each symbol that comes from loaded data (0 up to that number), where it is known; symbols that are
-    neither loops nor listed there are taken as unbounded data.
+    neither loops nor listed there are taken as unbounded data. The kind ``cover`` is a store through another argument
+    that shares the memory: it only says which addresses need no read after it.
     """
 
     index: sympy.Expr
     loops: tuple[tuple[sympy.Symbol, int], ...]
-    kind: Literal["load", "store", "atomic"] = "load"
+    kind: Literal["load", "store", "atomic", "cover"] = "load"
     bounds: tuple[Bound, ...] = ()
     is_masked: bool = False
     indirect: tuple[tuple[sympy.Symbol, int], ...] = ()
@@ -129,18 +130,20 @@ def count_traffic(accesses: Sequence[IndexedAccess], extent: Extent | None = Non
     An atomic update reads and writes. A load from an address that the same launch stored before is no read: the value
     is at hand.
     """
-    before = [access for access in _until_first_store(accesses) if access.kind == "load"]
-    first_store = next((i for i, access in enumerate(accesses) if access.kind == "store"), len(accesses))
+    overwrites = ("store", "cover")
+    first_store = next((i for i, access in enumerate(accesses) if access.kind in overwrites), len(accesses))
+    before = [access for access in accesses[:first_store] if access.kind == "load"]
     after = [access for access in accesses[first_store:] if access.kind == "load"]
     atomics = [access for access in accesses if access.kind == "atomic"]
     stores = [access for access in accesses if access.kind == "store"]
+    covers = [access for access in accesses if access.kind in overwrites]
     written = count_addresses(stores + atomics, extent)
     early = [_reach(access, extent) for access in _distinct(before + atomics)]
     if not after:
         read = _count_reached(early, extent)
         return TrafficCount(read.count, written.count, _worse(read.quality, written.quality))
     late = [_reach(access, extent) for access in _distinct(after)]
-    stored = [_reach(access, extent) for access in _distinct(stores)]
+    stored = [_reach(access, extent) for access in _distinct(covers)]
     alone = _count_reached(early, extent)
     plain = _count_reached(early + late, extent)
     with_stores = _count_reached(early + stored, extent)
@@ -157,15 +160,6 @@ def clear_caches() -> None:
     """Forget the accesses counted so far (for measuring; answers do not depend on it)."""
     for cached in (_reach, _parse, _symbols):
         cached.cache_clear()
-
-
-def _until_first_store(accesses: Sequence[IndexedAccess]) -> list[IndexedAccess]:
-    result = []
-    for access in accesses:
-        if access.kind == "store":
-            break
-        result.append(access)
-    return result
 
 
 def _worse(*qualities: CountQuality) -> CountQuality:
@@ -336,6 +330,14 @@ def _evaluate(tree: _Tree, values: Mapping[str, Any]) -> Any:
     operands = [_evaluate(part, values) for part in parts]
     combine = {"add": np.add, "multiply": np.multiply, "max": np.maximum, "min": np.minimum}[kind]
     return functools.reduce(combine, operands)
+
+
+def evaluate_index(expression: Any, values: Mapping[str, Any]) -> Any:
+    """An index expression at numbers (or whole arrays of them) for its symbols; ``None`` outside integer arithmetic."""
+    try:
+        return _evaluate(_parse(expression), values)
+    except _Unsupported:
+        return None
 
 
 _BoundTree = tuple[_Tree, int | None, int | None]

@@ -1,0 +1,585 @@
+"""What a fused kernel does: its loop nests, the operations in them, and the minimum traffic of each buffer.
+
+Enters: the scheduler nodes behind one kernel, while Inductor still knows them. Leaves: plain records and numbers.
+
+The statements of the loop bodies are followed backwards from what they store, so that dead loads do not count, and
+forwards from index comparisons, so that a masked load (concatenation, padding) counts what its mask lets through.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from torchledger.capturing.computed_index import IndexValues, index_values
+from torchledger.capturing.traffic import Bound, Extent, IndexedAccess, count_addresses, count_traffic
+from torchledger.nouns import Access, Buffer, LoopNest
+from torchledger.nouns.launch import Quality
+
+if TYPE_CHECKING:
+    import sympy
+
+    from torchledger._torch.loops import LoopProgram, Ref, Statement, TemplateAccesses, TensorLayout
+
+log = logging.getLogger(__name__)
+
+Hint = Callable[[Any], int | None]
+BufferTraffic = tuple[int | None, int | None, Quality]
+"""Bytes read, bytes written (``None``: unknown) and how sure they are."""
+
+UNKNOWN_TRAFFIC: BufferTraffic = (None, None, "unavailable")
+
+_PLUMBING = frozenset(
+    {
+        *("load", "load_seed", "store", "store_reduction", "constant", "index_expr", "value_expr", "set_indirect"),
+        *("masked", "getitem", "check_bounds", "output", "device_assert_async", "reduction"),
+    }
+)
+"""Statements that move values or addresses and compute nothing."""
+
+_FREE = _PLUMBING | frozenset(
+    {
+        *("to_dtype", "to_dtype_bitcast", "identity", "trunc_to_int", "ceil_to_int", "floor_to_int", "round_to_int"),
+        *("where", "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "signbit", "bucketize", "sort"),
+        *("and_", "or_", "xor", "invert", "logical_and", "logical_or", "logical_not", "logical_xor"),
+        *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "bitwise_left_shift", "bitwise_right_shift"),
+        *("lshift", "rshift"),
+    }
+)
+"""Statements that are no FLOP: casts, comparisons, selections, bits; anything else is one (``fma`` two)."""
+
+
+@dataclass(frozen=True)
+class LoopFacts:
+    """What a fused kernel's loops say.
+
+    ``traffic`` maps each of the kernel's buffers to ``BufferTraffic``. ``vector_flops`` are pointwise and reduction
+    operations times their iterations: one for each operation (an ``exp`` too), none for loads, stores, casts,
+    comparisons, selections and index arithmetic. ``reason`` says why something is unknown.
+    """
+
+    loops: tuple[LoopNest, ...] = ()
+    vector_flops: int | None = None
+    traffic: Mapping[str, BufferTraffic] = field(default_factory=dict)
+    reason: str | None = None
+
+
+def describe_loops(
+    snodes: Iterable[Any],
+    call_buffer_names: Collection[str],
+    hint: Hint,
+    *,
+    shared: Iterable[Sequence[str]] = (),
+) -> LoopFacts:
+    """Describe the kernel that the scheduler nodes ``snodes`` became, in the order in which it runs them.
+
+    ``call_buffer_names`` are the buffers that the kernel really gets as arguments: values that stay in registers are
+    no traffic. ``shared`` groups those that are one argument because one is written over the other; a group's traffic
+    stands at its first name. ``hint`` turns a symbolic size into a number. Never raises: what cannot be read is
+    unknown, with the reason.
+    """
+    try:
+        leaders = {name: group[0] for group in shared for name in group}
+        return _describe(list(snodes), {name: leaders.get(name, name) for name in call_buffer_names}, hint)
+    except Exception as error:  # guards the user's compilation; the reason is recorded with the launch
+        log.debug("describing loops failed", exc_info=error)
+        unknown = dict.fromkeys(call_buffer_names, UNKNOWN_TRAFFIC)
+        return LoopFacts((), None, unknown, f"loops not described: {type(error).__name__}: {error}")
+
+
+def library_bytes(buffer: Buffer) -> BufferTraffic:
+    """Minimum traffic of one tensor of a library call: every element of the view that it gets, once.
+
+    A tensor that is mutated is read and written as a whole, which is the most that the call may do. For several views
+    of one tensor use ``library_traffic``.
+    """
+    return library_traffic([buffer])[0]
+
+
+def library_traffic(buffers: Sequence[Buffer]) -> list[BufferTraffic]:
+    """Minimum traffic of each tensor of a library call; elements that several views share count for the first."""
+    result: list[BufferTraffic] = []
+    seen: dict[str, list[IndexedAccess]] = {}
+    for buffer in buffers:
+        itemsize = dtype_itemsize(buffer.dtype)
+        if itemsize is None or len(buffer.shape) != len(buffer.stride):
+            result.append(UNKNOWN_TRAFFIC)
+            continue
+        view = _view_access(buffer.shape, buffer.stride, buffer.offset)
+        read = written = 0
+        quality: Quality = "exact"
+        if buffer.role in ("input", "inout"):
+            earlier = seen.setdefault(buffer.name, [])
+            before, after = count_addresses(earlier), count_addresses([*earlier, view])
+            earlier.append(view)
+            read = (after.count - before.count) * itemsize
+            quality = after.quality
+        if buffer.role != "input":
+            written = count_addresses([view]).count * itemsize
+        if buffer.role == "inout":
+            quality = "upper_bound"
+        result.append((read, written, quality))
+    return result
+
+
+def dtype_itemsize(dtype: str) -> int | None:
+    """Bytes of one element of a dtype by its torch name; ``None`` for a name that torch does not have."""
+    import torch
+
+    found = getattr(torch, dtype, None)
+    return found.itemsize if isinstance(found, torch.dtype) else None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One kernel
+
+
+@dataclass
+class _Found:
+    """What was found in the nodes of one kernel so far; ``accesses`` are in the order of the kernel."""
+
+    leaders: Mapping[str, str]
+    nests: list[LoopNest] = field(default_factory=list)
+    vector_flops: int = 0
+    accesses: list[tuple[str, IndexedAccess]] = field(default_factory=list)
+    mentioned: set[str] = field(default_factory=set)
+    sparse: set[str] = field(default_factory=set)
+    has_template: bool = False
+
+
+def _describe(snodes: list[Any], leaders: Mapping[str, str], hint: Hint) -> LoopFacts:
+    """``leaders`` maps each buffer among the arguments to the name at which its traffic is counted."""
+    from torchledger._torch import loops as adapter
+
+    found = _Found({adapter.argument_name(name): adapter.argument_name(leader) for name, leader in leaders.items()})
+    reasons = [] if snodes else ["no schedule is known for this kernel"]
+    for snode in snodes:
+        try:
+            if adapter.has_loop_body(snode):
+                program = adapter.loop_program(snode, hint)
+                _add_program(found, program, adapter, hint)
+            elif adapter.is_template_node(snode):
+                _add_template(found, adapter.template_accesses(snode, hint))
+            elif not adapter.is_empty_node(snode):
+                reasons.append(f"{adapter.node_name(snode)} has no loops that can be read")
+        except adapter.UnknownLoops as error:
+            reasons.append(str(error))
+    if reasons:
+        return LoopFacts(
+            tuple(_merge_equal(found.nests)), None, dict.fromkeys(leaders, UNKNOWN_TRAFFIC), "; ".join(reasons)
+        )
+    traffic = {name: _traffic(name, found, adapter, hint) for name in sorted(leaders)}
+    unknown = [name for name, (read, written, _) in traffic.items() if read is None or written is None]
+    reason = f"no access found to {', '.join(unknown)}" if unknown else None
+    return LoopFacts(tuple(_merge_equal(found.nests)), found.vector_flops, traffic, reason)
+
+
+def _traffic(name: str, found: _Found, adapter: Any, hint: Hint) -> BufferTraffic:
+    real = adapter.argument_name(name)
+    if found.leaders.get(real, real) != real:
+        return 0, 0, "exact"
+    layout: TensorLayout | None = adapter.tensor_layout(name, hint)
+    if layout is None or (real not in found.mentioned and not found.has_template):
+        return UNKNOWN_TRAFFIC
+    extent = Extent(layout.size, layout.stride, layout.offset)
+    if real not in found.mentioned:
+        # An argument of a template that its own inputs do not name: a captured tensor of a score function.
+        return extent.count() * layout.itemsize, 0, "upper_bound"
+    memory, start = adapter.shared_memory(real, hint)
+    accesses = []
+    for other, access in found.accesses:
+        if other == real:
+            accesses.append(access)
+        elif access.kind == "store":
+            # A part of a concatenation that this launch wrote through its own argument needs no read.
+            other_memory, other_start = adapter.shared_memory(other, hint)
+            if other_memory == memory:
+                accesses.append(replace(access, kind="cover", index=access.index + (other_start - start)))
+    count = count_traffic(accesses, extent)
+    quality: Quality = "upper_bound" if real in found.sparse else count.quality
+    return count.read * layout.itemsize, count.written * layout.itemsize, quality
+
+
+def _add_template(found: _Found, template: TemplateAccesses) -> None:
+    found.has_template = True
+    for layout in template.reads:
+        name = found.leaders.get(layout.name, layout.name)
+        found.mentioned.add(name)
+        found.accesses.append((name, _view_access(layout.size, layout.stride, layout.offset)))
+        if template.is_sparse:
+            found.sparse.add(name)
+    for layout in template.writes:
+        name = found.leaders.get(layout.name, layout.name)
+        found.mentioned.add(name)
+        access = replace(_view_access(layout.size, layout.stride, layout.offset), kind="store")
+        found.accesses.append((name, access))
+
+
+def _view_access(size: Sequence[int], stride: Sequence[int], offset: int) -> IndexedAccess:
+    import sympy
+
+    symbols = [sympy.Symbol(f"dimension{axis}", integer=True, nonnegative=True) for axis in range(len(size))]
+    index = sum((step * symbol for step, symbol in zip(stride, symbols, strict=True)), sympy.Integer(offset))
+    return IndexedAccess(index, tuple(zip(symbols, size, strict=True)))
+
+
+def _merge_equal(nests: Sequence[LoopNest]) -> list[LoopNest]:
+    """Nests that run over the same extents one after the other are one nest, as fusion made them."""
+    merged: list[LoopNest] = []
+    for nest in nests:
+        last = merged[-1] if merged else None
+        if last is None or (last.extents, last.reduction_extents) != (nest.extents, nest.reduction_extents):
+            merged.append(nest)
+            continue
+        types = [part.reduction_type for part in (last, nest) if part.reduction_type]
+        merged[-1] = LoopNest(
+            last.extents,
+            last.reduction_extents,
+            dict(Counter(last.ops) + Counter(nest.ops)),
+            tuple(dict.fromkeys((*last.accesses, *nest.accesses))),
+            "+".join(dict.fromkeys(types)) or None,
+        )
+    return merged
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One loop body
+
+
+def _add_program(found: _Found, program: LoopProgram, adapter: Any, hint: Hint) -> None:
+    body = _Body(program)
+    extents = tuple(size for _, size in program.loops)
+    reduced = tuple(size for _, size in program.reduced)
+    found.vector_flops += body.vector_flops()
+    accesses = []
+    for place in body.memory_statements():
+        statement = program.statements[place]
+        name = adapter.argument_name(str(_buffer_of(statement)))
+        if name not in found.leaders:
+            continue
+        leader = found.leaders[name]
+        found.mentioned.add(leader)
+        if place not in body.live:
+            continue
+        layout = adapter.tensor_layout(name, hint)
+        found.accesses.append((leader, body.indexed_access(place, layout)))
+        accesses.append(body.access(place, name, layout.dtype if layout is not None else None))
+    found.nests.append(
+        LoopNest(extents, reduced, dict(body.operations()), tuple(dict.fromkeys(accesses)), body.reduction_type())
+    )
+
+
+def _buffer_of(statement: Statement) -> Any:
+    if statement.name == "bucketize":
+        return statement.arguments[1][0]
+    return statement.arguments[0]
+
+
+_STORES = ("store", "store_reduction")
+_ROOTS = (*_STORES, "device_assert_async", "partial_accumulate")
+
+
+class _Body:
+    """A loop body with what each of its statements is needed for."""
+
+    def __init__(self, program: LoopProgram) -> None:
+        self.program = program
+        self.statements = program.statements
+        self.sizes = {str(symbol): size for symbol, size in (*program.loops, *program.reduced)}
+        self._setters = {
+            statement.arguments[1]: place
+            for place, statement in enumerate(self.statements)
+            if statement.name == "set_indirect"
+        }
+        self.live = self._reached(follow_addresses=True)
+        self._computing = self._reached(follow_addresses=False)
+        self._reducing = self._after_reductions()
+        self._conditions: dict[int, _Condition] = {}
+        self._depends: dict[int, frozenset[str]] = {}
+
+    # --- what is needed ---------------------------------------------------------------------------------------------
+
+    def _reached(self, *, follow_addresses: bool) -> set[int]:
+        """Statements that something stored depends on; with ``follow_addresses``, through indices and masks too."""
+        reached: set[int] = set()
+        pending = [place for place, statement in enumerate(self.statements) if statement.name in _ROOTS]
+        while pending:
+            place = pending.pop()
+            if place in reached:
+                continue
+            reached.add(place)
+            statement = self.statements[place]
+            arguments: Iterable[Any] = statement.arguments
+            if follow_addresses:
+                pending.extend(mask.place for mask in statement.masks)
+                pending.extend(self._setters[name] for name in self._symbols(statement) if name in self._setters)
+            elif statement.name == "masked":
+                arguments = statement.arguments[1:]
+            elif statement.name == "set_indirect":
+                continue
+            pending.extend(ref.place for ref in _refs(arguments))
+        return reached
+
+    def _after_reductions(self) -> set[int]:
+        """Statements that work on the result of a reduction: once per pointwise iteration."""
+        after: set[int] = set()
+        for place, statement in enumerate(self.statements):
+            sources = [ref.place for ref in _refs(statement.arguments)]
+            if any(source in after or self.statements[source].name == "reduction" for source in sources):
+                after.add(place)
+        return after
+
+    def _symbols(self, statement: Statement) -> set[str]:
+        return set().union(*(_names(argument) for argument in _flat(statement.arguments)))
+
+    # --- operations -------------------------------------------------------------------------------------------------
+
+    def vector_flops(self) -> int:
+        pointwise = math.prod(size for _, size in self.program.loops)
+        everything = pointwise * math.prod(size for _, size in self.program.reduced)
+        total = 0
+        for place in self._computing:
+            statement = self.statements[place]
+            if statement.name == "reduction":
+                total += everything
+            elif statement.name == "scan":
+                total += everything * len(list(_refs(statement.arguments[1:])))
+            elif statement.name not in _FREE:
+                iterations = pointwise if place in self._reducing else everything
+                total += iterations * (2 if statement.name == "fma" else 1)
+        return total
+
+    def operations(self) -> Counter[str]:
+        names: Counter[str] = Counter()
+        for place in self._computing:
+            statement = self.statements[place]
+            if statement.name == "reduction":
+                names[str(statement.arguments[2])] += 1
+            elif statement.name not in _PLUMBING:
+                names[statement.name] += 1
+        return Counter(dict(sorted(names.items())))
+
+    def reduction_type(self) -> str | None:
+        types = [str(statement.arguments[2]) for statement in self.statements if statement.name == "reduction"]
+        types += [statement.name for statement in self.statements if statement.name in ("scan", "sort")]
+        types += [str(s.arguments[1]) for s in self.statements if s.name == "partial_accumulate"]
+        return "+".join(dict.fromkeys(types)) or None
+
+    # --- accesses ---------------------------------------------------------------------------------------------------
+
+    def memory_statements(self) -> list[int]:
+        memory = ("load", "load_seed", *_STORES, "bucketize")
+        return [place for place, statement in enumerate(self.statements) if statement.name in memory]
+
+    def access(self, place: int, name: str, dtype: str | None) -> Access:
+        statement = self.statements[place]
+        index = _index_of(statement)
+        loops = [symbol for symbol, _ in (*self.program.loops, *self.program.reduced)]
+        return Access(
+            buffer=name,
+            kind=_kind(statement),
+            index=str(index),
+            strides=_strides(index, loops),
+            dtype=dtype,
+            is_indirect=statement.name == "bucketize" or not _names(index) <= set(self.sizes),
+        )
+
+    def indexed_access(self, place: int, layout: TensorLayout | None) -> IndexedAccess:
+        """The addresses of one memory statement, for counting."""
+        import sympy
+
+        statement = self.statements[place]
+        loops = {str(symbol): (symbol, size) for symbol, size in (*self.program.loops, *self.program.reduced)}
+        if statement.name == "bucketize":
+            # A binary search looks at one value in each halving of the boundaries.
+            numel = math.prod(layout.size) if layout is not None else 0
+            position, step = sympy.symbols("position step", integer=True, nonnegative=True)
+            searches = (*loops.values(), (step, numel.bit_length() + 1))
+            return IndexedAccess(position, searches, indirect=((position, numel),))
+        index = _index_of(statement)
+        condition = _all_of(self._condition(mask.place) for mask in statement.masks)
+        direct = _names(index).union(*(_names(bound.expression) for bound in condition.bounds)) & set(loops)
+        from_data = [symbol for symbol in index.free_symbols if str(symbol) in self._setters]
+        depends = {symbol: self._dependencies(self._setters[str(symbol)]) for symbol in from_data}
+        computed = {symbol: values for symbol in from_data if (values := self._computed(str(symbol))) is not None}
+        indirect: list[tuple[sympy.Symbol, int]] = []
+        is_masked = not condition.is_complete
+        if len(computed) == len(from_data):
+            walked = []
+            for number, (symbol, values) in enumerate(computed.items()):
+                others = direct.union(*(depends[other] for other in computed if other != symbol))
+                # Values that move together with another part of the index do not reach all combinations.
+                is_masked = is_masked or bool(depends[symbol] & others)
+                position = sympy.Symbol(f"position{number}", integer=True, nonnegative=True)
+                index = index.xreplace({symbol: values.first + values.step * position})
+                walked.append((position, values.count))
+            needed = (*(loops[name] for name in loops if name in direct), *walked)
+        else:
+            direct = direct.union(*depends.values())
+            needed = tuple(loops[name] for name in loops if name in direct)
+            sizes = self.program.indirect
+            indirect = [(symbol, size) for symbol in from_data if (size := sizes.get(str(symbol))) is not None]
+        return IndexedAccess(index, needed, _kind(statement), condition.bounds, is_masked, tuple(indirect))
+
+    def _computed(self, symbol: str) -> IndexValues | None:
+        """The values of an indirect index that depends on the loops alone."""
+        source, size = self.statements[self._setters[symbol]].arguments[0], self.program.indirect.get(symbol)
+        if size is None or not _is_ref(source):
+            return None
+        return index_values(self.statements, source.place, self.sizes, size)
+
+    def _dependencies(self, place: int) -> frozenset[str]:
+        """The loops that the value of a statement changes with."""
+        if place not in self._depends:
+            statement = self.statements[place]
+            found: set[str] = set()
+            for ref in (*_refs(statement.arguments), *statement.masks):
+                found |= self._dependencies(ref.place)
+            for name in self._symbols(statement):
+                if name in self._setters:
+                    found |= self._dependencies(self._setters[name])
+            found |= self._symbols(statement) & set(self.sizes)
+            if statement.name == "reduction":
+                found -= {str(symbol) for symbol, _ in self.program.reduced}
+            elif statement.name in ("scan", "sort", "rand", "randn", "randint64"):
+                found |= set(self.sizes)
+            self._depends[place] = frozenset(found)
+        return self._depends[place]
+
+    # --- masks ------------------------------------------------------------------------------------------------------
+
+    def _condition(self, place: int) -> _Condition:
+        """What is known of a boolean value as bounds on index expressions."""
+        if place not in self._conditions:
+            self._conditions[place] = self._read_condition(self.statements[place])
+        return self._conditions[place]
+
+    def _read_condition(self, statement: Statement) -> _Condition:
+        name, arguments = statement.name, statement.arguments
+        if name in ("and_", "logical_and", "bitwise_and"):
+            return _all_of(self._condition(part.place) if _is_ref(part) else _OPAQUE for part in arguments[:2])
+        if name == "constant":
+            return _Condition((), True) if arguments[0] is True else _OPAQUE
+        if name in ("to_dtype", "identity") and _is_ref(arguments[0]):
+            return self._condition(arguments[0].place)
+        if name in ("logical_not", "bitwise_not", "invert") and _is_ref(arguments[0]):
+            return _negated(self._condition(arguments[0].place))
+        if name in ("lt", "le", "gt", "ge", "eq"):
+            left, right = (self._index_value(part) for part in arguments[:2])
+            if left is None or right is None:
+                return _OPAQUE
+            difference = left - right
+            low, high = {"lt": (None, -1), "le": (None, 0), "gt": (1, None), "ge": (0, None), "eq": (0, 0)}[name]
+            return _Condition((Bound(difference, low, high),), True)
+        return _OPAQUE
+
+    def _index_value(self, value: Any) -> sympy.Expr | None:
+        """A value that is an integer expression of the loops."""
+        import sympy
+
+        if isinstance(value, bool):
+            return None
+        if isinstance(value, int):
+            return sympy.Integer(value)
+        if isinstance(value, float):
+            return sympy.Integer(int(value)) if value.is_integer() else None
+        if isinstance(value, sympy.Expr):
+            return value
+        if not _is_ref(value):
+            return None
+        name, arguments = self.statements[value.place].name, self.statements[value.place].arguments
+        if name in ("index_expr", "value_expr", "constant"):
+            return self._index_value(arguments[0])
+        if name == "to_dtype" and str(arguments[1]).startswith(("int", "uint")):
+            return self._index_value(arguments[0])
+        if name in ("add", "sub", "mul"):
+            left, right = (self._index_value(part) for part in arguments[:2])
+            if left is None or right is None:
+                return None
+            return {"add": left + right, "sub": left - right, "mul": left * right}[name]
+        return None
+
+
+@dataclass(frozen=True)
+class _Condition:
+    """A conjunction of bounds; ``is_complete`` says that it holds exactly where the bounds do."""
+
+    bounds: tuple[Bound, ...]
+    is_complete: bool
+
+
+_OPAQUE = _Condition((), False)
+
+
+def _all_of(conditions: Iterable[_Condition]) -> _Condition:
+    bounds: dict[Bound, None] = {}
+    is_complete = True
+    for condition in conditions:
+        bounds.update(dict.fromkeys(condition.bounds))
+        is_complete = is_complete and condition.is_complete
+    return _Condition(tuple(bounds), is_complete)
+
+
+def _negated(condition: _Condition) -> _Condition:
+    if condition.is_complete and len(condition.bounds) == 1:
+        bound = condition.bounds[0]
+        if bound.low is None and bound.high is not None:
+            return _Condition((Bound(bound.expression, bound.high + 1, None),), True)
+        if bound.high is None and bound.low is not None:
+            return _Condition((Bound(bound.expression, None, bound.low - 1),), True)
+    return _OPAQUE
+
+
+def _kind(statement: Statement) -> Any:
+    if statement.name in _STORES:
+        mode = statement.arguments[3] if len(statement.arguments) > 3 else None
+        return "atomic" if mode and str(mode).startswith("atomic") else "store"
+    return "load"
+
+
+def _index_of(statement: Statement) -> sympy.Expr:
+    import sympy
+
+    if statement.name == "bucketize":
+        return sympy.Symbol("position", integer=True)
+    index: sympy.Expr = sympy.sympify(statement.arguments[1])
+    return index
+
+
+def _strides(index: sympy.Expr, loops: Sequence[sympy.Symbol]) -> tuple[int | None, ...]:
+    """The step of an index per loop; ``None`` where the loop is inside a division, a remainder or a product."""
+    steps: dict[Any, int | None] = dict.fromkeys(loops, 0)
+    for term in index.args if index.is_Add else (index,):
+        factor, rest = term.as_coeff_Mul()
+        if rest.is_Symbol and factor.is_Integer:
+            if rest in steps and steps[rest] is not None:
+                steps[rest] = (steps[rest] or 0) + int(factor)
+        else:
+            for symbol in term.free_symbols:
+                if symbol in steps:
+                    steps[symbol] = None
+    return tuple(steps[loop] for loop in loops)
+
+
+def _names(expression: Any) -> set[str]:
+    return {str(symbol) for symbol in getattr(expression, "free_symbols", ())}
+
+
+def _is_ref(value: Any) -> bool:
+    return hasattr(value, "place")
+
+
+def _flat(arguments: Iterable[Any]) -> Iterable[Any]:
+    for argument in arguments:
+        if isinstance(argument, tuple):
+            yield from _flat(argument)
+        else:
+            yield argument
+
+
+def _refs(arguments: Iterable[Any]) -> Iterable[Ref]:
+    return (argument for argument in _flat(arguments) if _is_ref(argument))
