@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu lint types golden clean
+.PHONY: help demo test test-gpu lint types golden bench clean
 
 help: ## Print this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -32,6 +32,10 @@ types: $(VENV)/.installed ## Check types
 
 golden: $(VENV)/.installed ## Rewrite the golden files after a change of output that is meant
 	$(BIN)/python -m pytest -n 2 -m "not gpu" --rewrite-golden
+
+bench: $(VENV)/.installed ## Redo the measurements of docs/results that need no GPU
+	$(BIN)/python benchmarks/show_large.py -o docs/results/show_large.md
+	$(BIN)/python benchmarks/dependencies.py -o docs/results/dependencies.md
 
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache *.ledger

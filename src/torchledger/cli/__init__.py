@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from torchledger.errors import TorchledgerError
+from torchledger.reporting.printable import printable
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("torchledger.cli.run", "Run a script and record every kernel launch of its compiled graphs."),
@@ -53,5 +54,5 @@ def main(arguments: list[str] | None = None) -> Any:
     try:
         return cli.main(args=arguments, prog_name="torchledger")
     except TorchledgerError as error:
-        click.echo(f"torchledger: {error}", err=True)
+        click.echo(f"torchledger: {printable(str(error))}", err=True)
         sys.exit(error.exit_code)

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torchledger.reporting.printable import one_line
+from torchledger.reporting.printable import one_line, shorten
 
 UNKNOWN = "?"
+_LONGEST_CELL = 200
 
 
 @dataclass(frozen=True)
@@ -111,8 +112,8 @@ def format_shape(value: tuple[int | str, ...]) -> str:
 
 
 def format_text(value: object) -> str:
-    """Any value as one harmless line."""
-    return one_line(str(value))
+    """Any value as one harmless line, no longer than a table can bear; JSON has all of it."""
+    return one_line(shorten(str(value), _LONGEST_CELL))
 
 
 def _three_digits(value: float) -> str:

@@ -27,3 +27,12 @@ def one_line(text: str) -> str:
     'a\\nb'
     """
     return printable(text).replace("\t", "\\t").replace("\n", "\\n")
+
+
+def shorten(text: str, limit: int) -> str:
+    """At most about ``limit`` characters; what is left out is counted.
+
+    >>> shorten("abcdefgh", 4)
+    'abcd... (4 more characters)'
+    """
+    return text if len(text) <= limit + 30 else f"{text[:limit]}... ({len(text) - limit:,} more characters)"

@@ -6,7 +6,7 @@ import io
 from typing import TYPE_CHECKING
 
 from torchledger.reporting.document import Block, Code, Document, Facts, Table, Tone
-from torchledger.reporting.printable import one_line, printable
+from torchledger.reporting.printable import one_line, printable, shorten
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -16,6 +16,8 @@ _STYLES: dict[Tone | None, str] = {"good": "green", "bad": "bold red", "quiet": 
 _UNBOUNDED = 100_000
 _NARROWEST = 40
 _READABLE = 36
+_LONGEST_TEXT = 4_000
+_LONGEST_HIGHLIGHTED = 500_000  # characters; highlighting more takes seconds
 _INDENT = 2
 _RULES = "\n".join(["    ", "    ", " ── ", "    ", " ── ", "    ", "    ", "    ", ""])
 """A rule below the head and one above the total, in rich's eight lines of a box: row 3 and row 5."""
@@ -32,7 +34,9 @@ def render(document: Document, *, width: int | None = None, color: bool = False)
         if position:
             parts.append("\n")
         if section.title:
-            parts.append(_draw(_text(one_line(section.title), "bold"), width=width, color=color))
+            parts.append(
+                _draw(_text(one_line(shorten(section.title, _LONGEST_TEXT)), "bold"), width=width, color=color)
+            )
         parts += [_draw_block(block, width=width, color=color) for block in section.blocks]
     return "".join(parts)
 
@@ -40,12 +44,18 @@ def render(document: Document, *, width: int | None = None, color: bool = False)
 def _draw_block(block: Block, *, width: int | None, color: bool) -> str:
     if isinstance(block, Code):
         text = printable(block.text).rstrip("\n") + "\n"
-        return _draw(_highlighted(text, block.language), width=width, color=color) if color else text
+        is_highlighted = color and len(text) <= _LONGEST_HIGHLIGHTED
+        return _draw(_highlighted(text, block.language), width=width, color=color) if is_highlighted else text
     if isinstance(block, Facts):
         return _draw(_layout_facts(block), width=width, color=color, indent=_INDENT)
     if isinstance(block, Table):
         return _draw(_layout_table(block, width), width=width, color=color, indent=_INDENT)
-    return _draw(_text(printable(block.text), _STYLES[block.tone]), width=width, color=color, indent=_INDENT)
+    return _draw(
+        _text(printable(shorten(block.text, _LONGEST_TEXT)), _STYLES[block.tone]),
+        width=width,
+        color=color,
+        indent=_INDENT,
+    )
 
 
 def _draw(renderable: RenderableType, *, width: int | None, color: bool, indent: int = 0) -> str:
@@ -82,7 +92,7 @@ def _layout_facts(facts: Facts) -> RenderableType:
     grid.add_column(no_wrap=True, style="dim")
     grid.add_column(overflow="fold")
     for name, value in facts.rows:
-        grid.add_row(_text(one_line(name)), _text(one_line(value)))
+        grid.add_row(_text(one_line(name)), _text(one_line(shorten(value, _LONGEST_TEXT))))
     return grid
 
 

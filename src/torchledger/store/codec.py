@@ -21,8 +21,13 @@ _NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
 def encode(record: Any) -> bytes:
-    """One record as compact JSON; non-finite floats are written as ``{"float": "nan"}``."""
-    return orjson.dumps(_plain(record), option=orjson.OPT_NON_STR_KEYS)
+    """One record as compact JSON; non-finite floats are written as ``{"float": "nan"}``, and the halves of surrogate
+    pairs that stand for undecodable bytes in file names as ``\\udcff``."""
+    plain = _plain(record)
+    try:
+        return orjson.dumps(plain)
+    except TypeError:
+        return orjson.dumps(_encodable(plain))
 
 
 def decode(record_type: type[Record], text: bytes | str) -> Record:
@@ -47,6 +52,16 @@ def _plain(value: Any) -> Any:
             if (item := getattr(value, name)) is not default and item != default
         }
     raise TypeError(f"{type(value).__name__} is not a plain value: {value!r}")
+
+
+def _encodable(plain: Any) -> Any:
+    if isinstance(plain, str):
+        return plain.encode("utf-8", "backslashreplace").decode()
+    if isinstance(plain, list):
+        return [_encodable(item) for item in plain]
+    if isinstance(plain, dict):
+        return {_encodable(key): _encodable(item) for key, item in plain.items()}
+    return plain
 
 
 @functools.cache

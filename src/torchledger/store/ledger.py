@@ -198,4 +198,6 @@ def open_ledger(path: str | os.PathLike[str]) -> LedgerReader:
 
 
 def _column_value(value: Any) -> Any:
-    return value if value is None or isinstance(value, (int, float, str)) else str(value)
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
+    return value if value is None or isinstance(value, (int, float)) else str(value)

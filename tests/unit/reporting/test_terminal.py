@@ -65,3 +65,12 @@ def test_escape_codes_and_markup_in_data_are_shown_as_text(block: object) -> Non
 def test_code_in_a_pipe_is_the_code() -> None:
     code = "def call(args):\n\tif True:\n    \treturn 1   \n"
     assert render(Document((Section("", (Code(code),)),))) == code
+
+
+def test_a_source_of_ten_megabytes_in_one_line_breaks_nothing() -> None:
+    huge = "x" * 10_000_000
+    table = Table(columns("kernel_name"), ((huge,),))
+    document = _document(Sentence(huge), Facts((("name", huge),)), table)
+    assert len(render(document, width=80)) < 20_000
+    assert len(render(document)) < 20_000
+    assert render(Document((Section("", (Code(huge),)),)), width=80, color=True) == huge + "\n"

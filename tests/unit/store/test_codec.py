@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factories import make_buffer, make_device, make_graph, make_kernel, make_launch, make_run
-from torchledger.nouns import Ceilings, Gap, Measurement
+from torchledger.nouns import Ceilings, Gap, Launch, Measurement, SourceLine
 from torchledger.store.codec import decode, encode
 
 
@@ -41,3 +41,10 @@ def test_fields_of_a_later_version_are_ignored() -> None:
     assert decode(Gap, b'{"account": "flops", "where": "x", "reason": "y", "from_the_future": 1}') == Gap(
         "flops", "x", "y"
     )
+
+
+def test_a_file_name_that_is_not_utf8_is_written_as_escapes() -> None:
+    launch = make_launch(sources=(SourceLine("caf\udce9.py", 1),), kwargs={"\udcff": "v"})
+    stored = decode(Launch, encode(launch))
+    assert stored.sources[0].file == "caf\\udce9.py"
+    assert dict(stored.kwargs) == {"\\udcff": "v"}
