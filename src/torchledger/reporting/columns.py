@@ -105,10 +105,11 @@ def format_flag(value: bool) -> str:
 
 def format_shape(value: tuple[int | str, ...]) -> str:
     """
-    >>> format_shape((32, "s0"))
-    '(32, s0)'
+    >>> format_shape((32, "s0")), format_shape((32,))
+    ('(32, s0)', '(32,)')
     """
-    return f"({', '.join(one_line(str(size)) for size in value)})"
+    sizes = ", ".join(one_line(str(size)) for size in value)
+    return f"({sizes},)" if len(value) == 1 else f"({sizes})"
 
 
 def format_text(value: object) -> str:

@@ -202,6 +202,16 @@ def _account_details(account: Account, *, top: int) -> list[Block]:
         Sentence(f"{account.name}: missing: {reason} ({_places(where)})", "bad")
         for reason, where, _ in _merged(account.missing)
     ]
+    unexplained = _unexplained(account)
+    if unexplained:
+        direction = "more" if unexplained > 0 else "fewer"
+        lines.append(
+            Sentence(
+                f"{account.name}: the ledger holds {abs(unexplained):,} {account.unit} {direction} than the reference "
+                "and the named differences explain",
+                "bad",
+            )
+        )
     blocks: list[Block] = list(lines[:top])
     if len(lines) > top:
         blocks.append(
@@ -210,6 +220,13 @@ def _account_details(account: Account, *, top: int) -> list[Block]:
     if account.note:
         blocks.append(Sentence(f"{account.name}: {account.note}.", "quiet"))
     return blocks
+
+
+def _unexplained(account: Account) -> float:
+    """Ledger minus reference minus named differences, where nothing missing accounts for it; else 0."""
+    if account.missing or account.ledger is None or account.reference is None:
+        return 0
+    return account.ledger - account.reference - sum(difference.amount for difference in account.differences)
 
 
 def _merged(lines: Sequence[Difference] | Sequence[Gap]) -> list[tuple[str, list[str], float]]:
@@ -318,7 +335,8 @@ def _heaviest_section(title: str, summary: Summary, cost: Callable[[Costs], int 
         for kernel in heaviest
     )
     keys = ("kernel_name", "category", "launch_id", *_COST_COLUMNS, "arithmetic_intensity")
-    return Section(title, (Table(columns(*keys), rows, optional=_OPTIONAL_COLUMNS),) if rows else ())
+    table = Table(columns(*keys), rows, optional=_OPTIONAL_COLUMNS).without(("vector_flops",))
+    return Section(title, (table,) if rows else ())
 
 
 # --- sentences -------------------------------------------------------------------------------------------------------

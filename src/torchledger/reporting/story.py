@@ -151,7 +151,6 @@ def _launches_section(story: Story, *, top: int, folder: str) -> Section:
         (
             row.launch_id,
             row.flops,
-            row.vector_flops,
             row.bytes_read,
             row.bytes_written,
             shorten_source(row.source, folder) if row.source else "",
@@ -159,8 +158,8 @@ def _launches_section(story: Story, *, top: int, folder: str) -> Section:
         )
         for row in story.launches[:top]
     )
-    keys = ("launch_id", "flops", "vector_flops", "bytes_read", "bytes_written", "source", "module")
-    optional = ("vector_flops", "module", "bytes_written")
+    keys = ("launch_id", "flops", "bytes_read", "bytes_written", "source", "module")
+    optional = ("module", "bytes_written")
     blocks: list[Block] = [Table(columns(*keys), rows, optional=optional)]
     if len(story.launches) > top:
         blocks.append(Sentence(f"{len(story.launches) - top:,} further launches; --json lists them all.", "quiet"))
@@ -194,7 +193,8 @@ def _launch_facts(story: Story, launch: Launch) -> tuple[tuple[str, str], ...]:
         rows.append(("ATen ops", ", ".join(names)))
     if launch.fx_nodes:
         rows.append(("FX nodes", ", ".join(launch.fx_nodes)))
-    rows += [(name, value) for name, value in launch.kwargs.items()]
+    if launch.kwargs:
+        rows.append(("arguments", ", ".join(f"{name}={value}" for name, value in launch.kwargs.items())))
     rows += [("loop nest", _loops_text(loops)) for loops in launch.loops]
     rows.append(("FLOPs", _flops_text(launch)))
     if launch.vector_flops is not None:

@@ -11,7 +11,7 @@ import pytest
 from factories import make_buffer, make_graph, make_kernel, make_launch, make_run
 from synthetic import write_ledger
 from torchledger.errors import UsageError
-from torchledger.nouns import Run, SourceLine
+from torchledger.nouns import FlopReference, Run, SourceLine
 from torchledger.reporting.find import find_kernel
 from torchledger.reporting.overview import overview_as_plain, overview_document, remarks, shorten_source
 from torchledger.reporting.story import story_as_plain, story_document, tell_story, wrapper_document
@@ -111,6 +111,12 @@ def test_books_that_do_not_balance_are_the_first_thing_to_look_at(tmp_path: Path
     finished = make_run(status="finished", exit_code=0)
     found = remarks(_summarize(tmp_path / "x", finished, make_graph(wrapper_calls=("a",))))
     assert found[0].startswith("The books do not balance: see launches")
+
+
+def test_a_sum_that_nothing_explains_is_put_into_numbers(tmp_path: Path) -> None:
+    graph = make_graph(wrapper_calls=("f",), flop_references=(FlopReference("model", {"mm": 1000}),))
+    summary = _summarize(tmp_path / "x", make_run(), graph, make_launch(flops=3500, call="f()"))
+    assert "the ledger holds 2,500 FLOPs more than" in render(overview_document(summary))
 
 
 def test_hostile_names_reach_the_screen_as_text(tmp_path: Path) -> None:
