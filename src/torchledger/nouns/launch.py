@@ -168,17 +168,24 @@ class Launch:
     @property
     def bytes_read(self) -> int | None:
         """Minimum bytes read, or ``None`` if any buffer's are unknown."""
-        return _sum_known(buffer.bytes_read for buffer in self.buffers)
+        return self._sum_over_buffers("bytes_read")
 
     @property
     def bytes_written(self) -> int | None:
         """Minimum bytes written, or ``None`` if any buffer's are unknown."""
-        return _sum_known(buffer.bytes_written for buffer in self.buffers)
+        return self._sum_over_buffers("bytes_written")
 
     @property
     def bytes_moved(self) -> int | None:
         """Minimum bytes read plus written."""
-        return _sum_known((self.bytes_read, self.bytes_written))
+        read, written = self.bytes_read, self.bytes_written
+        return None if read is None or written is None else read + written
+
+    def _sum_over_buffers(self, name: str) -> int | None:
+        if not self.buffers and self.category != "nop":
+            return None
+        counts = [getattr(buffer, name) for buffer in self.buffers]
+        return None if None in counts else sum(counts)
 
     @property
     def bytes_quality(self) -> Quality:
@@ -231,12 +238,3 @@ class Graph:
 
 
 _QUALITY_RANK: tuple[Quality, ...] = ("exact", "measured", "estimated", "upper_bound", "unavailable")
-
-
-def _sum_known(values: object) -> int | None:
-    total = 0
-    for value in values:  # type: ignore[attr-defined]
-        if value is None:
-            return None
-        total += value
-    return total

@@ -1,0 +1,183 @@
+"""Where torchledger listens to Inductor, and who hears it.
+
+``install(listener)`` wraps a handful of methods; ``listener`` is told what happened after (or around) each. The
+wrappers pass everything through. A fault in the listener is caught here, reported to ``listener.on_fault`` and never
+reaches the user's compile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from torch._inductor import compile_fx, output_code, scheduler
+from torch._inductor.codegen import cpp, multi_kernel, simd, triton, wrapper
+from torch._inductor.scheduler import BaseScheduling
+
+from torchledger._torch.patching import Patches
+
+log = logging.getLogger(__name__)
+
+
+class Listener(Protocol):
+    """What can be heard. Arguments are Inductor's own objects."""
+
+    def on_fault(self, where: str, error: Exception) -> None:
+        """A listener's method failed; the compile goes on."""
+
+    def on_model_graph(self, graph_module: Any) -> None:
+        """A joint or inference FX graph is about to go through Inductor's passes."""
+
+    def on_codegen_start(self, scheduler: Any) -> None:
+        """A graph (or subgraph) starts to be written."""
+
+    def on_codegen_end(self, scheduler: Any) -> None:
+        """A graph (or subgraph) has been written."""
+
+    def on_kernel_defined(self, name: str, source: str, nodes: Any, kernel_args: Any, kernel: Any) -> None:
+        """A fused kernel got its name (again, if its source was seen before)."""
+
+    def on_kernel_body(self, name: str, body: str, metadata: str | None) -> None:
+        """A kernel's final source was written into the wrapper."""
+
+    def on_multi_kernel_defined(self, name: str, sub_kernels: list[str]) -> None:
+        """A MultiKernel got its name."""
+
+    def on_kernel_call(self, name: str, call_args: Any, device: Any) -> None:
+        """A kernel call was written into the wrapper."""
+
+    def on_extern(self, node: Any, new_lines: list[Any]) -> None:
+        """An extern node was written; ``new_lines`` are the wrapper lines it added."""
+
+    def extern_scope(self, node: Any) -> contextlib.AbstractContextManager[None]:
+        """Entered while an extern node is written."""
+
+    def on_text_line(self, line: str) -> None:
+        """A raw line of text was written into the wrapper outside any extern node."""
+
+    def on_compiled(self, compiled: Any, graph: Any) -> None:
+        """A ``CompiledFxGraph`` was built from a ``GraphLowering``."""
+
+    def on_loaded(self, compiled: Any) -> None:
+        """A ``CompiledFxGraph`` is ready to run, fresh or from a cache."""
+
+
+def install(listener: Listener) -> Patches:
+    """Wrap Inductor's methods; ``Patches.undo`` takes everything back."""
+    patches = Patches()
+    inside = threading.local()
+
+    def guarded(where: str, method: Callable[..., None], *args: Any) -> None:
+        try:
+            method(*args)
+        except Exception as error:  # the user's compile must go on
+            listener.on_fault(where, error)
+
+    def codegen(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+        for scheduling in _subclasses(BaseScheduling):  # backends are loaded as devices turn up
+            patches.around(scheduling, "define_kernel", define_fused_kernel)
+        guarded("codegen start", listener.on_codegen_start, self)
+        result = original(self, *args, **kwargs)
+        guarded("codegen end", listener.on_codegen_end, self)
+        return result
+
+    def codegen_extern_call(original: Callable[..., Any], self: Any, node: Any, *args: Any, **kwargs: Any) -> Any:
+        from torchledger._torch.inductor import current_graph, wrapper_lines
+
+        graph = current_graph()
+        before = len(wrapper_lines(graph)) if graph is not None else 0
+        with _quiet(listener, listener.extern_scope, node):
+            result = original(self, node, *args, **kwargs)
+        if graph is not None:
+            guarded("extern call", listener.on_extern, node, wrapper_lines(graph)[before:])
+        return result
+
+    def define_fused_kernel(
+        original: Callable[..., Any], self: Any, source: Any, nodes: Any, *args: Any, **kw: Any
+    ) -> Any:
+        name = original(self, source, nodes, *args, **kw)
+        kernel = args[0] if args else kw.get("kernel", kw.get("kernel_args"))
+        kernel_args = getattr(kernel, "args", kernel)
+        if kernel_args is None and hasattr(self, "kernel_group"):
+            kernel_args = self.kernel_group.args
+        guarded("kernel definition", listener.on_kernel_defined, name, str(source), nodes, kernel_args, kernel)
+        return name
+
+    def define_kernel(original: Callable[..., Any], self: Any, name: str, body: str, *args: Any, **kwargs: Any) -> Any:
+        metadata = args[0] if args else kwargs.get("metadata")
+        guarded("kernel source", listener.on_kernel_body, name, body, metadata)
+        return original(self, name, body, *args, **kwargs)
+
+    def define_multi_kernel(original: Callable[..., Any], self: Any, kernels: Any, *args: Any, **kwargs: Any) -> Any:
+        name = original(self, kernels, *args, **kwargs)
+        guarded("multi kernel", listener.on_multi_kernel_defined, name, [str(kernel.kernel_name) for kernel in kernels])
+        return name
+
+    def generate_kernel_call(
+        original: Callable[..., Any], self: Any, name: str, call_args: Any, *a: Any, **kw: Any
+    ) -> Any:
+        guarded("kernel call", listener.on_kernel_call, name, call_args, kw.get("device"))
+        return original(self, name, call_args, *a, **kw)
+
+    def writeline(original: Callable[..., Any], self: Any, line: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(line, str):
+            guarded("wrapper line", listener.on_text_line, line)
+        return original(self, line, *args, **kwargs)
+
+    def build(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        graph = kwargs.get("graph", args[1] if len(args) > 1 else None)
+        guarded("compiled graph", listener.on_compiled, self, graph)
+        return result
+
+    def post_compile(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        guarded("loaded graph", listener.on_loaded, self)
+        return result
+
+    def joint_passes(original: Callable[..., Any], graph_module: Any, *args: Any, **kwargs: Any) -> Any:
+        if not getattr(inside, "joint_passes", False):  # it calls itself for subgraphs, which the outermost one holds
+            guarded("model graph", listener.on_model_graph, graph_module)
+        outer, inside.joint_passes = getattr(inside, "joint_passes", False), True
+        try:
+            return original(graph_module, *args, **kwargs)
+        finally:
+            inside.joint_passes = outer
+
+    patches.around(scheduler.Scheduler, "codegen", codegen)
+    patches.around(scheduler.Scheduler, "codegen_extern_call", codegen_extern_call)
+    for scheduling in (cpp.CppScheduling, triton.TritonScheduling, simd.SIMDScheduling):
+        patches.around(scheduling, "define_kernel", define_fused_kernel)
+    patches.around(multi_kernel.MultiKernelState, "define_kernel", define_multi_kernel)
+    for name, around in (
+        ("define_kernel", define_kernel),
+        ("generate_kernel_call", generate_kernel_call),
+        ("writeline", writeline),
+    ):
+        patches.around(wrapper.PythonWrapperCodegen, name, around)
+    patches.around(output_code.CompiledFxGraph, "__init__", build)
+    patches.around(output_code.CompiledFxGraph, "post_compile", post_compile)
+    patches.around(compile_fx, "_recursive_joint_graph_passes", joint_passes)
+    return patches
+
+
+def _subclasses(base: type) -> Iterator[type]:
+    for subclass in base.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
+
+
+@contextlib.contextmanager
+def _quiet(
+    listener: Listener, scope: Callable[[Any], contextlib.AbstractContextManager[None]], node: Any
+) -> Iterator[None]:
+    """Enter a listener's scope; its own fault does not keep the body from running."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(scope(node))
+        except Exception as error:  # the user's compile must go on
+            listener.on_fault("extern scope", error)
+        yield

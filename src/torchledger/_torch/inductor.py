@@ -1,0 +1,352 @@
+"""What torchledger asks of Inductor's objects, in words that do not change with the version.
+
+Every function takes objects of ``torch._inductor`` as ``Any`` and returns plain values (or those objects again).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._inductor import config, ir
+from torch._inductor.virtualized import V
+
+EXTERN_LINES = frozenset(
+    {
+        "ExternKernelOutLine",
+        "ExternKernelAllocLine",
+        "ExternKernelMultiOutLine",
+        "IndexPutFallbackLine",
+        "ScatterFallbackLine",
+    }
+)
+"""Wrapper lines that call a library (2.9 writes some of these as text instead)."""
+
+KERNEL_CALL_LINE = "KernelCallLine"
+
+
+def current_graph() -> Any:
+    """The ``GraphLowering`` that is being compiled in this thread, or ``None``."""
+    graph = V.graph
+    return graph if hasattr(graph, "graph") else None
+
+
+def root_graph(graph: Any) -> Any:
+    """The outermost ``GraphLowering``: a subgraph's (cond, while_loop) kernels run in its wrapper."""
+    while getattr(graph, "parent", None) is not None:
+        graph = graph.parent
+    return graph
+
+
+def set_cache_salt(text: str) -> dict[str, str]:
+    """Make FX graph caches filled under torchledger distinct from others; returns the former value for ``restore``."""
+    former = dict(getattr(config.aot_inductor, "metadata", {}) or {})
+    config.aot_inductor.metadata = {**former, "torchledger": text}
+    return former
+
+
+def restore_cache_salt(former: dict[str, str]) -> None:
+    """Undo ``set_cache_salt``."""
+    config.aot_inductor.metadata = former
+
+
+def hint(value: Any, graph: Any = None) -> int | None:
+    """The number that a (symbolic) size stands for in this compilation, without adding a guard; ``None`` if unknown."""
+    if isinstance(value, int):
+        return value
+    shape_env = None
+    if isinstance(value, torch.SymInt):
+        shape_env = value.node.shape_env
+        value = value.node.expr
+    if getattr(value, "is_Integer", False):
+        return int(value)
+    graph = graph if graph is not None else current_graph()
+    if shape_env is not None or graph is None:
+        value = value.xreplace(_known_sizes(shape_env)) if hasattr(value, "xreplace") else value
+        if getattr(value, "is_Integer", False):
+            return int(value)
+    sizevars = getattr(graph, "sizevars", None)
+    if sizevars is not None:
+        for name in ("optimization_hint", "size_hint"):
+            function = getattr(sizevars, name, None)
+            if function is None:
+                continue
+            try:
+                return int(function(value, fallback=None) if name == "size_hint" else function(value))
+            except (TypeError, ValueError, KeyError, RuntimeError):
+                continue
+    return None
+
+
+def hints(values: Iterable[Any], graph: Any = None) -> tuple[int, ...] | None:
+    """``hint`` of each, or ``None`` if any is unknown."""
+    found = [hint(value, graph) for value in values]
+    return None if any(value is None for value in found) else tuple(found)  # type: ignore[arg-type]
+
+
+def symbol_hints(graph: Any) -> dict[str, int]:
+    """Name and hint of each size symbol of a dynamically shaped graph."""
+    values = _known_sizes(getattr(getattr(graph, "sizevars", None), "shape_env", None))
+    return {str(symbol): int(value) for symbol, value in values.items() if str(value).lstrip("-").isdigit()}
+
+
+def _known_sizes(shape_env: Any) -> dict[Any, Any]:
+    name = "backed_var_to_val" if hasattr(shape_env, "backed_var_to_val") else "var_to_val"  # 2.9 knows only the latter
+    return dict(getattr(shape_env, name, None) or {})
+
+
+@dataclass(frozen=True)
+class TensorFacts:
+    """A tensor as the compiler sees it; sizes still symbolic."""
+
+    name: str
+    dtype: str
+    device: str
+    size: tuple[Any, ...]
+    stride: tuple[Any, ...]
+    offset: Any
+
+
+def tensor_facts(node: Any) -> TensorFacts | None:
+    """Facts of an IR node that stands for one tensor; ``None`` for scalars, lists and multi-output nodes."""
+    layout = _layout(node)
+    if layout is None or not hasattr(layout, "size") or not hasattr(layout, "stride"):
+        return None
+    dtype, device = getattr(layout, "dtype", None), getattr(layout, "device", None)
+    if dtype is None or device is None:
+        return None
+    name = _name(node)
+    return TensorFacts(
+        name=name if name is not None else "constant",
+        dtype=str(dtype).removeprefix("torch."),
+        device=str(device),
+        size=tuple(layout.size),
+        stride=tuple(layout.stride),
+        offset=getattr(layout, "offset", 0),
+    )
+
+
+def _layout(node: Any) -> Any:
+    # Views (ReinterpretView) carry the layout that a library call really sees; boxes only pass on.
+    while isinstance(node, (ir.MutableBox,)):
+        node = node.data
+    if isinstance(node, ir.BaseView) and not isinstance(node, ir.ReinterpretView):
+        return None
+    layout = getattr(node, "layout", None)
+    if isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
+        return layout.real_layout()
+    if layout is None and isinstance(node, ir.IRNode):
+        try:
+            layout = node.get_layout()
+        except NotImplementedError:
+            return None
+    return layout
+
+
+def _name(node: Any) -> str | None:
+    try:
+        return str(node.get_name())
+    except (AttributeError, NotImplementedError):
+        return None
+
+
+def buffer_facts(graph: Any, name: str) -> TensorFacts | None:
+    """Facts of a buffer, input or constant by its name in the wrapper."""
+    if name in graph.constants:
+        tensor = graph.constants[name]
+        return TensorFacts(
+            name,
+            str(tensor.dtype).removeprefix("torch."),
+            str(tensor.device),
+            tuple(tensor.shape),
+            tuple(tensor.stride()),
+            0,
+        )
+    buffer = graph.try_get_buffer(name)
+    facts = tensor_facts(buffer) if buffer is not None else None
+    return None if facts is None else TensorFacts(name, *_rest(facts))
+
+
+def _rest(facts: TensorFacts) -> tuple[Any, ...]:
+    return facts.dtype, facts.device, facts.size, facts.stride, facts.offset
+
+
+@dataclass(frozen=True)
+class ArgumentBuffer:
+    """A buffer that a fused kernel gets as argument; ``aliases`` are the names that share its memory in the kernel."""
+
+    name: str
+    role: str
+    argument: str
+    aliases: tuple[str, ...] = ()
+
+
+def argument_buffers(kernel_args: Any) -> list[ArgumentBuffer]:
+    """The buffers in a fused kernel's ``KernelArgs``, in-place pairs once."""
+    found: list[ArgumentBuffer] = []
+    seen: set[str] = set()
+    for inplaced in kernel_args.inplace_buffers.values():
+        if not hasattr(inplaced, "inner_name") or inplaced.inner_name in seen:
+            continue
+        seen.add(inplaced.inner_name)
+        names = tuple(inplaced.other_names)
+        found.append(ArgumentBuffer(names[-1], "inout", inplaced.inner_name, names))
+    inplaced_names = {name for buffer in found for name in buffer.aliases}
+    for name, inner in kernel_args.input_buffers.items():
+        if name not in inplaced_names and isinstance(inner, str):
+            found.append(ArgumentBuffer(name, "input", inner, (name,)))
+    for name, inner in kernel_args.output_buffers.items():
+        if name not in inplaced_names and isinstance(inner, str):
+            found.append(ArgumentBuffer(name, "output", inner, (name,)))
+    return found
+
+
+def scheduler_nodes(nodes: Any) -> list[Any]:
+    """All leaf scheduler nodes of a schedule, group or node, in order, without the markers between them."""
+    found: list[Any] = []
+    pending = list(nodes) if isinstance(nodes, (list, tuple)) else [nodes]
+    while pending:
+        node = pending.pop(0)
+        if not hasattr(node, "get_nodes"):
+            continue
+        inner = list(node.get_nodes())
+        if len(inner) == 1 and inner[0] is node:
+            found.append(node)
+        else:
+            pending = inner + pending
+    return found
+
+
+def fx_origins(snodes: Iterable[Any]) -> list[Any]:
+    """The FX nodes that scheduler nodes were lowered from, the exact origin of each first."""
+    origins: dict[Any, None] = {}
+    for snode in snodes:
+        node = getattr(snode, "node", None)
+        if getattr(node, "origin_node", None) is not None:
+            origins[node.origin_node] = None
+        for origin in getattr(node, "origins", None) or ():
+            origins[origin] = None
+    return list(origins)
+
+
+def exact_origins(snodes: Iterable[Any]) -> list[Any]:
+    """The FX nodes that a library call stands for.
+
+    Inductor's origins of a call include what its operands were made from; the exact origin is kept beside them, except
+    for calls with several outputs, whose readers hold it.
+    """
+    found: dict[Any, None] = {}
+    for snode in snodes:
+        node = getattr(snode, "node", None)
+        exact = getattr(node, "origin_node", None)
+        if exact is not None:
+            found[exact] = None
+    return list(found)
+
+
+def consumers(snodes: Iterable[Any]) -> list[Any]:
+    """The scheduler nodes that read what these write."""
+    found: dict[Any, None] = {}
+    for snode in snodes:
+        for output in snode.get_outputs():
+            for user in getattr(output, "users", ()):
+                if getattr(user.node, "node", None) is not None:
+                    found[user.node] = None
+    return list(found)
+
+
+def extern_kernel_name(snode: Any) -> str | None:
+    """The library entry point of an extern node (``extern_kernels.addmm``, ``torch.ops.aten.sort.default``)."""
+    node = getattr(snode, "node", None)
+    for attribute in ("python_kernel_name", "get_kernel_name"):
+        value = getattr(node, attribute, None)
+        try:
+            value = value() if callable(value) else value
+        except (AttributeError, AssertionError, NotImplementedError):
+            continue
+        if value:
+            return str(value)
+    overload = getattr(node, "op_overload", None)
+    return f"torch.ops.{overload}" if overload is not None else None
+
+
+def extern_inputs(snode: Any) -> Iterator[Any]:
+    """The tensor arguments of an extern node, lists flattened, with the views that the library sees."""
+    node = snode.node
+    pending = [*getattr(node, "inputs", ()), *(getattr(node, "kwargs", None) or {}).values()]
+    while pending:
+        value = pending.pop(0)
+        if isinstance(value, (list, tuple)):
+            pending = [*value, *pending]
+        elif isinstance(value, (ir.IRNode,)):
+            yield value
+
+
+def extern_outputs(snode: Any) -> Iterator[Any]:
+    """The output buffers of an extern node: itself, or what its multi-output readers pick out of it."""
+    node = snode.node
+    if tensor_facts(node) is not None and not isinstance(getattr(node, "layout", None), ir.NoneLayout):
+        yield node
+    else:
+        for output in getattr(node, "outputs", ()) or ():
+            if isinstance(output, ir.MultiOutput) and tensor_facts(output) is not None:
+                yield output
+
+
+def mutated_names(snode: Any) -> set[str]:
+    """Names of the buffers that an extern node writes in place."""
+    node = snode.node
+    try:
+        return {str(name) for name in node.get_mutation_names()}
+    except (AttributeError, NotImplementedError):
+        return set()
+
+
+def extern_constants(snode: Any) -> dict[str, str]:
+    """The non-tensor arguments of an extern node, as text."""
+    node = snode.node
+    constants = {
+        str(name): str(value)
+        for name, value in (getattr(node, "kwargs", None) or {}).items()
+        if not isinstance(value, ir.IRNode)
+    }
+    for index, value in enumerate(getattr(node, "constant_args", ()) or ()):
+        constants.setdefault(f"arg{index}", str(value))
+    return constants
+
+
+def is_multi_output(snode: Any) -> bool:
+    """True for a node that only picks one output out of a library call's tuple."""
+    return isinstance(getattr(snode, "node", None), ir.MultiOutput)
+
+
+def is_reduction(snode: Any) -> bool:
+    """True for a loop that reduces."""
+    return bool(getattr(snode, "is_reduction", lambda: False)())
+
+
+def is_template(snode: Any) -> bool:
+    """True for a template (GEMM, convolution or flex-attention kernel written by Inductor)."""
+    return bool(getattr(snode, "is_template", lambda: False)())
+
+
+def direction(graph: Any) -> str:
+    """``forward``, ``backward`` or ``inference``."""
+    if getattr(graph, "is_backward", False):
+        return "backward"
+    if getattr(graph, "is_inference", False):
+        return "inference"
+    return "forward"
+
+
+def wrapper_lines(graph: Any) -> list[Any]:
+    """The lines of the wrapper that is being written."""
+    lines: list[Any] = getattr(graph.wrapper_code, "lines", [])
+    return lines
+
+
+def line_kind(line: Any) -> str:
+    """The class name of a wrapper line (``str`` for raw text)."""
+    return type(line).__name__

@@ -1,0 +1,46 @@
+"""Run-time patches that are undone on exit, also on error."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+Around = Callable[..., Any]
+"""``around(original, *args, **kwargs)`` calls ``original`` once and returns its result."""
+
+
+class Patches:
+    """Attributes replaced on classes and modules, and how to put them back."""
+
+    def __init__(self) -> None:
+        self._undo: list[tuple[Any, str, Any]] = []
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        """Replace ``owner.name`` until ``undo``."""
+        self._undo.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+    def around(self, owner: Any, name: str, around: Around) -> bool:
+        """Call ``around(original, ...)`` in place of ``owner.name``; False if the owner does not define it itself."""
+        original = vars(owner).get(name)
+        if not callable(original) or getattr(original, "_torchledger", False):
+            return False
+
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return around(original, *args, **kwargs)
+
+        wrapper._torchledger = True
+        self._undo.append((owner, name, original))
+        setattr(owner, name, wrapper)
+        return True
+
+    def undo(self) -> None:
+        """Put everything back, the latest first."""
+        while self._undo:
+            owner, name, original = self._undo.pop()
+            setattr(owner, name, original)

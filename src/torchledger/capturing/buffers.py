@@ -1,0 +1,92 @@
+"""The tensors that a launch touches, each with its role and minimum traffic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+from torchledger._torch import inductor
+from torchledger.capturing.loops import BufferTraffic, LoopFacts, describe_loops, library_traffic
+from torchledger.nouns import Buffer
+from torchledger.nouns.launch import Quality
+
+Role = Literal["input", "output", "inout", "workspace"]
+
+
+def fused_buffers(graph: Any, snodes: list[Any], kernel_args: Any) -> tuple[tuple[Buffer, ...], LoopFacts]:
+    """The buffers among a fused kernel's arguments, and the loop nests behind them."""
+    arguments = inductor.argument_buffers(kernel_args)
+    names = {alias for argument in arguments for alias in argument.aliases}
+    facts = describe_loops(snodes, names, lambda value: inductor.hint(value, graph))
+    buffers = []
+    for argument in arguments:
+        buffer = _buffer(graph, argument.name, argument.role, argument.argument)  # type: ignore[arg-type]
+        if buffer is None:
+            continue
+        parts = [facts.traffic[alias] for alias in argument.aliases if alias in facts.traffic]
+        buffers.append(_with_traffic(buffer, parts))
+    return tuple(buffers), facts
+
+
+def extern_buffers(graph: Any, snode: Any, *, is_launch: bool) -> tuple[Buffer, ...]:
+    """The tensors that a library call gets (as the views it gets) and writes."""
+    if getattr(snode, "node", None) is None:
+        return ()
+    mutated = inductor.mutated_names(snode)
+    buffers: list[Buffer] = []
+    for node in inductor.extern_inputs(snode):
+        facts = inductor.tensor_facts(node)
+        if facts is not None:
+            role: Role = "inout" if facts.name in mutated else "input"
+            buffers.append(_from_facts(graph, facts, role, None))
+    for node in inductor.extern_outputs(snode):
+        facts = inductor.tensor_facts(node)
+        if facts is not None and facts.name not in mutated:
+            buffers.append(_from_facts(graph, facts, "output", None))
+    if not is_launch:
+        return tuple(replace(buffer, bytes_read=0, bytes_written=0) for buffer in buffers)
+    return tuple(
+        replace(buffer, bytes_read=read, bytes_written=written, bytes_quality=quality)
+        for buffer, (read, written, quality) in zip(buffers, library_traffic(buffers), strict=True)
+    )
+
+
+def _with_traffic(buffer: Buffer, parts: list[BufferTraffic]) -> Buffer:
+    if not parts:
+        return replace(buffer, bytes_quality="unavailable")
+    # The names of an in-place pair are one piece of memory: what both touch is the same addresses.
+    read = _largest([read for read, _, _ in parts])
+    written = _largest([written for _, written, _ in parts])
+    quality: Quality = "upper_bound" if any(quality == "upper_bound" for _, _, quality in parts) else "exact"
+    if read is None or written is None:
+        quality = "unavailable"
+    return replace(buffer, bytes_read=read, bytes_written=written, bytes_quality=quality)
+
+
+def _largest(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return max(known) if len(known) == len(values) else None
+
+
+def _buffer(graph: Any, name: str, role: Role, argument: str) -> Buffer | None:
+    facts = inductor.buffer_facts(graph, name)
+    return None if facts is None else _from_facts(graph, facts, role, argument)
+
+
+def _from_facts(graph: Any, facts: inductor.TensorFacts, role: Role, argument: str | None) -> Buffer:
+    shape, stride = inductor.hints(facts.size, graph), inductor.hints(facts.stride, graph)
+    is_symbolic = any(not str(extent).lstrip("-").isdigit() for extent in (*facts.size, *facts.stride))
+    return Buffer(
+        name=facts.name,
+        role=role,
+        dtype=facts.dtype,
+        shape=shape if shape is not None else (),
+        stride=stride if stride is not None else (),
+        device=facts.device,
+        offset=inductor.hint(facts.offset, graph) or 0,
+        bytes_read=None,
+        bytes_written=None,
+        shape_expr=tuple(str(extent) for extent in facts.size) if is_symbolic else None,
+        stride_expr=tuple(str(extent) for extent in facts.stride) if is_symbolic else None,
+        argument=argument,
+    )

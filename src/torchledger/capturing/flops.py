@@ -1,0 +1,286 @@
+"""Tensor FLOPs: of an FX graph by operator, of each launch by ownership, and what compilation changed in between.
+
+The count is torch's own (``torch.utils.flop_counter``, completed in ``torchledger._torch.flops``), evaluated on the
+shapes that stand in the FX graphs; nothing is run. Every FX node that has FLOPs is owned by exactly one launch, so that
+the launches add up to the lowered graph; what differs between the model's graph and the lowered one is named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from torchledger._torch.flops import formulas
+from torchledger._torch.inductor import hint
+from torchledger.capturing.provenance import aten_op
+from torchledger.nouns import FlopReference, Launch
+
+TORCH_NAMESPACES = frozenset(
+    {"aten", "prims", "prim", "inductor", "_c10d_functional", "c10d_functional", "rngprims", "streams", "mkldnn", "mkl"}
+)
+"""Namespaces whose operators without a formula do no tensor FLOPs."""
+
+_PRODUCTS = frozenset({"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm"})
+
+
+@dataclass(frozen=True)
+class NodeFlops:
+    """FLOPs of one FX node: ``op`` is what the model asked for, ``decomposed`` that it runs as pointwise work."""
+
+    node: Any
+    op: str
+    flops: int
+    is_backward: bool
+    decomposed: bool = False
+
+
+@dataclass
+class GraphFlops:
+    """FLOPs of one FX graph, node by node, and the operators that no formula is known for."""
+
+    nodes: list[NodeFlops] = field(default_factory=list)
+    uncounted: Counter[str] = field(default_factory=Counter)
+
+    def by_op(self) -> dict[str, int]:
+        """Total per operator."""
+        totals: Counter[str] = Counter()
+        for node in self.nodes:
+            totals[node.op] += node.flops
+        return dict(totals)
+
+
+def count_graph(graph_module: Any, graph: Any = None, *, with_subgraphs: bool = True) -> GraphFlops:
+    """FLOPs of every call in an FX graph and in the distinct subgraphs that it calls (branches, loop bodies).
+
+    A subgraph counts once, as its kernels stand once in the wrapper, however often it runs.
+    """
+    counted = GraphFlops()
+    for node in _call_nodes(graph_module, set() if with_subgraphs else None):
+        found = node_flops(node, graph)
+        if found is not None:
+            counted.nodes.append(found)
+        elif (name := _uncounted_name(node)) is not None:
+            counted.uncounted[name] += 1
+    return counted
+
+
+def split_reference(counted: GraphFlops) -> tuple[FlopReference, FlopReference]:
+    """The forward and the backward part of a joint graph's count, as references."""
+    parts = []
+    for is_backward in (False, True):
+        part = GraphFlops([node for node in counted.nodes if node.is_backward is is_backward])
+        parts.append(FlopReference("model", part.by_op(), tuple(sorted(counted.uncounted))))
+    return parts[0], parts[1]
+
+
+def node_flops(node: Any, graph: Any = None) -> NodeFlops | None:
+    """FLOPs of one FX call node; ``None`` when it does none, or nobody knows."""
+    target, args = _unwrapped(node)
+    packet = getattr(target, "overloadpacket", target)
+    formula = (
+        formulas().get(packet) if isinstance(packet, torch._ops.OpOverloadPacket | torch._ops.OperatorBase) else None
+    )
+    is_backward = node.meta.get("partitioner_tag") in ("is_backward", "must_be_in_backward")
+    if formula is None:
+        return _decomposed_product(node, is_backward, graph)
+    arguments, keywords, out = tree_map(
+        lambda value: _concrete(value, graph), (args, node.kwargs, node.meta.get("val"))
+    )
+    if target is not node.target and isinstance(out, tuple | list):
+        out = out[-1]
+    flops = int(formula(*arguments, **keywords, out_val=out))
+    name = str(packet) if isinstance(packet, torch._ops.OpOverloadPacket) else str(getattr(packet, "__name__", packet))
+    return NodeFlops(node, name, flops, is_backward) if flops else None
+
+
+def padding_flops(node: Any, graph: Any = None) -> int:
+    """FLOPs that a product does only because Inductor padded its operands (``pad_mm``); 0 for others.
+
+    The padded product reads a ``constant_pad_nd`` (or a concatenation with zeros) of the true operand; the true sizes
+    are those in front of the pad.
+    """
+    packet = str(getattr(node.target, "overloadpacket", ""))
+    if packet not in _PRODUCTS:
+        return 0
+    operands = node.args[-2:]
+    padded_left, padded_right = (_size(operand, graph) for operand in operands)
+    left, right = (_size(_unpadded(operand), graph) for operand in operands)
+    if padded_left is None or padded_right is None or left is None or right is None:
+        return 0
+    (*batch_sizes, rows, inner), columns = padded_left, padded_right[-1]
+    (true_rows, true_inner), (other_inner, true_columns) = left[-2:], right[-2:]
+    batch = math.prod(batch_sizes)
+    return 2 * batch * (rows * inner * columns - true_rows * min(true_inner, other_inner) * true_columns)
+
+
+def assign_owners(
+    counted: GraphFlops, candidates: Mapping[Any, Sequence[tuple[int, int]]]
+) -> tuple[dict[int, Counter[str]], list[NodeFlops]]:
+    """Give each counted FX node to one launch.
+
+    ``candidates`` maps an FX node to ``(rank, launch index)`` of the launches lowered from it; the lowest pair owns it
+    (library calls and templates before reductions before pointwise kernels, then order). Returns FLOPs by operator per
+    launch index, and the nodes that no launch was lowered from.
+    """
+    owned: dict[int, Counter[str]] = {}
+    orphans = []
+    for found in counted.nodes:
+        pairs = candidates.get(found.node)
+        if not pairs:
+            orphans.append(found)
+            continue
+        _, index = min(pairs)
+        owned.setdefault(index, Counter())[found.op] += found.flops
+    return owned, orphans
+
+
+def _call_nodes(graph_module: Any, seen: set[int] | None) -> Iterator[Any]:
+    for node in graph_module.graph.nodes:
+        if node.op != "call_function":
+            continue
+        yield node
+        if (
+            seen is not None
+            and isinstance(node.target, torch._ops.HigherOrderOperator)
+            and node.target not in formulas()
+        ):
+            for argument in (*node.args, *node.kwargs.values()):
+                subgraph = _subgraph(graph_module, argument)
+                if subgraph is not None and id(subgraph) not in seen:
+                    seen.add(id(subgraph))
+                    yield from _call_nodes(subgraph, seen)
+
+
+def _subgraph(graph_module: Any, argument: Any) -> Any:
+    if getattr(argument, "op", None) != "get_attr":
+        return None
+    found = graph_module
+    for part in str(argument.target).split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, torch.fx.GraphModule) else None
+
+
+def _unwrapped(node: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The operator inside a call that also saves or restores the random state (checkpointed attention)."""
+    name = getattr(node.target, "__name__", "")
+    if name == "run_and_save_rng_state":
+        return node.args[0], tuple(node.args[1:])
+    if name == "run_with_rng_state":
+        return node.args[1], tuple(node.args[2:])
+    return node.target, node.args
+
+
+def _decomposed_product(node: Any, is_backward: bool, graph: Any) -> NodeFlops | None:
+    """A multiplication that stands for a matrix product which AOT decomposed: one multiply-add per element of it."""
+    original = node.meta.get("original_aten")
+    name = str(getattr(original, "overloadpacket", original))
+    if name not in _PRODUCTS or aten_op(node) != "aten.mul":
+        return None
+    if not all(isinstance(argument, torch.fx.Node) and _size(argument, graph) for argument in node.args[:2]):
+        return None
+    size = _size(node, graph)
+    if size is None:
+        return None
+    flops = 2
+    for extent in size:
+        flops *= extent
+    return NodeFlops(node, name, flops, is_backward, decomposed=True)
+
+
+def _uncounted_name(node: Any) -> str | None:
+    """Operators from outside torch and user kernels: neither this count nor torch's knows their FLOPs."""
+    packet = getattr(node.target, "overloadpacket", None)
+    if packet is None:
+        name = getattr(node.target, "__name__", "")
+        return name if "triton_kernel_wrapper" in name else None
+    namespace = str(packet).split(".")[0]
+    return None if namespace in TORCH_NAMESPACES else str(packet)
+
+
+def _unpadded(operand: Any) -> Any:
+    """The operand before ``pad_mm`` widened it, behind a transposition too."""
+    if not isinstance(operand, torch.fx.Node):
+        return operand
+    name = aten_op(operand)
+    if name == "aten.constant_pad_nd":
+        return operand.args[0]
+    if name == "aten.cat" and isinstance(operand.args[0], list | tuple) and len(operand.args[0]) == 2:
+        first, second = operand.args[0]
+        if aten_op(second) in ("aten.full", "aten.new_zeros", "aten.zeros"):
+            return first
+    if name in ("aten.permute", "aten.t") and isinstance(operand.args[0], torch.fx.Node):
+        inner = _unpadded(operand.args[0])
+        order: Any = operand.args[1] if len(operand.args) > 1 else (1, 0)
+        return operand if inner is operand.args[0] else _Permuted(inner, order)
+    return operand
+
+
+@dataclass(frozen=True)
+class _Permuted:
+    """The unpadded operand behind a permutation."""
+
+    inner: Any
+    order: Sequence[int]
+
+
+def _size(value: Any, graph: Any) -> tuple[int, ...] | None:
+    if isinstance(value, _Permuted):
+        inner = _size(value.inner, graph)
+        return None if inner is None else tuple(inner[axis] for axis in value.order)
+    tensor = value.meta.get("val") if isinstance(value, torch.fx.Node) else value
+    if not isinstance(tensor, torch.Tensor):
+        return None
+    sizes = [hint(extent, graph) for extent in tensor.shape]
+    return None if None in sizes else tuple(sizes)  # type: ignore[arg-type]
+
+
+def _concrete(value: Any, graph: Any) -> Any:
+    if isinstance(value, torch.fx.Node):
+        value = value.meta.get("val")
+        return tree_map(lambda item: _concrete(item, graph), value)
+    if isinstance(value, torch.SymInt):
+        return hint(value, graph)
+    if isinstance(value, torch.Tensor) and any(isinstance(extent, torch.SymInt) for extent in value.shape):
+        sizes = [hint(extent, graph) for extent in value.shape]
+        return torch.empty([extent if extent is not None else 1 for extent in sizes], dtype=value.dtype, device="meta")
+    return value
+
+
+def packet_of(kernel_name: str) -> Any:
+    """The operator packet behind a library call's name in the wrapper; ``None`` for kernels that are no operator."""
+    name = kernel_name.removeprefix("torch.ops.")
+    if name.startswith("extern_kernels."):
+        name = "aten." + name.removeprefix("extern_kernels.")
+    parts = name.split(".")
+    if len(parts) < 2:
+        return None
+    namespace = getattr(torch.ops, parts[0], None)
+    try:
+        return getattr(namespace, parts[1])
+    except AttributeError:
+        return None
+
+
+def extern_flops(packet: Any, launch: Launch) -> tuple[str, int] | None:
+    """FLOPs of a library call from its buffers alone, for calls whose FX node was rewritten beyond recognition.
+
+    The formula sees the input shapes in order and the first output's shape; what it needs beyond that (a mask of wanted
+    gradients) is not in the buffers, and then the answer is ``None``.
+    """
+    formula = formulas().get(packet)
+    inputs = [torch.empty(buffer.shape, device="meta") for buffer in launch.buffers if buffer.role != "output"]
+    outputs = [torch.empty(buffer.shape, device="meta") for buffer in launch.buffers if buffer.role == "output"]
+    if formula is None or not inputs or not outputs or "backward" in str(packet):
+        return None
+    if str(packet) in ("aten.addmm", "aten.baddbmm") and len(inputs) == 2:
+        inputs.insert(0, outputs[0])
+    try:
+        return str(packet), int(formula(*inputs, out_val=outputs[0]))
+    except (TypeError, ValueError, IndexError, AssertionError):
+        return None

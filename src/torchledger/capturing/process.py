@@ -1,0 +1,127 @@
+"""``torchledger run``: a script in a process of its own, captured from within.
+
+The script runs under a plain ``python SCRIPT ARGS``: its argv, ``__main__``, exit code, signals and traceback are its
+own. What starts the capture inside is a ``sitecustomize`` module put first on ``PYTHONPATH``, which processes that the
+script starts inherit; those write ledgers of their own, and only if they compile something.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torchledger
+from torchledger.capturing.session import Capture
+from torchledger.errors import StoreError, UsageError
+from torchledger.nouns import Run
+from torchledger.nouns.run import RunStatus
+from torchledger.store import LedgerWriter, open_ledger
+
+log = logging.getLogger(__name__)
+
+_VARIABLE = "TORCHLEDGER_CAPTURE"
+_HOOK_FOLDER = Path(__file__).parent / "child_hook"
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOutcome:
+    """What became of a script: its exit code (128 + n for signal n), its ledger, and those of its children."""
+
+    exit_code: int
+    path: Path
+    child_paths: tuple[Path, ...] = ()
+
+
+def run_script(
+    arguments: Sequence[str],
+    output: Path,
+    *,
+    is_module: bool = False,
+    force: bool = False,
+    settings: Mapping[str, str] | None = None,
+) -> RunOutcome:
+    """Run ``python ARGUMENTS`` (or ``python -m ARGUMENTS``) and record what it compiles into ``output``.
+
+    ``settings`` are passed to the capture in the process. Raises ``UsageError`` if the script does not exist and
+    ``StoreError`` if ``output`` cannot be written; both before anything runs.
+    """
+    if not is_module and not Path(arguments[0]).is_file():
+        raise UsageError(f"{arguments[0]} is not a file. Name a Python script, or use -m for a module.")
+    output = output.absolute()
+    LedgerWriter(output, force=force).close()
+    started = {path.name for path in output.parent.iterdir()}
+    request = {"path": str(output), "parent": os.getpid(), "argv": list(arguments), **(settings or {})}
+    command = [sys.executable, *(["-m"] if is_module else []), *arguments]
+    process = subprocess.Popen(command, env=_environment(request))
+    exit_code = _wait(process)
+    _mark_ended(output, exit_code, tuple(arguments))
+    pattern = f"{output.stem}.*{output.suffix}"
+    children = sorted(path for path in output.parent.glob(pattern) if path.name not in started)
+    return RunOutcome(exit_code, output, tuple(children))
+
+
+def start_in_process() -> None:
+    """Start the capture that ``run_script`` asked for in this process; never raises."""
+    try:
+        request = json.loads(os.environ[_VARIABLE])
+        path = Path(request["path"])
+        is_first = os.getppid() == request["parent"] and not _is_claimed(path)
+        argv = tuple(request["argv"]) if is_first else tuple(sys.orig_argv[1:])
+        capture = Capture(path, force=True, argv=argv, is_child=not is_first)
+        atexit.register(capture.close)
+    except Exception as error:  # a capture that cannot start must not stop the user's program
+        sys.stderr.write(
+            f"torchledger: nothing is captured in process {os.getpid()}: {type(error).__name__}: {error}\n"
+        )
+
+
+def _is_claimed(path: Path) -> bool:
+    """True once the first process has written its run record."""
+    with open_ledger(path) as ledger:
+        return ledger.count(Run) > 0
+
+
+def _environment(request: Mapping[str, object]) -> dict[str, str]:
+    """The caller's environment with the hook folder (and torchledger itself) first on the path."""
+    package_folder = str(Path(torchledger.__file__).parent.parent)
+    former = os.environ.get("PYTHONPATH")
+    paths = [str(_HOOK_FOLDER), *([former] if former else []), package_folder]
+    return os.environ | {_VARIABLE: json.dumps(request), "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """Wait for the script; what interrupts us is the script's to answer."""
+
+    def pass_on(number: int, frame: object) -> None:
+        process.send_signal(number)
+
+    former = {signal.SIGTERM: signal.signal(signal.SIGTERM, pass_on)}
+    former[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to the script too
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code
+
+
+def _mark_ended(path: Path, exit_code: int, argv: tuple[str, ...]) -> None:
+    """Put the exit code into the run record, which a killed script could not."""
+    try:
+        with open_ledger(path) as ledger:
+            runs = ledger.read(Run)
+        if runs:
+            status: RunStatus = "finished" if exit_code == 0 else "failed"
+            run = dataclasses.replace(runs[-1], status=status, exit_code=exit_code, argv=argv)
+            with LedgerWriter(path, append=True) as writer:
+                writer.add(run, replace=True)
+    except StoreError as error:
+        log.warning("%s", error)

@@ -1,0 +1,82 @@
+"""Where a kernel came from: source lines, modules and ATen ops of the FX nodes it was lowered from."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from torchledger.nouns import SourceLine
+
+_FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+), in (?P<function>.*)$')
+_ROOT = re.compile(r"^L\[['\"]\w+['\"]\]\.?|^L__\w+?___?\.?|^self\.?")
+_ITEM = re.compile(r"\._modules\[['\"]?([^'\"\]]+)['\"]?\]|\[['\"]?([^'\"\]]+)['\"]?\]")
+_CARET_LINE = re.compile(r"^[\s~^]*$")
+
+
+@functools.lru_cache(maxsize=4096)
+def innermost_frame(stack_trace: str) -> SourceLine | None:
+    """The last frame of a stack trace as Dynamo writes it: the user's line that made the op.
+
+    >>> innermost_frame('File "m.py", line 3, in forward\\n    return x + 1').line
+    3
+    """
+    lines = stack_trace.strip().splitlines()
+    for index in range(len(lines) - 1, -1, -1):
+        match = _FRAME.match(lines[index])
+        if match:
+            following = lines[index + 1].strip() if index + 1 < len(lines) else ""
+            code = None if _CARET_LINE.match(following) or following.startswith("File ") else following
+            return SourceLine(match["file"], int(match["line"]), match["function"].strip(), code)
+    return None
+
+
+def sources(fx_nodes: Iterable[Any]) -> tuple[SourceLine, ...]:
+    """The distinct user lines of FX nodes, in their order; for backward nodes these are the forward lines."""
+    found: dict[SourceLine, None] = {}
+    for node in fx_nodes:
+        trace = node.meta.get("stack_trace")
+        if trace and (line := innermost_frame(trace)) is not None:
+            found[line] = None
+    return tuple(found)
+
+
+def modules(fx_nodes: Iterable[Any]) -> tuple[str, ...]:
+    """The distinct innermost module paths of FX nodes, in their order; ``""`` (the root) is left out."""
+    found: dict[str, None] = {}
+    for node in fx_nodes:
+        stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+        if not stack:
+            continue
+        path = list(stack.values())[-1][0]
+        if name := module_path(str(path)):
+            found[name] = None
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=4096)
+def module_path(path: str) -> str:
+    """Dynamo's name of a module as a user writes it.
+
+    >>> module_path("L['self'].transformer.h.0.mlp"), module_path("L['self']._modules['0']")
+    ('transformer.h.0.mlp', '0')
+    """
+    path = _ROOT.sub("", path, count=1)
+    path = _ITEM.sub(lambda match: f".{match[1] or match[2]}", path)
+    return path.strip(".")
+
+
+def aten_op(fx_node: Any) -> str | None:
+    """``aten.add`` for an FX call node; ``None`` for placeholders, outputs and Python helpers."""
+    if fx_node.op != "call_function":
+        return None
+    target = fx_node.target
+    packet = getattr(target, "overloadpacket", None)
+    if packet is not None:
+        return str(packet)
+    original = fx_node.meta.get("original_aten")
+    if original is not None:
+        return str(getattr(original, "overloadpacket", original))
+    name = getattr(target, "__name__", None)
+    return None if name == "getitem" else name

@@ -1,0 +1,499 @@
+"""Listens to Inductor while it writes a graph, and turns what it heard into the graph's part of the ledger."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import re
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from torchledger._torch import inductor
+from torchledger.capturing import flops as flop_count
+from torchledger.capturing import provenance
+from torchledger.capturing.buffers import extern_buffers, fused_buffers
+from torchledger.capturing.payload import Payload, pack
+from torchledger.capturing.wrapper_code import is_launching_line, launching_callee
+from torchledger.nouns import Category, Difference, FlopReference, Gap, Graph, Kernel, Launch
+
+log = logging.getLogger(__name__)
+
+_ATTRIBUTE = "_torchledger"
+"""Where a ``GraphLowering`` keeps its recording and a ``CompiledFxGraph`` its packed payload."""
+
+_DECORATOR = re.compile(r"@triton_heuristics\.(\w+)\(")
+_TRITON_CATEGORY: dict[str, Category] = {
+    "pointwise": "pointwise",
+    "reduction": "reduction",
+    "cooperative_reduction": "reduction",
+    "persistent_reduction": "persistent_reduction",
+    "split_scan": "split_scan",
+    "template": "template",
+    "foreach": "foreach",
+    "user_autotune": "user_triton",
+}
+_KERNEL_PATH = re.compile(r"kernel path: (\S+)")
+_OWNER_RANK: dict[str, int] = {"extern": 0, "template": 0, "user_triton": 0, "multi_kernel": 1, "reduction": 1}
+
+
+@dataclass
+class _Definition:
+    """The latest meaning of a kernel name: one name is defined anew for each launch of de-duplicated source."""
+
+    snodes: list[Any]
+    kernel_args: Any
+
+
+@dataclass
+class _Entry:
+    """A launch as heard; details are filled in when its graph has been written."""
+
+    kind: Literal["fused", "extern", "inline", "nop"]
+    name: str
+    call: str | None
+    graph: Any
+    snodes: list[Any]
+    kernel_args: Any = None
+    device: str | None = None
+
+
+@dataclass
+class _Recording:
+    """What was heard of one root graph."""
+
+    entries: list[_Entry] = field(default_factory=list)
+    kernels: dict[str, Kernel] = field(default_factory=dict)
+    definitions: dict[str, _Definition] = field(default_factory=dict)
+    launches: dict[int, Launch] = field(default_factory=dict)
+    gaps: list[Gap] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+    counted: list[tuple[Any, flop_count.NodeFlops]] = field(default_factory=list)
+
+
+class Recorder:
+    """The listener that ``torchledger._torch.hooks.install`` is given.
+
+    ``on_graph(compiled, is_fresh)`` is called whenever a compiled graph is ready, fresh or from a cache; ``on_gap``
+    when something could not be recorded outside any graph.
+    """
+
+    def __init__(self, on_graph: Callable[[Any, bool], None], on_gap: Callable[[Gap], None]) -> None:
+        self._on_graph = on_graph
+        self._on_gap = on_gap
+        self._thread = threading.local()
+        self._backward_references: dict[Any, FlopReference] = {}
+        self._key = uuid.uuid4().hex[:12]
+        self._fresh: set[int] = set()
+
+    # --- what is heard -----------------------------------------------------------------------------------------
+
+    def on_fault(self, where: str, error: Exception) -> None:
+        log.debug("recording failed at %s", where, exc_info=error)
+        gap = Gap("launches", where, f"recording failed: {type(error).__name__}: {error}")
+        recording = self._recording()
+        if recording is not None:
+            recording.gaps.append(gap)
+        else:
+            self._on_gap(gap)
+
+    def on_model_graph(self, graph_module: Any) -> None:
+        self._thread.model_reference = flop_count.split_reference(flop_count.count_graph(graph_module))
+
+    def on_codegen_start(self, scheduler: Any) -> None:
+        graph = inductor.current_graph()
+        if graph is inductor.root_graph(graph):
+            setattr(graph, _ATTRIBUTE, _Recording())
+
+    def on_kernel_defined(self, name: str, source: str, nodes: Any, kernel_args: Any, kernel: Any) -> None:
+        recording = self._recording()
+        if recording is None:
+            return
+        snodes = inductor.scheduler_nodes(nodes)
+        recording.definitions[name] = _Definition(snodes, kernel_args)
+        if name not in recording.kernels or not recording.kernels[name].key:
+            backend: Literal["triton", "cpp"] = "triton" if _DECORATOR.search(source) else "cpp"
+            body = recording.kernels.get(name)
+            recording.kernels[name] = Kernel(
+                key=_hash(source),
+                name=name,
+                category=_category(source, snodes, kernel),
+                backend=backend,
+                source=body.source if body else source,
+                path=body.path if body else None,
+            )
+
+    def on_kernel_body(self, name: str, body: str, metadata: str | None) -> None:
+        recording = self._recording()
+        if recording is None:
+            return
+        path = _KERNEL_PATH.search(metadata or "")
+        source = _inner_source(body)
+        known = recording.kernels.get(name)
+        recording.kernels[name] = Kernel(
+            key=known.key if known else "",
+            name=name,
+            category=known.category if known else "user_triton",
+            backend=known.backend if known else ("triton" if "async_compile.triton" in body else "cpp"),
+            source=source,
+            path=path[1] if path else None,
+        )
+
+    def on_multi_kernel_defined(self, name: str, sub_kernels: list[str]) -> None:
+        recording = self._recording()
+        if recording is None:
+            return
+        keys = tuple(recording.kernels[sub].key for sub in sub_kernels if sub in recording.kernels)
+        recording.kernels[name] = Kernel(_hash(*keys), name, "multi_kernel", "triton", sub_kernels=keys)
+        first = next((sub for sub in sub_kernels if sub in recording.definitions), None)
+        if first is not None:
+            recording.definitions[name] = recording.definitions[first]
+
+    def on_kernel_call(self, name: str, call_args: Any, device: Any) -> None:
+        recording = self._recording()
+        if recording is None:
+            return
+        definition = recording.definitions.get(name)
+        extern = getattr(self._thread, "extern_node", None)
+        snodes = definition.snodes if definition else [extern] if extern is not None else []
+        recording.entries.append(
+            _Entry(
+                "fused",
+                name,
+                name,
+                inductor.current_graph(),
+                snodes,
+                definition.kernel_args if definition else None,
+                str(device) if device is not None else None,
+            )
+        )
+
+    @contextlib.contextmanager
+    def extern_scope(self, node: Any) -> Iterator[None]:
+        self._thread.extern_node = node
+        try:
+            yield
+        finally:
+            self._thread.extern_node = None
+
+    def on_extern(self, node: Any, new_lines: list[Any]) -> None:
+        recording = self._recording()
+        if recording is None:
+            return
+        graph = inductor.current_graph()
+        name = inductor.extern_kernel_name(node) or type(getattr(node, "node", node)).__name__
+        is_named = inductor.extern_kernel_name(node) is not None
+        launched = False
+        for line in new_lines:
+            kind = inductor.line_kind(line)
+            if kind == inductor.KERNEL_CALL_LINE:
+                launched = True
+            elif kind in inductor.EXTERN_LINES or (isinstance(line, str) and is_launching_line(line)):
+                callee = launching_callee(line) if isinstance(line, str) else name
+                entry_name = name if is_named else (callee or name)
+                recording.entries.append(_Entry("extern", entry_name, callee, graph, [node]))
+                launched = True
+        if not launched:
+            recording.entries.append(_Entry("nop", name, None, graph, [node]))
+
+    def on_text_line(self, line: str) -> None:
+        if getattr(self._thread, "extern_node", None) is not None or not is_launching_line(line):
+            return
+        recording = self._recording()
+        if recording is not None:
+            callee = launching_callee(line)
+            last = recording.entries[-1].snodes if recording.entries else []
+            recording.entries.append(_Entry("inline", f"inline{callee}", callee, inductor.current_graph(), list(last)))
+
+    def on_codegen_end(self, scheduler: Any) -> None:
+        graph = inductor.current_graph()
+        recording = self._recording()
+        if recording is None:
+            return
+        self._describe(graph, recording)
+
+    def on_compiled(self, compiled: Any, graph: Any) -> None:
+        recording: _Recording | None = getattr(graph, _ATTRIBUTE, None)
+        if recording is None:
+            return
+        direction = inductor.direction(graph)
+        reference = self._reference(graph, direction)
+        differences = list(recording.differences)
+        launches = tuple(recording.launches[index] for index in sorted(recording.launches))
+        if reference is not None:
+            differences += _differences(recording, launches, reference, direction)
+        payload = Payload(
+            graph=Graph(
+                name="",
+                direction=direction,  # type: ignore[arg-type]
+                model_key=f"{self._key}:{getattr(graph, 'graph_id', None)}",
+                wrapper_language="cpp" if getattr(graph, "cpp_wrapper", False) else "python",
+                flop_references=(reference,) if reference is not None else (),
+                symbols=inductor.symbol_hints(graph),
+                devices=tuple(sorted({launch.device for launch in launches})),
+            ),
+            kernels=tuple(kernel for kernel in recording.kernels.values() if kernel.key),
+            launches=launches,
+            gaps=tuple(recording.gaps),
+            differences=tuple(differences),
+        )
+        setattr(compiled, _ATTRIBUTE, pack(payload))
+        self._fresh.add(id(compiled))
+
+    def on_loaded(self, compiled: Any) -> None:
+        is_fresh = id(compiled) in self._fresh
+        self._fresh.discard(id(compiled))
+        self._on_graph(compiled, is_fresh)
+
+    # --- what is made of it -------------------------------------------------------------------------------------
+
+    def _recording(self) -> _Recording | None:
+        graph = inductor.current_graph()
+        return getattr(inductor.root_graph(graph), _ATTRIBUTE, None) if graph is not None else None
+
+    def _reference(self, graph: Any, direction: str) -> FlopReference | None:
+        """The model's FLOP reference for this graph; a forward keeps its backward's until that is compiled."""
+        graph_id = getattr(graph, "graph_id", None)
+        if direction == "backward":
+            return self._backward_references.pop(graph_id, None)
+        references = getattr(self._thread, "model_reference", None)
+        if references is None:
+            return None
+        self._thread.model_reference = None
+        forward: FlopReference = references[0]
+        self._backward_references[graph_id] = references[1]
+        return forward
+
+    def _describe(self, graph: Any, recording: _Recording) -> None:
+        """Fill in provenance, buffers and FLOPs of the entries of one graph while Inductor still knows them."""
+        order = {node: index for index, node in enumerate(graph.graph.nodes)}
+        candidates: dict[Any, list[tuple[int, int]]] = {}
+        indices = [index for index, entry in enumerate(recording.entries) if entry.graph is graph]
+        for index in indices:
+            if index in recording.launches:
+                continue
+            entry = recording.entries[index]
+            try:
+                launch, origins = self._launch(entry, index, graph, order, recording)
+            except Exception as error:
+                log.debug("describing %s failed", entry.name, exc_info=error)
+                recording.gaps.append(
+                    Gap("launches", entry.name, f"could not be described: {type(error).__name__}: {error}")
+                )
+                launch = Launch("", index, _key(entry, recording), entry.name, _entry_category(entry, recording), "")
+                origins = []
+            recording.launches[index] = launch
+            rank = 3 if launch.category in ("nop", "inline") else _OWNER_RANK.get(launch.category, 2)
+            exact = set(inductor.exact_origins(entry.snodes)) if entry.kind == "extern" else set()
+            for origin in origins:
+                candidates.setdefault(origin, []).append((rank if origin not in exact else -1, index))
+        counted = flop_count.count_graph(graph, graph, with_subgraphs=False)
+        recording.counted.extend((graph, node) for node in counted.nodes)
+        owned, orphans = flop_count.assign_owners(counted, candidates)
+        for index in indices:
+            recording.launches[index] = _with_flops(
+                recording.launches[index], recording.entries[index], owned.get(index), counted, graph
+            )
+        for orphan in orphans:
+            recording.gaps.append(
+                Gap("flops", orphan.node.name, f"no launch was lowered from this {orphan.op}", orphan.flops)
+            )
+
+    def _launch(
+        self, entry: _Entry, index: int, graph: Any, order: dict[Any, int], recording: _Recording
+    ) -> tuple[Launch, list[Any]]:
+        snodes = entry.snodes
+        origins = sorted(inductor.fx_origins(snodes), key=lambda node: order.get(node, len(order)))
+        shown = _library_origins(entry, origins) if entry.kind == "extern" else origins
+        calls = [(node, op) for node in shown if (op := provenance.aten_op(node)) is not None]
+        is_backward_graph = inductor.direction(inductor.root_graph(graph)) == "backward"
+        recomputed = [
+            op for node, op in calls if is_backward_graph and node.meta.get("partitioner_tag") == "is_forward"
+        ]
+        category = _entry_category(entry, recording)
+        if entry.kind == "fused" and entry.kernel_args is not None:
+            buffers, facts = fused_buffers(graph, snodes, entry.kernel_args)
+        else:
+            buffers, facts = (), None
+            if snodes and entry.kind != "inline":
+                buffers = extern_buffers(graph, snodes[0], is_launch=entry.kind != "nop")
+        sources = provenance.sources(shown) or provenance.sources(origins)
+        modules = provenance.modules(shown) or provenance.modules(origins)
+        reason = facts.reason if facts is not None else None
+        if not sources and not modules and category != "nop":
+            # A copy into another layout comes from no line of the model but serves one: that of its reader.
+            served = inductor.fx_origins(inductor.consumers(snodes))
+            sources, modules = provenance.sources(served), provenance.modules(served)
+            cause = next((f" for {op}" for node in served if (op := provenance.aten_op(node)) is not None), "")
+            reason = _join(reason, f"no line of the model asks for this: the compiler made it{cause}")
+        if entry.kind == "fused" and not snodes:
+            reason = _join(reason, "the compiler gave no schedule for this kernel")
+        device = entry.device or next((buffer.device for buffer in buffers), None) or _device(snodes) or ""
+        launch = Launch(
+            graph="",
+            order=index,
+            kernel=_key(entry, recording),
+            kernel_name=entry.name,
+            category=category,
+            device=device,
+            buffers=buffers,
+            kwargs=inductor.extern_constants(snodes[0]) if entry.kind == "extern" and snodes else {},
+            aten_ops=tuple(op for _, op in calls),
+            recomputed_ops=tuple(recomputed),
+            fx_nodes=tuple(node.name for node in shown),
+            sources=sources,
+            modules=modules,
+            call=entry.call,
+            vector_flops=facts.vector_flops if facts is not None else 0 if entry.kind == "nop" else None,
+            loops=facts.loops if facts is not None else (),
+            reason=reason,
+        )
+        return launch, origins
+
+
+def _library_origins(entry: _Entry, origins: list[Any]) -> list[Any]:
+    """What a library call computes, without what its operands were computed from."""
+    exact = inductor.exact_origins(entry.snodes)
+    if exact:
+        return exact
+    packet = str(flop_count.packet_of(entry.name))
+    named = [node for node in origins if provenance.aten_op(node) == packet]
+    return named or origins
+
+
+def _with_flops(
+    launch: Launch, entry: _Entry, owned: Counter[str] | None, counted: flop_count.GraphFlops, graph: Any
+) -> Launch:
+    if owned:
+        return replace(launch, flops=sum(owned.values()), flops_by_op=dict(owned))
+    if entry.kind == "extern":
+        packet = flop_count.packet_of(entry.name)
+        found = flop_count.extern_flops(packet, launch) if packet is not None else None
+        if found:
+            return replace(launch, flops=found[1], flops_by_op={found[0]: found[1]})
+        if packet is None or str(packet).split(".")[0] in flop_count.TORCH_NAMESPACES:
+            return replace(launch, flops=0)
+        reason = _join(launch.reason, f"no FLOP formula for {packet}")
+        return replace(launch, flops=None, flops_quality="unavailable", reason=reason)
+    if launch.category == "user_triton":
+        reason = "the FLOPs of a user's Triton kernel are not known to the compiler"
+        return replace(launch, flops=None, flops_quality="unavailable", reason=_join(launch.reason, reason))
+    return replace(launch, flops=0)
+
+
+def _differences(
+    recording: _Recording, launches: tuple[Launch, ...], reference: FlopReference, direction: str
+) -> list[Difference]:
+    """Name the FLOPs that compilation added to, or took from, what the model asked for."""
+    ledger: Counter[str] = Counter()
+    for launch in launches:
+        ledger.update(launch.flops_by_op)
+    found: list[Difference] = []
+    for graph, node in recording.counted:
+        padding = flop_count.padding_flops(node.node, graph)
+        if padding:
+            ledger[node.op] -= padding
+            found.append(Difference("flops", node.node.name, f"{node.op} padded for alignment (pad_mm)", padding))
+        if direction == "backward" and _is_recomputed(node.node):
+            amount = node.flops - padding
+            ledger[node.op] -= amount
+            found.append(Difference("flops", node.node.name, f"{node.op} recomputed in the backward", amount))
+    missing: Counter[str] = Counter()
+    for gap in recording.gaps:
+        if gap.account == "flops" and gap.amount:
+            missing[gap.reason.rsplit(" ", 1)[-1]] += int(gap.amount)
+    asked = Counter(reference.flops_by_op)
+    ledger.update(missing)
+    changes = {
+        op: change
+        for op in sorted({_family(op) for op in (*ledger, *asked)})
+        if (change := _of_family(ledger, op) - _of_family(asked, op))
+    }
+    new = ", ".join(op for op, change in changes.items() if change > 0)
+    old = ", ".join(op for op, change in changes.items() if change < 0)
+    for op, change in changes.items():
+        if change > 0:
+            reason = f"put in by graph passes in place of {old}" if old else "put in by graph passes"
+        else:
+            reason = f"rewritten as {new}" if new else "taken out by graph passes: dead, duplicate or constant"
+        found.append(Difference("flops", op, reason, change))
+    return found
+
+
+def _is_recomputed(fx_node: Any) -> bool:
+    """A node of a backward graph that belongs to the forward (with its random state restored, under checkpointing)."""
+    if fx_node.meta.get("partitioner_tag") == "is_forward":
+        return True
+    return getattr(fx_node.target, "__name__", "") == "run_with_rng_state"
+
+
+def _family(op: str) -> str:
+    """A product with an added operand is the same product: passes turn one into the other freely."""
+    return {"aten.addmm": "aten.mm", "aten.baddbmm": "aten.bmm"}.get(op, op)
+
+
+def _of_family(counts: Counter[str], family: str) -> int:
+    return sum(count for op, count in counts.items() if _family(op) == family)
+
+
+def _entry_category(entry: _Entry, recording: _Recording) -> Category:
+    if entry.kind == "fused":
+        kernel = recording.kernels.get(entry.name)
+        return kernel.category if kernel is not None else "user_triton"
+    return entry.kind
+
+
+def _key(entry: _Entry, recording: _Recording) -> str:
+    kernel = recording.kernels.get(entry.name) if entry.kind == "fused" else None
+    if kernel is None or not kernel.key:
+        backend: Literal["triton", "aten", "python"] = (
+            "triton" if kernel is not None else "python" if entry.kind == "inline" else "aten"
+        )
+        source = kernel.source if kernel is not None else None
+        kernel = Kernel(
+            _hash(source or entry.name),
+            entry.name,
+            _entry_category(entry, recording),
+            backend,
+            source,
+            kernel.path if kernel is not None else None,
+        )
+        recording.kernels[entry.name] = kernel
+    return kernel.key
+
+
+def _category(source: str, snodes: list[Any], kernel: Any) -> Category:
+    if type(kernel).__name__ == "ComboKernel":
+        return "foreach" if "foreach" in source[:20000] and "@triton_heuristics.foreach" in source else "combo"
+    decorator = _DECORATOR.search(source)
+    if decorator is not None:
+        return _TRITON_CATEGORY.get(decorator[1], "pointwise")
+    if any(inductor.is_template(snode) for snode in snodes):
+        return "template"
+    return "reduction" if any(inductor.is_reduction(snode) for snode in snodes) else "pointwise"
+
+
+def _inner_source(body: str) -> str:
+    """The kernel's source out of ``async_compile.triton('name', '''...''')``."""
+    first, last = body.find("'''"), body.rfind("'''")
+    return body[first + 3 : last].strip("\n") if 0 <= first < last else body
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _device(snodes: list[Any]) -> str | None:
+    for snode in snodes:
+        device = getattr(snode, "get_device", lambda: None)()
+        if device is not None:
+            return str(device)
+    return None
+
+
+def _join(first: str | None, second: str) -> str:
+    return f"{first}; {second}" if first else second

@@ -1,0 +1,322 @@
+"""A capture from start to end: hooks in, records into the ledger, hooks out."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import datetime
+import logging
+import os
+import sys
+import threading
+import uuid
+from collections import deque
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from torchledger import device
+from torchledger._torch import version_warning
+from torchledger._torch.lazy_import import after_import
+from torchledger.capturing.payload import PAYLOAD_VERSION, Payload, unpack
+from torchledger.capturing.wrapper_code import WrapperCall, find_calls
+from torchledger.errors import StoreError
+from torchledger.nouns import Gap, Graph, Launch, Run
+from torchledger.store import LedgerWriter
+
+log = logging.getLogger(__name__)
+
+
+class Capture:
+    """Records every graph that Inductor compiles (or loads from a cache) into one ledger, until closed.
+
+    Use ``torchledger.capture(path)``. The hooks go in when Inductor is imported by whoever imports it first; a process
+    that never compiles pays nothing. A child process (``is_child``, or forked from here) writes a ledger of its own
+    beside ``path``, once it compiles something and so knows its rank.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        force: bool = False,
+        argv: tuple[str, ...] | None = None,
+        is_child: bool = False,
+    ) -> None:
+        self.path = self._parent_path = Path(path)
+        self._argv = argv if argv is not None else tuple(sys.argv)
+        self._force = force
+        self._lock = threading.RLock()
+        self._names: set[str] = set()
+        self._numbers: dict[str | None, int] = {}
+        self._next_number = 0
+        self._kernels: set[tuple[str, str]] = set()
+        self._patches: Any = None
+        self._salt: dict[str, str] | None = None
+        self._writer: LedgerWriter | None = None
+        self._owner = os.getpid()
+        self._parent: str | None = None
+        self.run = Run(
+            run_id=uuid.uuid4().hex,
+            started_utc=_now(),
+            argv=self._argv,
+            environment=device.describe_environment(),
+            rank=_rank(),
+            world_size=_world_size(),
+        )
+        self._is_child = is_child
+        if not is_child:
+            self._open()
+        self._cancel = after_import("torch._inductor.compile_fx", self._install)
+
+    # --- the life of a capture ----------------------------------------------------------------------------------
+
+    def close(self, *, status: str = "finished", exit_code: int | None = None) -> None:
+        """Take the hooks out and mark the run as ended; safe to call twice."""
+        with self._lock:
+            self._cancel()
+            if self._patches is not None:
+                self._patches.undo()
+                self._patches = None
+            if self._salt is not None:
+                from torchledger._torch.inductor import restore_cache_salt
+
+                restore_cache_salt(self._salt)
+                self._salt = None
+            if self._writer is not None and os.getpid() == self._owner:
+                self._finish(status, exit_code)
+                self._writer.close()
+            self._writer = None
+
+    def _finish(self, status: str, exit_code: int | None) -> None:
+        self.run = dataclasses.replace(
+            self.run,
+            status=status,  # type: ignore[arg-type]
+            exit_code=exit_code,
+            finished_utc=_now(),
+            devices=device.describe_devices(),
+            environment=device.describe_environment(),
+        )
+        with contextlib.suppress(StoreError):
+            assert self._writer is not None
+            self._writer.add(self.run, replace=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close(status="failed" if kind is not None else "finished")
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    def _open(self) -> LedgerWriter:
+        """The writer of this process; a forked child gets a ledger of its own."""
+        if os.getpid() != self._owner:
+            self._owner = os.getpid()
+            self._writer = None
+            self._parent = self.run.run_id
+            self._is_child = True
+            self._names.clear()
+            self._numbers.clear()
+            self._next_number = 0
+            self._kernels.clear()
+            self.run = dataclasses.replace(
+                self.run, run_id=uuid.uuid4().hex, parent_run_id=self._parent, rank=_rank(), world_size=_world_size()
+            )
+            atexit.register(self.close)
+        if self._writer is None:
+            if self._is_child:
+                self.path, self._force = child_path(self._parent_path), True
+            self._writer = LedgerWriter(self.path, force=self._force)
+            self.run = dataclasses.replace(self.run, rank=_rank(), world_size=_world_size())
+            self._writer.add(self.run)
+        return self._writer
+
+    def _install(self) -> None:
+        """Put the hooks in, now that Inductor is there. A failure here is a note in the ledger, no more."""
+        try:
+            import torch
+
+            from torchledger._torch.hooks import install
+            from torchledger._torch.inductor import set_cache_salt
+            from torchledger.capturing.recorder import Recorder
+
+            warning = version_warning(str(torch.__version__))
+            if warning is not None:
+                log.warning("%s", warning)
+                self.run = dataclasses.replace(self.run, notes=(*self.run.notes, warning))
+            self._patches = install(Recorder(self._on_graph, self._on_gap))
+            self._salt = set_cache_salt(PAYLOAD_VERSION)
+        except Exception as error:  # a capture that cannot start must not stop the user's program
+            log.warning("nothing will be captured: %s: %s", type(error).__name__, error)
+            self._on_gap(Gap("launches", "hooks", f"could not be installed: {type(error).__name__}: {error}"))
+
+    def _on_gap(self, gap: Gap) -> None:
+        with self._lock, contextlib.suppress(StoreError):
+            self._open().add(gap)
+
+    def _on_graph(self, compiled: Any, is_fresh: bool) -> None:
+        packed = getattr(compiled, "_torchledger", None)
+        payload = unpack(packed) if isinstance(packed, bytes) else None
+        source = getattr(compiled, "source_code", None)
+        with self._lock:
+            if payload is None:
+                self._unrecorded(compiled, source)
+                return
+            name = self._name(payload.graph.direction, payload.graph.model_key)
+            records = _records(payload, name, compiled, source, is_fresh, self._kernels)
+            self._open().add(*records)
+
+    def _unrecorded(self, compiled: Any, source: str | None) -> None:
+        """A graph that was compiled where nobody listened: its wrapper still tells how many launches are missing."""
+        name = self._name("inference", None)
+        calls = find_calls(source) if source else []
+        reason = "compiled without torchledger (in another process, or by an older version's cache)"
+        self._open().add(
+            Graph(name, "inference", wrapper_source=source, wrapper_calls=tuple(call.name for call in calls)),
+            Gap("launches", name, reason, len(calls)),
+        )
+
+    def _name(self, direction: str, model_key: str | None) -> str:
+        """``forward_0``; a backward takes the number of its forward, where that is known and free."""
+        number = self._numbers.get(model_key) if direction == "backward" else None
+        if number is None or f"{direction}_{number}" in self._names:
+            number = self._next_number
+        self._next_number = max(self._next_number, number + 1)
+        if model_key is not None and direction != "backward":
+            self._numbers[model_key] = number
+        self._names.add(f"{direction}_{number}")
+        return f"{direction}_{number}"
+
+
+def capture(path: str | os.PathLike[str], *, force: bool = False) -> Capture:
+    """Record every kernel launch of what is compiled inside the ``with`` block into a ledger at ``path``.
+
+    Raises ``StoreError`` if the file exists (without ``force``) or cannot be written.
+
+    >>> with torchledger.capture("gpt.ledger") as run:  # doctest: +SKIP
+    ...     torch.compile(model)(x).sum().backward()
+    """
+    return Capture(path, force=force)
+
+
+def child_path(path: Path) -> Path:
+    """The ledger of a child process: ``gpt.rank1.ledger``, or ``gpt.pid4711.ledger`` where there is no rank."""
+    rank = _rank()
+    mark = f"rank{rank}" if rank is not None else f"pid{os.getpid()}"
+    candidate = path.with_name(f"{path.stem}.{mark}{path.suffix}")
+    number = 2
+    while candidate.exists():
+        candidate = path.with_name(f"{path.stem}.{mark}.{number}{path.suffix}")
+        number += 1
+    return candidate
+
+
+def _records(
+    payload: Payload,
+    name: str,
+    compiled: Any,
+    source: str | None,
+    is_fresh: bool,
+    known_kernels: set[tuple[str, str]],
+) -> list[Any]:
+    """The payload under its name in this run, with what only the finished wrapper tells."""
+    calls: list[WrapperCall] = []
+    gaps = [dataclasses.replace(gap, where=f"{name}:{gap.where}") for gap in payload.gaps]
+    if source:
+        try:
+            calls = find_calls(source, payload.graph.wrapper_language)
+        except ValueError as error:
+            gaps.append(Gap("launches", name, str(error)))
+    launches, unmatched = match_calls([dataclasses.replace(launch, graph=name) for launch in payload.launches], calls)
+    gaps += [Gap("launches", f"{name}:{gap.where}", gap.reason, gap.amount) for gap in unmatched]
+    graph = dataclasses.replace(
+        payload.graph,
+        name=name,
+        compile_id=_compile_id(),
+        cache_key=getattr(compiled, "_fx_graph_cache_key", None) or getattr(compiled, "cache_key", None),
+        cache_hit=not is_fresh,
+        wrapper_source=source,
+        wrapper_calls=tuple(call.name for call in calls),
+        is_dynamic=bool(payload.graph.symbols),
+        cudagraph_skip_reason=getattr(compiled, "disabled_cudagraphs_reason", None),
+    )
+    kernels = [kernel for kernel in payload.kernels if (kernel.key, kernel.name) not in known_kernels]
+    known_kernels.update((kernel.key, kernel.name) for kernel in kernels)
+    differences = [dataclasses.replace(item, where=f"{name}:{item.where}") for item in payload.differences]
+    return [graph, *kernels, *launches, *gaps, *differences]
+
+
+def match_calls(launches: list[Launch], calls: list[WrapperCall]) -> tuple[list[Launch], list[Gap]]:
+    """Find the call site of each launch in the finished wrapper, by name and order; what has no partner is a gap.
+
+    Library calls whose text differs from their entry's name are paired in order once the named ones are out.
+    """
+    by_name: dict[str, deque[WrapperCall]] = {}
+    for call in calls:
+        by_name.setdefault(_base(call.name), deque()).append(call)
+    matched: dict[int, WrapperCall] = {}
+    waiting: list[int] = []
+    for index, launch in enumerate(launches):
+        if launch.category == "nop":
+            continue
+        sites = by_name.get(_base(launch.call or launch.kernel_name))
+        if sites:
+            matched[index] = sites.popleft()
+        else:
+            waiting.append(index)
+    spare = sorted((call for sites in by_name.values() for call in sites), key=lambda call: call.line)
+    libraries = deque(call for call in spare if not _is_generated(call.name))
+    gaps = []
+    for index in waiting:
+        launch = launches[index]
+        if launch.category in ("extern", "inline") and libraries:
+            matched[index] = libraries.popleft()
+        else:
+            gaps.append(Gap("launches", launch.kernel_name, "this entry has no call in the generated code", 1))
+    rest = [*libraries, *(call for call in spare if _is_generated(call.name))]
+    gaps += [Gap("launches", f"line {call.line}", f"the call of {call.name} has no entry", 1) for call in rest]
+    found = [
+        dataclasses.replace(launch, wrapper_line=matched[index].line, call=matched[index].name)
+        if index in matched
+        else launch
+        for index, launch in enumerate(launches)
+    ]
+    return found, gaps
+
+
+def _base(name: str) -> str:
+    return name.removesuffix(".run").removeprefix("call_")
+
+
+def _is_generated(name: str) -> bool:
+    return name.startswith(("triton_", "cpp_", "multi_kernel", "call_triton"))
+
+
+def _compile_id() -> str | None:
+    from torch._guards import CompileContext
+
+    found = CompileContext.current_compile_id()
+    return str(found) if found is not None else None
+
+
+def _rank() -> int | None:
+    text = os.environ.get("RANK", os.environ.get("SLURM_PROCID"))
+    if text is not None and text.isdigit():
+        return int(text)
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank())
+    return None
+
+
+def _world_size() -> int | None:
+    text = os.environ.get("WORLD_SIZE")
+    return int(text) if text is not None and text.isdigit() else None
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

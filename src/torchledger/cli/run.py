@@ -1,0 +1,32 @@
+"""``torchledger run``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command(
+    "run",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "auto_envvar_prefix": None},
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The ledger to write. Default: SCRIPT's name.")
+@click.option("-f", "--force", is_flag=True, help="Replace an existing ledger.")
+@click.option("-m", "--module", "is_module", is_flag=True, help="SCRIPT is a module name, as in python -m.")
+@click.argument("script", nargs=1)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(output: Path | None, force: bool, is_module: bool, script: str, arguments: tuple[str, ...]) -> None:
+    """Run SCRIPT and record every kernel launch of its compiled graphs.
+
+    The script runs as under plain `python`: its own arguments, exit code and traceback. Processes that it starts write
+    ledgers of their own beside the first one.
+    """
+    from torchledger.capturing.process import run_script
+
+    stem = script.rsplit(".", 1)[-1] if is_module else Path(script).stem
+    outcome = run_script((script, *arguments), output or Path(f"{stem}.ledger"), is_module=is_module, force=force)
+    for path in (outcome.path, *outcome.child_paths):
+        click.echo(f"torchledger: wrote {path}; look at it with `torchledger show {path}`", err=True)
+    sys.exit(outcome.exit_code)

@@ -1,0 +1,165 @@
+"""Graph breaks, recompilation, dynamic shapes, control flow, freezing, C++ wrappers, checkpoints: nothing is missed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch._inductor.config
+import torch.nn.functional as F
+import torch.utils.checkpoint
+from torch import Tensor, nn
+
+import model_zoo
+from captured import Captured, capture_call, eager_flops
+
+WEIGHT = torch.randn(64, 64)
+
+
+def assert_balanced(captured: Captured) -> None:
+    assert captured.gaps == []
+    assert len(captured.calls) == captured.wrapper_calls > 0
+    assert captured.flops == captured.reference_flops + captured.named_differences
+
+
+def attention(x: Tensor) -> Tensor:
+    return F.softmax(x @ WEIGHT, -1).sum()
+
+
+def test_both_sides_of_a_graph_break_are_recorded_forward_and_backward(tmp_path: Path) -> None:
+    weight = WEIGHT.clone().requires_grad_()
+
+    def broken(x: Tensor) -> Tensor:
+        y = (x @ weight).relu()
+        torch._dynamo.graph_break()
+        return (y @ weight).sum()
+
+    captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(broken)(torch.randn(8, 64)).backward())
+    assert_balanced(captured)
+    assert {graph.name for graph in captured.graphs} == {"forward_0", "forward_1", "backward_0", "backward_1"}
+
+
+def test_a_recompilation_with_other_shapes_is_a_graph_of_its_own(tmp_path: Path) -> None:
+    compiled = torch.compile(attention, dynamic=False)
+    captured = capture_call(tmp_path / "a.ledger", lambda: [compiled(torch.randn(rows, 64)) for rows in (8, 24)])
+    assert_balanced(captured)
+    assert [graph.name for graph in captured.graphs] == ["inference_0", "inference_1"]
+    assert captured.flops == 2 * (8 + 24) * 64 * 64
+
+
+def test_symbolic_sizes_are_kept_beside_their_hints(tmp_path: Path) -> None:
+    compiled = torch.compile(attention, dynamic=True)
+    captured = capture_call(tmp_path / "a.ledger", lambda: compiled(torch.randn(8, 64)))
+    assert_balanced(captured)
+    (graph,) = captured.graphs
+    assert graph.is_dynamic
+    assert set(graph.symbols.values()) >= {8, 64}
+    product = next(launch for launch in captured.calls if launch.flops)
+    assert product.flops == 2 * 8 * 64 * 64
+    assert any(buffer.shape_expr and "s" in "".join(buffer.shape_expr) for buffer in product.buffers)
+    assert all(isinstance(extent, int) for buffer in product.buffers for extent in buffer.shape)
+
+
+def test_both_branches_of_a_condition_are_recorded(tmp_path: Path) -> None:
+    def choose(x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda x: (x @ WEIGHT).sin(), lambda x: (x @ WEIGHT).cos() * 2, (x,))
+
+    with torch.no_grad():
+        captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(choose)(torch.randn(8, 64)))
+    assert_balanced(captured)
+    assert sum(launch.flops == 2 * 8 * 64 * 64 for launch in captured.calls) == 2
+
+
+def test_the_body_of_a_loop_is_recorded_once(tmp_path: Path) -> None:
+    def repeat(x: Tensor) -> Tensor:
+        counted = torch._higher_order_ops.while_loop(
+            lambda i, x: i < 3, lambda i, x: (i + 1, (x @ x).sin()), (torch.tensor(0), x)
+        )
+        return counted[1]
+
+    with torch.no_grad():
+        captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(repeat)(torch.randn(16, 16)))
+    assert_balanced(captured)
+    assert captured.flops == 2 * 16**3
+
+
+def test_frozen_convolutions_and_linears_keep_their_flops(tmp_path: Path) -> None:
+    model = model_zoo.make("conv_net").module.eval()
+    x = torch.randn(2, 3, 16, 16)
+    with torch.no_grad(), torch._inductor.config.patch(freezing=True):
+        captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(model)(x))
+        assert captured.flops == eager_flops(lambda: model(x))
+    assert captured.gaps == []
+    assert any("mkldnn" in launch.kernel_name for launch in captured.calls)
+
+
+def test_a_cpp_wrapper_is_counted_from_its_own_text(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+    with torch._inductor.config.patch(cpp_wrapper=True):
+        captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(model)(torch.randn(4, 8)).sum().backward())
+    assert_balanced(captured)
+    assert {graph.wrapper_language for graph in captured.graphs} == {"cpp"}
+
+
+def test_checkpointed_work_is_counted_as_often_as_it_runs(tmp_path: Path) -> None:
+    block = model_zoo.make("gpt_block").module
+    x = torch.randn(2, 16, 64, requires_grad=True)
+
+    def checkpointed(x: Tensor) -> Tensor:
+        return torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False).sum()
+
+    captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(checkpointed)(x).backward())
+    assert_balanced(captured)
+    assert captured.flops == eager_flops(lambda: checkpointed(x).backward())
+    assert all("recomputed" in difference.reason for difference in captured.differences)
+    assert any(launch.recomputed_ops for launch in captured.calls)
+
+
+def test_attention_rewritten_by_a_pass_is_named(tmp_path: Path) -> None:
+    def plain_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return ((query @ key.transpose(-1, -2)) / 4.0).softmax(-1) @ value
+
+    tensors = [torch.randn(2, 4, 32, 16, requires_grad=True) for _ in range(3)]
+    captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(plain_attention)(*tensors).sum().backward())
+    assert_balanced(captured)
+    assert any("_scaled_dot_product" in difference.reason for difference in captured.differences)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.sort(x, dim=-1)[0].cumsum(0).sum() + torch.topk(x, 3)[0].sum(),
+        lambda x: torch.fft.rfft(x).abs().sum(),
+        lambda x: x.index_put((torch.tensor([1, 2]),), torch.ones(64)).sum(),
+        lambda x: F.dropout(x, 0.5).sum(),
+        lambda x: torch.scatter_reduce(x, 0, torch.zeros(8, 64, dtype=torch.int64), x, "amax").sum(),
+    ],
+    ids=["sort_topk", "fft", "index_put", "dropout", "scatter_reduce"],
+)
+def test_library_calls_that_are_no_products_have_entries_and_no_flops(
+    tmp_path: Path, function: Callable[[Tensor], Tensor]
+) -> None:
+    captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(function)(torch.randn(8, 64)))
+    assert_balanced(captured)
+    assert captured.flops == 0
+
+
+def test_a_compiled_optimizer_step_is_recorded(tmp_path: Path) -> None:
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    model(torch.randn(4, 8)).sum().backward()
+    captured = capture_call(tmp_path / "a.ledger", torch.compile(optimizer.step))
+    assert_balanced(captured)
+
+
+def test_flex_attention_is_a_template_with_the_flops_of_attention(tmp_path: Path) -> None:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    tensors = [torch.randn(1, 2, 64, 16) for _ in range(3)]
+    with torch.no_grad():
+        captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(flex_attention)(*tensors))
+    assert_balanced(captured)
+    template = next(launch for launch in captured.calls if launch.category == "template")
+    assert template.flops == 4 * 2 * 64 * 64 * 16

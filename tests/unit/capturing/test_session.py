@@ -1,0 +1,256 @@
+"""A capture's life: caches, faults, forks and bad paths."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+import torch._inductor.config
+from torch import nn
+
+import torchledger
+from captured import capture_call, read
+from factories import make_launch
+from torchledger.capturing.session import match_calls
+from torchledger.capturing.wrapper_code import WrapperCall
+from torchledger.errors import StoreError
+from torchledger.nouns import Gap, Launch
+from torchledger.store import open_ledger
+
+TRAIN = """
+import sys
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+compiled = torch.compile(model)
+for _ in range(2):
+    loss = F.cross_entropy(compiled(torch.randn(4, 8)), torch.randint(0, 2, (4,)))
+    loss.backward()
+"""
+
+
+def run_cli(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """``torchledger ARGUMENTS`` in a folder, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "torchledger", *arguments],
+        cwd=folder,
+        env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")} | environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+def write_script(folder: Path, *parts: str) -> Path:
+    script = folder / "train.py"
+    script.write_text("".join(textwrap.dedent(part) for part in parts))
+    return script
+
+
+def test_a_second_process_with_warm_caches_gets_the_same_ledger(tmp_path: Path) -> None:
+    script = write_script(tmp_path, TRAIN)
+    plain = subprocess.run(
+        [sys.executable, str(script)],
+        env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")},
+        timeout=200,
+    )
+    assert plain.returncode == 0  # fills the cache without torchledger, which must hide nothing from it
+    for name in ("cold", "warm"):
+        result = run_cli(tmp_path, "run", "-o", f"{name}.ledger", "train.py")
+        assert result.returncode == 0, result.stderr
+    cold, warm = read(tmp_path / "cold.ledger"), read(tmp_path / "warm.ledger")
+    assert cold.launches
+    assert not any(graph.cache_hit for graph in cold.graphs)
+    assert all(graph.cache_hit for graph in warm.graphs)
+    assert cold.launches == warm.launches
+    assert cold.kernels == warm.kernels
+    assert cold.reference_flops == warm.reference_flops == cold.flops
+    assert [graph.wrapper_calls for graph in cold.graphs] == [graph.wrapper_calls for graph in warm.graphs]
+
+
+def test_a_failing_script_keeps_its_traceback_and_exit_code(tmp_path: Path) -> None:
+    write_script(tmp_path, TRAIN, "raise RuntimeError('boom')\n")
+    result = run_cli(tmp_path, "run", "train.py")
+    assert result.returncode == 1
+    assert "RuntimeError: boom" in result.stderr
+    assert "torchledger/" not in result.stderr.split("Traceback")[1]
+    with open_ledger(tmp_path / "train.ledger") as ledger:
+        assert (ledger.run().status, ledger.run().exit_code) == ("failed", 1)
+        assert ledger.count(Launch) > 0
+
+
+def test_a_script_gets_its_own_arguments_and_its_exit_code_is_ours(tmp_path: Path) -> None:
+    write_script(tmp_path, "import sys\nprint(sys.argv, __name__)\nsys.exit(7)\n")
+    result = run_cli(tmp_path, "run", "train.py", "--force", "-o", "x", "--help")
+    assert result.returncode == 7
+    assert result.stdout == "['train.py', '--force', '-o', 'x', '--help'] __main__\n"
+
+
+def test_a_module_runs_with_m(tmp_path: Path) -> None:
+    write_script(tmp_path, "import sys\nprint(__name__, sys.argv[1:])\n")
+    result = run_cli(tmp_path, "run", "-o", "a.ledger", "-m", "train", "1")
+    assert result.stdout == "__main__ ['1']\n", result.stderr
+
+
+def test_a_script_without_torch_imports_none(tmp_path: Path) -> None:
+    write_script(tmp_path, "import sys\nprint('torch' in sys.modules)\n")
+    result = run_cli(tmp_path, "run", "train.py")
+    assert result.stdout == "False\n"
+    with open_ledger(tmp_path / "train.ledger") as ledger:
+        assert ledger.count(Launch) == 0
+        assert ledger.run().status == "finished"
+
+
+def test_an_unwritable_output_is_refused_before_the_script_starts(tmp_path: Path) -> None:
+    write_script(tmp_path, "open('started', 'w')\n")
+    result = run_cli(tmp_path, "run", "-o", "absent/a.ledger", "train.py")
+    assert result.returncode == 1
+    assert "absent" in result.stderr
+    assert not (tmp_path / "started").exists()
+
+
+def test_an_existing_output_needs_force(tmp_path: Path) -> None:
+    write_script(tmp_path, "open('started', 'a').write('x')\n")
+    assert run_cli(tmp_path, "run", "train.py").returncode == 0
+    second = run_cli(tmp_path, "run", "train.py")
+    assert second.returncode == 1
+    assert "--force" in second.stderr
+    assert run_cli(tmp_path, "run", "--force", "train.py").returncode == 0
+    assert (tmp_path / "started").read_text() == "xx"
+
+
+def test_a_script_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    result = run_cli(tmp_path, "run", "nothing.py")
+    assert result.returncode == 2
+    assert "nothing.py" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_script_leaves_its_finished_graphs(tmp_path: Path) -> None:
+    write_script(tmp_path, TRAIN, "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    result = run_cli(tmp_path, "run", "train.py")
+    assert result.returncode == 128 + 9
+    captured = read(tmp_path / "train.ledger")
+    assert [graph.name for graph in captured.graphs] == ["forward_0", "backward_0"]
+    assert len(captured.calls) == captured.wrapper_calls
+
+
+def test_processes_that_compile_write_ledgers_of_their_own(tmp_path: Path) -> None:
+    body = textwrap.indent(TRAIN, "    ")
+    write_script(
+        tmp_path,
+        f"import os\nimport torch.multiprocessing as mp\ndef work(rank):\n    os.environ['RANK'] = str(rank)\n{body}\n"
+        "if __name__ == '__main__':\n    mp.spawn(work, nprocs=2)\n",
+    )
+    result = run_cli(tmp_path, "run", "train.py")
+    assert result.returncode == 0, result.stderr
+    assert sorted(path.name for path in tmp_path.glob("*.ledger")) == [
+        "train.ledger",
+        "train.rank0.ledger",
+        "train.rank1.ledger",
+    ]
+    with open_ledger(tmp_path / "train.rank1.ledger") as ledger:
+        assert ledger.run().rank == 1
+        assert ledger.count(Launch) > 0
+
+
+def test_a_forked_child_writes_beside_its_parent(tmp_path: Path) -> None:
+    script = f"""
+    import os
+    import torch, torchledger
+    from torch import nn
+
+    def compile_one():
+        torch.compile(nn.Linear(8, 8))(torch.randn(2, 8)).sum().backward()
+
+    with torchledger.capture({str(tmp_path / "a.ledger")!r}):
+        pid = os.fork()
+        if pid == 0:
+            torch._inductor.config.compile_threads = 1
+            compile_one()
+            os._exit(0)
+        os.waitpid(pid, 0)
+    """
+    path = write_script(tmp_path, script)
+    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    subprocess.run([sys.executable, str(path)], check=True, env=environment, timeout=200)
+    parent = read(tmp_path / "a.ledger")
+    (child_path,) = tmp_path.glob("a.pid*.ledger")
+    child = read(child_path)
+    assert parent.launches == []
+    assert len(child.calls) == child.wrapper_calls > 0
+
+
+def test_a_fault_in_a_hook_is_a_gap_and_the_compile_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchledger.capturing.recorder import Recorder
+
+    def broken(*args: object) -> None:
+        raise KeyError("planted")
+
+    monkeypatch.setattr(Recorder, "on_kernel_call", broken)
+    x = torch.randn(3, 5)
+    results = []
+    captured = capture_call(
+        tmp_path / "a.ledger", lambda: results.append(torch.compile(lambda x: (x * 2 + 1).sin())(x))
+    )
+    assert torch.allclose(results[0], (x * 2 + 1).sin())
+    assert any("planted" in gap.reason for gap in captured.gaps)
+    assert any("has no entry" in gap.reason for gap in captured.gaps)
+
+
+def test_leaving_a_capture_takes_every_hook_out_also_after_an_error(tmp_path: Path) -> None:
+    import torch._inductor.compile_fx
+    from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+    from torch._inductor.scheduler import Scheduler
+
+    before = Scheduler.codegen, PythonWrapperCodegen.generate_kernel_call
+    metadata = dict(torch._inductor.config.aot_inductor.metadata)
+    with pytest.raises(RuntimeError, match="mine"), torchledger.capture(tmp_path / "a.ledger"):
+        assert Scheduler.codegen is not before[0]
+        raise RuntimeError("mine")
+    assert (Scheduler.codegen, PythonWrapperCodegen.generate_kernel_call) == before
+    assert torch._inductor.config.aot_inductor.metadata == metadata
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        assert ledger.run().status == "failed"
+
+
+def test_capture_refuses_a_bad_path_at_once(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="absent"):
+        torchledger.capture(tmp_path / "absent" / "a.ledger")
+
+
+def test_compiled_results_are_the_same_bits_with_and_without_a_capture(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4))
+    x = torch.randn(8, 16)
+    outputs = []
+    capture_call(tmp_path / "a.ledger", lambda: outputs.append(torch.compile(model)(x)))
+    torch._dynamo.reset()
+    outputs.append(torch.compile(model)(x))
+    assert torch.equal(*outputs)
+
+
+def test_a_call_without_an_entry_and_an_entry_without_a_call_are_both_named() -> None:
+    launches = [
+        make_launch(order=0, kernel_name="cpp_fused_0", call="cpp_fused_0"),
+        make_launch(order=1, kernel_name="cpp_fused_1", call="cpp_fused_1"),
+        make_launch(order=2, kernel_name="aten.sort", category="extern", call="aten.sort"),
+    ]
+    calls = [
+        WrapperCall("cpp_fused_0", 5, "call"),
+        WrapperCall("torch.ops.aten.sort.stable", 6, "call"),
+        WrapperCall("cpp_fused_2", 7, "call"),
+    ]
+    matched, gaps = match_calls(launches, calls)
+    assert [launch.wrapper_line for launch in matched] == [5, None, 6]
+    assert gaps == [
+        Gap("launches", "cpp_fused_1", "this entry has no call in the generated code", 1),
+        Gap("launches", "line 7", "the call of cpp_fused_2 has no entry", 1),
+    ]
