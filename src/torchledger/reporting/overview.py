@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torchledger.nouns import Account, BalanceSheet, Device, Difference, Gap, Run
-from torchledger.reporting.columns import format_bytes, format_count, format_si
+from torchledger.reporting.columns import format_bytes, format_si
 from torchledger.reporting.document import (
     Block,
     Document,
@@ -20,7 +20,7 @@ from torchledger.reporting.document import (
     as_plain,
     columns,
 )
-from torchledger.reporting.summary import Costs, GraphFacts, Group, Summary, add_costs, fold_modules
+from torchledger.reporting.summary import UNATTRIBUTED, Costs, GraphFacts, Group, Summary, add_costs, fold_modules
 from torchledger.roofline import arithmetic_intensity
 
 
@@ -141,9 +141,15 @@ def _run_section(summary: Summary) -> Section:
     rows.append(
         (
             "ledger",
-            f"{len(summary.graphs):,} graphs, {len(summary.kernels):,} kernels, {totals.launches:,} launches"
+            ", ".join(
+                (
+                    _counted(len(summary.graphs), "graph"),
+                    _counted(len(summary.kernels), "kernel"),
+                    _counted(totals.launches, "launch"),
+                )
+            )
             + (
-                f" ({summary.entries - totals.launches:,} further entries launch nothing)"
+                f" (and {summary.entries - totals.launches:,} entries that launch nothing)"
                 if summary.entries > totals.launches
                 else ""
             ),
@@ -269,6 +275,8 @@ def _share(part: int | None, total: int | None) -> float | str | None:
 
 
 def _group_section(title: str, column: str, groups: Sequence[Group], totals: Costs, *, top: int) -> Section:
+    if all(group.name == UNATTRIBUTED for group in groups):
+        return Section(title, ())
     shown, rest = _cap([group for group in groups if _weighs(group.costs)], top)
     rows = [(group.name, *_cost_cells(group.costs, totals)) for group in shown]
     if rest:
@@ -349,7 +357,8 @@ def _run_remarks(summary: Summary) -> list[str]:
             "This run is still being written, or was killed: what is here is whole up to the last finished graph."
         )
     if run.status == "failed":
-        found.append("The script failed: the ledger holds what was compiled until then.")
+        code = "" if run.exit_code is None else f" (exit code {run.exit_code})"
+        found.append(f"The script failed{code}: the ledger holds what was compiled until then.")
     found += [note if note.endswith((".", "?", "!")) else f"{note}." for note in run.notes]
     if not summary.graphs and not any("torch.compile" in note for note in run.notes):
         found.append(
@@ -357,25 +366,39 @@ def _run_remarks(summary: Summary) -> list[str]:
         )
     hits = sum(graph.cache_hit for graph in summary.graphs)
     if hits:
-        found.append(f"{hits:,} of {len(summary.graphs):,} graphs came out of Inductor's cache, with their entries.")
-    for frame, compilations in _recompiled_frames(summary.graphs):
         found.append(
-            f"Frame {frame} was compiled {compilations:,} times: TORCH_LOGS=recompiles says why, "
-            "dynamic=True may compile it once."
+            f"{hits:,} of {_counted(len(summary.graphs), 'graph')} came out of Inductor's cache with its entries."
         )
+    found += _recompilation_remarks(summary.graphs)
     skipped = Counter(graph.cudagraph_skip_reason for graph in summary.graphs if graph.cudagraph_skip_reason)
-    found += [f"{count:,} graphs were not recorded as CUDA graphs: {reason}." for reason, count in skipped.items()]
+    found += [f"{_counted(count, 'graph')} not recorded as CUDA graphs: {reason}." for reason, count in skipped.items()]
     return found
 
 
-def _recompiled_frames(graphs: Sequence[GraphFacts]) -> list[tuple[str, int]]:
+def _recompilation_remarks(graphs: Sequence[GraphFacts]) -> list[str]:
     """Frames of Dynamo (the first part of ``"0/1"``) that were compiled more than once."""
-    compilations: dict[str, set[str]] = defaultdict(set)
+    compilations: dict[str, dict[str, bool]] = defaultdict(dict)
     for graph in graphs:
         if graph.compile_id and "/" in graph.compile_id:
             frame, _, compilation = graph.compile_id.rpartition("/")
-            compilations[frame].add(compilation)
-    return [(frame, len(numbers)) for frame, numbers in compilations.items() if len(numbers) > 1]
+            compilations[frame][compilation] = graph.is_dynamic
+    recompiled = {frame: list(numbers.values()) for frame, numbers in compilations.items() if len(numbers) > 1}
+    if not recompiled:
+        return []
+    times = max(len(numbers) for numbers in recompiled.values())
+    sentence = f"{_counted(len(recompiled), 'frame')} compiled more than once (up to {times:,} times)"
+    if all(numbers[-1] for numbers in recompiled.values()):
+        return [f"{sentence}, the last time with symbolic sizes: other sizes need no further compilation."]
+    return [f"{sentence}: TORCH_LOGS=recompiles says why, dynamic=True may compile once for all sizes."]
+
+
+def _counted(number: int, noun: str) -> str:
+    """
+    >>> _counted(1, "launch"), _counted(1200, "graph")
+    ('1 launch', '1,200 graphs')
+    """
+    plural = "es" if noun.endswith(("ch", "s")) else "s"
+    return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
 def _balance_remarks(balance: BalanceSheet) -> list[str]:
@@ -393,13 +416,13 @@ def _cost_remarks(summary: Summary) -> list[str]:
         if heaviest.costs.flops:
             found.append(
                 f"{heaviest.costs.flops / totals.flops:.0%} of the FLOPs ({format_si(heaviest.costs.flops)}) are in "
-                f"{format_count(heaviest.costs.launches)} {heaviest.name} launches."
+                f"{_counted(heaviest.costs.launches, f'{heaviest.name} launch')}."
             )
     if totals.bytes_moved:
         heavy = max(summary.by_category, key=lambda group: group.costs.bytes_moved or 0)
         moved = heavy.costs.bytes_moved or 0
         found.append(
             f"{moved / totals.bytes_moved:.0%} of the minimum traffic ({format_bytes(moved)}) is in "
-            f"{format_count(heavy.costs.launches)} {heavy.name} launches."
+            f"{_counted(heavy.costs.launches, f'{heavy.name} launch')}."
         )
     return found

@@ -94,17 +94,24 @@ def test_a_run_that_is_not_finished_says_so(tmp_path: Path) -> None:
 
 
 def test_a_script_that_failed_is_named(tmp_path: Path) -> None:
-    assert "script failed" in _remarks(tmp_path / "x", make_run(status="failed", exit_code=1))
+    assert "script failed (exit code 3)" in _remarks(tmp_path / "x", make_run(status="failed", exit_code=3))
 
 
 def test_a_frame_that_was_recompiled_is_named(tmp_path: Path) -> None:
     graphs = [make_graph(name=f"forward_{n}", compile_id=f"0/{n}") for n in range(3)]
-    assert "Frame 0 was compiled 3 times" in _remarks(tmp_path / "x", make_run(), *graphs)
+    assert "1 frame compiled more than once (up to 3 times): TORCH_LOGS" in _remarks(
+        tmp_path / "x", make_run(), *graphs
+    )
+
+
+def test_a_frame_that_became_dynamic_needs_no_advice(tmp_path: Path) -> None:
+    graphs = [make_graph(name=f"forward_{n}", compile_id=f"0/{n}", is_dynamic=n == 1) for n in range(2)]
+    assert "other sizes need no further compilation" in _remarks(tmp_path / "x", make_run(), *graphs)
 
 
 def test_forward_and_backward_of_one_compilation_are_no_recompilation(tmp_path: Path) -> None:
     graphs = [make_graph(compile_id="0/0"), make_graph(name="backward_0", compile_id="0/0")]
-    assert "times" not in _remarks(tmp_path / "x", make_run(), *graphs)
+    assert "compiled more than once" not in _remarks(tmp_path / "x", make_run(), *graphs)
 
 
 def test_books_that_do_not_balance_are_the_first_thing_to_look_at(tmp_path: Path) -> None:
