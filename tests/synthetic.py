@@ -32,7 +32,7 @@ def write_ledger(path: Path, *, launches: int = 60, **run_changes: object) -> Pa
             ("backward_0", "backward", launches - forward),
         ):
             made = list(_make_launches(name, count))
-            reference = FlopReference("model", {"mm": _total_flops(forward) + _total_flops(launches - forward)})
+            reference = FlopReference("model", {"mm": _total_flops(count)})
             graph = Graph(
                 name=name,
                 direction=direction,  # type: ignore[arg-type]
@@ -40,7 +40,7 @@ def write_ledger(path: Path, *, launches: int = 60, **run_changes: object) -> Pa
                 model_key="model_0",
                 wrapper_source="def call(args):\n" + "\n".join(f"    {launch.call}" for launch in made) + "\n",
                 wrapper_calls=tuple(launch.kernel_name for launch in made),
-                flop_references=(reference,) if direction == "forward" else (),
+                flop_references=(reference,),
                 devices=("cuda:0",),
             )
             writer.add(graph, *_make_kernels(made), *made, replace=True)

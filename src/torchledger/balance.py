@@ -82,7 +82,7 @@ def launches_account(books: Books) -> Account:
 
 
 def flops_account(books: Books) -> Account:
-    """Tensor FLOPs of all launches, against an independent count over each model, forward and backward."""
+    """Tensor FLOPs of all launches, against an independent count over each model graph."""
     unknown = [launch for launch in books.launches if launch.flops is None]
     references, without_reference = _model_references(books.graphs)
     explained = {gap.where for gap in books.gaps_of("flops")}
@@ -205,11 +205,9 @@ def _describe_difference(books: Books, graph: str, calls: dict[str, int], entrie
 
 
 def _model_references(graphs: Sequence[Graph]) -> tuple[list[tuple[str, FlopReference]], list[str]]:
-    """The model's count once per model, with the graph that carries it, and the graphs whose model has none."""
-    references: dict[str, tuple[str, FlopReference]] = {}
-    for graph in graphs:
-        for reference in graph.flop_references:
-            if reference.stage == "model":
-                references.setdefault(graph.model_key or graph.name, (graph.name, reference))
-    without = [graph.name for graph in graphs if (graph.model_key or graph.name) not in references]
-    return list(references.values()), without
+    """The model's count for each graph's direction, and the graphs that have none."""
+    references = [
+        (graph.name, reference) for graph in graphs for reference in graph.flop_references if reference.stage == "model"
+    ]
+    counted = {name for name, _ in references}
+    return references, [graph.name for graph in graphs if graph.name not in counted]

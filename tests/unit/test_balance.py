@@ -84,9 +84,9 @@ def test_launches_of_a_graph_that_is_not_there_are_missing(path: Path) -> None:
     assert [gap.where for gap in account.missing] == ["lost_0"]
 
 
-def test_a_reference_that_forward_and_backward_share_counts_once(path: Path) -> None:
-    forward = _graph("a", flops=300, model_key="m")
-    backward = _graph("a", flops=300, model_key="m", name="backward_0", direction="backward")
+def test_forward_and_backward_each_bring_their_part_of_the_reference(path: Path) -> None:
+    forward = _graph("a", flops=100, model_key="m")
+    backward = _graph("a", flops=200, model_key="m", name="backward_0", direction="backward")
     account = _balance(path, forward, backward, _called(flops=100), _called(graph="backward_0", flops=200)).accounts[
         "flops"
     ]

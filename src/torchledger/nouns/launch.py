@@ -197,11 +197,11 @@ class Launch:
 class FlopReference:
     """An independent FLOP count at one stage of compilation, by ATen op.
 
-    ``stage`` is ``"model"`` (the joint or inference graph before Inductor's passes, decomposed products counted as
-    what they were) or ``"post_grad"`` (the graph that is lowered).
+    ``stage`` is ``"model"``: this direction's part of the joint or inference graph before Inductor's passes, with
+    decomposed products counted as what they were.
     """
 
-    stage: Literal["model", "post_grad"]
+    stage: Literal["model"]
     flops_by_op: Mapping[str, int]
     uncounted_ops: tuple[str, ...] = ()
 
@@ -217,7 +217,7 @@ class Graph:
 
     ``name`` is unique in the ledger (``forward_0``); ``compile_id`` is Dynamo's (``"0/0"``). ``wrapper_calls`` are
     the kernel calls found in the generated code by a route that shares nothing with the entries. A backward shares the
-    ``model_key`` of its forward: the ``"model"`` FLOP reference covers both and stands on the graph recorded first.
+    ``model_key`` of its forward; each carries the ``"model"`` FLOP reference of its own direction.
     """
 
     name: str
