@@ -564,6 +564,15 @@ def _fill(call: OpCall) -> Cost | None:
     return _memory([], [Tensor(shape, DTYPE_OF_SCALAR_TYPE.get((code or (6,))[0], "float32"))])
 
 
+def _arange(call: OpCall) -> Cost | None:
+    start, end, step = (call.ints(position) for position in range(3))
+    if start is None:
+        return None
+    first, last = (start[0], end[0]) if end is not None else (0, start[0])
+    number = max(0, -(-(last - first) // (step[0] if step is not None else 1)))
+    return _memory([], [Tensor((number,), "int64")])
+
+
 def _concatenate(call: OpCall) -> Cost | None:
     parts = call.tensor_list(0)
     if not parts:
@@ -1023,6 +1032,7 @@ FORMULAS: Mapping[str, Formula] = {
     **_names(_COMPARISON, _pointwise(2)),
     **_names(_TERNARY, _pointwise(3)),
     **_names(_FILL, _fill),
+    "arange": _arange,
     **dict.fromkeys(_REDUCTIONS, _reduction),
     **_names("mm bmm", _mm),
     **_names("addmm baddbmm _addmm_activation", _addmm),

@@ -180,8 +180,9 @@ class Breakdown:
 
     ``kernel_us + copy_us + fill_us == device_us``. ``busy_us`` is the union of all device events' intervals per device
     (never more than ``wall_us``); ``wall_us`` reaches from the first to the last device event, or over the steps where
-    the trace marks them; with several devices both are summed over them. ``unknown_us`` maps why FLOPs and bytes are
-    missing to the device time concerned.
+    the trace marks them; with several devices both are summed over them. ``known_us`` is the time of events that have
+    FLOPs or bytes, ``known_kernel_us`` that of kernels among them; ``unknown_us`` maps why the rest has none to its
+    time. ``events`` counts device events.
     """
 
     source: str
@@ -208,6 +209,7 @@ class Breakdown:
     host_during_idle: Mapping[str, float] = field(default_factory=dict)
     launch_overhead: LaunchOverhead | None = None
     known_us: float = 0.0
+    known_kernel_us: float = 0.0
     known_by_quality_us: Mapping[str, float] = field(default_factory=dict)
     unknown_us: Mapping[str, float] = field(default_factory=dict)
     problems: tuple[str, ...] = ()

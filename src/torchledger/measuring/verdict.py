@@ -1,0 +1,141 @@
+"""A breakdown in a sentence or two: what dominates, and what to look at first, each claim with its number."""
+
+from __future__ import annotations
+
+from torchledger.measuring.idle import AFTER_SYNCHRONIZATION, BETWEEN_KERNELS, HOST_LATE, QUEUED, UNKNOWN
+from torchledger.measuring.kernel_names import kernel_label
+from torchledger.nouns import Breakdown, TimeRow
+
+_DESCRIPTIONS = {
+    "gemm": "matrix products",
+    "convolution": "convolutions",
+    "attention": "attention",
+    "normalization": "normalization",
+    "collective": "communication between devices",
+    "memory": "copies, fills and gathers",
+    "pointwise": "elementwise kernels",
+    "reduction": "reductions",
+    "persistent_reduction": "persistent reductions",
+    "foreach": "kernels over lists of tensors (optimizer)",
+    "template": "Triton templates",
+    "user_triton": "hand-written Triton kernels",
+    "cpp": "C++ kernels",
+    "other": "other kernels",
+}
+_IDLE_WORTH_SAYING = 0.05
+_LARGE = 0.3
+_SHORT_KERNEL_US = 10.0
+
+
+def verdict(breakdown: Breakdown) -> tuple[str, ...]:
+    """One or more sentences; empty when there is nothing on the device."""
+    if breakdown.device_us <= 0 or not breakdown.categories:
+        return ()
+    sentences = [_what_dominates(breakdown)]
+    if (idle := _idle(breakdown)) is not None:
+        sentences.append(idle)
+    if (advice := _advice(breakdown)) is not None:
+        sentences.append(advice)
+    return tuple(sentences)
+
+
+def _what_dominates(breakdown: Breakdown) -> str:
+    leading = [row for row in breakdown.categories if row.share >= 0.1][:3] or list(breakdown.categories[:1])
+    parts = [f"{row.share:.0%} is {_DESCRIPTIONS.get(row.name, row.name.replace('_', ' '))}" for row in leading]
+    text = f"Of {_time(breakdown.device_us)} device time {_join(parts)}"
+    top = breakdown.kernels[0] if breakdown.kernels else None
+    if top is not None and top.share >= 0.05:
+        text += f"; the longest kernel, {_short(top)}, takes {top.share:.0%} in {_calls(top.calls)}"
+    return text + "."
+
+
+def _idle(breakdown: Breakdown) -> str | None:
+    if breakdown.busy_share is None or breakdown.idle_us < _IDLE_WORTH_SAYING * breakdown.wall_us:
+        return None
+    text = f"The device is idle for {1 - breakdown.busy_share:.0%} of {_time(breakdown.wall_us)}"
+    causes = [(cause, time) for cause, time in breakdown.idle_causes.items() if cause != UNKNOWN]
+    if not causes:
+        return text + "."
+    cause, time = causes[0]
+    reason = {
+        HOST_LATE: "the device waited for launches",
+        AFTER_SYNCHRONIZATION: "the host waited for the device before it launched more",
+        QUEUED: "work was launched in time but waited (another stream, or the launch itself)",
+        BETWEEN_KERNELS: "the pauses between one kernel and the next",
+    }.get(cause, cause)
+    text += f": for {_time(time)} of that {reason}"
+    if cause in (HOST_LATE, AFTER_SYNCHRONIZATION) and breakdown.host_during_idle:
+        doing, doing_time = next(iter(breakdown.host_during_idle.items()))
+        if doing_time >= 0.2 * time:
+            text += f", the host being in {doing} for {_time(doing_time)}"
+    return text + "."
+
+
+def _advice(breakdown: Breakdown) -> str | None:
+    """The first thing to look at, from the largest loss that the numbers show."""
+    late = breakdown.idle_causes.get(HOST_LATE, 0.0)
+    waits = breakdown.idle_causes.get(AFTER_SYNCHRONIZATION, 0.0)
+    overhead = breakdown.launch_overhead
+    kernels = breakdown.kernels
+    if breakdown.wall_us and late > _LARGE * breakdown.wall_us:
+        median = _median_kernel_us(breakdown)
+        doing, doing_time = next(iter(breakdown.host_during_idle.items()), ("", 0.0))
+        if doing_time > late / 2:
+            return f"Look first at {doing} on the host: the device waits {_time(doing_time)} for it."
+        text = f"Look first at launching: {_time(late)} of {_time(breakdown.wall_us)} is lost to it"
+        if overhead is not None and not overhead.graph_launches and median is not None and median < _SHORT_KERNEL_US:
+            text += f" with kernels of {median:.1f} us (median); CUDA graphs or fewer, larger kernels would help"
+        return text + "."
+    if breakdown.wall_us and waits > _LARGE * breakdown.wall_us:
+        return f"Look first at synchronization: {_time(waits)} of {_time(breakdown.wall_us)} follows waits of the host."
+    if breakdown.copy_us > _LARGE * breakdown.device_us:
+        share = breakdown.copy_us / breakdown.device_us
+        return f"Look first at copies: {_time(breakdown.copy_us)}, {share:.0%} of device time."
+    eager = sum(
+        row.total_us
+        for row in kernels
+        if row.category in ("pointwise", "reduction", "memory")
+        and not row.name.startswith(("triton_", "Memcpy", "Memset"))
+    )
+    if eager > _LARGE * breakdown.device_us:
+        return (
+            f"Look first at fusion: {_time(eager)} ({eager / breakdown.device_us:.0%}) are unfused elementwise, "
+            "reduction and copy kernels; torch.compile would merge many of them."
+        )
+    if not kernels:
+        return None
+    top = kernels[0]
+    rates = []
+    if top.achieved_tflops_per_s:
+        rates.append(f"{top.achieved_tflops_per_s:.1f} TFLOP/s")
+    if top.achieved_gb_per_s:
+        rates.append(f"{top.achieved_gb_per_s:.0f} GB/s")
+    reached = f", which reaches {' and '.join(rates)}" if rates else ""
+    return f"Look first at {_short(top)}{reached}."
+
+
+def _median_kernel_us(breakdown: Breakdown) -> float | None:
+    rows = sorted(breakdown.kernels, key=lambda row: row.median_us)
+    half = sum(row.calls for row in rows) / 2
+    for row in rows:
+        half -= row.calls
+        if half <= 0:
+            return row.median_us
+    return None
+
+
+def _short(row: TimeRow) -> str:
+    label = kernel_label(row.name)
+    return label if len(label) <= 60 else label[:57] + "..."
+
+
+def _calls(number: int) -> str:
+    return "1 call" if number == 1 else f"{number} calls"
+
+
+def _time(us: float) -> str:
+    return f"{us / 1e6:.2f} s" if us >= 1e6 else f"{us / 1e3:.2f} ms" if us >= 1e3 else f"{us:.1f} us"
+
+
+def _join(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
