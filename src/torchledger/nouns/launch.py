@@ -157,13 +157,13 @@ class Launch:
 
     @property
     def source(self) -> str | None:
-        """``"model.py:12"``: the first of its source lines."""
-        return f"{self.sources[0].file}:{self.sources[0].line}" if self.sources else None
+        """``"model.py:12"``: the last of its source lines, the one it was made for; those before were fused into it."""
+        return f"{self.sources[-1].file}:{self.sources[-1].line}" if self.sources else None
 
     @property
     def module(self) -> str | None:
-        """The first of its module paths."""
-        return self.modules[0] if self.modules else None
+        """The last of its module paths, as for ``source``."""
+        return self.modules[-1] if self.modules else None
 
     @property
     def bytes_read(self) -> int | None:

@@ -147,8 +147,8 @@ COLUMNS: Mapping[str, Column] = _table(
     Column("wrapper_line", "line", None, format_count, "line of the generated wrapper that calls it"),
     Column("call", "call", None, format_text, "the call as the wrapper makes it", "left"),
     # where it came from
-    Column("source", "source line", None, format_text, "first line of the model that caused it", "left"),
-    Column("module", "module", None, format_text, "first nn.Module that caused it", "left"),
+    Column("source", "source line", None, format_text, "line of the model that it was made for", "left"),
+    Column("module", "module", None, format_text, "nn.Module that it was made for", "left"),
     Column("aten_ops", "ATen ops", None, format_text, "operators it computes, in the order of the graph", "left"),
     Column("reason", "reason", None, format_text, "why something is unknown or differs", "left"),
     # what it costs
