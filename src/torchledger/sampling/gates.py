@@ -28,7 +28,8 @@ BANDWIDTH_SLACK = 1.15
 """Above a copy's bandwidth: reading alone is somewhat faster than reading and writing."""
 
 SPREAD_LIMIT = 0.2
-"""Interquartile range over median."""
+"""Interquartile range over median, where that is more than a microsecond. Only for clocks of the device: a host's
+spread is of its other work."""
 
 RATIO_FROM_US = 20.0
 """Below this forward time launches, not work, decide the ratio of backward to forward."""
@@ -191,10 +192,10 @@ def _doubt_order(group: Sequence[Sample], scale: Any) -> dict[Key, Doubt]:
 def _doubt_spread(group: Sequence[Sample]) -> dict[Key, Doubt]:
     doubts = {}
     for sample in group:
-        if len(sample.times_us) < 4:
+        if len(sample.times_us) < 4 or sample.clock == "host":
             continue
         lower, middle, upper = statistics.quantiles(sample.times_us, n=4)
-        if upper - lower > SPREAD_LIMIT * middle:
+        if upper - lower > max(SPREAD_LIMIT * middle, 1.0):
             count = len(sample.times_us)
             reason = f"spread {100 * (upper - lower) / middle:.0f} % of the median over {count} iterations"
             doubts[label_key(sample)] = Doubt(reason)

@@ -197,7 +197,7 @@ def _to_plain(sample: Sample) -> dict[str, Any]:
         value = getattr(sample, name)
         if name == "point_id" or name in _FROM_HEADER or value == item.default:
             continue
-        plain[name] = [round(us, 3) for us in value] if name in ("times_us", "spans_us") else value
+        plain[name] = value
     return plain
 
 

@@ -1,0 +1,293 @@
+"""Sampling on one CUDA device: speed, agreement, repeatability, and the data set.
+
+    python benchmarks/h200_sample.py --make-plan PLAN_FOLDER           # anywhere; needs pydantic
+    python benchmarks/h200_sample.py --plan PLAN_FOLDER -o OUT [--limit 560] [--only speed,agreement,repeats,data]
+
+Prints as it goes; each part keeps to its own time limit. Writes OUT/sample_summary.json, OUT/agreement.csv,
+OUT/profile.txt and OUT/samples.parquet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import csv
+import io
+import json
+import pstats
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torchledger.operators import ITEM_SIZES, find_operator
+from torchledger.sampling.dataset import count_by_status, read_samples, write_samples
+from torchledger.sampling.points import Plan, Point, load_plan, save_plan
+from torchledger.sampling.timing import PointTimes, Timer, make_timer
+from torchledger.sampling.worker import describe_device, run_worker
+
+STARTED = time.monotonic()
+
+
+def say(text: str) -> None:
+    """Print with the seconds since the start."""
+    print(f"[{time.monotonic() - STARTED:6.1f}s] {text}", flush=True)
+
+
+def make_plan(folder: Path) -> None:
+    """Expand the sweep of the data set into a plan that needs no pydantic."""
+    from torchledger.sampling.sweep import load_sweep
+
+    sweep = folder / "h200.yml"
+    folder.mkdir(parents=True, exist_ok=True)
+    script = Path(__file__).with_name("h200_sweep.py")
+    sweep.write_text(subprocess.run([sys.executable, str(script)], check=True, capture_output=True, text=True).stdout)
+    plan = load_sweep(sweep)
+    save_plan(plan, folder)
+    print(f"{len(plan.points):,} points in {folder}")
+
+
+def least_us(point: Point) -> float:
+    """A rough lower bound of one forward and backward on an H200."""
+    operator = find_operator(point.operator)
+    rate = 4e7 if point.dtype == "float32" else 6e8
+    p = operator.resolve(point.parameters)
+    parts = [w for d in operator.directions for w in operator.work(p, d, ITEM_SIZES[point.dtype])]
+    return sum(max(w.flops / rate, w.bytes_moved / 4e6, 1.5) for w in parts)
+
+
+def run_group(timer: Timer, points: Sequence[Point], warmup: int = 2, active: int = 10) -> list[PointTimes]:
+    """Measure points in the timer's groups."""
+    size = timer.group_size
+    return [
+        result
+        for start in range(0, len(points), size)
+        for result in timer.measure(points[start : start + size], warmup=warmup, active=active)
+    ]
+
+
+def speed(points: Sequence[Point], limit_s: float) -> dict[str, Any]:
+    """Shapes per second, forward and backward at ten active iterations, over fresh small and middle shapes."""
+    deadline = time.monotonic() + limit_s
+    small = [p for p in points if least_us(p) < 400 and p.dtype == "bfloat16" and p.operator != "conv2d"]
+    found: dict[str, Any] = {}
+    place = 0
+    warm = small[:64]
+    run_group(make_timer("cuda:0", group_size=32), warm)
+    place = len(warm)
+    for group_size in (32, 8, 128, 1):
+        if time.monotonic() > deadline:
+            break
+        timer = make_timer("cuda:0", group_size=group_size)
+        count = 256 if group_size > 1 else 48
+        chosen = small[place : place + count]
+        place += count
+        started = time.monotonic()
+        results = run_group(timer, chosen)
+        seconds = time.monotonic() - started
+        # A shape whose twelve iterations keep the device busier than 1/60 s cannot go faster than that.
+        busy = [sum(statistics.median(d.times_us) for d in r.directions.values()) * 12 / 1e6 for r in results]
+        found[str(group_size)] = {
+            "shapes": len(chosen),
+            "seconds": round(seconds, 3),
+            "shapes_per_s": round(len(chosen) / seconds, 1),
+            "device_busy_s": round(sum(busy), 3),
+            "device_bound_shapes": sum(b > 1 / 60 for b in busy),
+            "statuses": dict(Counter(r.status for r in results)),
+        }
+        say(f"speed: groups of {group_size}: {found[str(group_size)]}")
+    return found
+
+
+def profile_host(points: Sequence[Point], out: Path) -> None:
+    """Where the host's time goes, for one group."""
+    small = [p for p in points if least_us(p) < 400 and p.dtype == "bfloat16" and p.operator != "conv2d"][-128:]
+    timer = make_timer("cuda:0", group_size=32)
+    profiler = cProfile.Profile()
+    profiler.enable()
+    run_group(timer, small)
+    profiler.disable()
+    text = io.StringIO()
+    pstats.Stats(profiler, stream=text).sort_stats("tottime").print_stats(30)
+    (out / "profile.txt").write_text(text.getvalue())
+    print("\n".join(text.getvalue().splitlines()[:40]), flush=True)
+
+
+def agreement(points: Sequence[Point], limit_s: float, out: Path) -> dict[str, Any]:
+    """CUPTI's medians against CUDA-graph replay timed by events."""
+    from torchledger.sampling.cases import InputPool
+    from torchledger.sampling.independent import gap_between_kernels_us, replay_point
+
+    deadline = time.monotonic() + limit_s
+    by_operator: dict[str, list[Point]] = defaultdict(list)
+    for point in points:
+        if point.dtype != "float32" and 30 < least_us(point) < 2000:
+            by_operator[point.operator].append(point)
+    timer = make_timer("cuda:0", group_size=8)
+    pool = InputPool("cuda:0")
+    # The gap between two nodes is a property of the device; it is taken from the smallest kernel there is.
+    (tiny,) = run_group(timer, [Point("add", {"numel": 1}, "float32")])
+    kernel_us = statistics.median(tiny.directions["forward"].times_us)
+    gap_us = gap_between_kernels_us(kernel_us=kernel_us)
+    say(f"agreement: smallest kernel {kernel_us:.2f} us, gap between graph nodes {gap_us:.2f} us")
+    rows: list[dict[str, Any]] = []
+    failures: Counter[str] = Counter()
+    for round_number in range(6):
+        for operator, candidates in sorted(by_operator.items()):
+            if round_number >= len(candidates) or time.monotonic() > deadline:
+                continue
+            point = candidates[round_number]
+            (result,) = run_group(timer, [point])
+            if result.status != "ok":
+                failures[f"{operator}: {result.status}"] += 1
+                continue
+            kernels = {d: len(t.kernels) for d, t in result.directions.items()}
+            try:
+                replays = replay_point(point, pool, kernels=kernels, gap_us=gap_us)
+            except RuntimeError as error:
+                failures[f"{operator}: not capturable: {str(error).splitlines()[0][:80]}"] += 1
+                continue
+            for replay in replays:
+                us = statistics.median(result.directions[replay.direction].times_us)
+                rows.append(
+                    {
+                        "operator": operator,
+                        "direction": replay.direction,
+                        "parameters": json.dumps(dict(point.parameters)),
+                        "kernels": kernels[replay.direction],
+                        "cupti_us": round(us, 3),
+                        "replay_us": round(replay.raw_us, 3),
+                        "replay_less_gaps_us": round(replay.corrected_us, 3),
+                    }
+                )
+    with (out / "agreement.csv").open("w", newline="") as file:
+        if rows:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    long = [r for r in rows if r["cupti_us"] / r["kernels"] > 20]
+    found: dict[str, Any] = {"gap_us": gap_us, "compared": len(rows), "kernels_over_20_us": len(long)}
+    found["not_compared"] = dict(failures)
+    for name in ("replay_us", "replay_less_gaps_us"):
+        errors = sorted(abs(r["cupti_us"] / r[name] - 1) * 100 for r in long)
+        if errors:
+            found[name] = {
+                "median_pct": round(statistics.median(errors), 3),
+                "p90_pct": round(errors[int(0.9 * (len(errors) - 1))], 3),
+                "max_pct": round(errors[-1], 3),
+                "within_2_pct": round(100 * sum(e < 2 for e in errors) / len(errors), 1),
+            }
+    worst = sorted(long, key=lambda r: -abs(r["cupti_us"] / r["replay_less_gaps_us"] - 1))[:8]
+    for row in worst:
+        say(f"agreement, far off: {row}")
+    say(f"agreement: {found}")
+    return found
+
+
+def repeats(points: Sequence[Point], limit_s: float) -> dict[str, Any]:
+    """Two runs of one sweep, in separate processes' stead: fresh timers and inputs, shapes in another order."""
+    deadline = time.monotonic() + limit_s
+    chosen = [p for p in points if least_us(p) < 3000 and p.operator != "conv2d"][1000:1512]
+    first = {id(r.point): r for r in run_group(make_timer("cuda:0"), chosen)}
+    if time.monotonic() > deadline:
+        return {"skipped": "no time left for the second run"}
+    shuffled = list(chosen)
+    random.Random(1).shuffle(shuffled)
+    differences: dict[str, list[float]] = {"all": [], "over_20_us": []}
+    for again in run_group(make_timer("cuda:0"), shuffled):
+        before = first[id(again.point)]
+        for direction, times in again.directions.items():
+            if direction in before.directions:
+                a, b = statistics.median(before.directions[direction].times_us), statistics.median(times.times_us)
+                differences["all"].append(abs(b / a - 1) * 100)
+                if a > 20:
+                    differences["over_20_us"].append(abs(b / a - 1) * 100)
+    found: dict[str, Any] = {"shapes": len(chosen)}
+    for name, values in differences.items():
+        ordered = sorted(values)
+        found[name] = {
+            "labels": len(ordered),
+            "median_pct": round(statistics.median(ordered), 3),
+            "p90_pct": round(ordered[int(0.9 * (len(ordered) - 1))], 3),
+        }
+    say(f"repeats: {found}")
+    return found
+
+
+def data(plan: Plan, limit_s: float, out: Path) -> dict[str, Any]:
+    """Collect as much of the data set as the time allows, in the plan's shuffled order."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        save_plan(plan, folder)
+        last = [time.monotonic()]
+
+        def progress(done: int, total: int) -> None:
+            if time.monotonic() - last[0] > 15:
+                last[0] = time.monotonic()
+                say(f"data: {done:,} of {total:,} points")
+
+        problem = None
+        try:
+            summary = run_worker(folder, device="cuda:0", group_size=32, budget_s=limit_s, on_progress=progress)
+            say(f"data: {summary}")
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+            traceback.print_exc()
+        samples = read_samples(folder)
+        write_samples(out / "samples.parquet", samples)
+    size = (out / "samples.parquet").stat().st_size
+    found = {"samples": len(samples), "statuses": count_by_status(samples), "bytes": size, "problem": problem}
+    counts = Counter((s.operator, s.group) for s in samples if s.status == "ok")
+    found["ok_by_operator"] = {f"{operator} {group}": n for (operator, group), n in sorted(counts.items())}
+    reasons = Counter(f"{s.operator} {s.status}: {s.reason}"[:160] for s in samples if s.status != "ok")
+    found["reasons"] = dict(reasons.most_common(40))
+    say(f"data: {found}")
+    return found
+
+
+def main() -> None:
+    """Run the parts that were asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--make-plan", type=Path)
+    parser.add_argument("--plan", type=Path)
+    parser.add_argument("-o", "--out", type=Path)
+    parser.add_argument("--limit", type=float, default=560.0, help="seconds for everything")
+    parser.add_argument("--only", default="speed,agreement,repeats,data")
+    options = parser.parse_args()
+    if options.make_plan:
+        make_plan(options.make_plan)
+        return
+    out: Path = options.out
+    out.mkdir(parents=True, exist_ok=True)
+    plan = load_plan(options.plan)
+    summary: dict[str, Any] = {"device": describe_device("cuda:0"), "plan": len(plan.points)}
+    say(json.dumps(summary))
+    parts = options.only.split(",")
+    for name in parts:
+        left = options.limit - (time.monotonic() - STARTED)
+        try:
+            if name == "speed":
+                summary[name] = speed(plan.points, min(40.0, left))
+                profile_host(plan.points, out)
+            elif name == "agreement":
+                summary[name] = agreement(plan.points, min(60.0, left), out)
+            elif name == "repeats":
+                summary[name] = repeats(plan.points, min(40.0, left))
+            elif name == "data":
+                summary[name] = data(plan, left - 25.0, out)
+        except Exception as error:
+            summary[name] = {"problem": f"{type(error).__name__}: {error}"}
+            traceback.print_exc()
+        (out / "sample_summary.json").write_text(json.dumps(summary, indent=1))
+    say("finished")
+
+
+if __name__ == "__main__":
+    main()

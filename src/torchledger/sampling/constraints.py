@@ -1,0 +1,113 @@
+"""Conditions on a shape in a sweep file: ``"h divides dim"``, ``"m * k <= 2**28"``.
+
+Only arithmetic, comparisons, ``and``, ``or`` and ``not`` of parameter names and numbers: nothing else can be written,
+so nothing else can run.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+_COMPARE: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+_DIVIDES = re.compile(r"(\w+)\s+divides\s+(\w+)")
+_LARGEST_EXPONENT = 64
+
+
+def compile_constraint(text: str, names: set[str]) -> Callable[[Mapping[str, Any]], bool]:
+    """A function of the parameters that says whether they meet the condition.
+
+    Raises ``ValueError`` for what is no condition, or names something that is no parameter.
+
+    >>> compile_constraint("h divides dim and dim <= 64", {"h", "dim"})({"h": 4, "dim": 32})
+    True
+    """
+    tree = _parse(text, names)
+    return lambda p: bool(_value(tree, p))
+
+
+def compile_expression(text: str, names: set[str]) -> Callable[[Mapping[str, Any]], int]:
+    """A function of the parameters that gives a whole number: ``"kernel // 2"``.
+
+    Raises ``ValueError`` as ``compile_constraint`` does.
+    """
+    tree = _parse(text, names)
+    return lambda p: int(_value(tree, p))
+
+
+def _parse(text: str, names: set[str]) -> ast.expr:
+    plain = _DIVIDES.sub(r"(\2 % \1 == 0)", text)
+    try:
+        tree = ast.parse(plain, mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(f"{text!r} cannot be read: {error.msg}") from error
+    _check(tree, text, names)
+    return tree
+
+
+def _check(node: ast.AST, text: str, names: set[str]) -> None:
+    if isinstance(node, ast.Name):
+        if node.id not in names:
+            raise ValueError(f"{text!r} names {node.id!r}; the parameters are {sorted(names)}")
+        return
+    if isinstance(node, ast.Constant):
+        if not isinstance(node.value, (int, float)):
+            raise ValueError(f"{text!r}: {node.value!r} is no number")
+        return
+    allowed = (ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare)
+    if not isinstance(node, allowed):
+        raise ValueError(f"{text!r} may hold parameters, numbers, + - * / // % **, comparisons, and, or, not, divides")
+    operators = [node.op] if isinstance(node, (ast.BinOp, ast.UnaryOp)) else []
+    if isinstance(node, ast.Compare):
+        operators = list(node.ops)  # type: ignore[arg-type]
+    known = (*_BINARY, *_COMPARE, ast.USub, ast.Not)
+    if any(type(part) not in known for part in operators):
+        raise ValueError(f"{text!r} holds an operator that conditions do not know")
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, (ast.operator, ast.cmpop, ast.boolop, ast.unaryop)):
+            _check(child, text, names)
+
+
+def _value(node: ast.AST, p: Mapping[str, Any]) -> Any:
+    if isinstance(node, ast.Name):
+        return p[node.id]
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.BoolOp):
+        values = (_value(part, p) for part in node.values)
+        return all(values) if isinstance(node.op, ast.And) else any(values)
+    if isinstance(node, ast.UnaryOp):
+        value = _value(node.operand, p)
+        return not value if isinstance(node.op, ast.Not) else -value
+    if isinstance(node, ast.BinOp):
+        left, right = _value(node.left, p), _value(node.right, p)
+        if isinstance(node.op, ast.Pow) and abs(right) > _LARGEST_EXPONENT:
+            raise ValueError(f"exponent {right} is too large")
+        return _BINARY[type(node.op)](left, right)
+    assert isinstance(node, ast.Compare)
+    left = _value(node.left, p)
+    for comparison, part in zip(node.ops, node.comparators, strict=True):
+        right = _value(part, p)
+        if not _COMPARE[type(comparison)](left, right):
+            return False
+        left = right
+    return True

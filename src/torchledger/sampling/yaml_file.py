@@ -1,0 +1,108 @@
+"""A YAML file with the line of every key, so that an error can point at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torchledger.errors import UsageError
+
+Model = TypeVar("Model")
+
+Location = tuple[str | int, ...]
+
+
+class SweepError(UsageError):
+    """A sweep file that cannot be followed: file, line and key of each fault, one a line."""
+
+
+@dataclass(frozen=True)
+class YamlFile:
+    """A parsed file and where its parts stand."""
+
+    path: Path
+    content: Any
+    lines: dict[Location, int]
+
+    def line(self, location: Location) -> int:
+        """The line of a key, or of the nearest key around it that the file holds."""
+        while location and location not in self.lines:
+            location = location[:-1]
+        return self.lines.get(location, 1)
+
+    def fault(self, location: Location, message: str) -> str:
+        """One fault as ``file:line: key: what is wrong``."""
+        key = ".".join(str(part) for part in location) or "file"
+        return f"{self.path}:{self.line(location)}: {key}: {message}"
+
+    def error(self, location: Location, message: str) -> SweepError:
+        """One fault as an error to raise."""
+        return SweepError(self.fault(location, message))
+
+
+def read_yaml(path: Path) -> YamlFile:
+    """Parse a YAML file with ``safe_load``'s types; raises ``SweepError`` naming the line if it is none."""
+    import yaml
+
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise SweepError(f"{path}: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise SweepError(f"{path} is no text file.") from error
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        content = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise SweepError(f"{path}:{line}: {error.problem or error.context}") from error
+    except yaml.YAMLError as error:
+        raise SweepError(f"{path}: {error}") from error
+    lines: dict[Location, int] = {}
+    if node is not None:
+        _collect(node, (), lines)
+    file = YamlFile(path, content, lines)
+    if not isinstance(content, dict):
+        raise file.error((), "must hold keys and values")
+    return file
+
+
+def validate(model: type[Model], file: YamlFile) -> Model:
+    """The file's content as a pydantic model; all faults in one ``SweepError``, each with its line."""
+    from pydantic import ValidationError
+
+    try:
+        return model.model_validate(file.content)  # type: ignore[attr-defined, no-any-return]
+    except ValidationError as error:
+        faults = []
+        for fault in error.errors():
+            location = _known_part(file, fault["loc"])
+            message = fault["msg"].removeprefix("Value error, ")
+            if fault["type"] == "extra_forbidden":
+                message = "unknown key"
+            elif fault["type"] == "missing":
+                message = "is missing"
+            faults.append(file.fault(location, message))
+        raise SweepError("\n".join(dict.fromkeys(faults))) from error
+
+
+def _known_part(file: YamlFile, location: Location) -> Location:
+    """Without the names of union members that pydantic adds, but with a missing last key."""
+    known: Location = ()
+    location = tuple(part for part in location if part not in ("number", "list", "range"))
+    for index, part in enumerate(location):
+        if (*known, part) in file.lines or (index == len(location) - 1 and isinstance(part, str) and part.islower()):
+            known = (*known, part)
+    return known
+
+
+def _collect(node: Any, location: Location, lines: dict[Location, int]) -> None:
+    lines.setdefault(location, node.start_mark.line + 1)
+    if node.id == "mapping":
+        for key, value in node.value:
+            lines[(*location, key.value)] = key.start_mark.line + 1
+            _collect(value, (*location, key.value), lines)
+    elif node.id == "sequence":
+        for index, value in enumerate(node.value):
+            _collect(value, (*location, index), lines)
