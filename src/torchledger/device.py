@@ -36,6 +36,9 @@ _SETTING_NAMES = (
 )
 """Environment variables that change what a model compiles to or how fast it runs; no others are stored."""
 
+_NO_SETTINGS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+"""Where caches lie changes nothing, and torch itself sets them."""
+
 # Values of CUdevice_attribute in CUDA's cuda.h; stable since CUDA 4 to 6.
 _CUDA_ATTRIBUTES = {
     "max_threads_per_block": 1,
@@ -209,7 +212,7 @@ def _settings(torch: Any) -> dict[str, str]:
     settings = {
         name: value
         for name, value in sorted(os.environ.items())
-        if name in _SETTING_NAMES or name.startswith(_SETTING_PREFIXES)
+        if (name in _SETTING_NAMES or name.startswith(_SETTING_PREFIXES)) and name not in _NO_SETTINGS
     }
     if torch is not None:
         try:
