@@ -9,6 +9,8 @@ import click
 
 from torchledger.cli.output import json_option, print_document, print_json
 from torchledger.errors import UsageError
+from torchledger.nouns import Breakdown
+from torchledger.reporting.document import joined
 from torchledger.reporting.find import find_graph
 from torchledger.reporting.overview import overview_as_plain, overview_document
 from torchledger.reporting.story import (
@@ -19,6 +21,7 @@ from torchledger.reporting.story import (
     wrapper_document,
 )
 from torchledger.reporting.summary import summarize_ledger
+from torchledger.reporting.time_breakdown import breakdown_as_plain, breakdown_document
 from torchledger.store import open_ledger
 
 
@@ -49,7 +52,9 @@ def command(file: Path, kernel: str | None, graph: str | None, top: int, depth: 
                 print_document(story_document(story, top=top, folder=os.getcwd()))
         else:
             summary = summarize_ledger(reader)
+            breakdowns = reader.read(Breakdown)
             if as_json:
-                print_json(overview_as_plain(summary))
+                print_json(overview_as_plain(summary) | {"breakdowns": [breakdown_as_plain(b) for b in breakdowns]})
             else:
-                print_document(overview_document(summary, top=top, module_depth=depth, folder=os.getcwd()))
+                overview = overview_document(summary, top=top, module_depth=depth, folder=os.getcwd())
+                print_document(joined(overview, *(breakdown_document(b, top=top) for b in breakdowns)))

@@ -74,6 +74,7 @@ def breakdown_of_trace(trace: Trace, events: Sequence[DeviceEvent] | None = None
         idle_causes=idle.causes,
         host_during_idle=dict(list(idle.host.items())[:50]),
         launch_overhead=_launch_overhead(trace, events),
+        is_partial=trace.is_truncated or any("left out" in problem.what for problem in trace.problems),
         problems=(*_problem_texts(trace), *problems),
         notes=_notes(trace),
     )

@@ -182,7 +182,8 @@ class Breakdown:
     (never more than ``wall_us``); ``wall_us`` reaches from the first to the last device event, or over the steps where
     the trace marks them; with several devices both are summed over them. ``known_us`` is the time of events that have
     FLOPs or bytes, ``known_kernel_us`` that of kernels among them; ``unknown_us`` maps why the rest has none to its
-    time. ``events`` counts device events.
+    time. ``events`` counts device events; ``is_partial`` says that the source was cut off or that
+    events were left out, ``problems`` which.
     """
 
     source: str
@@ -212,6 +213,7 @@ class Breakdown:
     known_kernel_us: float = 0.0
     known_by_quality_us: Mapping[str, float] = field(default_factory=dict)
     unknown_us: Mapping[str, float] = field(default_factory=dict)
+    is_partial: bool = False
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     verdict: tuple[str, ...] = ()

@@ -80,6 +80,11 @@ class Document:
     sections: tuple[Section, ...]
 
 
+def joined(*documents: Document) -> Document:
+    """One document of the sections of several, in order."""
+    return Document(tuple(section for document in documents for section in document.sections))
+
+
 def columns(*keys: str) -> tuple[Column, ...]:
     """The columns of these keys, out of the one table."""
     return tuple(COLUMNS[key] for key in keys)

@@ -1,0 +1,61 @@
+"""``torchledger import``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from torchledger.cli.output import force_option, json_option, print_document, print_json
+from torchledger.measuring.breakdown import import_trace
+from torchledger.measuring.chrome_export import annotate_trace, facts_by_row
+from torchledger.measuring.trace_ledger import write_trace_ledger
+from torchledger.measuring.trace_stream import Progress
+from torchledger.reporting.time_breakdown import breakdown_as_plain, breakdown_document
+
+PARTIAL = 3
+
+
+@click.command(name="import")
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Also write a ledger.")
+@click.option(
+    "--chrome", type=click.Path(path_type=Path), metavar="FILE", help="Also write the trace with what was found in it."
+)
+@click.option("--top", default=10, show_default=True, type=click.IntRange(min=1), help="Rows per table.")
+@force_option
+@json_option
+def command(trace: Path, output: Path | None, chrome: Path | None, top: int, force: bool, as_json: bool) -> None:
+    """Say where the time of somebody's trace went.
+
+    TRACE is what torch.profiler's export_chrome_trace wrote, .json or .json.gz, eager or compiled, NVIDIA or AMD. The
+    exit code is 3 when the trace was cut off or events had to be left out; the report names them.
+    """
+    with _progress(trace.name) as progress:
+        breakdown, events = import_trace(trace, progress=progress)
+    if output is not None:
+        write_trace_ledger(output, breakdown, events, force=force)
+    if chrome is not None:
+        annotate_trace(trace, chrome, facts_by_row(events), force=force)
+    print_json(breakdown_as_plain(breakdown)) if as_json else print_document(breakdown_document(breakdown, top=top))
+    if breakdown.is_partial:
+        sys.exit(PARTIAL)
+
+
+@contextmanager
+def _progress(name: str) -> Iterator[Progress | None]:
+    """A bar on stderr while a terminal is there to see it."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    parts = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Bars(*parts, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(f"reading {name}", total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
