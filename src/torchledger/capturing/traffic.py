@@ -130,40 +130,64 @@ def count_traffic(accesses: Sequence[IndexedAccess], extent: Extent | None = Non
     An atomic update reads and writes. A load from an address that the same launch stored before is no read: the value
     is at hand.
     """
-    overwrites = ("store", "cover")
-    first_store = next((i for i, access in enumerate(accesses) if access.kind in overwrites), len(accesses))
-    before = [access for access in accesses[:first_store] if access.kind == "load"]
-    after = [access for access in accesses[first_store:] if access.kind == "load"]
-    atomics = [access for access in accesses if access.kind == "atomic"]
-    stores = [access for access in accesses if access.kind == "store"]
-    covers = [access for access in accesses if access.kind in overwrites]
-    written = count_addresses(stores + atomics, extent)
-    early = [_reach(access, extent) for access in _distinct(before + atomics)]
-    if not after:
-        read = _count_reached(early, extent)
-        return TrafficCount(read.count, written.count, _worse(read.quality, written.quality))
-    late = [_reach(access, extent) for access in _distinct(after)]
-    stored = [_reach(access, extent) for access in _distinct(covers)]
-    alone = _count_reached(early, extent)
-    plain = _count_reached(early + late, extent)
-    with_stores = _count_reached(early + stored, extent)
-    everything = _count_reached(early + late + stored, extent)
-    if "upper_bound" in (alone.quality, with_stores.quality, everything.quality):
-        # The stores may leave some of these addresses out, so that all loads are the only safe bound.
-        return TrafficCount(plain.count, written.count, "upper_bound")
-    # |early ∪ (late \ stored)|
-    read_count = everything.count - with_stores.count + alone.count
-    return TrafficCount(read_count, written.count, written.quality)
+    written = count_addresses([access for access in accesses if access.kind in ("store", "atomic")], extent)
+    phases = _load_phases(accesses, extent)
+    loads = [reach for phase, _ in phases for reach in phase]
+    read = _count_reached(loads, extent)
+    if any(covers for _, covers in phases) and all(reach.pieces is not None for reach in loads):
+        without_covered = _count_uncovered(phases)
+        if without_covered is not None and without_covered < read.count:
+            # A superset of the loads that leaves nothing over is as good as the loads themselves.
+            is_exact = without_covered == 0 or all(reach.is_exact for reach in loads)
+            read = AddressCount(without_covered, "exact" if is_exact else "upper_bound")
+    is_exact = read.quality == written.quality == "exact"
+    return TrafficCount(read.count, written.count, "exact" if is_exact else "upper_bound")
+
+
+_Phase = tuple[list["_Reach"], list["_Progression"]]
+"""Loads, and all that was surely stored before them."""
+
+
+def _load_phases(accesses: Sequence[IndexedAccess], extent: Extent | None) -> list[_Phase]:
+    phases: list[_Phase] = []
+    loads: dict[_Reach, None] = {}
+    covers: dict[_Progression, None] = {}
+    for access in accesses:
+        reach = _reach(access, extent)
+        if access.kind in ("load", "atomic"):
+            loads[reach] = None
+        if access.kind != "load" and reach.is_exact and not covers.keys() >= set(reach.pieces or ()):
+            if loads:
+                phases.append((list(loads), list(covers)))
+                loads = {}
+            covers.update(dict.fromkeys(reach.pieces or ()))
+    if loads:
+        phases.append((list(loads), list(covers)))
+    return phases
+
+
+def _count_uncovered(phases: Sequence[_Phase]) -> int | None:
+    """Addresses loaded in any phase that were not stored before it; ``None`` where no exact count is at hand.
+
+    With loads L and stores C that only grow, phase k adds |L1 ∪ … ∪ Lk ∪ Ck| - |L1 ∪ … ∪ Lk-1 ∪ Ck|.
+    """
+    total = 0
+    loaded: list[_Progression] = []
+    for loads, covers in phases:
+        pieces = [piece for reach in loads for piece in reach.pieces or ()]
+        before, before_is_exact = _count_union([*loaded, *covers])
+        loaded += pieces
+        after, after_is_exact = _count_union([*loaded, *covers])
+        if not (before_is_exact and after_is_exact):
+            return None
+        total += after - before
+    return total
 
 
 def clear_caches() -> None:
     """Forget the accesses counted so far (for measuring; answers do not depend on it)."""
     for cached in (_reach, _parse, _symbols):
         cached.cache_clear()
-
-
-def _worse(*qualities: CountQuality) -> CountQuality:
-    return "upper_bound" if "upper_bound" in qualities else "exact"
 
 
 def _distinct(accesses: Iterable[IndexedAccess]) -> list[IndexedAccess]:
