@@ -72,75 +72,109 @@ class IndexValues:
     count: int
 
 
-def index_values(
-    statements: Sequence[Statement], place: int, sizes: Mapping[str, int], size: int
-) -> IndexValues | None:
-    """The values of the index computed by statement ``place``, wrapped into ``[0, size)``.
+class ComputedIndices:
+    """The indices of one loop body that depend on its loops alone.
 
-    ``None`` if it depends on loaded data, uses an operation not known here, spans too many iterations, or takes values
-    that are not evenly spaced.
+    ``sizes`` are the extents of the loops, ``limits`` the number of values of each indirect index (``None``: unknown).
     """
-    names: set[str] = set()
-    if not _collect_loops(statements, place, sizes, names, set()):
-        return None
-    ordered = sorted(names)
-    if math.prod(sizes[name] for name in ordered) > EVALUATION_LIMIT:
-        return None
-    axes = np.meshgrid(*(np.arange(sizes[name], dtype=np.int64) for name in ordered), indexing="ij")
-    loops = dict(zip(ordered, axes, strict=True))
-    value = _evaluate(statements, place, loops, {})
-    if value is None or np.asarray(value).dtype.kind not in "iu":
-        return None
-    values = np.unique(value)
-    values = np.unique(np.where(values < 0, values + size, values))
-    if values.size == 0 or values[0] < 0 or values[-1] >= size:
-        return None
-    steps = np.unique(np.diff(values))
-    if steps.size > 1:
-        return None
-    return IndexValues(int(values[0]), int(steps[0]) if steps.size else 1, int(values.size))
 
+    def __init__(
+        self, statements: Sequence[Statement], sizes: Mapping[str, int], limits: Mapping[str, int | None]
+    ) -> None:
+        self._statements = statements
+        self._sizes = sizes
+        self._limits = limits
+        self._sources = {
+            statement.arguments[1]: statement.arguments[0]
+            for statement in statements
+            if statement.name == "set_indirect"
+        }
+        self._known: dict[str, IndexValues | None] = {}
 
-def _collect_loops(
-    statements: Sequence[Statement], place: int, sizes: Mapping[str, int], names: set[str], seen: set[int]
-) -> bool:
-    if place in seen:
-        return True
-    seen.add(place)
-    statement = statements[place]
-    if statement.name in ("index_expr", "value_expr"):
-        found = {str(symbol) for symbol in getattr(statement.arguments[0], "free_symbols", ())}
-        names |= found
-        return found <= set(sizes)
-    if statement.name not in ("constant", "to_dtype", *_FUNCTIONS):
-        return False
-    return all(
-        _collect_loops(statements, argument.place, sizes, names, seen)
-        for argument in statement.arguments
-        if hasattr(argument, "place")
-    )
+    def values(self, symbol: str) -> IndexValues | None:
+        """The values that the index ``symbol`` takes, wrapped into its range.
 
+        ``None`` if it depends on loaded data, uses an operation not known here, spans too many iterations, or takes
+        values that are not evenly spaced.
+        """
+        if symbol not in self._known:
+            self._known[symbol] = self._work_out(symbol)
+        return self._known[symbol]
 
-def _evaluate(statements: Sequence[Statement], place: int, loops: Mapping[str, Any], known: dict[int, Any]) -> Any:
-    if place in known:
+    def _work_out(self, symbol: str) -> IndexValues | None:
+        names: set[str] = set()
+        if not self._collect_loops(symbol, names, set()):
+            return None
+        ordered = sorted(names)
+        if math.prod(self._sizes[name] for name in ordered) > EVALUATION_LIMIT:
+            return None
+        axes = np.meshgrid(*(np.arange(self._sizes[name], dtype=np.int64) for name in ordered), indexing="ij")
+        found = self._index(symbol, dict(zip(ordered, axes, strict=True)), {})
+        if found is None:
+            return None
+        values = np.unique(found)
+        if values.size == 0 or values[0] < 0 or values[-1] >= self._limits[symbol]:
+            return None
+        steps = np.unique(np.diff(values))
+        if steps.size > 1:
+            return None
+        return IndexValues(int(values[0]), int(steps[0]) if steps.size else 1, int(values.size))
+
+    def _collect_loops(self, symbol: str, names: set[str], seen: set[int]) -> bool:
+        """Add the loops that an index depends on to ``names``; False if it depends on anything else."""
+        source: Any = self._sources.get(symbol)
+        if self._limits.get(symbol) is None or not hasattr(source, "place"):
+            return False
+        return self._collect_from(source.place, names, seen)
+
+    def _collect_from(self, place: int, names: set[str], seen: set[int]) -> bool:
+        if place in seen:
+            return True
+        seen.add(place)
+        statement = self._statements[place]
+        if statement.name in ("index_expr", "value_expr"):
+            for symbol in getattr(statement.arguments[0], "free_symbols", ()):
+                if str(symbol) in self._sizes:
+                    names.add(str(symbol))
+                elif not self._collect_loops(str(symbol), names, seen):
+                    return False
+            return True
+        if statement.name not in ("constant", "to_dtype", *_FUNCTIONS):
+            return False
+        return all(
+            self._collect_from(argument.place, names, seen)
+            for argument in statement.arguments
+            if hasattr(argument, "place")
+        )
+
+    def _index(self, symbol: str, loops: Mapping[str, Any], known: dict[int, Any]) -> Any:
+        value = self._evaluate(self._sources[symbol].place, loops, known)
+        if value is None or np.asarray(value).dtype.kind not in "iu":
+            return None
+        return np.where(value < 0, value + self._limits[symbol], value)
+
+    def _evaluate(self, place: int, loops: Mapping[str, Any], known: dict[int, Any]) -> Any:
+        if place not in known:
+            known[place] = self._compute(self._statements[place], loops, known)
         return known[place]
-    statement = statements[place]
-    name, arguments = statement.name, statement.arguments
-    value: Any = None
-    if name in ("index_expr", "value_expr", "constant"):
-        dtype = _DTYPES.get(str(arguments[1]))
-        raw = arguments[0] if name == "constant" else evaluate_index(arguments[0], loops)
-        value = None if dtype is None or raw is None else np.asarray(raw).astype(dtype)
-    elif name == "to_dtype":
-        dtype = _DTYPES.get(str(arguments[1]))
-        source = _evaluate(statements, arguments[0].place, loops, known)
-        value = None if dtype is None or source is None else np.asarray(source).astype(dtype)
-    else:
+
+    def _compute(self, statement: Statement, loops: Mapping[str, Any], known: dict[int, Any]) -> Any:
+        name, arguments = statement.name, statement.arguments
+        dtype = _DTYPES.get(str(arguments[1])) if len(arguments) > 1 else None
+        if name in ("index_expr", "value_expr"):
+            symbols = {str(symbol) for symbol in getattr(arguments[0], "free_symbols", ())}
+            values = {**loops, **{symbol: self._index(symbol, loops, known) for symbol in symbols - set(loops)}}
+            if dtype is None or any(values[symbol] is None for symbol in symbols):
+                return None
+            value = evaluate_index(arguments[0], values)
+            return None if value is None else np.asarray(value).astype(dtype)
+        if name == "constant":
+            return None if dtype is None else np.asarray(arguments[0]).astype(dtype)
+        if name == "to_dtype":
+            value = self._evaluate(arguments[0].place, loops, known)
+            return None if dtype is None or value is None else np.asarray(value).astype(dtype)
         operands = [
-            _evaluate(statements, argument.place, loops, known) if hasattr(argument, "place") else argument
+            self._evaluate(argument.place, loops, known) if hasattr(argument, "place") else argument
             for argument in arguments
         ]
-        if all(operand is not None for operand in operands):
-            value = _FUNCTIONS[name](*operands)
-    known[place] = value
-    return value
+        return None if any(operand is None for operand in operands) else _FUNCTIONS[name](*operands)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from torchledger.capturing.computed_index import IndexValues, index_values
+from torchledger.capturing.computed_index import ComputedIndices
 from torchledger.capturing.traffic import Bound, Extent, IndexedAccess, count_addresses, count_traffic
 from torchledger.nouns import Access, Buffer, LoopNest
 from torchledger.nouns.launch import Quality
@@ -295,6 +295,7 @@ class _Body:
             for place, statement in enumerate(self.statements)
             if statement.name == "set_indirect"
         }
+        self._computed = ComputedIndices(self.statements, self.sizes, program.indirect)
         self.live = self._reached(follow_addresses=True)
         self._computing = self._reached(follow_addresses=False)
         self._reducing = self._after_reductions()
@@ -405,7 +406,9 @@ class _Body:
         direct = _names(index).union(*(_names(bound.expression) for bound in condition.bounds)) & set(loops)
         from_data = [symbol for symbol in index.free_symbols if str(symbol) in self._setters]
         depends = {symbol: self._dependencies(self._setters[str(symbol)]) for symbol in from_data}
-        computed = {symbol: values for symbol in from_data if (values := self._computed(str(symbol))) is not None}
+        computed = {
+            symbol: values for symbol in from_data if (values := self._computed.values(str(symbol))) is not None
+        }
         indirect: list[tuple[sympy.Symbol, int]] = []
         is_masked = not condition.is_complete
         if len(computed) == len(from_data):
@@ -424,13 +427,6 @@ class _Body:
             sizes = self.program.indirect
             indirect = [(symbol, size) for symbol in from_data if (size := sizes.get(str(symbol))) is not None]
         return IndexedAccess(index, needed, _kind(statement), condition.bounds, is_masked, tuple(indirect))
-
-    def _computed(self, symbol: str) -> IndexValues | None:
-        """The values of an indirect index that depends on the loops alone."""
-        source, size = self.statements[self._setters[symbol]].arguments[0], self.program.indirect.get(symbol)
-        if size is None or not _is_ref(source):
-            return None
-        return index_values(self.statements, source.place, self.sizes, size)
 
     def _dependencies(self, place: int) -> frozenset[str]:
         """The loops that the value of a statement changes with."""

@@ -320,6 +320,9 @@ def _parse(expression: Any) -> _Tree:
         return ("modulo", _parse(arguments[0]), _positive(arguments[1]))
     if name in ("Max", "Min"):
         return (name.lower(), *map(_parse, arguments))
+    if name == "Abs":
+        inner = _parse(arguments[0])
+        return ("max", inner, ("multiply", ("int", -1), inner))
     if name == "Identity":
         return _parse(arguments[0])
     if name in ("floor", "FloorToInt"):

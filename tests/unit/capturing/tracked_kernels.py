@@ -1,0 +1,134 @@
+"""Runs generated C++ kernels with pointers that note each address they read and write: the slow, obvious count.
+
+The kernels are generated without vector instructions; their text is kept, only the pointers in their signatures become
+objects. Addresses that the same kernel wrote before do not count as read, also through another argument.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils import cpp_extension
+
+_HEADER = """
+#include <torch/csrc/inductor/cpp_prefix.h>
+#include <unordered_set>
+static std::unordered_set<const void*> written_by_kernel;
+struct Notes {
+    std::unordered_set<const void*> read, written;
+    void note_read(const void* address) { if (!written_by_kernel.count(address)) read.insert(address); }
+    void note_write(const void* address) { written.insert(address); written_by_kernel.insert(address); }
+};
+template <typename T> struct Place {
+    T* address; Notes* notes;
+    void operator=(T value) { notes->note_write(address); *address = value; }
+    template <typename V> void operator+=(V value) { *this->operator&() += value; }
+    T* operator&() { notes->note_read(address); notes->note_write(address); return address; }
+};
+template <typename T> struct Tracked {
+    T* start; Notes* notes;
+    T read(int64_t i) const { notes->note_read(start + i); return start[i]; }
+    Place<T> operator[](int64_t i) const { return {start + i, notes}; }
+};
+template <typename T> struct Tracked<const T> {
+    const T* start; Notes* notes;
+    T read(int64_t i) const { notes->note_read(start + i); return start[i]; }
+    T operator[](int64_t i) const { return read(i); }
+};
+"""
+
+_SIGNATURE = re.compile(r'extern "C"\s+void\s+\S*KERNEL_NAME\((?P<parameters>[^)]*)\)')
+_LOAD = re.compile(r"(auto \w+ = )(\w*_ptr\d+)\[(.*)\];$", re.MULTILINE)
+_ALIAS = re.compile(r"auto \w+_ptr\d+ = \w+_ptr\d+;")
+_MARGIN = 4096
+
+
+@dataclass(frozen=True)
+class TrackedArgument:
+    """Memory behind one pointer: which block it lies in, from which element on, and what the block holds."""
+
+    block: str
+    start: int
+    elements: int
+    dtype: str
+
+
+class UntrackedKernel(Exception):
+    """A kernel whose text uses its pointers in a way that cannot be followed."""
+
+
+def tracked_source(source: str, name: str) -> str:
+    """The kernel's text with tracked pointers, and an entry point for ctypes."""
+    signature = _SIGNATURE.search(source)
+    if signature is None:
+        raise UntrackedKernel("no signature")
+    parameters = [" ".join(part.split()) for part in signature["parameters"].split(",")]
+    pointers = []
+    for parameter in parameters:
+        kind, star, argument = parameter.rpartition("*")
+        if not star:
+            raise UntrackedKernel(f"parameter {parameter}")
+        pointers.append((kind.strip(), argument.strip()))
+    body = _LOAD.sub(r"\1\2.read(\3);", source[signature.end() :])
+    without_aliases = _ALIAS.sub("", body)
+    if any(re.search(rf"\b{argument}\b(?!\[|\.read)", without_aliases) for _, argument in pointers):
+        raise UntrackedKernel("a pointer is used without an index")
+    tracked = ", ".join(f"Tracked<{kind}> {argument}" for kind, argument in pointers)
+    passed = ", ".join(f"{{({kind}*)pointers[{i}], &notes[{i}]}}" for i, (kind, _) in enumerate(pointers))
+    return (
+        f"static void {name}_tracked({tracked}){body}\n"
+        f'extern "C" void {name}(void** pointers, int64_t* counts) {{\n'
+        f"    std::vector<Notes> notes({len(pointers)});\n    written_by_kernel.clear();\n"
+        f"    {name}_tracked({passed});\n"
+        f"    for (int i = 0; i < {len(pointers)}; ++i) {{\n"
+        "        counts[2 * i] = notes[i].read.size(); counts[2 * i + 1] = notes[i].written.size();\n    }\n}\n"
+    )
+
+
+def build(sources: Sequence[str], folder: Path) -> ctypes.CDLL:
+    """Compile tracked kernels into one library."""
+    path, library = folder / "tracked.cpp", folder / "tracked.so"
+    path.write_text(_HEADER + "\n".join(sources))
+    torch_lib = str(Path(torch.__file__).parent / "lib")
+    command = ["g++", "-std=c++20", "-O0", "-w", "-shared", "-fPIC", str(path), "-o", str(library)]
+    command += [f"-I{include}" for include in cpp_extension.include_paths()]
+    command += [f"-L{torch_lib}", f"-Wl,-rpath,{torch_lib}", "-ltorch", "-ltorch_cpu", "-lc10"]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return ctypes.CDLL(str(library))
+
+
+def run(library: ctypes.CDLL, name: str, arguments: Sequence[TrackedArgument]) -> list[tuple[int, int]]:
+    """Distinct elements that the kernel read and wrote through each pointer."""
+    random = np.random.default_rng(0)
+    blocks: dict[str, np.ndarray] = {}
+    pointers = (ctypes.c_void_p * len(arguments))()
+    for argument in arguments:
+        itemsize = getattr(torch, argument.dtype).itemsize
+        needed = argument.start + argument.elements + 2 * _MARGIN
+        if argument.block not in blocks or blocks[argument.block].nbytes < needed * itemsize:
+            blocks[argument.block] = _content(argument.dtype, needed + 2 * _MARGIN, random)
+    for i, argument in enumerate(arguments):
+        itemsize = getattr(torch, argument.dtype).itemsize
+        pointers[i] = blocks[argument.block].ctypes.data + (_MARGIN + argument.start) * itemsize
+    counts = (ctypes.c_int64 * (2 * len(arguments)))()
+    getattr(library, name)(pointers, counts)
+    return [(counts[2 * i], counts[2 * i + 1]) for i in range(len(arguments))]
+
+
+def _content(dtype: str, elements: int, random: np.random.Generator) -> np.ndarray:
+    if dtype == "int8":
+        return np.full(elements, 4, np.int8)  # the middle of a 3 x 3 pooling window, valid at every border
+    if dtype in ("int64", "int32", "int16", "uint8"):
+        return random.integers(0, 3, elements).astype(dtype)
+    if dtype == "bool":
+        return random.integers(0, 2, elements).astype(bool)
+    if dtype in ("bfloat16", "float16"):
+        return torch.rand(elements).to(getattr(torch, dtype)).view(torch.int16).numpy()
+    return random.random(elements).astype(dtype)
