@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("torchledger.cli.run", "Run a script and record every kernel launch of its compiled graphs."),
     "show": ("torchledger.cli.show", "Show a ledger: balance, launches, one kernel's story, generated code."),
     "import": ("torchledger.cli.import_trace", "Say where the time of somebody's profiler trace went."),
+    "doctor": ("torchledger.cli.doctor", "Measure what this machine's devices reach: the ceilings of every roofline."),
     "export": ("torchledger.cli.export", "Write a ledger in another format."),
 }
 """Command name to (module, one-line help); the module holds a click command named ``command``."""
