@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import importlib
 import json
 import logging
 import os
@@ -46,11 +47,12 @@ def run_script(
     *,
     is_module: bool = False,
     force: bool = False,
-    settings: Mapping[str, str] | None = None,
+    attached: Mapping[str, Mapping[str, object]] | None = None,
 ) -> RunOutcome:
     """Run ``python ARGUMENTS`` (or ``python -m ARGUMENTS``) and record what it compiles into ``output``.
 
-    ``settings`` are passed to the capture in the process. Raises ``UsageError`` if the script does not exist and
+    ``attached`` maps modules of torchledger to settings: in the process, each module's ``attach(capture, settings)`` is
+    called once the capture has started (``{"torchledger.measuring.profile": {"warmup": 3}}``). Raises ``UsageError`` if the script does not exist and
     ``StoreError`` if ``output`` cannot be written; both before anything runs.
     """
     if not is_module and not Path(arguments[0]).is_file():
@@ -58,7 +60,7 @@ def run_script(
     output = output.absolute()
     LedgerWriter(output, force=force).close()
     started = {path.name for path in output.parent.iterdir()}
-    request = {"path": str(output), "parent": os.getpid(), "argv": list(arguments), **(settings or {})}
+    request = {"path": str(output), "parent": os.getpid(), "argv": list(arguments), "attached": dict(attached or {})}
     command = [sys.executable, *(["-m"] if is_module else []), *arguments]
     process = subprocess.Popen(command, env=_environment(request))
     exit_code = _wait(process)
@@ -76,6 +78,8 @@ def start_in_process() -> None:
         is_first = os.getppid() == request["parent"] and not _is_claimed(path)
         argv = tuple(request["argv"]) if is_first else tuple(sys.orig_argv[1:])
         capture = Capture(path, force=True, argv=argv, is_child=not is_first)
+        for module, settings in request["attached"].items():
+            importlib.import_module(module).attach(capture, settings)
         atexit.register(capture.close)
     except Exception as error:  # a capture that cannot start must not stop the user's program
         sys.stderr.write(

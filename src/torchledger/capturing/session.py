@@ -12,6 +12,7 @@ import sys
 import threading
 import uuid
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,6 +27,19 @@ from torchledger.nouns import Gap, Graph, Launch, Run
 from torchledger.store import LedgerWriter
 
 log = logging.getLogger(__name__)
+
+
+class Watcher:
+    """Told what happens in a capture; later rooms (profile, values) build on it. All methods may be left as they are."""
+
+    def on_ready(self) -> None:
+        """Inductor is imported and the hooks are in."""
+
+    def on_graph(self, name: str, compiled: Any, launches: Sequence[Launch]) -> None:
+        """A compiled graph was recorded under ``name`` and is about to run for the first time."""
+
+    def on_close(self) -> None:
+        """The capture ends; the ledger can still be written."""
 
 
 class Capture:
@@ -56,6 +70,7 @@ class Capture:
         self._salt: dict[str, str] | None = None
         self._writer: LedgerWriter | None = None
         self._owner = os.getpid()
+        self._watchers: list[Watcher] = []
         self._parent: str | None = None
         self.run = Run(
             run_id=uuid.uuid4().hex,
@@ -72,10 +87,24 @@ class Capture:
 
     # --- the life of a capture ----------------------------------------------------------------------------------
 
+    def watch(self, watcher: Watcher) -> None:
+        """Tell ``watcher`` what happens from now on."""
+        self._watchers.append(watcher)
+        if self._patches is not None:
+            watcher.on_ready()
+
+    def add(self, *records: Any) -> None:
+        """Write further records into the ledger."""
+        with self._lock:
+            self._open().add(*records)
+
     def close(self, *, status: str = "finished", exit_code: int | None = None) -> None:
         """Take the hooks out and mark the run as ended; safe to call twice."""
         with self._lock:
             self._cancel()
+            for watcher in reversed(self._watchers):
+                watcher.on_close()
+            self._watchers.clear()
             if self._patches is not None:
                 self._patches.undo()
                 self._patches = None
@@ -150,6 +179,8 @@ class Capture:
                 self.run = dataclasses.replace(self.run, notes=(*self.run.notes, warning))
             self._patches = install(Recorder(self._on_graph, self._on_gap))
             self._salt = set_cache_salt(PAYLOAD_VERSION)
+            for watcher in self._watchers:
+                watcher.on_ready()
         except Exception as error:  # a capture that cannot start must not stop the user's program
             log.warning("nothing will be captured: %s: %s", type(error).__name__, error)
             self._on_gap(Gap("launches", "hooks", f"could not be installed: {type(error).__name__}: {error}"))
@@ -169,6 +200,9 @@ class Capture:
             name = self._name(payload.graph.direction, payload.graph.model_key)
             records = _records(payload, name, compiled, source, is_fresh, self._kernels)
             self._open().add(*records)
+            launches = [record for record in records if isinstance(record, Launch)]
+            for watcher in self._watchers:
+                watcher.on_graph(name, compiled, launches)
 
     def _unrecorded(self, compiled: Any, source: str | None) -> None:
         """A graph that was compiled where nobody listened: its wrapper still tells how many launches are missing."""
