@@ -22,6 +22,9 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "import": ("torchledger.cli.import_trace", "Say where the time of somebody's profiler trace went."),
     "doctor": ("torchledger.cli.doctor", "Measure what this machine's devices reach: the ceilings of every roofline."),
     "export": ("torchledger.cli.export", "Write a ledger in another format."),
+    "fit": ("torchledger.cli.fit", "Learn a device's times from samples and measured launches."),
+    "predict": ("torchledger.cli.predict", "Predict an operator's time at a shape, without running it."),
+    "evaluate": ("torchledger.cli.evaluate", "Measure the error of a fit on rows that it did not see."),
 }
 """Command name to (module, one-line help); the module holds a click command named ``command``."""
 

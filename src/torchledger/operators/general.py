@@ -58,9 +58,11 @@ class Linear(Operator):
         if direction == "forward":
             return (gemm(1, p.m, p.n, p.k, item_size, extra_read=p.bias * p.n * item_size),)
         parts = [gemm(1, p.m, p.k, p.n, item_size), gemm(1, p.n, p.k, p.m, item_size)]
-        if p.bias:
-            read, written = p.m * p.n * item_size, p.n * item_size
-            parts.append(Work("reduction", read, written, vector_flops=p.m * p.n))
+        import numpy
+
+        if numpy.any(p.bias):
+            numel = p.bias * p.m * p.n
+            parts.append(Work("reduction", numel * item_size, p.bias * p.n * item_size, vector_flops=numel))
         return tuple(parts)
 
 

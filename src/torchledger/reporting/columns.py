@@ -87,6 +87,14 @@ def format_share(value: float) -> str:
     return f"{value * 100:.1f} %"
 
 
+def format_percent(value: float) -> str:
+    """
+    >>> format_percent(2.345), format_percent(-0.5)
+    ('2.35 %', '-0.50 %')
+    """
+    return f"{value:.2f} %"
+
+
 def format_ratio(value: float) -> str:
     """
     >>> format_ratio(0.1666), format_ratio(85.333)
@@ -187,6 +195,25 @@ COLUMNS: Mapping[str, Column] = _table(
     Column("idle_share", "of idle", None, format_share, "share of the idle time"),
     Column("host_activity", "host was in", None, format_text, "what the launching thread did meanwhile", "left"),
     Column("after", "until", None, format_text, "kernel that ended the pause", "left"),
+    # what is predicted
+    Column("subject", "subject", None, format_text, "operator and shape, or launch", "left"),
+    Column("low_us", "from", "us", format_us, "lower end of the interval"),
+    Column("high_us", "to", "us", format_us, "upper end of the interval"),
+    Column("range", "range", None, format_text, "inside, at the edge of or beyond what was measured", "left"),
+    Column("predicted_us", "predicted", "us", format_us, "time that the model predicts"),
+    Column("measured_us", "measured", "us", format_us, "time that was measured"),
+    Column("error_pct", "error", "%", format_percent, "predicted over measured, less one"),
+    Column("entry", "entry", None, format_text, "operator and direction, or family of launches", "left"),
+    Column("split", "split", None, format_text, "how rows were held out", "left"),
+    Column("rows", "rows", "rows", format_count, "measured rows"),
+    Column("shapes", "shapes", "shapes", format_count, "distinct shapes"),
+    Column("mape", "MAPE", "%", format_percent, "mean of |predicted over measured, less one|"),
+    Column("median_ape", "median", "%", format_percent, "median of |predicted over measured, less one|"),
+    Column("p90_ape", "p90", "%", format_percent, "90th percentile of |predicted over measured, less one|"),
+    Column("bias_pct", "bias", "%", format_percent, "mean of predicted over measured, less one"),
+    Column("coverage_pct", "coverage", "%", format_percent, "measurements inside their 90 % interval"),
+    Column("roofline_mape", "roofline", "%", format_percent, "MAPE of the bare roofline, scaled to the training rows"),
+    Column("forest_mape", "forest", "%", format_percent, "MAPE of a random forest on the bare shapes"),
     # buffers
     Column("name", "name", None, format_text, "name in the generated code", "left"),
     Column("role", "role", None, format_text, "input, output, inout or workspace", "left"),

@@ -1,0 +1,43 @@
+"""``torchledger fit``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from torchledger.cli.output import force_option
+
+
+@click.command(name="fit")
+@click.argument("data", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The model file to write.")
+@click.option("--device", help="Whose samples to learn from, where the data hold several devices'.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes to fit with; one per core unless given.")
+@click.option("--operators", type=click.Path(path_type=Path), help="A Python file with operators of your own.")
+@force_option
+def command(
+    data: tuple[Path, ...], output: Path, device: str | None, jobs: int | None, operators: Path | None, force: bool
+) -> None:
+    """Learn a device's times from DATA.
+
+    DATA is any mix of operator samples (a .parquet file or a data folder), measured launches (.launches files,
+    ledgers with a profile) and the sampling guide's CSV files or folders of them.
+    """
+    from torchledger.cli.output import print_document
+    from torchledger.cli.progress import progress_bar
+    from torchledger.errors import UsageError
+    from torchledger.fitting.everything import fit_everything
+    from torchledger.operators import load_operators
+    from torchledger.predicting.model_file import save_model
+    from torchledger.reporting.fits import fit_document
+
+    if output.exists() and not force:
+        raise UsageError(f"{output} exists. Choose another name, or pass --force to replace it.")
+    if operators is not None:
+        load_operators(operators)
+    with progress_bar("fitting") as progress:
+        model, left_out = fit_everything(data, device=device, jobs=jobs, progress=progress)
+    size = save_model(model, output, force=force)
+    print_document(fit_document(model, left_out, size))
+    click.echo(f"next: torchledger predict OPERATOR NAME=VALUE ... --device {output}", err=True)

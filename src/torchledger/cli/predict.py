@@ -1,0 +1,45 @@
+"""``torchledger predict``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from torchledger.cli.output import json_option
+
+
+@click.command(name="predict")
+@click.argument("operator")
+@click.argument("parameters", nargs=-1)
+@click.option("--device", default="H200", show_default=True, help="A device whose model is shipped, or a model file.")
+@click.option("--dtype", default="bf16", show_default=True, help="fp16, bf16, fp32, ... or torch's name.")
+@click.option("--direction", help="forward, backward or step; all that are known unless given.")
+@click.option("--operators", type=click.Path(path_type=Path), help="A Python file with operators of your own.")
+@json_option
+def command(
+    operator: str,
+    parameters: tuple[str, ...],
+    device: str,
+    dtype: str,
+    direction: str | None,
+    operators: Path | None,
+    as_json: bool,
+) -> None:
+    """Predict OPERATOR at a shape, without running it.
+
+    PARAMETERS are NAME=VALUE: torchledger predict flash_atten mp=1 b=4 h=32 l=2048 dim=4096
+    """
+    from torchledger.cli.output import print_document, print_json
+    from torchledger.operators import load_operators
+    from torchledger.predicting.model_file import find_model
+    from torchledger.predicting.operators import parse_parameters, predict_directions
+    from torchledger.reporting.document import as_plain
+    from torchledger.reporting.fits import predictions_document
+
+    if operators is not None:
+        load_operators(operators)
+    predictions = predict_directions(
+        find_model(device), operator, parse_parameters(parameters), direction=direction, dtype=dtype
+    )
+    print_json(as_plain(predictions)) if as_json else print_document(predictions_document(predictions))

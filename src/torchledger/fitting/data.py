@@ -1,0 +1,52 @@
+"""Reading what a fit can learn from, whatever form it has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from torchledger.errors import FitError
+from torchledger.nouns import Sample
+
+
+def read_operator_samples(paths: Iterable[str | os.PathLike[str]]) -> list[Sample]:
+    """The samples of data sets (a Parquet file or a data folder) and of the guide's CSV files or folders of them.
+
+    Raises ``FitError`` for a path that is none of these, ``SampleError`` for one that is damaged.
+    """
+    from torchledger.sampling.dataset import PARQUET_FILE, read_samples
+    from torchledger.sampling.guide_csv import read_guide_csv, read_guide_folder
+    from torchledger.sampling.journal import JOURNAL_FOLDER
+
+    samples: list[Sample] = []
+    for given in paths:
+        path = Path(given)
+        if not path.exists():
+            raise FitError(f"{path} does not exist. Give samples (.parquet or a folder) or the guide's CSV files.")
+        if path.suffix == ".csv":
+            samples += read_guide_csv(path)
+        elif path.is_dir() and not (path / PARQUET_FILE).exists() and not (path / JOURNAL_FOLDER).exists():
+            found = read_guide_folder(path)
+            if not found:
+                raise FitError(f"{path} holds neither a data set nor CSV files named as the guide's are.")
+            samples += found
+        else:
+            samples += read_samples(path)
+    return samples
+
+
+def gate_public_labels(samples: list[Sample]) -> list[Sample]:
+    """The samples with impossible or doubtful labels quarantined, for devices whose data sheet is known.
+
+    Samples that torchledger measured have passed the gates while they were taken; those of a CSV have not.
+    """
+    from torchledger.sampling.ceilings import datasheet_ceilings
+    from torchledger.sampling.gates import GateLimits, quarantine
+
+    gated: list[Sample] = []
+    for device in dict.fromkeys(sample.device for sample in samples):
+        own = [sample for sample in samples if sample.device == device]
+        known = datasheet_ceilings(device)
+        gated += quarantine(own, GateLimits(*known) if known else None)
+    return gated

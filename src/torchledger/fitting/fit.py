@@ -1,0 +1,138 @@
+"""The fit: from samples to a model of one device's times."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+
+import torchledger
+from torchledger.errors import FitError
+from torchledger.fitting.learning import Options, fit_blend
+from torchledger.fitting.machine import Machine
+from torchledger.fitting.operator_features import reduce_features
+from torchledger.fitting.tables import LeftOut, SampleTable, build_tables, machine_of_tables, shape_groups
+from torchledger.fitting.time_model import Entry, TimeModel, with_units
+from torchledger.nouns import Sample
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int, str], None]
+
+
+def fit(
+    samples: Iterable[Sample],
+    *,
+    device: str | None = None,
+    options: Options | None = None,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    total_memory_bytes: int | None = None,
+) -> tuple[TimeModel, list[LeftOut]]:
+    """Learn the times of every operator and direction among the samples of one device.
+
+    Returns the model and what was left out, with reasons: samples without a usable time, operators with too few shapes.
+    ``device`` picks one device's samples out of several; ``progress(done, total, entry)`` is called after each entry.
+    Raises ``FitError`` if nothing can be learned, or for samples of several devices when none is named.
+    """
+    samples = list(samples)
+    names = sorted({sample.device for sample in samples})
+    if device is None and len(names) > 1:
+        raise FitError(f"the samples come from {', '.join(names)}; a model is of one device. Choose one with --device.")
+    if device is not None:
+        samples = [sample for sample in samples if sample.device == device]
+    if not samples:
+        raise FitError(f"no samples of {device or 'any device'}; there are some of {', '.join(names) or 'none'}.")
+    tables, left_out = build_tables(samples)
+    if not tables:
+        raise FitError(f"none of the {len(samples)} samples has a usable time: {left_out[0].reason}.")
+    machine = machine_of_tables(samples[0].device, list(tables.values()))
+    entries: dict[str, Entry] = {}
+    for done, outcome in enumerate(_fit_all(list(tables.values()), machine, options or Options(), jobs), start=1):
+        if isinstance(outcome, Entry):
+            entries[outcome.key] = outcome
+            label = outcome.key
+        else:
+            left_out.append(outcome)
+            log.warning("%s is left out: %s", outcome.subject, outcome.reason)
+            label = outcome.subject
+        if progress is not None:
+            progress(done, len(tables), label)
+    if not entries:
+        raise FitError(f"no operator has enough shapes to learn from: {left_out[-1].subject}: {left_out[-1].reason}.")
+    versions = dict(samples[0].versions) | {"torchledger": torchledger.__version__}
+    model = TimeModel(
+        device=samples[0].device,
+        machine=machine,
+        entries={key: entries[key] for key in sorted(entries)},
+        created_utc=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        versions=versions,
+        total_memory_bytes=total_memory_bytes,
+    )
+    return model, left_out
+
+
+def fit_entry(table: SampleTable, machine: Machine, options: Options | None = None) -> Entry:
+    """Learn one table. Raises ``FitError`` if it holds too few shapes."""
+    options = options or Options()
+    features = reduce_features(table.features(machine), options.physics, options.baseline)
+    target = np.log(table.times_us) - features.log_baseline
+    units = tuple(str(unit) for unit in np.unique(table.units)) if len(np.unique(table.units)) > 1 else ()
+    values = features.values
+    if units:
+        values = with_units(values, np.searchsorted(units, table.units), len(units))
+    groups = shape_groups(features)
+    blend = fit_blend(values, target, groups, n_shape=features.n_shape, options=options)
+    return Entry(
+        key=table.key,
+        blend=blend,
+        feature_names=(*features.names, *(f"unit {unit}" for unit in units)),
+        units=units,
+        dtypes=tuple(str(dtype) for dtype in np.unique(table.dtypes)),
+        n_rows=len(table),
+        n_shapes=int(groups.max()) + 1,
+        mape=blend.held_out_mape,
+    )
+
+
+def _fit_all(
+    tables: list[SampleTable], machine: Machine, options: Options, jobs: int | None
+) -> Iterable[Entry | LeftOut]:
+    """Entries as they are done, the largest tables begun first."""
+    tables = sorted(tables, key=len, reverse=True)
+    jobs = min(jobs or os.cpu_count() or 1, len(tables))
+    if jobs <= 1:
+        for table in tables:
+            yield _fit_or_say(table, machine, options)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+        waiting = [pool.submit(_fit_or_say, table, machine, options) for table in tables]
+        for future in as_completed(waiting):
+            yield future.result()
+
+
+def _fit_or_say(table: SampleTable, machine: Machine, options: Options) -> Entry | LeftOut:
+    with _threads(1):
+        try:
+            return fit_entry(table, machine, options)
+        except FitError as error:
+            return LeftOut(table.key, str(error))
+
+
+def _one_thread() -> None:
+    # Set before numpy and scikit-learn load their libraries in the worker: processes share the cores, threads would
+    # only get in each other's way.
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = "1"
+
+
+def _threads(count: int) -> Any:
+    from threadpoolctl import threadpool_limits
+
+    return threadpool_limits(count)

@@ -1,0 +1,76 @@
+"""What a device was seen to reach in the data: the scales of the physical baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+MULTIPROCESSORS: Mapping[str, int] = {"V100": 80, "A100": 108, "H100": 132, "GH200": 132, "H200": 132, "B200": 148}
+"""Streaming multiprocessors by a part of the device's name (NVIDIA's data sheets), for data that do not say."""
+
+_USUAL_MULTIPROCESSORS = 108
+_BIG_BYTES = 64e6  # well beyond the L2 cache of any device in the table: traffic that DRAM must carry
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The scales of one device: rates in FLOP and bytes per microsecond, the shortest time seen in microseconds.
+
+    They only place the baseline; the regressors learn what lies between it and the measurements, so that a scale that
+    is off by a factor costs little.
+    """
+
+    name: str
+    num_multiprocessors: int
+    flops_per_us: Mapping[str, float] = field(default_factory=dict)
+    bytes_per_us: float = 1e6
+    floor_us: float = 2.0
+
+    def peak(self, dtype: str) -> float:
+        """FLOP per microsecond for a dtype; that of the nearest known dtype where none was seen."""
+        if dtype in self.flops_per_us:
+            return self.flops_per_us[dtype]
+        alike = {"bfloat16": "float16", "float16": "bfloat16"}.get(dtype, "")
+        return self.flops_per_us.get(alike, max(self.flops_per_us.values(), default=1e8))
+
+
+def estimate_machine(
+    name: str,
+    *,
+    dtype: NDArray[np.str_],
+    flops: Array,
+    bytes_moved: Array,
+    times_us: Array,
+    num_multiprocessors: int | None = None,
+) -> Machine:
+    """The rates that the quickest of the samples reached; arrays hold one entry per sample.
+
+    The 98th percentile stands for the best, so that a few bad labels do not set the scale.
+    """
+    rates = {}
+    for kind in np.unique(dtype):
+        some = (dtype == kind) & (flops > 0)
+        if some.sum() >= 5:
+            rates[str(kind)] = float(np.quantile(flops[some] / times_us[some], 0.98))
+    big = bytes_moved > _BIG_BYTES
+    if big.sum() < 20:
+        big = bytes_moved >= np.quantile(bytes_moved, 0.5)
+    return Machine(
+        name=name,
+        num_multiprocessors=num_multiprocessors or known_multiprocessors(name),
+        flops_per_us=rates,
+        bytes_per_us=float(np.quantile(bytes_moved[big] / times_us[big], 0.98)),
+        floor_us=float(np.quantile(times_us, 0.002)),
+    )
+
+
+def known_multiprocessors(name: str) -> int:
+    """Multiprocessors of a device by its name; a usual number for unknown ones."""
+    plain = name.upper().replace(" ", "")
+    matches = [part for part in MULTIPROCESSORS if part in plain]
+    return MULTIPROCESSORS[max(matches, key=len)] if matches else _USUAL_MULTIPROCESSORS

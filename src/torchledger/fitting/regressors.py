@@ -1,0 +1,230 @@
+"""The regressors that a model file holds, as arrays: asked with numpy alone.
+
+Two kinds are blended: boosted regression trees, which follow steps, and a Gaussian process with a linear trend, which
+is smooth inside the data and keeps a slope outside. Both are made by ``fitting.learning``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+MAX_LEAVES = 16
+"""Leaves of one tree at most: the set of leaves still reachable is one 16-bit word."""
+
+EDGE = 0.02
+"""A question that leaves the measured range by less (2 %, in logarithms) is answered as one inside it."""
+
+_CHUNK = 4096
+_FEW_ROWS = 64
+
+
+@dataclass(frozen=True)
+class TreeEnsemble:
+    """Boosted regression trees of at most 16 leaves: the sum over trees of the value of the leaf that a row reaches.
+
+    Arrays are [trees, nodes]; node 0 is the root, a row goes ``left`` where its feature is <= the threshold; ``left``
+    of a leaf is -1. Trees smaller than the widest are padded with leaves that nothing reaches.
+    """
+
+    baseline: float
+    feature: NDArray[np.int16]
+    threshold: Array
+    left: NDArray[np.int16]
+    right: NDArray[np.int16]
+    value: NDArray[np.float32]
+
+    def predict(self, rows: Array) -> Array:
+        """One number per row of [rows, features]."""
+        if len(rows) <= _FEW_ROWS:
+            return self.walk(rows)
+        return np.concatenate([self._by_masks(rows[start : start + _CHUNK]) for start in range(0, len(rows), _CHUNK)])
+
+    def walk(self, rows: Array) -> Array:
+        """The obvious way: every row down every tree. Quick for few rows, and what ``predict`` is tested against."""
+        trees = np.arange(len(self.feature))[None, :]
+        node = np.zeros((len(rows), len(self.feature)), dtype=np.int64)
+        each = np.arange(len(rows))[:, None]
+        while True:
+            left = self.left[trees, node]
+            inner = left >= 0
+            if not inner.any():
+                break
+            goes_left = rows[each, self.feature[trees, node]] <= self.threshold[trees, node]
+            node = np.where(inner, np.where(goes_left, left, self.right[trees, node]), node)
+        return np.asarray(self.baseline + self.value[trees, node].sum(axis=1, dtype=np.float64))
+
+    def _by_masks(self, rows: Array) -> Array:
+        tables, leaf_values = self._masks
+        alive = np.full((len(rows), len(self.feature)), np.uint16(0xFFFF))
+        for feature, thresholds, table in tables:
+            # The number of thresholds below the value says which comparisons fail, for all trees at once.
+            alive &= table[np.searchsorted(thresholds, rows[:, feature], side="left")]
+        leaf = _LOWEST_BIT[alive]
+        flat = leaf + np.arange(0, leaf_values.size, MAX_LEAVES, dtype=np.int32)[None, :]
+        return np.asarray(self.baseline + np.take(leaf_values.ravel(), flat).sum(axis=1, dtype=np.float64))
+
+    @cached_property
+    def _masks(self) -> tuple[list[tuple[int, Array, NDArray[np.uint16]]], NDArray[np.float32]]:
+        """For each feature its thresholds, and for each number of failed ones the leaves still reachable per tree.
+
+        The method of QuickScorer (Lucchese et al., SIGIR 2015): leaves are numbered from left to right, a failed
+        comparison rules out the leaves on its left, and the lowest leaf left standing is the one reached.
+        """
+        trees = len(self.feature)
+        leaf_values = np.zeros((trees, MAX_LEAVES), dtype=np.float32)
+        splits: dict[int, list[tuple[float, int, int]]] = {}
+        for tree in range(trees):
+            self._number_leaves(tree, 0, 0, leaf_values, splits)
+        tables = []
+        for feature, found in sorted(splits.items()):
+            thresholds = np.unique([threshold for threshold, _, _ in found])
+            table = np.full((len(thresholds) + 1, trees), 0xFFFF, dtype=np.uint16)
+            for threshold, tree, mask in found:
+                row = int(np.searchsorted(thresholds, threshold)) + 1
+                table[row, tree] &= np.uint16(mask)
+            tables.append((feature, thresholds, np.bitwise_and.accumulate(table, axis=0)))
+        return tables, leaf_values
+
+    def _number_leaves(
+        self,
+        tree: int,
+        node: int,
+        first: int,
+        leaf_values: NDArray[np.float32],
+        splits: dict[int, list[tuple[float, int, int]]],
+    ) -> int:
+        if self.left[tree, node] < 0:
+            leaf_values[tree, first] = self.value[tree, node]
+            return 1
+        on_left = self._number_leaves(tree, int(self.left[tree, node]), first, leaf_values, splits)
+        ruled_out = ((1 << on_left) - 1) << first
+        splits.setdefault(int(self.feature[tree, node]), []).append(
+            (float(self.threshold[tree, node]), tree, 0xFFFF & ~ruled_out)
+        )
+        on_right = self._number_leaves(tree, int(self.right[tree, node]), first + on_left, leaf_values, splits)
+        return on_left + on_right
+
+
+@dataclass(frozen=True)
+class GaussianProcess:
+    """The mean of a Gaussian process: Matern-5/2 with one length per feature, plus a linear trend.
+
+    ``points`` [inducing, features] and ``weights`` come from a fit to all rows through these points; features are first
+    shifted by ``center`` and divided by ``scale``.
+    """
+
+    center: Array
+    scale: Array
+    inverse_lengths: Array
+    points: NDArray[np.float32]
+    weights: NDArray[np.float32]
+    slope: Array
+    offset: float
+
+    def predict(self, rows: Array) -> Array:
+        """One number per row of [rows, features]."""
+        return np.concatenate([self._chunk(rows[start : start + _CHUNK]) for start in range(0, len(rows), _CHUNK)])
+
+    def _chunk(self, rows: Array) -> Array:
+        normal = (rows - self.center) / self.scale
+        near = (normal * self.inverse_lengths).astype(np.float32)
+        kernel = matern(near, self.points)
+        return np.asarray(kernel @ self.weights + normal @ self.slope + self.offset)
+
+
+def matern(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The Matern-5/2 kernel between rows that are already divided by their lengths."""
+    dtype = left.dtype
+    squared = (left @ right.T) * dtype.type(-10.0)
+    squared += (dtype.type(5.0) * np.einsum("ij,ij->i", left, left))[:, None]
+    squared += dtype.type(5.0) * np.einsum("ij,ij->i", right, right)
+    np.maximum(squared, 0, out=squared)
+    distance = np.sqrt(squared)
+    squared *= dtype.type(1.0 / 3.0)
+    squared += distance
+    squared += dtype.type(1.0)
+    np.negative(distance, out=distance)
+    np.exp(distance, out=distance)
+    squared *= distance
+    return squared
+
+
+@dataclass(frozen=True)
+class Blend:
+    """Trees and process together, with what is known of their error.
+
+    ``*_inside`` hold where a question lies within the measured range, ``*_outside`` beyond it: the weight of the
+    process and the quantile of |error| / spread, where spread is ``noise`` plus how far the two members disagree.
+    """
+
+    columns: NDArray[np.int64]
+    low: Array
+    high: Array
+    shape_low: Array
+    shape_high: Array
+    trees: TreeEnsemble
+    process: GaussianProcess
+    weight_inside: float
+    weight_outside: float
+    noise: float
+    quantile_inside: float
+    quantile_outside: float
+    held_out_mape: float = float("nan")
+
+    def predict(self, features: Array) -> tuple[Array, Array, Array]:
+        """Log residual, half width of its interval, and how far outside the measured range (0: inside), per row.
+
+        ``features`` are all columns of the feature table; ``columns`` picks those in use.
+        """
+        rows = features[:, self.columns]
+        outside = self.distance(features)
+        by_trees = self.trees.predict(np.clip(rows, self.low, self.high))
+        by_process = self.process.predict(rows)
+        is_outside = outside > EDGE
+        weight = np.where(is_outside, self.weight_outside, self.weight_inside)
+        spread = self.noise + np.abs(by_process - by_trees)
+        quantile = np.where(is_outside, self.quantile_outside, self.quantile_inside)
+        return weight * by_process + (1 - weight) * by_trees, quantile * spread, outside
+
+    def distance(self, features: Array) -> Array:
+        """By how much (in the features' own units: logarithms) a row leaves the box of the rows learned from."""
+        described = features[:, : len(self.shape_low)]
+        beyond = np.maximum(self.shape_low - described, described - self.shape_high)
+        return np.asarray(np.maximum(beyond, 0).max(axis=1))
+
+
+def to_arrays(record: Any, prefix: str = "") -> dict[str, NDArray[Any]]:
+    """The fields of a regressor, nested ones with a dotted name, as arrays."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if field.name in _NESTED:
+            arrays.update(to_arrays(value, f"{prefix}{field.name}."))
+        else:
+            arrays[prefix + field.name] = np.asarray(value)
+    return arrays
+
+
+def from_arrays(arrays: Mapping[str, NDArray[Any]], kind: type[Any] = Blend, prefix: str = "") -> Any:
+    """The regressor whose ``to_arrays`` these are."""
+    values: dict[str, Any] = {}
+    for field in fields(kind):
+        if field.name in _NESTED:
+            values[field.name] = from_arrays(arrays, _NESTED[field.name], f"{prefix}{field.name}.")
+        else:
+            array = arrays[prefix + field.name]
+            values[field.name] = array if array.ndim else array[()].item()
+    return kind(**values)
+
+
+_NESTED: Mapping[str, type[Any]] = {"trees": TreeEnsemble, "process": GaussianProcess}
+_WORDS = np.arange(1 << 16, dtype=np.int32)
+_LOWEST_BIT = np.log2(np.maximum(_WORDS & -_WORDS, 1)).astype(np.int32)

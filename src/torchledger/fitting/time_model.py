@@ -1,0 +1,65 @@
+"""A model of times: one fitted entry per operator and direction, and per family of kernel launches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchledger.fitting.machine import Machine
+from torchledger.fitting.regressors import Blend
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What was learned of one operator's direction (``"linear/forward"``) or one family of launches.
+
+    ``feature_names`` are the columns that ``blend`` was fitted on, ``units`` the units of the device that were told
+    apart. Errors are of rows held out by shape while fitting, in per cent.
+    """
+
+    key: str
+    blend: Blend
+    feature_names: tuple[str, ...]
+    units: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    n_rows: int = 0
+    n_shapes: int = 0
+    mape: float | None = None
+
+    def predict(self, features: Array, unit: str | None = None) -> tuple[Array, Array, Array]:
+        """Log residual, half width and distance from the measured range, for rows of the feature table.
+
+        For an unknown unit, the mean over the units that were measured.
+        """
+        if not self.units:
+            return self.blend.predict(features)
+        chosen = [self.units.index(unit)] if unit in self.units else range(len(self.units))
+        answers = [self.blend.predict(with_units(features, np.full(len(features), u), len(self.units))) for u in chosen]
+        middle, width, outside = (np.stack(part) for part in zip(*answers, strict=True))
+        return middle.mean(axis=0), width.max(axis=0) + np.ptp(middle, axis=0) / 2, outside.max(axis=0)
+
+
+@dataclass(frozen=True)
+class TimeModel:
+    """All that was learned of one device."""
+
+    device: str
+    machine: Machine
+    entries: Mapping[str, Entry]
+    created_utc: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    total_memory_bytes: int | None = None
+    extras: Mapping[str, float] = field(default_factory=dict)
+    """Scalars that the step model needs: overhead per launch, gaps, graph replay."""
+
+
+def with_units(features: Array, codes: NDArray[Any], count: int) -> Array:
+    """The features with one more column per unit: 1 for the unit that measured a row."""
+    return np.concatenate([features, (codes[:, None] == np.arange(count)[None]).astype(np.float64)], axis=1)

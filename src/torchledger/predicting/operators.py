@@ -1,0 +1,226 @@
+"""Operators at shapes: one question, or a table of them at once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchledger.errors import PredictError, SampleError
+from torchledger.fitting.learning import COVERAGE
+from torchledger.fitting.operator_features import operator_features
+from torchledger.fitting.regressors import EDGE
+from torchledger.fitting.time_model import Entry, TimeModel
+from torchledger.nouns import Prediction
+from torchledger.operators import Operator, find_operator
+from torchledger.operators.declaration import dtype_name
+
+Array = NDArray[np.float64]
+
+Range = Literal["inside", "edge", "extrapolated"]
+
+FAR = 0.25
+"""How far beyond the measured range (in logarithms) a question is still called at its edge."""
+
+
+@dataclass(frozen=True)
+class PredictionTable:
+    """Predicted times of many shapes, in microseconds; one entry per row.
+
+    ``distance`` is how far a row lies beyond the measured range, in logarithms; 0 inside.
+    """
+
+    duration_us: Array
+    low_us: Array
+    high_us: Array
+    roofline_us: Array
+    distance: Array
+
+    @property
+    def ranges(self) -> list[Range]:
+        """Where each row lies relative to what was measured."""
+        return [range_of(float(distance)) for distance in self.distance]
+
+
+def range_of(distance: float) -> Range:
+    """The word for a distance from the measured range."""
+    if distance <= EDGE:
+        return "inside"
+    return "edge" if distance <= FAR else "extrapolated"
+
+
+def predict(
+    model: TimeModel,
+    operator: str,
+    parameters: Mapping[str, int],
+    *,
+    direction: str = "forward",
+    dtype: str = "bfloat16",
+) -> Prediction:
+    """The time of one operator at one shape.
+
+    Raises ``PredictError`` for an operator, parameter, dtype or direction that is unknown (naming the nearest known),
+    for sizes that are not positive, and for tensors beyond the device's memory.
+    """
+    entry, declared, name = _find(model, operator, direction, dtype)
+    checked = _check(declared, parameters)
+    if reason := declared.check(declared.resolve(checked)):
+        raise PredictError(f"{declared.name}: {reason}.")
+    notes = []
+    needed = _memory_needed(declared, checked, name)
+    if model.total_memory_bytes and needed and needed > model.total_memory_bytes:
+        raise PredictError(
+            f"{declared.name} at this shape needs {needed / 1e9:,.1f} GB for its tensors; {model.device} has "
+            f"{model.total_memory_bytes / 1e9:,.1f} GB."
+        )
+    table = _answer(model, entry, declared, {key: np.array([value]) for key, value in checked.items()}, direction, name)
+    where = table.ranges[0]
+    if name not in entry.dtypes:
+        notes.append(f"{name} was not measured, only {', '.join(entry.dtypes)}")
+        where = "extrapolated"
+    elif where != "inside":
+        notes.append("outside the shapes that were measured: the time and its interval are extrapolated")
+    shape = " ".join(f"{key}={value}" for key, value in checked.items() if key in declared.parameters)
+    return Prediction(
+        subject=f"{declared.name} {direction} {name} {shape}",
+        duration_us=float(table.duration_us[0]),
+        low_us=float(table.low_us[0]),
+        high_us=float(table.high_us[0]),
+        coverage=COVERAGE,
+        range=where,
+        device=model.device,
+        model=f"{entry.key} ({entry.n_shapes} shapes, held-out error {entry.mape:.1f} %)",
+        roofline_us=float(table.roofline_us[0]),
+        note="; ".join(notes) or None,
+    )
+
+
+def predict_table(
+    model: TimeModel,
+    operator: str,
+    parameters: Mapping[str, Any],
+    *,
+    direction: str = "forward",
+    dtype: str = "bfloat16",
+) -> PredictionTable:
+    """The times of one operator at many shapes: each parameter is an array, or one number for all rows.
+
+    Raises ``PredictError`` as ``predict`` does, except that memory is not checked.
+    """
+    entry, declared, name = _find(model, operator, direction, dtype)
+    checked = _check(declared, parameters)
+    arrays = np.broadcast_arrays(*[np.atleast_1d(np.asarray(value)) for value in checked.values()])
+    return _answer(model, entry, declared, dict(zip(checked, arrays, strict=True)), direction, name)
+
+
+def _answer(
+    model: TimeModel,
+    entry: Entry,
+    operator: Operator,
+    parameters: Mapping[str, NDArray[Any]],
+    direction: str,
+    dtype: str,
+) -> PredictionTable:
+    count = len(next(iter(parameters.values())))
+    features = operator_features(operator, parameters, direction, np.full(count, dtype), model.machine)
+    residual, width, distance = entry.predict(features.values)
+    log_us = features.log_baseline + residual
+    return PredictionTable(
+        duration_us=np.exp(log_us),
+        low_us=np.exp(log_us - width),
+        high_us=np.exp(log_us + width),
+        roofline_us=features.roofline_us,
+        distance=distance,
+    )
+
+
+def _find(model: TimeModel, operator: str, direction: str, dtype: str) -> tuple[Entry, Operator, str]:
+    """The entry that answers: of the operator itself, or else of the general form that it amounts to."""
+    try:
+        name = dtype_name(dtype)
+    except ValueError as error:
+        raise PredictError(f"{error}.") from error
+    try:
+        candidates = [find_operator(operator), find_operator(operator, prefer_guide=True)]
+    except SampleError as error:
+        raise PredictError(str(error)) from error
+    for declared in candidates:
+        key = f"{declared.key}/{direction}"
+        if key in model.entries:
+            return model.entries[key], declared, name
+    known = sorted({key.split("/")[0] for key in model.entries if not key.startswith("launch:")})
+    directions = [key.split("/")[1] for key in model.entries if key.split("/")[0] in {c.key for c in candidates}]
+    if directions:
+        raise PredictError(f"{operator} has no direction {direction!r} in this model; it has {', '.join(directions)}.")
+    near = difflib.get_close_matches(operator, [key.removeprefix("guide.") for key in known], n=3)
+    hint = f"nearest: {', '.join(near)}" if near else f"there are {', '.join(known)}"
+    raise PredictError(f"the model of {model.device} knows no operator {operator!r}; {hint}.")
+
+
+def _check(operator: Operator, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    known = [*operator.parameters, *operator.defaults]
+    for key in parameters:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"nearest: {near[0]}" if near else f"there are {', '.join(known)}"
+            raise PredictError(f"{operator.name} has no parameter {key!r}; {hint}.")
+    if missing := [key for key in operator.parameters if key not in parameters]:
+        raise PredictError(f"{operator.name} needs {', '.join(missing)}; its parameters are {', '.join(known)}.")
+    values = dict(operator.resolve(parameters))
+    for key, value in values.items():
+        try:
+            array = np.asarray(value, dtype=np.int64)
+            whole = np.array_equal(array, np.asarray(value, dtype=np.float64))
+        except (ValueError, TypeError, OverflowError) as error:
+            raise PredictError(f"{operator.name}: {key}={value} is no whole number.") from error
+        if not whole:
+            raise PredictError(f"{operator.name}: {key}={value} is no whole number.")
+        least = 0 if key in operator.defaults else 1
+        if (array < least).any():
+            raise PredictError(f"{operator.name}: {key}={value} must be at least {least}: an empty tensor has no time.")
+        values[key] = array if array.ndim else int(array)
+    return values
+
+
+def _memory_needed(operator: Operator, parameters: Mapping[str, int], dtype: str) -> int | None:
+    try:
+        return int(operator.input_bytes(parameters, dtype))
+    except NotImplementedError:
+        return None
+
+
+def predict_directions(
+    model: TimeModel,
+    operator: str,
+    parameters: Mapping[str, int],
+    *,
+    direction: str | None = None,
+    dtype: str = "bfloat16",
+) -> list[Prediction]:
+    """``predict`` for one direction, or for all that the model knows of the operator."""
+    if direction is not None:
+        return [predict(model, operator, parameters, direction=direction, dtype=dtype)]
+    try:
+        names = {find_operator(operator).key, find_operator(operator, prefer_guide=True).key}
+    except SampleError as error:
+        raise PredictError(str(error)) from error
+    known = [way for way in ("forward", "backward", "step") if any(f"{name}/{way}" in model.entries for name in names)]
+    return [predict(model, operator, parameters, direction=way, dtype=dtype) for way in known or ["forward"]]
+
+
+def parse_parameters(texts: Iterable[str]) -> dict[str, int]:
+    """``["b=4", "l=2048"]`` as numbers by name. Raises ``PredictError`` for anything else."""
+    parameters = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        try:
+            parameters[name] = int(value)
+        except ValueError as error:
+            raise PredictError(f"{text!r} is not NAME=VALUE with a whole number, such as b=4.") from error
+        if not equals or not name:
+            raise PredictError(f"{text!r} is not NAME=VALUE with a whole number, such as b=4.")
+    return parameters

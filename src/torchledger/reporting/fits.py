@@ -1,0 +1,122 @@
+"""What was predicted, what a fit learned, and how wrong it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torchledger.nouns import Prediction
+from torchledger.reporting.document import Block, Document, Section, Sentence, Table, columns
+
+if TYPE_CHECKING:
+    from torchledger.fitting.evaluate import Evaluation
+    from torchledger.fitting.tables import LeftOut
+    from torchledger.fitting.time_model import TimeModel
+
+_MOST_NAMED = 12
+_KEYS = (
+    "entry",
+    "rows",
+    "mape",
+    "median_ape",
+    "p90_ape",
+    "bias_pct",
+    "coverage_pct",
+    "roofline_mape",
+    "forest_mape",
+)
+
+
+def predictions_document(predictions: Sequence[Prediction]) -> Document:
+    """Predicted times with their intervals, and what is to be doubted about them."""
+    table = Table(
+        columns("subject", "duration_us", "low_us", "high_us", "roofline_us", "range"),
+        tuple((p.subject, p.duration_us, p.low_us, p.high_us, p.roofline_us, p.range) for p in predictions),
+    )
+    blocks: list[Block] = [table]
+    blocks += [Sentence(f"{p.subject}: {p.note}.", "bad") for p in predictions if p.note]
+    first = predictions[0]
+    blocks.append(Sentence(f"Intervals hold {first.coverage:.0%} of measurements. Model: {first.model}.", "quiet"))
+    return Document((Section(f"Predicted on {first.device}", tuple(blocks)),))
+
+
+def fit_document(model: TimeModel, left_out: Sequence[LeftOut], size_bytes: int) -> Document:
+    """What a model holds, its held-out error per entry, and what was left out."""
+    entries = [model.entries[key] for key in model.entries]
+    table = Table(
+        columns("entry", "rows", "shapes", "mape"),
+        tuple((entry.key, entry.n_rows, entry.n_shapes, entry.mape) for entry in entries),
+    )
+    mean = sum(entry.mape or 0.0 for entry in entries) / len(entries)
+    blocks: list[Block] = [
+        table,
+        Sentence(
+            f"{len(entries)} entries, {size_bytes / 1e6:.1f} MB; "
+            f"mean error on shapes held out while fitting {mean:.2f} %."
+        ),
+    ]
+    reasons = Counter(item.reason for item in left_out)
+    blocks += [Sentence(f"left out: {item.subject}: {item.reason}", "quiet") for item in left_out[:_MOST_NAMED]]
+    if len(left_out) > _MOST_NAMED:
+        blocks.append(Sentence(f"... {len(left_out)} samples left out in all, for {len(reasons)} reasons.", "quiet"))
+    return Document((Section(f"Model of {model.device}", tuple(blocks)),))
+
+
+def evaluation_document(
+    evaluations: Sequence[Evaluation], refused: Sequence[str], left_out: Sequence[LeftOut]
+) -> Document:
+    """Errors per operator and direction with the baselines, a mean per split."""
+    sections = []
+    for split in dict.fromkeys(evaluation.split for evaluation in evaluations):
+        some = [evaluation for evaluation in evaluations if evaluation.split == split]
+        rows = tuple(_evaluation_row(evaluation) for evaluation in some)
+        table = Table(
+            columns(*_KEYS),
+            rows,
+            total=("mean", sum(row[1] for row in rows), *(_mean([row[i] for row in rows]) for i in range(2, 9))),
+        )
+        sections.append(Section(f"{split}: {some[0].description}", (table,)))
+    notes: list[Block] = [Sentence(f"not evaluated: {reason}", "quiet") for reason in refused]
+    quarantined = list(left_out)
+    if quarantined:
+        notes.append(Sentence(f"{len(quarantined)} samples left out of both sides:", "quiet"))
+        by_kind = Counter(" ".join(item.subject.split(" ")[:2]) for item in quarantined)
+        notes += [Sentence(f"{count} of {kind}", "quiet") for kind, count in by_kind.most_common(_MOST_NAMED)]
+    if notes:
+        sections.append(Section("Left out", tuple(notes)))
+    return Document(tuple(sections))
+
+
+def evaluation_as_plain(
+    evaluations: Sequence[Evaluation], refused: Sequence[str], left_out: Sequence[LeftOut]
+) -> Mapping[str, Any]:
+    """The same as plain data."""
+    return {
+        "evaluations": [
+            {"split": evaluation.split, **dict(zip(_KEYS, _evaluation_row(evaluation), strict=True))}
+            for evaluation in evaluations
+        ],
+        "not_evaluated": list(refused),
+        "left_out": [{"subject": item.subject, "reason": item.reason} for item in left_out],
+    }
+
+
+def _evaluation_row(evaluation: Evaluation) -> tuple[Any, ...]:
+    model, baselines = evaluation.model, evaluation.baselines
+    return (
+        evaluation.key,
+        model.count,
+        model.mape,
+        model.median_ape,
+        model.p90_ape,
+        model.bias,
+        model.coverage,
+        baselines["roofline"].mape if "roofline" in baselines else None,
+        baselines["random forest on shapes"].mape if "random forest on shapes" in baselines else None,
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,126 @@
+"""From samples to a model and its error."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from times import make_linear_samples
+from torchledger.errors import FitError
+from torchledger.fitting import fit
+from torchledger.fitting.evaluate import (
+    errors_of,
+    evaluate_table,
+    extrapolation_split,
+    grouped_split,
+)
+from torchledger.fitting.machine import Machine, known_multiprocessors
+from torchledger.fitting.operator_features import alignment, operator_features
+from torchledger.fitting.tables import build_tables, machine_of_tables, shape_groups
+from torchledger.operators import find_operator, operator_names
+
+
+def test_samples_without_a_usable_time_are_named_and_left_out() -> None:
+    samples = make_linear_samples(3)
+    bad = [
+        dataclasses.replace(samples[0], times_us=(float("nan"),)),
+        dataclasses.replace(samples[1], times_us=(-1.0,)),
+        dataclasses.replace(samples[2], status="quarantined", reason="implies 7,000 TFLOP/s"),
+    ]
+    tables, left_out = build_tables([*bad, *samples[3:]])
+    assert sum(len(table) for table in tables.values()) == 3
+    assert [item.reason for item in left_out] == [
+        "its time is nan us",
+        "its time is -1.0 us",
+        "implies 7,000 TFLOP/s",
+    ]
+    assert "linear forward bfloat16 m=" in left_out[0].subject
+
+
+def test_an_operator_with_too_few_shapes_is_refused_and_the_rest_goes_on() -> None:
+    many = [sample for sample in make_linear_samples(40) if sample.direction == "forward"]
+    few = [sample for sample in make_linear_samples(4) if sample.direction == "backward"]
+    model, left_out = fit([*many, *few], jobs=1)
+    assert list(model.entries) == ["linear/forward"]
+    assert left_out[0].subject == "linear/backward"
+    assert "too few" in left_out[0].reason
+
+
+def test_samples_of_two_devices_need_one_to_be_named() -> None:
+    samples = [*make_linear_samples(20), *make_linear_samples(20, device="OTHER")]
+    with pytest.raises(FitError, match="OTHER, TEST; a model is of one device"):
+        fit(samples)
+
+
+def test_no_shape_stands_on_both_sides_of_the_grouped_split() -> None:
+    samples = make_linear_samples(30)
+    tables, _ = build_tables([*samples, *samples])
+    table = tables["linear/forward"]
+    groups = shape_groups(table.features(Machine("TEST", 100)))
+    train = grouped_split(groups)
+    assert not set(groups[train]) & set(groups[~train])
+    assert groups[0] == 0 and groups.max() == 29
+
+
+def test_the_extrapolation_split_holds_out_the_largest() -> None:
+    tables, _ = build_tables(make_linear_samples(50))
+    table = tables["linear/forward"]
+    train = extrapolation_split(table)
+    sizes = next(column for column in table.parameters.values() if column[train].max() < column[~train].min())
+    assert 0.7 <= train.mean() <= 0.9 and sizes.size == 50
+
+
+def test_a_fit_learns_the_made_up_device_and_beats_its_baselines() -> None:
+    tables, _ = build_tables(make_linear_samples(250))
+    table = tables["linear/forward"]
+    evaluation = evaluate_table(table, machine_of_tables("TEST", [table]), "grouped")
+    assert evaluation.model.mape < 4
+    assert evaluation.model.mape < evaluation.baselines["random forest on shapes"].mape / 2
+    assert evaluation.model.mape < evaluation.baselines["roofline"].mape / 2
+
+
+def test_errors_have_the_signs_and_quantiles_they_should() -> None:
+    measured = np.array([100.0, 100.0, 100.0, 100.0])
+    errors = errors_of(np.array([110.0, 90.0, 100.0, 120.0]), measured, low_us=measured - 5, high_us=measured + 5)
+    assert errors.mape == pytest.approx(10) and errors.bias == pytest.approx(5)
+    assert errors.coverage == pytest.approx(100)
+
+
+def test_alignment_is_the_power_of_two_that_divides() -> None:
+    assert alignment(np.array([1, 2, 12, 96, 256, 4096])).tolist() == [0, 1, 2, 5, 8, 8]
+
+
+@pytest.mark.parametrize("name", operator_names())
+def test_every_operator_of_the_catalogue_has_finite_features(name: str) -> None:
+    operator = find_operator(name)
+    sizes = {"mp": 2, "h": 4, "kernel": 3, "groups": 2, "top_k": 2, "experts": 4, "d": 64, "l": 128, "vocab": 512}
+    parameters = {key: np.array([sizes.get(key, 256), sizes.get(key, 512)]) for key in operator.parameters}
+    machine = Machine("TEST", 132, {"bfloat16": 8e8}, 3e6, 2.0)
+    for direction in operator.directions:
+        features = operator_features(operator, parameters, direction, np.array(["bfloat16"] * 2), machine)
+        assert features.values.shape == (2, len(features.names))
+        assert np.isfinite(features.values).all() and np.isfinite(features.log_baseline).all()
+        assert len(set(features.names)) == len(features.names)
+
+
+def test_devices_are_known_by_the_longest_part_of_their_name() -> None:
+    assert known_multiprocessors("NVIDIA A100-SXM4-80GB") == 108
+    assert known_multiprocessors("NVIDIA GH200 120GB") == 132
+
+
+def test_rows_of_several_units_are_told_apart_and_an_unknown_unit_gets_their_middle() -> None:
+    slow = [
+        dataclasses.replace(s, times_us=(s.times_us[0] * 1.2,), telemetry={"unit": "b"})
+        for s in make_linear_samples(120)
+    ]
+    quick = [dataclasses.replace(s, telemetry={"unit": "a"}) for s in make_linear_samples(120, seed=1)]
+    model, _ = fit([s for s in (*slow, *quick) if s.direction == "forward"], jobs=1)
+    entry = model.entries["linear/forward"]
+    assert entry.units == ("a", "b")
+    tables, _ = build_tables(make_linear_samples(40, seed=2))
+    values = tables["linear/forward"].features(model.machine).values
+    of_a, of_b, unknown = (np.mean(entry.predict(values, unit)[0]) for unit in ("a", "b", None))
+    assert of_b - of_a == pytest.approx(np.log(1.2), abs=0.06)
+    assert unknown == pytest.approx((of_a + of_b) / 2, abs=0.01)

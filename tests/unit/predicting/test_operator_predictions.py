@@ -1,0 +1,164 @@
+"""Asking a model, and its file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from times import make_linear_samples
+from torchledger.cli import cli
+from torchledger.errors import PredictError
+from torchledger.fitting import TimeModel, fit
+from torchledger.operators import find_operator
+from torchledger.predicting import find_model, load_model, predict, predict_table, save_model
+from torchledger.predicting.operators import parse_parameters, range_of
+
+_SHAPE = {"m": 512, "k": 512, "n": 512}
+
+
+@pytest.fixture(scope="module")
+def model() -> TimeModel:
+    return fit(make_linear_samples(120), jobs=1, total_memory_bytes=10**11)[0]
+
+
+@pytest.fixture(scope="module")
+def file(model: TimeModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "test.tlmodel"
+    save_model(model, path)
+    return path
+
+
+def test_a_prediction_lies_inside_its_interval_and_names_device_and_entry(model: TimeModel) -> None:
+    prediction = predict(model, "linear", _SHAPE)
+    assert prediction.low_us < prediction.duration_us < prediction.high_us
+    assert prediction.range == "inside" and prediction.device == "TEST" and not prediction.is_extrapolated
+    assert prediction.model.startswith("linear/forward")
+    assert prediction.duration_us == pytest.approx(4 + 2 * 512**3 / 5e8, rel=0.2)
+
+
+def test_a_file_answers_as_the_model_that_was_saved(model: TimeModel, file: Path) -> None:
+    assert predict(load_model(file), "linear", _SHAPE) == predict(model, "linear", _SHAPE)
+
+
+def test_equal_models_make_equal_files(model: TimeModel, file: Path, tmp_path: Path) -> None:
+    save_model(load_model(file), tmp_path / "again.tlmodel")
+    assert (tmp_path / "again.tlmodel").read_bytes() == file.read_bytes()
+
+
+def test_a_table_answers_each_row_as_if_asked_alone(model: TimeModel) -> None:
+    sizes = np.array([64, 100, 512, 4000])
+    table = predict_table(model, "linear", {"m": sizes, "k": 512, "n": 512}, direction="backward")
+    alone = [predict(model, "linear", {**_SHAPE, "m": int(size)}, direction="backward") for size in sizes]
+    np.testing.assert_allclose(table.duration_us, [prediction.duration_us for prediction in alone], rtol=1e-4)
+    assert table.ranges == [prediction.range for prediction in alone]
+
+
+def test_far_outside_the_measured_range_is_extrapolated_and_says_so(model: TimeModel) -> None:
+    prediction = predict(model, "linear", {"m": 60_000, "k": 512, "n": 512})
+    assert prediction.range == "extrapolated"
+    assert "extrapolated" in str(prediction.note)
+    assert [range_of(distance) for distance in (0.0, 0.1, 1.0)] == ["inside", "edge", "extrapolated"]
+
+
+def test_a_dtype_that_was_not_measured_is_extrapolated(model: TimeModel) -> None:
+    prediction = predict(model, "linear", _SHAPE, dtype="fp16")
+    assert prediction.is_extrapolated and "float16 was not measured, only bfloat16" in str(prediction.note)
+
+
+@pytest.mark.parametrize(
+    ("operator", "shape", "options", "message"),
+    [
+        ("linaer", _SHAPE, {}, "did you mean linear"),
+        ("softmax", {"rows": 4, "dim": 4}, {}, "knows no operator 'softmax'; "),
+        ("linear", {**_SHAPE, "mm": 3}, {}, "no parameter 'mm'; nearest: m"),
+        ("linear", {"m": 4, "k": 4}, {}, "linear needs n"),
+        ("linear", {**_SHAPE, "m": 0}, {}, "m=0 must be at least 1"),
+        ("linear", {**_SHAPE, "m": -3}, {}, "m=-3 must be at least 1"),
+        ("linear", {**_SHAPE, "m": 2.5}, {}, "m=2.5 is no whole number"),
+        ("linear", _SHAPE, {"direction": "sideways"}, "no direction 'sideways' in this model"),
+        ("linear", _SHAPE, {"dtype": "bf17"}, "'bf17' is unknown; known are"),
+        ("linear", {"m": 10**6, "k": 10**5, "n": 10**5}, {}, "needs 220.0 GB for its tensors; TEST has 100.0 GB"),
+    ],
+)
+def test_questions_without_an_answer_are_refused_with_the_next_step(
+    model: TimeModel, operator: str, shape: dict[str, int], options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(PredictError, match=message.replace("(", r"\(")):
+        predict(model, operator, shape, **options)  # type: ignore[arg-type]
+
+
+def test_an_altered_entry_is_refused_in_one_line(file: Path, tmp_path: Path) -> None:
+    altered = tmp_path / "altered.tlmodel"
+    with zipfile.ZipFile(file) as source, zipfile.ZipFile(altered, "w") as target:
+        for name in source.namelist():
+            content = bytearray(source.read(name))
+            if name.endswith("linear/forward.npz"):
+                content[len(content) // 2] ^= 1
+            target.writestr(name, bytes(content))
+    with pytest.raises(PredictError, match="was altered: entry linear/forward"):
+        predict(load_model(altered), "linear", _SHAPE)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
+def test_a_truncated_file_is_refused_in_one_line(file: Path, tmp_path: Path, share: float) -> None:
+    cut = tmp_path / "cut.tlmodel"
+    content = file.read_bytes()
+    cut.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(PredictError, match="is no model of times, or is cut off"):
+        load_model(cut)
+
+
+def test_another_schema_is_named(file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.tlmodel"
+    with zipfile.ZipFile(file) as source, zipfile.ZipFile(other, "w") as target:
+        header = json.loads(source.read("header.json"))
+        header["header"]["schema"] = 99
+        target.writestr("header.json", json.dumps(header))
+    with pytest.raises(PredictError, match="has schema 99; this version reads 1"):
+        load_model(other)
+
+
+def test_an_unknown_device_names_the_models_there_are() -> None:
+    with pytest.raises(PredictError, match="no model of device 'Z80' is at hand; models that come with torchledger"):
+        find_model("Z80")
+
+
+def test_an_existing_model_is_not_replaced_unasked(model: TimeModel, file: Path) -> None:
+    with pytest.raises(PredictError, match="exists"):
+        save_model(model, file)
+
+
+def test_parameters_are_name_equals_number() -> None:
+    assert parse_parameters(["b=4", "l=2048"]) == {"b": 4, "l": 2048}
+    for bad in ("b", "=4", "b=x", "b=4.5"):
+        with pytest.raises(PredictError, match="is not NAME=VALUE"):
+            parse_parameters([bad])
+
+
+def test_the_command_answers_both_directions_as_text_and_json(file: Path) -> None:
+    arguments = ["predict", "linear", "m=512", "k=512", "n=512", "--device", str(file)]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 0, result.output
+    assert "linear backward bfloat16 m=512 k=512 n=512" in result.output
+    rows = json.loads(CliRunner().invoke(cli, [*arguments, "--json"]).stdout)
+    assert [row["range"] for row in rows] == ["inside", "inside"]
+
+
+def test_predicting_loads_neither_torch_nor_scikit_learn(file: Path) -> None:
+    code = (
+        "import sys\nfrom torchledger.cli import cli\n"
+        f"cli.main(['predict', 'linear', 'm=64', 'k=64', 'n=64', '--device', {str(file)!r}], standalone_mode=False)\n"
+        "assert not {'torch', 'sklearn', 'scipy', 'pyarrow', 'pandas'} & set(sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).returncode == 0
+
+
+def test_general_defaults_may_be_left_out() -> None:
+    assert find_operator("linear").resolve(_SHAPE)["bias"] == 0
