@@ -52,8 +52,10 @@ def run_script(
     """Run ``python ARGUMENTS`` (or ``python -m ARGUMENTS``) and record what it compiles into ``output``.
 
     ``attached`` maps modules of torchledger to settings: in the process, each module's ``attach(capture, settings)`` is
-    called once the capture has started (``{"torchledger.measuring.profile": {"warmup": 3}}``). Raises ``UsageError`` if the script does not exist and
-    ``StoreError`` if ``output`` cannot be written; both before anything runs.
+    called once the capture has started (``{"torchledger.measuring.profile": {"warmup": 3}}``).
+
+    Raises ``UsageError`` if the script does not exist and ``StoreError`` if ``output`` cannot be written; both before
+    anything runs.
     """
     if not is_module and not Path(arguments[0]).is_file():
         raise UsageError(f"{arguments[0]} is not a file. Name a Python script, or use -m for a module.")

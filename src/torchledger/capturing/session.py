@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Watcher:
-    """Told what happens in a capture; later rooms (profile, values) build on it. All methods may be left as they are."""
+    """Told what happens in a capture; later rooms (profile, values) build on it. Override what you need."""
 
     def on_ready(self) -> None:
         """Inductor is imported and the hooks are in."""
@@ -93,6 +93,11 @@ class Capture:
         if self._patches is not None:
             watcher.on_ready()
 
+    def unwatch(self, watcher: Watcher) -> None:
+        """Stop telling ``watcher``."""
+        if watcher in self._watchers:
+            self._watchers.remove(watcher)
+
     def add(self, *records: Any) -> None:
         """Write further records into the ledger."""
         with self._lock:
@@ -102,9 +107,8 @@ class Capture:
         """Take the hooks out and mark the run as ended; safe to call twice."""
         with self._lock:
             self._cancel()
-            for watcher in reversed(self._watchers):
-                watcher.on_close()
-            self._watchers.clear()
+            while self._watchers:
+                self._watchers.pop().on_close()
             if self._patches is not None:
                 self._patches.undo()
                 self._patches = None

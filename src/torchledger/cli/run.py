@@ -15,9 +15,21 @@ import click
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The ledger to write. Default: SCRIPT's name.")
 @click.option("-f", "--force", is_flag=True, help="Replace an existing ledger.")
 @click.option("-m", "--module", "is_module", is_flag=True, help="SCRIPT is a module name, as in python -m.")
+@click.option("--profile", "is_profiled", is_flag=True, help="Also time the steps and give every kernel's time to it.")
+@click.option("--warmup", default=3, show_default=True, help="Steps without compilation before the profile.")
+@click.option("--repeats", default=3, show_default=True, help="Steps to profile.")
 @click.argument("script", nargs=1)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def command(output: Path | None, force: bool, is_module: bool, script: str, arguments: tuple[str, ...]) -> None:
+def command(
+    output: Path | None,
+    force: bool,
+    is_module: bool,
+    is_profiled: bool,
+    warmup: int,
+    repeats: int,
+    script: str,
+    arguments: tuple[str, ...],
+) -> None:
     """Run SCRIPT and record every kernel launch of its compiled graphs.
 
     The script runs as under plain `python`: its own arguments, exit code and traceback. Processes that it starts write
@@ -26,7 +38,10 @@ def command(output: Path | None, force: bool, is_module: bool, script: str, argu
     from torchledger.capturing.process import run_script
 
     stem = script.rsplit(".", 1)[-1] if is_module else Path(script).stem
-    outcome = run_script((script, *arguments), output or Path(f"{stem}.ledger"), is_module=is_module, force=force)
+    attached = {"torchledger.measuring.profile": {"warmup": warmup, "repeats": repeats}} if is_profiled else {}
+    outcome = run_script(
+        (script, *arguments), output or Path(f"{stem}.ledger"), is_module=is_module, force=force, attached=attached
+    )
     for path in (outcome.path, *outcome.child_paths):
         click.echo(f"torchledger: wrote {path}; look at it with `torchledger show {path}`", err=True)
     sys.exit(outcome.exit_code)

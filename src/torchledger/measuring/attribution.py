@@ -134,16 +134,21 @@ def attribute_events(
         inside_ns=inside,
         matched_ns=matched,
         unmatched=dict(unmatched.most_common()),
-        calls=Counter(call.graph for call in calls),
+        calls=Counter(call.graph for call in {id(call): call for call in call_of.values()}.values()),
         entries_seen=len({entry.launch_id for entry in order_of.values()}),
         entries=len([launch for launch in launches if launch.category != "nop"]),
     )
 
 
-def cpu_events(trace: Trace, launches: Sequence[Launch]) -> Attribution:
-    """The same for a CPU: each entry's operator on the host is its kernel; time is the operator's."""
+def cpu_events(trace: Trace, launches: Sequence[Launch], *, window: tuple[int, int] | None = None) -> Attribution:
+    """The same for a CPU: each entry's operator on the host is its kernel; time is the operator's.
+
+    Only graph calls that start inside ``window`` (nanoseconds on the trace's clock) count.
+    """
     by_graph = _by_graph(launches)
-    calls = _graph_calls(trace, by_graph)
+    calls = [
+        call for call in _graph_calls(trace, by_graph) if window is None or window[0] <= call.start_ns <= window[1]
+    ]
     found: list[DeviceEvent] = []
     seen: set[str] = set()
     unmatched: Counter[str] = Counter()

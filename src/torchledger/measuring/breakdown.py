@@ -48,7 +48,9 @@ def import_trace(path: str | PathLike[str], *, progress: Progress | None = None)
     return breakdown_of_trace(trace, events), events
 
 
-def breakdown_of_trace(trace: Trace, events: Sequence[DeviceEvent] | None = None) -> Breakdown:
+def breakdown_of_trace(
+    trace: Trace, events: Sequence[DeviceEvent] | None = None, *, ceilings: Ceilings | None = None
+) -> Breakdown:
     """The breakdown of a trace; ``events`` if they are already at hand (``device_events(trace)``)."""
     if events is None:
         events = device_events(trace)
@@ -62,7 +64,7 @@ def breakdown_of_trace(trace: Trace, events: Sequence[DeviceEvent] | None = None
     busy = _busy_times(events, near)
     idle = explain_idle(trace, events, busy)
     rank = (trace.metadata.get("distributedInfo") or {}).get("rank")
-    result = summarize(events, source=trace.source, clock="trace", busy=busy)
+    result = summarize(events, source=trace.source, clock="trace", busy=busy, ceilings=ceilings)
     steps = _step_durations(trace)
     result = replace(
         result,

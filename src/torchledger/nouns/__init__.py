@@ -13,6 +13,7 @@ from torchledger.nouns.breakdown import (
     DeviceEvent,
     IdleGap,
     LaunchOverhead,
+    Profile,
     TimeCategory,
     TimeRow,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "LoopNest",
     "Measurement",
     "Prediction",
+    "Profile",
     "Quality",
     "Run",
     "Sample",

@@ -232,3 +232,35 @@ class Breakdown:
     def busy_share(self) -> float | None:
         """Share of the wall time in which the device ran something: a union on one clock, at most 1."""
         return self.busy_us / self.wall_us if self.wall_us > 0 else None
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How a profile was taken, and how much of it belongs to entries.
+
+    ``inside_us`` is kernel time launched inside calls of compiled graphs, ``matched_us`` the part given to entries,
+    ``unmatched_us`` why the rest was not. Step times are host wall times, plain and under the profiler.
+    """
+
+    clock: str
+    steps: int
+    plain_step_us: float | None = None
+    profiled_step_us: float | None = None
+    inside_us: float = 0.0
+    matched_us: float = 0.0
+    unmatched_us: Mapping[str, float] = field(default_factory=dict)
+    entries: int = 0
+    entries_seen: int = 0
+    graph_calls: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def matched_share(self) -> float | None:
+        """Share of the kernel time inside compiled graphs that belongs to entries."""
+        return self.matched_us / self.inside_us if self.inside_us else None
+
+    @property
+    def profiled_over_plain_step(self) -> float | None:
+        """What the profiler costs: step time under it over step time without."""
+        if self.plain_step_us and self.profiled_step_us:
+            return self.profiled_step_us / self.plain_step_us
+        return None

@@ -58,6 +58,7 @@ TABLES: dict[type, Table] = {
     nouns.Measurement: Table("measurements", ("subject", "kind", "clock")),
     nouns.ValueStats: Table("value_stats", ("subject", "call_index", "buffer", "moment")),
     nouns.Breakdown: Table("breakdowns", ("source", "clock", "kernel_us", "wall_us", "busy_us")),
+    nouns.Profile: Table("profiles", ("clock", "inside_us", "matched_us")),
     nouns.Prediction: Table("predictions", ("subject", "device", "model")),
 }
 

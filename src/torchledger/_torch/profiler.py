@@ -1,0 +1,91 @@
+"""torch's profiler and the calls of compiled graphs: the private names that a profile needs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._inductor import config, output_code
+
+from torchledger._torch.patching import Patches
+
+GraphCall = Callable[[Any, Callable[[], Any]], Any]
+"""``around(compiled, proceed)``: called for each call of a compiled graph; returns what ``proceed()`` returns."""
+
+
+def watch_graph_calls(around: GraphCall) -> Patches:
+    """Hear every call of every compiled graph, until the patches are undone."""
+    patches = Patches()
+
+    def call(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(self, lambda: original(self, *args, **kwargs))
+
+    patches.around(output_code.CompiledFxGraph, "__call__", call)
+    return patches
+
+
+def make_kernels_visible() -> Patches:
+    """Settings under which a profiler can tell kernels apart; they change generated code, so set them before compiling.
+
+    C++ kernels get profiler ranges (none by default); Triton kernels keep the names that the wrapper gives them.
+    """
+    patches = Patches()
+    patches.set(config.cpp, "enable_kernel_profile", True)
+    patches.set(config.triton, "unique_kernel_names", True)
+    return patches
+
+
+def mark(name: str) -> Any:
+    """A context manager that puts a named range into a running profile."""
+    return torch.autograd.profiler.record_function(name)
+
+
+def is_profiling() -> bool:
+    """True while some torch profiler records."""
+    return bool(torch.autograd.profiler._is_profiler_enabled)
+
+
+def uses_cuda_graph(compiled: Any) -> bool:
+    """True for a compiled graph that is going to be recorded as a CUDA graph."""
+    wanted = bool((getattr(compiled, "fx_kwargs", None) or {}).get("cudagraphs"))
+    return wanted and getattr(compiled, "disabled_cudagraphs_reason", None) is None
+
+
+def has_cuda() -> bool:
+    """True once the program has used CUDA."""
+    return bool(torch.cuda.is_available() and torch.cuda.is_initialized())
+
+
+def synchronize() -> None:
+    """Wait for the GPU, if there is one in use."""
+    if has_cuda():
+        torch.cuda.synchronize()
+
+
+class Recording:
+    """One recording of host and (where in use) device activity."""
+
+    def __init__(self) -> None:
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if has_cuda():
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        self._profile = torch.profiler.profile(activities=activities)
+
+    def start(self) -> None:
+        """Begin to record; the first kernels under a new recording are slower."""
+        self._profile.start()
+
+    def stop(self) -> None:
+        """End the recording, once the device has finished."""
+        synchronize()
+        self._profile.stop()
+
+    def export(self) -> Path:
+        """The recording as a Kineto trace in a temporary file, which the caller removes."""
+        with tempfile.NamedTemporaryFile(suffix=".json", prefix="torchledger-", delete=False) as file:
+            path = Path(file.name)
+        self._profile.export_chrome_trace(str(path))
+        return path

@@ -1,0 +1,412 @@
+"""Profile the steps of a running program and give every kernel's time to its entry in the ledger.
+
+A *step* is what repeats: from one call of the anchor graph (the first compiled graph that the program calls) to the
+next, or from one ``torchledger.step()`` to the next where the program says so. After a warm-up in which nothing
+compiles any more, a few steps are timed without the profiler, then a few under it; so the profile knows what it cost.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+from torchledger.capturing.session import Capture, Watcher
+from torchledger.device import describe_devices
+from torchledger.errors import MeasureError
+from torchledger.measuring.attribution import (
+    GRAPH_MARK,
+    Attribution,
+    attribute_events,
+    cpu_events,
+    learn_sequence,
+)
+from torchledger.measuring.breakdown import breakdown_of_trace, summarize
+from torchledger.measuring.ceilings import known_ceilings
+from torchledger.measuring.trace import EventKind, Trace, read_trace
+from torchledger.measuring.trace_costs import device_events
+from torchledger.measuring.verdict import verdict
+from torchledger.nouns import Breakdown, Clock, DeviceEvent, Gap, Launch, Measurement, Profile
+
+log = logging.getLogger(__name__)
+
+DEFAULT_WARMUP = 3
+DEFAULT_TIMED = 2
+DEFAULT_REPEATS = 3
+_STEP_MARK = "torchledger-step"
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Host wall times of steps, in microseconds."""
+
+    plain_us: tuple[float, ...] = ()
+    profiled_us: tuple[float, ...] = ()
+
+
+class StepProfiler(Watcher):
+    """Watches a capture, finds the program's steps and records some of them."""
+
+    def __init__(
+        self,
+        capture: Capture,
+        *,
+        warmup: int = DEFAULT_WARMUP,
+        repeats: int = DEFAULT_REPEATS,
+        timed: int = DEFAULT_TIMED,
+    ) -> None:
+        self._capture = capture
+        self._warmup, self._repeats, self._timed = warmup, repeats, timed
+        self._names: dict[int, str] = {}
+        self._keep: list[Any] = []
+        self._launches: dict[str, list[Launch]] = {}
+        self._anchor: str | None = None
+        self._explicit = False
+        self._state: Literal["warming", "timing", "settling", "recording", "done"] = "warming"
+        self._count = 0
+        self._moments: list[float] = []
+        self._plain: list[float] = []
+        self._profiled: list[float] = []
+        self._recording: Any = None
+        self._step_mark: Any = None
+        self._called: set[str] = set()
+        self._learned: dict[str, list[tuple[str, int]]] = {}
+        self._learning: list[tuple[str, Any]] = []
+        self._patches: list[Any] = []
+
+    # --- watching the capture ----------------------------------------------------------------------------------
+
+    def on_ready(self) -> None:
+        from torchledger._torch.profiler import make_kernels_visible, watch_graph_calls
+
+        self._patches = [make_kernels_visible(), watch_graph_calls(self._around_call)]
+
+    def on_graph(self, name: str, compiled: Any, launches: Sequence[Launch]) -> None:
+        self._names[id(compiled)] = name
+        self._keep.append(compiled)  # an id is only a name while its object lives
+        self._launches[name] = list(launches)
+        if self._state in ("warming", "timing", "settling"):
+            self._restart()
+
+    def on_close(self) -> None:
+        for patches in self._patches:
+            patches.undo()
+        if self._recording is not None and self._state == "recording":
+            self._stop()
+        try:
+            self._finish()
+        except Exception as error:  # the profile is lost, the program and its ledger are not
+            log.debug("profile failed", exc_info=error)
+            self._capture.add(Gap("device_time", "profile", f"{type(error).__name__}: {error}"))
+
+    # --- the program's steps -----------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """The program says that a step ends here."""
+        if not self._explicit:
+            self._explicit = True
+            self._restart()
+        self._boundary()
+
+    def _around_call(self, compiled: Any, proceed: Callable[[], Any]) -> Any:
+        from torchledger._torch import profiler
+
+        name = self._names.get(id(compiled))
+        if name is None or self._state == "done":
+            return proceed()
+        is_first = name not in self._called
+        self._called.add(name)
+        if not self._explicit:
+            # A backward may run on a thread of the autograd engine, where a profile cannot start.
+            if self._anchor is None and not name.startswith("backward"):
+                self._anchor = name
+            if name == self._anchor:
+                self._boundary()
+        if is_first and self._recording is None and profiler.uses_cuda_graph(compiled) and not profiler.is_profiling():
+            return self._learn(name, proceed)
+        if profiler.is_profiling():
+            with profiler.mark(f"{GRAPH_MARK}{name}"):
+                return proceed()
+        return proceed()
+
+    def _learn(self, name: str, proceed: Callable[[], Any]) -> Any:
+        """The first call of a graph runs un-graphed: record which kernels it launches, to know them in replays."""
+        from torchledger._torch import profiler
+
+        recording = profiler.Recording()
+        recording.start()
+        try:
+            with profiler.mark(f"{GRAPH_MARK}{name}"):
+                return proceed()
+        finally:
+            recording.stop()
+            self._learning.append((name, recording))
+
+    def _restart(self) -> None:
+        self._state, self._count = "warming", 0
+        self._plain.clear()
+        if not self._explicit:
+            self._anchor = None
+
+    def _boundary(self) -> None:
+        """A step begins: go on from warming up to timing to recording to done."""
+        from torchledger._torch import profiler
+
+        self._count += 1
+        if self._state == "warming" and self._count > self._warmup:
+            profiler.synchronize()
+            self._state, self._count = "timing", 0
+            self._moments = [time.perf_counter()]
+        elif self._state == "timing":
+            if self._count < self._timed:
+                return
+            profiler.synchronize()
+            self._plain = [(time.perf_counter() - self._moments[0]) * 1e6 / self._timed]
+            if profiler.is_profiling():
+                self._state = "done"
+                self._capture.add(
+                    Gap("device_time", "profile", "another profiler is running: it owns the device's clock")
+                )
+                return
+            self._recording = profiler.Recording()
+            self._recording.start()
+            self._state, self._count = "settling", 0
+        elif self._state == "settling":
+            self._state, self._count = "recording", 0
+            profiler.synchronize()
+            self._moments = [time.perf_counter()]
+            self._open_step(0)
+        elif self._state == "recording":
+            self._close_step()
+            if self._count >= self._repeats:
+                self._stop()
+            else:
+                self._open_step(self._count)
+
+    def _open_step(self, index: int) -> None:
+        from torchledger._torch import profiler
+
+        self._step_mark = profiler.mark(f"{_STEP_MARK}#{index}")
+        self._step_mark.__enter__()
+
+    def _close_step(self) -> None:
+        if self._step_mark is not None:
+            self._step_mark.__exit__(None, None, None)
+            self._step_mark = None
+
+    def _stop(self) -> None:
+        from torchledger._torch import profiler
+
+        self._close_step()
+        profiler.synchronize()
+        if self._count:
+            self._profiled = [(time.perf_counter() - self._moments[0]) * 1e6 / self._count]
+        self._recording.stop()
+        self._state = "done"
+
+    # --- what is made of it -------------------------------------------------------------------------------------
+
+    def result(self) -> Breakdown:
+        """End the profile now, write it into the ledger and return its breakdown.
+
+        Raises ``MeasureError`` if nothing was recorded, or the recording holds nothing of the ledger.
+        """
+        self._capture.unwatch(self)
+        for patches in self._patches:
+            patches.undo()
+        if self._state == "recording":
+            self._stop()
+        if self._recording is None:
+            raise MeasureError("nothing was profiled: did the step call a compiled model?")
+        records = self._records()
+        self._capture.add(*records)
+        return next(record for record in records if isinstance(record, Breakdown))
+
+    def _finish(self) -> None:
+        launches = [launch for group in self._launches.values() for launch in group]
+        if self._recording is None and launches:
+            needed = self._warmup + self._timed + self._repeats + 1
+            reason = (
+                f"the program ended before the profile: it needs {needed} steps without compilation. "
+                "Run more steps, or lower --warmup or --repeats"
+            )
+            self._capture.add(Gap("device_time", "profile", reason))
+        if self._recording is None:
+            return
+        self._capture.add(*self._records())
+
+    def _records(self) -> list[Any]:
+        for name, recording in self._learning:
+            trace = _export(recording)
+            self._learned.update(learn_sequence(trace, device_events(trace), self._launches[name]))
+        return profile_records(
+            _export(self._recording),
+            [launch for group in self._launches.values() for launch in group],
+            steps=Steps(tuple(self._plain), tuple(self._profiled)),
+            learned=self._learned,
+            devices=describe_devices(),
+            n_steps=max(self._count, 1),
+        )
+
+
+def profile_records(
+    trace: Trace,
+    launches: Sequence[Launch],
+    *,
+    steps: Steps,
+    learned: Mapping[str, Sequence[tuple[str, int]]],
+    devices: Sequence[Any],
+    n_steps: int,
+) -> list[Any]:
+    """Measurements of entries, the breakdown and the profile's account of itself, from a trace and a ledger's launches.
+
+    Raises ``MeasureError`` if the trace holds none of the ledger's graphs.
+    """
+    cuda = [device for device in devices if device.kind == "cuda"]
+    ceilings = known_ceilings(cuda[0] if cuda else devices[0]) if devices else None
+    window = _step_window(trace)
+    everything = [event for event in device_events(trace) if _is_inside(event.launch_start_ns, window)]
+    clock: Clock = "cupti" if everything else "cpu_profiler"
+    if everything:
+        attribution = attribute_events(trace, everything, launches, learned=learned)
+        breakdown = breakdown_of_trace(trace, attribution.events, ceilings=ceilings)
+    else:
+        attribution = cpu_events(trace, launches, window=window)
+        if not attribution.events:
+            raise MeasureError(
+                "the profile holds no kernel of the ledger. C++ kernels are visible only if the profile was on when "
+                "they were compiled: use `torchledger run --profile`, or capture(path, profile=True)."
+            )
+        breakdown = summarize(attribution.events, source="cpu profile", clock=clock, ceilings=ceilings)
+    if not attribution.calls:
+        raise MeasureError("the trace holds no call of this ledger's graphs: it was taken from other code.")
+    breakdown = _over_steps(breakdown, trace, steps, n_steps, clock)
+    profile = Profile(
+        clock=clock,
+        steps=n_steps,
+        plain_step_us=median(steps.plain_us) if steps.plain_us else None,
+        profiled_step_us=median(steps.profiled_us) if steps.profiled_us else None,
+        inside_us=attribution.inside_ns / 1e3,
+        matched_us=attribution.matched_ns / 1e3,
+        unmatched_us={reason: ns / 1e3 for reason, ns in attribution.unmatched.items()},
+        entries=attribution.entries,
+        entries_seen=attribution.entries_seen,
+        graph_calls=dict(attribution.calls),
+    )
+    gaps = [
+        Gap("device_time", reason, "kernel time inside compiled graphs that no entry explains", ns / 1e3)
+        for reason, ns in attribution.unmatched.items()
+    ]
+    return [*_measurements(attribution, launches, clock), breakdown, profile, *gaps]
+
+
+def _step_window(trace: Trace) -> tuple[int, int] | None:
+    """From the first recorded step's start to the last one's end; what the profiler saw before it is warm-up."""
+    marks = [row for row in trace.rows(EventKind.ANNOTATION).tolist() if trace.name(row).startswith(_STEP_MARK)]
+    if not marks:
+        return None
+    return int(trace.events.start_ns[marks].min()), int(trace.events.end_ns[marks].max())
+
+
+def _is_inside(moment: int | None, window: tuple[int, int] | None) -> bool:
+    return moment is None or window is None or window[0] <= moment <= window[1]
+
+
+def _measurements(attribution: Attribution, launches: Sequence[Launch], clock: Clock) -> list[Measurement]:
+    """Per entry one sample for each call of its graph: the time of all its kernels in that call."""
+    per_entry: dict[str, list[DeviceEvent]] = {}
+    for event in attribution.events:
+        if event.launch_id is not None:
+            per_entry.setdefault(event.launch_id, []).append(event)
+    graph_of = {launch.launch_id: launch.graph for launch in launches}
+    found = []
+    for subject, events in per_entry.items():
+        samples = _per_call(events, attribution.calls.get(graph_of[subject], 0))
+        longest = max(events, key=lambda event: event.duration_ns)
+        found.append(
+            Measurement(
+                subject=subject,
+                kind="profile",
+                clock=clock,
+                samples_us=samples,
+                l2_state="step",
+                symbols=tuple(dict.fromkeys(event.name for event in events)),
+                grid=longest.grid,
+                block=longest.block,
+                n_regs=longest.n_regs,
+                n_spills=longest.n_spills,
+                shared_bytes=longest.shared_bytes,
+            )
+        )
+    return found
+
+
+def _per_call(events: Sequence[DeviceEvent], n_calls: int) -> tuple[float, ...]:
+    """Sum an entry's kernels by call; events come in order of time, the same number in each call."""
+    ordered = sorted(events, key=lambda event: event.start_ns)
+    if n_calls and len(ordered) % n_calls == 0:
+        size = len(ordered) // n_calls
+        return tuple(
+            sum(event.duration_ns for event in ordered[start : start + size]) / 1e3
+            for start in range(0, len(ordered), size)
+        )
+    return tuple(event.duration_ns / 1e3 for event in ordered)
+
+
+def _over_steps(breakdown: Breakdown, trace: Trace, steps: Steps, n_steps: int, clock: str) -> Breakdown:
+    marks = [row for row in trace.rows(EventKind.ANNOTATION).tolist() if trace.name(row).startswith(_STEP_MARK)]
+    step_us = tuple(int(trace.events.duration_ns[row]) / 1e3 for row in marks)
+    notes = list(breakdown.notes)
+    if steps.plain_us and steps.profiled_us:
+        ratio = median(steps.profiled_us) / median(steps.plain_us)
+        notes.append(
+            f"a step takes {median(steps.plain_us) / 1e3:.3f} ms without the profiler and "
+            f"{median(steps.profiled_us) / 1e3:.3f} ms under it (x{ratio:.3f}, host clock)"
+        )
+    result = replace(breakdown, clock=clock, steps=n_steps, step_us=step_us, notes=tuple(notes))
+    return replace(result, verdict=verdict(result))
+
+
+def _export(recording: Any) -> Trace:
+    path: Path = recording.export()
+    try:
+        return read_trace(path)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+_current: list[StepProfiler] = []
+
+
+def attach(capture: Capture, settings: Mapping[str, Any]) -> StepProfiler:
+    """Profile what a capture sees; ``settings`` are the keywords of ``StepProfiler``."""
+    profiler = StepProfiler(capture, **{name: int(value) for name, value in settings.items()})
+    _current.append(profiler)
+    capture.watch(profiler)
+    return profiler
+
+
+def step() -> None:
+    """Say that a training or inference step ends here. Never required; does nothing unless a profile is on."""
+    for profiler in _current:
+        profiler.step()
+
+
+def profile(
+    capture: Capture, step_fn: Callable[[], Any], *, warmup: int = DEFAULT_WARMUP, repeats: int = DEFAULT_REPEATS
+) -> Breakdown:
+    """Profile ``step_fn`` under a capture: warm up, time it plainly, then record ``repeats`` calls.
+
+    Raises ``MeasureError`` if nothing compiled ran.
+    """
+    profiler = StepProfiler(capture, warmup=warmup, repeats=repeats)
+    capture.watch(profiler)
+    for _ in range(warmup + DEFAULT_TIMED + repeats + 2):
+        profiler.step()
+        step_fn()
+    profiler.step()
+    return profiler.result()
