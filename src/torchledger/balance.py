@@ -129,7 +129,7 @@ def bytes_account(books: Books) -> Account:
     bounds = sum(launch.bytes_quality == "upper_bound" for launch in books.launches)
     note = "minimum traffic: each address once per launch"
     if bounds:
-        note += f"; an upper bound in {bounds:,} launches whose addresses depend on data"
+        note += f"; an upper bound in {bounds:,} launch{'es' * (bounds > 1)} whose addresses depend on data"
     return Account(
         name="bytes",
         unit="bytes",

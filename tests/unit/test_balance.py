@@ -127,7 +127,7 @@ def test_bytes_have_no_independent_count_and_say_so(path: Path) -> None:
 
 def test_bytes_say_how_many_launches_are_upper_bounds(path: Path) -> None:
     gather = _called(buffers=(make_buffer(bytes_quality="upper_bound"),))
-    assert "an upper bound in 1 launches" in str(_balance(path, _graph("a"), gather).accounts["bytes"].note)
+    assert "an upper bound in 1 launch " in str(_balance(path, _graph("a"), gather).accounts["bytes"].note)
 
 
 def test_unknown_traffic_is_missing(path: Path) -> None:
