@@ -3,8 +3,8 @@
     python benchmarks/capture_cuda.py --out OUT [--only NAME ...] [--parallel 4]
 
 Runs each case in a process of its own under a time limit: first all models compiled under a capture (several at a
-time), then the profiled ones alone on the GPU with warm caches, launched eagerly and as CUDA graphs. Writes ``results.json``
-and a few ledgers into OUT, and prints a line per case.
+time), then the profiled ones alone on the GPU with warm caches, launched eagerly and as CUDA graphs. Writes
+``results.json`` and a few ledgers into OUT, and prints a line per case.
 """
 
 from __future__ import annotations
