@@ -105,6 +105,12 @@ def argument_name(name: str) -> str:
     return str(getattr(scheduler, "mutation_real_name", {}).get(name, name))
 
 
+def is_register_only(name: str) -> bool:
+    """True for a value that fusion took out of memory, even where it was to be written over an argument."""
+    graph = V.graph
+    return any(name in (getattr(graph, removed, None) or ()) for removed in ("removed_buffers", "inplaced_to_remove"))
+
+
 def shared_memory(name: str, hint: Hint) -> tuple[str, int]:
     """The buffer whose memory ``name`` lies in, and at which element: parts of a concatenation lie in the whole."""
     offset = 0

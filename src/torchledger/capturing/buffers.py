@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -17,7 +18,8 @@ def fused_buffers(graph: Any, snodes: list[Any], kernel_args: Any) -> tuple[tupl
     """The buffers among a fused kernel's arguments, and the loop nests behind them."""
     arguments = inductor.argument_buffers(kernel_args)
     names = {alias for argument in arguments for alias in argument.aliases}
-    facts = describe_loops(snodes, names, lambda value: inductor.hint(value, graph))
+    shared = [argument.aliases for argument in arguments]
+    facts = describe_loops(snodes, names, lambda value: inductor.hint(value, graph), shared=shared)
     buffers = []
     for argument in arguments:
         buffer = _buffer(graph, argument.name, argument.role, argument.argument)  # type: ignore[arg-type]
@@ -25,7 +27,19 @@ def fused_buffers(graph: Any, snodes: list[Any], kernel_args: Any) -> tuple[tupl
             continue
         parts = [facts.traffic[alias] for alias in argument.aliases if alias in facts.traffic]
         buffers.append(_with_traffic(buffer, parts))
-    return tuple(buffers), facts
+    return _split_by_role(buffers), facts
+
+
+def _split_by_role(buffers: list[Buffer]) -> tuple[Buffer, ...]:
+    """A tensor that is read through one argument and written through another counts each way once."""
+    times = Counter(buffer.name for buffer in buffers)
+    result = []
+    for buffer in buffers:
+        if times[buffer.name] > 1 and buffer.bytes_quality != "unavailable":
+            is_read = buffer.role == "input"
+            buffer = replace(buffer, bytes_written=0) if is_read else replace(buffer, bytes_read=0)
+        result.append(buffer)
+    return tuple(result)
 
 
 def extern_buffers(graph: Any, snode: Any, *, is_launch: bool) -> tuple[Buffer, ...]:

@@ -134,9 +134,9 @@ class ComputedIndices:
         statement = self._statements[place]
         if statement.name in ("index_expr", "value_expr"):
             for symbol in getattr(statement.arguments[0], "free_symbols", ()):
-                if str(symbol) in self._sizes:
-                    names.add(str(symbol))
-                elif not self._collect_loops(str(symbol), names, seen):
+                if symbol.name in self._sizes:
+                    names.add(symbol.name)
+                elif not self._collect_loops(symbol.name, names, seen):
                     return False
             return True
         if statement.name not in ("constant", "to_dtype", *_FUNCTIONS):
@@ -162,7 +162,7 @@ class ComputedIndices:
         name, arguments = statement.name, statement.arguments
         dtype = _DTYPES.get(str(arguments[1])) if len(arguments) > 1 else None
         if name in ("index_expr", "value_expr"):
-            symbols = {str(symbol) for symbol in getattr(arguments[0], "free_symbols", ())}
+            symbols = {symbol.name for symbol in getattr(arguments[0], "free_symbols", ())}
             values = {**loops, **{symbol: self._index(symbol, loops, known) for symbol in symbols - set(loops)}}
             if dtype is None or any(values[symbol] is None for symbol in symbols):
                 return None

@@ -8,6 +8,7 @@ forwards from index comparisons, so that a masked load (concatenation, padding) 
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections import Counter
@@ -16,7 +17,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from torchledger.capturing.computed_index import ComputedIndices
-from torchledger.capturing.traffic import Bound, Extent, IndexedAccess, count_addresses, count_traffic
+from torchledger.capturing.traffic import (
+    Bound,
+    Extent,
+    IndexedAccess,
+    count_addresses,
+    count_traffic,
+    index_text,
+)
 from torchledger.nouns import Access, Buffer, LoopNest
 from torchledger.nouns.launch import Quality
 
@@ -83,8 +91,7 @@ def describe_loops(
     unknown, with the reason.
     """
     try:
-        leaders = {name: group[0] for group in shared for name in group}
-        return _describe(list(snodes), {name: leaders.get(name, name) for name in call_buffer_names}, hint)
+        return _describe(list(snodes), call_buffer_names, hint, [tuple(group) for group in shared])
     except Exception as error:  # guards the user's compilation; the reason is recorded with the launch
         log.debug("describing loops failed", exc_info=error)
         unknown = dict.fromkeys(call_buffer_names, UNKNOWN_TRAFFIC)
@@ -140,7 +147,10 @@ def dtype_itemsize(dtype: str) -> int | None:
 
 @dataclass
 class _Found:
-    """What was found in the nodes of one kernel so far; ``accesses`` are in the order of the kernel."""
+    """What was found in the nodes of one kernel so far; ``accesses`` are in the order of the kernel.
+
+    ``leaders`` maps each buffer among the kernel's arguments to the name at which its traffic is counted.
+    """
 
     leaders: Mapping[str, str]
     nests: list[LoopNest] = field(default_factory=list)
@@ -151,11 +161,13 @@ class _Found:
     has_template: bool = False
 
 
-def _describe(snodes: list[Any], leaders: Mapping[str, str], hint: Hint) -> LoopFacts:
-    """``leaders`` maps each buffer among the arguments to the name at which its traffic is counted."""
+def _describe(snodes: list[Any], names: Collection[str], hint: Hint, shared: Sequence[tuple[str, ...]]) -> LoopFacts:
     from torchledger._torch import loops as adapter
 
-    found = _Found({adapter.argument_name(name): adapter.argument_name(leader) for name, leader in leaders.items()})
+    in_memory = [name for name in names if not adapter.is_register_only(name)]
+    groups = [[adapter.argument_name(name) for name in group if name in in_memory] for group in shared]
+    leaders = {name: group[0] for group in groups for name in group}
+    found = _Found({real: leaders.get(real, real) for real in map(adapter.argument_name, in_memory)})
     reasons = [] if snodes else ["no schedule is known for this kernel"]
     for snode in snodes:
         try:
@@ -170,18 +182,34 @@ def _describe(snodes: list[Any], leaders: Mapping[str, str], hint: Hint) -> Loop
             reasons.append(str(error))
     if reasons:
         return LoopFacts(
-            tuple(_merge_equal(found.nests)), None, dict.fromkeys(leaders, UNKNOWN_TRAFFIC), "; ".join(reasons)
+            tuple(_merge_equal(found.nests)), None, dict.fromkeys(names, UNKNOWN_TRAFFIC), "; ".join(reasons)
         )
-    traffic = {name: _traffic(name, found, adapter, hint) for name in sorted(leaders)}
+    blocks = _by_memory(found.accesses, adapter, hint)
+    traffic = {name: _traffic(name, found, blocks, adapter, hint) for name in sorted(names)}
     unknown = [name for name, (read, written, _) in traffic.items() if read is None or written is None]
     reason = f"no access found to {', '.join(unknown)}" if unknown else None
     return LoopFacts(tuple(_merge_equal(found.nests)), found.vector_flops, traffic, reason)
 
 
-def _traffic(name: str, found: _Found, adapter: Any, hint: Hint) -> BufferTraffic:
+_Blocks = Mapping[str, Sequence[tuple[str, int, IndexedAccess]]]
+"""Accesses by the memory that they go to: the buffer, where it starts in the memory, and the access."""
+
+
+def _by_memory(accesses: Iterable[tuple[str, IndexedAccess]], adapter: Any, hint: Hint) -> _Blocks:
+    blocks: dict[str, list[tuple[str, int, IndexedAccess]]] = {}
+    places: dict[str, tuple[str, int]] = {}
+    for name, access in accesses:
+        if name not in places:
+            places[name] = adapter.shared_memory(name, hint)
+        memory, start = places[name]
+        blocks.setdefault(memory, []).append((name, start, access))
+    return blocks
+
+
+def _traffic(name: str, found: _Found, blocks: _Blocks, adapter: Any, hint: Hint) -> BufferTraffic:
     real = adapter.argument_name(name)
-    if found.leaders.get(real, real) != real:
-        return 0, 0, "exact"
+    if found.leaders.get(real) != real:
+        return 0, 0, "exact"  # kept in registers, or counted at the first name of the argument
     layout: TensorLayout | None = adapter.tensor_layout(name, hint)
     if layout is None or (real not in found.mentioned and not found.has_template):
         return UNKNOWN_TRAFFIC
@@ -191,14 +219,12 @@ def _traffic(name: str, found: _Found, adapter: Any, hint: Hint) -> BufferTraffi
         return extent.count() * layout.itemsize, 0, "upper_bound"
     memory, start = adapter.shared_memory(real, hint)
     accesses = []
-    for other, access in found.accesses:
+    for other, other_start, access in blocks.get(memory, ()):
         if other == real:
             accesses.append(access)
         elif access.kind == "store":
             # A part of a concatenation that this launch wrote through its own argument needs no read.
-            other_memory, other_start = adapter.shared_memory(other, hint)
-            if other_memory == memory:
-                accesses.append(replace(access, kind="cover", index=access.index + (other_start - start)))
+            accesses.append(replace(access, kind="cover", index=access.index + (other_start - start)))
     count = count_traffic(accesses, extent)
     quality: Quality = "upper_bound" if real in found.sparse else count.quality
     return count.read * layout.itemsize, count.written * layout.itemsize, quality
@@ -289,7 +315,7 @@ class _Body:
     def __init__(self, program: LoopProgram) -> None:
         self.program = program
         self.statements = program.statements
-        self.sizes = {str(symbol): size for symbol, size in (*program.loops, *program.reduced)}
+        self.sizes = {symbol.name: size for symbol, size in (*program.loops, *program.reduced)}
         self._setters = {
             statement.arguments[1]: place
             for place, statement in enumerate(self.statements)
@@ -383,7 +409,7 @@ class _Body:
         return Access(
             buffer=name,
             kind=_kind(statement),
-            index=str(index),
+            index=index_text(index),
             strides=_strides(index, loops),
             dtype=dtype,
             is_indirect=statement.name == "bucketize" or not _names(index) <= set(self.sizes),
@@ -394,7 +420,7 @@ class _Body:
         import sympy
 
         statement = self.statements[place]
-        loops = {str(symbol): (symbol, size) for symbol, size in (*self.program.loops, *self.program.reduced)}
+        loops = {symbol.name: (symbol, size) for symbol, size in (*self.program.loops, *self.program.reduced)}
         if statement.name == "bucketize":
             # A binary search looks at one value in each halving of the boundaries.
             numel = math.prod(layout.size) if layout is not None else 0
@@ -404,10 +430,10 @@ class _Body:
         index = _index_of(statement)
         condition = _all_of(self._condition(mask.place) for mask in statement.masks)
         direct = _names(index).union(*(_names(bound.expression) for bound in condition.bounds)) & set(loops)
-        from_data = [symbol for symbol in index.free_symbols if str(symbol) in self._setters]
-        depends = {symbol: self._dependencies(self._setters[str(symbol)]) for symbol in from_data}
+        from_data = [symbol for symbol in index.free_symbols if symbol.name in self._setters]
+        depends = {symbol: self._dependencies(self._setters[symbol.name]) for symbol in from_data}
         computed = {
-            symbol: values for symbol in from_data if (values := self._computed.values(str(symbol))) is not None
+            symbol: values for symbol in from_data if (values := self._computed.values(symbol.name)) is not None
         }
         indirect: list[tuple[sympy.Symbol, int]] = []
         is_masked = not condition.is_complete
@@ -425,7 +451,7 @@ class _Body:
             direct = direct.union(*depends.values())
             needed = tuple(loops[name] for name in loops if name in direct)
             sizes = self.program.indirect
-            indirect = [(symbol, size) for symbol in from_data if (size := sizes.get(str(symbol))) is not None]
+            indirect = [(symbol, size) for symbol in from_data if (size := sizes.get(symbol.name)) is not None]
         return IndexedAccess(index, needed, _kind(statement), condition.bounds, is_masked, tuple(indirect))
 
     def _dependencies(self, place: int) -> frozenset[str]:
@@ -440,7 +466,7 @@ class _Body:
                     found |= self._dependencies(self._setters[name])
             found |= self._symbols(statement) & set(self.sizes)
             if statement.name == "reduction":
-                found -= {str(symbol) for symbol, _ in self.program.reduced}
+                found -= {symbol.name for symbol, _ in self.program.reduced}
             elif statement.name in ("scan", "sort", "rand", "randn", "randint64"):
                 found |= set(self.sizes)
             self._depends[place] = frozenset(found)
@@ -561,8 +587,13 @@ def _strides(index: sympy.Expr, loops: Sequence[sympy.Symbol]) -> tuple[int | No
     return tuple(steps[loop] for loop in loops)
 
 
-def _names(expression: Any) -> set[str]:
-    return {str(symbol) for symbol in getattr(expression, "free_symbols", ())}
+def _names(expression: Any) -> frozenset[str]:
+    return _symbol_names(expression) if hasattr(expression, "free_symbols") else frozenset()
+
+
+@functools.lru_cache(maxsize=16384)
+def _symbol_names(expression: sympy.Expr) -> frozenset[str]:
+    return frozenset(symbol.name for symbol in expression.free_symbols)
 
 
 def _is_ref(value: Any) -> bool:

@@ -186,7 +186,7 @@ def _count_uncovered(phases: Sequence[_Phase]) -> int | None:
 
 def clear_caches() -> None:
     """Forget the accesses counted so far (for measuring; answers do not depend on it)."""
-    for cached in (_reach, _parse, _symbols):
+    for cached in (_reach, _parse, _symbols, index_text):
         cached.cache_clear()
 
 
@@ -236,7 +236,7 @@ def _count_reached(reached: Sequence[_Reach], extent: Extent | None) -> AddressC
 def _reach(access: IndexedAccess, extent: Extent | None) -> _Reach:
     if any(size <= 0 for _, size in access.loops):
         return _Reach((), 0, True)
-    sizes = {str(symbol): int(size) for symbol, size in access.loops}
+    sizes = {symbol.name: int(size) for symbol, size in access.loops}
     is_exact = not access.is_masked
     try:
         index = _parse(access.index)
@@ -257,7 +257,7 @@ def _reach(access: IndexedAccess, extent: Extent | None) -> _Reach:
     from_data = _symbols(index) - set(sizes)
     if from_data:
         is_exact = False
-        ranges = {str(symbol): int(size) for symbol, size in access.indirect}
+        ranges = {symbol.name: int(size) for symbol, size in access.indirect}
         if not from_data <= set(ranges):
             return _Reach(None, limit, False)
         sizes |= {name: ranges[name] for name in from_data}
@@ -365,6 +365,35 @@ def evaluate_index(expression: Any, values: Mapping[str, Any]) -> Any:
         return _evaluate(_parse(expression), values)
     except _Unsupported:
         return None
+
+
+@functools.lru_cache(maxsize=16384)
+def index_text(expression: Any) -> str:
+    """An index expression as a Python expression (sympy's own printer is slow).
+
+    >>> import sympy
+    >>> index_text(sympy.sympify("64*x + y - 1"))
+    '64*x + y - 1'
+    """
+    try:
+        return _text(_parse(expression))
+    except _Unsupported:
+        return str(expression)
+
+
+def _text(tree: _Tree) -> str:
+    kind, *parts = tree
+    if kind in ("int", "symbol"):
+        return str(parts[0])
+    if kind == "add":
+        ordered = sorted(parts, key=lambda part: (part[0] == "int", _text(part).startswith("-")))
+        return " + ".join(map(_text, ordered)).replace("+ -", "- ")
+    if kind == "multiply":
+        factors = [f"({_text(part)})" if part[0] == "add" else _text(part) for part in parts]
+        return "*".join(factors).removeprefix("1*").replace("-1*", "-", 1 if parts[0] == ("int", -1) else 0)
+    if kind in ("divide", "modulo"):
+        return f"({_text(parts[0])} {'//' if kind == 'divide' else '%'} {parts[1]})"
+    return f"{kind}({', '.join(map(_text, parts))})"
 
 
 _BoundTree = tuple[_Tree, int | None, int | None]

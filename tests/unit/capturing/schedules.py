@@ -30,6 +30,7 @@ class CaughtKernel:
     snodes: tuple[Any, ...]
     arguments: tuple[tuple[str, ...], ...]
     source: str
+    kernel_args: Any = None
 
     @property
     def names(self) -> frozenset[str]:
@@ -74,7 +75,8 @@ def examine_kernels(
 
     def catching_define(self: Any, source: Any, nodes: Any, kernel_args: Any = None) -> Any:
         snodes = tuple(node for group in nodes for node in group.get_nodes())
-        waiting.append(CaughtKernel(snodes, argument_groups(kernel_args or self.kernel_group.args), str(source)))
+        arguments = kernel_args or self.kernel_group.args
+        waiting.append(CaughtKernel(snodes, argument_groups(arguments), str(source), arguments))
         return define(self, source, nodes, kernel_args)
 
     def examining_codegen(self: Any) -> Any:

@@ -84,11 +84,13 @@ def tracked_source(source: str, name: str) -> str:
     passed = ", ".join(f"{{({kind}*)pointers[{i}], &notes[{i}]}}" for i, (kind, _) in enumerate(pointers))
     return (
         f"static void {name}_tracked({tracked}){body}\n"
-        f'extern "C" void {name}(void** pointers, int64_t* counts) {{\n'
+        f'extern "C" int {name}(void** pointers, int64_t* counts) {{\n'
         f"    std::vector<Notes> notes({len(pointers)});\n    written_by_kernel.clear();\n"
-        f"    {name}_tracked({passed});\n"
+        f"    try {{ {name}_tracked({passed}); }} catch (...) {{ return 1; }}\n"
         f"    for (int i = 0; i < {len(pointers)}; ++i) {{\n"
-        "        counts[2 * i] = notes[i].read.size(); counts[2 * i + 1] = notes[i].written.size();\n    }\n}\n"
+        "        counts[2 * i] = notes[i].read.size();\n"
+        "        counts[2 * i + 1] = notes[i].written.size();\n"
+        "    }\n    return 0;\n}\n"
     )
 
 
@@ -118,7 +120,8 @@ def run(library: ctypes.CDLL, name: str, arguments: Sequence[TrackedArgument]) -
         itemsize = getattr(torch, argument.dtype).itemsize
         pointers[i] = blocks[argument.block].ctypes.data + (_MARGIN + argument.start) * itemsize
     counts = (ctypes.c_int64 * (2 * len(arguments)))()
-    getattr(library, name)(pointers, counts)
+    if getattr(library, name)(pointers, counts) != 0:
+        raise UntrackedKernel("its own checks refuse the indices that it was given")
     return [(counts[2 * i], counts[2 * i + 1]) for i in range(len(arguments))]
 
 

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import torch
+from schedules import CaughtKernel, examine_kernels
+from torch._inductor.virtualized import V
+
+from torchledger.capturing.buffers import fused_buffers
+from torchledger.nouns import Buffer
+
+functional = torch.nn.functional
+
+
+def buffers_of(kernel: CaughtKernel) -> tuple[Buffer, ...]:
+    buffers, facts = fused_buffers(V.graph, list(kernel.snodes), kernel.kernel_args)
+    assert facts.reason is None
+    return buffers
+
+
+def test_running_statistics_are_read_once_and_written_once():
+    def normalize(x, mean, variance):
+        return functional.batch_norm(x, mean, variance, training=True)
+
+    (buffers,) = examine_kernels(normalize, torch.randn(8, 16), torch.zeros(16), torch.ones(16), examine=buffers_of)
+    for name in ("arg1_1", "arg2_1"):
+        parts = [buffer for buffer in buffers if buffer.name == name]
+        assert sum(part.bytes_read for part in parts) == 64
+        assert sum(part.bytes_written for part in parts) == 64
+
+
+def test_a_tensor_updated_in_place_is_one_buffer_read_and_written():
+    (buffers,) = examine_kernels(lambda x: x.add_(1), torch.randn(100), examine=buffers_of)
+    assert sum(buffer.bytes_read for buffer in buffers) == 400
+    assert sum(buffer.bytes_written for buffer in buffers) == 400
