@@ -25,6 +25,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "fit": ("torchledger.cli.fit", "Learn a device's times from samples and measured launches."),
     "predict": ("torchledger.cli.predict", "Predict an operator's time at a shape, without running it."),
     "evaluate": ("torchledger.cli.evaluate", "Measure the error of a fit on rows that it did not see."),
+    "sample": ("torchledger.cli.sample", "Time operators over sweeps of shapes."),
+    "samples": ("torchledger.cli.samples", "Show, merge, check and export sets of samples."),
 }
 """Command name to (module, one-line help); the module holds a click command named ``command``."""
 

@@ -136,6 +136,8 @@ class Operator:
     """Names of ``features``; the parameters themselves unless given."""
     guide: ClassVar[bool] = False
     """Belongs to the kernel sampling guide's list."""
+    originals: ClassVar[tuple[str, ...]] = ()
+    """Names in a profile of the functions that this one stands for, where it runs others in their place."""
 
     @property
     def key(self) -> str:

@@ -100,6 +100,7 @@ class Linear1(_LinearShare):
     """QKV projection with bias: [l, b, dim] to 3 dim / mp. Backward: gradients of x, weight and bias."""
 
     name = "linear1"
+    originals = ("LinearWithGradAccumulationAndAsyncCommunication",)
     shares = ("dim",)
 
     def form_parameters(self, p: Parameters) -> dict[str, Any]:
@@ -110,6 +111,7 @@ class Linear2(_LinearShare):
     """Attention's output projection: [l, b, dim / mp] to dim. Backward: gradients of x and weight."""
 
     name = "linear2"
+    originals = ("LinearWithGradAccumulationAndAsyncCommunication",)
     shares = ("dim",)
 
     def form_parameters(self, p: Parameters) -> dict[str, Any]:
@@ -120,6 +122,7 @@ class Linear3(_LinearShare):
     """Feed-forward up: [l, b, dim] to 4 dim / mp. Backward: gradients of x and weight."""
 
     name = "linear3"
+    originals = ("LinearWithGradAccumulationAndAsyncCommunication",)
 
     def form_parameters(self, p: Parameters) -> dict[str, Any]:
         return {"m": p.b * p.l, "k": p.dim, "n": 4 * p.dim // p.mp}
@@ -129,6 +132,7 @@ class Linear4(_LinearShare):
     """Feed-forward down: [l, b, 4 dim / mp] to dim. Backward: gradients of x and weight."""
 
     name = "linear4"
+    originals = ("LinearWithGradAccumulationAndAsyncCommunication",)
 
     def form_parameters(self, p: Parameters) -> dict[str, Any]:
         return {"m": p.b * p.l, "k": 4 * p.dim // p.mp, "n": p.dim}
@@ -138,6 +142,7 @@ class LinearFinal(_LinearShare):
     """Output layer: [l, b, dim] to the rank's share of the vocabulary. Backward: gradients of x and weight."""
 
     name = "linear_final"
+    originals = ("LinearWithGradAccumulationAndAsyncCommunication",)
 
     def form_parameters(self, p: Parameters) -> dict[str, Any]:
         return {"m": p.b * p.l, "k": p.dim, "n": padded_vocabulary(p.mp)}
@@ -147,6 +152,7 @@ class GuideEmbedding(_AsGeneral):
     """Lookup of [b, l] ids in the rank's share of the table. Backward: the table's dense gradient."""
 
     name = "embedding"
+    originals = ("VocabParallelEmbedding",)
     parameters = ("mp", "b", "l", "dim")
     form = general.Embedding
     ratio_bounds = general.Embedding.ratio_bounds
@@ -171,6 +177,7 @@ class GuideLayerNorm(_RowsOfDim):
     """Layer norm of [l, b, dim]. Backward: gradients of x, weight and bias."""
 
     name = "layernorm"
+    originals = ("FusedLayerNormAffineFunction", "FusedLayerNormAffineMixedDtypesFunction", "MixedFusedLayerNorm")
     form = general.LayerNorm
     ratio_bounds = general.LayerNorm.ratio_bounds
 
@@ -179,6 +186,7 @@ class GuideRmsNorm(_RowsOfDim):
     """RMS norm of [l, b, dim]. Backward: gradients of x and weight."""
 
     name = "RMSlayernorm"
+    originals = ("FusedRMSNorm", "RMSNorm")
     form = general.RmsNorm
     ratio_bounds = general.RmsNorm.ratio_bounds
 
@@ -216,6 +224,7 @@ class GuideGelu(_AsGeneral):
     """GELU of [l, b, 4 dim / mp]. Backward: the gradient of x."""
 
     name = "gelu"
+    originals = ("GeLUFunction", "bias_gelu")
     parameters = ("mp", "b", "l", "dim")
     form = general.Gelu
     feature_names = ("l", "b", "width")
@@ -238,6 +247,7 @@ class RotaryEmbedding(_PerHead):
     kernels each. Backward: gradients of q and k."""
 
     name = "RoPE"
+    originals = ("apply_rotary_pos_emb", "RotaryEmbedding")
     feature_names = ("l", "b", "heads", "head_dim")
     ratio_bounds = (0.5, 4.0)
 
@@ -284,6 +294,7 @@ class FlashAttention(_PerHead):
     gradients of q, k and v."""
 
     name = "flash_atten"
+    originals = ("built-in method apply of FunctionMeta object", "FlashAttnFunc", "FlashAttnFuncBackward")
     feature_names = ("b", "l", "heads", "head_dim")
     ratio_bounds = general.Sdpa.ratio_bounds
 
@@ -447,6 +458,7 @@ class CausalSoftmax(_Scores):
     softmax. Backward: softmax's gradient, then the scale."""
 
     name = "ScaledUpperTriangMaskedSoftmax"
+    originals = ("ScaledUpperTriangMaskedSoftmax",)
     feature_names = ("batch", "l", "columns")
 
     def tensors(self, p: Parameters) -> dict[str, Input]:
@@ -483,6 +495,7 @@ class ParallelCrossEntropy(GuideOperator):
     target, times the gradient."""
 
     name = "parallel_cross_entropy_128"
+    originals = ("_VocabParallelCrossEntropy",)
     parameters = ("mp", "b", "l")
     feature_names = ("b", "l", "vocabulary")
     ratio_bounds = (0.1, 3.0)
@@ -518,6 +531,7 @@ class MixtureOfExperts(GuideOperator):
     of rows, ceil(b l top_k / experts). Backward: gradients of x, router and both expert weights."""
 
     name = "moe"
+    originals = ("MoELayer", "GroupedMLP", "SwitchMLP")
     parameters = ("mp", "b", "l", "dim", "experts", "intermediate", "top_k")
     ratio_bounds = (0.8, 6.0)
 
@@ -636,12 +650,14 @@ class FirstStageOptimizer(_StageOptimizer):
     """One fused AdamW step over a first pipeline stage: ``encoders`` layers and the embedding's share."""
 
     name = "firstStage_optimizer"
+    originals = ("FusedAdam", "multi_tensor_adam", "Optimizer.step")
 
 
 class MiddleStageOptimizer(_StageOptimizer):
     """One fused AdamW step over a middle pipeline stage: ``encoders`` layers."""
 
     name = "middleStage_optimizer"
+    originals = ("FusedAdam", "multi_tensor_adam", "Optimizer.step")
     has_table = False
 
 
@@ -649,6 +665,7 @@ class LastStageOptimizer(_StageOptimizer):
     """One fused AdamW step over a last pipeline stage: ``encoders`` layers, the final norm and the output layer."""
 
     name = "lastStage_optimizer"
+    originals = ("FusedAdam", "multi_tensor_adam", "Optimizer.step")
     has_final_norm = True
 
 

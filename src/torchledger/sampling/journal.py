@@ -32,11 +32,12 @@ _FROM_HEADER = ("device", "versions")
 class Journal:
     """Appends to one journal file; each call is on disk when it returns.
 
-    Raises ``SampleError`` if the disk is full or the folder cannot be written; what was written before stays whole.
+    ``header`` is ``None`` for a supervisor, which measures nothing. Raises ``SampleError`` if the disk is full or the
+    folder cannot be written; what was written before stays whole.
     """
 
-    def __init__(self, folder: Path, header: Mapping[str, Any]) -> None:
-        self.header = dict(header)
+    def __init__(self, folder: Path, header: Mapping[str, Any] | None) -> None:
+        self.header = dict(header or {})
         directory = folder / JOURNAL_FOLDER
         self.path = directory / f"{journal_prefix(os.getpid())}{time.time_ns()}.jsonl"
         try:
@@ -44,7 +45,8 @@ class Journal:
             self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
         except OSError as error:
             raise SampleError(f"cannot write {self.path}: {error.strerror}.") from error
-        self._append({"kind": "header", **self.header})
+        if header is not None:
+            self._append({"kind": "header", **self.header})
 
     def attempt(self, points: Sequence[str]) -> None:
         """Say which points are about to be measured."""

@@ -201,6 +201,11 @@ def _operator(file: YamlFile, part: OperatorSweep, where: Location) -> Operator:
         operator = find_operator(part.operator)
     except SampleError as error:
         raise file.error((*where, "operator"), str(error)) from error
+    known = [*operator.parameters, *operator.defaults]
+    for key, names in (("parameters", part.parameters), ("derived", part.derived)):
+        for name in names:
+            if name not in known:
+                raise file.error((*where, key, name), f"{operator.name} has no parameter {name!r}; it has {known}")
     try:
         operator.resolve(dict.fromkeys([*part.parameters, *part.derived], 1))
     except ValueError as error:

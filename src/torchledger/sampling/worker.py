@@ -6,9 +6,12 @@ Every engine places this same worker, through its supervisor. It needs no pydant
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import logging
 import os
 import platform
+import signal
 import sys
 import time
 from collections import deque
@@ -21,9 +24,16 @@ import torchledger
 from torchledger.errors import SampleError
 from torchledger.nouns import Sample
 from torchledger.operators import ITEM_SIZES, find_operator, load_operators
-from torchledger.sampling.dataset import PARQUET_FILE, measured_points, read_header, single_precision
+from torchledger.sampling.adaptive import AdaptiveOrder
+from torchledger.sampling.dataset import (
+    PARQUET_FILE,
+    measured_points,
+    read_header,
+    read_samples,
+    single_precision,
+)
 from torchledger.sampling.gates import Doubt, GateLimits, doubt_samples, label_key, settle
-from torchledger.sampling.journal import Journal, JournalState, read_journals
+from torchledger.sampling.journal import Journal, JournalState, read_journals, write_durably
 from torchledger.sampling.points import Plan, Point, load_plan, point_id
 from torchledger.sampling.telemetry import Telemetry
 from torchledger.sampling.timing import DeviceFault, PointTimes, Timer, make_timer
@@ -32,6 +42,9 @@ log = logging.getLogger(__name__)
 
 FAULT_EXIT_CODE = 75
 """The worker ended because its device refuses further work; a new process may go on."""
+
+ADAPTIVE_PREFIX = "adaptive-"
+"""Beginning of the name of the file in which an adaptive worker leaves the error it reached against time used."""
 
 GIVE_UP_AFTER_DEATHS = 2
 """A point that took this many workers down alone is recorded as failed."""
@@ -59,10 +72,12 @@ def run_worker(
     allow_mixed: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
     timer: Timer | None = None,
+    order: AdaptiveOrder | None = None,
 ) -> WorkerSummary:
     """Measure what is not measured yet of one part of the plan in ``folder``.
 
-    ``budget_s`` ends the work after so many seconds, with whole points. ``on_progress`` is told points done and points
+    ``budget_s`` ends the work after so many seconds, with whole points. ``order`` chooses the next points by what was
+    measured so far; without it they come in the plan's order. ``on_progress`` is told points done and points
     in all. Raises ``SampleError`` if the folder holds measurements of another device or other versions (unless
     ``allow_mixed``), and ``DeviceFault`` if the device is lost.
     """
@@ -90,16 +105,33 @@ def run_worker(
         waiting = _give_up(waiting, ids, state, journal, plan, identity, summary)
         measuring = time.monotonic()
         session = _Session(plan, identity, timer, telemetry, journal, ids, summary)
-        for group in _groups(waiting, ids, state.suspects, timer.group_size):
+        if order is not None:
+            session.kept.update(_samples_so_far(folder))
+            groups = order.groups(waiting, ids, session.kept, timer.group_size)
+        else:
+            groups = iter(_groups(waiting, ids, state.suspects, timer.group_size))
+        for group in groups:
             if budget_s is not None and time.monotonic() - started > budget_s:
                 break
             session.measure(group, limits)
             if on_progress is not None:
                 on_progress(summary.already_done + summary.measured, len(shard))
         summary.measuring_s = time.monotonic() - measuring
+        if order is not None:
+            report = {"budget_s": budget_s, "until_error_pct": order.until_error_pct, "rounds": order.report()}
+            write_durably(folder / f"{ADAPTIVE_PREFIX}{part}-of-{parts}.json", json.dumps(report, indent=1).encode())
         if budget_s is None or time.monotonic() - started < budget_s:
             session.look_again(limits)
     return summary
+
+
+def _samples_so_far(folder: Path) -> dict[str, list[Sample]]:
+    """What the folder holds already, by point, for an order that learns from it."""
+    known: dict[str, list[Sample]] = {}
+    for sample in read_samples(folder):
+        if sample.status == "ok":
+            known.setdefault(sample.point_id, []).append(sample)
+    return known
 
 
 def plan_point_id(point: Point, device: str, plan: Plan) -> str:
@@ -373,8 +405,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--parts", type=int, default=1)
     parser.add_argument("--group-size", type=int)
     parser.add_argument("--budget-s", type=float)
+    parser.add_argument("--adaptive", action="store_true")
+    parser.add_argument("--until-error", type=float, help="percent")
     parser.add_argument("--allow-mixed", action="store_true")
+    parser.add_argument("--parent", type=int, help="end when this process does")
     options = parser.parse_args(arguments)
+    if options.parent is not None:
+        _end_with_parent(options.parent)
     logging.basicConfig(level=logging.WARNING, format="torchledger: %(message)s")
     try:
         run_worker(
@@ -385,6 +422,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             group_size=options.group_size,
             budget_s=options.budget_s,
             allow_mixed=options.allow_mixed,
+            order=AdaptiveOrder(until_error_pct=options.until_error) if options.adaptive else None,
         )
     except DeviceFault as fault:
         log.warning("device fault: %s", fault)
@@ -393,6 +431,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.error("%s", error)
         return 1
     return 0
+
+
+def _end_with_parent(parent: int) -> None:
+    """Have Linux kill this worker when its supervisor dies, so that a resumed run does not meet it still measuring."""
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):
+        set_parent_death_signal = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
 
 
 if __name__ == "__main__":

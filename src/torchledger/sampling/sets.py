@@ -1,0 +1,164 @@
+"""Sets of samples as wholes: joined, counted, judged, exported."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torchledger.errors import SampleError
+from torchledger.nouns import Sample
+from torchledger.operators import find_operator
+from torchledger.sampling.ceilings import datasheet_ceilings
+from torchledger.sampling.dataset import PARQUET_FILE, merge_samples, read_samples, write_samples
+from torchledger.sampling.gates import GateLimits, quarantine
+from torchledger.sampling.guide_csv import (
+    COLUMN_DIRECTIONS,
+    guide_file_stem,
+    read_guide_csv,
+    read_guide_folder,
+    write_guide_csv,
+)
+from torchledger.sampling.journal import JOURNAL_FOLDER, read_journals
+from torchledger.sampling.worker import gate_limits
+
+
+def load_set(path: str | os.PathLike[str]) -> list[Sample]:
+    """The samples of a data folder, a Parquet file, a guide CSV, or a folder of guide CSVs."""
+    path = Path(path)
+    if path.suffix == ".csv":
+        return read_guide_csv(path)
+    if path.is_dir() and not (path / PARQUET_FILE).exists() and not (path / JOURNAL_FOLDER).is_dir():
+        samples = read_guide_folder(path)
+        if samples:
+            return samples
+    return read_samples(path)
+
+
+def merge_files(
+    parts: Sequence[Path], output: Path, *, allow_mixed: bool = False, force: bool = False
+) -> tuple[int, int]:
+    """Join sets into one Parquet file; returns the number of samples and of duplicates dropped.
+
+    Raises ``SampleError`` if devices or versions differ (unless ``allow_mixed``) or the file exists (unless ``force``).
+    """
+    if output.exists() and not force:
+        raise SampleError(f"{output} exists. Choose another name, or pass --force to replace it.")
+    sets = {str(part): load_set(part) for part in parts}
+    merged = merge_samples(sets, allow_mixed=allow_mixed)
+    write_samples(output, merged)
+    return len(merged), sum(map(len, sets.values())) - len(merged)
+
+
+def overview(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """One row per device, operator, dtype and direction: counts by status and the range of medians in microseconds."""
+    groups: dict[tuple[str, str, str, str], list[Sample]] = defaultdict(list)
+    for sample in load_set(path):
+        groups[sample.device, sample.operator, sample.dtype, sample.direction].append(sample)
+    rows = []
+    for (device, operator, dtype, direction), samples in groups.items():
+        medians = sorted(sorted(s.times_us)[len(s.times_us) // 2] for s in samples if s.times_us)
+        rows.append(
+            {
+                "device": device,
+                "operator": operator,
+                "dtype": dtype,
+                "direction": direction,
+                "samples": len(samples),
+                "statuses": dict(Counter(s.status for s in samples)),
+                "shortest_us": medians[0] if medians else None,
+                "longest_us": medians[-1] if medians else None,
+            }
+        )
+    return rows
+
+
+def overview_text(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows of ``overview`` as a table of plain text, under each device's name."""
+    lines = []
+    for device in dict.fromkeys(row["device"] for row in rows):
+        lines.append(device)
+        for row in (row for row in rows if row["device"] == device):
+            spread = "" if row["shortest_us"] is None else f"{row['shortest_us']:12.1f} to {row['longest_us']:.1f} us"
+            bad = ", ".join(f"{count} {status}" for status, count in row["statuses"].items() if status != "ok")
+            lines.append(
+                f"  {row['operator']:36} {row['dtype']:9} {row['direction']:9} {row['samples']:7,}{spread}"
+                + (f"  ({bad})" if bad else "")
+            )
+    return "\n".join(lines)
+
+
+def judge(path: str | os.PathLike[str], output: Path | None = None) -> dict[str, Any]:
+    """Judge a set by the sanity gates; the judged samples can be written to ``output``.
+
+    Ceilings are those that the set's own workers measured, else the vendor's figures for a known device; without
+    either, only the gates that need none are applied, and ``ceilings`` says so.
+    """
+    samples = load_set(path)
+    limits, origin = _limits_of(Path(path), samples)
+    judged = quarantine(samples, limits)
+    if output is not None:
+        write_samples(output, judged)
+    bad = [sample for sample in judged if sample.status == "quarantined"]
+    groups: dict[tuple[str, str], list[Sample]] = defaultdict(list)
+    for sample in bad:
+        groups[sample.operator, sample.direction].append(sample)
+    total: Counter[tuple[str, str]] = Counter((sample.operator, sample.direction) for sample in judged)
+    return {
+        "samples": len(judged),
+        "quarantined": len(bad),
+        "ceilings": origin,
+        "groups": [
+            {
+                "operator": operator,
+                "direction": direction,
+                "quarantined": len(group),
+                "samples": total[operator, direction],
+                "example": {"parameters": dict(group[-1].parameters), "reason": group[-1].reason},
+            }
+            for (operator, direction), group in groups.items()
+        ],
+    }
+
+
+def judgement_text(judged: dict[str, Any]) -> str:
+    """A judgement as plain text: one line per operator and direction, with an example."""
+    lines = [f"{judged['quarantined']:,} of {judged['samples']:,} samples quarantined (ceilings: {judged['ceilings']})"]
+    for group in judged["groups"]:
+        example = group["example"]
+        shape = ", ".join(f"{name}={value}" for name, value in example["parameters"].items())
+        lines.append(f"  {group['operator']} {group['direction']}: {group['quarantined']:,} of {group['samples']:,}")
+        lines.append(f"    for one, {shape}: {example['reason']}")
+    return "\n".join(lines)
+
+
+def export_guide(path: str | os.PathLike[str], folder: Path) -> dict[Path, int]:
+    """Write the guide's operators of a set as the guide's CSV files, one per device, operator and precision."""
+    groups: dict[tuple[str, str, str], list[Sample]] = defaultdict(list)
+    for sample in load_set(path):
+        if find_operator(sample.operator).guide:
+            groups[sample.device, sample.operator, sample.dtype].append(sample)
+    if not groups:
+        raise SampleError(f"{path} holds none of the guide's operators, so there is nothing to write as its CSV files.")
+    folder.mkdir(parents=True, exist_ok=True)
+    written = {}
+    columns_of = {direction: column for column, direction in COLUMN_DIRECTIONS.items()}
+    for (device, name, dtype), samples in groups.items():
+        operator = find_operator(name)
+        columns = [*operator.parameters, *(columns_of[direction] for direction in operator.directions)]
+        target = folder / f"{guide_file_stem(device, operator.name, dtype, 0, 0).removesuffix('_0_0')}.csv"
+        written[target] = write_guide_csv(target, columns, samples)
+    return written
+
+
+def _limits_of(path: Path, samples: Sequence[Sample]) -> tuple[GateLimits | None, str]:
+    if path.is_dir() and (path / JOURNAL_FOLDER).is_dir():
+        for header in read_journals(path, samples=False).headers:
+            if header.get("ceilings"):
+                return gate_limits(header["ceilings"]), "measured"
+    devices = {sample.device for sample in samples}
+    if len(devices) == 1 and (known := datasheet_ceilings(devices.pop())):
+        return GateLimits(*known), "datasheet"
+    return None, "none known"
