@@ -169,6 +169,14 @@ def buffer_facts(graph: Any, name: str) -> TensorFacts | None:
     return None if facts is None else TensorFacts(name, *_rest(facts))
 
 
+def fx_value_name(graph: Any, name: str) -> str | None:
+    """The FX node whose value a buffer holds: inputs and constants bear its name, a buffer may keep it as origin."""
+    if name in graph.graph_inputs or name in graph.constants:
+        return name
+    origin = getattr(graph.try_get_buffer(name), "origin_node", None)
+    return None if origin is None else str(origin.name)
+
+
 def _rest(facts: TensorFacts) -> tuple[Any, ...]:
     return facts.dtype, facts.device, facts.size, facts.stride, facts.offset
 

@@ -103,4 +103,5 @@ def _from_facts(graph: Any, facts: inductor.TensorFacts, role: Role, argument: s
         shape_expr=tuple(str(extent) for extent in facts.size) if is_symbolic else None,
         stride_expr=tuple(str(extent) for extent in facts.stride) if is_symbolic else None,
         argument=argument,
+        fx_node=inductor.fx_value_name(graph, facts.name),
     )

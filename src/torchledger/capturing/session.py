@@ -25,6 +25,7 @@ from torchledger.capturing.wrapper_code import WrapperCall, find_calls
 from torchledger.errors import StoreError
 from torchledger.nouns import Gap, Graph, Launch, Run
 from torchledger.store import LedgerWriter
+from torchledger.store.seal import seal
 
 log = logging.getLogger(__name__)
 
@@ -271,6 +272,7 @@ def _records(
             gaps.append(Gap("launches", name, str(error)))
     launches, unmatched = match_calls([dataclasses.replace(launch, graph=name) for launch in payload.launches], calls)
     gaps += [Gap("launches", f"{name}:{gap.where}", gap.reason, gap.amount) for gap in unmatched]
+    fx_source = getattr(compiled, "inductor_post_grad_graph_str", None) or None
     graph = dataclasses.replace(
         payload.graph,
         name=name,
@@ -278,6 +280,8 @@ def _records(
         cache_key=getattr(compiled, "_fx_graph_cache_key", None) or getattr(compiled, "cache_key", None),
         cache_hit=not is_fresh,
         wrapper_source=source,
+        fx_source=fx_source,
+        seal=seal(source, fx_source),
         wrapper_calls=tuple(call.name for call in calls),
         is_dynamic=bool(payload.graph.symbols),
         cudagraph_skip_reason=getattr(compiled, "disabled_cudagraphs_reason", None),

@@ -20,6 +20,7 @@ from typing import Any
 from torchledger.errors import MeasureError, StoreError
 from torchledger.nouns import Ceilings, Device, Run
 from torchledger.store import LedgerWriter, open_ledger
+from torchledger.store.cache_folder import cache_folder
 from torchledger.store.codec import decode, encode
 
 log = logging.getLogger(__name__)
@@ -68,13 +69,6 @@ def ceilings_path(device: Device) -> Path:
     cores = f" {device.num_cores} cores" if device.kind == "cpu" and device.num_cores else ""
     name = re.sub(r"[^a-z0-9]+", "-", f"{device.name}{cores}".lower()).strip("-")
     return cache_folder() / f"ceilings-{name}.json"
-
-
-def cache_folder() -> Path:
-    """The folder in the user's home where torchledger keeps what belongs to the machine."""
-    if folder := os.environ.get("TORCHLEDGER_CACHE"):
-        return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torchledger"
 
 
 def store_ceilings(device: Device, ceilings: Ceilings) -> Path:

@@ -76,7 +76,8 @@ class Buffer:
 
     ``shape`` and ``stride`` are in elements (hints where symbolic; then ``shape_expr``/``stride_expr`` keep the
     expressions). ``bytes_read``/``bytes_written`` are minimum traffic: distinct addresses times element size; ``None``
-    is unknown. ``bytes_quality`` is ``"upper_bound"`` where addresses depend on data.
+    is unknown. ``bytes_quality`` is ``"upper_bound"`` where addresses depend on data. ``fx_node`` names the node of the
+    graph's ``fx_source`` whose value it holds, where the compiler kept one.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Buffer:
     shape_expr: tuple[str, ...] | None = None
     stride_expr: tuple[str, ...] | None = None
     argument: str | None = None
+    fx_node: str | None = None
 
 
 @dataclass(frozen=True)
@@ -217,7 +219,9 @@ class Graph:
 
     ``name`` is unique in the ledger (``forward_0``); ``compile_id`` is Dynamo's (``"0/0"``). ``wrapper_calls`` are
     the kernel calls found in the generated code by a route that shares nothing with the entries. A backward shares the
-    ``model_key`` of its forward; each carries the ``"model"`` FLOP reference of its own direction.
+    ``model_key`` of its forward; each carries the ``"model"`` FLOP reference of its own direction. ``fx_source`` is the
+    FX graph that was lowered, as readable code of ATen calls. ``seal`` proves that this user wrote both sources on this
+    machine (``store.seal``).
     """
 
     name: str
@@ -235,6 +239,8 @@ class Graph:
     is_dynamic: bool = False
     cudagraph_skip_reason: str | None = None
     devices: tuple[str, ...] = ()
+    fx_source: str | None = None
+    seal: str | None = None
 
 
 _QUALITY_RANK: tuple[Quality, ...] = ("exact", "measured", "estimated", "upper_bound", "unavailable")
