@@ -211,6 +211,31 @@ def argument_buffers(kernel_args: Any) -> list[ArgumentBuffer]:
     return found
 
 
+@dataclass(frozen=True)
+class Workspace:
+    """Scratch memory that a fused kernel gets as argument; ``count`` elements, still symbolic."""
+
+    name: str
+    argument: str
+    count: Any
+    dtype: str
+    device: str
+
+
+def workspace_arguments(kernel_args: Any) -> list[Workspace]:
+    """The scratch memory in a fused kernel's ``KernelArgs``: partial sums, semaphores."""
+    return [
+        Workspace(
+            str(workspace.outer_name),
+            str(workspace.inner_name),
+            workspace.count,
+            str(workspace.dtype).removeprefix("torch."),
+            str(workspace.device),
+        )
+        for workspace in getattr(kernel_args, "workspace_args", ())
+    ]
+
+
 def scheduler_nodes(nodes: Any) -> list[Any]:
     """All leaf scheduler nodes of a schedule, group or node, in order, without the markers between them."""
     found: list[Any] = []

@@ -136,33 +136,29 @@ def tensor_layout(name: str, hint: Hint) -> TensorLayout | None:
 
 
 def template_accesses(snode: Any, hint: Hint) -> TemplateAccesses:
-    """The tensors that a template reads and writes."""
+    """The tensors that a template reads and writes.
+
+    A Triton template with several outputs takes the others as inputs that it mutates: they are written, not read.
+    """
     node = snode.node
+    mutated = list(getattr(node, "mutated_inputs", None) or ())
+    mutated_names = {str(value.get_name()) for value in mutated}
     reads = []
     for value in node.inputs:
-        layout = _node_layout(value, argument_name(str(value.get_name())), hint)
+        name = str(value.get_name())
+        layout = _node_layout(value, argument_name(name), hint)
         if layout is None:
-            raise UnknownLoops(f"the template {node_name(snode)} reads {value.get_name()}, which has no layout")
-        reads.append(layout)
+            raise UnknownLoops(f"the template {node_name(snode)} reads {name}, which has no layout")
+        if name not in mutated_names:
+            reads.append(layout)
     writes = []
-    outputs = [
-        node,
-        *getattr(node, "_multi_output_children", {}).values(),
-        *(getattr(node, "mutated_inputs", None) or ()),
-    ]
-    for value in outputs:
+    children = getattr(node, "_multi_output_children", {}).values()
+    for value in (node, *children, *mutated):
         layout = _node_layout(value, argument_name(str(value.get_name())), hint)
         if layout is not None:
             writes.append(layout)
-    label = str(getattr(node, "template_name", "") or getattr(node, "name", "")) + str(_template_function(node))
-    return TemplateAccesses(tuple(reads), tuple(writes), is_sparse="flex" in label)
-
-
-def _template_function(node: Any) -> str:
-    render = getattr(node, "make_kernel_render", None)
-    function = getattr(render, "func", render)
-    owner = getattr(function, "__self__", None)
-    return f"{getattr(owner, 'name', '')} {getattr(function, '__qualname__', '')}"
+    # Attention templates with a score function skip blocks that their mask leaves out.
+    return TemplateAccesses(tuple(reads), tuple(writes), is_sparse=bool(getattr(node, "subgraph_outs", None)))
 
 
 def _node_layout(node: Any, name: str, hint: Hint) -> TensorLayout | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from torchledger._torch import inductor
-from torchledger.capturing.loops import BufferTraffic, LoopFacts, describe_loops, library_traffic
+from torchledger.capturing.loops import BufferTraffic, LoopFacts, describe_loops, dtype_itemsize, library_traffic
 from torchledger.nouns import Buffer
 from torchledger.nouns.launch import Quality
 
@@ -27,7 +27,28 @@ def fused_buffers(graph: Any, snodes: list[Any], kernel_args: Any) -> tuple[tupl
             continue
         parts = [facts.traffic[alias] for alias in argument.aliases if alias in facts.traffic]
         buffers.append(_with_traffic(buffer, parts))
+    for workspace in inductor.workspace_arguments(kernel_args):
+        buffers.append(_workspace(graph, workspace, facts))
     return _split_by_role(buffers), facts
+
+
+def _workspace(graph: Any, workspace: inductor.Workspace, facts: LoopFacts) -> Buffer:
+    count, itemsize = inductor.hint(workspace.count, graph), dtype_itemsize(workspace.dtype)
+    nbytes = None if count is None or itemsize is None else count * itemsize
+    # Partial results that a later line of the wrapper adds up are only written; other scratch memory may go both ways.
+    is_written_only = facts.holds_partial_results
+    return Buffer(
+        name=workspace.name,
+        role="workspace",
+        dtype=workspace.dtype,
+        shape=() if count is None else (count,),
+        stride=(1,),
+        device=workspace.device,
+        bytes_read=0 if is_written_only else nbytes,
+        bytes_written=nbytes,
+        bytes_quality="unavailable" if nbytes is None else "exact" if is_written_only else "upper_bound",
+        argument=workspace.argument,
+    )
 
 
 def _split_by_role(buffers: list[Buffer]) -> tuple[Buffer, ...]:

@@ -67,13 +67,15 @@ class LoopFacts:
 
     ``traffic`` maps each of the kernel's buffers to ``BufferTraffic``. ``vector_flops`` are pointwise and reduction
     operations times their iterations: one for each operation (an ``exp`` too), none for loads, stores, casts,
-    comparisons, selections and index arithmetic. ``reason`` says why something is unknown.
+    comparisons, selections and index arithmetic. ``holds_partial_results`` says that the kernel leaves partial sums in
+    a workspace for a later line to add up. ``reason`` says why something is unknown.
     """
 
     loops: tuple[LoopNest, ...] = ()
     vector_flops: int | None = None
     traffic: Mapping[str, BufferTraffic] = field(default_factory=dict)
     reason: str | None = None
+    holds_partial_results: bool = False
 
 
 def describe_loops(
@@ -159,6 +161,7 @@ class _Found:
     mentioned: set[str] = field(default_factory=set)
     sparse: set[str] = field(default_factory=set)
     has_template: bool = False
+    holds_partial_results: bool = False
 
 
 def _describe(snodes: list[Any], names: Collection[str], hint: Hint, shared: Sequence[tuple[str, ...]]) -> LoopFacts:
@@ -188,7 +191,7 @@ def _describe(snodes: list[Any], names: Collection[str], hint: Hint, shared: Seq
     traffic = {name: _traffic(name, found, blocks, adapter, hint) for name in sorted(names)}
     unknown = [name for name, (read, written, _) in traffic.items() if read is None or written is None]
     reason = f"no access found to {', '.join(unknown)}" if unknown else None
-    return LoopFacts(tuple(_merge_equal(found.nests)), found.vector_flops, traffic, reason)
+    return LoopFacts(tuple(_merge_equal(found.nests)), found.vector_flops, traffic, reason, found.holds_partial_results)
 
 
 _Blocks = Mapping[str, Sequence[tuple[str, int, IndexedAccess]]]
@@ -281,6 +284,7 @@ def _add_program(found: _Found, program: LoopProgram, adapter: Any, hint: Hint) 
     extents = tuple(size for _, size in program.loops)
     reduced = tuple(size for _, size in program.reduced)
     found.vector_flops += body.vector_flops()
+    found.holds_partial_results |= any(s.name == "partial_accumulate" for s in program.statements)
     accesses = []
     for place in body.memory_statements():
         statement = program.statements[place]

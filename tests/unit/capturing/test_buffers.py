@@ -31,3 +31,23 @@ def test_a_tensor_updated_in_place_is_one_buffer_read_and_written():
     (buffers,) = examine_kernels(lambda x: x.add_(1), torch.randn(100), examine=buffers_of)
     assert sum(buffer.bytes_read for buffer in buffers) == 400
     assert sum(buffer.bytes_written for buffer in buffers) == 400
+
+
+class FakeWorkspace:
+    """Scratch memory as Inductor's ``WorkspaceArg`` describes it (only CUDA kernels have any)."""
+
+    outer_name, inner_name, count, dtype, device = "workspace_0", "ws_ptr", 4096, torch.float32, torch.device("cuda:0")
+
+
+def test_scratch_memory_is_an_argument_that_may_be_read_and_written_whole():
+    def with_workspace(kernel: CaughtKernel) -> Buffer:
+        kernel.kernel_args.workspace_args.append(FakeWorkspace())
+        try:
+            return buffers_of(kernel)[-1]
+        finally:
+            kernel.kernel_args.workspace_args.pop()
+
+    (workspace,) = examine_kernels(torch.sin, torch.randn(8), examine=with_workspace)
+    assert (workspace.role, workspace.name, workspace.device) == ("workspace", "workspace_0", "cuda:0")
+    assert (workspace.bytes_read, workspace.bytes_written) == (16384, 16384)
+    assert workspace.bytes_quality == "upper_bound"

@@ -139,6 +139,17 @@ def test_symbolic_sizes_are_counted_at_their_hints():
     assert totals(facts) == (40 * 64, 39 * 64)
 
 
+@pytest.mark.slow
+def test_a_product_template_moves_its_operands_and_those_of_its_epilogue():
+    layer = torch.nn.Linear(256, 512).eval()
+    settings = {"max_autotune": True, "max_autotune_gemm_backends": "CPP", "freezing": True}
+    with torch.no_grad():
+        (facts,) = facts_of(lambda x, m: layer(x).relu() * m, torch.randn(128, 256), torch.randn(128, 512), **settings)
+    x, weight, bias, mask, out = 128 * 256 * 4, 256 * 512 * 4, 512 * 4, 128 * 512 * 4, 128 * 512 * 4
+    assert totals(facts) == (x + weight + bias + mask, out)
+    assert facts.vector_flops == 3 * 128 * 512  # bias, relu and product; the template's own FLOPs are no vector FLOPs
+
+
 def test_what_cannot_be_read_is_unknown_with_a_reason():
     facts = describe_loops([object()], {"buf0"}, hint)
     assert facts.traffic == {"buf0": (None, None, "unavailable")}
