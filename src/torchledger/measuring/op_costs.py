@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from torchledger.measuring.op_shapes import (
     DTYPE_OF_SCALAR_TYPE,
@@ -52,12 +53,14 @@ def op_cost(call: OpCall) -> Cost:
     return _unknown_operator(call)
 
 
+@lru_cache(maxsize=100_000)
 def has_formula(name: str) -> bool:
     """True when an operator of this name has a formula of its own."""
     base_name = OpCall(name, ()).base_name
     return base_name in FORMULAS or base_name.startswith("_foreach_")
 
 
+@lru_cache(maxsize=100_000)
 def op_category(name: str) -> TimeCategory | None:
     """What an operator's kernels do, by its name; ``None`` when the name does not tell."""
     base_name = OpCall(name, ()).base_name

@@ -10,12 +10,14 @@ Times are integer nanoseconds on the trace's own clock, counted from ``Trace.ori
 from __future__ import annotations
 
 import ast
+import gc
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
+from operator import itemgetter
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -80,6 +82,19 @@ KIND_OF_CATEGORY: Mapping[str, EventKind] = {
     "cuda_sync": EventKind.SYNC,
 }
 """Lower-cased ``cat`` of an event to its kind; others are ``OTHER``."""
+
+_ID_ARGUMENTS = (
+    "correlation",
+    "External id",
+    "Sequence number",
+    "Fwd thread id",
+    "Python id",
+    "Python parent id",
+)
+"""Arguments that become columns of ``Events``, in its order."""
+
+_VOLATILE_ARGUMENTS = ("Ev Idx", "Record function id", "Python module id", "memory bandwidth (GB/s)")
+"""Arguments that differ from event to event, say nothing that the rest does not, and would defeat interning."""
 
 DEVICE_KINDS = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)
 
@@ -319,32 +334,41 @@ class Trace:
 
     def kernel(self, row: int) -> TraceKernel:
         """The record of one device event."""
-        events = self.events
-        arguments = self.arguments(row)
-        lane = self.lanes[int(events.lane[row])]
-        kind: Literal["kernel", "memcpy", "memset"] = "kernel"
-        if events.kind[row] == EventKind.MEMCPY:
-            kind = "memcpy"
-        elif events.kind[row] == EventKind.MEMSET:
-            kind = "memset"
-        return TraceKernel(
-            row=int(row),
-            kind=kind,
-            name=self.name(row),
-            start_ns=int(events.start_ns[row]),
-            duration_ns=int(events.duration_ns[row]),
-            device=arguments.get("device", lane.process),
-            stream=arguments.get("stream", lane.thread),
-            correlation=_known(events.correlation[row]),
-            external_id=_known(events.external_id[row]),
-            launch=_known(self.launch_of[row]),
-            op=_known(self.op_of[row]),
-            arguments=arguments,
-        )
+        return next(self._kernels(np.array([row], dtype=np.int64)))
 
     def kernels(self) -> Iterator[TraceKernel]:
         """All device events in order of their start."""
-        return (self.kernel(row) for row in self.device_rows)
+        return self._kernels(self.device_rows)
+
+    def _kernels(self, rows: IntColumn) -> Iterator[TraceKernel]:
+        events = self.events
+        columns: list[npt.NDArray[Any]] = [events.kind, events.name, events.argument, events.lane, events.start_ns]
+        columns += [events.duration_ns, events.correlation, events.external_id, self.launch_of, self.op_of]
+        for row, kind, name, argument, lane, start, duration, correlation, external, launch, op in zip(
+            rows.tolist(), *(column[rows].tolist() for column in columns), strict=True
+        ):
+            arguments = self.argument_values[argument]
+            yield TraceKernel(
+                row=row,
+                kind=_KIND_NAMES[kind],
+                name=self.names[name],
+                start_ns=start,
+                duration_ns=duration,
+                device=arguments.get("device", self.lanes[lane].process),
+                stream=arguments.get("stream", self.lanes[lane].thread),
+                correlation=None if correlation == NONE else correlation,
+                external_id=None if external == NONE else external,
+                launch=None if launch == NONE else launch,
+                op=None if op == NONE else op,
+                arguments=arguments,
+            )
+
+
+_KIND_NAMES: Mapping[int, Literal["kernel", "memcpy", "memset"]] = {
+    int(EventKind.KERNEL): "kernel",
+    int(EventKind.MEMCPY): "memcpy",
+    int(EventKind.MEMSET): "memset",
+}
 
 
 def read_trace(path: str | PathLike[str], *, progress: Progress | None = None) -> Trace:
@@ -373,8 +397,16 @@ def trace_from_events(
 
 def _read_stream(stream: EventStream, *, source: str) -> Trace:
     columns = _Columns()
-    for events in stream:
-        columns.add(events)
+    # Every piece makes and drops tens of thousands of dictionaries, none in a cycle: the collector would search them
+    # for nothing, for a third of the time.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        for events in stream:
+            columns.add(events)
+    finally:
+        if was_enabled:
+            gc.enable()
     return columns.finish(source, stream.metadata, stream.problems, is_truncated=stream.is_truncated)
 
 
@@ -422,16 +454,17 @@ class _Columns:
 
     def add(self, events: list[dict[str, Any]]) -> None:
         """Append a list of events; takes their ``args`` apart."""
-        durations = [event for event in events if event.get("ph") == "X"]
+        phases = _values(events, "ph", None)
+        durations = [event for event, phase in zip(events, phases, strict=True) if phase == "X"]
         if len(durations) < len(events):
-            durations += self._add_others([event for event in events if event.get("ph") != "X"])
+            durations += self._add_others([event for event, phase in zip(events, phases, strict=True) if phase != "X"])
         if durations:
             self._add_durations(durations)
 
     def _add_durations(self, events: list[dict[str, Any]]) -> None:
         number = len(events)
-        starts = _floats([event.get("ts") for event in events])
-        durations = _floats([event.get("dur", 0) for event in events])
+        starts = _floats(_values(events, "ts", None))
+        durations = _floats(_values(events, "dur", 0))
         keep = np.isfinite(starts) & np.isfinite(durations)
         if not keep.all():
             self._problems["events without a readable time are left out"] += int(number - keep.sum())
@@ -442,16 +475,10 @@ class _Columns:
             return
         if self._origin_us is None:
             self._origin_us = float(np.floor(starts[keep].min()))
-        names = np.fromiter(
-            map(self._names.__getitem__, [str(event.get("name", "")) for event in events]), np.int32, number
-        )
-        categories = np.fromiter(
-            map(self._categories.__getitem__, [event.get("cat") or "" for event in events]), np.int32, number
-        )
-        lanes = np.fromiter(
-            map(self._lanes.__getitem__, [(event.get("pid", ""), event.get("tid", "")) for event in events]),
-            np.int32,
-            number,
+        names = self._numbered(self._names, _values(events, "name", ""))
+        categories = self._numbered(self._categories, _values(events, "cat", ""))
+        lanes = self._numbered(
+            self._lanes, list(zip(_values(events, "pid", ""), _values(events, "tid", ""), strict=True))
         )
         ids, arguments = self._take_arguments(events)
         with np.errstate(invalid="ignore"):
@@ -463,43 +490,26 @@ class _Columns:
         integers = tuple(column.astype(np.int64) for column in part[4:6])
         self._parts.append((*part[:4], *integers, *part[6:]))
 
+    @staticmethod
+    def _numbered(ids: _Ids, keys: list[Any]) -> npt.NDArray[np.int32]:
+        try:
+            return np.fromiter(map(ids.__getitem__, keys), np.int32, len(keys))
+        except TypeError:  # a list or an object where a name should be
+            return np.fromiter(map(ids.__getitem__, map(str, keys)), np.int32, len(keys))
+
     def _take_arguments(self, events: list[dict[str, Any]]) -> tuple[tuple[npt.NDArray[Any], ...], npt.NDArray[Any]]:
         """Ids as columns; what is left of ``args`` as an index into the table of distinct texts."""
-        number = len(events)
-        correlation: list[Any] = []
-        external_id: list[Any] = []
-        sequence: list[Any] = []
-        forward_thread: list[Any] = []
-        python_id: list[Any] = []
-        python_parent_id: list[Any] = []
-        texts: list[bytes] = []
+        empty: dict[str, Any] = {}
+        arguments = _values(events, "args", empty)
+        if set(map(type, arguments)) != {dict}:
+            arguments = [one if type(one) is dict else empty for one in arguments]
+        ids = tuple(_integers([one.pop(name, NONE) for one in arguments]) for name in _ID_ARGUMENTS)
+        for name in _VOLATILE_ARGUMENTS:
+            for one in arguments:
+                one.pop(name, None)
         dumps = orjson.dumps
-        for event in events:
-            arguments = event.get("args")
-            if not arguments or type(arguments) is not dict:
-                for column in (correlation, external_id, sequence, forward_thread, python_id, python_parent_id):
-                    column.append(NONE)
-                texts.append(b"{}")
-                continue
-            pop = arguments.pop
-            pop("Ev Idx", None)
-            if "Python id" in arguments:
-                python_id.append(pop("Python id"))
-                python_parent_id.append(pop("Python parent id", NONE))
-                pop("Python module id", None)
-            else:
-                python_id.append(NONE)
-                python_parent_id.append(NONE)
-            correlation.append(pop("correlation", NONE))
-            external_id.append(pop("External id", NONE))
-            sequence.append(pop("Sequence number", NONE))
-            forward_thread.append(pop("Fwd thread id", NONE))
-            pop("Record function id", None)
-            pop("memory bandwidth (GB/s)", None)
-            texts.append(dumps(arguments) if arguments else b"{}")
-        argument = np.fromiter(map(self._arguments.__getitem__, texts), np.int32, number)
-        ids = (correlation, external_id, sequence, forward_thread, python_id, python_parent_id)
-        return tuple(_integers(column) for column in ids), argument
+        texts = [dumps(one) if one else b"{}" for one in arguments]
+        return ids, self._numbered(self._arguments, texts)
 
     def _add_others(self, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Names of lanes from metadata events; ``B``/``E`` pairs as durations; the rest is counted."""
@@ -559,7 +569,7 @@ class _Columns:
             source=source,
             metadata=metadata,
             events=events,
-            names=tuple(self._names),
+            names=tuple(map(str, self._names)),
             categories=tuple(map(str, self._categories)),
             lanes=tuple(
                 Lane(process, thread, self._lane_names.get((process, thread))) for process, thread in self._lanes
@@ -598,6 +608,14 @@ def _link_backward(trace: Trace) -> dict[int, int]:
     return result
 
 
+def _values(events: list[dict[str, Any]], key: str, default: Any) -> list[Any]:
+    """One field of every event; quick where all have it, as the events of one writer do."""
+    try:
+        return list(map(itemgetter(key), events))
+    except KeyError:
+        return [event.get(key, default) for event in events]
+
+
 def _floats(values: list[Any]) -> npt.NDArray[np.float64]:
     try:
         return np.array(values, dtype=np.float64)
@@ -629,10 +647,6 @@ def _integer_or_none(value: Any) -> int:
 
 def _difference(end: Any, start: Any) -> float:
     return _float_or_nan(end) - _float_or_nan(start)
-
-
-def _known(value: Any) -> int | None:
-    return None if value == NONE else int(value)
 
 
 def _int_or_none(value: Any) -> int | None:

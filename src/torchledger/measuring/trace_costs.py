@@ -12,7 +12,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,7 @@ class _OpFacts:
     call: OpCall
     cost: Cost
     is_triton: bool = False
+    shapes: str | None = None
 
 
 def device_events(trace: Trace) -> list[DeviceEvent]:
@@ -181,12 +182,13 @@ class _Costing:
             call = call_from_arguments(name, arguments, list_dtype=dtype)
             facts = None
             if is_triton:
-                facts = _OpFacts(row, call or OpCall(name, ()), triton_cost(name, arguments), is_triton=True)
+                call = call or OpCall(name, ())
+                facts = _OpFacts(row, call, triton_cost(name, arguments), is_triton=True, shapes=_shapes_text(call))
             elif call is not None and (call.tensors or call.has_unknown_list or any(call.constants)):
-                facts = _OpFacts(row, call, op_cost(call))
+                facts = _OpFacts(row, call, op_cost(call), shapes=_shapes_text(call))
             self._calls[key] = facts
         facts = self._calls[key]
-        return None if facts is None else replace(facts, row=row)
+        return None if facts is None else _OpFacts(row, facts.call, facts.cost, facts.is_triton, facts.shapes)
 
     def cost_without_operator(self, kernel: TraceKernel, facts: _OpFacts | None) -> Cost:
         """What the event itself tells, or why it tells nothing."""
@@ -399,7 +401,7 @@ def _device_event(trace: Trace, kernel: TraceKernel, facts: _OpFacts | None, cos
         stream=kernel.stream,
         op=op if op is None or not _NOT_OPERATORS.match(op) else None,
         cost=cost,
-        shapes=_shapes_text(facts.call) if facts is not None else None,
+        shapes=facts.shapes if facts is not None else None,
         grid=kernel.grid,
         block=kernel.block,
         n_regs=kernel.n_regs,

@@ -1,4 +1,4 @@
-"""The events of a Chrome trace file, a few megabytes at a time.
+"""The events of a Chrome trace file, a piece at a time.
 
 A profiler's trace is one JSON object whose ``traceEvents`` holds millions of small objects. Parsing it whole takes
 many times the file in memory. Here the text is cut at places where one event ends and the next begins, and each piece
@@ -22,7 +22,7 @@ from torchledger.errors import MeasureError
 
 log = logging.getLogger(__name__)
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 128 << 10  # a piece and the objects made of it stay in the cache: half the time of 4 MB
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*\{")
@@ -251,7 +251,7 @@ def _parse_up_to_last_event(text: bytes, separator: bytes) -> tuple[list[dict[st
         if end < 0:
             break
         events = _loads_or_none(b"".join((b"[", memoryview(text)[: end + 1], b"]")))
-        if isinstance(events, list) and all(type(event) is dict for event in events):
+        if isinstance(events, list) and set(map(type, events)) <= {dict}:
             return events, end + len(separator) - 1
     return None, 0
 
@@ -264,7 +264,7 @@ def _parse_closed_list(text: bytes) -> tuple[list[dict[str, Any]], bool, bytes] 
         if end < 0:
             return None
         events = _loads_or_none(b"".join((b"[", text[:end], b"]")))
-        if isinstance(events, list) and all(type(event) is dict for event in events):
+        if isinstance(events, list) and set(map(type, events)) <= {dict}:
             return events, True, text[end + 1 :]
     return None
 
