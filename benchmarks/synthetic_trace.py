@@ -75,7 +75,7 @@ def _write_launch(
     host = '"pid": 19392, "tid": 19392'
     for depth in range(3):
         add(f"""  {{
-    "ph": "X", "cat": "python_function", "name": "torch/nn/modules/module.py({1700 + depth}): call_{identity % 37}", {host},
+    "ph": "X", "cat": "python_function", "name": "torch/nn/module.py({1700 + depth}): call_{identity % 37}", {host},
     "ts": {clock + depth / 10:.3f}, "dur": {12 - depth * 0.3:.3f},
     "args": {{
       "Python parent id": {identity + depth}, "Python id": {identity + depth + 1}, "Ev Idx": {identity + depth}

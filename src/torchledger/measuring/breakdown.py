@@ -78,7 +78,7 @@ def breakdown_of_trace(
         launch_overhead=_launch_overhead(trace, events),
         is_partial=trace.is_truncated or any("left out" in problem.what for problem in trace.problems),
         problems=(*_problem_texts(trace), *problems),
-        notes=_notes(trace),
+        notes=_notes(trace, events),
     )
     return replace(result, verdict=verdict(result))
 
@@ -135,10 +135,13 @@ def summarize(
 def devices_of_trace(trace: Trace) -> tuple[Device, ...]:
     """The devices that a trace names and that ran something; nothing that only a data sheet knows."""
     used = {trace.kernel(row).device for row in _one_row_per_lane(trace)}
+    described = trace.metadata.get("deviceProperties") or ()
+    # A process that sees one of several devices describes it as number 0 and may still log its number in the machine.
+    is_renumbered = used.isdisjoint(properties.get("id") for properties in described)
     devices = []
-    for properties in trace.metadata.get("deviceProperties") or ():
+    for properties in described:
         index = properties.get("id")
-        if used and index not in used:
+        if used and index not in used and not is_renumbered:
             continue
         major, minor = properties.get("computeMajor"), properties.get("computeMinor")
         name = str(properties.get("name", "unknown"))
@@ -357,10 +360,6 @@ def _without_jumps(trace: Trace, events: Sequence[DeviceEvent]) -> tuple[npt.NDA
             f"{early} device events start before the call that launches them, by up to {lead:.1f} us: host and device "
             "clocks disagree, so causes of idle time are doubtful"
         )
-    if overlaps := _overlaps(events):
-        problems.append(
-            f"{overlaps} kernels overlap another on the same stream (a graph's branches, or a clock that jumped)"
-        )
     return near, problems
 
 
@@ -439,8 +438,13 @@ def _problem_texts(trace: Trace) -> list[str]:
     return [f"{problem.events} {problem.what}" if problem.events else problem.what for problem in trace.problems]
 
 
-def _notes(trace: Trace) -> tuple[str, ...]:
+def _notes(trace: Trace, events: Sequence[DeviceEvent]) -> tuple[str, ...]:
     notes = []
+    if overlaps := _overlaps(events):
+        notes.append(
+            f"{overlaps} kernels overlap the one before on their stream (programmatic launches do; so does a clock that "
+            "jumped)"
+        )
     ops = trace.rows(EventKind.OP)
     texts = [trace.argument_texts[i] for i in np.unique(trace.events.argument[ops]).tolist()]
     if len(ops) and not any(b"Input Dims" in text for text in texts):

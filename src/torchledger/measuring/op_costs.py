@@ -1064,6 +1064,7 @@ FORMULAS: Mapping[str, Formula] = {
     "_efficient_attention_forward": _attention_reader(0, heads_second=False, causal=9, cumulative=4),
     "_cudnn_attention_forward": _attention_reader(0, heads_second=True, causal=10, cumulative=4),
     "_flash_attn_forward": _attention_reader(0, heads_second=False, causal=5),
+    "_flash_attn_varlen_forward": _attention_reader(0, heads_second=False, causal=9, cumulative=3),
     "_flash_attn_backward": _attention_reader(1, heads_second=False, causal=11, backward=True),
     "_scaled_dot_product_flash_attention_backward": _attention_reader(1, heads_second=True, causal=11, backward=True),
     "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_reader(

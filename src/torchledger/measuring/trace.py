@@ -96,6 +96,9 @@ _ID_ARGUMENTS = (
 _VOLATILE_ARGUMENTS = ("Ev Idx", "Record function id", "Python module id", "memory bandwidth (GB/s)")
 """Arguments that differ from event to event, say nothing that the rest does not, and would defeat interning."""
 
+_OLD_CATEGORIES = {"Kernel", "Operator", "Memcpy", "Memset"}
+"""Categories of profilers before 2022, which write the id of a device event in lower case."""
+
 DEVICE_KINDS = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)
 
 KNOWN_SCHEMA_VERSIONS = (1,)
@@ -503,6 +506,10 @@ class _Columns:
         arguments = _values(events, "args", empty)
         if set(map(type, arguments)) != {dict}:
             arguments = [one if type(one) is dict else empty for one in arguments]
+        if _OLD_CATEGORIES & self._categories.keys():
+            for one in arguments:
+                if "external id" in one:
+                    one["External id"] = one.pop("external id")
         ids = tuple(_integers([one.pop(name, NONE) for one in arguments]) for name in _ID_ARGUMENTS)
         for name in _VOLATILE_ARGUMENTS:
             for one in arguments:

@@ -196,7 +196,7 @@ class _Costing:
             size = kernel.bytes_copied
             if size is None:
                 return Cost(0, None, "exact", "unavailable", reason=f"the trace holds no size for this {kernel.kind}")
-            touched = 2 * size if kernel.kind == "memcpy" and "DtoD" in kernel.name else size
+            touched = 2 * size if kernel.kind == "memcpy" and _ON_DEVICE.search(kernel.name) else size
             return Cost(0, touched, "exact", "exact", basis="bytes that the profiler recorded")
         if (cost := collective_cost(kernel.arguments)) is not None:
             return cost
@@ -225,6 +225,7 @@ class _Costing:
         return BEFORE_TRACE if kernel.start_ns < self._first_launch_ns + _EARLY_NS else NOT_RECORDED
 
 
+_ON_DEVICE = re.compile(r"DtoD|DeviceToDevice|Device -> Device")
 _EARLY_NS = 1_000_000_000
 
 

@@ -45,7 +45,7 @@ def _what_dominates(breakdown: Breakdown) -> str:
     text = f"Of {_time(breakdown.device_us)} device time {_join(parts)}"
     top = breakdown.kernels[0] if breakdown.kernels else None
     if top is not None and top.share >= 0.05:
-        text += f"; the longest kernel, {_short(top)}, takes {top.share:.0%} in {_calls(top.calls)}"
+        text += f"; the most of it, {top.share:.0%}, goes to {_short(top)} in {_calls(top.calls)}"
     return text + "."
 
 

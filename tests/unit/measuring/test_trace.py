@@ -208,6 +208,16 @@ def test_an_external_id_links_a_kernel_whose_launch_was_not_recorded() -> None:
     assert [kernel.op for kernel in trace_from_events(events).kernels()] == [0]
 
 
+def test_profilers_of_2021_write_other_categories_and_a_small_external_id() -> None:
+    events = [
+        op_event(cat="Operator", **{"External id": 5}),
+        kernel_event(cat="Kernel", correlation=77, **{"external id": 5}),
+        kernel_event(cat="Memcpy", correlation=78),
+    ]
+    trace = trace_from_events(events)
+    assert [(kernel.kind, kernel.op) for kernel in trace.kernels()] == [("kernel", 0), ("memcpy", None)]
+
+
 def test_a_backward_operator_finds_its_forward() -> None:
     events = [
         op_event(name="aten::mul", ts=0, **{"Sequence number": 3, "Fwd thread id": 0}),
