@@ -8,6 +8,7 @@ and of a CUDA that it has already initialised. So describe again at the end of a
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.metadata
 import logging
 import os
@@ -198,12 +199,15 @@ def _num_threads(torch: Any) -> int | None:
 def _compiler_version() -> str | None:
     """First line of ``$CXX --version`` (``g++`` by default, as Inductor takes it)."""
     compiler = shutil.which(os.environ.get("CXX", "g++"))
-    if compiler is None:
-        return None
+    return None if compiler is None else _version_line(compiler)
+
+
+@functools.cache
+def _version_line(program: str) -> str | None:
     try:
-        answer = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=5, check=True)
+        answer = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        log.debug("%s --version: %s", compiler, error)
+        log.debug("%s --version: %s", program, error)
         return None
     return answer.stdout.partition("\n")[0].strip() or None
 

@@ -205,9 +205,18 @@ class Capture:
             name = self._name(payload.graph.direction, payload.graph.model_key)
             records = _records(payload, name, compiled, source, is_fresh, self._kernels)
             self._open().add(*records)
+            if not self.run.devices:
+                self._describe_machine()
             launches = [record for record in records if isinstance(record, Launch)]
             for watcher in self._watchers:
                 watcher.on_graph(name, compiled, launches)
+
+    def _describe_machine(self) -> None:
+        """With the first graph torch and its devices are there; a run that is killed later has said where it ran."""
+        self.run = dataclasses.replace(
+            self.run, devices=device.describe_devices(), environment=device.describe_environment()
+        )
+        self._open().add(self.run, replace=True)
 
     def _unrecorded(self, compiled: Any, source: str | None) -> None:
         """A graph that was compiled where nobody listened: its wrapper still tells how many launches are missing."""
