@@ -62,8 +62,8 @@ def head() -> list[str]:
         "Redo: `python benchmarks/public_traces.py -o docs/results/public_traces.md`.",
         "",
         "*The trace's kernel time* is added up from the file's text by other code: the decimals of `dur` of all events "
-        "of category `kernel`. *Known* is the share of that time whose kernels carry FLOPs or bytes; the rest carries a "
-        "reason.",
+        "of category `kernel`. *Known* is the share of that time whose kernels carry FLOPs or bytes; the rest carries "
+        "a reason.",
         "",
     ]
 

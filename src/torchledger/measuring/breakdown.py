@@ -442,8 +442,8 @@ def _notes(trace: Trace, events: Sequence[DeviceEvent]) -> tuple[str, ...]:
     notes = []
     if overlaps := _overlaps(events):
         notes.append(
-            f"{overlaps} kernels overlap the one before on their stream (programmatic launches do; so does a clock that "
-            "jumped)"
+            f"{overlaps} kernels overlap the one before on their stream (programmatic launches do; so does a "
+            "clock that jumped)"
         )
     ops = trace.rows(EventKind.OP)
     texts = [trace.argument_texts[i] for i in np.unique(trace.events.argument[ops]).tolist()]
