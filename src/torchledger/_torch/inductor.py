@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._inductor import config, ir
 from torch._inductor.virtualized import V
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 EXTERN_LINES = frozenset(
     {
@@ -78,6 +79,11 @@ def hint(value: Any, graph: Any = None) -> int | None:
             except (TypeError, ValueError, KeyError, RuntimeError):
                 continue
     return None
+
+
+def depends_on_data(value: Any) -> bool:
+    """True for a size that only running decides (the rows of ``nonzero``): its hint is invented."""
+    return bool(free_unbacked_symbols(value))
 
 
 def hints(values: Iterable[Any], graph: Any = None) -> tuple[int, ...] | None:

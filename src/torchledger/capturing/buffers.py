@@ -19,7 +19,11 @@ def fused_buffers(graph: Any, snodes: list[Any], kernel_args: Any) -> tuple[tupl
     arguments = inductor.argument_buffers(kernel_args)
     names = {alias for argument in arguments for alias in argument.aliases}
     shared = [argument.aliases for argument in arguments]
-    facts = describe_loops(snodes, names, lambda value: inductor.hint(value, graph), shared=shared)
+
+    def known_size(value: Any) -> int | None:
+        return None if inductor.depends_on_data(value) else inductor.hint(value, graph)
+
+    facts = describe_loops(snodes, names, known_size, shared=shared)
     buffers = []
     for argument in arguments:
         buffer = _buffer(graph, argument.name, argument.role, argument.argument)  # type: ignore[arg-type]
@@ -69,6 +73,11 @@ def extern_buffers(graph: Any, snode: Any, *, is_launch: bool) -> tuple[Buffer, 
         return ()
     mutated = inductor.mutated_names(snode)
     buffers: list[Buffer] = []
+    unsized: set[str] = set()
+    for node in [*inductor.extern_inputs(snode), *inductor.extern_outputs(snode)]:
+        facts = inductor.tensor_facts(node)
+        if facts is not None and any(map(inductor.depends_on_data, (*facts.size, *facts.stride))):
+            unsized.add(facts.name)
     for node in inductor.extern_inputs(snode):
         facts = inductor.tensor_facts(node)
         if facts is not None:
@@ -81,7 +90,9 @@ def extern_buffers(graph: Any, snode: Any, *, is_launch: bool) -> tuple[Buffer, 
     if not is_launch:
         return tuple(replace(buffer, bytes_read=0, bytes_written=0) for buffer in buffers)
     return tuple(
-        replace(buffer, bytes_read=read, bytes_written=written, bytes_quality=quality)
+        replace(buffer, bytes_quality="unavailable")
+        if buffer.name in unsized
+        else replace(buffer, bytes_read=read, bytes_written=written, bytes_quality=quality)
         for buffer, (read, written, quality) in zip(buffers, library_traffic(buffers), strict=True)
     )
 

@@ -33,6 +33,20 @@ def test_a_tensor_updated_in_place_is_one_buffer_read_and_written():
     assert sum(buffer.bytes_written for buffer in buffers) == 400
 
 
+def test_a_size_that_only_running_decides_leaves_the_traffic_unknown():
+    def examine(kernel: CaughtKernel) -> tuple[tuple[Buffer, ...], str | None]:
+        buffers, facts = fused_buffers(V.graph, list(kernel.snodes), kernel.kernel_args)
+        return buffers, facts.reason
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        ((buffers, reason),) = examine_kernels(lambda x: x.nonzero() * 2, torch.randn(100), examine=examine)
+    assert {(buffer.bytes_read, buffer.bytes_written, buffer.bytes_quality) for buffer in buffers} == {
+        (None, None, "unavailable")
+    }
+    assert reason is not None
+    assert "u0" in reason
+
+
 class FakeWorkspace:
     """Scratch memory as Inductor's ``WorkspaceArg`` describes it (only CUDA kernels have any)."""
 
