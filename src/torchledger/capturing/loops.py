@@ -287,26 +287,28 @@ def _add_program(found: _Found, program: LoopProgram, adapter: Any, hint: Hint) 
     found.holds_partial_results |= any(s.name == "partial_accumulate" for s in program.statements)
     accesses = []
     for place in body.memory_statements():
-        statement = program.statements[place]
-        name = adapter.argument_name(str(_buffer_of(statement)))
-        if name not in found.leaders:
-            continue
-        leader = found.leaders[name]
-        found.mentioned.add(leader)
-        if place not in body.live:
-            continue
-        layout = adapter.tensor_layout(name, hint)
-        found.accesses.append((leader, body.indexed_access(place, layout)))
-        accesses.append(body.access(place, name, layout.dtype if layout is not None else None))
+        for buffer in _buffers_of(program.statements[place]):
+            name = adapter.argument_name(buffer)
+            if name not in found.leaders:
+                continue
+            leader = found.leaders[name]
+            found.mentioned.add(leader)
+            if place not in body.live:
+                continue
+            layout = adapter.tensor_layout(name, hint)
+            found.accesses.append((leader, body.indexed_access(place, layout)))
+            accesses.append(body.access(place, name, layout.dtype if layout is not None else None))
     found.nests.append(
         LoopNest(extents, reduced, dict(body.operations()), tuple(dict.fromkeys(accesses)), body.reduction_type())
     )
 
 
-def _buffer_of(statement: Statement) -> Any:
+def _buffers_of(statement: Statement) -> list[str]:
     if statement.name == "bucketize":
-        return statement.arguments[1][0]
-    return statement.arguments[0]
+        # The boundaries, and the order in which to read them if they are not sorted.
+        tables = [part for part in statement.arguments[1:] if isinstance(part, tuple) and part]
+        return [str(table[0]) for table in tables]
+    return [str(statement.arguments[0])]
 
 
 _STORES = ("store", "store_reduction")

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import math
+from unittest import mock
 
 import pytest
+import sympy
 import torch
 from schedules import CaughtKernel, examine_kernels, hint
 
+from torchledger._torch import loops as adapter
+from torchledger._torch.loops import Ref, Statement
 from torchledger.capturing.loops import LoopFacts, describe_loops, library_bytes, library_traffic
 from torchledger.nouns import Buffer
 
@@ -187,3 +191,110 @@ def test_a_mutated_tensor_is_read_and_written_at_most_whole():
 
 def test_an_unknown_dtype_is_unknown_traffic():
     assert library_bytes(make_view(dtype="float7")) == (None, None, "unavailable")
+
+
+# ---- loop bodies that only CUDA kernels have, written out as statements
+
+i, j = sympy.symbols("i j", integer=True, nonnegative=True)
+
+
+def describe_statements(statements, sizes, *, loops=((i, 8),), reduced=(), indirect=()) -> LoopFacts:
+    """What is said of a body of ``statements`` that touches contiguous float32 buffers of ``sizes``."""
+    program = adapter.LoopProgram(loops, reduced, tuple(statements), dict(indirect))
+
+    def layout(name, hint):
+        return adapter.TensorLayout(name, (sizes[name],), (1,), 0, 4, "float32")
+
+    with (
+        mock.patch.object(adapter, "has_loop_body", lambda snode: True),
+        mock.patch.object(adapter, "loop_program", lambda snode, hint: program),
+        mock.patch.object(adapter, "tensor_layout", layout),
+        mock.patch.object(adapter, "argument_name", lambda name: name),
+        mock.patch.object(adapter, "shared_memory", lambda name, hint: (name, 0)),
+        mock.patch.object(adapter, "is_register_only", lambda name: False),
+    ):
+        return describe_loops(["a node"], sizes, hint)
+
+
+def test_a_scan_counts_one_operation_per_value():
+    statements = [
+        Statement("load", ("x", 16 * i + j)),
+        Statement("scan", (("float32",), (Ref(0),))),
+        Statement("getitem", (Ref(1), 0)),
+        Statement("store", ("out", 16 * i + j, Ref(2), None)),
+    ]
+    facts = describe_statements(statements, {"x": 128, "out": 128}, reduced=((j, 16),))
+    assert facts.vector_flops == 128
+    assert facts.loops[0].reduction_type == "scan"
+    assert totals(facts) == (512, 512)
+
+
+def test_what_follows_a_reduction_runs_once_per_row():
+    statements = [
+        Statement("load", ("x", 16 * i + j)),
+        Statement("exp", (Ref(0),)),
+        Statement("reduction", ("float32", "float32", "sum", Ref(1))),
+        Statement("log", (Ref(2),)),
+        Statement("store_reduction", ("out", i, Ref(3))),
+    ]
+    facts = describe_statements(statements, {"x": 128, "out": 8}, reduced=((j, 16),))
+    assert facts.vector_flops == 128 + 128 + 8
+    assert facts.loops[0].ops == {"exp": 1, "log": 1, "sum": 1}
+
+
+def test_a_load_that_nothing_uses_is_no_traffic():
+    statements = [
+        Statement("load", ("x", i)),
+        Statement("load", ("y", i)),
+        Statement("store", ("out", i, Ref(1), None)),
+    ]
+    facts = describe_statements(statements, {"x": 8, "y": 8, "out": 8})
+    assert facts.traffic["x"] == (0, 0, "exact")
+    assert facts.traffic["y"] == (32, 0, "exact")
+
+
+def test_a_binary_search_reads_at_most_one_boundary_per_halving():
+    statements = [
+        Statement("load", ("x", i)),
+        Statement("bucketize", (Ref(0), ("edges", 1000, 0, 1), 0, "int64", False, ("order", 0), 0)),
+        Statement("store", ("out", i, Ref(1), None)),
+    ]
+    facts = describe_statements(statements, {"x": 8, "edges": 1000, "order": 1000, "out": 8})
+    assert facts.traffic["edges"] == facts.traffic["order"] == (8 * 11 * 4, 0, "upper_bound")
+    assert facts.vector_flops == 0
+
+
+def masked_load(condition):
+    return [
+        Statement("index_expr", (i, "int64")),
+        Statement("constant", (5, "int64")),
+        Statement("lt", (Ref(0), Ref(1))),
+        *condition,
+        Statement("load", ("x", i), (Ref(2 + len(condition)),)),
+        Statement("masked", (Ref(2 + len(condition)), Ref(3 + len(condition)), 0.0)),
+        Statement("store", ("out", i, Ref(4 + len(condition)), None)),
+    ]
+
+
+def test_a_masked_load_reads_what_its_mask_lets_through():
+    sizes = {"x": 8, "out": 8}
+    assert describe_statements(masked_load([]), sizes).traffic["x"] == (20, 0, "exact")
+    negated = [Statement("logical_not", (Ref(2),))]
+    assert describe_statements(masked_load(negated), sizes).traffic["x"] == (12, 0, "exact")
+
+
+def test_a_mask_made_of_alternatives_or_of_data_gives_an_upper_bound():
+    sizes = {"x": 8, "out": 8}
+    either = [Statement("or_", (Ref(2), Ref(2)))]
+    assert describe_statements(masked_load(either), sizes).traffic["x"] == (32, 0, "upper_bound")
+
+
+def test_partial_results_are_marked_for_the_line_that_adds_them_up():
+    statements = [
+        Statement("load", ("x", 16 * i + j)),
+        Statement("partial_accumulate", ("sums", "sum", Ref(0), ())),
+    ]
+    facts = describe_statements(statements, {"x": 128}, loops=((i, 8), (j, 16)))
+    assert facts.holds_partial_results
+    assert facts.vector_flops == 128
+    assert totals(facts) == (512, 0)
