@@ -89,11 +89,12 @@ def extern_buffers(graph: Any, snode: Any, *, is_launch: bool) -> tuple[Buffer, 
             buffers.append(_from_facts(graph, facts, "output", None))
     if not is_launch:
         return tuple(replace(buffer, bytes_read=0, bytes_written=0) for buffer in buffers)
+    traffic = library_traffic(buffers, call=inductor.extern_kernel_name(snode) or "")
     return tuple(
         replace(buffer, bytes_quality="unavailable")
         if buffer.name in unsized
         else replace(buffer, bytes_read=read, bytes_written=written, bytes_quality=quality)
-        for buffer, (read, written, quality) in zip(buffers, library_traffic(buffers), strict=True)
+        for buffer, (read, written, quality) in zip(buffers, traffic, strict=True)
     )
 
 

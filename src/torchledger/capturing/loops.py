@@ -109,8 +109,13 @@ def library_bytes(buffer: Buffer) -> BufferTraffic:
     return library_traffic([buffer])[0]
 
 
-def library_traffic(buffers: Sequence[Buffer]) -> list[BufferTraffic]:
-    """Minimum traffic of each tensor of a library call; elements that several views share count for the first."""
+def library_traffic(buffers: Sequence[Buffer], *, call: str = "") -> list[BufferTraffic]:
+    """Minimum traffic of each tensor of a library call; elements that several views share count for the first.
+
+    ``call`` is the call's name: where its data decides which elements it reads (``aten.index``), all of them are an
+    upper bound.
+    """
+    picks_by_data = any(word in call for word in _PICKING_BY_DATA)
     result: list[BufferTraffic] = []
     seen: dict[str, list[IndexedAccess]] = {}
     for buffer in buffers:
@@ -126,13 +131,16 @@ def library_traffic(buffers: Sequence[Buffer]) -> list[BufferTraffic]:
             before, after = count_addresses(earlier), count_addresses([*earlier, view])
             earlier.append(view)
             read = (after.count - before.count) * itemsize
-            quality = after.quality
+            quality = "upper_bound" if picks_by_data else after.quality
         if buffer.role != "input":
             written = count_addresses([view]).count * itemsize
         if buffer.role == "inout":
             quality = "upper_bound"
         result.append((read, written, quality))
     return result
+
+
+_PICKING_BY_DATA = ("index", "gather", "scatter", "embedding", "take", "grouped_mm", "grid_sampler", "searchsorted")
 
 
 def dtype_itemsize(dtype: str) -> int | None:

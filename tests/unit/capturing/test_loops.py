@@ -189,6 +189,10 @@ def test_a_mutated_tensor_is_read_and_written_at_most_whole():
     assert library_bytes(make_view(role="inout")) == (8192, 8192, "upper_bound")
 
 
+def test_a_library_call_whose_data_picks_elements_is_an_upper_bound():
+    assert library_traffic([make_view()], call="torch.ops.aten.index.Tensor") == [(8192, 0, "upper_bound")]
+
+
 def test_an_unknown_dtype_is_unknown_traffic():
     assert library_bytes(make_view(dtype="float7")) == (None, None, "unavailable")
 
