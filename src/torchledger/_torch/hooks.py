@@ -17,6 +17,7 @@ from torch._inductor import compile_fx, output_code, scheduler
 from torch._inductor.codegen import cpp, multi_kernel, simd, triton, wrapper
 from torch._inductor.scheduler import BaseScheduling
 
+from torchledger._torch.cache_keys import place_keys
 from torchledger._torch.patching import Patches
 
 log = logging.getLogger(__name__)
@@ -161,6 +162,7 @@ def install(listener: Listener) -> Patches:
     patches.around(output_code.CompiledFxGraph, "__init__", build)
     patches.around(output_code.CompiledFxGraph, "post_compile", post_compile)
     patches.around(compile_fx, "_recursive_joint_graph_passes", joint_passes)
+    place_keys(patches)
     return patches
 
 

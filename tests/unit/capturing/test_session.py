@@ -75,6 +75,32 @@ def test_a_second_process_with_warm_caches_gets_the_same_ledger(tmp_path: Path) 
     assert [graph.wrapper_calls for graph in cold.graphs] == [graph.wrapper_calls for graph in warm.graphs]
 
 
+def test_a_model_that_moved_is_not_given_the_lines_of_its_old_place(tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache")
+    model = """
+    import torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def forward(self, x):
+            return torch.relu(x @ x).sum()
+
+    torch.compile(Model())(torch.randn(8, 8, requires_grad=True)).backward()
+    """
+    seen = []
+    for folder, moved_by in (("old", 0), ("new", 3), ("new", 3)):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        script = write_script(tmp_path / folder, "\n" * moved_by, model)
+        result = run_cli(tmp_path / folder, "run", "--force", "train.py", TORCHINDUCTOR_CACHE_DIR=cache)
+        assert result.returncode == 0, result.stderr
+        ledger = read(tmp_path / folder / "train.ledger")
+        assert {(line.file, line.line) for launch in ledger.launches for line in launch.sources} == {
+            (str(script), 7 + moved_by)
+        }
+        seen.append([graph.cache_hit for graph in ledger.graphs])
+    assert seen == [[False, False], [False, False], [True, True]]
+
+
 def test_a_failing_script_keeps_its_traceback_and_exit_code(tmp_path: Path) -> None:
     write_script(tmp_path, TRAIN, "raise RuntimeError('boom')\n")
     result = run_cli(tmp_path, "run", "train.py")
