@@ -94,14 +94,15 @@ def device_trace_available() -> bool:
     """True if a session on the present device sees a kernel that is launched in it."""
     import torch
 
-    if not torch.profiler.kineto_available():
+    if not torch.cuda.is_available() or not torch.profiler.kineto_available():
         return False
     try:
         with DeviceTrace() as trace:
             trace.mark()
             torch.ones(8, device="cuda")
             trace.mark()
-    except RuntimeError:
+    except (RuntimeError, AssertionError):
+        # A torch built without CUPTI asserts that device-only profiling is impossible.
         return False
     pieces = trace.pieces()
     return pieces is not None and bool(pieces[1].names)

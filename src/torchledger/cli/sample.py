@@ -114,6 +114,7 @@ def _as_plain(outcome: Outcome) -> dict[str, object]:
         "written": None if outcome.written is None else str(outcome.written),
         "times_us": dict(outcome.times_us),
         "planned": outcome.planned,
+        "measured": outcome.measured,
     }
     if collection is not None:
         plain |= {
@@ -132,7 +133,9 @@ def _report(outcome: Outcome) -> None:
         click.echo(f"{direction}: " + ", ".join(f"{us:.2f}" for us in times) + " us")
     collection = outcome.collection
     if collection is None:
-        if outcome.planned is not None:
+        if outcome.measured is not None:
+            click.echo(f"{outcome.measured:,} of {outcome.planned:,} points measured into {outcome.written}", err=True)
+        elif outcome.planned is not None:
             click.echo(f"{outcome.planned:,} points planned in {outcome.written}", err=True)
         elif outcome.written is not None:
             click.echo(f"wrote {outcome.written}", err=True)

@@ -67,7 +67,8 @@ def doubt_samples(samples: Iterable[Sample], limits: GateLimits | None) -> dict[
     """The doubts about a set of samples, by label; ``limits`` ``None`` skips the gates that need ceilings."""
     groups: dict[tuple[str, str, str], list[Sample]] = defaultdict(list)
     for sample in samples:
-        if sample.status in ("ok", "quarantined") and sample.times_us:
+        # Collectives have no kernel of their own work; nothing here can judge them.
+        if sample.status in ("ok", "quarantined") and sample.times_us and not sample.operator.startswith("collective."):
             groups[sample.operator, sample.direction, sample.dtype].append(sample)
     doubts: dict[Key, Doubt] = {}
     for (name, direction, dtype), group in groups.items():

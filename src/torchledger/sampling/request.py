@@ -11,6 +11,7 @@ from torchledger.errors import UsageError
 from torchledger.operators import load_operators
 from torchledger.operators.declaration import dtype_name
 from torchledger.sampling.collection import Collection, Progress, collect_samples, prepare_folder
+from torchledger.sampling.collectives import collect_collectives
 from torchledger.sampling.guide_sweep import (
     collect_guide,
     is_guide_file,
@@ -21,7 +22,7 @@ from torchledger.sampling.guide_sweep import (
 )
 from torchledger.sampling.points import check_part
 from torchledger.sampling.supervisor import WorkerOptions
-from torchledger.sampling.sweep import duration_s, load_sweep
+from torchledger.sampling.sweep import duration_s, load_collectives, load_sweep
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Outcome:
     written: Path | None = None
     times_us: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     planned: int | None = None
+    measured: int | None = None
 
 
 def sample_file(path: str | os.PathLike[str], request: Request, on_progress: Progress | None = None) -> Outcome:
@@ -68,6 +70,13 @@ def sample_file(path: str | os.PathLike[str], request: Request, on_progress: Pro
     names = _checked_dtypes(request.precisions)
     if is_guide_file(path):
         return _guide(path, request, names, on_progress)
+    points = load_collectives(path, world=int(os.environ.get("WORLD_SIZE", "2")), dtypes=names)
+    if points is not None:
+        folder = request.output or Path(f"{path.stem}.samples")
+        measured = collect_collectives(points, folder, device=request.device, allow_mixed=request.allow_mixed)
+        # One of the ranks reports for all.
+        is_first = os.environ.get("RANK", "0") == "0"
+        return Outcome(written=folder, planned=len(points), measured=measured) if is_first else Outcome()
     plan = load_sweep(path, operator_files=tuple(str(f.resolve()) for f in request.operator_files), dtypes=names)
     folder = request.output or Path(f"{path.stem}.samples")
     if request.plan_only:

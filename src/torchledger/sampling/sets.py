@@ -46,7 +46,11 @@ def merge_files(
     """
     if output.exists() and not force:
         raise SampleError(f"{output} exists. Choose another name, or pass --force to replace it.")
-    sets = {str(part): load_set(part) for part in parts}
+    # The same part named twice is still two sets, whose labels are each other's duplicates.
+    sets = {
+        f"{part}" if part not in parts[:index] else f"{part} ({index})": load_set(part)
+        for index, part in enumerate(parts)
+    }
     merged = merge_samples(sets, allow_mixed=allow_mixed)
     write_samples(output, merged)
     return len(merged), sum(map(len, sets.values())) - len(merged)
@@ -138,7 +142,7 @@ def export_guide(path: str | os.PathLike[str], folder: Path) -> dict[Path, int]:
     """Write the guide's operators of a set as the guide's CSV files, one per device, operator and precision."""
     groups: dict[tuple[str, str, str], list[Sample]] = defaultdict(list)
     for sample in load_set(path):
-        if find_operator(sample.operator).guide:
+        if sample.operator.startswith("guide."):
             groups[sample.device, sample.operator, sample.dtype].append(sample)
     if not groups:
         raise SampleError(f"{path} holds none of the guide's operators, so there is nothing to write as its CSV files.")

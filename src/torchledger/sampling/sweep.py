@@ -27,8 +27,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from torchledger.errors import SampleError
-from torchledger.operators import Operator, find_operator, load_operators
+from torchledger.operators import ITEM_SIZES, Operator, find_operator, load_operators
 from torchledger.operators.declaration import dtype_name
+from torchledger.sampling.collectives import CollectivePoint
 from torchledger.sampling.constraints import compile_constraint, compile_expression
 from torchledger.sampling.points import Plan, Point, unique_points
 from torchledger.sampling.yaml_file import Location, YamlFile, read_yaml, validate
@@ -120,10 +121,20 @@ class OperatorSweep(_Strict):
     """Parameters computed from the others: ``{padding: kernel // 2}``."""
 
 
-class SweepFile(_Strict):
-    """A native sweep file."""
+class CollectiveSweep(_Strict):
+    """One collective over message sizes in bytes, for groups of so many ranks (all of them if none is named)."""
 
-    sweeps: list[OperatorSweep] = Field(min_length=1)
+    collective: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "p2p"]
+    bytes: Values
+    dtypes: list[str] | None = None
+    groups: list[int] = []
+
+
+class SweepFile(_Strict):
+    """A native sweep file: operators, or collectives (which run under torchrun), not both."""
+
+    sweeps: list[OperatorSweep] = []
+    collectives: list[CollectiveSweep] = []
     dtypes: list[str] = ["bf16"]
     warmup: int = Field(default=2, ge=0)
     active: int = Field(default=10, ge=1)
@@ -132,6 +143,39 @@ class SweepFile(_Strict):
     budget: str | None = None
     until_error: str | None = None
     operators: list[str] = []
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> SweepFile:
+        if bool(self.sweeps) == bool(self.collectives):
+            raise ValueError("needs sweeps or collectives, one of the two")
+        return self
+
+
+def load_collectives(path: str | Path, *, world: int, dtypes: tuple[str, ...] = ()) -> list[CollectivePoint] | None:
+    """The points of a file of collectives for a launch of ``world`` ranks; ``None`` for a file of operators.
+
+    Message sizes are rounded up to whole equal shares. Raises ``SweepError`` as ``load_sweep`` does.
+    """
+    file = read_yaml(Path(path))
+    if "collectives" not in file.content:
+        return None
+    sweep = validate(SweepFile, file)
+    points = []
+    for index, part in enumerate(sweep.collectives):
+        where: Location = ("collectives", index)
+        sizes = part.bytes.listed() if isinstance(part.bytes, Steps) else part.bytes
+        sizes = [sizes] if isinstance(sizes, int) else sizes
+        if not sizes or min(sizes) < 1:
+            raise file.error((*where, "bytes"), "needs positive sizes, listed or by step or factor")
+        for text in dtypes or tuple(part.dtypes or sweep.dtypes):
+            dtype = _dtype(file, text, (*where, "dtypes"))
+            for group in part.groups or [world]:
+                if group < 2:
+                    raise file.error((*where, "groups"), f"{group} is no group: two ranks at the least")
+                for size in sizes:
+                    numel = -(-size // (ITEM_SIZES[dtype] * group)) * group
+                    points.append(CollectivePoint(part.collective, numel, dtype, group))
+    return list(dict.fromkeys(points))
 
 
 def load_sweep(path: str | Path, *, operator_files: tuple[str, ...] = (), dtypes: tuple[str, ...] = ()) -> Plan:

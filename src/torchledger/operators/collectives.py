@@ -1,0 +1,90 @@
+"""Collective operations over the GPUs of a group: parameters, bytes, and what each rank runs.
+
+A collective needs peers, so it is no ``Operator``: it is run by all ranks together and timed by the sampling room's
+collective worker. ``numel`` is the size of the message as nccl-tests count it: the whole tensor of an all_reduce or
+broadcast, the gathered output of an all_gather, the whole input of a reduce_scatter or all_to_all, the tensor sent by
+p2p.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Number = Any
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective: its name, and how many times the message each rank's links must carry at the least.
+
+    ``bus_factor(world)`` is nccl-tests' factor from algorithm to bus bandwidth: 2 (n - 1) / n for all_reduce,
+    (n - 1) / n where each rank sends or receives all but its own share, 1 for broadcast and p2p.
+    """
+
+    name: str
+    bus_factor: Callable[[Number], Number]
+    needs_equal_shares: bool = False
+
+    def bus_bytes(self, numel: Number, world: Number, item_size: int) -> Number:
+        """Bytes through the busiest link of a rank, by nccl-tests' convention."""
+        return numel * item_size * self.bus_factor(world)
+
+    def check(self, numel: int, world: int) -> str | None:
+        """Why this cannot run, or ``None``."""
+        if world < 2:
+            return "a collective needs at least two ranks"
+        if self.needs_equal_shares and numel % world:
+            return f"{numel} elements are not equal shares for {world} ranks"
+        return None
+
+
+def _share(world: Number) -> Number:
+    return (world - 1) / world
+
+
+COLLECTIVES: Mapping[str, Collective] = {
+    collective.name: collective
+    for collective in (
+        Collective("all_reduce", lambda world: 2 * _share(world)),
+        Collective("all_gather", _share, needs_equal_shares=True),
+        Collective("reduce_scatter", _share, needs_equal_shares=True),
+        Collective("all_to_all", _share, needs_equal_shares=True),
+        Collective("broadcast", lambda world: world / world),
+        Collective("p2p", lambda world: world / world),
+    )
+}
+
+
+def make_call(name: str, numel: int, dtype: str, device: Any, group: Any) -> Callable[[], Any]:
+    """A call of the collective on tensors made once, for this rank of the group.
+
+    p2p sends from the group's first rank to its second; the others do nothing.
+    """
+    import torch
+    import torch.distributed as distributed
+
+    torch_dtype = getattr(torch, dtype)
+    rank, world = distributed.get_rank(group), distributed.get_world_size(group)
+    whole = torch.ones(numel, dtype=torch_dtype, device=device)
+    share = torch.ones(max(numel // world, 1), dtype=torch_dtype, device=device)
+    if name == "all_reduce":
+        # MAX leaves ones as they are: repeated sums would overflow.
+        return lambda: distributed.all_reduce(whole, op=distributed.ReduceOp.MAX, group=group)
+    if name == "all_gather":
+        return lambda: distributed.all_gather_into_tensor(whole, share, group=group)
+    if name == "reduce_scatter":
+        return lambda: distributed.reduce_scatter_tensor(share, whole, op=distributed.ReduceOp.MAX, group=group)
+    if name == "all_to_all":
+        received = torch.empty_like(whole)
+        return lambda: distributed.all_to_all_single(received, whole, group=group)
+    if name == "broadcast":
+        return lambda: distributed.broadcast(whole, group=group, group_src=0)
+    if name == "p2p":
+        if rank == 0:
+            return lambda: distributed.send(whole, group=group, group_dst=1)
+        if rank == 1:
+            return lambda: distributed.recv(whole, group=group, group_src=0)
+        return lambda: None
+    raise ValueError(f"there is no collective {name!r}; there are {list(COLLECTIVES)}")

@@ -1,0 +1,176 @@
+"""Cutting a device's timeline by markers, and what becomes of lost records and faults."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import torchledger._torch.device_trace as device_trace
+from torchledger._torch.device_trace import DeviceTrace, Piece, device_trace_available
+from torchledger.sampling.cases import InputPool
+from torchledger.sampling.points import Point
+from torchledger.sampling.timing import CuptiTimer, DeviceFault, HostTimer
+
+
+@dataclass
+class FakeEvent:
+    kernel: str
+    start: int
+    length: int
+    kind: object = torch.autograd.DeviceType.CUDA
+
+    def name(self):
+        return self.kernel
+
+    def start_ns(self):
+        return self.start
+
+    def duration_ns(self):
+        return self.length
+
+    def device_type(self):
+        return self.kind
+
+
+class FakeResults:
+    def __init__(self, events):
+        self._events = events
+
+    def events(self):
+        return self._events
+
+
+class FakeTrace(DeviceTrace):
+    """A device that runs one kernel of 30 us an operator call, on a clock of its own."""
+
+    lost = 0
+    sessions = 0
+
+    def __init__(self):
+        self.marks = 0
+        self.recorded = []
+        self.now = 0
+        self._profile = self
+        self.kineto_results = FakeResults(self.recorded)
+        FakeTrace.sessions += 1
+
+    def __enter__(self):
+        FakeTrace.current = self
+        return self
+
+    def __exit__(self, *_):
+        if FakeTrace.lost:
+            FakeTrace.lost -= 1
+            self.recorded.pop(0)
+
+    def _sleep(self, cycles):
+        self.launch("at::cuda::(anonymous namespace)::spin_kernel(long)", 1_000)
+
+    def launch(self, name, length):
+        self.recorded.append(FakeEvent("cudaLaunchKernel", self.now, 500, torch.autograd.DeviceType.CPU))
+        self.recorded.append(FakeEvent(name, self.now, length))
+        self.now += length + 2_000
+
+
+@pytest.fixture
+def fake_device(monkeypatch):
+    FakeTrace.sessions = FakeTrace.lost = 0
+    monkeypatch.setattr(device_trace, "DeviceTrace", FakeTrace)
+    gelu = torch.nn.functional.gelu
+
+    def launching(x):
+        FakeTrace.current.launch("gelu_kernel", 30_000)
+        return gelu(x)
+
+    monkeypatch.setattr(torch.nn.functional, "gelu", launching)
+    return CuptiTimer(InputPool("cpu"), group_size=4)
+
+
+def forward_only(monkeypatch):
+    from torchledger.operators import find_operator
+
+    monkeypatch.setattr(type(find_operator("gelu")), "directions", ("forward",))
+
+
+def points(count):
+    return [Point("gelu", {"numel": n + 1}, "float32") for n in range(count)]
+
+
+def test_overlapping_kernels_count_once():
+    piece = Piece(("a", "b", "c"), ((0, 10_000), (5_000, 12_000), (20_000, 30_000)))
+    assert piece.busy_us == pytest.approx(22.0)
+    assert piece.span_us == pytest.approx(30.0)
+    assert Piece((), ()).span_us == 0.0
+
+
+def test_a_group_is_one_session_and_each_iteration_its_own_piece(fake_device, monkeypatch):
+    forward_only(monkeypatch)
+    results = list(fake_device.measure(points(4), warmup=2, active=3))
+    assert FakeTrace.sessions == 1
+    assert [r.directions["forward"].times_us for r in results] == [(30.0, 30.0, 30.0)] * 4
+    assert results[0].directions["forward"].kernels == ("gelu_kernel",)
+    assert results[0].directions["forward"].spans_us == (30.0, 30.0, 30.0)
+
+
+def test_lost_records_send_each_point_into_a_session_of_its_own(fake_device, monkeypatch):
+    forward_only(monkeypatch)
+    monkeypatch.setattr(FakeTrace, "pieces", lambda self: None if FakeTrace.sessions == 1 else DeviceTrace.pieces(self))
+    results = list(fake_device.measure(points(3), warmup=1, active=2))
+    assert FakeTrace.sessions == 4
+    assert [r.status for r in results] == ["ok"] * 3
+
+
+def test_a_direction_without_kernels_is_a_failure_not_a_zero(fake_device):
+    (result,) = fake_device.measure(points(1), warmup=1, active=2)
+    assert result.status == "failed"
+    assert "backward ran no kernel" in result.reason
+
+
+def test_a_timeline_that_misses_a_marker_is_not_trusted():
+    trace = FakeTrace()
+    with trace:
+        trace.mark()
+        trace.launch("kernel", 5_000)
+        trace.mark()
+    assert [piece.names for piece in trace.pieces()] == [(), ("kernel",), ()]
+    trace.marks += 1
+    assert trace.pieces() is None
+
+
+def test_without_cupti_there_is_no_device_trace():
+    if torch.cuda.is_available():
+        pytest.skip("a GPU is here")
+    assert not device_trace_available()
+
+
+@pytest.mark.parametrize("message", ["CUDA error: an illegal memory access", "CUBLAS_STATUS_EXECUTION_FAILED"])
+def test_a_device_fault_ends_the_worker_and_not_the_point_alone(monkeypatch, message):
+    def fault(x):
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(torch.nn.functional, "gelu", fault)
+    with pytest.raises(DeviceFault, match=message):
+        list(HostTimer(InputPool("cpu")).measure(points(1), warmup=0, active=1))
+
+
+def test_inputs_come_from_one_pool_without_sharing_places():
+    from torchledger.operators import Input
+
+    pool = InputPool("cpu", pool_bytes=4096)
+    spec = Input((10, 10), gradient=True)
+    made = pool.tensors({"a": spec, "b": spec, "own": Input((10,), own=True)}, "float32")
+    assert made["a"].is_leaf and made["a"].requires_grad
+    assert made["a"].untyped_storage().data_ptr() == made["b"].untyped_storage().data_ptr()
+    assert made["a"].data_ptr() + 400 <= made["b"].data_ptr()
+    assert made["own"].untyped_storage().data_ptr() != made["a"].untyped_storage().data_ptr()
+    assert not torch.equal(made["a"], made["b"])
+    assert abs(statistics.fmean(made["a"].flatten().tolist())) < 1
+
+
+def test_an_input_larger_than_the_pool_gets_its_own_memory():
+    from torchledger.operators import Input
+
+    assert InputPool("cpu", pool_bytes=64).tensor(Input((100,)), "float32").numel() == 100
