@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 from click.testing import CliRunner
 
 from torchledger.cli import cli
-from torchledger.sampling.dataset import read_samples
+from torchledger.sampling.dataset import read_samples, write_samples
 from torchledger.sampling.points import Plan, Point, save_plan, unique_points
 from torchledger.sampling.worker import run_worker
 
@@ -42,7 +43,9 @@ def test_parts_are_merged_without_duplicates(folder, tmp_path):
 
 
 def test_a_guide_csv_is_written_and_checked(folder, tmp_path):
-    call("samples", "export", folder, "-o", tmp_path)
+    steady = [dataclasses.replace(s, times_us=(10.0, 11.0)) for s in read_samples(folder)]
+    write_samples(tmp_path / "steady.parquet", steady)
+    call("samples", "export", tmp_path / "steady.parquet", "-o", tmp_path)
     (path,) = tmp_path.glob("*_gelu_fp16.csv")
     assert path.read_text().splitlines()[0] == "mp,b,l,dim,F_dur(us),B_dur(us)"
     judged = json.loads(call("samples", "check", path, "--json"))
