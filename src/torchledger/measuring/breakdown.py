@@ -63,7 +63,7 @@ def breakdown_of_trace(
     near, problems = _without_jumps(trace, events)
     busy = _busy_times(events, near)
     idle = explain_idle(trace, events, busy)
-    rank = (trace.metadata.get("distributedInfo") or {}).get("rank")
+    rank = trace.metadata["distributedInfo"].get("rank")
     result = summarize(events, source=trace.source, clock="trace", busy=busy, ceilings=ceilings)
     steps = _step_durations(trace)
     result = replace(
@@ -137,10 +137,10 @@ def devices_of_trace(trace: Trace) -> tuple[Device, ...]:
     used = {trace.kernel(row).device for row in _one_row_per_lane(trace)}
     described = trace.metadata.get("deviceProperties") or ()
     # A process that sees one of several devices describes it as number 0 and may still log its number in the machine.
-    is_renumbered = used.isdisjoint(properties.get("id") for properties in described)
+    is_renumbered = used.isdisjoint(_int(properties.get("id")) for properties in described)
     devices = []
     for properties in described:
-        index = properties.get("id")
+        index = _int(properties.get("id"))
         if used and index not in used and not is_renumbered:
             continue
         major, minor = properties.get("computeMajor"), properties.get("computeMinor")
@@ -150,17 +150,21 @@ def devices_of_trace(trace: Trace) -> tuple[Device, ...]:
             Device(
                 name=name,
                 kind="hip" if is_amd else "cuda",
-                index=index if isinstance(index, int) else 0,
+                index=index or 0,
                 compute_capability=(major, minor) if isinstance(major, int) and isinstance(minor, int) else None,
-                total_memory_bytes=properties.get("totalGlobalMem"),
-                num_multiprocessors=properties.get("numSms"),
-                max_threads_per_block=properties.get("maxThreadsPerBlock"),
-                max_threads_per_multiprocessor=properties.get("maxThreadsPerMultiprocessor"),
-                warp_size=properties.get("warpSize"),
-                max_shared_memory_per_multiprocessor_bytes=properties.get("sharedMemPerMultiprocessor"),
+                total_memory_bytes=_int(properties.get("totalGlobalMem")),
+                num_multiprocessors=_int(properties.get("numSms")),
+                max_threads_per_block=_int(properties.get("maxThreadsPerBlock")),
+                max_threads_per_multiprocessor=_int(properties.get("maxThreadsPerMultiprocessor")),
+                warp_size=_int(properties.get("warpSize")),
+                max_shared_memory_per_multiprocessor_bytes=_int(properties.get("sharedMemPerMultiprocessor")),
             )
         )
     return tuple(devices)
+
+
+def _int(value: Any) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 class _Sums:
@@ -451,7 +455,7 @@ def _notes(trace: Trace, events: Sequence[DeviceEvent]) -> tuple[str, ...]:
         notes.append("recorded without record_shapes=True: FLOPs and bytes of library calls cannot be computed")
     if not len(ops):
         notes.append("recorded without host activity: kernels have no operator")
-    world = (trace.metadata.get("distributedInfo") or {}).get("world_size")
+    world = trace.metadata["distributedInfo"].get("world_size")
     if isinstance(world, int) and world > 1:
         notes.append(f"one rank of {world}: only this rank's devices are in the trace")
     return tuple(notes)

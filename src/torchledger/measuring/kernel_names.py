@@ -178,7 +178,7 @@ def elementwise_work(name: str, grid: Sequence[int] | None, block: Sequence[int]
     >>> elementwise_work(name, (10, 1, 1), (128, 1, 1)).elements
     5120
     """
-    if not grid or not block:
+    if not grid or not block or min(*grid, *block, 1) < 1:
         return None
     blocks, threads = math.prod(grid), math.prod(block)
     if match := _STRIDED.search(name):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -102,6 +103,11 @@ _OLD_CATEGORIES = {"Kernel", "Operator", "Memcpy", "Memset"}
 DEVICE_KINDS = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)
 
 KNOWN_SCHEMA_VERSIONS = (1,)
+
+_LATEST_US = 4e15
+"""Times beyond 126 years are no times; nanoseconds of what is below fit into 64 bits, sums included."""
+_LONGEST_US = 1e13
+_LARGEST = 2**53
 
 
 @dataclass(frozen=True)
@@ -357,8 +363,8 @@ class Trace:
                 name=self.names[name],
                 start_ns=start,
                 duration_ns=duration,
-                device=arguments.get("device", self.lanes[lane].process),
-                stream=arguments.get("stream", self.lanes[lane].thread),
+                device=_number_or_text(arguments.get("device", self.lanes[lane].process)),
+                stream=_number_or_text(arguments.get("stream", self.lanes[lane].thread)),
                 correlation=None if correlation == NONE else correlation,
                 external_id=None if external == NONE else external,
                 launch=None if launch == NONE else launch,
@@ -434,7 +440,11 @@ class _LazyValues(Sequence[Mapping[str, Any]]):
     def __getitem__(self, index: Any) -> Any:
         value = self._values.get(index)
         if value is None:
-            value = self._values[index] = orjson.loads(self._texts[index])
+            try:
+                value = orjson.loads(self._texts[index])
+            except orjson.JSONDecodeError:
+                value = json.loads(self._texts[index])
+            self._values[index] = value
         return value
 
 
@@ -450,7 +460,6 @@ class _Columns:
         self._parts: list[tuple[npt.NDArray[Any], ...]] = []
         self._ignored: Counter[str] = Counter()
         self._lane_names: dict[tuple[Any, Any], str] = {}
-        self._process_names: dict[Any, str] = {}
         self._open: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
         self._problems: Counter[str] = Counter()
         self._origin_us: float | None = None
@@ -468,7 +477,7 @@ class _Columns:
         number = len(events)
         starts = _floats(_values(events, "ts", None))
         durations = _floats(_values(events, "dur", 0))
-        keep = np.isfinite(starts) & np.isfinite(durations)
+        keep = (np.abs(starts) < _LATEST_US) & (np.abs(durations) < _LONGEST_US)
         if not keep.all():
             self._problems["events without a readable time are left out"] += int(number - keep.sum())
         if (is_negative := keep & (durations < 0)).any():
@@ -480,11 +489,9 @@ class _Columns:
             self._origin_us = float(np.floor(starts[keep].min()))
         names = self._numbered(self._names, _values(events, "name", ""))
         categories = self._numbered(self._categories, _values(events, "cat", ""))
-        lanes = self._numbered(
-            self._lanes, list(zip(_values(events, "pid", ""), _values(events, "tid", ""), strict=True))
-        )
+        lanes = self._numbered(self._lanes, _lane_keys(_values(events, "pid", ""), _values(events, "tid", "")))
         ids, arguments = self._take_arguments(events)
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             start_ns = np.rint((starts - self._origin_us) * 1e3)
             duration_ns = np.rint(durations * 1e3)
         part = (names, categories, lanes, arguments, start_ns, duration_ns, *ids)
@@ -515,7 +522,10 @@ class _Columns:
             for one in arguments:
                 one.pop(name, None)
         dumps = orjson.dumps
-        texts = [dumps(one) if one else b"{}" for one in arguments]
+        try:
+            texts = [dumps(one) if one else b"{}" for one in arguments]
+        except TypeError:  # integers beyond 64 bits, halves of surrogate pairs
+            texts = [json.dumps(one).encode() for one in arguments]
         return ids, self._numbered(self._arguments, texts)
 
     def _add_others(self, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -523,25 +533,22 @@ class _Columns:
         paired = []
         for event in events:
             phase = event.get("ph")
+            arguments = event.get("args")
+            arguments = arguments if isinstance(arguments, dict) else {}
+            lane = (_number_or_text(event.get("pid", "")), _number_or_text(event.get("tid", "")))
             if phase == "M":
-                arguments = event.get("args") or {}
                 if event.get("name") == "thread_name":
-                    self._lane_names[event.get("pid"), event.get("tid")] = str(arguments.get("name", ""))
-                elif event.get("name") == "process_labels":
-                    self._process_names[event.get("pid")] = str(arguments.get("labels", ""))
+                    self._lane_names[lane] = str(arguments.get("name", ""))
             elif phase == "B":
-                self._open.setdefault((event.get("pid"), event.get("tid")), []).append(event)
+                self._open.setdefault(lane, []).append(event | {"args": arguments})
             elif phase == "E":
-                stack = self._open.get((event.get("pid"), event.get("tid")))
+                stack = self._open.get(lane)
                 if not stack:
                     self._problems["ends of events that never began are left out"] += 1
                     continue
                 begin = stack.pop()
-                merged = begin | event | {"name": begin.get("name", event.get("name")), "ts": begin.get("ts")}
-                merged["cat"] = begin.get("cat", event.get("cat"))
-                merged["args"] = (begin.get("args") or {}) | (event.get("args") or {})
-                merged["dur"] = _difference(event.get("ts"), begin.get("ts"))
-                paired.append(merged)
+                duration = _float_or_nan(event.get("ts")) - _float_or_nan(begin.get("ts"))
+                paired.append(event | begin | {"args": begin["args"] | arguments, "dur": duration})
             else:
                 self._ignored[f"{phase} {event.get('cat', '')}".strip()] += 1
         return paired
@@ -564,7 +571,11 @@ class _Columns:
             dtype=np.int8,
         )
         events = Events(kind_of[categories], names, categories, lanes, arguments, start_ns, duration_ns, *ids)
-        metadata = metadata | {"deviceProperties": _device_properties(metadata.get("deviceProperties"))}
+        rank = metadata.get("distributedInfo")
+        metadata = metadata | {
+            "deviceProperties": _device_properties(metadata.get("deviceProperties")),
+            "distributedInfo": rank if isinstance(rank, dict) else {},
+        }
         all_problems = [
             TraceProblem(what, number or None) for what, number in (*problems.items(), *self._problems.items())
         ]
@@ -647,20 +658,27 @@ def _float_or_nan(value: Any) -> float:
 def _integer_or_none(value: Any) -> int:
     try:
         number = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return NONE
     return number if -(2**63) <= number < 2**63 else NONE
 
 
-def _difference(end: Any, start: Any) -> float:
-    return _float_or_nan(end) - _float_or_nan(start)
+def _number_or_text(value: Any) -> int | str:
+    return value if type(value) in (int, str) else str(value)
+
+
+def _lane_keys(processes: list[Any], threads: list[Any]) -> list[tuple[int | str, int | str]]:
+    if set(map(type, processes)) | set(map(type, threads)) <= {int, str}:
+        return list(zip(processes, threads, strict=True))
+    return list(zip(map(_number_or_text, processes), map(_number_or_text, threads), strict=True))
 
 
 def _int_or_none(value: Any) -> int | None:
-    return int(value) if isinstance(value, (int, float)) else None
+    return int(value) if isinstance(value, (int, float)) and -_LARGEST < value < _LARGEST else None
 
 
 def _int_tuple(value: Any) -> tuple[int, ...] | None:
-    if isinstance(value, list) and value and all(isinstance(entry, (int, float)) for entry in value):
-        return tuple(int(entry) for entry in value)
-    return None
+    if not isinstance(value, list) or not value:
+        return None
+    numbers = [number for entry in value if (number := _int_or_none(entry)) is not None]
+    return tuple(numbers) if len(numbers) == len(value) else None

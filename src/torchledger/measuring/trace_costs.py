@@ -61,9 +61,17 @@ def device_events(trace: Trace) -> list[DeviceEvent]:
             costs[index] = costing.cost_without_operator(kernel, costed_op[index])
     _take_from_twins(kernels, costs)
     return [
-        _device_event(trace, kernel, facts, cost or Cost(reason=NOT_RECORDED))
+        _device_event(trace, kernel, facts, _checked(cost))
         for kernel, facts, cost in zip(kernels, costed_op, costs, strict=True)
     ]
+
+
+def _checked(cost: Cost | None) -> Cost:
+    if cost is None:
+        return Cost(reason=NOT_RECORDED)
+    if any(value is not None and not 0 <= value < _LARGEST for value in (cost.flops, cost.bytes_moved)):
+        return Cost(reason="the recorded sizes are beyond what a device can do")
+    return cost
 
 
 def call_from_arguments(name: str, arguments: Mapping[str, Any], *, list_dtype: str | None = None) -> OpCall | None:
@@ -74,9 +82,9 @@ def call_from_arguments(name: str, arguments: Mapping[str, Any], *, list_dtype: 
     shapes = arguments.get("Input Dims", arguments.get("Input dims"))
     if not isinstance(shapes, list):
         return None
-    types = arguments.get("Input type", arguments.get("Input Type")) or []
-    strides = arguments.get("Input Strides") or []
-    constants = arguments.get("Concrete Inputs") or []
+    types = _list(arguments.get("Input type", arguments.get("Input Type")))
+    strides = _list(arguments.get("Input Strides"))
+    constants = _list(arguments.get("Concrete Inputs"))
     values: list[Argument] = []
     for position, shape in enumerate(shapes):
         kind = types[position] if position < len(types) else ""
@@ -99,14 +107,14 @@ def triton_cost(name: str, arguments: Mapping[str, Any]) -> Cost:
     tensors = call.tensors if call is not None else ()
     known_flops: int | None = None
     basis = "pointer shapes, each touched once"
-    if isinstance(flops, (int, float)) and flops > 0:
+    if isinstance(flops, (int, float)) and 0 < flops < _LARGEST:
         known_flops = int(flops)
     elif re.match(r"triton_(tem_fused_)?_?\w*(mm|bmm|addmm|baddbmm)", name):
         known_flops = _template_flops(tensors)
     elif category_of_kernel(name) in ("pointwise", "reduction", "persistent_reduction", "foreach", "split_scan"):
         known_flops = 0
     bytes_moved: int | None = None
-    if isinstance(gigabytes, (int, float)) and gigabytes > 0:
+    if isinstance(gigabytes, (int, float)) and 0 < gigabytes < _LARGEST / 1e9:
         bytes_moved, basis = round(gigabytes * 1e9), "kernel_num_gb, which Inductor wrote"
     elif tensors:
         bytes_moved = _pointer_bytes(call, tensors)
@@ -194,7 +202,7 @@ class _Costing:
         """What the event itself tells, or why it tells nothing."""
         if kernel.kind != "kernel":
             size = kernel.bytes_copied
-            if size is None:
+            if size is None or size < 0:
                 return Cost(0, None, "exact", "unavailable", reason=f"the trace holds no size for this {kernel.kind}")
             touched = 2 * size if kernel.kind == "memcpy" and _ON_DEVICE.search(kernel.name) else size
             return Cost(0, touched, "exact", "exact", basis="bytes that the profiler recorded")
@@ -438,6 +446,10 @@ def _shapes_text(call: OpCall) -> str | None:
     return " ".join(parts) or None
 
 
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _argument(shape: Any, kind: Any, strides: Any, list_dtype: str | None) -> Argument:
     if kind == "TensorList" or (isinstance(shape, list) and shape and isinstance(shape[0], list)):
         kinds = kind if isinstance(kind, list) else []
@@ -447,15 +459,20 @@ def _argument(shape: Any, kind: Any, strides: Any, list_dtype: str | None) -> Ar
                 dtype_name(str(kinds[index])) if index < len(kinds) else list_dtype or "that list (not recorded)",
                 _strides(strides[index], entry) if isinstance(strides, list) and index < len(strides) else None,
             )
-            for index, entry in enumerate(shape or [])
-            if isinstance(entry, list)
+            for index, entry in enumerate(_list(shape))
+            if _is_shape(entry)
         )
-    if not isinstance(shape, list) or not kind or kind in _NOT_TENSORS or not isinstance(kind, str):
-        return None
-    if any(not isinstance(size, int) or size < 0 for size in shape):
+    if not isinstance(kind, str) or not kind or kind in _NOT_TENSORS or not _is_shape(shape):
         return None
     return Tensor(tuple(shape), dtype_name(kind), _strides(strides, shape))
 
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(size, int) and 0 <= size < _LARGEST for size in value)
+
+
+_LARGEST = 2**53
+"""No count of a device event is larger; what is, is a damaged number."""
 
 _NOT_TENSORS = {
     "Scalar",

@@ -27,8 +27,10 @@ CHUNK_BYTES = 128 << 10  # a piece and the objects made of it stay in the cache:
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*\{")
 _BARE_LIST = b"{}"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MOST_CUTS_TRIED = 6
 _LONGEST_HEADER = 256 << 20
+_LONGEST_EVENT = 64 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WINDOW = 31  # zlib's largest window, with a gzip header
 _COMPRESSED_BYTES = 256 << 10
@@ -137,8 +139,8 @@ class EventStream:
         start = 0
         while True:
             piece = self._read_piece()
-            text += piece
-            stripped = text.lstrip(b"\xef\xbb\xbf \t\r\n")
+            text = (text + piece).removeprefix(_BYTE_ORDER_MARK)
+            stripped = text.lstrip()
             if not stripped and self._is_at_end:
                 raise MeasureError(
                     f"{self._name} is empty. Record a trace with torch.profiler and export_chrome_trace."
@@ -196,19 +198,17 @@ class EventStream:
                 return self._careful_result(events_read, True, words[position + 1 :].encode(), unreadable)
             try:
                 event, position = decoder.raw_decode(words, position)
-            except (json.JSONDecodeError, RecursionError):
-                following = _NEXT_EVENT.search(words, position + 1)
-                if following is None or (not is_last and following.start() > len(words) - 256):
-                    if is_last:
-                        return self._careful_result(events_read, False, b"", unreadable)
-                    rest = words[position:].encode()
-                    if len(rest) < 64 << 20:
-                        return self._careful_result(events_read, False, rest, unreadable)
-                    raise MeasureError(
-                        f"{self._name} is not a Chrome trace: 64 MB without the end of an event, from {_excerpt(rest)}."
-                    ) from None
+            except (json.JSONDecodeError, RecursionError) as error:
+                if _is_cut_off(error, words):
+                    rest = b"" if is_last else words[position:].encode()
+                    if len(rest) > _LONGEST_EVENT:
+                        raise MeasureError(
+                            f"{self._name} is not a Chrome trace: {_LONGEST_EVENT >> 20} MB without the end of an "
+                            f"event, from {_excerpt(rest)}."
+                        ) from None
+                    return self._careful_result(events_read, False, rest, unreadable)
                 unreadable += 1
-                position = following.start() + 1
+                position = _start_of_next_event(decoder, words, position + 1)
                 continue
             if isinstance(event, dict):
                 events_read.append(event)
@@ -234,7 +234,34 @@ def open_events(path: Path, *, progress: Progress | None = None) -> EventStream:
     return EventStream(file, name=str(path), total_bytes=total_bytes, progress=progress)
 
 
-_NEXT_EVENT = re.compile(r"\}?\s*,\s*(?=\{\s*\")")
+_NEXT_OBJECT = re.compile(r",\s*(?=\{)")
+_LONGEST_WORD = len("-Infinity")
+
+
+def _is_cut_off(error: json.JSONDecodeError | RecursionError, words: str) -> bool:
+    """True when the text ends before its value does, false when the value is wrong."""
+    if isinstance(error, RecursionError):
+        return False
+    return error.pos >= len(words) - _LONGEST_WORD or error.msg.startswith("Unterminated string")
+
+
+def _start_of_next_event(decoder: json.JSONDecoder, words: str, position: int) -> int:
+    """Where the next object starts that has a phase, as events do and what is nested in them does not.
+
+    An object that the text cuts off may be an event too.
+    """
+    for match in _NEXT_OBJECT.finditer(words, position):
+        try:
+            value, _ = decoder.raw_decode(words, match.end())
+        except json.JSONDecodeError as error:
+            if _is_cut_off(error, words):
+                return match.end()
+        except RecursionError:
+            continue
+        else:
+            if "ph" in value:
+                return match.end()
+    return len(words)
 
 
 def _guess_separator(text: bytes) -> bytes:
