@@ -6,14 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from schedules import CaughtKernel, examine_kernels, hint
-from tracked_kernels import TrackedArgument, build, run, tracked_source
-
-from torchledger._torch import loops as adapter
-from torchledger.capturing.loops import LoopFacts, describe_loops
+from schedules import examine_kernels
+from tracked_kernels import SCALAR, compare, examine
 
 functional = torch.nn.functional
-SCALAR = {"cpp.simdlen": 0, "cpp.threads": 1, "cpp.fallback_scatter_reduce_sum": False}
 
 
 def trained(*shape: int) -> torch.Tensor:
@@ -112,56 +108,21 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
-def examine(kernel: CaughtKernel) -> tuple[CaughtKernel, LoopFacts, list[TrackedArgument]]:
-    facts = describe_loops(kernel.snodes, kernel.names, hint, shared=kernel.arguments)
-    arguments = []
-    for group in kernel.arguments:
-        block, start = adapter.shared_memory(group[0], hint)
-        layout = adapter.tensor_layout(group[0], hint)
-        assert layout is not None
-        span = layout.offset + sum((n - 1) * s for n, s in zip(layout.size, layout.stride, strict=True)) + 1
-        arguments.append(TrackedArgument(block, start, span, layout.dtype))
-    return kernel, facts, arguments
-
-
-def traffic_of(group: tuple[str, ...], facts: LoopFacts) -> tuple[int, int, str]:
-    """What is said of one argument: its buffers share it, and each address counts at one of them."""
-    parts = [facts.traffic[name] for name in group]
-    quality = "exact" if all(part[2] == "exact" for part in parts) else "upper_bound"
-    return sum(part[0] for part in parts), sum(part[1] for part in parts), quality
-
-
 @pytest.fixture(scope="module")
-def counted(tmp_path_factory):
-    """For each function: per kernel and buffer, what the closed form says and what was seen."""
-    kernels, sources = [], []
-    for label, (function, inputs) in FUNCTIONS.items():
-        for kernel, facts, arguments in examine_kernels(function, *inputs, examine=examine, **SCALAR):
-            name = f"kernel_{len(sources)}"
-            sources.append(tracked_source(kernel.source, name))
-            kernels.append((label, name, kernel, facts, arguments))
-    library = build(sources, tmp_path_factory.mktemp("tracked"))
-    found: dict[str, list[Any]] = {label: [] for label in FUNCTIONS}
-    for label, name, kernel, facts, arguments in kernels:
-        seen: dict[str, tuple[int, int]] = {}
-        for group, argument, counts in zip(kernel.arguments, arguments, run(library, name, arguments), strict=True):
-            # A buffer that is read through one argument and written through another is one buffer.
-            itemsize = getattr(torch, argument.dtype).itemsize
-            read, written = seen.get(group[0], (0, 0))
-            seen[group[0]] = (read + counts[0] * itemsize, written + counts[1] * itemsize)
-        for group in dict.fromkeys(kernel.arguments):
-            found[label].append((name, group[0], traffic_of(group, facts), seen[group[0]]))
-    return found
+def compared(tmp_path_factory):
+    """For each function: per kernel and argument, what the closed form says and what was seen."""
+    examined = {
+        label: examine_kernels(function, *inputs, examine=examine, **SCALAR)
+        for label, (function, inputs) in FUNCTIONS.items()
+    }
+    comparisons, refused = compare(examined, tmp_path_factory.mktemp("tracked"))
+    assert not refused
+    return comparisons
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("label", FUNCTIONS)
-def test_traffic_is_what_the_kernel_was_seen_to_touch(counted, label):
-    assert counted[label]
-    for name, buffer, (read, written, quality), seen in counted[label]:
-        if quality == "exact":
-            assert (read, written) == seen, (name, buffer)
-        else:
-            assert quality == "upper_bound"
-            assert read >= seen[0], (name, buffer)
-            assert written >= seen[1], (name, buffer)
+def test_traffic_is_what_the_kernel_was_seen_to_touch(compared, label):
+    assert compared[label]
+    for comparison in compared[label]:
+        assert comparison.holds, comparison

@@ -9,13 +9,20 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from schedules import CaughtKernel, hint
 from torch.utils import cpp_extension
+
+from torchledger._torch import loops as adapter
+from torchledger.capturing.loops import LoopFacts, describe_loops
+
+SCALAR = {"cpp.simdlen": 0, "cpp.threads": 1, "cpp.fallback_scatter_reduce_sum": False}
+"""Settings under which Inductor writes kernels that can be followed: no vector instructions, no threads."""
 
 _HEADER = """
 #include <torch/csrc/inductor/cpp_prefix.h>
@@ -61,7 +68,78 @@ class TrackedArgument:
 
 
 class UntrackedKernel(Exception):
-    """A kernel whose text uses its pointers in a way that cannot be followed."""
+    """A kernel that cannot be followed, or that refuses the random content of its index buffers."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Bytes read and written through one argument of one kernel: as said by the closed form, and as seen."""
+
+    kernel: str
+    buffer: str
+    said: tuple[int, int]
+    quality: str
+    seen: tuple[int, int]
+
+    @property
+    def holds(self) -> bool:
+        if self.quality == "exact":
+            return self.said == self.seen
+        return self.quality == "upper_bound" and all(s >= t for s, t in zip(self.said, self.seen, strict=True))
+
+
+Examined = tuple[CaughtKernel, LoopFacts, list[TrackedArgument]]
+
+
+def examine(kernel: CaughtKernel) -> Examined:
+    """Describe a kernel, and note the memory behind its arguments, while Inductor still knows them."""
+    facts = describe_loops(kernel.snodes, kernel.names, hint, shared=kernel.arguments)
+    arguments = []
+    for group in kernel.arguments:
+        block, start = adapter.shared_memory(group[0], hint)
+        layout = adapter.tensor_layout(group[0], hint)
+        assert layout is not None
+        span = layout.offset + sum((n - 1) * s for n, s in zip(layout.size, layout.stride, strict=True)) + 1
+        arguments.append(TrackedArgument(block, start, span, layout.dtype))
+    return kernel, facts, arguments
+
+
+def compare(
+    examined: Mapping[str, Sequence[Examined]], folder: Path
+) -> tuple[dict[str, list[Comparison]], dict[str, list[str]]]:
+    """Build and run all kernels; comparisons by label, and by label why kernels could not be followed."""
+    sources: list[str] = []
+    names: list[tuple[str, str, Examined]] = []
+    comparisons: dict[str, list[Comparison]] = {label: [] for label in examined}
+    refused: dict[str, list[str]] = {}
+    for label, kernels in examined.items():
+        for each in kernels:
+            name = f"kernel_{len(names)}"
+            try:
+                sources.append(tracked_source(each[0].source, name))
+                names.append((label, name, each))
+            except UntrackedKernel as error:
+                refused.setdefault(label, []).append(str(error))
+    library = build(sources, folder)
+    for label, name, (kernel, facts, arguments) in names:
+        try:
+            counts = run(library, name, arguments)
+        except UntrackedKernel as error:
+            refused.setdefault(label, []).append(str(error))
+            continue
+        seen: dict[tuple[str, ...], tuple[int, int]] = {}
+        for group, argument, (read, written) in zip(kernel.arguments, arguments, counts, strict=True):
+            # A buffer that is read through one argument and written through another is one buffer.
+            itemsize = getattr(torch, argument.dtype).itemsize
+            before = seen.get(group, (0, 0))
+            seen[group] = (before[0] + read * itemsize, before[1] + written * itemsize)
+        for group, bytes_seen in seen.items():
+            parts = [facts.traffic[buffer] for buffer in group]
+            said = (sum(part[0] or 0 for part in parts), sum(part[1] or 0 for part in parts))
+            qualities = {part[2] for part in parts}
+            worst = next(q for q in ("unavailable", "upper_bound", "exact") if q in qualities)
+            comparisons[label].append(Comparison(name, group[0], said, worst, bytes_seen))
+    return comparisons, refused
 
 
 def tracked_source(source: str, name: str) -> str:
