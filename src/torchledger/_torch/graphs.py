@@ -9,9 +9,10 @@ import functools
 from typing import Any
 
 
-def fork(x: Any) -> Any:
-    """x, whose backward adds two equal gradients: what autograd does where a residual leaves and joins."""
-    return _fork_function().apply(x)
+def fork(x: Any) -> tuple[Any, Any]:
+    """x twice; the backward adds the two gradients, as autograd does where a residual branches off."""
+    first, second = _fork_function().apply(x)
+    return first, second
 
 
 def parallel_cross_entropy(logits: Any, targets: Any) -> Any:
@@ -27,12 +28,12 @@ def _fork_function() -> Any:
     class Fork(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
-            return x.view_as(x)
+            return x.view_as(x), x.view_as(x)
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
-            (gradient,) = gradients
-            return gradient + gradient
+            first, second = gradients
+            return first + second
 
     return Fork
 

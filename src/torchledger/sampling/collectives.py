@@ -152,7 +152,7 @@ def _collect(
         distributed.all_gather_object(gathered, result)
         if journal is not None:
             sample = _sample(point, gathered[: point.world], identity, protocol, clock, warmup, links)
-            journal.finish(sample.point_id, [sample])
+            journal.finish((sample.point_id, [sample]))
     if journal is not None:
         journal.close()
         if not keep_journals and (folder / JOURNAL_FOLDER).is_dir():

@@ -56,18 +56,24 @@ class Journal:
         """Say which points were in flight when the device failed."""
         self._append({"kind": "fault", "points": list(points), "reason": reason})
 
-    def finish(self, point: str, samples: Sequence[Sample]) -> None:
-        """Keep the samples of a finished point."""
-        self._append({"kind": "point", "point": point, "samples": [_to_plain(sample) for sample in samples]})
+    def finish(self, *finished: tuple[str, Sequence[Sample]]) -> None:
+        """Keep the samples of finished points, each with its id: a line a point, one sync for all of them."""
+        self._append(
+            *(
+                {"kind": "point", "point": point, "samples": [_to_plain(sample) for sample in samples]}
+                for point, samples in finished
+            )
+        )
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
 
-    def _append(self, line: Mapping[str, Any]) -> None:
-        text = json.dumps({**line, "utc": round(time.time(), 3)}, separators=(",", ":")) + "\n"
+    def _append(self, *lines: Mapping[str, Any]) -> None:
+        utc = round(time.time(), 3)
+        texts = [json.dumps({**line, "utc": utc}, separators=(",", ":")) + "\n" for line in lines]
         try:
-            _write_all(self._file, text.encode())
+            _write_all(self._file, "".join(texts).encode())
             os.fsync(self._file)
         except OSError as error:
             hint = "free space on the disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "look at the disk"

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torchledger.errors import MeasureError
 from torchledger.operators import find_operator
 from torchledger.sampling.cases import Case, InputPool, make_case
 from torchledger.sampling.points import Point
 
+if TYPE_CHECKING:
+    from torchledger._torch.device_trace import Piece
+
 log = logging.getLogger(__name__)
+
+_RESERVED_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -60,10 +66,21 @@ def make_timer(device: str, *, group_size: int | None = None, pool_bytes: int | 
     import torch
 
     torch.cuda.set_device(pool.device)
+    _reserve_memory()
     if device_trace_available():
         return CuptiTimer(pool, group_size or 32)
     log.warning("CUPTI gives no records here; timing by CUDA events, which include launch gaps (clock cuda_event)")
     return EventTimer(pool)
+
+
+def _reserve_memory() -> None:
+    """Have the allocator keep a large block to cut tensors of all sizes from: asking the driver for each new size costs
+    more than measuring a small shape."""
+    import torch
+
+    free, _ = torch.cuda.mem_get_info()
+    block = torch.empty(int(free * _RESERVED_SHARE), dtype=torch.uint8, device="cuda")
+    del block
 
 
 class HostTimer:
@@ -144,6 +161,38 @@ class CuptiTimer:
     def measure(self, points: Sequence[Point], *, warmup: int, active: int) -> Iterator[PointTimes]:
         """Times of each point. Where records were lost, each point gets a session of its own, and is reported as failed
         if they are lost again."""
+        # Nothing measured leaves cycles behind, and a collection in the middle stalls the device.
+        gc.disable()
+        try:
+            found, results, where = self._session(points, warmup, active)
+        finally:
+            gc.enable()
+        if found is None:
+            if len(points) > 1:
+                log.warning("the profiler lost records of a group of %d points; measuring them one by one", len(points))
+                for point in points:
+                    yield from self.measure([point], warmup=warmup, active=active)
+                return
+            yield PointTimes(points[0], status="failed", reason="the profiler lost records of this point twice")
+            return
+        for result, marks in zip(results, where, strict=True):
+            for direction, indices in marks if result.status == "ok" else ():
+                pieces = [found[index] for index in indices]
+                if not all(piece.names for piece in pieces):
+                    result.status, result.reason = "failed", f"{direction} ran no kernel on the device"
+                    continue
+                result.directions[direction] = DirectionTimes(
+                    tuple(piece.busy_us for piece in pieces),
+                    tuple(piece.span_us for piece in pieces),
+                    pieces[-1].names,
+                )
+            yield result
+
+    def _session(
+        self, points: Sequence[Point], warmup: int, active: int
+    ) -> tuple[list[Piece] | None, list[PointTimes], list[list[tuple[str, list[int]]]]]:
+        """One profiler session: the pieces of its timeline (``None`` if records were lost), the results so far, and
+        which pieces are each point's iterations by direction."""
         import torch
 
         from torchledger._torch.device_trace import DeviceTrace
@@ -171,27 +220,7 @@ class CuptiTimer:
         except torch.AcceleratorError as error:
             # What only shows when the session synchronises on its way out.
             raise DeviceFault(str(error)) from error
-        found = trace.pieces()
-        if found is None:
-            if len(points) > 1:
-                log.warning("the profiler lost records of a group of %d points; measuring them one by one", len(points))
-                for point in points:
-                    yield from self.measure([point], warmup=warmup, active=active)
-                return
-            yield PointTimes(points[0], status="failed", reason="the profiler lost records of this point twice")
-            return
-        for result, marks in zip(results, where, strict=True):
-            for direction, indices in marks if result.status == "ok" else ():
-                pieces = [found[index] for index in indices]
-                if not all(piece.names for piece in pieces):
-                    result.status, result.reason = "failed", f"{direction} ran no kernel on the device"
-                    continue
-                result.directions[direction] = DirectionTimes(
-                    tuple(piece.busy_us for piece in pieces),
-                    tuple(piece.span_us for piece in pieces),
-                    pieces[-1].names,
-                )
-            yield result
+        return trace.pieces(), results, where
 
 
 def _prepared(case: Case) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -214,17 +243,18 @@ def _guarded(result: PointTimes, pool: InputPool, take: Callable[[Case], None]) 
         if reason := _too_large(point, pool):
             result.status, result.reason = "out_of_memory", reason
             return
-        try:
-            take(make_case(operator, point.parameters, point.dtype, pool))
-        except torch.OutOfMemoryError:
-            # Blocks kept for other sizes may be all that is in the way.
+        for _ in range(2):
+            try:
+                take(make_case(operator, point.parameters, point.dtype, pool))
+                return
+            except torch.OutOfMemoryError as error:
+                reason = _first_line(error)
+            # Out here no traceback holds the tensors any more. Blocks kept for other sizes may be all that was in the
+            # way, so the second try starts without them.
             result.directions.clear()
-            torch.cuda.empty_cache()
-            take(make_case(operator, point.parameters, point.dtype, pool))
-    except torch.OutOfMemoryError as error:
-        result.status, result.reason = "out_of_memory", _first_line(error)
-        if pool.device.type == "cuda":
-            torch.cuda.empty_cache()
+            if pool.device.type == "cuda":
+                torch.cuda.empty_cache()
+        result.status, result.reason = "out_of_memory", reason
     except torch.AcceleratorError as error:
         raise DeviceFault(_first_line(error)) from error
     except MemoryError as error:

@@ -221,18 +221,21 @@ class _Session:
         names = [self.ids[id(point)] for point in group]
         self.journal.attempt(names)
         unfinished = dict(zip(names, group, strict=True))
+        finished: list[tuple[str, list[Sample]]] = []
         try:
             for name, samples in self._time(group):
-                self._finish(name, samples)
+                finished.append((name, samples))
                 del unfinished[name]
         except DeviceFault as fault:
             if len(unfinished) == 1:
                 ((name, point),) = unfinished.items()
                 failed = PointTimes(point, status="failed", reason=f"device fault: {fault}")
-                self._finish(name, self._samples(name, failed, {}))
+                finished.append((name, self._samples(name, failed, {})))
             else:
                 self.journal.fault(list(unfinished), str(fault))
             raise
+        finally:
+            self._finish(finished)
 
     def look_again(self, limits: dict[str, Any] | None) -> None:
         """Measure doubtful labels a second time, and journal what became of them; not on the host's clock, whose
@@ -255,7 +258,7 @@ class _Session:
         second_doubts = doubt_samples([s for samples in again.values() for s in samples], bounds)
         for name in names:
             settled = [self._settle(first, second.get(name, []), doubts, second_doubts) for first in self.kept[name]]
-            self.journal.finish(name, settled)
+            self.journal.finish((name, settled))
             self.summary.quarantined += any(sample.status == "quarantined" for sample in settled)
 
     def _settle(
@@ -274,13 +277,15 @@ class _Session:
             name = names[id(result.point)]
             yield name, self._samples(name, result, before)
 
-    def _finish(self, name: str, samples: list[Sample]) -> None:
-        self.journal.finish(name, samples)
-        self.summary.measured += 1
-        if all(sample.status == "ok" for sample in samples):
-            self.kept[name] = samples
-        else:
-            self.summary.failed += 1
+    def _finish(self, finished: list[tuple[str, list[Sample]]]) -> None:
+        if finished:
+            self.journal.finish(*finished)
+        for name, samples in finished:
+            self.summary.measured += 1
+            if all(sample.status == "ok" for sample in samples):
+                self.kept[name] = samples
+            else:
+                self.summary.failed += 1
 
     def _samples(self, name: str, result: PointTimes, telemetry: dict[str, Any]) -> list[Sample]:
         point = result.point
@@ -337,7 +342,6 @@ def _limits(device: str, timer: Timer) -> dict[str, Any] | None:
     from torchledger.sampling.ceilings import measure_ceilings
 
     ceilings = measure_ceilings(device)
-    torch.cuda.empty_cache()
     return {
         "copy_gb_per_s": ceilings.copy_gb_per_s,
         "tflops_per_s": dict(ceilings.tflops_per_s),
@@ -390,7 +394,7 @@ def _give_up(
             )
             for direction in operator.directions
         ]
-        journal.finish(name, failed)
+        journal.finish((name, failed))
         summary.measured += 1
         summary.failed += 1
     return sorted(hopeful, key=lambda point: state.deaths.get(ids[id(point)], 0))

@@ -6,6 +6,8 @@ import dataclasses
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -297,3 +299,11 @@ def test_an_unknown_engine_and_a_part_out_of_range_are_refused(tmp_path):
         run_engine("pbs", Job(tmp_path, WorkerOptions("cpu")))
     with pytest.raises(SampleError, match="--part 5 of --parts 4 does not exist"):
         run_engine("local", Job(tmp_path, WorkerOptions("cpu"), part=5, parts=4))
+
+
+def test_the_worker_needs_neither_pydantic_nor_orjson_nor_yaml():
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(('pydantic', 'orjson', 'yaml', 'click', 'rich'))); "
+        "import torchledger.sampling.worker, torchledger.sampling.engines, torchledger.sampling.collectives"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
