@@ -36,10 +36,8 @@ def zoo_case(name: str) -> tuple[Any, Any]:
 def work(arguments: argparse.Namespace) -> dict[str, Any]:
     """One case in this process."""
     import torch
-    from torch.utils.flop_counter import FlopCounterMode
 
-    from torchledger._torch.flops import added_formulas
-    from torchledger.capturing import capture
+    import torchledger
     from torchledger.measuring.profile import attach
     from torchledger.nouns import Breakdown, Difference, Gap, Graph, Launch, Profile
     from torchledger.store import open_ledger
@@ -53,15 +51,10 @@ def work(arguments: argparse.Namespace) -> dict[str, Any]:
         case = cuda_models.make(name)
         module, step = case.module, case.step
     eager = None
-    if mode == "capture":
-        with FlopCounterMode(display=False, custom_mapping=added_formulas()) as counter:
-            step(module)
-        eager = counter.get_total_flops()
-        module.zero_grad(set_to_none=True)
     path = arguments.out / f"{name.replace(':', '_')}.{mode}.ledger"
     started = time.perf_counter()
     compiled = torch.compile(module, mode="reduce-overhead" if mode == "reduce-overhead" else None)
-    with capture(path, force=True) as run:
+    with torchledger.capture(path, force=True) as run:
         if mode != "capture":
             attach(run, {"warmup": 5, "repeats": 5, "timed": 5})
         for index in range(20 if mode != "capture" else 2):
@@ -71,8 +64,10 @@ def work(arguments: argparse.Namespace) -> dict[str, Any]:
             if index == 0:
                 torch.cuda.synchronize()
                 compile_s = time.perf_counter() - started
-            module.zero_grad(set_to_none=mode != "reduce-overhead")
+            module.zero_grad(set_to_none=True)
         torch.cuda.synchronize()
+        if mode == "capture":
+            eager = run.count_eager(lambda: step(compiled)).flops
     with open_ledger(path) as ledger:
         launches, graphs = ledger.read(Launch), ledger.read(Graph)
         gaps, differences = ledger.read(Gap), ledger.read(Difference)
@@ -91,7 +86,8 @@ def work(arguments: argparse.Namespace) -> dict[str, Any]:
         "flops_reference": sum(r.flops for graph in graphs for r in graph.flop_references),
         "flops_ledger": sum(launch.flops or 0 for launch in launches),
         "differences": [(d.where, d.reason, d.amount) for d in differences][:8],
-        "differences_sum": sum(d.amount for d in differences),
+        "differences_sum": sum(d.amount for d in differences if d.account == "flops"),
+        "differences_eager_sum": sum(d.amount for d in differences if d.account == "flops_eager"),
         "gaps": [(g.account, g.where, g.reason, g.amount) for g in gaps][:12],
         "without_source": [x.kernel_name for x in fused if not x.sources and not x.modules][:10],
         "unknown_bytes": sum(x.bytes_moved is None for x in calls),

@@ -11,7 +11,8 @@ from typing import Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "capture": "torchledger.capturing",
+    "capture": "torchledger.api",
+    "step": "torchledger.measuring.profile",
     "open_ledger": "torchledger.store",
 }
 """Public name to the room that defines it; loaded on first use."""

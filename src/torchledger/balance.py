@@ -10,7 +10,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from torchledger.nouns import Account, BalanceSheet, Difference, FlopReference, Gap, Graph
+from torchledger.nouns import (
+    Account,
+    BalanceSheet,
+    Breakdown,
+    Difference,
+    EagerCount,
+    FlopReference,
+    Gap,
+    Graph,
+    Profile,
+)
 from torchledger.store import LedgerReader
 from torchledger.store.rows import LaunchRow, read_launch_rows
 
@@ -114,6 +124,21 @@ def flops_account(books: Books) -> Account:
     )
 
 
+def eager_flops_account(books: Books) -> Account | None:
+    """Tensor FLOPs of all launches against an eager run of the same step, where one was asked for."""
+    counts = books.reader.read(EagerCount)
+    if not counts:
+        return None
+    return Account(
+        name="flops_eager",
+        unit="FLOPs",
+        ledger=counts[-1].ledger_flops,
+        reference=counts[-1].flops,
+        differences=books.differences_of("flops_eager"),
+        missing=books.gaps_of("flops_eager"),
+    )
+
+
 def bytes_account(books: Books) -> Account:
     """Minimum traffic of all launches; only a measured bandwidth can contradict it."""
     known = [launch.bytes_moved for launch in books.launches if launch.bytes_moved is not None]
@@ -166,11 +191,47 @@ def sources_account(books: Books) -> Account:
     )
 
 
+def device_time_account(books: Books) -> Account | None:
+    """Kernel time that belongs to entries, against all that the profiler saw launched inside compiled graphs."""
+    profiles = books.reader.read(Profile)
+    gaps = books.gaps_of("device_time")
+    if not profiles:
+        return Account("device_time", "us", None, None, missing=gaps) if gaps else None
+    latest = profiles[-1]
+    return Account(
+        name="device_time",
+        unit="us",
+        ledger=latest.matched_us,
+        reference=latest.inside_us,
+        missing=gaps,
+        note=f"{latest.entries_seen:,} of {latest.entries:,} entries ran in the profiled steps (clock: {latest.clock})",
+    )
+
+
+def wall_time_account(books: Books) -> Account | None:
+    """Busy plus idle time of the device, against the steps' wall time; both on the profiler's clock."""
+    breakdowns = [each for each in books.reader.read(Breakdown) if each.step_us]
+    if not breakdowns:
+        return None
+    latest = breakdowns[-1]
+    return Account(
+        name="wall_time",
+        unit="us",
+        ledger=round(latest.busy_us + latest.idle_us, 3),
+        reference=round(sum(latest.step_us), 3),
+        differences=books.differences_of("wall_time")[-1:],
+        missing=books.gaps_of("wall_time"),
+    )
+
+
 ACCOUNTS: tuple[Callable[[Books], Account | None], ...] = (
     launches_account,
     flops_account,
+    eager_flops_account,
     bytes_account,
     sources_account,
+    device_time_account,
+    wall_time_account,
 )
 """In the order shown. An account that only some runs have returns ``None`` for the others."""
 

@@ -4,6 +4,6 @@ Enters: what TorchInductor does while it compiles (heard through ``torchledger._
 ``Kernel``, ``Launch`` records in a ledger, with the ``Gap`` and ``Difference`` records that the balance needs.
 """
 
-from torchledger.capturing.session import Capture, capture
+from torchledger.capturing.session import Capture, Watcher
 
-__all__ = ["Capture", "capture"]
+__all__ = ["Capture", "Watcher"]

@@ -11,7 +11,8 @@ import os
 import sys
 import threading
 import uuid
-from collections import deque
+import weakref
+from collections import Counter, deque
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -46,9 +47,10 @@ class Watcher:
 class Capture:
     """Records every graph that Inductor compiles (or loads from a cache) into one ledger, until closed.
 
-    Use ``torchledger.capture(path)``. The hooks go in when Inductor is imported by whoever imports it first; a process
-    that never compiles pays nothing. A child process (``is_child``, or forked from here) writes a ledger of its own
-    beside ``path``, once it compiles something and so knows its rank.
+    Python programs use ``torchledger.capture(path)``, which adds the questions of later rooms. The hooks go in when
+    Inductor is imported by whoever imports it first; a process that never compiles pays nothing. A child process
+    (``is_child``, or forked from here) writes a ledger of its own beside ``path``, once it compiles something and so
+    knows its rank.
     """
 
     def __init__(
@@ -70,6 +72,8 @@ class Capture:
         self._patches: Any = None
         self._salt: dict[str, str] | None = None
         self._writer: LedgerWriter | None = None
+        self._flops: Counter[str] = Counter()
+        self._graphs: list[tuple[str, weakref.ref[Any], list[Launch]]] = []
         self._owner = os.getpid()
         self._watchers: list[Watcher] = []
         self._parent: str | None = None
@@ -89,10 +93,19 @@ class Capture:
     # --- the life of a capture ----------------------------------------------------------------------------------
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell ``watcher`` what happens from now on."""
+        """Tell ``watcher`` what happens from now on, and which graphs are there already."""
         self._watchers.append(watcher)
         if self._patches is not None:
             watcher.on_ready()
+        for name, reference, launches in self._graphs:
+            compiled = reference()
+            if compiled is not None:
+                watcher.on_graph(name, compiled, launches)
+
+    def flops_by_op(self) -> dict[str, int]:
+        """Tensor FLOPs of all launches recorded so far, by operator."""
+        with self._lock:
+            return dict(self._flops)
 
     def unwatch(self, watcher: Watcher) -> None:
         """Stop telling ``watcher``."""
@@ -208,6 +221,9 @@ class Capture:
             if not self.run.devices:
                 self._describe_machine()
             launches = [record for record in records if isinstance(record, Launch)]
+            for launch in launches:
+                self._flops.update(launch.flops_by_op)
+            self._graphs.append((name, weakref.ref(compiled), launches))
             for watcher in self._watchers:
                 watcher.on_graph(name, compiled, launches)
 
@@ -238,17 +254,6 @@ class Capture:
             self._numbers[model_key] = number
         self._names.add(f"{direction}_{number}")
         return f"{direction}_{number}"
-
-
-def capture(path: str | os.PathLike[str], *, force: bool = False) -> Capture:
-    """Record every kernel launch of what is compiled inside the ``with`` block into a ledger at ``path``.
-
-    Raises ``StoreError`` if the file exists (without ``force``) or cannot be written.
-
-    >>> with torchledger.capture("gpt.ledger") as run:  # doctest: +SKIP
-    ...     torch.compile(model)(x).sum().backward()
-    """
-    return Capture(path, force=force)
 
 
 def child_path(path: Path) -> Path:

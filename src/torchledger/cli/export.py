@@ -7,25 +7,32 @@ from pathlib import Path
 import click
 
 from torchledger.cli.output import force_option
+from torchledger.measuring.chrome_export import export_chrome
 from torchledger.store import open_ledger
 from torchledger.store.inductor_json import export_inductor_json
 from torchledger.store.parquet import export_parquet
 
-FORMATS = {"inductor-json": export_inductor_json, "parquet": export_parquet}
+FORMATS = {"inductor-json": export_inductor_json, "parquet": export_parquet, "chrome": export_chrome}
 
 
 @click.command(name="export")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--format", "format_name", required=True, type=click.Choice(list(FORMATS)), help="What to write.")
 @click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder to write to."
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Folder (chrome: file) to write.",
 )
 @force_option
 def command(file: Path, format_name: str, output: Path, force: bool) -> None:
     """Write a ledger in another format and print the paths of what was written.
 
     inductor-json writes Data_<graph>.json, one file a graph: nodes with flops, ops, inputs, kwargs and triton, and
-    gpu_info. parquet writes the whole ledger as tables, one file per kind of record.
+    gpu_info. parquet writes the whole ledger as tables, one file per kind of record. chrome writes the profile's trace
+    for Perfetto, each kernel with its FLOPs, bytes, rates, source line and module.
     """
     with open_ledger(file) as reader:
         paths = FORMATS[format_name](reader, output, force=force)

@@ -12,6 +12,7 @@ import click
 from torchledger.cli.output import force_option, json_option, print_document, print_json
 from torchledger.measuring.breakdown import import_trace
 from torchledger.measuring.chrome_export import annotate_trace, facts_by_row
+from torchledger.measuring.profile import add_trace_to_ledger
 from torchledger.measuring.trace_ledger import write_trace_ledger
 from torchledger.measuring.trace_stream import Progress
 from torchledger.reporting.time_breakdown import breakdown_as_plain, breakdown_document
@@ -25,15 +26,32 @@ PARTIAL = 3
 @click.option(
     "--chrome", type=click.Path(path_type=Path), metavar="FILE", help="Also write the trace with what was found in it."
 )
+@click.option(
+    "--ledger", type=click.Path(path_type=Path), metavar="FILE", help="Give the times to the entries of this ledger."
+)
 @click.option("--top", default=10, show_default=True, type=click.IntRange(min=1), help="Rows per table.")
 @force_option
 @json_option
-def command(trace: Path, output: Path | None, chrome: Path | None, top: int, force: bool, as_json: bool) -> None:
+def command(
+    trace: Path,
+    output: Path | None,
+    chrome: Path | None,
+    ledger: Path | None,
+    top: int,
+    force: bool,
+    as_json: bool,
+) -> None:
     """Say where the time of somebody's trace went.
 
     TRACE is what torch.profiler's export_chrome_trace wrote, .json or .json.gz, eager or compiled, NVIDIA or AMD. The
-    exit code is 3 when the trace was cut off or events had to be left out; the report names them.
+    exit code is 3 when the trace was cut off or events had to be left out; the report names them. With --ledger, the
+    trace must be of the same compiled graphs; its times become part of that ledger.
     """
+    if ledger is not None:
+        with _progress(trace.name) as progress:
+            breakdown = add_trace_to_ledger(trace, ledger, progress=progress)
+        print_json(breakdown_as_plain(breakdown)) if as_json else print_document(breakdown_document(breakdown, top=top))
+        return
     with _progress(trace.name) as progress:
         breakdown, events = import_trace(trace, progress=progress)
     if output is not None:

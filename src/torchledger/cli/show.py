@@ -12,6 +12,7 @@ from torchledger.errors import UsageError
 from torchledger.nouns import Breakdown
 from torchledger.reporting.document import joined
 from torchledger.reporting.find import find_graph
+from torchledger.reporting.names import kernel_names, names_as_plain, names_document
 from torchledger.reporting.overview import overview_as_plain, overview_document
 from torchledger.reporting.story import (
     story_as_plain,
@@ -29,10 +30,15 @@ from torchledger.store import open_ledger
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("kernel", required=False)
 @click.option("--wrapper", "graph", metavar="GRAPH", help="Print the generated code of one graph.")
+@click.option(
+    "--names", is_flag=True, help="Print every kernel under all its names: symbol, wrapper, source, ATen ops."
+)
 @click.option("--top", default=10, show_default=True, type=click.IntRange(min=1), help="Rows per table.")
 @click.option("--depth", default=2, show_default=True, type=click.IntRange(min=1), help="Parts of a module path.")
 @json_option
-def command(file: Path, kernel: str | None, graph: str | None, top: int, depth: int, as_json: bool) -> None:
+def command(
+    file: Path, kernel: str | None, graph: str | None, names: bool, top: int, depth: int, as_json: bool
+) -> None:
     """Show a ledger: its balance, its launches and its heaviest kernels.
 
     With KERNEL, tell one kernel's whole story. KERNEL is a launch (forward_0#12), a kernel's name, its key, or a part
@@ -41,7 +47,10 @@ def command(file: Path, kernel: str | None, graph: str | None, top: int, depth: 
     if kernel is not None and graph is not None:
         raise UsageError("KERNEL and --wrapper are two questions. Ask one at a time.")
     with open_ledger(file) as reader:
-        if graph is not None:
+        if names:
+            known = kernel_names(reader)
+            print_json(names_as_plain(known)) if as_json else print_document(names_document(known))
+        elif graph is not None:
             found = find_graph(reader, graph)
             print_json(wrapper_as_plain(found)) if as_json else print_document(wrapper_document(found))
         elif kernel is not None:

@@ -9,10 +9,9 @@ kernels that the same graph's un-graphed first run was seen to launch, or with t
 from __future__ import annotations
 
 import bisect
-import difflib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -23,6 +22,12 @@ from torchledger.nouns.breakdown import TimeCategory
 
 GRAPH_MARK = "torchledger::"
 """What the capture puts in front of a graph's name to mark its calls in a trace."""
+
+_INDUCTOR_MARK = re.compile(r"^## Call CompiledFxGraph (\S+) ##$")
+"""What Inductor itself writes: the graph's cache key."""
+
+_REACH = 64
+"""How many kernels a replay may differ in one place from the known sequence."""
 
 _REGIONS = ("## Call", GRAPH_MARK, "Torch-Compiled Region", "CompiledFunction", "inductor_wrapper_call")
 """Marks around a whole graph call, which are no operators."""
@@ -78,10 +83,14 @@ def attribute_events(
     launches: Sequence[Launch],
     *,
     learned: LearnedSequences | None = None,
+    graph_keys: Mapping[str, str] | None = None,
 ) -> Attribution:
-    """Match the device events of a trace (``trace_costs.device_events``) with the entries that launched them."""
+    """Match the device events of a trace (``trace_costs.device_events``) with the entries that launched them.
+
+    ``graph_keys`` maps cache keys to graph names, for traces that were recorded without a capture's marks.
+    """
     by_graph = _by_graph(launches)
-    calls = _graph_calls(trace, by_graph)
+    calls = _graph_calls(trace, by_graph, graph_keys or {})
     finder = _CallFinder(calls)
     unmatched: Counter[str] = Counter()
     replayed: dict[int, list[int]] = defaultdict(list)
@@ -111,8 +120,8 @@ def attribute_events(
     for key, indices in replayed.items():
         call = graph_of_replay[key]
         entries = by_graph[call.graph]
-        sequence = (learned or {}).get(call.graph) or _expected_sequence(entries)
-        for index, order in _match_replay([events[i].name for i in indices], sequence):
+        names = [events[index].name for index in indices]
+        for index, order in _match_replay(names, entries, (learned or {}).get(call.graph)):
             order_of[indices[index]] = entries[order]
     main = _main_events(events, order_of, call_of)
     for index, event in enumerate(events):
@@ -147,7 +156,7 @@ def cpu_events(trace: Trace, launches: Sequence[Launch], *, window: tuple[int, i
     """
     by_graph = _by_graph(launches)
     calls = [
-        call for call in _graph_calls(trace, by_graph) if window is None or window[0] <= call.start_ns <= window[1]
+        call for call in _graph_calls(trace, by_graph, {}) if window is None or window[0] <= call.start_ns <= window[1]
     ]
     found: list[DeviceEvent] = []
     seen: set[str] = set()
@@ -209,7 +218,22 @@ def _by_graph(launches: Sequence[Launch]) -> dict[str, list[Launch]]:
     return {graph: sorted(group, key=lambda launch: launch.order) for graph, group in groups.items()}
 
 
-def _graph_calls(trace: Trace, by_graph: Mapping[str, Sequence[Launch]]) -> list[_Call]:
+def cache_keys_in(trace: Trace) -> set[str]:
+    """The cache keys of the compiled graphs that a trace says it called."""
+    found = (_INDUCTOR_MARK.match(trace.name(row)) for row in trace.rows(EventKind.ANNOTATION, EventKind.OP).tolist())
+    return {match[1] for match in found if match}
+
+
+def _graph_name(mark: str, by_graph: Mapping[str, Sequence[Launch]], graph_keys: Mapping[str, str]) -> str | None:
+    if mark.startswith(GRAPH_MARK):
+        name: str | None = mark.removeprefix(GRAPH_MARK)
+    else:
+        match = _INDUCTOR_MARK.match(mark) if graph_keys else None
+        name = graph_keys.get(match[1]) if match else None
+    return name if name in by_graph else None
+
+
+def _graph_calls(trace: Trace, by_graph: Mapping[str, Sequence[Launch]], graph_keys: Mapping[str, str]) -> list[_Call]:
     columns = trace.events
     ops = trace.rows(EventKind.OP)
     ops_of_lane: dict[int, list[int]] = defaultdict(list)
@@ -218,8 +242,8 @@ def _graph_calls(trace: Trace, by_graph: Mapping[str, Sequence[Launch]]) -> list
     starts_of_lane = {lane: [int(columns.start_ns[row]) for row in rows] for lane, rows in ops_of_lane.items()}
     calls = []
     for mark in trace.rows(EventKind.ANNOTATION, EventKind.OP).tolist():
-        name = trace.name(mark)
-        if not name.startswith(GRAPH_MARK) or name.removeprefix(GRAPH_MARK) not in by_graph:
+        graph = _graph_name(trace.name(mark), by_graph, graph_keys)
+        if graph is None:
             continue
         lane, start, end = int(columns.lane[mark]), int(columns.start_ns[mark]), int(columns.end_ns[mark])
         rows = ops_of_lane.get(lane, [])
@@ -232,7 +256,6 @@ def _graph_calls(trace: Trace, by_graph: Mapping[str, Sequence[Launch]]) -> list
             if int(columns.start_ns[row]) >= reach and not trace.name(row).startswith(_REGIONS):
                 outer.append(row)
                 reach = int(columns.end_ns[row])
-        graph = name.removeprefix(GRAPH_MARK)
         names = [trace.name(row) for row in outer]
         calls.append(
             _Call(
@@ -332,30 +355,63 @@ def _by_kernel_name(event: DeviceEvent, entries: Sequence[Launch]) -> int | None
     return places[0] if len(places) == 1 else None
 
 
-def _expected_sequence(entries: Sequence[Launch]) -> list[tuple[str, int]]:
-    """What the entries' names alone tell of the device's kernels: generated ones by name, library calls by kind."""
-    return [(entry.kernel_name, place) for place, entry in enumerate(entries)]
+def _match_replay(
+    names: Sequence[str], entries: Sequence[Launch], learned: Sequence[tuple[str, int]] | None
+) -> list[tuple[int, int]]:
+    """Align replayed kernels with what is known; kernels between two aligned ones belong to the one entry between.
 
-
-def _match_replay(names: Sequence[str], sequence: Sequence[tuple[str, int]]) -> list[tuple[int, int]]:
-    """Align replayed kernels with the known sequence; kernels between two aligned ones belong to the entry between."""
-    known = [name for name, _ in sequence]
-    if list(names) == known:
-        return [(index, order) for index, (_, order) in enumerate(sequence)]
-    blocks = difflib.SequenceMatcher(None, known, list(names), autojunk=False).get_matching_blocks()
-    pairs = {block.b + step: sequence[block.a + step][1] for block in blocks for step in range(block.size)}
-    orders = sorted({order for _, order in sequence})
+    Without a learned sequence only generated kernels are known, by their own names.
+    """
+    if learned and [name for name, _ in learned] == list(names):
+        return [(index, order) for index, (_, order) in enumerate(learned)]
+    if learned:
+        pairs = {index: learned[place][1] for index, place in _aligned(names, [name for name, _ in learned])}
+    else:
+        generated = [place for place, entry in enumerate(entries) if entry.category in _GENERATED]
+        known = {entries[place].kernel_name for place in generated}
+        replayed = [index for index, name in enumerate(names) if name in known]
+        matches = _aligned([names[index] for index in replayed], [entries[place].kernel_name for place in generated])
+        pairs = {replayed[index]: generated[place] for index, place in matches}
     result = []
+    before = -1
     for index in range(len(names)):
         if index in pairs:
-            result.append((index, pairs[index]))
+            before = pairs[index]
+            result.append((index, before))
             continue
-        before = next((pairs[at] for at in range(index - 1, -1, -1) if at in pairs), -1)
-        after = next((pairs[at] for at in range(index + 1, len(names)) if at in pairs), orders[-1] + 1 if orders else 0)
-        between = [order for order in orders if before < order < after]
-        if len(between) == 1:
-            result.append((index, between[0]))
+        after = next((pairs[at] for at in range(index + 1, len(names)) if at in pairs), len(entries))
+        if after - before == 2:
+            result.append((index, before + 1))
     return result
+
+
+def _aligned(names: Sequence[str], known: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Walk both sequences together; where they part, go on from the nearest place at which they agree again."""
+    at, place = 0, 0
+    while at < len(names) and place < len(known):
+        if names[at] == known[place]:
+            yield at, place
+            at, place = at + 1, place + 1
+            continue
+        for skipped in range(1, 2 * _REACH):
+            steps = (
+                (ahead, skipped - ahead)
+                for ahead in range(skipped + 1)
+                if _agree(names, known, at + ahead, place + skipped - ahead)
+            )
+            # Of equally near places the one that skips alike in both is a kernel that was exchanged for another.
+            best = min(steps, key=lambda step: abs(step[0] - step[1]), default=None)
+            if best is not None:
+                at, place = at + best[0], place + best[1]
+                break
+        else:
+            return
+
+
+def _agree(names: Sequence[str], known: Sequence[str], at: int, place: int) -> bool:
+    """The next kernels are the same: three of them, or all that are left on both sides."""
+    ahead = list(names[at : at + 3])
+    return bool(ahead) and ahead == list(known[place : place + 3])
 
 
 def _main_events(

@@ -16,10 +16,10 @@ from typing import IO, Any
 import orjson
 
 from torchledger.errors import MeasureError, StoreError
-from torchledger.measuring.trace import DEVICE_KINDS, KIND_OF_CATEGORY
 from torchledger.measuring.trace_stream import open_events
-from torchledger.nouns import DeviceEvent
+from torchledger.nouns import DeviceEvent, Profile
 from torchledger.roofline import achieved_gb_per_s, achieved_tflops_per_s
+from torchledger.store import LedgerReader
 
 FactsByRow = Mapping[int, Mapping[str, Any]]
 """Row of a device event in ``Trace.events`` to the facts that its ``args`` shall carry."""
@@ -109,7 +109,7 @@ class _RowCounter:
             if event.get("ph") != "X" or not _is_counted(event):
                 continue
             row, self._next = self._next, self._next + 1
-            if row in facts and _is_device_event(event):
+            if row in facts:
                 arguments = event.setdefault("args", {})
                 if isinstance(arguments, dict):
                     for name, value in facts[row].items():
@@ -126,5 +126,16 @@ def _is_counted(event: Mapping[str, Any]) -> bool:
     return start == start and duration >= 0 and abs(start) != float("inf") and duration != float("inf")
 
 
-def _is_device_event(event: Mapping[str, Any]) -> bool:
-    return KIND_OF_CATEGORY.get(str(event.get("cat")).lower()) in DEVICE_KINDS
+def export_chrome(reader: LedgerReader, output: str | PathLike[str], *, force: bool = False) -> list[Path]:
+    """Write the trace of a profiled ledger, its kernel events carrying the ledger's facts; returns the path written.
+
+    Raises ``MeasureError`` if the ledger was not profiled or its trace is gone, ``StoreError`` if ``output`` exists.
+    """
+    profiles = [profile for profile in reader.read(Profile) if profile.trace]
+    if not profiles:
+        raise MeasureError(f"{reader.path} holds no profile. Record one with `torchledger run --profile`.")
+    source = reader.path.with_name(str(profiles[-1].trace))
+    if not source.is_file():
+        raise MeasureError(f"{source} is gone: the trace stands beside its ledger. Profile again to have one.")
+    annotate_trace(source, output, {}, force=force)
+    return [Path(output)]

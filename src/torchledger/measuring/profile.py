@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -22,15 +23,30 @@ from torchledger.measuring.attribution import (
     GRAPH_MARK,
     Attribution,
     attribute_events,
+    cache_keys_in,
     cpu_events,
     learn_sequence,
 )
 from torchledger.measuring.breakdown import breakdown_of_trace, summarize
 from torchledger.measuring.ceilings import known_ceilings
+from torchledger.measuring.chrome_export import annotate_trace, facts_by_row
 from torchledger.measuring.trace import EventKind, Trace, read_trace
 from torchledger.measuring.trace_costs import device_events
+from torchledger.measuring.trace_stream import Progress
 from torchledger.measuring.verdict import verdict
-from torchledger.nouns import Breakdown, Clock, DeviceEvent, Gap, Launch, Measurement, Profile
+from torchledger.nouns import (
+    Breakdown,
+    Clock,
+    Device,
+    DeviceEvent,
+    Difference,
+    Gap,
+    Graph,
+    Launch,
+    Measurement,
+    Profile,
+)
+from torchledger.store import LedgerWriter, open_ledger
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +62,22 @@ class Steps:
 
     plain_us: tuple[float, ...] = ()
     profiled_us: tuple[float, ...] = ()
+
+
+class KernelVisibility(Watcher):
+    """Has kernels compiled so that a profiler can see them, for as long as a capture runs."""
+
+    def __init__(self) -> None:
+        self._patches: Any = None
+
+    def on_ready(self) -> None:
+        from torchledger._torch.profiler import make_kernels_visible
+
+        self._patches = make_kernels_visible()
+
+    def on_close(self) -> None:
+        if self._patches is not None:
+            self._patches.undo()
 
 
 class StepProfiler(Watcher):
@@ -156,6 +188,8 @@ class StepProfiler(Watcher):
         """A step begins: go on from warming up to timing to recording to done."""
         from torchledger._torch import profiler
 
+        if self._state == "done":
+            return
         self._count += 1
         if self._state == "warming" and self._count > self._warmup:
             profiler.synchronize()
@@ -241,16 +275,21 @@ class StepProfiler(Watcher):
 
     def _records(self) -> list[Any]:
         for name, recording in self._learning:
-            trace = _export(recording)
+            with _exported(recording) as path:
+                trace = read_trace(path)
             self._learned.update(learn_sequence(trace, device_events(trace), self._launches[name]))
-        return profile_records(
-            _export(self._recording),
-            [launch for group in self._launches.values() for launch in group],
-            steps=Steps(tuple(self._plain), tuple(self._profiled)),
-            learned=self._learned,
-            devices=describe_devices(),
-            n_steps=max(self._count, 1),
-        )
+        with _exported(self._recording) as path:
+            records, events = profile_records(
+                read_trace(path),
+                [launch for group in self._launches.values() for launch in group],
+                steps=Steps(tuple(self._plain), tuple(self._profiled)),
+                learned=self._learned,
+                devices=describe_devices(),
+                n_steps=max(self._count, 1),
+                trace_name=self._capture.path.with_suffix(".trace.json.gz").name,
+            )
+            annotate_trace(path, self._capture.path.with_suffix(".trace.json.gz"), facts_by_row(events), force=True)
+        return records
 
 
 def profile_records(
@@ -259,10 +298,14 @@ def profile_records(
     *,
     steps: Steps,
     learned: Mapping[str, Sequence[tuple[str, int]]],
-    devices: Sequence[Any],
+    devices: Sequence[Device],
     n_steps: int,
-) -> list[Any]:
+    trace_name: str | None = None,
+    graph_keys: Mapping[str, str] | None = None,
+) -> tuple[list[Any], tuple[DeviceEvent, ...]]:
     """Measurements of entries, the breakdown and the profile's account of itself, from a trace and a ledger's launches.
+
+    Also returns the device events with what the ledger says of them.
 
     Raises ``MeasureError`` if the trace holds none of the ledger's graphs.
     """
@@ -272,7 +315,7 @@ def profile_records(
     everything = [event for event in device_events(trace) if _is_inside(event.launch_start_ns, window)]
     clock: Clock = "cupti" if everything else "cpu_profiler"
     if everything:
-        attribution = attribute_events(trace, everything, launches, learned=learned)
+        attribution = attribute_events(trace, everything, launches, learned=learned, graph_keys=graph_keys)
         breakdown = breakdown_of_trace(trace, attribution.events, ceilings=ceilings)
     else:
         attribution = cpu_events(trace, launches, window=window)
@@ -296,12 +339,54 @@ def profile_records(
         entries=attribution.entries,
         entries_seen=attribution.entries_seen,
         graph_calls=dict(attribution.calls),
+        trace=trace_name,
     )
     gaps = [
         Gap("device_time", reason, "kernel time inside compiled graphs that no entry explains", ns / 1e3)
         for reason, ns in attribution.unmatched.items()
     ]
-    return [*_measurements(attribution, launches, clock), breakdown, profile, *gaps]
+    lead = round(breakdown.wall_us - sum(breakdown.step_us), 3)
+    outside = Difference("wall_time", "steps", "before the first and after the last kernel of the steps", lead)
+    records = [*_measurements(attribution, launches, clock), breakdown, profile, *gaps]
+    return [*records, outside] if breakdown.step_us else records, attribution.events
+
+
+def pair_with_ledger(
+    trace: Trace, launches: Sequence[Launch], graphs: Sequence[Graph], devices: Sequence[Device]
+) -> list[Any]:
+    """Profile records from a trace that was recorded without a capture, of the same compiled graphs.
+
+    Graphs are recognised by the cache key that Inductor writes into a profile. Raises ``MeasureError`` naming the
+    mismatch if the trace was taken from other code than the ledger's.
+    """
+    keys = {graph.cache_key: graph.name for graph in graphs if graph.cache_key}
+    found = cache_keys_in(trace)
+    if not found & set(keys):
+        said = f"its graphs are {', '.join(sorted(found)[:3])}" if found else "it names no compiled graph"
+        raise MeasureError(
+            f"{trace.source} was taken from other code than this ledger's: {said}; "
+            f"the ledger's are {', '.join(sorted(keys)[:3]) or 'not known'}. Profile with `torchledger run --profile`."
+        )
+    n_calls = max(
+        len([row for row in trace.rows(EventKind.ANNOTATION) if trace.name(row).startswith("ProfilerStep")]), 1
+    )
+    records, _ = profile_records(
+        trace, launches, steps=Steps(), learned={}, devices=devices, n_steps=n_calls, graph_keys=keys
+    )
+    return records
+
+
+def add_trace_to_ledger(trace: Path, ledger: Path, *, progress: Progress | None = None) -> Breakdown:
+    """Read a trace, pair it with a ledger of the same graphs and write the times into that ledger.
+
+    Raises ``MeasureError`` as ``read_trace`` and ``pair_with_ledger``, ``StoreError`` as ``open_ledger``.
+    """
+    with open_ledger(ledger) as reader:
+        launches, graphs, devices = reader.read(Launch), reader.read(Graph), reader.run().devices
+    records = pair_with_ledger(read_trace(trace, progress=progress), launches, graphs, devices)
+    with LedgerWriter(ledger, append=True) as writer:
+        writer.add(*records)
+    return next(record for record in records if isinstance(record, Breakdown))
 
 
 def _step_window(trace: Trace) -> tuple[int, int] | None:
@@ -367,14 +452,21 @@ def _over_steps(breakdown: Breakdown, trace: Trace, steps: Steps, n_steps: int, 
             f"a step takes {median(steps.plain_us) / 1e3:.3f} ms without the profiler and "
             f"{median(steps.profiled_us) / 1e3:.3f} ms under it (x{ratio:.3f}, host clock)"
         )
+        busy_us = breakdown.busy_us / n_steps
+        notes.append(
+            f"corrected for that, the device is busy {busy_us / 1e3:.3f} ms of a {median(steps.plain_us) / 1e3:.3f} ms "
+            f"step ({busy_us / median(steps.plain_us):.1%}; device time over host time: two clocks)"
+        )
     result = replace(breakdown, clock=clock, steps=n_steps, step_us=step_us, notes=tuple(notes))
     return replace(result, verdict=verdict(result))
 
 
-def _export(recording: Any) -> Trace:
+@contextmanager
+def _exported(recording: Any) -> Iterator[Path]:
+    """The recording as a trace file that is removed afterwards."""
     path: Path = recording.export()
     try:
-        return read_trace(path)
+        yield path
     finally:
         path.unlink(missing_ok=True)
 

@@ -6,7 +6,7 @@ stored and read back as an equal. This room imports the standard library alone.
 Unknown is ``None``, never 0. Sizes are in bytes, counts in units, one multiply-add is 2 FLOPs.
 """
 
-from torchledger.nouns.balance import Account, BalanceSheet, Difference, Gap
+from torchledger.nouns.balance import Account, BalanceSheet, Difference, EagerCount, Gap
 from torchledger.nouns.breakdown import (
     Breakdown,
     Cost,
@@ -51,6 +51,7 @@ __all__ = [
     "DeviceEvent",
     "Difference",
     "Direction",
+    "EagerCount",
     "Environment",
     "FlopReference",
     "Gap",

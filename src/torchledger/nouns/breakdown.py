@@ -239,7 +239,8 @@ class Profile:
     """How a profile was taken, and how much of it belongs to entries.
 
     ``inside_us`` is kernel time launched inside calls of compiled graphs, ``matched_us`` the part given to entries,
-    ``unmatched_us`` why the rest was not. Step times are host wall times, plain and under the profiler.
+    ``unmatched_us`` why the rest was not. Step times are host wall times, plain and under the profiler. ``trace`` names
+    the Kineto trace that stands beside the ledger, its kernel events carrying the ledger's facts.
     """
 
     clock: str
@@ -252,6 +253,7 @@ class Profile:
     entries: int = 0
     entries_seen: int = 0
     graph_calls: Mapping[str, int] = field(default_factory=dict)
+    trace: str | None = None
 
     @property
     def matched_share(self) -> float | None:

@@ -144,6 +144,8 @@ COLUMNS: Mapping[str, Column] = _table(
     Column("order", "#", None, format_count, "place among the launches of its graph"),
     Column("kernel_name", "kernel", None, format_text, "name in the generated code", "left"),
     Column("key", "key", None, format_text, "hash of the kernel's source without its name", "left"),
+    Column("symbols", "device kernels", None, format_text, "what the profiler calls a launch's kernels", "left"),
+    Column("shared_with", "same binary as", None, format_text, "other wrapper names of the same source", "left"),
     Column("category", "category", None, format_text, "Inductor's category, or extern for a library call", "left"),
     Column("backend", "backend", None, format_text, "what made the kernel: triton, cpp, aten", "left"),
     Column("graph", "graph", None, format_text, "compiled graph", "left"),

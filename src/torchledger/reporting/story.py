@@ -6,12 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torchledger.nouns import Buffer, Graph, Kernel, Launch, LoopNest, SourceLine
-from torchledger.reporting.columns import UNKNOWN, format_bytes, format_count, format_ratio, format_shape, format_si
+from torchledger.nouns import Buffer, Graph, Kernel, Launch, LoopNest, Measurement, SourceLine
+from torchledger.reporting.columns import (
+    UNKNOWN,
+    format_bytes,
+    format_count,
+    format_ratio,
+    format_shape,
+    format_si,
+    format_us,
+)
 from torchledger.reporting.document import Block, Code, Document, Facts, Section, Sentence, Table, as_plain, columns
 from torchledger.reporting.find import Target, find_kernel
 from torchledger.reporting.overview import shorten_source
-from torchledger.roofline import arithmetic_intensity
+from torchledger.roofline import achieved_gb_per_s, achieved_tflops_per_s, arithmetic_intensity
 from torchledger.store import LedgerReader
 from torchledger.store.rows import LaunchRow, read_launch_rows
 
@@ -32,6 +40,7 @@ class Story:
     launch: Launch | None
     graph: Graph | None
     wrapper_code: str | None
+    measurements: tuple[Measurement, ...] = ()
 
 
 def tell_story(reader: LedgerReader, question: str) -> Story:
@@ -54,6 +63,7 @@ def tell_story(reader: LedgerReader, question: str) -> Story:
         launch=launch,
         graph=graph,
         wrapper_code=_wrapper_code(graph, launch),
+        measurements=tuple(reader.read(Measurement, subject=launch.launch_id)) if launch else (),
     )
 
 
@@ -69,6 +79,10 @@ def story_as_plain(reader: LedgerReader, story: Story) -> dict[str, Any]:
         "wrapper_code": story.wrapper_code,
         "launch_id": story.launch.launch_id if story.launch else None,
         "launches": [launch_as_plain(launch) for launch in launches],
+        "measurements": [
+            as_plain(measured) | {"duration_us": measured.duration_us, "iqr_us": measured.iqr_us}
+            for measured in story.measurements
+        ],
     }
 
 
@@ -203,7 +217,25 @@ def _launch_facts(story: Story, launch: Launch) -> tuple[tuple[str, str], ...]:
     intensity = arithmetic_intensity(launch.flops, launch.bytes_moved)
     if intensity is not None:
         rows.append(("intensity", f"{format_ratio(intensity)} FLOP/B"))
+    rows += [_measurement_fact(launch, measured) for measured in story.measurements]
     return tuple(rows)
+
+
+def _measurement_fact(launch: Launch, measured: Measurement) -> tuple[str, str]:
+    """A time with its clock and spread, and the rates that it means."""
+    us = measured.duration_us
+    parts = [f"{format_us(us)} median of {measured.repeats} (clock: {measured.clock})"]
+    if measured.iqr_us is not None:
+        parts.append(f"interquartile range {format_us(measured.iqr_us)}")
+    for rate, unit in (
+        (achieved_gb_per_s(launch.bytes_moved, us), "GB/s"),
+        (achieved_tflops_per_s(launch.flops, us) if launch.flops else None, "TFLOP/s"),
+    ):
+        if rate is not None:
+            parts.append(f"{format_ratio(rate)} {unit}")
+    resources = (("registers", measured.n_regs), ("spills", measured.n_spills), ("bytes shared", measured.shared_bytes))
+    parts += [f"{count} {name}" for name, count in resources if count is not None]
+    return ({"profile": "in the step", "bench": "alone", "sample": "in a sweep"}[measured.kind], ", ".join(parts))
 
 
 def _graph_text(graph: Graph | None, launch: Launch) -> str:

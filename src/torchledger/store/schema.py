@@ -55,6 +55,7 @@ TABLES: dict[type, Table] = {
     ),
     nouns.Gap: Table("gaps", ("account", "where")),
     nouns.Difference: Table("differences", ("account", "where")),
+    nouns.EagerCount: Table("eager_counts", ("ledger_flops",)),
     nouns.Measurement: Table("measurements", ("subject", "kind", "clock")),
     nouns.ValueStats: Table("value_stats", ("subject", "call_index", "buffer", "moment")),
     nouns.Breakdown: Table("breakdowns", ("source", "clock", "kernel_us", "wall_us", "busy_us")),

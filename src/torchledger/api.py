@@ -1,0 +1,50 @@
+"""The front door for Python: a capture that can also be asked the questions of later rooms."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from torchledger.capturing.eager import EagerCount, count_eager
+from torchledger.capturing.session import Capture
+from torchledger.measuring.profile import (
+    DEFAULT_REPEATS,
+    DEFAULT_WARMUP,
+    KernelVisibility,
+    profile,
+)
+from torchledger.nouns import Breakdown
+
+
+class CapturedRun(Capture):
+    """A running capture; what ``torchledger.capture`` gives."""
+
+    def profile(
+        self, step_fn: Callable[[], Any], *, warmup: int = DEFAULT_WARMUP, repeats: int = DEFAULT_REPEATS
+    ) -> Breakdown:
+        """Time ``repeats`` calls of ``step_fn`` and give every kernel's time to its entry; see ``measuring.profile``.
+
+        Raises ``MeasureError`` if the step ran nothing compiled, or its kernels were compiled invisible (on a CPU use
+        ``capture(path, profile=True)`` before compiling).
+        """
+        return profile(self, step_fn, warmup=warmup, repeats=repeats)
+
+    def count_eager(self, step_fn: Callable[[], Any]) -> EagerCount:
+        """Run ``step_fn`` once with compilation off under ``FlopCounterMode`` and put the count into the balance."""
+        return count_eager(self, step_fn)
+
+
+def capture(path: str | os.PathLike[str], *, force: bool = False, profile: bool = False) -> CapturedRun:
+    """Record every kernel launch of what is compiled inside the ``with`` block into a ledger at ``path``.
+
+    ``profile=True`` compiles C++ kernels so that a profiler can see them, for ``run.profile``. Raises ``StoreError`` if
+    the file exists (without ``force``) or cannot be written.
+
+    >>> with torchledger.capture("gpt.ledger") as run:  # doctest: +SKIP
+    ...     torch.compile(model)(x).sum().backward()
+    """
+    run = CapturedRun(path, force=force)
+    if profile:
+        run.watch(KernelVisibility())
+    return run

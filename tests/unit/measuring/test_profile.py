@@ -1,0 +1,142 @@
+"""A profile of a real program on the CPU: every C++ kernel has a time, and it belongs to an entry."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import torchledger
+from captured import read
+from torchledger.errors import MeasureError
+from torchledger.measuring.profile import attach, pair_with_ledger
+from torchledger.measuring.trace import read_trace
+from torchledger.nouns import Breakdown, Gap, Launch, Measurement, Profile
+from torchledger.store import open_ledger
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small training loop that never heard of profiles, profiled."""
+    path = tmp_path_factory.mktemp("profile") / "a.ledger"
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 8))
+    with torchledger.capture(path) as run:
+        attach(run, {"warmup": 2, "repeats": 3})
+        compiled = torch.compile(model)
+        for _ in range(11):
+            compiled(torch.randn(16, 32)).sum().backward()
+    return path
+
+
+def test_every_launch_has_a_time_for_each_profiled_step(profiled: Path) -> None:
+    captured = read(profiled)
+    with open_ledger(profiled) as ledger:
+        measured = {each.subject: each for each in ledger.read(Measurement)}
+    assert set(measured) == {launch.launch_id for launch in captured.calls}
+    for each in measured.values():
+        assert each.repeats == 3
+        assert min(each.samples_us) > 0
+
+
+def test_categories_graphs_and_kernels_each_add_up_to_the_total(profiled: Path) -> None:
+    with open_ledger(profiled) as ledger:
+        (breakdown,) = ledger.read(Breakdown)
+        measured = ledger.read(Measurement)
+    for table in (breakdown.categories, breakdown.graphs, breakdown.kernels, breakdown.modules, breakdown.lines):
+        assert sum(row.total_us for row in table) == pytest.approx(breakdown.device_us if table else 0)
+    assert breakdown.categories
+    assert breakdown.graphs
+    assert breakdown.modules
+    assert sum(sum(each.samples_us) for each in measured) == pytest.approx(breakdown.device_us)
+    assert breakdown.busy_us <= breakdown.wall_us
+
+
+def test_the_profile_says_what_it_cost_and_what_it_missed(profiled: Path) -> None:
+    with open_ledger(profiled) as ledger:
+        (profile,) = ledger.read(Profile)
+        (breakdown,) = ledger.read(Breakdown)
+    assert profile.matched_share == 1
+    assert profile.entries_seen == profile.entries
+    assert profile.plain_step_us is not None
+    assert profile.profiled_step_us is not None
+    assert any("without the profiler" in note for note in breakdown.notes)
+
+
+def test_the_trace_beside_the_ledger_carries_its_facts(profiled: Path) -> None:
+    with open_ledger(profiled) as ledger:
+        (profile,) = ledger.read(Profile)
+    assert profile.trace is not None
+    trace = read_trace(profiled.with_name(profile.trace))
+    facts = [trace.arguments(row) for row in range(len(trace.events))]
+    marked = [each for each in facts if "torchledger launch" in each]
+    assert {str(each["torchledger launch"]) for each in marked} == {launch.launch_id for launch in read(profiled).calls}
+    assert any("module" in each or "source line" in each for each in marked)
+
+
+def test_profiling_a_step_function_returns_its_breakdown(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    model = torch.compile(nn.Linear(16, 16))
+    with torchledger.capture(tmp_path / "a.ledger", profile=True) as run:
+        model(torch.randn(4, 16)).sum().backward()
+        breakdown = run.profile(lambda: model(torch.randn(4, 16)).sum().backward(), warmup=2, repeats=4)
+    assert breakdown.steps == 4
+    assert breakdown.kernel_us > 0
+
+
+def test_a_step_that_compiles_nothing_is_refused(tmp_path: Path) -> None:
+    with torchledger.capture(tmp_path / "a.ledger") as run, pytest.raises(MeasureError):
+        run.profile(lambda: torch.randn(3).sum(), warmup=1, repeats=1)
+
+
+def test_a_program_that_ends_too_soon_says_how_many_steps_it_takes(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    with torchledger.capture(tmp_path / "a.ledger") as run:
+        attach(run, {})
+        torch.compile(nn.Linear(4, 4))(torch.randn(2, 4))
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        (gap,) = ledger.read(Gap)
+    assert gap.account == "device_time"
+    assert "9 steps" in gap.reason
+
+
+def test_a_trace_of_other_code_is_refused_by_name(profiled: Path, tmp_path: Path) -> None:
+    captured = read(profiled)
+    events = [
+        {
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": "## Call CompiledFxGraph fother ##",
+            "pid": 1,
+            "tid": 1,
+            "ts": 0,
+            "dur": 9,
+        }
+    ]
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    with pytest.raises(MeasureError, match="fother"):
+        pair_with_ledger(read_trace(path), captured.launches, captured.graphs, ())
+
+
+def test_run_with_profile_records_an_unmodified_script(tmp_path: Path) -> None:
+    script = tmp_path / "loop.py"
+    script.write_text(
+        "import torch\nfrom torch import nn\n"
+        "model = torch.compile(nn.Linear(8, 8))\n"
+        "for _ in range(12):\n    model(torch.randn(2, 8)).sum().backward()\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-m", "torchledger", "run", "--profile", "loop.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert sorted(path.name for path in tmp_path.glob("loop.*")) == ["loop.ledger", "loop.py", "loop.trace.json.gz"]
+    with open_ledger(tmp_path / "loop.ledger") as ledger:
+        calls = [launch for launch in ledger.read(Launch) if launch.category != "nop"]
+        assert {each.subject for each in ledger.read(Measurement)} == {launch.launch_id for launch in calls}
