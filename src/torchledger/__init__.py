@@ -14,6 +14,7 @@ _PUBLIC = {
     "capture": "torchledger.api",
     "step": "torchledger.measuring.profile",
     "open_ledger": "torchledger.store",
+    "values": "torchledger.watching",
 }
 """Public name to the room that defines it; loaded on first use."""
 

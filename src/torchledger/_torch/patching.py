@@ -21,7 +21,8 @@ class Patches:
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Replace ``owner.name`` until ``undo``."""
-        self._undo.append((owner, name, getattr(owner, name)))
+        held = vars(owner).get(name) if isinstance(owner, type) else None  # with its classmethod or staticmethod
+        self._undo.append((owner, name, getattr(owner, name) if held is None else held))
         setattr(owner, name, value)
 
     def around(self, owner: Any, name: str, around: Around) -> bool:

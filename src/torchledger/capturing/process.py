@@ -48,14 +48,14 @@ def run_script(
     is_module: bool = False,
     force: bool = False,
     attached: Mapping[str, Mapping[str, object]] | None = None,
+    environment: Mapping[str, str | None] | None = None,
 ) -> RunOutcome:
     """Run ``python ARGUMENTS`` (or ``python -m ARGUMENTS``) and record what it compiles into ``output``.
 
     ``attached`` maps modules of torchledger to settings: in the process, each module's ``attach(capture, settings)`` is
-    called once the capture has started (``{"torchledger.measuring.profile": {"warmup": 3}}``).
-
-    Raises ``UsageError`` if the script does not exist and ``StoreError`` if ``output`` cannot be written; both before
-    anything runs.
+    called once the capture has started (``{"torchledger.measuring.profile": {"warmup": 3}}``). ``environment`` holds
+    variables to change for the script, or to remove (``None``). Raises ``UsageError`` if the script does not exist and
+    ``StoreError`` if ``output`` cannot be written; both before anything runs.
     """
     if not is_module and not Path(arguments[0]).is_file():
         raise UsageError(f"{arguments[0]} is not a file. Name a Python script, or use -m for a module.")
@@ -64,7 +64,8 @@ def run_script(
     started = {path.name for path in output.parent.iterdir()}
     request = {"path": str(output), "parent": os.getpid(), "argv": list(arguments), "attached": dict(attached or {})}
     command = [sys.executable, *(["-m"] if is_module else []), *arguments]
-    process = subprocess.Popen(command, env=_environment(request))
+    changed = _environment(request) | dict(environment or {})
+    process = subprocess.Popen(command, env={name: value for name, value in changed.items() if value is not None})
     exit_code = _wait(process)
     _mark_ended(output, exit_code, tuple(arguments))
     pattern = f"{output.stem}.*{output.suffix}"

@@ -79,12 +79,18 @@ class Recorder:
     """The listener that ``torchledger._torch.hooks.install`` is given.
 
     ``on_graph(compiled, is_fresh)`` is called whenever a compiled graph is ready, fresh or from a cache; ``on_gap``
-    when something could not be recorded outside any graph.
+    when something could not be recorded outside any graph; ``on_lowered(compiled, graph)`` when one was made here.
     """
 
-    def __init__(self, on_graph: Callable[[Any, bool], None], on_gap: Callable[[Gap], None]) -> None:
+    def __init__(
+        self,
+        on_graph: Callable[[Any, bool], None],
+        on_gap: Callable[[Gap], None],
+        on_lowered: Callable[[Any, Any], None] = lambda compiled, graph: None,
+    ) -> None:
         self._on_graph = on_graph
         self._on_gap = on_gap
+        self._on_lowered = on_lowered
         self._thread = threading.local()
         self._backward_references: dict[Any, FlopReference] = {}
         self._key = uuid.uuid4().hex[:12]
@@ -243,6 +249,7 @@ class Recorder:
         )
         setattr(compiled, _ATTRIBUTE, pack(payload))
         self._fresh.add(id(compiled))
+        self._on_lowered(compiled, graph)
 
     def on_loaded(self, compiled: Any) -> None:
         is_fresh = id(compiled) in self._fresh

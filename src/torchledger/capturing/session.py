@@ -37,6 +37,9 @@ class Watcher:
     def on_ready(self) -> None:
         """Inductor is imported and the hooks are in."""
 
+    def on_lowered(self, compiled: Any, graph: Any) -> None:
+        """A ``CompiledFxGraph`` was made from a ``GraphLowering`` in this process (none is on a cache hit)."""
+
     def on_graph(self, name: str, compiled: Any, launches: Sequence[Launch]) -> None:
         """A compiled graph was recorded under ``name`` and is about to run for the first time."""
 
@@ -96,11 +99,24 @@ class Capture:
         """Tell ``watcher`` what happens from now on, and which graphs are there already."""
         self._watchers.append(watcher)
         if self._patches is not None:
-            watcher.on_ready()
+            self._tell(watcher, "on_ready")
         for name, reference, launches in self._graphs:
             compiled = reference()
             if compiled is not None:
-                watcher.on_graph(name, compiled, launches)
+                self._tell(watcher, "on_graph", name, compiled, launches)
+
+    def _tell(self, watcher: Watcher, what: str, *arguments: Any) -> None:
+        try:
+            getattr(watcher, what)(*arguments)
+        except Exception as error:  # the user's program must go on
+            log.debug("%s of %s failed", what, watcher, exc_info=error)
+            reason = f"{what} failed: {type(error).__name__}: {error}"
+            self._on_gap(Gap(type(watcher).__name__.lower(), "watcher", reason))
+
+    def note(self, text: str) -> None:
+        """Keep a sentence with the run, once."""
+        if text not in self.run.notes:
+            self.run = dataclasses.replace(self.run, notes=(*self.run.notes, text))
 
     def flops_by_op(self) -> dict[str, int]:
         """Tensor FLOPs of all launches recorded so far, by operator."""
@@ -122,7 +138,7 @@ class Capture:
         with self._lock:
             self._cancel()
             while self._watchers:
-                self._watchers.pop().on_close()
+                self._tell(self._watchers.pop(), "on_close")
             if self._patches is not None:
                 self._patches.undo()
                 self._patches = None
@@ -195,10 +211,10 @@ class Capture:
             if warning is not None:
                 log.warning("%s", warning)
                 self.run = dataclasses.replace(self.run, notes=(*self.run.notes, warning))
-            self._patches = install(Recorder(self._on_graph, self._on_gap))
+            self._patches = install(Recorder(self._on_graph, self._on_gap, self._on_lowered))
             self._salt = set_cache_salt(PAYLOAD_VERSION)
             for watcher in self._watchers:
-                watcher.on_ready()
+                self._tell(watcher, "on_ready")
         except Exception as error:  # a capture that cannot start must not stop the user's program
             log.warning("nothing will be captured: %s: %s", type(error).__name__, error)
             self._on_gap(Gap("launches", "hooks", f"could not be installed: {type(error).__name__}: {error}"))
@@ -206,6 +222,10 @@ class Capture:
     def _on_gap(self, gap: Gap) -> None:
         with self._lock, contextlib.suppress(StoreError):
             self._open().add(gap)
+
+    def _on_lowered(self, compiled: Any, graph: Any) -> None:
+        for watcher in self._watchers:
+            self._tell(watcher, "on_lowered", compiled, graph)
 
     def _on_graph(self, compiled: Any, is_fresh: bool) -> None:
         packed = getattr(compiled, "_torchledger", None)
@@ -225,7 +245,7 @@ class Capture:
                 self._flops.update(launch.flops_by_op)
             self._graphs.append((name, weakref.ref(compiled), launches))
             for watcher in self._watchers:
-                watcher.on_graph(name, compiled, launches)
+                self._tell(watcher, "on_graph", name, compiled, launches)
 
     def _describe_machine(self) -> None:
         """With the first graph torch and its devices are there; a run that is killed later has said where it ran."""

@@ -69,7 +69,7 @@ def launching_callee(line: str) -> str | None:
         tree = ast.parse(line.strip())
     except SyntaxError:
         return None
-    return next((call.name for call in _calls(tree, frozenset(), "call")), None)
+    return next((call.name for call, _ in _calls(tree, frozenset(), "call")), None)
 
 
 def _find_python_calls(source: str) -> Iterator[WrapperCall]:
@@ -77,8 +77,13 @@ def _find_python_calls(source: str) -> Iterator[WrapperCall]:
         tree = ast.parse(source)
     except SyntaxError as error:
         raise ValueError(f"the generated wrapper cannot be parsed: {error}") from error
+    return (call for call, _ in find_call_nodes(tree))
+
+
+def find_call_nodes(tree: ast.Module) -> Iterator[tuple[WrapperCall, ast.Call]]:
+    """The kernel call sites of a parsed Python wrapper with their nodes, in the order of the text."""
     kernels = frozenset(_kernel_names(tree))
-    for function in _functions(tree):
+    for function in wrapper_functions(tree):
         for statement in function.body:
             yield from _calls(statement, kernels, function.name)
 
@@ -94,7 +99,8 @@ def _kernel_names(tree: ast.Module) -> Iterator[str]:
                         yield target.id
 
 
-def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
+def wrapper_functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
+    """The functions of a wrapper that run when its graph runs."""
     for statement in tree.body:
         bodies = statement.body if isinstance(statement, ast.ClassDef) else [statement]
         for function in bodies:
@@ -102,13 +108,12 @@ def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
                 yield function
 
 
-def _calls(tree: ast.AST, kernels: frozenset[str], function: str) -> Iterator[WrapperCall]:
+def _calls(tree: ast.AST, kernels: frozenset[str], function: str) -> Iterator[tuple[WrapperCall, ast.Call]]:
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and (name := _launched(node, kernels)) is not None:
-            found.append((node.lineno, node.col_offset, name))
-    for line, _, name in sorted(found):
-        yield WrapperCall(name, line, function)
+            found.append((WrapperCall(name, node.lineno, function), node))
+    yield from sorted(found, key=lambda item: (item[0].line, item[1].col_offset, item[0].name))
 
 
 def _launched(call: ast.Call, kernels: frozenset[str]) -> str | None:

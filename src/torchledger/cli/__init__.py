@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "show": ("torchledger.cli.show", "Show a ledger: balance, launches, one kernel's story, generated code."),
     "import": ("torchledger.cli.import_trace", "Say where the time of somebody's profiler trace went."),
     "doctor": ("torchledger.cli.doctor", "Measure what this machine's devices reach: the ceilings of every roofline."),
+    "values": ("torchledger.cli.values", "See what every launch reads and writes; find the first that goes wrong."),
     "export": ("torchledger.cli.export", "Write a ledger in another format."),
     "fit": ("torchledger.cli.fit", "Learn a device's times from samples and measured launches."),
     "predict": ("torchledger.cli.predict", "Predict an operator's time at a shape, without running it."),

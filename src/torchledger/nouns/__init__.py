@@ -35,7 +35,7 @@ from torchledger.nouns.measurement import Clock, Measurement
 from torchledger.nouns.prediction import Prediction
 from torchledger.nouns.run import Run
 from torchledger.nouns.sample import Sample
-from torchledger.nouns.value_stats import ValueStats
+from torchledger.nouns.value_stats import ValueComparison, ValueFinding, ValueStats, WatchedGraph
 
 __all__ = [
     "Access",
@@ -70,5 +70,8 @@ __all__ = [
     "SourceLine",
     "TimeCategory",
     "TimeRow",
+    "ValueComparison",
+    "ValueFinding",
     "ValueStats",
+    "WatchedGraph",
 ]

@@ -4,7 +4,7 @@ Enters: the records of ``torchledger.nouns``. Leaves: one SQLite file (a *ledger
 equals. Reading executes nothing from the file.
 """
 
-from torchledger.store.ledger import LedgerReader, LedgerWriter, open_ledger
+from torchledger.store.ledger import LedgerReader, LedgerWriter, is_ledger, open_ledger
 from torchledger.store.schema import SCHEMA_VERSION
 
-__all__ = ["SCHEMA_VERSION", "LedgerReader", "LedgerWriter", "open_ledger"]
+__all__ = ["SCHEMA_VERSION", "LedgerReader", "LedgerWriter", "is_ledger", "open_ledger"]

@@ -197,6 +197,16 @@ def open_ledger(path: str | os.PathLike[str]) -> LedgerReader:
     return LedgerReader(path, connection)
 
 
+def is_ledger(path: str | os.PathLike[str]) -> bool:
+    """True for a file that is a ledger of any version, by what it says about itself."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(72)
+    except OSError:
+        return False
+    return head.startswith(b"SQLite format 3") and head[68:72] == APPLICATION_ID.to_bytes(4, "big")
+
+
 def _column_value(value: Any) -> Any:
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,158 @@
+"""What a ledger says about values: what was watched, the first bad launch, and how far compiled and eager are apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchledger.nouns import Launch, ValueComparison, ValueFinding, ValueStats, WatchedGraph
+from torchledger.reporting.document import Document, Facts, Section, Sentence, as_plain
+from torchledger.reporting.printable import one_line
+from torchledger.store import LedgerReader
+from torchledger.watching.findings import first_created
+from torchledger.watching.lines import NOT_SAVED, NOTHING_MATCHED, comparison_line, finding_line, stats_line
+
+
+@dataclass(frozen=True)
+class ValuesSummary:
+    """Everything about values in one ledger."""
+
+    file: str
+    graphs: tuple[WatchedGraph, ...]
+    findings: tuple[ValueFinding, ...]
+    comparisons: tuple[ValueComparison, ...]
+    launches: dict[str, Launch]
+    n_stats: int
+    n_saved: int
+    notes: tuple[str, ...]
+
+    @property
+    def first_bad(self) -> ValueFinding | None:
+        """The finding that explains the others."""
+        return first_created(self.findings)
+
+    @property
+    def exit_code(self) -> int:
+        """2 if the filters matched nothing, 3 if something was left out, else 0."""
+        if any(note.startswith(NOTHING_MATCHED) for note in self.notes):
+            return 2
+        return 3 if any(NOT_SAVED in note for note in self.notes) else 0
+
+    @property
+    def first_outside(self) -> ValueComparison | None:
+        """The first launch that left the tolerance."""
+        return next((item for item in self.comparisons if item.is_within is False), None)
+
+
+def summarize_values(reader: LedgerReader) -> ValuesSummary:
+    """Read what a ledger holds about values."""
+    findings = tuple(reader.read(ValueFinding))
+    comparisons = tuple(sorted(reader.read(ValueComparison), key=lambda item: item.sequence))
+    wanted = {finding.subject for finding in findings} | {item.subject for item in comparisons}
+    launches = {launch.launch_id: launch for launch in reader.iterate(Launch) if launch.launch_id in wanted}
+    saved = {stats.path for stats in reader.iterate(ValueStats) if stats.path}
+    return ValuesSummary(
+        str(reader.path),
+        tuple(reader.read(WatchedGraph)),
+        findings,
+        comparisons,
+        launches,
+        reader.count(ValueStats),
+        len(saved),
+        reader.run().notes,
+    )
+
+
+def values_as_plain(summary: ValuesSummary) -> dict[str, Any]:
+    """The same for ``--json``."""
+    return {
+        "file": summary.file,
+        "graphs": as_plain(summary.graphs),
+        "first_bad": as_plain(summary.first_bad),
+        "findings": as_plain(summary.findings),
+        "first_outside_tolerance": as_plain(summary.first_outside),
+        "comparisons": [as_plain(item) | {"further": item.further} for item in summary.comparisons],
+        "stats": summary.n_stats,
+        "saved_files": summary.n_saved,
+        "notes": list(summary.notes),
+    }
+
+
+def values_document(summary: ValuesSummary, *, top: int) -> Document:
+    """The summary as a report; ``top`` rows per list."""
+    sections = [_watched_section(summary)]
+    if summary.findings:
+        sections.append(_findings_section(summary, top=top))
+    if summary.comparisons:
+        sections += _comparison_sections(summary, top=top)
+    remarks = [Sentence(one_line(note)) for note in summary.notes]
+    if summary.first_bad is not None and summary.first_bad.subject in summary.launches:
+        remarks.append(
+            Sentence(f"The bad kernel's story: torchledger show {summary.file} '{summary.first_bad.subject}'.")
+        )
+    if remarks:
+        sections.append(Section("What to know", tuple(remarks)))
+    return Document(tuple(sections))
+
+
+def stats_document(stats: Sequence[ValueStats], *, top: int) -> Document:
+    """Statistics as lines, one a tensor."""
+    lines = tuple(Sentence(one_line(stats_line(item))) for item in stats[:top])
+    if len(stats) > top:
+        lines += (Sentence(f"... and {len(stats) - top:,} more; --top shows more, --json all."),)
+    return Document((Section("Values", lines or (Sentence("no statistics were recorded"),)),))
+
+
+def _watched_section(summary: ValuesSummary) -> Section:
+    rows = []
+    for graph in summary.graphs:
+        text = f"{graph.watched} of {graph.launches} launches watched, {graph.seen} ran, in {graph.calls} calls"
+        rows.append((graph.graph, text + (f" ({graph.note})" if graph.note else "")))
+    rows.append(("tensors", f"{summary.n_stats:,} statistics, {summary.n_saved:,} saved files"))
+    return Section(f"Values in {summary.file}", (Facts(tuple(rows)),))
+
+
+def _findings_section(summary: ValuesSummary, *, top: int) -> Section:
+    blocks = []
+    first = summary.first_bad
+    if first is not None:
+        line = finding_line(first, summary.launches.get(first.subject))
+        blocks.append(Sentence(f"First: {one_line(line)}", "bad"))
+    counts = Counter(finding.verdict for finding in summary.findings)
+    blocks.append(Sentence(", ".join(f"{count:,} {verdict}" for verdict, count in counts.items())))
+    shown = [finding for finding in summary.findings if finding is not first and finding.verdict != "passed through"]
+    blocks += [
+        Sentence(one_line(finding_line(finding, summary.launches.get(finding.subject)))) for finding in shown[:top]
+    ]
+    if len(shown) > top:
+        blocks.append(Sentence(f"... and {len(shown) - top:,} more"))
+    return Section("Bad values", tuple(blocks))
+
+
+def _comparison_sections(summary: ValuesSummary, *, top: int) -> list[Section]:
+    judged = [item for item in summary.comparisons if item.compiled_error is not None or item.n_different is not None]
+    further = Counter(item.further for item in judged if item.further)
+    first = summary.first_outside
+    blocks = [
+        Sentence(
+            f"{len(judged):,} outputs compared, {len(summary.comparisons) - len(judged):,} could not be; further from "
+            f"float64: compiled {further['compiled']:,}, eager {further['eager']:,}, neither {further['neither']:,}."
+        ),
+        Sentence(f"First to leave the tolerance: {one_line(comparison_line(first))}", "bad")
+        if first is not None
+        else Sentence("Every output is within its tolerance.", "good"),
+    ]
+    ranked = sorted(judged, key=lambda item: -(item.compiled_error or 0.0))
+    ranking = Section(
+        "Largest errors of the compiled code",
+        tuple(Sentence(one_line(_with_source(item, summary.launches))) for item in ranked[:top]),
+    )
+    return [Section("Against eager, judged by float64", tuple(blocks)), ranking]
+
+
+def _with_source(comparison: ValueComparison, launches: dict[str, Launch]) -> str:
+    launch = launches.get(comparison.subject)
+    where = f"  {launch.source}" if launch is not None and launch.source else ""
+    return comparison_line(comparison) + where

@@ -1,0 +1,338 @@
+"""One loaded wrapper and its calls: what each launch reads and writes is looked at, then handed on."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Protocol
+
+import torch
+
+from torchledger.nouns import Launch
+from torchledger.watching.reductions import Reducer, Summary
+from torchledger.watching.rewrite import ALLOCATE, LAUNCH, Rewritten, Site
+from torchledger.watching.roles import Operand, Roles, operands, results
+
+log = logging.getLogger(__name__)
+
+_ORDER = itertools.count()
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A tensor before or after a launch: its name, kind, and the tickets of what was reduced for it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    tickets: tuple[int, ...]
+    note: str | None = None
+
+
+@dataclass
+class Event:
+    """One launch in one call: what it read and wrote."""
+
+    site: Site
+    launch: Launch | None
+    sequence: int
+    before: list[Seen] = field(default_factory=list)
+    after: list[Seen] = field(default_factory=list)
+    unwritten: list[Seen] = field(default_factory=list)
+    kept: dict[str, torch.Tensor] = field(default_factory=dict)
+    path: str | None = None
+
+
+@dataclass
+class CallRecord:
+    """One call of a graph, when it is over: its events and what was reduced for them."""
+
+    graph: GraphWatch
+    index: int
+    events: list[Event]
+    inputs: list[Seen]
+    outputs: list[Seen]
+    summaries: dict[int, Summary]
+
+
+class Sink(Protocol):
+    """Who hears what a watched graph does. A fault in it is reported to ``on_fault`` and goes no further."""
+
+    is_active: bool
+    is_full: bool
+    takes_tensors: bool
+
+    def takes_call(self, watch: GraphWatch, index: int) -> bool:
+        """True if a call is to be watched."""
+
+    def takes_launch(self, launch: Launch | None) -> bool:
+        """True if a launch is to be watched."""
+
+    def make_reducer(self) -> Reducer:
+        """A reducer for one call."""
+
+    def on_call_start(self, watch: GraphWatch, index: int, inputs: list[tuple[str, torch.Tensor]]) -> Any:
+        """A call starts; what is returned is given to the methods below."""
+
+    def on_launch(self, state: Any, event: Event, read: list[Operand]) -> None:
+        """A launch is about to start."""
+
+    def on_launched(self, state: Any, event: Event, written: list[Operand]) -> None:
+        """A launch has been started (on a device, it may still run)."""
+
+    def on_call(self, state: Any, record: CallRecord) -> None:
+        """A call is over."""
+
+    def on_fault(self, where: str, error: Exception) -> None:
+        """Watching failed at a place; the user's program goes on."""
+
+
+class GraphWatch:
+    """Stands in for the ``call`` of one loaded wrapper."""
+
+    def __init__(self, sink: Sink, module: ModuleType, source: str, rewritten: Rewritten | None) -> None:
+        self.sink = sink
+        self.source = source
+        self.name: str | None = None
+        self.n_calls = 0
+        self.n_watched_calls = 0
+        self.sites: tuple[Site, ...] = rewritten.sites if rewritten is not None else ()
+        self.launches: dict[int, Launch] = {}
+        self.n_launches = 0
+        self.module: Any = None
+        self.seen: set[int] = set()
+        self.input_names: tuple[str, ...] = rewritten.inputs if rewritten is not None else ()
+        self._original = module.call
+        self._watched = module.call
+        self._roles: dict[int, Roles] = {}
+        self._local = threading.local()
+        if rewritten is not None:
+            namespace = dict(vars(module))
+            namespace[LAUNCH], namespace[ALLOCATE] = self._launch, self._allocate
+            exec(rewritten.code, namespace)
+            self._watched = namespace["call"]
+
+    def identify(self, name: str, launches: Iterable[Launch]) -> None:
+        """Tell which graph this is, and which launch stands at each site."""
+        self.name = name
+        waiting: dict[tuple[int, str], list[Launch]] = {}
+        for launch in launches:
+            if launch.is_call:
+                self.n_launches += 1
+                if launch.wrapper_line is not None and launch.call is not None:
+                    waiting.setdefault((launch.wrapper_line, launch.call), []).append(launch)
+        for site in self.sites:
+            found = waiting.get((site.line, site.name))
+            if found:
+                self.launches[site.index] = found.pop(0)
+
+    def subject(self, site: Site) -> str:
+        """The launch id of a site, or its line where the ledger has no entry for it."""
+        launch = self.launches.get(site.index)
+        return launch.launch_id if launch is not None else f"{self.name or 'unrecorded graph'}, line {site.line}"
+
+    # --- what runs in the user's program ------------------------------------------------------------------------
+
+    def __call__(self, args: list[Any]) -> Any:
+        index = self.n_calls
+        self.n_calls += 1
+        if not self.sink.is_active or not self.sink.takes_call(self, index):
+            return self._original(args)
+        self.n_watched_calls += 1
+        frames = self._frames()
+        frame = _Frame(self, index)
+        frames.append(frame)
+        try:
+            frame.guard(frame.start, args)
+            result = self._watched(args)
+        except BaseException:
+            frame.guard(frame.end, None)  # what was seen until the fault is what explains it
+            raise
+        finally:
+            frames.pop()
+        frame.guard(frame.end, result)
+        return result
+
+    def _frames(self) -> list[_Frame]:
+        frames: list[_Frame] | None = getattr(self._local, "frames", None)
+        if frames is None:
+            frames = self._local.frames = []
+        return frames
+
+    def _launch(self, site_index: int, function: Any, /, *arguments: Any, **keywords: Any) -> Any:
+        frames = self._frames()
+        if not frames:
+            return function(*arguments, **keywords)
+        frame = frames[-1]
+        event = frame.guard(frame.before, site_index, function, arguments, keywords)
+        result = function(*arguments, **keywords)
+        if event is not None:
+            frame.guard(frame.after, event, function, arguments, keywords, result)
+        return result
+
+    def _allocate(self, function: Any, /, *arguments: Any, **keywords: Any) -> Any:
+        tensor = function(*arguments, **keywords)
+        frames = self._frames()
+        if frames:
+            frames[-1].guard(frames[-1].allocated, tensor)
+        return tensor
+
+    def roles(self, site: Site, function: Any) -> Roles:
+        """What a site does with its arguments."""
+        found = self._roles.get(site.index)
+        if found is None:
+            found = self._roles[site.index] = Roles.of(site, function, self.launches.get(site.index))
+        return found
+
+
+class _Frame:
+    """One running call of a graph."""
+
+    def __init__(self, watch: GraphWatch, index: int) -> None:
+        self._watch = watch
+        self._sink = watch.sink
+        self._index = index
+        self._events: list[Event] = []
+        self._inputs: list[Seen] = []
+        self._reducer = self._sink.make_reducer()
+        self._state: Any = None
+        self._unwritten: set[int] = set()
+        self._versions: dict[int, int] = {}
+        self._tickets: dict[tuple[Any, ...], int] = {}
+        self._writers: dict[int, list[int]] = {}
+        self._is_broken = False
+
+    def guard(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a method of ours inside the user's program."""
+        if self._is_broken:
+            return None
+        try:
+            with torch.no_grad():
+                return method(*arguments)
+        except Exception as error:  # the user's program must go on
+            self._is_broken = True
+            self._sink.on_fault(self._watch.name or "a graph", error)
+            return None
+
+    def start(self, args: list[Any]) -> None:
+        names = self._watch.input_names
+        inputs = [
+            (names[place] if place < len(names) else f"input {place}", value)
+            for place, value in enumerate(args)
+            if isinstance(value, torch.Tensor)
+        ]
+        self._state = self._sink.on_call_start(self._watch, self._index, inputs)
+        if self._sink.takes_tensors and self._sink.is_full:
+            self._inputs = [_seen(name, value, self._read(value)) for name, value in inputs]
+
+    def allocated(self, tensor: Any) -> None:
+        if isinstance(tensor, torch.Tensor):
+            key = _storage(tensor)
+            self._unwritten.add(key)
+            self._versions[key] = next(_ORDER)
+
+    def before(
+        self, site_index: int, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> Event | None:
+        watch = self._watch
+        site = watch.sites[site_index]
+        watch.seen.add(site_index)
+        launch = watch.launches.get(site_index)
+        event = Event(site, launch, next(_ORDER))
+        found = list(operands(site, watch.roles(site, function), function, arguments, keywords))
+        is_taken = self._sink.takes_launch(launch)
+        read = []
+        for operand in found:
+            if not operand.is_read:
+                continue
+            if _storage(operand.tensor) in self._unwritten:
+                if operand.role == "input" and operand.tensor.numel() and not operand.name.startswith("workspace"):
+                    event.unwritten.append(_seen(operand.name, operand.tensor, ()))
+            else:
+                read.append(operand)
+        if is_taken:
+            self._sink.on_launch(self._state, event, read)
+            if self._sink.takes_tensors:
+                event.before = [_seen(item.name, item.tensor, self._read(item.tensor)) for item in read]
+                self._events.append(event)
+        return event
+
+    def after(
+        self, event: Event, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any
+    ) -> None:
+        watch, site = self._watch, event.site
+        written = [
+            operand
+            for operand in operands(site, watch.roles(site, function), function, arguments, keywords)
+            if operand.is_written
+        ]
+        written += [item for item in results(site, result) if all(item.tensor is not other.tensor for other in written)]
+        for operand in written:
+            key = _storage(operand.tensor)
+            self._unwritten.discard(key)
+            self._versions[key] = next(_ORDER)
+        if not self._sink.takes_launch(event.launch):
+            return
+        written = [operand for operand in written if not operand.name.startswith("workspace")]
+        if self._sink.takes_tensors:
+            for operand in written:
+                ticket = self._ticket(operand.tensor)
+                self._remember_writer(operand.tensor, ticket)
+                event.after.append(_seen(operand.name, operand.tensor, (ticket,)))
+        self._sink.on_launched(self._state, event, written)
+
+    def end(self, result: Any) -> None:
+        outputs = []
+        if self._sink.takes_tensors:
+            for place, value in enumerate(result if isinstance(result, (tuple, list)) else ()):
+                if isinstance(value, torch.Tensor) and _storage(value) in self._versions:
+                    outputs.append(_seen(f"output {place}", value, self._read(value)))
+        record = CallRecord(self._watch, self._index, self._events, self._inputs, outputs, self._reducer.fetch())
+        self._sink.on_call(self._state, record)
+
+    # --- tickets ------------------------------------------------------------------------------------------------
+
+    def _read(self, tensor: torch.Tensor) -> tuple[int, ...]:
+        """The tickets that tell about a tensor: its own, or where only bad values are looked for, those of what was
+        written into its memory."""
+        key = self._key(tensor)
+        if key in self._tickets:
+            return (self._tickets[key],)
+        writers = self._writers.get(_storage(tensor))
+        if writers and not self._sink.is_full:
+            return tuple(writers)
+        return (self._ticket(tensor),)
+
+    def _ticket(self, tensor: torch.Tensor) -> int:
+        key = self._key(tensor)
+        ticket = self._tickets.get(key)
+        if ticket is None:
+            ticket = self._tickets[key] = self._reducer.add(tensor)
+        return ticket
+
+    def _key(self, tensor: torch.Tensor) -> tuple[Any, ...]:
+        storage = _storage(tensor)
+        version = self._versions.get(storage, -1)
+        if tensor.is_contiguous():
+            return (storage, version, tensor.storage_offset(), tensor.numel(), tensor.dtype)
+        return (storage, version, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+
+    def _remember_writer(self, tensor: torch.Tensor, ticket: int) -> None:
+        storage = tensor.untyped_storage()
+        if tensor.numel() * tensor.element_size() >= storage.nbytes():
+            self._writers[storage._cdata] = [ticket]
+        else:
+            self._writers.setdefault(storage._cdata, []).append(ticket)
+
+
+def _seen(name: str, tensor: torch.Tensor, tickets: tuple[int, ...]) -> Seen:
+    return Seen(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tickets)
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    """What tells memory apart while it is alive."""
+    return int(tensor.untyped_storage()._cdata)

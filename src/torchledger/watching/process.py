@@ -1,0 +1,39 @@
+"""A script in a process of its own, with its values watched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torchledger.capturing.process import RunOutcome, run_script
+from torchledger.watching.options import FILTER_VARIABLE, PRINTER_VARIABLE, ValueOptions, from_environment
+
+
+def run_watched(
+    arguments: Sequence[str],
+    output: Path | None,
+    given: Mapping[str, Any],
+    *,
+    is_module: bool = False,
+    force: bool = False,
+) -> RunOutcome:
+    """Run ``python ARGUMENTS`` and record launches and values into ``output``.
+
+    ``given`` are fields of ``ValueOptions``; what is ``None`` or empty comes from the variables of Inductor's printer,
+    which the script itself does not get to see, then from the defaults: statistics, or nothing but the answer where a
+    question is asked.
+    """
+    chosen = from_environment() | {name: value for name, value in given.items() if value not in (None, ())}
+    if "level" not in chosen and (chosen.get("find") or chosen.get("against_eager")):
+        chosen["level"] = "off"
+    options = ValueOptions(**chosen)
+    stem = arguments[0].rsplit(".", 1)[-1] if is_module else Path(arguments[0]).stem
+    return run_script(
+        arguments,
+        output or Path(f"{stem}.ledger"),
+        is_module=is_module,
+        force=force,
+        attached={"torchledger.watching.session": options.as_plain()},
+        environment={PRINTER_VARIABLE: None, FILTER_VARIABLE: None},
+    )

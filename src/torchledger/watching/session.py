@@ -1,0 +1,357 @@
+"""Watching values from start to end: beside a capture, whose launches the values belong to."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, Self
+
+from torchledger.capturing.session import Capture, Watcher
+from torchledger.errors import StoreError
+from torchledger.nouns import Gap, Launch, ValueComparison, ValueFinding, ValueStats, WatchedGraph
+from torchledger.watching.findings import find_bad, first_created
+from torchledger.watching.lines import NOT_SAVED, comparison_line, finding_line, stats_line
+from torchledger.watching.options import ValueOptions, from_environment, load_predicate
+
+log = logging.getLogger(__name__)
+
+_KEPT_FINDINGS = 1000
+
+
+class Watch(Watcher):
+    """Looks at what the launches of compiled graphs read and write, until closed. Use ``torchledger.values``.
+
+    ``stats``, ``findings`` and ``comparisons`` hold what was recorded in this process, also written to the ledger.
+    """
+
+    def __init__(self, capture: Capture, options: ValueOptions, emit: Callable[[str], None] | None = None) -> None:
+        self.options = options
+        self.stats: list[ValueStats] = []
+        self.findings: list[ValueFinding] = []
+        self.comparisons: list[ValueComparison] = []
+        self.is_active = options.watches
+        self.is_full = options.level in ("stats", "save")
+        self.takes_tensors = self.is_full or options.find is not None
+        self.n_findings_left_out = 0
+        self._capture = capture
+        self._emit = emit or (lambda line: None)
+        self._predicate = load_predicate(options)
+        self._graphs: list[Any] = []
+        self._waiting: dict[str, list[Any]] = {}
+        self._lowered: dict[int, Any] = {}
+        self._launches: dict[str, Launch] = {}
+        self._unidentified: list[Callable[[], None]] = []
+        self._patches: list[Any] = []
+        self._lock = threading.RLock()
+        self._folder: Any = None
+        self._faults: Counter[str] = Counter()
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._n_taken = 0
+
+    # --- the capture tells ----------------------------------------------------------------------------------------
+
+    def on_ready(self) -> None:
+        if not self.options.watches:
+            return
+        from torchledger._torch import values as inside
+
+        loading = inside.install_load_hook(self._on_load)
+        self._patches.append(loading)
+        inside.switch_off_cuda_graphs(loading, self._on_cuda_graphs)
+        inside.switch_off_builtin_printer(loading)
+        if self.options.against_eager:
+            inside.switch_off_caches(loading)
+
+    def on_lowered(self, compiled: Any, graph: Any) -> None:
+        if self.options.against_eager:
+            from torchledger._torch.values import lowered_module
+
+            self._lowered[id(compiled)] = lowered_module(graph)
+
+    def on_graph(self, name: str, compiled: Any, launches: Sequence[Launch]) -> None:
+        from torchledger._torch.values import wrapper_source
+
+        with self._lock:
+            self._launches.update({launch.launch_id: launch for launch in launches})
+            waiting = self._waiting.get(wrapper_source(compiled) or "", [])
+            module = self._lowered.pop(id(compiled), None)
+            if not waiting:
+                self._capture.add(WatchedGraph(name, sum(launch.is_call for launch in launches), 0, 0, 0, "not loaded"))
+                return
+            graph = waiting.pop(0)
+            graph.identify(name, launches)
+            graph.module = module
+            if not graph.sites and graph.n_launches:
+                self._capture.note(
+                    f"{name} runs in a C++ wrapper: its inputs and outputs are watched, its {graph.n_launches} "
+                    "launches are not. Turn torch._inductor.config.cpp_wrapper off to watch them."
+                )
+
+    def on_close(self) -> None:
+        with self._lock:
+            self.is_active = False
+            for patches in reversed(self._patches):
+                patches.undo()
+            self._patches.clear()
+            for graph in self._graphs:
+                if graph.name is not None:
+                    seen = sum(1 for index in graph.launches if index in graph.seen)
+                    self._write(WatchedGraph(graph.name, graph.n_launches, len(graph.launches), seen, graph.n_calls))
+            self._tell_filters()
+            if self.n_findings_left_out:
+                self._capture.note(f"{self.n_findings_left_out:,} more findings were counted and not kept")
+            if self._folder is not None and self._folder.n_left_out:
+                self._capture.note(
+                    f"{self._folder.n_left_out:,} {NOT_SAVED}: {self._folder.reason}. The "
+                    f"{self._folder.n_files:,} files in {self._folder.folder} are whole"
+                )
+            for text, count in self._faults.items():
+                self._write(Gap("values", "watching", text, count))
+
+    def _tell_filters(self) -> None:
+        if not self.options.is_filtered or self._n_taken or not self._launches:
+            return
+        from torchledger.watching.near import near_names
+
+        self._capture.note(near_names(self.options, list(self._launches.values())))
+
+    def _on_cuda_graphs(self) -> None:
+        self._capture.note("CUDA graphs were switched off, as nothing can look between the launches of a replay")
+
+    def _on_load(self, module: ModuleType, path: str) -> None:
+        from torchledger.watching.graph_watch import GraphWatch
+        from torchledger.watching.rewrite import rewrite_wrapper
+
+        if not hasattr(module, "call"):
+            return
+        source = Path(path).read_text()
+        watch = GraphWatch(self, module, source, rewrite_wrapper(source, path))
+        module.call = watch  # type: ignore[attr-defined]
+        with self._lock:
+            self._graphs.append(watch)
+            self._waiting.setdefault(source, []).append(watch)
+
+    # --- a watched graph tells --------------------------------------------------------------------------------------
+
+    def takes_call(self, watch: Any, index: int) -> bool:
+        return self.options.takes_call(index)
+
+    def takes_launch(self, launch: Launch | None) -> bool:
+        if launch is None:
+            return not self.options.is_filtered
+        return not self.options.is_filtered or self.options.takes(launch)
+
+    def make_reducer(self) -> Any:
+        from torchledger.watching.reductions import Reducer
+
+        return Reducer(is_full=self.is_full, predicate=self._predicate, on_fault=self._on_predicate_fault)
+
+    def on_call_start(self, watch: Any, index: int, inputs: list[tuple[str, Any]]) -> Any:
+        if not self.options.against_eager or watch.module is None:
+            return None
+        from torchledger.watching.replay import Replay
+
+        return Replay(watch.module, inputs, index)
+
+    def on_launch(self, state: Any, event: Any, read: list[Any]) -> None:
+        self._n_taken += 1
+        if self.options.level == "names":
+            self._emit(f"before {self._where(event)}")
+        if self.options.level == "save":
+            event.kept = {f"before.{item.name}": item.tensor.detach().clone() for item in read}
+
+    def on_launched(self, state: Any, event: Any, written: list[Any]) -> None:
+        if self.options.level == "names":
+            self._emit(f"after  {self._where(event)}")
+        if self.options.level == "save":
+            kept = event.kept | {f"after.{item.name}": item.tensor for item in written}
+            event.kept = {}
+            event.path = self._save(event, kept)
+        if state is not None and event.launch is not None:
+            self._compare(state, event, written)
+
+    def on_call(self, state: Any, record: Any) -> None:
+        with self._lock:
+            records: list[Any] = []
+            if self.is_full:
+                stats = list(_stats(record))
+                self.stats += stats
+                records += stats
+                if self.options.prints:
+                    for line in map(stats_line, stats):
+                        self._emit(line)
+            if self.options.find is not None:
+                records += self._find(record)
+            if records:
+                self._write(*records)
+
+    def on_fault(self, where: str, error: Exception) -> None:
+        log.debug("watching %s failed", where, exc_info=error)
+        self._faults[f"watching {where} failed: {type(error).__name__}: {error}"] += 1
+
+    def _on_predicate_fault(self, text: str) -> None:
+        self._predicate = None
+        self._capture.note(text)
+        self._emit(text)
+
+    def _find(self, record: Any) -> list[ValueFinding]:
+        found = list(find_bad(record, self.options.find or ""))
+        room = max(0, _KEPT_FINDINGS - len(self.findings))
+        self.n_findings_left_out += max(0, len(found) - room)
+        found = found[:room]
+        is_first = not self.findings
+        self.findings += found
+        if is_first and found:
+            first = first_created(found)
+            if first is not None:
+                self._emit(finding_line(first, self._launches.get(first.subject)))
+        return found
+
+    def _compare(self, state: Any, event: Any, written: list[Any]) -> None:
+        comparisons = state.compare(event, [(item.name, item.tensor) for item in written], self.options.tolerance)
+        if comparisons:
+            self.comparisons += comparisons
+            self._write(*comparisons)
+            for comparison in comparisons:
+                if comparison.is_within is False:
+                    self._emit(comparison_line(comparison))
+
+    def _save(self, event: Any, tensors: Mapping[str, Any]) -> str | None:
+        from torchledger.watching.saving import TensorFolder
+
+        if self._folder is None:
+            folder = self.options.folder or f"{self._capture.path.with_suffix('')}.values"
+            self._folder = TensorFolder(Path(folder), self.options.budget_bytes)
+        place, metadata = f"sequence_{event.sequence:07d}", {"sequence": str(event.sequence)}
+        if event.launch is not None:
+            launch = event.launch
+            place = f"{launch.graph}/{launch.order:04d}_{launch.kernel_name[:80]}_{event.sequence:07d}"
+            metadata |= {"launch": launch.launch_id, "kernel": launch.kernel_name, "source": launch.source or ""}
+        path: str | None = self._folder.save(place, tensors, metadata)
+        return path
+
+    def _where(self, event: Any) -> str:
+        launch = event.launch
+        if launch is None:
+            return f"line {event.site.line} {event.site.name}"
+        return f"{launch.launch_id} {launch.kernel_name}" + (f" {launch.source}" if launch.source else "")
+
+    def _write(self, *records: Any) -> None:
+        try:
+            self._capture.add(*records)
+        except StoreError as error:
+            self._faults[str(error)] += 1
+
+    # --- as a context manager -----------------------------------------------------------------------------------------
+
+    @property
+    def first_bad(self) -> ValueFinding | None:
+        """The finding that explains the others: the first launch that made bad values, or what came in from outside."""
+        return first_created(self.findings)
+
+    @property
+    def path(self) -> Path:
+        """The ledger."""
+        return self._capture.path
+
+    def launch(self, launch_id: str) -> Launch | None:
+        """The ledger's entry of a launch."""
+        return self._launches.get(launch_id)
+
+    def close(self) -> None:
+        """End watching and the capture below it; safe to call twice."""
+        self._capture.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._capture.close(status="failed" if kind is not None else "finished")
+
+
+def values(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    force: bool = False,
+    print_to: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Watch:
+    """Watch the values in what is compiled inside the ``with`` block, and record them into a ledger at ``path``.
+
+    ``options`` are those of ``ValueOptions``; what is not given is taken from the variables of Inductor's own printer
+    (``AOT_INDUCTOR_DEBUG_INTERMEDIATE_VALUE_PRINTER``, ``AOT_INDUCTOR_FILTERED_KERNELS_TO_PRINT``). ``print_to`` gets
+    each line as it is known. Without ``path`` the ledger is a temporary file.
+
+    Raises ``UsageError`` for options that mean nothing, ``StoreError`` if the ledger cannot be written.
+
+    >>> with torchledger.values(find="nan", level="off") as watch:  # doctest: +SKIP
+    ...     torch.compile(model)(x).sum().backward()
+    >>> watch.first_bad  # doctest: +SKIP
+    """
+    chosen = ValueOptions(**{**from_environment(), **options})
+    temporary = tempfile.TemporaryDirectory(prefix="torchledger-") if path is None else None
+    target = Path(temporary.name) / "values.ledger" if temporary is not None else Path(path or "")
+    capture = Capture(target, force=force)
+    try:
+        watch = Watch(capture, chosen, print_to)
+    except BaseException:
+        capture.close(status="failed")
+        raise
+    watch._temporary = temporary
+    capture.watch(watch)
+    return watch
+
+
+def attach(capture: Capture, settings: Mapping[str, Any]) -> None:
+    """Watch values in a process that ``torchledger values`` started."""
+    options = ValueOptions.from_plain(settings)
+    try:
+        watch = Watch(capture, options, _print_line)
+    except Exception as error:  # a predicate that cannot be loaded must not keep the script from running
+        capture.note(str(error))
+        _print_line(str(error))
+        return
+    capture.watch(watch)
+
+
+def _print_line(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def _stats(record: Any) -> list[ValueStats]:
+    """The statistics of one call as records."""
+    found: list[ValueStats] = []
+    name = record.graph.name or "unrecorded graph"
+    for seen in record.inputs:
+        found.append(_record(record, name, "input", seen, None, None, None))
+    for event in record.events:
+        subject = record.graph.subject(event.site)
+        nodes = {buffer.name: buffer.fx_node for buffer in event.launch.buffers} if event.launch is not None else {}
+        for moment, many in (("before", event.before), ("after", event.after)):
+            for seen in many:
+                found.append(_record(record, subject, moment, seen, event.sequence, event.path, nodes.get(seen.name)))
+    return found
+
+
+def _record(
+    record: Any, subject: str, moment: Any, seen: Any, sequence: int | None, path: str | None, node: str | None
+) -> ValueStats:
+    summary = record.summaries.get(seen.tickets[0]) if seen.tickets else None
+    stats = ValueStats(
+        subject, record.index, seen.name, moment, seen.dtype, seen.shape, path=path, sequence=sequence, fx_node=node
+    )
+    if summary is None:
+        return stats
+    names = ("n_nan", "n_inf", "minimum", "maximum", "mean", "std", "n_zero", "n_subnormal", "note")
+    return dataclasses.replace(stats, **{name: getattr(summary, name) for name in names})
