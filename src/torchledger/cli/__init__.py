@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "export": ("torchledger.cli.export", "Write a ledger in another format."),
     "fit": ("torchledger.cli.fit", "Learn a device's times from samples and measured launches."),
     "predict": ("torchledger.cli.predict", "Predict an operator's time at a shape, without running it."),
+    "predict-step": ("torchledger.cli.predict_step", "Predict the time of a recorded step on another device."),
     "evaluate": ("torchledger.cli.evaluate", "Measure the error of a fit on rows that it did not see."),
     "sample": ("torchledger.cli.sample", "Time operators over sweeps of shapes."),
     "samples": ("torchledger.cli.samples", "Show, merge, check and export sets of samples."),

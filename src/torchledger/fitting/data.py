@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from torchledger.errors import FitError
@@ -49,4 +50,19 @@ def gate_public_labels(samples: list[Sample]) -> list[Sample]:
         own = [sample for sample in samples if sample.device == device]
         known = datasheet_ceilings(device)
         gated += quarantine(own, GateLimits(*known) if known else None)
-    return gated
+    return _distrust_the_rest(gated)
+
+
+def _distrust_the_rest(samples: list[Sample]) -> list[Sample]:
+    """Where most labels of an operator and direction are impossible, the others come from the same faulty measuring."""
+    counts: dict[tuple[str, str, str], list[int]] = {}
+    for sample in samples:
+        count = counts.setdefault((sample.device, sample.operator, sample.direction), [0, 0])
+        count[sample.status == "quarantined"] += 1
+    return [
+        replace(sample, status="quarantined", reason=f"{bad} of {good + bad} labels of its kind are in doubt")
+        if sample.status == "ok" and bad > good
+        else sample
+        for sample in samples
+        for good, bad in [counts[sample.device, sample.operator, sample.direction]]
+    ]

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from torchledger.errors import FitError
 from torchledger.fitting.data import gate_public_labels, read_operator_samples
-from torchledger.fitting.fit import fit
+from torchledger.fitting.fit import fit, now_utc
+from torchledger.fitting.launches import build_launch_tables, fit_launch_table, machine_of_launches
 from torchledger.fitting.tables import LeftOut
-from torchledger.fitting.time_model import TimeModel
+from torchledger.fitting.time_model import Entry, TimeModel
+from torchledger.store.launch_file import SUFFIX, MeasuredLaunch, join_launches, read_launches
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int, str], None]
 
 
 def fit_everything(
@@ -18,13 +26,46 @@ def fit_everything(
     *,
     device: str | None = None,
     jobs: int | None = None,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[TimeModel, list[LeftOut]]:
     """Fit operator samples and launches of one device into one model; also says what was left out, and why.
 
-    Raises ``FitError`` if there is nothing to learn from.
+    Raises ``FitError`` if there is nothing to learn from, or the data come from several devices.
     """
-    samples = gate_public_labels(read_operator_samples([Path(path) for path in paths]))
-    if not samples:
-        raise FitError("the data hold no samples.")
-    return fit(samples, device=device, jobs=jobs, progress=progress)
+    given = [Path(path) for path in paths]
+    of_launches = [path for path in given if path.suffix in (SUFFIX, ".ledger")]
+    others = [path for path in given if path not in of_launches]
+    samples = gate_public_labels(read_operator_samples(others)) if others else []
+    found = join_launches([read_launches(path) for path in of_launches]) if of_launches else None
+    if samples:
+        model, left_out = fit(samples, device=device, jobs=jobs, progress=progress)
+        if found is not None and found.device != model.device:
+            raise FitError(f"samples are of {model.device}, launches of {found.device}; a model is of one device.")
+    elif found is not None:
+        machine = machine_of_launches(found.device, found.launches)
+        model, left_out = TimeModel(found.device, machine, {}, now_utc(), found.versions), []
+    else:
+        raise FitError("the data hold neither samples nor launches.")
+    if found is not None:
+        entries, refused = fit_launches(found.launches, model, progress=progress)
+        left_out += refused
+        model = replace(model, entries=dict(sorted({**model.entries, **entries}.items())))
+    if not model.entries:
+        raise FitError("there are too few measurements of any kind to learn from.")
+    return model, left_out
+
+
+def fit_launches(
+    launches: Sequence[MeasuredLaunch], model: TimeModel, *, progress: Progress | None = None
+) -> tuple[dict[str, Entry], list[LeftOut]]:
+    """Fit every family of launches, on the scales of a model."""
+    tables, left_out = build_launch_tables(launches, model.machine)
+    entries = {}
+    for done, (family, table) in enumerate(tables.items(), start=1):
+        try:
+            entries[family] = fit_launch_table(table)
+        except FitError as error:
+            left_out.append(LeftOut(family, str(error)))
+        if progress is not None:
+            progress(done, len(tables), family)
+    return entries, left_out

@@ -71,11 +71,16 @@ def fit(
         device=samples[0].device,
         machine=machine,
         entries={key: entries[key] for key in sorted(entries)},
-        created_utc=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        created_utc=now_utc(),
         versions=versions,
         total_memory_bytes=total_memory_bytes,
     )
     return model, left_out
+
+
+def now_utc() -> str:
+    """The moment, to the second."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def fit_entry(table: SampleTable, machine: Machine, options: Options | None = None) -> Entry:

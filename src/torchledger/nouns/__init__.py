@@ -32,7 +32,7 @@ from torchledger.nouns.launch import (
     SourceLine,
 )
 from torchledger.nouns.measurement import Clock, Measurement
-from torchledger.nouns.prediction import Prediction
+from torchledger.nouns.prediction import Prediction, StepPrediction
 from torchledger.nouns.run import Run
 from torchledger.nouns.sample import Sample
 from torchledger.nouns.value_stats import ValueComparison, ValueFinding, ValueStats, WatchedGraph
@@ -68,6 +68,7 @@ __all__ = [
     "Run",
     "Sample",
     "SourceLine",
+    "StepPrediction",
     "TimeCategory",
     "TimeRow",
     "ValueComparison",

@@ -1,0 +1,207 @@
+"""Error of predicted kernel and step times on models that the fit never saw.
+
+    python benchmarks/launch_accuracy.py --train FUSED.launches ... --models MODELS.launches --steps STEPS.json
+        [--samples DATA] [--output docs/results/launches.md]
+
+TRAIN are kernels of random programs (``sample_fused.py``), MODELS and STEPS what ``model_steps.py`` wrote. A model is
+held out whole: it is asked of a fit on the random programs and the other models, from which every kernel that the
+held-out model has too (by the hash of its source) was taken out. With ``--samples`` (operator samples) the
+optimizer's time is predicted too; else it is left out of the step and measured steps are compared with it missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchledger.fitting.data import read_operator_samples
+from torchledger.fitting.everything import fit_launches
+from torchledger.fitting.fit import fit
+from torchledger.fitting.launches import (
+    ProgramError,
+    build_launch_tables,
+    evaluate_on_programs,
+    machine_of_launches,
+)
+from torchledger.fitting.time_model import TimeModel
+from torchledger.predicting.step import StepObservation, fit_overheads, predict_step, step_shape
+from torchledger.store.launch_file import MeasuredLaunch, join_launches, read_launches
+
+
+def main() -> None:
+    """Hold out each model in turn and write the page."""
+    arguments = _arguments()
+    train = join_launches([read_launches(path) for path in arguments.train])
+    tests = join_launches([read_launches(path) for path in arguments.models])
+    steps = json.loads(arguments.steps.read_text()) if arguments.steps else []
+    names = list(dict.fromkeys(model_of(item.program) for item in tests.launches))
+    optimizer = None
+    if arguments.samples:
+        samples = [s for s in read_operator_samples(arguments.samples) if s.operator == "adamw"]
+        optimizer = fit(samples, jobs=1)[0]
+    errors: dict[str, list[ProgramError]] = {"random programs alone": [], "and the other models": []}
+    rows: list[dict[str, Any]] = []
+    covered: list[tuple[float, int]] = []
+    for name in names:
+        own = [item for item in tests.launches if model_of(item.program) == name]
+        others = [item for item in tests.launches if model_of(item.program) != name]
+        for label, learned in (
+            ("random programs alone", list(train.launches)),
+            ("and the other models", [*train.launches, *others]),
+        ):
+            model = fit_without(learned, own, train.device)
+            tables, _ = build_launch_tables(own, model.machine)
+            evaluations, found = evaluate_on_programs(dict(model.entries), tables)
+            errors[label] += found
+            print(label, [(e.program, e.kind, round(e.errors.mape, 2), round(e.sum_error_pct, 2)) for e in found])
+        covered += [(e.model.coverage or 0.0, e.model.count) for e in evaluations]
+        rows += held_out_steps(name, model, own, steps, tests.launches, optimizer)
+    lines = page(train, tests, errors, rows, covered)
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+
+
+def model_of(program: str) -> str:
+    """``"gpt2"`` of ``"gpt2-8"``."""
+    return program.rsplit("-", 1)[0]
+
+
+def fit_without(learned: Sequence[MeasuredLaunch], held: Sequence[MeasuredLaunch], device: str) -> TimeModel:
+    """A model of launches from which the held-out generated kernels are taken out."""
+    keys = {item.launch.kernel for item in held if item.launch.category != "extern"}
+    kept = [replace(item, times_us=()) if item.launch.kernel in keys else item for item in learned]
+    model = TimeModel(device, machine_of_launches(device, kept), {})
+    entries, _ = fit_launches(kept, model)
+    return replace(model, entries=entries)
+
+
+def held_out_steps(
+    name: str,
+    model: TimeModel,
+    own: Sequence[MeasuredLaunch],
+    steps: Sequence[Mapping[str, Any]],
+    launches: Sequence[MeasuredLaunch],
+    optimizer: TimeModel | None,
+) -> list[dict[str, Any]]:
+    """Predicted and measured steps of one model; overheads learned from the other models' steps."""
+    by_program: dict[str, list[MeasuredLaunch]] = {}
+    for item in launches:
+        by_program.setdefault(item.program, []).append(item)
+    observations = []
+    for step in steps:
+        items = by_program.get(f"{step['model']}-{step['batch']}")
+        if step["model"] == name or not items:
+            continue
+        kernels = sum(item.duration_us or 0.0 for item in items) + _optimizer(optimizer, step)
+        shape = step_shape([item.launch for item in items])
+        observations.append(StepObservation(step["model"], step["mode"], shape, kernels, step["step_us"]))
+    model = replace(model, extras=fit_overheads(observations))
+    rows = []
+    for step in steps:
+        items = by_program.get(f"{step['model']}-{step['batch']}")
+        if step["model"] != name or not items:
+            continue
+        predicted, _ = predict_step(model, [item.launch for item in items], mode=step["mode"])
+        device = predicted.device_us + _optimizer(optimizer, step)
+        rows.append(
+            {
+                "model": name,
+                "batch": step["batch"],
+                "mode": step["mode"],
+                "measured_us": step["step_us"],
+                "predicted_us": max(device, predicted.host_us),
+                "kernels_us": predicted.kernels_us,
+                "host_bound": predicted.host_us > device,
+            }
+        )
+    return rows
+
+
+def _optimizer(model: TimeModel | None, step: Mapping[str, Any]) -> float:
+    if model is None:
+        return 0.0
+    from torchledger.predicting.operators import predict
+
+    question = {"numel": int(step["numel"]), "tensors": int(step["tensors"])}
+    return predict(model, "adamw", question, direction="step", dtype="float32").duration_us
+
+
+def page(
+    train: Any,
+    tests: Any,
+    errors: Mapping[str, Sequence[ProgramError]],
+    rows: Sequence[Mapping[str, Any]],
+    covered: Sequence[tuple[float, int]],
+) -> list[str]:
+    """The results as Markdown."""
+    today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    programs = len({item.program for item in train.launches})
+    measured = sum(bool(item.times_us) for item in train.launches)
+    lines = [
+        "# Kernel and step times of models that the fit never saw",
+        "",
+        f"{train.device}, torch {train.versions.get('torch')}, {today}; `python benchmarks/launch_accuracy.py`.",
+        f"Training: {measured:,} measured launches of {programs:,} random programs; test: "
+        f"{sum(bool(item.times_us) for item in tests.launches):,} launches of models held out whole.",
+        "",
+    ]
+    for label, found in errors.items():
+        lines += [f"## Launches: {label}", ""]
+        lines += ["| model | kind | launches | median | mean | p90 | sum | roofline mean | roofline sum |"]
+        lines += ["|---|---|---|---|---|---|---|---|---|"]
+        for item in sorted(found, key=lambda item: (item.kind, item.program)):
+            lines.append(
+                f"| {item.program} | {item.kind} | {item.errors.count} | {item.errors.median_ape:.1f} % | "
+                f"{item.errors.mape:.1f} % | {item.errors.p90_ape:.1f} % | {item.sum_error_pct:+.1f} % | "
+                f"{item.roofline.mape:.1f} % | {item.roofline_sum_error_pct:+.1f} % |"
+            )
+        for kind in ("fused", "library"):
+            some = [item for item in found if item.kind == kind]
+            if some:
+                count = sum(item.errors.count for item in some)
+                mean = sum(item.errors.mape * item.errors.count for item in some) / count
+                sums = max(abs(item.sum_error_pct) for item in some)
+                middle = np.mean([item.errors.median_ape for item in some])
+                lines += ["", f"{kind}: mean error {mean:.2f} %, mean of the models' medians {middle:.2f} %, "
+                          f"worst sum {sums:.1f} %."]  # fmt: skip
+        lines.append("")
+    if covered:
+        total = sum(share * count for share, count in covered) / sum(count for _, count in covered)
+        lines += [f"90 % intervals hold {total:.1f} % of the held-out launches.", ""]
+    if rows:
+        lines += ["## Steps", "", "| model | batch | mode | measured | predicted | error | limited by |"]
+        lines += ["|---|---|---|---|---|---|---|"]
+        off = []
+        for row in rows:
+            error = 100 * (row["predicted_us"] / row["measured_us"] - 1)
+            off.append(abs(error))
+            limit = "host" if row["host_bound"] else "device"
+            lines.append(
+                f"| {row['model']} | {row['batch']} | {row['mode']} | {row['measured_us'] / 1e3:.2f} ms | "
+                f"{row['predicted_us'] / 1e3:.2f} ms | {error:+.1f} % | {limit} |"
+            )
+        lines += ["", f"Mean error {np.mean(off):.2f} %, worst {max(off):.1f} %, over {len(off)} steps."]
+    return lines
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    root = Path(__file__).resolve().parents[1]
+    parser.add_argument("--train", type=Path, nargs="+", required=True)
+    parser.add_argument("--models", type=Path, nargs="+", required=True)
+    parser.add_argument("--steps", type=Path)
+    parser.add_argument("--samples", type=Path, nargs="*", default=[])
+    parser.add_argument("--output", type=Path, default=root / "docs" / "results" / "launches.md")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""``torchledger predict-step``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from torchledger.cli.output import json_option
+
+
+@click.command(name="predict-step")
+@click.argument("ledger", type=click.Path(path_type=Path))
+@click.option("--device", default="H200", show_default=True, help="A device whose model is shipped, or a model file.")
+@click.option("--graphs", is_flag=True, help="Launched as CUDA graphs (mode reduce-overhead), not one by one.")
+@click.option("--optimizer", help="adamw:NUMEL or adamw:NUMEL:TENSORS: add one fused optimizer step.")
+@click.option("--top", default=15, show_default=True, type=click.IntRange(min=1), help="Launches to list.")
+@click.option("--sort", "sort_by", default="time", type=click.Choice(["time", "error"]), help="What to list first.")
+@json_option
+def command(
+    ledger: Path, device: str, graphs: bool, optimizer: str | None, top: int, sort_by: str, as_json: bool
+) -> None:
+    """Predict the time of the step that LEDGER recorded, on a device that need not be here.
+
+    The sum over its launches, gaps and launch overhead (or the replay of CUDA graphs), and the optimizer. Where the
+    ledger holds a profile, measured times stand beside the predictions.
+    """
+    from torchledger.cli.output import print_document, print_json
+    from torchledger.predicting.model_file import find_model
+    from torchledger.predicting.step import predict_ledger
+    from torchledger.reporting.steps import step_as_plain, step_document
+
+    found = predict_ledger(find_model(device), ledger, mode="graphs" if graphs else "eager", optimizer=optimizer)
+    if as_json:
+        print_json(step_as_plain(*found))
+    else:
+        print_document(step_document(*found, top=top, sort_by=sort_by))

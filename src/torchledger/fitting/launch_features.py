@@ -1,0 +1,264 @@
+"""What the regressors see of a kernel launch: its loops, accesses and buffers, or the shape of its library call.
+
+No operator of the user's model is named: a fused kernel is described by what it loads, computes and stores, so that any
+model's kernels are covered. What a launch finds in the L2 cache follows from the order of its graph: a buffer that was
+touched within the last tens of megabytes of traffic is still there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchledger.fitting.launch_families import family_of
+from torchledger.fitting.launch_library import library_columns
+from torchledger.fitting.machine import Machine
+from torchledger.nouns import Access, Launch, LoopNest
+
+Array = NDArray[np.float64]
+
+ITEM_SIZES: Mapping[str, int] = {
+    "float64": 8,
+    "int64": 8,
+    "float32": 4,
+    "int32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "int16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+
+L2_BYTES = 32e6
+"""Traffic after which a buffer is taken to have left the L2: somewhat less than the 40 to 60 MB of A100 to H200."""
+
+L2_SPEED = 2.5
+"""How much quicker the L2 answers than DRAM, for the baseline only."""
+
+_SPECIAL = ("exp", "log", "erf", "tanh", "sigmoid", "sin", "cos", "pow", "softplus", "expm1", "log1p", "erfinv")
+_ROOTS = ("sqrt", "rsqrt", "truediv", "reciprocal", "div")
+_RANDOM = ("rand", "randn", "load_seed", "philox")
+_SELECT = ("where", "lt", "le", "gt", "ge", "eq", "ne", "and", "or", "logical", "masked", "maximum", "minimum")
+_SECTOR = 32  # bytes: the least that a GPU fetches from memory
+
+
+@dataclass(frozen=True)
+class LaunchFeatures:
+    """Features of one launch by name, its baseline in microseconds and the family whose regressor it belongs to."""
+
+    family: str
+    values: Mapping[str, float]
+    baseline_us: float
+    roofline_us: float
+
+
+def features_of_launches(launches: Sequence[Launch], machine: Machine) -> list[LaunchFeatures | None]:
+    """Features of launches that stand in the order in which they run, of one graph or of several.
+
+    ``None`` where a launch cannot be described: it moves an unknown number of bytes, or launches nothing.
+    """
+    recency = _Recency()
+    found: list[LaunchFeatures | None] = []
+    graph = None
+    for launch in launches:
+        if launch.graph != graph:
+            # Between two graphs of a step lies other work; what one leaves behind is not counted on.
+            recency, graph = _Recency(), launch.graph
+        warm = recency.warm_bytes(launch)
+        found.append(_features(launch, warm, machine))
+        recency.touch(launch)
+    return found
+
+
+def _features(launch: Launch, warm_bytes: float, machine: Machine) -> LaunchFeatures | None:
+    family = family_of(launch)
+    read, written = launch.bytes_read, launch.bytes_written
+    if family is None or read is None or written is None:
+        return None
+    moved = read + written
+    warm = min(warm_bytes, read)
+    dtype = _main_dtype(launch)
+    flops = float(launch.flops or 0)
+    memory_us = (moved - warm + warm / L2_SPEED) / machine.bytes_per_us
+    compute_us = flops / machine.peak(dtype)
+    roofline_us = max(memory_us, compute_us)
+    values = {
+        "log read": math.log1p(read),
+        "log written": math.log1p(written),
+        "log moved": math.log1p(moved),
+        "warm share": warm / max(moved, 1),
+        "log memory time": math.log(memory_us + machine.floor_us),
+        "log flops": math.log1p(flops),
+        "buffers in": float(sum(buffer.role == "input" for buffer in launch.buffers)),
+        "buffers out": float(sum(buffer.role != "input" for buffer in launch.buffers)),
+        "wide share": _share_of_wide(launch),
+        "double share": _share_of_integers(launch),
+    }
+    if family.startswith("launch:fused"):
+        values |= _loop_columns(launch, machine)
+    else:
+        values |= library_columns(launch, machine)
+    return LaunchFeatures(family, values, roofline_us + machine.floor_us, roofline_us)
+
+
+class _Recency:
+    """How much traffic passed since each buffer was touched."""
+
+    def __init__(self) -> None:
+        self._traffic = 0.0
+        self._touched: dict[str, float] = {}
+
+    def warm_bytes(self, launch: Launch) -> float:
+        """Bytes that a launch reads of buffers that the L2 still holds."""
+        warm = 0.0
+        for buffer in launch.buffers:
+            last = self._touched.get(buffer.name)
+            if buffer.bytes_read and last is not None:
+                room = L2_BYTES - (self._traffic - last)
+                warm += min(float(buffer.bytes_read), max(room, 0.0))
+        return warm
+
+    def touch(self, launch: Launch) -> None:
+        """The launch has run."""
+        self._traffic += launch.bytes_moved or 0
+        for buffer in launch.buffers:
+            self._touched[buffer.name] = self._traffic
+
+
+def _loop_columns(launch: Launch, machine: Machine) -> dict[str, float]:
+    nests = launch.loops
+    iterations = [math.prod(nest.extents) * math.prod(nest.reduction_extents) for nest in nests]
+    main = max(range(len(nests)), key=lambda index: iterations[index], default=None)
+    total = float(sum(iterations))
+    counts: dict[str, float] = {"special": 0, "root": 0, "random": 0, "select": 0, "plain": 0}
+    for nest, count in zip(nests, iterations, strict=True):
+        for name, number in nest.ops.items():
+            counts[_kind_of_op(name)] += number * count
+    largest = nests[main] if main is not None else LoopNest(())
+    outer, inner = math.prod(largest.extents), math.prod(largest.reduction_extents)
+    reductions = [nest for nest in nests if nest.reduction_extents]
+    reduced = max((math.prod(nest.reduction_extents) for nest in reductions), default=1)
+    kept = max((math.prod(nest.extents) for nest in reductions), default=1)
+    values = {
+        f"category {name}": float(launch.category == name)
+        for name in ("pointwise", "reduction", "persistent_reduction", "cpp", "foreach", "template", "split_scan")
+    }
+    values |= {f"log {kind} ops": math.log1p(number) for kind, number in counts.items()}
+    values |= {
+        "log iterations": math.log1p(total),
+        "nests": float(len(nests)),
+        "reductions": float(len(reductions)),
+        "log outer": math.log1p(outer),
+        "log inner": math.log1p(inner),
+        "log reduced": math.log(reduced),
+        "log kept": math.log(kept),
+        "kept waves": math.log(max(kept, 1) / machine.num_multiprocessors),
+        "dimensions": float(len(largest.extents) + len(largest.reduction_extents)),
+        "log last extent": math.log(max((*largest.extents, *largest.reduction_extents, 1)[-1] or 1, 1)),
+        "last alignment": _alignment((*largest.extents, *largest.reduction_extents, 1)[-1]),
+        "log ops per byte": math.log1p(sum(counts.values()) / max(launch.bytes_moved or 1, 1)),
+        "welford": float(any("welford" in str(nest.reduction_type) for nest in nests)),
+        "ordered": float(any(nest.reduction_type in ("max", "min", "argmax", "argmin") for nest in nests)),
+    }
+    return values | _access_columns(zip(nests, iterations, strict=True), launch)
+
+
+def _access_columns(nests: Iterable[tuple[LoopNest, int]], launch: Launch) -> dict[str, float]:
+    """Requested bytes by how the innermost contiguous loop meets them."""
+    kinds = {"contiguous": 0.0, "broadcast": 0.0, "strided": 0.0, "unknown": 0.0, "indirect": 0.0, "atomic": 0.0}
+    loads = stores = requested = sectors = 0.0
+    by_reduction = across = 0.0
+    for nest, count in nests:
+        lead = _leading_loop(nest)
+        for access in nest.accesses:
+            size = ITEM_SIZES.get(access.dtype or "", 4)
+            amount = float(count * size)
+            requested += amount
+            stride = access.strides[lead] if lead is not None and lead < len(access.strides) else None
+            kind = _kind_of_access(access, stride)
+            kinds[kind] += amount
+            spread = 1.0 if stride is None else min(max(abs(stride), 0) * size, _SECTOR) / size if stride else 1 / 8
+            sectors += amount * max(spread, 1 / 8)
+            loads += access.kind == "load"
+            stores += access.kind != "load"
+            if nest.reduction_extents and access.kind == "load":
+                last = access.strides[-1] if access.strides else None
+                by_reduction += amount if last == 1 else 0.0
+                across += amount if last not in (0, 1) else 0.0
+    whole = max(requested, 1.0)
+    moved = max(launch.bytes_moved or 1, 1)
+    return {f"{kind} share": amount / whole for kind, amount in kinds.items()} | {
+        "loads": loads,
+        "stores": stores,
+        "log requested per moved": math.log(whole / moved),
+        "log sectors per moved": math.log(max(sectors, 1.0) / moved),
+        "reduced along rows": by_reduction / whole,
+        "reduced across rows": across / whole,
+    }
+
+
+def _leading_loop(nest: LoopNest) -> int | None:
+    """The loop along which most bytes are contiguous: neighbouring threads walk along it."""
+    votes: dict[int, int] = {}
+    for access in nest.accesses:
+        for place, stride in enumerate(access.strides):
+            if stride == 1:
+                votes[place] = votes.get(place, 0) + ITEM_SIZES.get(access.dtype or "", 4)
+    return max(votes, key=lambda place: votes[place]) if votes else None
+
+
+def _kind_of_access(access: Access, stride: int | None) -> str:
+    if access.kind == "atomic":
+        return "atomic"
+    if access.is_indirect:
+        return "indirect"
+    if stride is None:
+        return "unknown"
+    return {0: "broadcast", 1: "contiguous"}.get(stride, "strided")
+
+
+def _kind_of_op(name: str) -> str:
+    if any(word in name for word in _RANDOM):
+        return "random"
+    if any(name.startswith((word, f"libdevice_{word}")) for word in _SPECIAL):
+        return "special"
+    if any(name.startswith(word) for word in _ROOTS):
+        return "root"
+    return "select" if any(word in name for word in _SELECT) else "plain"
+
+
+def _main_dtype(launch: Launch) -> str:
+    """The dtype of most input bytes: at its rate the products run."""
+    weight: dict[str, int] = {}
+    for buffer in launch.buffers:
+        if buffer.dtype.startswith(("float", "bfloat")):
+            weight[buffer.dtype] = weight.get(buffer.dtype, 0) + (buffer.bytes_read or 0) + 1
+    return max(weight, key=lambda name: weight[name]) if weight else "float32"
+
+
+def _share_of_wide(launch: Launch) -> float:
+    return _share(launch, ("float32", "int32"))
+
+
+def _share_of_integers(launch: Launch) -> float:
+    return _share(launch, ("int64", "float64"))
+
+
+def _share(launch: Launch, dtypes: tuple[str, ...]) -> float:
+    total = chosen = 0
+    for buffer in launch.buffers:
+        amount = (buffer.bytes_read or 0) + (buffer.bytes_written or 0)
+        total += amount
+        chosen += amount if buffer.dtype in dtypes else 0
+    return chosen / max(total, 1)
+
+
+def _alignment(value: int) -> float:
+    return float(math.log2(min(value & -value, 256))) if value > 0 else 8.0

@@ -1,0 +1,137 @@
+"""What a library call computes, from the shapes and strides of its buffers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchledger.fitting.launch_families import family_of, operation_of
+from torchledger.fitting.machine import Machine
+from torchledger.fitting.operator_features import attention_columns, gemm_columns
+from torchledger.nouns import Buffer, Launch
+
+
+def library_columns(launch: Launch, machine: Machine) -> dict[str, float]:
+    """Features of a library call; those of an unknown kind are only its bytes and FLOPs."""
+    kind = str(family_of(launch)).split("/")[0]
+    inputs = [buffer for buffer in launch.buffers if buffer.role != "output" and len(buffer.shape) > 0]
+    outputs = [buffer for buffer in launch.buffers if buffer.role != "input" and len(buffer.shape) > 0]
+    if kind == "launch:gemm":
+        return _product(launch, inputs, outputs, machine)
+    if kind == "launch:attention":
+        return _attention(launch, inputs, machine)
+    if kind == "launch:convolution":
+        return _convolution(launch, inputs, outputs, machine)
+    largest = max(launch.buffers, key=lambda buffer: math.prod(buffer.shape), default=None)
+    return {"log largest": math.log1p(math.prod(largest.shape)) if largest else 0.0}
+
+
+def _product(launch: Launch, inputs: list[Buffer], outputs: list[Buffer], machine: Machine) -> dict[str, float]:
+    factors = [buffer for buffer in inputs if len(buffer.shape) >= 2][-2:]
+    with_bias = operation_of(launch) in ("addmm", "baddbmm", "_addmm_activation")
+    if len(factors) < 2 or not outputs:
+        return {"described": 0.0}
+    left, right = factors
+    product = outputs[0]
+    batch = math.prod(product.shape[:-2])
+    m, n = product.shape[-2], product.shape[-1]
+    k = left.shape[-1]
+    columns = gemm_columns("gemm", _column(batch), _column(m), _column(n), _column(k), machine)
+    values = {name: float(column[0]) for name, column in columns.items()}
+    return values | {
+        "described": 1.0,
+        "log batch": math.log(max(batch, 1)),
+        "log m": math.log(max(m, 1)),
+        "log n": math.log(max(n, 1)),
+        "log k": math.log(max(k, 1)),
+        "bias": float(with_bias),
+        "left by columns": float(left.stride[-1] != 1),
+        "right by columns": float(right.stride[-1] != 1),
+        "wide output": float(product.dtype == "float32"),
+        "left row stride alignment": _alignment(max(left.stride[-2:])),
+        "right row stride alignment": _alignment(max(right.stride[-2:])),
+        "batch broadcast": float(any(size == 0 for buffer in factors for size in buffer.stride[:-2])),
+    }
+
+
+def _attention(launch: Launch, inputs: list[Buffer], machine: Machine) -> dict[str, float]:
+    queries = [buffer for buffer in inputs if len(buffer.shape) == 4]
+    if len(queries) < 3:
+        return {"described": 0.0}
+    backward = "backward" in operation_of(launch)
+    query, key = (queries[1], queries[2]) if backward else (queries[0], queries[1])
+    batch, heads, length, d = query.shape
+    length_kv, heads_kv = key.shape[-2], key.shape[1]
+    full = 4.0 * batch * heads * length * length_kv * d * (2.5 if backward else 1.0)
+    name = operation_of(launch)
+    columns = attention_columns(
+        np.array([float(batch * heads)]), np.array([float(length)]), np.array([float(d)]), machine
+    )
+    causal = any(value.lower() == "true" for key_name, value in launch.kwargs.items() if "causal" in key_name)
+    return {key_name: float(column[0]) for key_name, column in columns.items()} | {
+        "described": 1.0,
+        "log heads": math.log(batch * heads),
+        "log length": math.log(length),
+        "log length kv": math.log(length_kv),
+        "log d": math.log(d),
+        "grouped": math.log(heads / max(heads_kv, 1)),
+        "log full flops": math.log(full),
+        "visible share": min((launch.flops or full) / full, 2.0),
+        "causal": float(causal),
+        "is flash": float("flash" in name),
+        "is cudnn": float("cudnn" in name),
+        "is efficient": float("efficient" in name),
+        "length alignment": _alignment(length),
+        "bias": float(any(len(buffer.shape) == 4 and buffer.shape[-1] == length_kv != d for buffer in inputs)),
+    }
+
+
+def _convolution(launch: Launch, inputs: list[Buffer], outputs: list[Buffer], machine: Machine) -> dict[str, float]:
+    images = [buffer for buffer in inputs if len(buffer.shape) == 4]
+    if len(images) < 2 or not outputs:
+        return {"described": 0.0}
+    backward = "backward" in operation_of(launch)
+    if backward and len(images) >= 3:
+        gradient, image, weight = images[:3]
+        result = gradient
+    else:
+        image, weight = images[:2]
+        result = next((buffer for buffer in outputs if len(buffer.shape) == 4), outputs[0])
+    count, channels, height = image.shape[:3]
+    out_channels, per_group, kernel, _ = weight.shape
+    groups = max(1, channels // max(per_group, 1))
+    pixels = count * math.prod(result.shape[2:]) if len(result.shape) == 4 else count
+    taps = per_group * kernel**2
+    columns = gemm_columns(
+        "conv", _column(groups), _column(pixels), _column(out_channels / groups), _column(taps), machine
+    )
+    made = [buffer for buffer in outputs if len(buffer.shape) == 4]
+    return {name: float(column[0]) for name, column in columns.items()} | {
+        "described": 1.0,
+        "log count": math.log(count),
+        "log channels": math.log(channels),
+        "log out channels": math.log(out_channels),
+        "log pixels": math.log(max(pixels, 1)),
+        "log side": math.log(max(height, 1)),
+        "kernel": float(kernel),
+        "log groups": math.log(groups),
+        "depthwise": float(per_group == 1 and channels > 1),
+        "stride": float(round(height / max(result.shape[-2], 1))) if len(result.shape) == 4 else 1.0,
+        "channels last": float(image.stride[1] == 1 and channels > 1),
+        "weight channels last": float(weight.stride[1] == 1 and per_group > 1),
+        "result channels last": float(len(result.shape) == 4 and result.stride[1] == 1),
+        "gradients": float(len(made)),
+        "channel alignment": _alignment(per_group),
+        "out channel alignment": _alignment(out_channels),
+    }
+
+
+def _column(size: float) -> NDArray[np.float64]:
+    return np.array([float(max(size, 1))])
+
+
+def _alignment(value: float) -> float:
+    whole = int(value)
+    return float(math.log2(min(whole & -whole, 256))) if whole > 0 else 8.0

@@ -1,0 +1,218 @@
+"""Learning the times of kernel launches: one regressor per family, for any model's kernels."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchledger.errors import FitError
+from torchledger.fitting.evaluate import Errors, Evaluation, errors_of
+from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches
+from torchledger.fitting.learning import Options, fit_blend
+from torchledger.fitting.machine import Machine, estimate_machine
+from torchledger.fitting.tables import LeftOut
+from torchledger.fitting.time_model import Entry
+from torchledger.store.launch_file import MeasuredLaunch
+
+log = logging.getLogger(__name__)
+
+Array = NDArray[np.float64]
+
+_RANGE_COLUMNS = (
+    "log read",
+    "log written",
+    "log flops",
+    "log iterations",
+    "log reduced",
+    "log batch",
+    "log m",
+    "log n",
+    "log k",
+    "log heads",
+    "log length",
+    "log d",
+    "log channels",
+    "log out channels",
+    "log pixels",
+)
+"""Columns that bound what was measured."""
+
+
+@dataclass(frozen=True)
+class LaunchTable:
+    """Measured launches of one family: features by column, and times."""
+
+    family: str
+    names: tuple[str, ...]
+    values: Array
+    log_baseline: Array
+    roofline_us: Array
+    times_us: Array
+    programs: NDArray[np.str_]
+
+    @property
+    def n_range(self) -> int:
+        """How many of the first columns bound the range."""
+        return sum(name in _RANGE_COLUMNS for name in self.names)
+
+
+def machine_of_launches(name: str, launches: Sequence[MeasuredLaunch]) -> Machine:
+    """The scales of the device that measured these launches. Raises ``FitError`` if none was measured."""
+    known = [
+        (item, item.duration_us)
+        for item in launches
+        if item.duration_us and item.launch.bytes_moved is not None and item.launch.category != "nop"
+    ]
+    if not known:
+        raise FitError("no launch was measured.")
+    dtypes = [_dtype(item) for item, _ in known]
+    return estimate_machine(
+        name,
+        dtype=np.array(dtypes),
+        flops=np.array([float(item.launch.flops or 0) for item, _ in known]),
+        bytes_moved=np.array([float(item.launch.bytes_moved or 0) for item, _ in known]),
+        times_us=np.array([float(time or 0) for _, time in known]),
+    )
+
+
+def build_launch_tables(
+    launches: Sequence[MeasuredLaunch], machine: Machine
+) -> tuple[dict[str, LaunchTable], list[LeftOut]]:
+    """Sort measured launches by family; the second list names those that cannot be described.
+
+    Launches stand in the order in which they ran, unmeasured ones among them: they tell what the cache holds.
+    """
+    described = features_of_launches([item.launch for item in launches], machine)
+    rows: dict[str, list[tuple[LaunchFeatures, float, str]]] = {}
+    left_out = []
+    for item, features in zip(launches, described, strict=True):
+        time_us = item.duration_us
+        if time_us is None or item.launch.category == "nop":
+            continue
+        if features is None or not np.isfinite(time_us) or time_us <= 0:
+            reason = "its bytes are unknown" if features is None else f"its time is {time_us} us"
+            left_out.append(LeftOut(f"{item.program} {item.launch.launch_id} {item.launch.kernel_name}", reason))
+            continue
+        rows.setdefault(features.family, []).append((features, time_us, item.program))
+    tables = {}
+    for family, found in sorted(rows.items()):
+        names = column_names([features for features, _, _ in found])
+        tables[family] = LaunchTable(
+            family=family,
+            names=names,
+            values=as_matrix([features for features, _, _ in found], names),
+            log_baseline=np.log([features.baseline_us for features, _, _ in found]),
+            roofline_us=np.array([features.roofline_us for features, _, _ in found]),
+            times_us=np.array([time_us for _, time_us, _ in found]),
+            programs=np.array([program for _, _, program in found]),
+        )
+    return tables, left_out
+
+
+def column_names(features: Sequence[LaunchFeatures]) -> tuple[str, ...]:
+    """All columns that occur, those that bound the range first."""
+    names = dict.fromkeys(name for item in features for name in item.values)
+    return tuple(sorted(names, key=lambda name: (name not in _RANGE_COLUMNS, list(names).index(name))))
+
+
+def as_matrix(features: Sequence[LaunchFeatures], names: Sequence[str]) -> Array:
+    """One row per launch; a column that a launch lacks is 0."""
+    return np.array([[item.values.get(name, 0.0) for name in names] for item in features], dtype=np.float64)
+
+
+def fit_launch_table(table: LaunchTable, options: Options | None = None) -> Entry:
+    """Learn one family. Programs are held out whole; raises ``FitError`` for too few of them."""
+    _, groups = np.unique(table.programs, return_inverse=True)
+    blend = fit_blend(
+        table.values,
+        np.log(table.times_us) - table.log_baseline,
+        groups.ravel(),
+        n_shape=table.n_range,
+        options=options,
+        log_baseline=table.log_baseline,
+    )
+    return Entry(
+        key=table.family,
+        blend=blend,
+        feature_names=table.names,
+        n_rows=len(table.times_us),
+        n_shapes=int(groups.max()) + 1,
+        mape=blend.held_out_mape,
+    )
+
+
+@dataclass(frozen=True)
+class ProgramError:
+    """How one held-out model's launches of a kind come out: errors per launch, and of their sum (per cent)."""
+
+    program: str
+    kind: str
+    errors: Errors
+    sum_error_pct: float
+    roofline: Errors
+    roofline_sum_error_pct: float
+
+
+def evaluate_on_programs(
+    entries: dict[str, Entry], tables: dict[str, LaunchTable], *, train: dict[str, LaunchTable] | None = None
+) -> tuple[list[Evaluation], list[ProgramError]]:
+    """Ask fitted entries about launches of programs that they never saw.
+
+    The first list has one evaluation per family, the second one row per program and kind (fused, library). The bare
+    roofline is scaled by the factor that fits ``train`` best, else its own rows.
+    """
+    evaluations = []
+    rows: dict[tuple[str, str], list[tuple[Array, Array, Array]]] = {}
+    for family, table in tables.items():
+        if family not in entries:
+            continue
+        entry = entries[family]
+        features = align_columns(table.values, table.names, entry.feature_names)
+        residual, width, _ = entry.predict(features)
+        log_us = table.log_baseline + residual
+        predicted = np.exp(log_us)
+        basis = (train or {}).get(family, table)
+        factor = float(np.median(basis.times_us / np.maximum(basis.roofline_us, 1e-3)))
+        bare = np.maximum(table.roofline_us, 1e-3) * factor
+        evaluations.append(
+            Evaluation(
+                family,
+                "by model",
+                errors_of(predicted, table.times_us, low_us=np.exp(log_us - width), high_us=np.exp(log_us + width)),
+                {"roofline": errors_of(bare, table.times_us)},
+            )
+        )
+        kind = "fused" if family.startswith("launch:fused") else "library"
+        for program in np.unique(table.programs):
+            own = table.programs == program
+            rows.setdefault((str(program), kind), []).append((predicted[own], table.times_us[own], bare[own]))
+    found = []
+    for (program, kind), parts in sorted(rows.items()):
+        predicted, measured, bare = (np.concatenate(column) for column in zip(*parts, strict=True))
+        found.append(
+            ProgramError(
+                program=program,
+                kind=kind,
+                errors=errors_of(predicted, measured),
+                sum_error_pct=float(100 * (predicted.sum() / measured.sum() - 1)),
+                roofline=errors_of(bare, measured),
+                roofline_sum_error_pct=float(100 * (bare.sum() / measured.sum() - 1)),
+            )
+        )
+    return evaluations, found
+
+
+def align_columns(values: Array, names: Sequence[str], wanted: Sequence[str]) -> Array:
+    """The wanted columns; one that is not there is 0."""
+    place = {name: index for index, name in enumerate(names)}
+    columns = [values[:, place[name]] if name in place else np.zeros(len(values)) for name in wanted]
+    return np.stack(columns, axis=1)
+
+
+def _dtype(item: MeasuredLaunch) -> str:
+    names = [buffer.dtype for buffer in item.launch.buffers if buffer.dtype in ("bfloat16", "float16", "float32")]
+    return max(set(names), key=names.count) if names else "float32"

@@ -1,0 +1,134 @@
+"""Measured launches as one compressed file: what a model of kernel times learns from.
+
+Lines of JSON, gzipped: a header (device, versions), then one line per launch in the order of its graph: the program it
+is of, the record, and its times in microseconds (none where it was not measured; it still tells what ran before the
+next one). Parts can be joined by concatenation.
+
+Format history: 1 (2026-11), first version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import os
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torchledger.errors import StoreError
+from torchledger.nouns import Launch, Measurement
+from torchledger.store.codec import decode, encode
+from torchledger.store.ledger import open_ledger
+
+FORMAT_VERSION = 1
+SUFFIX = ".launches"
+
+_NOT_KEPT: Mapping[str, Any] = {"sources": (), "fx_nodes": (), "modules": (), "wrapper_line": None}
+"""What says where a launch came from says nothing of its time."""
+
+
+@dataclass(frozen=True)
+class MeasuredLaunch:
+    """A launch with its device times in microseconds, one per call; ``program`` groups what was compiled together."""
+
+    launch: Launch
+    times_us: tuple[float, ...]
+    program: str
+
+    @property
+    def duration_us(self) -> float | None:
+        """Median of the times; ``None`` if it was not measured."""
+        return statistics.median(self.times_us) if self.times_us else None
+
+
+@dataclass(frozen=True)
+class LaunchSet:
+    """Measured launches of one device."""
+
+    device: str
+    launches: tuple[MeasuredLaunch, ...]
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def write_launches(path: str | os.PathLike[str], found: LaunchSet) -> None:
+    """Write a set; raises ``StoreError`` if the file cannot be written."""
+    path = Path(path)
+    try:
+        with gzip.GzipFile(path, "wb", compresslevel=6, mtime=0) as file:
+            header = {"format": FORMAT_VERSION, "device": found.device, "versions": dict(found.versions)}
+            file.write(json.dumps(header).encode() + b"\n")
+            for item in found.launches:
+                slim = dataclasses.replace(item.launch, **_NOT_KEPT)
+                times = json.dumps([round(time, 4) for time in item.times_us])
+                program = json.dumps(item.program)
+                file.write(b'{"program": %b, "times_us": %b, "launch": ' % (program.encode(), times.encode()))
+                file.write(encode(slim) + b"}\n")
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error}") from error
+
+
+def read_launches(path: str | os.PathLike[str]) -> LaunchSet:
+    """Read a ``.launches`` file, or the launches and profile of a ledger.
+
+    Raises ``StoreError`` naming the file if it is absent, damaged, of another format, or of several devices.
+    """
+    path = Path(path)
+    if path.suffix == ".ledger":
+        return launches_of_ledger(path)
+    if not path.exists():
+        raise StoreError(f"{path} does not exist. Measure one with `torchledger sample --fused -o {path}`.")
+    device, versions = "", {}
+    launches: list[MeasuredLaunch] = []
+    try:
+        with gzip.open(path, "rb") as file:
+            for line in file:
+                row = json.loads(line)
+                if "format" in row:
+                    if row["format"] != FORMAT_VERSION:
+                        raise StoreError(f"{path} has format {row['format']}; this version reads {FORMAT_VERSION}.")
+                    if device and row["device"] != device:
+                        raise StoreError(f"{path} mixes launches of {device} and {row['device']}.")
+                    device, versions = row["device"], row["versions"]
+                    continue
+                launch = decode(Launch, json.dumps(row["launch"]))
+                launches.append(MeasuredLaunch(launch, tuple(row["times_us"]), row["program"]))
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{path} is no file of launches, or is cut off ({error}).") from error
+    if not device:
+        raise StoreError(f"{path} is no file of launches: it has no header.")
+    return LaunchSet(device, tuple(launches), versions)
+
+
+def launches_of_ledger(path: str | os.PathLike[str], *, program: str | None = None) -> LaunchSet:
+    """The launches of a ledger with the times of its profile; the program is the file's stem unless given."""
+    path = Path(path)
+    with open_ledger(path) as reader:
+        run = reader.run()
+        launches = reader.read(Launch)
+        measured: dict[str, tuple[float, ...]] = {}
+        for measurement in reader.iterate(Measurement):
+            if measurement.kind in ("profile", "sample"):
+                measured[measurement.subject] = measurement.samples_us
+    # The accelerator, where there is one: kernels of a CPU beside it are not what a model of the device is about.
+    devices = sorted(run.devices, key=lambda device: device.kind == "cpu")
+    versions = {"torch": run.environment.torch or "", "torchledger": run.environment.torchledger}
+    return LaunchSet(
+        device=devices[0].name if devices else "unknown",
+        launches=tuple(
+            MeasuredLaunch(launch, measured.get(launch.launch_id, ()), program or path.stem) for launch in launches
+        ),
+        versions=versions,
+    )
+
+
+def join_launches(sets: Iterable[LaunchSet]) -> LaunchSet:
+    """One set out of several of one device; raises ``StoreError`` for several."""
+    found = list(sets)
+    devices = {item.device for item in found}
+    if len(devices) != 1:
+        raise StoreError(f"launches of {', '.join(sorted(devices)) or 'no device'} cannot be joined.")
+    return LaunchSet(found[0].device, tuple(launch for item in found for launch in item.launches), found[0].versions)

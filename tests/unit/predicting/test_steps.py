@@ -1,0 +1,112 @@
+"""Steps: the sum of launches, what lies between them, and the command."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from factories import make_run
+from launch_times import make_launch_set, pointwise, product, time_of
+from torchledger.cli import cli
+from torchledger.errors import PredictError
+from torchledger.fitting.everything import fit_launches
+from torchledger.fitting.launches import machine_of_launches
+from torchledger.fitting.time_model import TimeModel
+from torchledger.nouns import Launch, Measurement
+from torchledger.predicting.launches import predict_launches
+from torchledger.predicting.model_file import save_model
+from torchledger.predicting.step import (
+    OVERHEADS,
+    StepObservation,
+    StepShape,
+    fit_overheads,
+    gaps_us,
+    host_us,
+    predict_step,
+)
+from torchledger.store import LedgerWriter
+
+
+@pytest.fixture(scope="module")
+def model() -> TimeModel:
+    train = make_launch_set(60)
+    bare = TimeModel("TEST", machine_of_launches("TEST", train.launches), {})
+    return replace(bare, entries=fit_launches(train.launches, bare)[0])
+
+
+def _launches(count: int = 12, size: int = 2048) -> list[Launch]:
+    return [
+        product(size, 512, 1024, order=order) if order % 3 == 1 else pointwise(size, 1024, 3, order=order)
+        for order in range(count)
+    ]
+
+
+def test_a_step_is_the_sum_of_its_launches_and_what_lies_between(model: TimeModel) -> None:
+    launches = _launches(200)
+    step, predictions = predict_step(model, launches)
+    assert step.kernels_us == pytest.approx(sum(item.duration_us for item in predictions))
+    assert step.device_us == pytest.approx(step.kernels_us + 200 * OVERHEADS["gap us"])
+    assert step.duration_us == max(step.device_us, step.host_us)
+    assert step.low_us < step.duration_us < step.high_us
+    assert step.kernels_us == pytest.approx(sum(time_of(launch) for launch in launches), rel=0.1)
+
+
+def test_small_launches_are_limited_by_the_host_and_graphs_help(model: TimeModel) -> None:
+    launches = _launches(300, size=64)
+    eager, _ = predict_step(model, launches)
+    graphs, _ = predict_step(model, launches, mode="graphs")
+    assert eager.is_host_bound and graphs.duration_us < eager.duration_us
+
+
+def test_every_launch_has_a_prediction_even_of_an_unlearned_kind(model: TimeModel) -> None:
+    strange = replace(product(64, 64, 64), kernel_name="torch.ops.aten.cumsum.default", order=7)
+    blind = replace(pointwise(64, 64, 1, order=8), buffers=(replace(_launches(1)[0].buffers[0], bytes_read=None),))
+    nothing = replace(pointwise(64, 64, 1, order=9), category="nop")
+    found = predict_launches(model, [*_launches(3), strange, blind, nothing])
+    assert len(found) == 5
+    assert [item.model == "roofline" for item in found] == [False, False, False, True, True]
+    assert "has not learned launch:library/other" in str(found[3].note)
+    assert "bytes are unknown" in str(found[4].note)
+
+
+def test_an_empty_ledger_and_an_unknown_optimizer_are_refused(model: TimeModel) -> None:
+    with pytest.raises(PredictError, match="holds no launches"):
+        predict_step(model, [])
+    with pytest.raises(PredictError, match="optimizer 'sgd:3' is unknown"):
+        predict_step(model, _launches(), optimizer="sgd:3")
+
+
+def test_overheads_are_found_again_from_steps_that_obey_them() -> None:
+    truth = {**OVERHEADS, "gap us": 2.0, "fused launch host us": 9.0, "graphs gap us": 0.5}
+    observations = []
+    for number in range(24):
+        shape = StepShape(fused=50 + 40 * number, library=30 + 7 * (number * 5 % 11), graphs=2)
+        for mode in ("eager", "graphs"):
+            kernels = 900.0 * (1 + number * 7 % 13)
+            step = max(kernels + gaps_us(shape, mode, truth), host_us(shape, mode, truth))  # type: ignore[arg-type]
+            observations.append(StepObservation("m", mode, shape, kernels, step))  # type: ignore[arg-type]
+    found = fit_overheads(observations)
+    errors = []
+    for item in observations:
+        predicted = max(item.kernels_us + gaps_us(item.shape, item.mode, found), host_us(item.shape, item.mode, found))
+        errors.append(abs(predicted / item.step_us - 1))
+    assert sum(errors) / len(errors) < 0.02
+
+
+def test_the_command_puts_predictions_beside_measurements(model: TimeModel, tmp_path: Path) -> None:
+    save_model(model, tmp_path / "m.tlmodel")
+    launches = _launches(12)
+    with LedgerWriter(tmp_path / "gpt.ledger") as writer:
+        writer.add(make_run(), *launches)
+        writer.add(*(Measurement(x.launch_id, "profile", "cupti", (time_of(x),)) for x in launches[:6]))
+    arguments = ["predict-step", str(tmp_path / "gpt.ledger"), "--device", str(tmp_path / "m.tlmodel")]
+    result = CliRunner().invoke(cli, [*arguments, "--sort", "error"])
+    assert result.exit_code == 0, result.output
+    assert "gpt.ledger on TEST, launched one by one" in result.output and "measured kernels" in result.output
+    plain = json.loads(CliRunner().invoke(cli, [*arguments, "--json", "--graphs"]).stdout)
+    assert plain["step"]["mode"] == "graphs" and len(plain["launches"]) == 12
+    assert sum(item["measured_us"] is not None for item in plain["launches"]) == 6

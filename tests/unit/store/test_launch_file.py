@@ -1,0 +1,56 @@
+"""Files of measured launches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from factories import make_launch, make_run
+from launch_times import make_launch_set
+from torchledger.errors import StoreError
+from torchledger.nouns import Measurement
+from torchledger.store import LedgerWriter
+from torchledger.store.launch_file import join_launches, read_launches, write_launches
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    found = make_launch_set(3)
+    write_launches(tmp_path / "a.launches", found)
+    again = read_launches(tmp_path / "a.launches")
+    assert [item.launch for item in again.launches] == [item.launch for item in found.launches]
+    assert again.device == "TEST" and again.versions == {"torch": "2.13.0"}
+    assert again.launches[0].times_us == pytest.approx(found.launches[0].times_us, abs=1e-4)
+
+
+def test_parts_can_be_joined_by_concatenation(tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 1)):
+        write_launches(tmp_path / name, make_launch_set(2, seed=seed))
+    (tmp_path / "both").write_bytes((tmp_path / "a").read_bytes() + (tmp_path / "b").read_bytes())
+    assert len(read_launches(tmp_path / "both").launches) == 12
+
+
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
+    write_launches(tmp_path / "a", make_launch_set(3))
+    (tmp_path / "cut").write_bytes((tmp_path / "a").read_bytes()[:-40])
+    with pytest.raises(StoreError, match="is no file of launches, or is cut off"):
+        read_launches(tmp_path / "cut")
+    with pytest.raises(StoreError, match="does not exist"):
+        read_launches(tmp_path / "none")
+
+
+def test_a_ledger_gives_its_launches_with_their_profile(tmp_path: Path) -> None:
+    path = tmp_path / "gpt.ledger"
+    with LedgerWriter(path) as writer:
+        writer.add(make_run(), make_launch(order=0), make_launch(order=1))
+        writer.add(Measurement("forward_0#1", "profile", "cupti", (3.0, 5.0, 4.0)))
+    found = read_launches(path)
+    assert [item.duration_us for item in found.launches] == [None, 4.0]
+    assert {item.program for item in found.launches} == {"gpt"} and found.device == "test device"
+
+
+def test_launches_of_two_devices_are_not_joined() -> None:
+    from dataclasses import replace
+
+    with pytest.raises(StoreError, match="OTHER, TEST cannot be joined"):
+        join_launches([make_launch_set(1), replace(make_launch_set(1), device="OTHER")])
