@@ -8,14 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from torchledger._torch.loops import Ref, Statement
 from torchledger.capturing.traffic import evaluate_index
-
-if TYPE_CHECKING:
-    from torchledger._torch.loops import Statement
 
 EVALUATION_LIMIT = 16384
 """Iterations up to which a computed index is evaluated."""
@@ -122,8 +120,8 @@ class ComputedIndices:
 
     def _collect_loops(self, symbol: str, names: set[str], seen: set[int]) -> bool:
         """Add the loops that an index depends on to ``names``; False if it depends on anything else."""
-        source: Any = self._sources.get(symbol)
-        if self._limits.get(symbol) is None or not hasattr(source, "place"):
+        source = self._sources.get(symbol)
+        if self._limits.get(symbol) is None or not isinstance(source, Ref):
             return False
         return self._collect_from(source.place, names, seen)
 
@@ -144,7 +142,7 @@ class ComputedIndices:
         return all(
             self._collect_from(argument.place, names, seen)
             for argument in statement.arguments
-            if hasattr(argument, "place")
+            if isinstance(argument, Ref)
         )
 
     def _index(self, symbol: str, loops: Mapping[str, Any], known: dict[int, Any]) -> Any:
@@ -174,7 +172,7 @@ class ComputedIndices:
             value = self._evaluate(arguments[0].place, loops, known)
             return None if dtype is None or value is None else np.asarray(value).astype(dtype)
         operands = [
-            self._evaluate(argument.place, loops, known) if hasattr(argument, "place") else argument
+            self._evaluate(argument.place, loops, known) if isinstance(argument, Ref) else argument
             for argument in arguments
         ]
         return None if any(operand is None for operand in operands) else _FUNCTIONS[name](*operands)

@@ -14,8 +14,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import sympy
+import torch
+
+from torchledger._torch import loops as adapter
+from torchledger._torch.loops import LoopProgram, Ref, Statement, TemplateAccesses, TensorLayout
 from torchledger.capturing.computed_index import ComputedIndices
 from torchledger.capturing.traffic import (
     Bound,
@@ -27,11 +32,6 @@ from torchledger.capturing.traffic import (
 )
 from torchledger.nouns import Access, Buffer, LoopNest
 from torchledger.nouns.launch import Quality
-
-if TYPE_CHECKING:
-    import sympy
-
-    from torchledger._torch.loops import LoopProgram, Ref, Statement, TemplateAccesses, TensorLayout
 
 log = logging.getLogger(__name__)
 
@@ -145,8 +145,6 @@ _PICKING_BY_DATA = ("index", "gather", "scatter", "embedding", "take", "grouped_
 
 def dtype_itemsize(dtype: str) -> int | None:
     """Bytes of one element of a dtype by its torch name; ``None`` for a name that torch does not have."""
-    import torch
-
     found = getattr(torch, dtype, None)
     return found.itemsize if isinstance(found, torch.dtype) else None
 
@@ -170,12 +168,16 @@ class _Found:
     sparse: set[str] = field(default_factory=set)
     has_template: bool = False
     holds_partial_results: bool = False
+    layouts: dict[str, TensorLayout | None] = field(default_factory=dict)
+
+    def layout(self, name: str, hint: Hint) -> TensorLayout | None:
+        if name not in self.layouts:
+            self.layouts[name] = adapter.tensor_layout(name, hint)
+        return self.layouts[name]
 
 
 def _describe(snodes: list[Any], names: Collection[str], hint: Hint, shared: Sequence[tuple[str, ...]]) -> LoopFacts:
-    from torchledger._torch import loops as adapter
-
-    in_memory = [name for name in names if not adapter.is_register_only(name)]
+    in_memory = {name for name in names if not adapter.is_register_only(name)}
     groups = [[adapter.argument_name(name) for name in group if name in in_memory] for group in shared]
     leaders = {name: group[0] for group in groups for name in group}
     found = _Found({real: leaders.get(real, real) for real in map(adapter.argument_name, in_memory)})
@@ -184,7 +186,7 @@ def _describe(snodes: list[Any], names: Collection[str], hint: Hint, shared: Seq
         try:
             if adapter.has_loop_body(snode):
                 program = adapter.loop_program(snode, hint)
-                _add_program(found, program, adapter, hint)
+                _add_program(found, program, hint)
             elif adapter.is_template_node(snode):
                 _add_template(found, adapter.template_accesses(snode, hint))
             elif not adapter.is_empty_node(snode):
@@ -195,8 +197,8 @@ def _describe(snodes: list[Any], names: Collection[str], hint: Hint, shared: Seq
         return LoopFacts(
             tuple(_merge_equal(found.nests)), None, dict.fromkeys(names, UNKNOWN_TRAFFIC), "; ".join(reasons)
         )
-    blocks = _by_memory(found.accesses, adapter, hint)
-    traffic = {name: _traffic(name, found, blocks, adapter, hint) for name in sorted(names)}
+    blocks = _by_memory(found.accesses, hint)
+    traffic = {name: _traffic(name, found, blocks, hint) for name in sorted(names)}
     unknown = [name for name, (read, written, _) in traffic.items() if read is None or written is None]
     reason = f"no access found to {', '.join(unknown)}" if unknown else None
     return LoopFacts(tuple(_merge_equal(found.nests)), found.vector_flops, traffic, reason, found.holds_partial_results)
@@ -206,7 +208,7 @@ _Blocks = Mapping[str, Sequence[tuple[str, int, IndexedAccess]]]
 """Accesses by the memory that they go to: the buffer, where it starts in the memory, and the access."""
 
 
-def _by_memory(accesses: Iterable[tuple[str, IndexedAccess]], adapter: Any, hint: Hint) -> _Blocks:
+def _by_memory(accesses: Iterable[tuple[str, IndexedAccess]], hint: Hint) -> _Blocks:
     blocks: dict[str, list[tuple[str, int, IndexedAccess]]] = {}
     places: dict[str, tuple[str, int]] = {}
     for name, access in accesses:
@@ -217,11 +219,11 @@ def _by_memory(accesses: Iterable[tuple[str, IndexedAccess]], adapter: Any, hint
     return blocks
 
 
-def _traffic(name: str, found: _Found, blocks: _Blocks, adapter: Any, hint: Hint) -> BufferTraffic:
+def _traffic(name: str, found: _Found, blocks: _Blocks, hint: Hint) -> BufferTraffic:
     real = adapter.argument_name(name)
     if found.leaders.get(real) != real:
         return 0, 0, "exact"  # kept in registers, or counted at the first name of the argument
-    layout: TensorLayout | None = adapter.tensor_layout(name, hint)
+    layout = found.layout(real, hint)
     if layout is None or (real not in found.mentioned and not found.has_template):
         return UNKNOWN_TRAFFIC
     extent = Extent(layout.size, layout.stride, layout.offset)
@@ -257,8 +259,6 @@ def _add_template(found: _Found, template: TemplateAccesses) -> None:
 
 
 def _view_access(size: Sequence[int], stride: Sequence[int], offset: int) -> IndexedAccess:
-    import sympy
-
     symbols = [sympy.Symbol(f"dimension{axis}", integer=True, nonnegative=True) for axis in range(len(size))]
     index = sum((step * symbol for step, symbol in zip(stride, symbols, strict=True)), sympy.Integer(offset))
     return IndexedAccess(index, tuple(zip(symbols, size, strict=True)))
@@ -287,7 +287,7 @@ def _merge_equal(nests: Sequence[LoopNest]) -> list[LoopNest]:
 # One loop body
 
 
-def _add_program(found: _Found, program: LoopProgram, adapter: Any, hint: Hint) -> None:
+def _add_program(found: _Found, program: LoopProgram, hint: Hint) -> None:
     body = _Body(program)
     extents = tuple(size for _, size in program.loops)
     reduced = tuple(size for _, size in program.reduced)
@@ -303,7 +303,7 @@ def _add_program(found: _Found, program: LoopProgram, adapter: Any, hint: Hint) 
             found.mentioned.add(leader)
             if place not in body.live:
                 continue
-            layout = adapter.tensor_layout(name, hint)
+            layout = found.layout(name, hint)
             found.accesses.append((leader, body.indexed_access(place, layout)))
             accesses.append(body.access(place, name, layout.dtype if layout is not None else None))
     found.nests.append(
@@ -431,8 +431,6 @@ class _Body:
 
     def indexed_access(self, place: int, layout: TensorLayout | None) -> IndexedAccess:
         """The addresses of one memory statement, for counting."""
-        import sympy
-
         statement = self.statements[place]
         loops = {symbol.name: (symbol, size) for symbol, size in (*self.program.loops, *self.program.reduced)}
         if statement.name == "bucketize":
@@ -497,12 +495,12 @@ class _Body:
     def _read_condition(self, statement: Statement) -> _Condition:
         name, arguments = statement.name, statement.arguments
         if name in ("and_", "logical_and", "bitwise_and"):
-            return _all_of(self._condition(part.place) if _is_ref(part) else _OPAQUE for part in arguments[:2])
+            return _all_of(self._condition(part.place) if isinstance(part, Ref) else _OPAQUE for part in arguments[:2])
         if name == "constant":
             return _Condition((), True) if arguments[0] is True else _OPAQUE
-        if name in ("to_dtype", "identity") and _is_ref(arguments[0]):
+        if name in ("to_dtype", "identity") and isinstance(arguments[0], Ref):
             return self._condition(arguments[0].place)
-        if name in ("logical_not", "bitwise_not", "invert") and _is_ref(arguments[0]):
+        if name in ("logical_not", "bitwise_not", "invert") and isinstance(arguments[0], Ref):
             return _negated(self._condition(arguments[0].place))
         if name in ("lt", "le", "gt", "ge", "eq"):
             left, right = (self._index_value(part) for part in arguments[:2])
@@ -515,8 +513,6 @@ class _Body:
 
     def _index_value(self, value: Any) -> sympy.Expr | None:
         """A value that is an integer expression of the loops."""
-        import sympy
-
         if isinstance(value, bool):
             return None
         if isinstance(value, int):
@@ -525,7 +521,7 @@ class _Body:
             return sympy.Integer(int(value)) if value.is_integer() else None
         if isinstance(value, sympy.Expr):
             return value
-        if not _is_ref(value):
+        if not isinstance(value, Ref):
             return None
         name, arguments = self.statements[value.place].name, self.statements[value.place].arguments
         if name in ("index_expr", "value_expr", "constant"):
@@ -578,12 +574,10 @@ def _kind(statement: Statement) -> Any:
 
 
 def _index_of(statement: Statement) -> sympy.Expr:
-    import sympy
-
     if statement.name == "bucketize":
         return sympy.Symbol("position", integer=True)
-    index: sympy.Expr = sympy.sympify(statement.arguments[1])
-    return index
+    index = statement.arguments[1]
+    return index if isinstance(index, sympy.Expr) else sympy.Integer(index)
 
 
 def _strides(index: sympy.Expr, loops: Sequence[sympy.Symbol]) -> tuple[int | None, ...]:
@@ -602,16 +596,12 @@ def _strides(index: sympy.Expr, loops: Sequence[sympy.Symbol]) -> tuple[int | No
 
 
 def _names(expression: Any) -> frozenset[str]:
-    return _symbol_names(expression) if hasattr(expression, "free_symbols") else frozenset()
+    return _symbol_names(expression) if isinstance(expression, sympy.Expr) else frozenset()
 
 
 @functools.lru_cache(maxsize=16384)
 def _symbol_names(expression: sympy.Expr) -> frozenset[str]:
     return frozenset(symbol.name for symbol in expression.free_symbols)
-
-
-def _is_ref(value: Any) -> bool:
-    return hasattr(value, "place")
 
 
 def _flat(arguments: Iterable[Any]) -> Iterable[Any]:
@@ -623,4 +613,4 @@ def _flat(arguments: Iterable[Any]) -> Iterable[Any]:
 
 
 def _refs(arguments: Iterable[Any]) -> Iterable[Ref]:
-    return (argument for argument in _flat(arguments) if _is_ref(argument))
+    return (argument for argument in _flat(arguments) if isinstance(argument, Ref))
