@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "capture": "torchledger.api",
     "step": "torchledger.measuring.profile",
+    "bench": "torchledger.measuring.bench",
     "open_ledger": "torchledger.store",
     "values": "torchledger.watching",
 }

@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("torchledger.cli.run", "Run a script and record every kernel launch of its compiled graphs."),
     "show": ("torchledger.cli.show", "Show a ledger: balance, launches, one kernel's story, generated code."),
     "import": ("torchledger.cli.import_trace", "Say where the time of somebody's profiler trace went."),
+    "bench": ("torchledger.cli.bench", "Run kernels of a ledger alone: time, bandwidth, distance to the limit."),
     "doctor": ("torchledger.cli.doctor", "Measure what this machine's devices reach: the ceilings of every roofline."),
     "values": ("torchledger.cli.values", "See what every launch reads and writes; find the first that goes wrong."),
     "export": ("torchledger.cli.export", "Write a ledger in another format."),

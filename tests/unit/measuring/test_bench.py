@@ -1,0 +1,256 @@
+"""Kernels of a ledger, run alone on a CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import Tensor, nn
+
+import torchledger
+from captured import Captured, capture_call, read
+from torchledger.cli import cli
+from torchledger.errors import MeasureError, UsageError
+from torchledger.measuring.bench import bench, gain
+from torchledger.measuring.bench_timing import Budget, relative_interval
+from torchledger.measuring.bench_worker import Job, Task
+from torchledger.measuring.call_site import CannotReplay, find_call_site
+from torchledger.measuring.index_bounds import checked_pointers
+from torchledger.nouns import Graph, Measurement
+from torchledger.store import LedgerWriter, open_ledger
+
+QUICK = Budget(seconds=0.01, min_repeats=6, max_repeats=6)
+
+
+class Small(nn.Module):
+    """An index, a reduction, pointwise kernels, a convolution, and library calls with one and with two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, 16)
+        self.norm = nn.LayerNorm(16)
+        self.up = nn.Linear(16, 32)
+        self.stem = nn.Conv1d(8, 4, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = torch.nn.functional.gelu(self.up(self.norm(self.table(tokens))))
+        ordered, places = torch.sort(self.stem(x), dim=-1)
+        return ordered.softmax(-1) * places.float()
+
+
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory: pytest.TempPathFactory) -> Captured:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        torch.manual_seed(0)
+        model = Small()
+        path = tmp_path_factory.mktemp("bench") / "small.ledger"
+        tokens = torch.randint(0, 50, (3, 8))
+        return capture_call(path, lambda: torch.compile(model)(tokens).sum().backward())
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def ledger(captured: Captured, tmp_path: Path) -> Path:
+    return Path(shutil.copy(captured.path, tmp_path / "small.ledger"))
+
+
+@pytest.fixture
+def answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers of a worker that ran nothing: every call took 5 us."""
+
+    def answer(job: Job, **limits: object) -> dict[str, dict[str, Any]]:
+        samples = {"warm": [5.0] * 6, "cold": [9.0] * 6}
+        return {
+            task.task_id: {
+                "status": "ok",
+                "clock": "host",
+                "warmup": 3,
+                "samples_us": {state: samples[state] for state in task.states},
+            }
+            for task in job.tasks
+        }
+
+    monkeypatch.setattr("torchledger.measuring.bench.run_tasks", answer)
+
+
+def test_every_entry_that_has_a_kernel_can_be_benched(ledger: Path, captured: Captured) -> None:
+    report = torchledger.bench(ledger, all_kernels=True, budget=QUICK)
+    assert {entry.launch.launch_id for entry in report.entries} == {launch.launch_id for launch in captured.calls}
+    assert [
+        (entry.launch.launch_id, entry.status, entry.reason) for entry in report.entries if entry.status != "ok"
+    ] == []
+    for entry in report.entries:
+        assert entry.warm is not None and entry.cold is not None
+        assert (entry.warm.clock, entry.warm.l2_state, entry.cold.l2_state) == ("host", "warm", "cold")
+        assert entry.duration_us is not None and entry.duration_us > 0
+    assert len(read_measurements(ledger)) == 2 * len(report.entries)
+
+
+def read_measurements(path: Path) -> list[Measurement]:
+    with open_ledger(path) as reader:
+        return reader.read(Measurement)
+
+
+@pytest.mark.usefixtures("answered")
+def test_the_heaviest_kernels_cover_the_time_inside_the_step(ledger: Path, captured: Captured) -> None:
+    heavy, *others = [launch.launch_id for launch in captured.calls]
+    with LedgerWriter(ledger, append=True) as writer:
+        writer.add(Measurement(heavy, "profile", "cpu_profiler", (970.0,)))
+        writer.add(*(Measurement(other, "profile", "cpu_profiler", (1.0,)) for other in others))
+    report = bench(ledger, budget=QUICK, states=("warm",), save=False)
+    assert heavy in {entry.launch.launch_id for entry in report.entries}
+    assert len(report.entries) < len(captured.calls) / 2
+    (entry,) = [entry for entry in report.entries if entry.launch.launch_id == heavy]
+    assert entry.over_step is not None and entry.duration_us is not None
+    assert entry.over_step == pytest.approx(entry.duration_us / 970.0)
+    assert "95 %" in report.selection
+
+
+def test_index_buffers_stay_below_what_the_kernel_may_address(captured: Captured) -> None:
+    (launch,) = [
+        launch for launch in captured.calls if "embedding" in launch.kernel_name and launch.graph == "forward_0"
+    ]
+    graph = next(graph for graph in captured.graphs if graph.name == launch.graph)
+    site = find_call_site(graph, launch, captured.launches, captured.kernels)
+    highs = [step.high for step in site.setup if not isinstance(step, str) and step.dtype == "torch.int64"]
+    assert highs == [50]
+
+
+def test_a_bound_is_followed_back_to_its_pointer() -> None:
+    triton = """
+    tmp0 = tl.load(in_ptr0 + (x0), xmask)
+    tmp9 = tl.load(in_ptr1 + (x0), xmask)
+    tmp1 = tl.full([XBLOCK], 50257, tl.int32)
+    tmp2 = tmp0 + tmp1
+    tmp3 = tmp0 < 0
+    tmp4 = tl.where(tmp3, tmp2, tmp0)
+    tl.device_assert(((0 <= tmp4) & (tmp4 < 50257)) | ~(xmask), "index out of bounds: 0 <= tmp4 < 50257")
+    """
+    assert checked_pointers(triton, {}) == {"in_ptr0": 50257}
+    cpp = (
+        'auto tmp0 = in_ptr2[x];\nAOTI_TORCH_CHECK((0 <= tmp0) & (tmp0 < ks0), "index out of bounds: 0 <= tmp0 < ks0");'
+    )
+    assert checked_pointers(cpp, {"ks0": 7}) == {"in_ptr2": 7}
+
+
+def test_launches_that_do_the_same_work_have_one_signature(captured: Captured) -> None:
+    graph = captured.graphs[0]
+    launch = next(launch for launch in captured.calls if launch.graph == graph.name)
+    site = find_call_site(graph, launch, captured.launches, captured.kernels)
+    renamed = dataclasses.replace(
+        graph, wrapper_source=(graph.wrapper_source or "").replace("buf0", "buf900").replace("primals_1", "primals_901")
+    )
+    again = find_call_site(renamed, launch, captured.launches, captured.kernels)
+    assert again.signature == site.signature
+
+
+def test_a_kernel_that_kills_its_process_is_marked_and_the_others_go_on(
+    ledger: Path, captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = captured.calls[:2]
+    from torchledger.measuring import bench as module
+
+    original = module._tasks
+
+    def deadly(site, mode, states):  # type: ignore[no-untyped-def]
+        for task in original(site, mode, states):
+            crash = "import os; os.kill(os.getpid(), 11)"
+            is_first = site.launch_id == first.launch_id
+            yield dataclasses.replace(task, body=f"{crash}\n{task.body}") if is_first else task
+
+    monkeypatch.setattr(module, "_tasks", deadly)
+    report = bench(ledger, [first.launch_id, second.launch_id], budget=QUICK, states=("warm",), save=False)
+    assert [entry.status for entry in report.entries] == ["crashed", "ok"]
+    assert "signal 11" in (report.entries[0].reason or "")
+
+
+def test_tensors_that_do_not_fit_are_listed_with_their_sizes() -> None:
+    from torchledger.measuring.bench_worker import OutOfMemory, _check_memory
+
+    task = Task("forward_0#0", "cpu", "", "", {"buf0": 10**15, "buf1": 8})
+    with pytest.raises(OutOfMemory, match=r"buf0 1000000.00 GB.*are free on cpu.*would fit"):
+        _check_memory(task)
+
+
+def test_code_of_somebody_else_needs_trust(ledger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHLEDGER_CACHE", str(tmp_path / "another user"))
+    with pytest.raises(MeasureError, match=r"executes that code with your rights.*--trust"):
+        bench(ledger, all_kernels=True, budget=QUICK)
+
+
+def test_code_of_another_torch_version_is_refused(ledger: Path) -> None:
+    with open_ledger(ledger) as reader:
+        run = reader.run()
+    older = dataclasses.replace(run, environment=dataclasses.replace(run.environment, torch="2.7.1"))
+    with LedgerWriter(ledger, append=True) as writer:
+        writer.add(older, replace=True)
+    with pytest.raises(MeasureError, match=r"recorded with torch 2\.7\.1"):
+        bench(ledger, all_kernels=True, budget=QUICK)
+
+
+def test_a_graph_with_a_cpp_wrapper_says_so(captured: Captured) -> None:
+    graph = Graph("forward_0", "forward", wrapper_source="int main() {}", wrapper_language="cpp")
+    with pytest.raises(CannotReplay, match="C\\+\\+ wrapper"):
+        find_call_site(graph, captured.calls[0], captured.launches)
+
+
+def test_a_name_that_is_not_there_is_a_usage_error(ledger: Path) -> None:
+    with pytest.raises(UsageError, match="Near it"):
+        bench(ledger, ["nothing_like_this"])
+
+
+def test_the_interval_of_the_median_narrows_with_agreement() -> None:
+    assert relative_interval([1.0] * 20) == 0.0
+    assert relative_interval([1.0, 2.0]) == float("inf")
+    assert relative_interval(list(range(1, 101))) > relative_interval([50 + i / 10 for i in range(100)])
+
+
+@pytest.mark.usefixtures("answered")
+def test_the_command_prints_json_and_c_kernels_have_one_configuration(ledger: Path, captured: Captured) -> None:
+    fused = captured.fused[0]
+    arguments = [
+        "bench",
+        str(ledger),
+        fused.launch_id,
+        "--max-autotune",
+        "--seconds",
+        "0.01",
+        "--repeats",
+        "6",
+        "--json",
+    ]
+    result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    plain = json.loads(result.stdout)
+    assert plain["entries"][0]["status"] == "ok"
+    assert "0 of 0 Triton launches gain" in plain["remarks"][0]
+
+
+@pytest.mark.usefixtures("answered")
+def test_a_gain_is_counted_against_the_run_s_own_configuration(ledger: Path, captured: Captured) -> None:
+    report = bench(ledger, [captured.fused[0].launch_id], budget=QUICK, states=("warm",), save=False)
+    (entry,) = report.entries
+    assert entry.duration_us is not None
+    slower = Measurement(entry.launch.launch_id, "bench", "cupti", (2 * entry.duration_us,))
+    winners, choosable, before, after = gain(
+        dataclasses.replace(report, entries=(dataclasses.replace(entry, as_run=slower),))
+    )
+    assert (winners, choosable) == (1, 1)
+    assert before == pytest.approx(2 * after)
+
+
+@pytest.mark.usefixtures("answered")
+def test_a_ledger_read_twice_is_the_same_after_no_save(ledger: Path, captured: Captured) -> None:
+    before = ledger.read_bytes()
+    bench(ledger, [captured.calls[0].launch_id], budget=QUICK, states=("warm",), save=False)
+    assert ledger.read_bytes() == before
+    assert read(ledger).launches == captured.launches
