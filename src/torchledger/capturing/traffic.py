@@ -386,14 +386,23 @@ def _text(tree: _Tree) -> str:
     if kind in ("int", "symbol"):
         return str(parts[0])
     if kind == "add":
-        ordered = sorted(parts, key=lambda part: (part[0] == "int", _text(part).startswith("-")))
-        return " + ".join(map(_text, ordered)).replace("+ -", "- ")
+        return " + ".join(map(_text, sorted(parts, key=_reading_order))).replace("+ -", "- ")
     if kind == "multiply":
-        factors = [f"({_text(part)})" if part[0] == "add" else _text(part) for part in parts]
+        factors = [_operand(part) for part in parts]
         return "*".join(factors).removeprefix("1*").replace("-1*", "-", 1 if parts[0] == ("int", -1) else 0)
     if kind in ("divide", "modulo"):
-        return f"({_text(parts[0])} {'//' if kind == 'divide' else '%'} {parts[1]})"
+        return f"({_operand(parts[0])} {'//' if kind == 'divide' else '%'} {parts[1]})"
     return f"{kind}({', '.join(map(_text, parts))})"
+
+
+def _operand(tree: _Tree) -> str:
+    return f"({_text(tree)})" if tree[0] == "add" else _text(tree)
+
+
+def _reading_order(term: _Tree) -> tuple[bool, bool, int, str]:
+    """Widest stride first, what is taken away after what is added, the constant last."""
+    factor = term[1][1] if term[0] == "multiply" and term[1][0] == "int" else 1
+    return term[0] == "int", factor < 0, -abs(factor), _text(term)
 
 
 _BoundTree = tuple[_Tree, int | None, int | None]

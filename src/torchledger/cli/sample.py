@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 
 from torchledger.cli.output import json_option, print_json
+from torchledger.errors import UsageError
 from torchledger.sampling.request import Outcome, Request, sample_file
 
 
@@ -23,7 +25,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
 
 
 @click.command(name="sample")
-@click.argument("sweep", type=click.Path(path_type=Path))
+@click.argument("sweep", required=False, type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder of the samples (SWEEP.samples).")
 @click.option("--precision", "precisions", multiple=True, help="bf16, fp16 or fp32; replaces the file's dtypes.")
 @click.option("--parts", default=1, show_default=True, help="Into how many parts the sweep is divided.")
@@ -40,10 +42,12 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
 )
 @click.option("--group-size", type=click.IntRange(min=1), help="Shapes per profiler session.")
 @click.option("--allow-mixed", is_flag=True, help="Go on in a folder of another device or version.")
+@click.option("--fused", is_flag=True, help="Instead of SWEEP: the kernels that Inductor makes of random programs.")
+@click.option("--minutes", default=4.0, show_default=True, type=click.FloatRange(0.2), help="How long, with --fused.")
 @click.option("--plan-only", is_flag=True, help="Write the plan and measure nothing.")
 @json_option
 def command(
-    sweep: Path,
+    sweep: Path | None,
     output: Path | None,
     precisions: tuple[str, ...],
     parts: int,
@@ -58,13 +62,22 @@ def command(
     operator_files: tuple[Path, ...],
     group_size: int | None,
     allow_mixed: bool,
+    fused: bool,
+    minutes: float,
     plan_only: bool,
     as_json: bool,
 ) -> None:
     """Time operators, forward and backward, over the shapes of SWEEP.
 
     SWEEP is a sweep file or one of the sampling guide's. Run the same command again to go on after any interruption.
+    With --fused, programs are drawn at random, compiled in several processes and measured one after the other, until
+    the minutes are over; `torchledger fit` learns from the file of launches.
     """
+    if fused:
+        _sample_fused(output or Path("fused.launches"), device or _default_device(), minutes, workers, as_json)
+        return
+    if sweep is None:
+        raise UsageError("name a sweep file, or pass --fused.")
     request = Request(
         output=output,
         precisions=precisions,
@@ -86,6 +99,26 @@ def command(
     print_json(_as_plain(outcome)) if as_json else _report(outcome)
     if outcome.collection is not None and not outcome.collection.is_complete:
         raise SystemExit(3)
+
+
+def _sample_fused(output: Path, device: str, minutes: float, workers: int | None, as_json: bool) -> None:
+    from torchledger.cli.progress import progress_bar
+    from torchledger.reporting.document import as_plain
+    from torchledger.sampling.fused import FusedPlan, sample_fused
+
+    processes = workers or max(1, min(14, (os.cpu_count() or 2) - 2))
+    with progress_bar("compiling and measuring") as progress:
+        report = sample_fused(output, FusedPlan(device=device, minutes=minutes, processes=processes), progress=progress)
+    if as_json:
+        print_json(as_plain(report))
+        return
+    click.echo(
+        f"{report.measured:,} of {report.launches:,} launches of {report.programs:,} programs measured into {output}",
+        err=True,
+    )
+    for reason, count in sorted(report.failures.items(), key=lambda item: -item[1])[:10]:
+        click.echo(f"{count} x {reason}", err=True)
+    click.echo(f"next: torchledger fit {output} -o MODEL", err=True)
 
 
 def _default_device() -> str:

@@ -19,6 +19,7 @@ from torchledger.capturing.traffic import (
     TrafficCount,
     count_addresses,
     count_traffic,
+    index_text,
 )
 
 x, y, z, w = sympy.symbols("x y z w", integer=True, nonnegative=True)
@@ -212,6 +213,25 @@ def test_what_has_no_closed_form_is_an_upper_bound():
 def test_what_is_small_is_enumerated():
     accesses = [IndexedAccess(x * y, ((x, 50), (y, 50)))]
     assert count_addresses(accesses) == exact(counted_one_by_one(accesses))
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        (64 * x + y - 1, "64*x + y - 1"),
+        (99 - x + 100 * y, "100*y - x + 99"),
+        (FloorDiv(x + 3, 8) + 16 * ModularIndexing(y, 4, 5), "16*((y // 4) % 5) + ((x + 3) // 8)"),
+        (sympy.Integer(0), "0"),
+        (sympy.sqrt(x), "sqrt(x)"),
+    ],
+)
+def test_an_index_reads_as_python(expression, text):
+    assert index_text(expression) == text
+
+
+@given(st.builds(lambda a, b, c: a * x + b * y + c, *[st.integers(-70, 70)] * 3))
+def test_the_text_of_an_index_evaluates_to_the_index(expression):
+    assert eval(index_text(expression), {"x": 5, "y": 11}) == expression.subs({x: 5, y: 11})
 
 
 # ---- against brute force

@@ -1,0 +1,129 @@
+"""How quick predictions are: a table on one core, one from a cold start, a step of a thousand launches; and the fit.
+
+    python benchmarks/predict_speed.py [--data DIR] [--output docs/results/predict_speed.md]
+
+Learns from the public GH200 timings (``--data``, else ``TORCHLEDGER_PUBLIC_DATA/ett``) and made-up launches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+if os.environ.get("OMP_NUM_THREADS") != "1":
+    # One core: libraries read this when they are loaded, so begin again with it set.
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    os.execve(
+        sys.executable, [sys.executable, *sys.argv], os.environ | dict.fromkeys(names, "1") | {"PYTHONPATH": paths}
+    )
+
+ROWS = 100_000
+
+
+def main() -> None:
+    """Measure and write the page."""
+    import numpy as np
+
+    from launch_times import make_launch_set, pointwise, product
+    from torchledger.fitting.data import gate_public_labels, read_operator_samples
+    from torchledger.fitting.everything import fit_launches
+    from torchledger.fitting.fit import fit
+    from torchledger.fitting.launches import machine_of_launches
+    from torchledger.fitting.time_model import TimeModel
+    from torchledger.predicting import load_model, predict_table, save_model
+    from torchledger.predicting.step import predict_step
+
+    arguments = _arguments()
+    lines = [
+        "# How quick predictions are",
+        "",
+        f"`python benchmarks/predict_speed.py`, {datetime.datetime.now(datetime.UTC):%Y-%m-%d}, "
+        f"Python {platform.python_version()}, numpy {np.__version__}, {_processor()}.",
+        "",
+        "| what | measured | wanted |",
+        "|---|---|---|",
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "gh200.tlmodel"
+        samples = gate_public_labels(read_operator_samples([arguments.data / "Vista" / "operator"]))
+        if arguments.quick:
+            samples = [s for s in samples if s.operator in ("guide.linear1", "guide.flash_atten", "guide.layernorm")]
+        started = time.perf_counter()
+        model, _ = fit(samples, jobs=2)
+        seconds = time.perf_counter() - started
+        size = save_model(model, path)
+        lines.append(
+            f"| fit of {len(samples):,} samples, {len(model.entries)} entries, two cores | {seconds:.0f} s | <= 180 s |"
+        )
+        lines.append(f"| model file | {size / 1e6:.1f} MB | |")
+        generator = np.random.default_rng(0)
+        lengths = generator.integers(1024, 5121, ROWS)
+        questions = {
+            "linear1": {"mp": 1, "b": generator.integers(2, 9, ROWS), "l": lengths, "dim": 4096},
+            "flash_atten": {"mp": 1, "b": 4, "h": 32, "l": lengths, "dim": 4096},
+            "layernorm": {"b": 4, "l": lengths, "dim": generator.integers(2048, 8193, ROWS)},
+        }
+        loaded = load_model(path)
+        for name, question in questions.items():
+            predict_table(loaded, f"guide.{name}", question, dtype="fp16")
+            spent = []
+            for _ in range(3):
+                begun = time.process_time()
+                predict_table(loaded, f"guide.{name}", question, dtype="fp16")
+                spent.append(time.process_time() - begun)
+            rate = ROWS / min(spent)
+            lines.append(f"| {name}: table of {ROWS:,}, per second of one core | {rate:,.0f} | >= 100,000 |")
+        command = [sys.executable, "-m", "torchledger", "predict", "flash_atten", "mp=1", "b=4", "h=32", "l=2048"]
+        command += ["dim=4096", "--dtype", "fp16", "--device", str(path)]
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+        cold = []
+        for _ in range(5):
+            begun = time.perf_counter()
+            subprocess.run(command, check=True, capture_output=True, env=environment)
+            cold.append(time.perf_counter() - begun)
+        lines.append(f"| `torchledger predict` from a cold start, best of five | {min(cold):.2f} s | < 1 s |")
+    train = make_launch_set(80)
+    bare = TimeModel("TEST", machine_of_launches("TEST", train.launches), {})
+    launches_model = replace(bare, entries=fit_launches(train.launches, bare)[0])
+    launches = [
+        product(1024, 512, 1024, order=order) if order % 3 == 1 else pointwise(1024, 1024, 3, order=order)
+        for order in range(1000)
+    ]
+    taken = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        predict_step(launches_model, launches)
+        taken.append(time.perf_counter() - begun)
+    lines.append(f"| step of 1,000 launches | {min(taken):.3f} s | < 1 s |")
+    arguments.output.write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":")[1].strip()
+    return platform.processor()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    public = Path(os.environ.get("TORCHLEDGER_PUBLIC_DATA") or ROOT.parent / "shared" / "data")
+    parser.add_argument("--data", type=Path, default=public / "ett")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results" / "predict_speed.md")
+    parser.add_argument("--quick", action="store_true", help="three operators only")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
