@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
 from torch import Tensor
 
@@ -22,7 +20,7 @@ class Case:
         self.compiled = torch.compile(self.model)
 
     def ask(self, question: str, dial: Tensor, *, backward: bool = False) -> list[ValueFinding]:
-        self.watch.options = dataclasses.replace(self.watch.options, find=question)
+        self.watch.change(find=question)
         self.watch.findings.clear()
         if backward:
             loss_of(self.compiled(self.x, dial)).backward()

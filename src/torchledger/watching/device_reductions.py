@@ -47,7 +47,8 @@ class DeviceBatch:
             self._slabs.append(torch.empty((_SLAB_ROWS, len(COLUMNS)), dtype=torch.float64, device=self._device))
             self._used = 0
         slab = self._slabs[-1]
-        self._kernel.launch(flat, slab, self._used, programs)
+        with torch.cuda.device(self._device):
+            self._kernel.launch(flat, slab, self._used, programs)
         self._rows.append((((len(self._slabs) - 1) * _SLAB_ROWS) + self._used, programs))
         self._used += programs
         return len(self._rows) - 1
@@ -60,7 +61,8 @@ class DeviceBatch:
             return [list(map(float, row)) for row in torch.stack(self._plain).tolist()]
         slab = self._slabs[0] if len(self._slabs) == 1 else torch.cat(self._slabs)
         ranges = torch.tensor([row for row in self._rows if isinstance(row, tuple)]).t().contiguous().to(self._device)
-        rows: list[list[float]] = self._kernel.fold(slab, ranges[0], ranges[1]).tolist()
+        with torch.cuda.device(self._device):
+            rows: list[list[float]] = self._kernel.fold(slab, ranges[0], ranges[1]).tolist()
         return rows
 
 

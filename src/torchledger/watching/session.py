@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,8 @@ from torchledger.watching.options import ValueOptions, from_environment, load_pr
 log = logging.getLogger(__name__)
 
 _KEPT_FINDINGS = 1000
+_WRITTEN_TOGETHER = 5000
+_WRITTEN_EVERY_S = 0.5
 
 
 class Watch(Watcher):
@@ -37,13 +40,15 @@ class Watch(Watcher):
         self.stats: list[ValueStats] = []
         self.findings: list[ValueFinding] = []
         self.comparisons: list[ValueComparison] = []
-        self.is_active = options.watches
-        self.is_full = options.level in ("stats", "save")
-        self.takes_tensors = self.is_full or options.find is not None
+        self.is_active = self.is_full = self.takes_tensors = False
         self.n_findings_left_out = 0
         self._capture = capture
+        self._prints = emit is not None
         self._emit = emit or (lambda line: None)
-        self._predicate = load_predicate(options)
+        self._unwritten: list[Any] = []
+        self._written_at = time.monotonic()
+        self._predicate: Any = None
+        self._choose(options)
         self._graphs: list[Any] = []
         self._waiting: dict[str, list[Any]] = {}
         self._lowered: dict[int, Any] = {}
@@ -55,6 +60,21 @@ class Watch(Watcher):
         self._faults: Counter[str] = Counter()
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._n_taken = 0
+
+    def change(self, **options: Any) -> None:
+        """Ask something else from the next call of a graph on: fields of ``ValueOptions``.
+
+        Only what is already compiled under watch can be asked; ``against_eager`` has to be chosen at the start.
+        Raises ``UsageError`` for options that mean nothing.
+        """
+        self._choose(dataclasses.replace(self.options, **options))
+
+    def _choose(self, options: ValueOptions) -> None:
+        self._predicate = load_predicate(options)
+        self.options = options
+        self.is_active = options.watches
+        self.is_full = options.level in ("stats", "save")
+        self.takes_tensors = self.is_full or options.find is not None
 
     # --- the capture tells ----------------------------------------------------------------------------------------
 
@@ -101,6 +121,7 @@ class Watch(Watcher):
             for patches in reversed(self._patches):
                 patches.undo()
             self._patches.clear()
+            self._flush()
             for graph in self._graphs:
                 if graph.name is not None:
                     seen = sum(1 for index in graph.launches if index in graph.seen)
@@ -185,13 +206,12 @@ class Watch(Watcher):
                 stats = list(_stats(record))
                 self.stats += stats
                 records += stats
-                if self.options.prints:
+                if self.options.prints and self._prints:
                     for line in map(stats_line, stats):
                         self._emit(line)
             if self.options.find is not None:
                 records += self._find(record)
-            if records:
-                self._write(*records)
+            self._write_soon(records)
 
     def on_fault(self, where: str, error: Exception) -> None:
         log.debug("watching %s failed", where, exc_info=error)
@@ -243,6 +263,18 @@ class Watch(Watcher):
         if launch is None:
             return f"line {event.site.line} {event.site.name}"
         return f"{launch.launch_id} {launch.kernel_name}" + (f" {launch.source}" if launch.source else "")
+
+    def _write_soon(self, records: list[Any]) -> None:
+        """Several calls share a transaction, as each waits for the disk; a killed program loses at most the last."""
+        self._unwritten += records
+        if len(self._unwritten) >= _WRITTEN_TOGETHER or time.monotonic() - self._written_at > _WRITTEN_EVERY_S:
+            self._flush()
+
+    def _flush(self) -> None:
+        records, self._unwritten = self._unwritten, []
+        self._written_at = time.monotonic()
+        if records:
+            self._write(*records)
 
     def _write(self, *records: Any) -> None:
         try:
@@ -348,10 +380,21 @@ def _record(
     record: Any, subject: str, moment: Any, seen: Any, sequence: int | None, path: str | None, node: str | None
 ) -> ValueStats:
     summary = record.summaries.get(seen.tickets[0]) if seen.tickets else None
-    stats = ValueStats(
-        subject, record.index, seen.name, moment, seen.dtype, seen.shape, path=path, sequence=sequence, fx_node=node
-    )
+    place = (subject, record.index, seen.name, moment, seen.dtype, seen.shape)
     if summary is None:
-        return stats
-    names = ("n_nan", "n_inf", "minimum", "maximum", "mean", "std", "n_zero", "n_subnormal", "note")
-    return dataclasses.replace(stats, **{name: getattr(summary, name) for name in names})
+        return ValueStats(*place, path=path, sequence=sequence, fx_node=node)
+    return ValueStats(
+        *place,
+        summary.n_nan,
+        summary.n_inf,
+        summary.minimum,
+        summary.maximum,
+        summary.mean,
+        summary.std,
+        summary.n_zero,
+        summary.n_subnormal,
+        path,
+        summary.note,
+        sequence,
+        node,
+    )

@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._inductor.async_compile import AsyncCompile
 
 import torchledger
 from planted import SCALE, faulty, make_planted, neutral
+from torchledger.watching import Watch
 
 
 def test_memory_that_nothing_has_written_is_named_where_it_is_read(tmp_path: Path) -> None:
@@ -64,3 +68,59 @@ def test_a_predicate_that_raises_is_told_once_and_the_program_goes_on(tmp_path: 
     with torchledger.open_ledger(watch.path) as reader:
         (note,) = [note for note in reader.run().notes if "predicate" in note]
     assert "not my day" in note
+
+
+class Waves(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.second(torch.sin(self.first(x))))
+
+
+def _compare_waves(path: Path, **options: Any) -> Watch:
+    torch.manual_seed(0)
+    model, x = Waves(), torch.randn(8, 16)
+    torch._dynamo.reset()
+    with torchledger.values(path, level="off", against_eager=True, **options) as watch:
+        torch.compile(model)(x).sum().backward()
+    return watch
+
+
+def test_a_kernel_whose_source_was_changed_is_the_first_to_leave_the_tolerance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = AsyncCompile.cpp_pybinding
+
+    def change_one(self: AsyncCompile, argtypes: list[str], source_code: str) -> Any:
+        return original(self, argtypes, source_code.replace("sin(", "cos("))
+
+    monkeypatch.setattr(AsyncCompile, "cpp_pybinding", change_one)
+    watch = _compare_waves(tmp_path / "a.ledger")
+    first = next(item for item in watch.comparisons if item.is_within is False)
+    launch = watch.launch(first.subject)
+    assert launch is not None
+    assert "aten.sin" in launch.aten_ops
+    assert first.further == "compiled"
+    others = [item for item in watch.comparisons if item.subject != first.subject and item.call_index == 0]
+    assert all(item.is_within for item in others if "sin" not in (watch.launch(item.subject) or launch).aten_ops)
+
+
+def test_an_unchanged_program_is_within_tolerance_and_close_to_float64(tmp_path: Path) -> None:
+    watch = _compare_waves(tmp_path / "a.ledger")
+    assert len(watch.comparisons) >= 6
+    for item in watch.comparisons:
+        assert item.is_within, item
+        assert item.compiled_error is not None
+        assert item.compiled_error < 1e-5
+        assert item.eager_error is not None
+        assert item.compiled_ulps is not None
+
+
+def test_outputs_that_need_new_random_numbers_say_so(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    with torch.no_grad(), torchledger.values(tmp_path / "a.ledger", level="off", against_eager=True) as watch:
+        torch.compile(lambda x: F.dropout(x.sin(), 0.5) @ x)(torch.randn(16, 16))
+    assert any(item.note and "random" in item.note for item in watch.comparisons)
+    assert all(item.is_within for item in watch.comparisons if not item.note)
