@@ -14,6 +14,7 @@ _PUBLIC = {
     "capture": "torchledger.api",
     "step": "torchledger.measuring.profile",
     "bench": "torchledger.measuring.bench",
+    "import_trace": "torchledger.measuring.breakdown",
     "open_ledger": "torchledger.store",
     "values": "torchledger.watching",
 }

@@ -451,6 +451,11 @@ def _notes(trace: Trace, events: Sequence[DeviceEvent]) -> tuple[str, ...]:
         )
     ops = trace.rows(EventKind.OP)
     texts = [trace.argument_texts[i] for i in np.unique(trace.events.argument[ops]).tolist()]
+    if inferred := [event.duration_us for event in events if event.op_is_inferred]:
+        notes.append(
+            f"{len(inferred)} device events ({sum(inferred):.1f} us) have no launch in the trace; operator, FLOPs and "
+            "bytes are those of launches of the same kernel, grid and block in the same surroundings"
+        )
     if len(ops) and not any(b"Input Dims" in text for text in texts):
         notes.append("recorded without record_shapes=True: FLOPs and bytes of library calls cannot be computed")
     if not len(ops):

@@ -59,10 +59,11 @@ def device_events(trace: Trace) -> list[DeviceEvent]:
     for index, kernel in enumerate(kernels):
         if costs[index] is None:
             costs[index] = costing.cost_without_operator(kernel, costed_op[index])
-    _take_from_twins(kernels, costs)
+    ops = [None if kernel.op is None else _operator_name(trace, kernel.op) for kernel in kernels]
+    _take_from_twins(kernels, costs, ops)
     return [
-        _device_event(trace, kernel, facts, _checked(cost))
-        for kernel, facts, cost in zip(kernels, costed_op, costs, strict=True)
+        _device_event(trace, kernel, facts, _checked(cost), op)
+        for kernel, facts, cost, op in zip(kernels, costed_op, costs, ops, strict=True)
     ]
 
 
@@ -303,8 +304,8 @@ def _split(total: int | None, weights: Sequence[int]) -> list[int | None]:
     return [edges[index + 1] - edges[index] for index in range(len(weights))]
 
 
-def _take_from_twins(kernels: Sequence[TraceKernel], costs: list[Cost | None]) -> None:
-    """Give kernels without operator the work of launches that look the same, in the same surroundings."""
+def _take_from_twins(kernels: Sequence[TraceKernel], costs: list[Cost | None], ops: list[str | None]) -> None:
+    """Give kernels without operator the work, and the operator, of launches that look the same in all respects."""
     wanted = [
         index
         for index, kernel in enumerate(kernels)
@@ -321,11 +322,15 @@ def _take_from_twins(kernels: Sequence[TraceKernel], costs: list[Cost | None]) -
             numbers.setdefault((kernels[i].name, kernels[i].grid, kernels[i].block, kernels[i].kind), len(numbers))
             for i in lane
         ]
-        _match_lane(lane, signature, kernels, costs)
+        _match_lane(lane, signature, kernels, costs, ops)
 
 
 def _match_lane(
-    lane: Sequence[int], signature: Sequence[int], kernels: Sequence[TraceKernel], costs: list[Cost | None]
+    lane: Sequence[int],
+    signature: Sequence[int],
+    kernels: Sequence[TraceKernel],
+    costs: list[Cost | None],
+    ops: list[str | None],
 ) -> None:
     places = [place for place, index in enumerate(lane) if kernels[index].kind == "kernel"]
     known = [place for place in places if kernels[lane[place]].op is not None]
@@ -334,10 +339,13 @@ def _match_lane(
         for before, after in ((window, window), (window, 0), (0, window)) if window else ((0, 0),):
             if not open_places:
                 return
-            found = _works_in_window(signature, known, open_places, lane, costs, before, after)
-            agreed = {p: works for p, works in found.items() if len({(c.flops, c.bytes_moved) for c in works}) == 1}
-            for place, works in agreed.items():
-                costs[lane[place]] = _of_twin(next(iter(works)), costs[lane[place]])
+            found = _works_in_window(signature, known, open_places, lane, costs, ops, before, after)
+            agreed = {p: twins for p, twins in found.items() if len({(c.flops, c.bytes_moved) for c, _ in twins}) == 1}
+            for place, twins in agreed.items():
+                index = lane[place]
+                costs[index] = _of_twin(next(iter(twins))[0], costs[index])
+                names = {name for _, name in twins}
+                ops[index] = names.pop() if len(names) == 1 else None
             open_places = [place for place in open_places if place not in agreed]
 
 
@@ -347,33 +355,35 @@ def _works_in_window(
     open_places: Sequence[int],
     lane: Sequence[int],
     costs: Sequence[Cost | None],
+    ops: Sequence[str | None],
     before: int,
     after: int,
-) -> dict[int, set[Cost]]:
-    """For each open place the works of known places with the same launches around them.
+) -> dict[int, set[tuple[Cost, str | None]]]:
+    """For each open place the works and operators of known places with the same launches around them.
 
     A known place at the end of the trace counts where the part of its surroundings that exists is the same.
     """
     last = len(signature) - 1
-    whole: dict[tuple[int, ...], set[Cost]] = defaultdict(set)
+    whole: dict[tuple[int, ...], set[tuple[Cost, str | None]]] = defaultdict(set)
     at_the_edge = []
     for place in known:
         cost = costs[lane[place]]
         if cost is None:
             continue
+        twin = (cost, ops[lane[place]])
         if before <= place <= last - after:
-            whole[tuple(signature[place - before : place + after + 1])].add(cost)
+            whole[tuple(signature[place - before : place + after + 1])].add(twin)
         else:
-            at_the_edge.append((place, cost))
+            at_the_edge.append((place, twin))
     found = {}
     for place in open_places:
         if not before <= place <= last - after:
             continue
         works = set(whole.get(tuple(signature[place - before : place + after + 1]), ()))
-        for edge, cost in at_the_edge:
+        for edge, twin in at_the_edge:
             low, high = min(before, edge), min(after, last - edge)
             if signature[place - low : place + high + 1] == signature[edge - low : edge + high + 1]:
-                works.add(cost)
+                works.add(twin)
         if works:
             found[place] = works
     return found
@@ -397,8 +407,12 @@ def _is_doubtful(cost: Cost | None) -> bool:
     return cost is None or not cost.is_known or cost.bytes_quality == "estimated"
 
 
-def _device_event(trace: Trace, kernel: TraceKernel, facts: _OpFacts | None, cost: Cost) -> DeviceEvent:
-    op = trace.name(kernel.op) if kernel.op is not None else None
+def _operator_name(trace: Trace, row: int) -> str | None:
+    name = trace.name(row)
+    return None if _NOT_OPERATORS.match(name) else name
+
+
+def _device_event(trace: Trace, kernel: TraceKernel, facts: _OpFacts | None, cost: Cost, op: str | None) -> DeviceEvent:
     launch = kernel.launch
     return DeviceEvent(
         name=kernel.name,
@@ -408,7 +422,8 @@ def _device_event(trace: Trace, kernel: TraceKernel, facts: _OpFacts | None, cos
         duration_ns=kernel.duration_ns,
         device=kernel.device,
         stream=kernel.stream,
-        op=op if op is None or not _NOT_OPERATORS.match(op) else None,
+        op=op,
+        op_is_inferred=op is not None and kernel.op is None,
         cost=cost,
         shapes=facts.shapes if facts is not None else None,
         grid=kernel.grid,

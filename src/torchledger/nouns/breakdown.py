@@ -60,8 +60,8 @@ class Cost:
 class DeviceEvent:
     """One kernel, copy or fill on the device (or one CPU kernel) with what is known of it.
 
-    ``launch_id`` is the ledger's entry (``"forward_0#12"``) where there is a ledger; ``op`` the innermost operator,
-    ``step`` the index of the profiler step it ran in. ``start_ns`` is on the clock of the breakdown.
+    ``launch_id`` is the ledger's entry (``"forward_0#12"``) where there is a ledger; ``op`` the innermost operator
+    (``op_is_inferred``: that of launches that look the same in all respects). ``start_ns`` is on the breakdown's clock.
     """
 
     name: str
@@ -72,6 +72,7 @@ class DeviceEvent:
     device: int | str | None = None
     stream: int | str | None = None
     op: str | None = None
+    op_is_inferred: bool = False
     ops: tuple[str, ...] = ()
     launch_id: str | None = None
     graph: str | None = None
@@ -179,8 +180,8 @@ class Breakdown:
     """Where the time went.
 
     ``kernel_us + copy_us + fill_us == device_us``. ``busy_us`` is the union of all device events' intervals per device
-    (never more than ``wall_us``); ``wall_us`` reaches from the first to the last device event, or over the steps where
-    the trace marks them; with several devices both are summed over them. ``known_us`` is the time of events that have
+    (never more than ``wall_us``); ``wall_us`` reaches from the first to the last device event; with several devices
+    both are summed over them. ``known_us`` is the time of events that have
     FLOPs or bytes, ``known_kernel_us`` that of kernels among them; ``unknown_us`` maps why the rest has none to its
     time. ``events`` counts device events; ``is_partial`` says that the source was cut off or that
     events were left out, ``problems`` which.
