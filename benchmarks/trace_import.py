@@ -106,6 +106,7 @@ def draw(
         f"{datetime.date.today()}, {platform.processor() or platform.machine()}, {os.cpu_count()} cores, "
         f"Python {platform.python_version()}. A made-up eager trace of {size / 1e6:.0f} MB with {events:,} events.",
         f"Whole processes, taken in turns, median of {options.repeats}. "
+        f"Load average {os.getloadavg()[2]:.0f}; above the number of cores, CPU time is the steadier clock.",
         "Redo: `python benchmarks/trace_import.py -o docs/results/trace_import.md`.",
         "",
         "| what | wall s | of bare | CPU s | of bare | peak memory | of the file |",
