@@ -120,7 +120,7 @@ class Variant:
         import cuda_models
         import torch
 
-        from torchledger.capturing import capture
+        from torchledger import capture
         from torchledger.sampling.fused import GraphMarks
 
         torch._dynamo.reset()
@@ -142,7 +142,7 @@ class Variant:
             torch.compiler.cudagraph_mark_step_begin()
         self.case.step(self.compiled)
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=self.mode != "graphs")
+        self.optimizer.zero_grad(set_to_none=True)
 
     def compile(self) -> float:
         """The first step; returns its seconds."""
@@ -202,7 +202,7 @@ class Variant:
 
             answer["device_kernels_us"] = sum(event.duration_us for event in device_events(trace)) / 2
             return answer
-        records = profile_records(trace, launches, steps=Steps(), learned={}, devices=describe_devices(), n_steps=6)
+        records, _ = profile_records(trace, launches, steps=Steps(), learned={}, devices=describe_devices(), n_steps=6)
         samples = {record.subject: record.samples_us for record in records if isinstance(record, Measurement)}
         program = f"{self.name}-{self.batch}"
         items = tuple(MeasuredLaunch(launch, samples.get(launch.launch_id, ()), program) for launch in launches)

@@ -338,7 +338,7 @@ class FusedWorker:
             path.unlink(missing_ok=True)
         launches = [launch for group in self._marks.launches.values() for launch in group]
         devices = describe_devices()
-        records = profile_records(
+        records, _ = profile_records(
             trace, launches, steps=Steps(), learned={}, devices=devices, n_steps=self.plan.iterations
         )
         times = {record.subject: record.samples_us for record in records if isinstance(record, Measurement)}
