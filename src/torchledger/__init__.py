@@ -15,6 +15,7 @@ _PUBLIC = {
     "step": "torchledger.measuring.profile",
     "bench": "torchledger.measuring.bench",
     "import_trace": "torchledger.measuring.breakdown",
+    "report": "torchledger.reporting.html",
     "open_ledger": "torchledger.store",
     "values": "torchledger.watching",
 }

@@ -19,6 +19,7 @@ from torchledger.reporting.printable import printable
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("torchledger.cli.run", "Run a script and record every kernel launch of its compiled graphs."),
     "show": ("torchledger.cli.show", "Show a ledger: balance, launches, one kernel's story, generated code."),
+    "report": ("torchledger.cli.report", "Write a ledger as one HTML page, or two side by side."),
     "import": ("torchledger.cli.import_trace", "Say where the time of somebody's profiler trace went."),
     "bench": ("torchledger.cli.bench", "Run kernels of a ledger alone: time, bandwidth, distance to the limit."),
     "doctor": ("torchledger.cli.doctor", "Measure what this machine's devices reach: the ceilings of every roofline."),

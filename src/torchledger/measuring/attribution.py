@@ -177,7 +177,7 @@ def cpu_events(trace: Trace, launches: Sequence[Launch], *, window: tuple[int, i
             event = DeviceEvent(
                 name=entry.kernel_name,
                 kind="kernel",
-                category=_library_category(entry, trace.name(row)),
+                category=time_category(entry, trace.name(row)),
                 start_ns=call.op_starts[position],
                 duration_ns=duration,
                 device="cpu",
@@ -447,7 +447,7 @@ def _with_entry(event: DeviceEvent, entry: Launch, *, is_main: bool) -> DeviceEv
         cost = Cost(0, 0, "exact", "exact", basis="its work counts at the entry's longest kernel")
     return replace(
         event,
-        category=_library_category(entry, event.op, event),
+        category=time_category(entry, event.op, event),
         launch_id=entry.launch_id,
         graph=entry.graph,
         ops=entry.aten_ops,
@@ -458,7 +458,7 @@ def _with_entry(event: DeviceEvent, entry: Launch, *, is_main: bool) -> DeviceEv
     )
 
 
-def _library_category(entry: Launch, op: str | None, event: DeviceEvent | None = None) -> TimeCategory:
+def time_category(entry: Launch, op: str | None, event: DeviceEvent | None = None) -> TimeCategory:
     """What a library call computes, from its operator; its kernels' names only where that says nothing."""
     if entry.category in _GENERATED:
         return cast(TimeCategory, entry.category)

@@ -30,6 +30,7 @@ from torchledger.measuring.attribution import (
 from torchledger.measuring.breakdown import breakdown_of_trace, summarize
 from torchledger.measuring.ceilings import known_ceilings
 from torchledger.measuring.chrome_export import annotate_trace, facts_by_row
+from torchledger.measuring.timeline import step_timeline
 from torchledger.measuring.trace import EventKind, Trace, read_trace
 from torchledger.measuring.trace_costs import device_events
 from torchledger.measuring.trace_stream import Progress
@@ -345,9 +346,11 @@ def profile_records(
         Gap("device_time", reason, "kernel time inside compiled graphs that no entry explains", ns / 1e3)
         for reason, ns in attribution.unmatched.items()
     ]
+    timeline = step_timeline(attribution.events, clock=clock, steps=_step_spans(trace))
+    pictures = [] if timeline is None else [timeline]
     lead = round(breakdown.wall_us - sum(breakdown.step_us), 3)
     outside = Difference("wall_time", "steps", "before the first and after the last kernel of the steps", lead)
-    records = [*_measurements(attribution, launches, clock), breakdown, profile, *gaps]
+    records = [*_measurements(attribution, launches, clock), breakdown, profile, *pictures, *gaps]
     return [*records, outside] if breakdown.step_us else records, attribution.events
 
 
@@ -391,10 +394,14 @@ def add_trace_to_ledger(trace: Path, ledger: Path, *, progress: Progress | None 
 
 def _step_window(trace: Trace) -> tuple[int, int] | None:
     """From the first recorded step's start to the last one's end; what the profiler saw before it is warm-up."""
+    spans = _step_spans(trace)
+    return (min(start for start, _ in spans), max(end for _, end in spans)) if spans else None
+
+
+def _step_spans(trace: Trace) -> list[tuple[int, int]]:
+    """Start and end of each recorded step on the trace's clock."""
     marks = [row for row in trace.rows(EventKind.ANNOTATION).tolist() if trace.name(row).startswith(_STEP_MARK)]
-    if not marks:
-        return None
-    return int(trace.events.start_ns[marks].min()), int(trace.events.end_ns[marks].max())
+    return [(int(trace.events.start_ns[row]), int(trace.events.end_ns[row])) for row in marks]
 
 
 def _is_inside(moment: int | None, window: tuple[int, int] | None) -> bool:

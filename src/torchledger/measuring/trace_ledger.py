@@ -11,6 +11,7 @@ from os import PathLike
 from typing import Any
 
 from torchledger import __version__
+from torchledger.measuring.timeline import step_timeline
 from torchledger.nouns import Breakdown, DeviceEvent, Environment, Measurement, Run
 from torchledger.store import LedgerWriter
 
@@ -32,7 +33,8 @@ def write_trace_ledger(
         notes=(f"Imported from {breakdown.source}; torchledger did not see this program run.",),
     )
     with LedgerWriter(path, force=force) as writer:
-        writer.add(run, breakdown, *measurements_of(events))
+        timeline = step_timeline(events, clock=breakdown.clock)
+        writer.add(run, breakdown, *measurements_of(events), *([] if timeline is None else [timeline]))
 
 
 def measurements_of(events: Sequence[DeviceEvent]) -> list[Measurement]:

@@ -15,6 +15,7 @@ from torchledger.nouns.breakdown import (
     LaunchOverhead,
     Profile,
     TimeCategory,
+    Timeline,
     TimeRow,
 )
 from torchledger.nouns.device import Ceilings, Device, Environment
@@ -71,6 +72,7 @@ __all__ = [
     "StepPrediction",
     "TimeCategory",
     "TimeRow",
+    "Timeline",
     "ValueComparison",
     "ValueFinding",
     "ValueStats",

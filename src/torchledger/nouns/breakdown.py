@@ -236,6 +236,31 @@ class Breakdown:
 
 
 @dataclass(frozen=True)
+class Timeline:
+    """One step as the device ran it: one entry per event in each column, in the order of their starts.
+
+    ``start_ns`` counts from the first event on ``clock``; ``name`` and ``category`` are places in ``names`` and
+    ``categories``, ``launch`` one in ``launch_ids`` (``None``: no entry of the ledger), ``lane`` one in ``lanes``
+    (device and stream, or the CPU). ``step`` is the index of the recorded step (of median length); ``None`` where
+    no steps were marked. ``left_out`` counts events beyond the longest timeline that is kept.
+    """
+
+    clock: str
+    start_ns: tuple[int, ...]
+    duration_ns: tuple[int, ...]
+    name: tuple[int, ...]
+    category: tuple[int, ...]
+    launch: tuple[int | None, ...]
+    lane: tuple[int, ...]
+    names: tuple[str, ...]
+    categories: tuple[str, ...]
+    launch_ids: tuple[str, ...]
+    lanes: tuple[str, ...]
+    step: int | None = None
+    left_out: int = 0
+
+
+@dataclass(frozen=True)
 class Profile:
     """How a profile was taken, and how much of it belongs to entries.
 

@@ -123,6 +123,11 @@ def device_sentence(device: Device) -> str:
 
 
 def _run_section(summary: Summary) -> Section:
+    return Section(f"Ledger {summary.file}", (Facts(run_facts(summary)),))
+
+
+def run_facts(summary: Summary) -> tuple[tuple[str, str], ...]:
+    """Names and texts: script, status, software, devices, settings, and how much the ledger holds."""
     run, environment = summary.run, summary.run.environment
     versions = [f"torch {environment.torch or 'unknown'}"]
     versions += [
@@ -155,7 +160,7 @@ def _run_section(summary: Summary) -> Section:
             ),
         )
     )
-    return Section(f"Ledger {summary.file}", (Facts(tuple(rows)),))
+    return tuple(rows)
 
 
 def _status(run: Run) -> str:
@@ -200,6 +205,26 @@ def _state(account: Account) -> tuple[str, Tone | None]:
 
 
 def _account_details(account: Account, *, top: int) -> list[Block]:
+    lines = _account_lines(account)
+    blocks: list[Block] = list(lines[:top])
+    if len(lines) > top:
+        blocks.append(
+            Sentence(f"{account.name}: {len(lines) - top:,} further reasons; --json lists them all.", "quiet")
+        )
+    if account.note:
+        blocks.append(Sentence(f"{account.name}: {account.note}.", "quiet"))
+    return blocks
+
+
+def balance_lines(account: Account) -> tuple[str, Tone | None, list[tuple[str, Tone | None]]]:
+    """An account's state in words with its tone, and every line that explains it."""
+    lines = [(line.text, line.tone) for line in _account_lines(account)]
+    if account.note:
+        lines.append((f"{account.name}: {account.note}.", "quiet"))
+    return *_state(account), lines
+
+
+def _account_lines(account: Account) -> list[Sentence]:
     lines = [
         Sentence(f"{account.name}: {_signed(amount)} {account.unit}: {reason} ({_places(where)})")
         for reason, where, amount in _merged(account.differences)
@@ -218,14 +243,7 @@ def _account_details(account: Account, *, top: int) -> list[Block]:
                 "bad",
             )
         )
-    blocks: list[Block] = list(lines[:top])
-    if len(lines) > top:
-        blocks.append(
-            Sentence(f"{account.name}: {len(lines) - top:,} further reasons; --json lists them all.", "quiet")
-        )
-    if account.note:
-        blocks.append(Sentence(f"{account.name}: {account.note}.", "quiet"))
-    return blocks
+    return lines
 
 
 def _unexplained(account: Account) -> float:

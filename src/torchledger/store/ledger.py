@@ -57,12 +57,13 @@ class LedgerWriter:
             self.path.unlink()
         try:
             self._connection = sqlite3.connect(self.path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)
-            if not append:
-                with self._connection:
+            present = _table_names(self._connection) if append else frozenset()
+            with self._connection:
+                if not append:
                     self._connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                     self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-                    for statement in create_statements():
-                        self._connection.execute(statement)
+                for statement in create_statements(present):
+                    self._connection.execute(statement)
         except sqlite3.Error as error:
             raise StoreError(
                 f"cannot write {self.path}: {error}. Check that the folder exists and is writable."
@@ -110,6 +111,7 @@ class LedgerReader:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
         self._connection = connection
+        self._tables = _table_names(connection)
 
     def read(self, record_type: type[Record], **where: Any) -> list[Record]:
         """All records of a type in the order written; ``where`` selects by columns.
@@ -123,6 +125,8 @@ class LedgerReader:
         table = TABLES[record_type]
         if unknown := set(where) - set(table.columns):
             raise ValueError(f"{table.name} has no column {sorted(unknown)}; it has {list(table.columns)}")
+        if table.name not in self._tables:
+            return
         condition = " AND ".join(f'"{column}" IS ?' for column in where)
         statement = f'SELECT body FROM "{table.name}"' + (f" WHERE {condition}" if where else "") + " ORDER BY rowid"
         for (body,) in self._rows(statement, where.values()):
@@ -130,6 +134,8 @@ class LedgerReader:
 
     def count(self, record_type: type[Any]) -> int:
         """How many records of a type the ledger holds."""
+        if TABLES[record_type].name not in self._tables:
+            return 0
         ((number,),) = self._rows(f'SELECT COUNT(*) FROM "{TABLES[record_type].name}"', ())
         return int(number)
 
@@ -138,6 +144,8 @@ class LedgerReader:
         table = TABLES[record_type]
         if unknown := set(names) - set(table.columns):
             raise ValueError(f"{table.name} has no column {sorted(unknown)}; it has {list(table.columns)}")
+        if table.name not in self._tables:
+            return []
         selected = ", ".join(f'"{name}"' for name in names)
         return list(self._rows(f'SELECT {selected} FROM "{table.name}" ORDER BY rowid', ()))
 
@@ -183,6 +191,7 @@ def open_ledger(path: str | os.PathLike[str]) -> LedgerReader:
         connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)
         ((application_id,),) = connection.execute("PRAGMA application_id")
         ((version,),) = connection.execute("PRAGMA user_version")
+        _table_names(connection)
     except sqlite3.Error as error:
         raise StoreError(f"{path} is not a ledger, or is cut off ({error}).") from error
     if application_id != APPLICATION_ID:
@@ -205,6 +214,11 @@ def is_ledger(path: str | os.PathLike[str]) -> bool:
     except OSError:
         return False
     return head.startswith(b"SQLite format 3") and head[68:72] == APPLICATION_ID.to_bytes(4, "big")
+
+
+def _table_names(connection: sqlite3.Connection) -> frozenset[str]:
+    """The tables that a file has; one that was written before a kind of record existed lacks that record's table."""
+    return frozenset(name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'"))
 
 
 def _column_value(value: Any) -> Any:

@@ -9,6 +9,7 @@ Format history
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from torchledger import nouns
@@ -63,14 +64,17 @@ TABLES: dict[type, Table] = {
     nouns.WatchedGraph: Table("watched_graphs", ("graph", "launches", "watched", "seen", "calls")),
     nouns.Breakdown: Table("breakdowns", ("source", "clock", "kernel_us", "wall_us", "busy_us")),
     nouns.Profile: Table("profiles", ("clock", "inside_us", "matched_us")),
+    nouns.Timeline: Table("timelines", ("clock", "step")),
     nouns.Prediction: Table("predictions", ("subject", "device", "model")),
 }
 
 
-def create_statements() -> list[str]:
-    """The SQL that makes an empty ledger."""
+def create_statements(present: Collection[str] = ()) -> list[str]:
+    """The SQL that makes an empty ledger, or adds the tables that one lacks which has those ``present``."""
     statements = []
     for table in TABLES.values():
+        if table.name in present:
+            continue
         columns = ", ".join(f'"{column}"' for column in table.columns)
         statements.append(f'CREATE TABLE "{table.name}" ({columns}, body TEXT NOT NULL)')
         if table.unique:

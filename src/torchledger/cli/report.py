@@ -1,0 +1,28 @@
+"""``torchledger report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from torchledger.cli.output import force_option
+from torchledger.cli.progress import progress_bar
+from torchledger.reporting.html import report
+
+
+@click.command(name="report")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("against", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="HTML", help="Default: the ledger's name, .html."
+)
+@force_option
+def command(file: Path, against: Path | None, output: Path | None, force: bool) -> None:
+    """Write a ledger as one HTML page that opens in any browser without a network.
+
+    With a second ledger AGAINST, write the two side by side: totals, categories, and kernels aligned by name.
+    """
+    with progress_bar("reading") as progress:
+        path = report(file, output, against=against, force=force, progress=progress)
+    click.echo(path)

@@ -1,0 +1,65 @@
+"""One step as it ran: which event of the device started when, for a picture of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torchledger.nouns import DeviceEvent, Timeline
+
+LONGEST = 20_000
+"""Events kept of one step; a timeline is for looking, and what is beyond is counted."""
+
+
+def step_timeline(
+    events: Sequence[DeviceEvent], *, clock: str, steps: Sequence[tuple[int, int]] = (), longest: int = LONGEST
+) -> Timeline | None:
+    """The events of the step of median length among ``steps`` (start and end in ns on the trace's clock; an event
+    belongs to the step in which it was launched), or of everything where no steps are marked; ``None`` for no events.
+    """
+    chosen = sorted(range(len(steps)), key=lambda index: steps[index][1] - steps[index][0])[len(steps) // 2 :][:1]
+    step = chosen[0] if chosen else None
+    inside = events if step is None else [event for event in events if _is_inside(event, steps[step])]
+    ordered = sorted(inside, key=lambda event: event.start_ns)
+    if not ordered:
+        return None
+    kept = ordered[:longest]
+    names, name = _coded(kept, lambda event: event.name)
+    categories, category = _coded(kept, lambda event: event.category)
+    lanes, lane = _coded(kept, _lane)
+    launches = list(dict.fromkeys(event.launch_id for event in kept if event.launch_id is not None))
+    places = {launch_id: place for place, launch_id in enumerate(launches)}
+    return Timeline(
+        clock=clock,
+        start_ns=tuple(event.start_ns - kept[0].start_ns for event in kept),
+        duration_ns=tuple(event.duration_ns for event in kept),
+        name=name,
+        category=category,
+        launch=tuple(None if event.launch_id is None else places[event.launch_id] for event in kept),
+        lane=lane,
+        names=names,
+        categories=categories,
+        launch_ids=tuple(launches),
+        lanes=lanes,
+        step=step,
+        left_out=len(ordered) - len(kept),
+    )
+
+
+def _is_inside(event: DeviceEvent, step: tuple[int, int]) -> bool:
+    moment = event.start_ns if event.launch_start_ns is None else event.launch_start_ns
+    return step[0] <= moment <= step[1]
+
+
+def _lane(event: DeviceEvent) -> str:
+    if event.device is None:
+        return "cpu" if event.stream is None else f"stream {event.stream}"
+    return f"device {event.device}" if event.stream is None else f"device {event.device}, stream {event.stream}"
+
+
+def _coded(
+    events: Sequence[DeviceEvent], text: Callable[[DeviceEvent], str]
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Distinct texts in order of appearance, and for each event the place of its own."""
+    places: dict[str, int] = {}
+    codes = tuple(places.setdefault(text(event), len(places)) for event in events)
+    return tuple(places), codes

@@ -1,0 +1,99 @@
+// The first screen: the step in one sentence, whether the books balance, time by category, the heaviest kernels.
+function drawOverview(section) {
+  append(section, [
+    element("p", { class: "lead" }, DATA.sentences[0]),
+    DATA.sentences.slice(1).map((text) => element("p", {}, text)),
+    element("div", { class: "badges" }, balanceBadge(), stepBadges()),
+    element("div", { class: "columns" },
+      element("div", { class: "panel" }, element("h3", {}, hasTime ? "Time by category" : `${capital(WEIGHT.label)} by category`), categoryBars()),
+      element("div", { class: "panel" }, element("h3", {}, "Heaviest kernels"), heaviestKernels())),
+    DATA.verdict.length ? element("div", { class: "panel verdict" }, element("h3", {}, "In short"),
+      element("ul", {}, DATA.verdict.map((text) => element("li", {}, text)))) : null,
+  ]);
+}
+
+const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+function balanceBadge() {
+  const balance = DATA.balance;
+  const wrong = balance.accounts.filter((account) => account.tone === "bad");
+  const text = !balance.accounts.length ? "nothing to balance" : wrong.length
+    ? "not balanced: " + wrong.map((account) => account.missing
+      ? `${account.name} (${formatCount(account.missing)} missing)` : account.name).join(", ")
+    : "the books balance";
+  return element("a", { class: `badge ${wrong.length ? "bad" : "good"}`, href: "#balance", id: "balance-badge" },
+    element("span", { "aria-hidden": "true" }, wrong.length ? "✗ " : "✓ "), text);
+}
+
+function stepBadges() {
+  const step = DATA.step;
+  if (!step) return [];
+  const made = [];
+  const badge = (text, title) => made.push(element("span", { class: "badge", title }, text));
+  if (step.busy_share !== undefined && step.busy_share !== null)
+    badge(`device busy ${formatShare(step.busy_share)}`, "union of the device's intervals over wall time, on the device's clock, under the profiler");
+  if (step.idle_us) badge(`idle ${formatUs(step.idle_us)} a step`, "under the profiler");
+  if (step.profiled_us && step.plain_us)
+    badge(`profiler cost ×${(step.profiled_us / step.plain_us).toFixed(2)}`, "step time under the profiler over step time without it, host clock");
+  if (step.clock) badge(`clock: ${step.clock}`, "who timed the kernels");
+  return made;
+}
+
+function categoryBars() {
+  const rows = DATA.categories;
+  const amount = { time: "us", bytes: "bytes", flops: "flops" }[DATA.weight];
+  const total = rows.reduce((sum, row) => sum + (row[amount] || 0), 0);
+  if (!rows.length) return element("p", { class: "quiet" }, "No launches.");
+  const most = Math.max(...rows.map((row) => row[amount] || 0)) || 1;
+  return element("div", {},
+    element("div", { class: "bars", role: "list" }, rows.map((row) =>
+      element("button", { class: "bar-row", role: "listitem", type: "button", title: `${formatCount(Math.round(row.launches))} launches; click to list them`,
+        onclick: () => showInTable({ category: row.name }) },
+      element("span", { class: "bar-name" }, swatch(row.name), categoryText(row.name)),
+      element("span", { class: "bar-track" }, element("span", { class: `bar category-${colorSlot(row.name)}`, style: `width:${100 * (row[amount] || 0) / most}%` })),
+      element("span", { class: "bar-value" }, WEIGHT.format(row[amount])),
+      element("span", { class: "bar-share" }, total ? formatShare((row[amount] || 0) / total) : "")))),
+    outsideNote(total));
+}
+
+// Device time that no entry explains: eager code between compiled graphs, copies, helper kernels.
+function outsideNote(total) {
+  if (!DATA.step || !N || DATA.step.entries_us === undefined || !hasTime) return null;
+  const outside = total - DATA.step.entries_us;
+  if (outside <= total * 0.0005) return element("p", { class: "quiet" }, `All of ${formatUs(total)} of device time in a step belongs to entries of the ledger.`);
+  return element("p", { class: "quiet" },
+    `${formatUs(DATA.step.entries_us)} of ${formatUs(total)} in a step belongs to entries of the ledger; ${formatUs(outside)} (${formatShare(outside / total)}) ran outside of compiled graphs.`);
+}
+
+function kernelTotals() {
+  return KERNEL_NAMES.map((name, kernel) => {
+    const rows = rowsOfKernel(kernel);
+    return { kernel, name, rows, weight: rows.reduce((sum, row) => sum + weightOf(row), 0), category: rows.length ? category(rows[0]) : "other" };
+  }).sort((a, b) => b.weight - a.weight);
+}
+
+function heaviestKernels() {
+  const top = kernelTotals().slice(0, 8);
+  if (!top.length) return element("p", { class: "quiet" }, "No kernels.");
+  return smallTable(
+    [{ label: "kernel", align: "left" }, { label: "launches" }, { label: WEIGHT.label }, { label: "share" }],
+    top.map((each) => [
+      element("a", { href: kernelAddress(each.kernel), title: each.name }, swatch(each.category), shortName(each.name)),
+      formatCount(each.rows.length), WEIGHT.format(each.weight), TOTAL_WEIGHT ? formatShare(each.weight / TOTAL_WEIGHT) : "",
+    ]), { class: "heaviest" });
+}
+
+function drawBalance(section) {
+  const accounts = DATA.balance.accounts;
+  append(section, [
+    element("p", { class: "hint" }, "Each sum of the ledger stands beside an independent count; what differs is named, what is missing says why."),
+    smallTable([{ label: "account", align: "left" }, { label: "ledger" }, { label: "reference" }, { label: "differences" }, { label: "missing" }, { label: "", align: "left" }],
+      accounts.map((account) => [account.name, formatCount(account.ledger), account.reference === null ? "" : formatCount(account.reference),
+        account.differences || "", account.missing || "", element("span", { class: `state ${account.tone || ""}` }, account.state)])),
+    element("ul", { class: "balance-lines" }, accounts.flatMap((account) => account.lines.slice(0, 50).map(([text, tone]) =>
+      element("li", { class: tone || "" }, text)))),
+    element("h3", {}, "The run"), factList(DATA.facts),
+    DATA.remarks.length ? [element("h3", {}, "What to look at"), element("ul", {}, DATA.remarks.map((text) => element("li", {}, text)))] : null,
+    DATA.step && (DATA.step.notes || []).length ? [element("h3", {}, "About the times"), element("ul", {}, DATA.step.notes.map((text) => element("li", {}, text)))] : null,
+  ]);
+}

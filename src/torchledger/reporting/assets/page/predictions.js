@@ -1,0 +1,93 @@
+// Predicted beside measured: points with their intervals, errors by category, and a table.
+const PREDICTION = { subject: 0, us: 1, low: 2, high: 3, coverage: 4, range: 5, device: 6, model: 7, measured: 8, roofline: 9, note: 10 };
+
+function drawPredictions(section) {
+  const rows = DATA.predictions.rows, P = PREDICTION;
+  const both = rows.filter((row) => row[P.measured]);
+  const error = (row) => row[P.us] / row[P.measured] - 1;
+  const absolute = both.map((row) => Math.abs(error(row))).sort((a, b) => a - b);
+  const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
+  const inside = both.filter((row) => row[P.low] <= row[P.measured] && row[P.measured] <= row[P.high]).length;
+  const models = [...new Set(rows.map((row) => textAt(row[P.model])))], devices = [...new Set(rows.map((row) => textAt(row[P.device])))];
+  const beyond = rows.filter((row) => textAt(row[P.range]) === "extrapolated").length;
+  append(section, [
+    element("p", {}, `${formatCount(rows.length)} predictions by ${models.join(", ")} for ${devices.join(", ")}: ${formatUs(rows.reduce((sum, row) => sum + row[P.us], 0))} in all.`,
+      beyond ? ` ${formatCount(beyond)} of them lie beyond what the model was trained on.` : "",
+      DATA.predictions.left_out ? ` ${formatCount(DATA.predictions.left_out)} further ones are left out.` : ""),
+    both.length ? factList([
+      ["compared", `${formatCount(both.length)} with a measurement: ${formatUs(both.reduce((sum, row) => sum + row[P.us], 0))} predicted, ${formatUs(both.reduce((sum, row) => sum + row[P.measured], 0))} measured`],
+      ["MAPE", formatShare(mean(absolute))], ["median", formatShare(absolute[Math.floor(absolute.length / 2)])],
+      ["p90", formatShare(absolute[Math.min(absolute.length - 1, Math.floor(absolute.length * 0.9))])], ["bias", formatShare(mean(both.map(error)))],
+      ["in interval", `${formatShare(inside / both.length)} (intervals claim ${formatShare(mean(both.map((row) => row[P.coverage])))})`],
+    ]) : element("p", { class: "quiet" }, "None of them has a measurement beside it."),
+  ]);
+  if (both.length) {
+    const plot = element("div", { class: "plot", id: "prediction-plot" });
+    append(section, [plot, errorByCategory(both, error)]);
+    const draw = () => drawPredictionPlot(plot, both);
+    draw();
+    redrawOnTheme.push(draw);
+  }
+  const box = element("div", {});
+  append(section, [box]);
+  new LongTable({
+    parent: box, label: "predictions", rows: rows.map((_, place) => place), haystack: (place) => textAt(rows[place][P.subject]),
+    open: (place) => { const row = rowOfLaunch(textAt(rows[place][P.subject])); if (row !== undefined) location.hash = launchAddress(row); },
+    sort: { key: "us" },
+    columns: [
+      { key: "subject", label: "subject", align: "left", width: 260, value: (place) => textAt(rows[place][P.subject]), text: (place) => textAt(rows[place][P.subject]) },
+      { key: "us", label: "predicted", width: 100, value: (place) => rows[place][P.us], text: (place) => formatUs(rows[place][P.us]) },
+      { key: "low", label: "from", width: 90, value: (place) => rows[place][P.low], text: (place) => formatUs(rows[place][P.low]) },
+      { key: "high", label: "to", width: 90, value: (place) => rows[place][P.high], text: (place) => formatUs(rows[place][P.high]) },
+      { key: "measured", label: "measured", width: 100, value: (place) => rows[place][P.measured], text: (place) => formatUs(rows[place][P.measured]) },
+      { key: "error", label: "error", width: 90, value: (place) => rows[place][P.measured] ? Math.abs(error(rows[place])) : null, text: (place) => rows[place][P.measured] ? formatShare(error(rows[place])) : "" },
+      { key: "range", label: "range", align: "left", width: 110, value: (place) => textAt(rows[place][P.range]), text: (place) => textAt(rows[place][P.range]) },
+    ],
+  });
+}
+
+function drawPredictionPlot(plot, rows) {
+  const P = PREDICTION, ranges = [...new Set(rows.map((row) => textAt(row[P.range])))].sort();
+  const all = rows.flatMap((row) => [row[P.measured], row[P.us]]).filter((us) => us > 0);
+  const low = Math.min(...all) / 1.5, high = Math.max(...all) * 1.5;
+  const marks = { inside: ["circle", "--category-1"], edge: ["diamond", "--category-2"], extrapolated: ["x", "--category-6"] };
+  const traces = ranges.map((range) => {
+    const members = rows.filter((row) => textAt(row[P.range]) === range), [symbol, color] = marks[range] || ["star", "--category-0"];
+    return { type: "scatter", mode: "markers", name: plainText(range), hoverinfo: "none", x: members.map((row) => row[P.measured]), y: members.map((row) => row[P.us]),
+      customdata: members, marker: { symbol, color: styleOf(color), size: 8, opacity: 0.8 },
+      error_y: { type: "data", symmetric: false, array: members.map((row) => Math.max(0, row[P.high] - row[P.us])), arrayminus: members.map((row) => Math.max(0, row[P.us] - row[P.low])), thickness: 0.8, width: 2, color: styleOf(color) } };
+  });
+  traces.push({ type: "scatter", mode: "lines", x: [low, high], y: [low, high], name: "equal", hoverinfo: "none", line: { color: styleOf("--muted"), dash: "dash", width: 1 } });
+  Plotly.react(plot, traces, { ...plotTheme(), xaxis: plotAxis("measured, µs"), yaxis: plotAxis("predicted, µs") }, PLOT_OPTIONS);
+  if (plot.dataset.listens) return;
+  plot.dataset.listens = "yes";
+  plot.on("plotly_hover", (event) => {
+    const row = event.points[0].customdata;
+    if (row) tooltip.show([textAt(row[P.subject]), `predicted ${formatUs(row[P.us])} (${formatUs(row[P.low])} to ${formatUs(row[P.high])})`, `measured ${formatUs(row[P.measured])}: ${formatShare(row[P.us] / row[P.measured] - 1)}`, textAt(row[P.range])], event.event.clientX, event.event.clientY);
+  });
+  plot.on("plotly_unhover", tooltip.hide);
+}
+
+function errorByCategory(rows, error) {
+  const groups = new Map();
+  for (const row of rows) {
+    const launch = rowOfLaunch(textAt(row[PREDICTION.subject]));
+    const name = launch === undefined ? textAt(row[PREDICTION.subject]).split(/[ (]/)[0] : category(launch);
+    if (!groups.has(name)) groups.set(name, []);
+    groups.get(name).push(row);
+  }
+  const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
+  return element("div", {}, element("h3", {}, "Error by operator family"), smallTable(
+    [{ label: "family", align: "left" }, { label: "launches" }, { label: "measured" }, { label: "predicted" }, { label: "MAPE" }, { label: "bias" }],
+    [...groups].map(([name, members]) => [categoryText(name), formatCount(members.length), formatUs(members.reduce((sum, row) => sum + row[PREDICTION.measured], 0)),
+      formatUs(members.reduce((sum, row) => sum + row[PREDICTION.us], 0)), formatShare(mean(members.map((row) => Math.abs(error(row))))), formatShare(mean(members.map(error)))])));
+}
+
+function predictionPart(id, row) {
+  if (!DATA.predictions || !id) return null;
+  const P = PREDICTION, found = DATA.predictions.rows.filter((each) => textAt(each[P.subject]) === id);
+  if (!found.length) return null;
+  return element("section", { class: "panel" }, element("h3", {}, "Prediction beside measurement"), found.map((each) => element("p", {},
+    element("strong", {}, `predicted ${formatUs(each[P.us])}`), ` (${formatUs(each[P.low])} to ${formatUs(each[P.high])}, ${formatShare(each[P.coverage])} interval, ${textAt(each[P.range])}) by ${textAt(each[P.model])}`,
+    each[P.measured] ? `; measured ${formatUs(each[P.measured])}, so ${formatShare(each[P.us] / each[P.measured] - 1)} off.` : "; not measured.", each[P.note] ? ` ${textAt(each[P.note])}` : "")));
+}

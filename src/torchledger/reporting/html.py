@@ -1,0 +1,74 @@
+"""``torchledger report``: a ledger, or two, as one HTML file for any browser, without a network."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torchledger.errors import ReportError
+from torchledger.store import open_ledger
+
+Progress = Callable[[int, int, str], None]
+
+
+def report(
+    file: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    against: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Path:
+    """Write the report of a ledger, or of ``file`` beside ``against``, and return its path.
+
+    Without ``output`` it lies beside the ledger, as ``NAME.html``. Raises ``ReportError`` if that exists (without
+    ``force``) or cannot be written, ``StoreError`` if a ledger cannot be read.
+
+    >>> torchledger.report("gpt.ledger")  # doctest: +SKIP
+    PosixPath('gpt.html')
+    """
+    path = Path(output) if output is not None else _default_output(Path(file), against)
+    if path.exists() and not force:
+        raise ReportError(f"{path} exists. Choose another name with -o, or pass --force to replace it.")
+    text = render_report(file, against=against, progress=progress)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise ReportError(f"cannot write {path}: {error.strerror}. Name a file in a folder that exists.") from error
+    return path
+
+
+def render_report(
+    file: str | os.PathLike[str],
+    *,
+    against: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> str:
+    """The page as text."""
+    from torchledger.reporting.html_comparison import comparison_data
+    from torchledger.reporting.html_page import render_page
+
+    page = _read(file, progress)
+    if against is None:
+        data, details = page["data"], page["details"]
+    else:
+        data, details = comparison_data(page, _read(against, progress)), {}
+    return render_page(data, details, title=f"torchledger: {data['title']}", file=data["file"])
+
+
+def _read(file: str | os.PathLike[str], progress: Progress | None) -> dict[str, Any]:
+    from torchledger.reporting.html_data import page_data
+
+    with open_ledger(file) as reader:
+        return page_data(reader, folder=os.getcwd(), progress=progress)
+
+
+def _default_output(file: Path, against: str | os.PathLike[str] | None) -> Path:
+    if against is None:
+        return file.with_suffix(".html")
+    return file.with_name(f"{file.stem}-{Path(against).stem}.html")

@@ -1,0 +1,194 @@
+"""The HTML report as a file: what is in it, how large it is, and what hostile data cannot do to it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+import torchledger
+from factories import make_buffer, make_graph, make_kernel, make_launch, make_run
+from synthetic import write_ledger
+from torchledger.cli import cli
+from torchledger.errors import ReportError
+from torchledger.nouns import Breakdown, Measurement, Prediction, SourceLine, Timeline, TimeRow, ValueStats
+from torchledger.reporting.html import render_report
+from torchledger.reporting.html_data import LONGEST_LINE, cut_source
+from torchledger.reporting.html_page import embed_json
+from torchledger.store import LedgerWriter
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\"'`${1}\u202e"
+
+
+def read_page(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The data and the details out of a page."""
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    details = re.search(r'<script type="text/plain" id="details">(.*?)</script>', text, re.S)
+    assert data and details
+    return json.loads(data[1]), json.loads(zlib.decompress(base64.b64decode(details[1])))
+
+
+def write_hostile_ledger(path: Path) -> Path:
+    """A ledger in which every text tries to run."""
+    launch = make_launch(
+        kernel_name=HOSTILE,
+        aten_ops=(HOSTILE,),
+        sources=(SourceLine(HOSTILE, 3, HOSTILE, HOSTILE),),
+        modules=(HOSTILE,),
+        buffers=(make_buffer(name=HOSTILE),),
+        flops=10,
+        call=HOSTILE,
+    )
+    kernel = make_kernel(name=HOSTILE, source=f"{HOSTILE}\n" + "x" * 1_000_000, path=HOSTILE)
+    with LedgerWriter(path) as writer:
+        writer.add(
+            make_run(argv=(HOSTILE,), notes=(HOSTILE,)),
+            make_graph(wrapper_source=HOSTILE, wrapper_calls=(HOSTILE,)),
+            kernel,
+            launch,
+            Measurement("forward_0#0", "profile", "host", (1.0, 2.0), symbols=(HOSTILE,), note=HOSTILE),
+            ValueStats("forward_0#0", 0, HOSTILE, "after", "float32", (2,), n_nan=1, mean=float("nan"), note=HOSTILE),
+            Prediction("forward_0#0", 1.5, 1.0, 2.0, 0.9, "inside", HOSTILE, HOSTILE, note=HOSTILE),
+        )
+    return path
+
+
+def test_a_report_is_one_file_that_names_no_address_to_load_from(tmp_path: Path) -> None:
+    text = render_report(write_ledger(tmp_path / "a.ledger"))
+    assert not re.search(
+        r"<(?:script|img|iframe)[^>]+src=|<link[^>]+href=\"(?!data:)|@import|url\(", text.split("<script>")[0]
+    )
+    assert "default-src 'none'" in text
+
+
+def test_the_page_holds_every_launch_with_its_costs(tmp_path: Path) -> None:
+    data, details = read_page(render_report(write_ledger(tmp_path / "a.ledger", launches=60)))
+    with torchledger.open_ledger(tmp_path / "a.ledger") as reader:
+        from torchledger.store.rows import read_launch_rows
+
+        rows = read_launch_rows(reader)
+    assert data["launches"]["flops"] == [row.flops for row in rows]
+    assert data["launches"]["bytes_moved"] == [row.bytes_moved for row in rows]
+    assert len(details["launches"]) == len(rows) == 60
+
+
+def test_a_report_of_a_thousand_launches_stays_below_three_megabytes(tmp_path: Path) -> None:
+    assert len(render_report(write_ledger(tmp_path / "a.ledger", launches=1000)).encode()) < 3e6
+
+
+def test_hostile_text_stays_inside_its_data(tmp_path: Path) -> None:
+    text = render_report(write_hostile_ledger(tmp_path / "hostile.ledger"))
+    assert text.count("<script") == 4  # data, details, the plot library and the page's own
+    assert "<img src=x" not in text
+    data, details = read_page(text)
+    assert "\x1b" not in json.dumps(data, ensure_ascii=False)
+    assert "\u202e" not in json.dumps([data, details], ensure_ascii=False)
+    assert "characters" in details["kernels"][0]["note"]
+    assert len(details["kernels"][0]["source"]) < 300_000
+
+
+def test_only_the_two_scripts_of_the_page_may_run(tmp_path: Path) -> None:
+    import hashlib
+
+    text = render_report(write_ledger(tmp_path / "a.ledger"))
+    allowed = set(re.findall(r"'sha256-([^']+)'", text.split("</head>")[0]))
+    scripts = re.findall(r"<script>(.*?)</script>", text, re.S)
+    assert {base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts} == allowed
+
+
+@given(st.recursive(st.text() | st.none() | st.integers(-(2**50), 2**50), lambda inner: st.lists(inner, max_size=3)))
+def test_embedded_json_reads_back_and_closes_no_element(plain: Any) -> None:
+    try:
+        text = embed_json(plain)
+    except TypeError:  # half of a surrogate pair: `printable` takes those out before
+        return
+    assert "<" not in text
+    assert json.loads(text) == plain
+
+
+def test_a_cut_source_says_so_and_a_short_one_is_whole() -> None:
+    assert cut_source("a\nb") == ("a\nb", "")
+    text, note = cut_source("y" * (LONGEST_LINE + 100))
+    assert text is not None and len(text) < LONGEST_LINE + 60
+    assert "cut" in note
+    assert cut_source("z" * 100, room=10)[0] == "z" * 10
+
+
+def test_time_of_entries_adds_up_to_a_step(tmp_path: Path) -> None:
+    from torchledger.nouns import Profile
+
+    path = write_ledger(tmp_path / "a.ledger", launches=6)
+    with LedgerWriter(path, append=True) as writer:
+        writer.add(Profile("cupti", 2, plain_step_us=30.0, inside_us=40.0, matched_us=40.0))
+        writer.add(Measurement("forward_0#0", "profile", "cupti", (10.0, 10.0)))
+        writer.add(Measurement("backward_0#0", "profile", "cupti", (9.0, 11.0)))
+    data, _ = read_page(render_report(path))
+    assert data["weight"] == "time"
+    assert sum(value or 0 for value in data["launches"]["step_us"]) == 20.0
+    assert data["sentences"][0].startswith("One step takes 30.0 us: its 6 launches")
+
+
+def test_an_imported_trace_has_a_page_too(tmp_path: Path) -> None:
+    row = TimeRow("ampere_sgemm", 4, 40.0, 1.0, 10.0, category="gemm", flops=400, bytes_moved=80)
+    timeline = Timeline(
+        "trace",
+        (0, 20),
+        (10, 10),
+        (0, 0),
+        (0, 0),
+        (None, None),
+        (0, 0),
+        ("ampere_sgemm",),
+        ("gemm",),
+        (),
+        ("device 0",),
+    )
+    with LedgerWriter(tmp_path / "t.ledger") as writer:
+        writer.add(make_run(), Breakdown("t.json", "trace", 40.0, 0.0, 0.0, 50.0, 40.0, 4, kernels=(row,)), timeline)
+    data, _ = read_page(render_report(tmp_path / "t.ledger"))
+    assert data["kernel_names"] == ["ampere_sgemm"]
+    assert data["launches"]["flops"] == [100]
+    assert data["timeline"]["start_ns"] == [0, 20]
+
+
+def test_a_ledger_without_launches_has_a_page_that_says_so(tmp_path: Path) -> None:
+    with LedgerWriter(tmp_path / "e.ledger") as writer:
+        writer.add(make_run())
+    data, _ = read_page(render_report(tmp_path / "e.ledger"))
+    assert data["sentences"] == ["Nothing was compiled in this run, so the ledger holds no launches."]
+
+
+def test_two_ledgers_are_aligned_by_name_and_add_up(tmp_path: Path) -> None:
+    first = write_ledger(tmp_path / "a.ledger", launches=60)
+    second = write_ledger(tmp_path / "b.ledger", launches=120)
+    data, _ = read_page(render_report(first, against=second))
+    comparison = data["comparison"]
+    totals = {name: (a, b) for name, _, a, b in comparison["totals"]}
+    assert totals["launches"] == (60, 120)
+    assert sum(row[2] for row in comparison["kernels"]) == 60
+    assert sum(row[3] for row in comparison["kernels"]) == 120
+    assert sum(row[5] for row in comparison["kernels"]) == totals["minimum bytes"][1]
+
+
+def test_the_command_writes_beside_the_ledger_and_overwrites_nothing_by_accident(tmp_path: Path) -> None:
+    path = write_ledger(tmp_path / "a.ledger")
+    first = CliRunner().invoke(cli, ["report", str(path)])
+    assert first.exit_code == 0, first.output
+    assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
+    with pytest.raises(ReportError, match="--force"):
+        torchledger.report(path)
+    assert torchledger.report(path, force=True) == tmp_path / "a.html"
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    path = write_ledger(tmp_path / "a.ledger")
+    with pytest.raises(ReportError, match="cannot write"):
+        torchledger.report(path, tmp_path / "nowhere" / "a.html")
