@@ -73,8 +73,8 @@ def main() -> None:
         [
             "# The HTML report in a browser",
             "",
-            f"{datetime.date.today():%Y-%m-%d}, {cpu.name}, {cpu.num_cores} cores, Python {environment.python}, headless",
-            f"Chromium {version} without a GPU. Made-up ledgers, every launch timed; {options.repeats} openings each.",
+            f"{datetime.date.today():%Y-%m-%d}, {cpu.name}, {cpu.num_cores} cores, Python {environment.python},",
+            f"headless Chromium {version}. Made-up ledgers, every launch timed; {options.repeats} openings each.",
             "Redo: `python benchmarks/report_browser.py -o docs/results/report.md`.",
             "",
             "| launches | ledger MB | page MB | writing s | opens in ms | slowest | key press ms | slowest |",
