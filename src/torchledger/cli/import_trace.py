@@ -10,18 +10,21 @@ from pathlib import Path
 import click
 
 from torchledger.cli.output import force_option, json_option, print_document, print_json
+from torchledger.errors import UsageError
 from torchledger.measuring.breakdown import import_trace
 from torchledger.measuring.chrome_export import annotate_trace, facts_by_row
 from torchledger.measuring.profile import add_trace_to_ledger
+from torchledger.measuring.ranks import import_ranks
 from torchledger.measuring.trace_ledger import write_trace_ledger
 from torchledger.measuring.trace_stream import Progress
+from torchledger.reporting.rank_comparison import ranks_as_plain, ranks_document
 from torchledger.reporting.time_breakdown import breakdown_as_plain, breakdown_document
 
 PARTIAL = 3
 
 
 @click.command(name="import")
-@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("traces", metavar="TRACE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Also write a ledger.")
 @click.option(
     "--chrome", type=click.Path(path_type=Path), metavar="FILE", help="Also write the trace with what was found in it."
@@ -33,7 +36,7 @@ PARTIAL = 3
 @force_option
 @json_option
 def command(
-    trace: Path,
+    traces: tuple[Path, ...],
     output: Path | None,
     chrome: Path | None,
     ledger: Path | None,
@@ -45,8 +48,17 @@ def command(
 
     TRACE is what torch.profiler's export_chrome_trace wrote, .json or .json.gz, eager or compiled, NVIDIA or AMD. The
     exit code is 3 when the trace was cut off or events had to be left out; the report names them. With --ledger, the
-    trace must be of the same compiled graphs; its times become part of that ledger.
+    trace must be of the same compiled graphs; its times become part of that ledger. Several traces are the ranks of one
+    job: they are compared, and each is reported.
     """
+    if len(traces) > 1:
+        if output or chrome or ledger:
+            raise UsageError("-o, --chrome and --ledger take one trace at a time.")
+        with _progress(f"{len(traces)} traces") as progress:
+            breakdowns = import_ranks(traces, progress=progress)
+        print_json(ranks_as_plain(breakdowns)) if as_json else print_document(ranks_document(breakdowns, top=top))
+        sys.exit(PARTIAL if any(breakdown.is_partial for breakdown in breakdowns) else 0)
+    (trace,) = traces
     if ledger is not None:
         with _progress(trace.name) as progress:
             breakdown = add_trace_to_ledger(trace, ledger, progress=progress)

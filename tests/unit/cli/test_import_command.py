@@ -101,6 +101,36 @@ def test_a_cut_off_trace_gives_a_partial_report(trace: Path) -> None:
     assert "the file ends early" in result.output
 
 
+def rank_trace(folder: Path, rank: int, *, compute: float, collective: float) -> Path:
+    name = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
+    events = [kernel_event(dur=compute), kernel_event(ts=5000, dur=collective, name=name)]
+    path = folder / f"rank{rank}.json"
+    path.write_text(json.dumps({"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events}))
+    return path
+
+
+def test_several_traces_are_compared_as_ranks(tmp_path: Path) -> None:
+    slow = rank_trace(tmp_path, 1, compute=1000, collective=10)
+    quick = rank_trace(tmp_path, 0, compute=600, collective=410)
+    result = run(slow, quick)
+    assert result.exit_code == 0
+    assert "the others wait for rank 1" in result.output
+    assert "uneven by 40%" in result.output
+    plain = json.loads(run(slow, quick, "--json").output)
+    assert [rank["rank"] for rank in plain["ranks"]] == [0, 1]
+
+
+def test_equal_ranks_are_said_to_agree(tmp_path: Path) -> None:
+    paths = [rank_trace(tmp_path, rank, compute=1000, collective=10) for rank in (0, 1)]
+    assert "agree within 5%" in run(*paths).output
+
+
+def test_a_ledger_is_of_one_trace(trace: Path, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["import", str(trace), str(trace), "-o", str(tmp_path / "x.ledger")])
+    assert caught.value.code == 2
+
+
 def test_events_without_sense_are_counted_in_the_report(tmp_path: Path) -> None:
     path = tmp_path / "odd.json"
     path.write_text(json.dumps({"schemaVersion": 9, "traceEvents": [kernel_event(), kernel_event(dur=-1)]}))
