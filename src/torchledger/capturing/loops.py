@@ -295,7 +295,7 @@ def _add_program(found: _Found, program: LoopProgram, hint: Hint) -> None:
     found.holds_partial_results |= any(s.name == "partial_accumulate" for s in program.statements)
     accesses = []
     for place in body.memory_statements():
-        for buffer in _buffers_of(program.statements[place]):
+        for buffer in _buffers_of(body.statements[place]):
             name = adapter.argument_name(buffer)
             if name not in found.leaders:
                 continue
@@ -323,10 +323,45 @@ _STORES = ("store", "store_reduction")
 _ROOTS = (*_STORES, "device_assert_async", "partial_accumulate")
 
 
+def _share_repeats(program: LoopProgram) -> LoopProgram:
+    """The program with each value computed once: code generation reuses a statement that says the same again."""
+    statements: list[Statement] = []
+    places: list[Ref] = []
+    known: dict[Any, Ref] = {}
+    renamed: dict[str, str] = {}
+
+    def rewrite(argument: Any) -> Any:
+        if isinstance(argument, Ref):
+            return places[argument.place]
+        if isinstance(argument, tuple):
+            return tuple(map(rewrite, argument))
+        if renamed and isinstance(argument, sympy.Expr) and not renamed.keys().isdisjoint(_names(argument)):
+            repeats = [symbol for symbol in argument.free_symbols if symbol.name in renamed]
+            firsts = [sympy.Symbol(renamed[symbol.name], **symbol.assumptions0) for symbol in repeats]
+            return argument.xreplace(dict(zip(repeats, firsts, strict=True)))
+        return argument
+
+    for statement in program.statements:
+        rewritten = Statement(statement.name, rewrite(statement.arguments), rewrite(statement.masks))
+        if statement.name == "set_indirect":
+            source, symbol = rewritten.arguments
+            key: Any = ("set_indirect", source, program.indirect.get(symbol), rewritten.masks)
+        else:
+            key = rewritten
+        if statement.name in _ROOTS or key not in known:
+            statements.append(rewritten)
+            known[key] = Ref(len(statements) - 1)
+        elif statement.name == "set_indirect":
+            renamed[symbol] = statements[known[key].place].arguments[1]
+        places.append(known[key])
+    return replace(program, statements=tuple(statements))
+
+
 class _Body:
     """A loop body with what each of its statements is needed for."""
 
     def __init__(self, program: LoopProgram) -> None:
+        program = _share_repeats(program)
         self.program = program
         self.statements = program.statements
         self.sizes = {symbol.name: size for symbol, size in (*program.loops, *program.reduced)}

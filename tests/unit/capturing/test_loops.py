@@ -246,6 +246,28 @@ def test_what_follows_a_reduction_runs_once_per_row():
     assert facts.loops[0].ops == {"exp": 1, "log": 1, "sum": 1}
 
 
+def test_what_a_body_says_twice_is_computed_once():
+    first, second = sympy.symbols("indirect0 indirect1", integer=True, nonnegative=True)
+    statements = [
+        Statement("load", ("rows", i)),
+        Statement("set_indirect", (Ref(0), "indirect0")),
+        Statement("load", ("x", first)),
+        Statement("exp", (Ref(2),)),
+        Statement("load", ("rows", i)),
+        Statement("set_indirect", (Ref(4), "indirect1")),
+        Statement("load", ("x", second)),
+        Statement("exp", (Ref(6),)),
+        Statement("mul", (Ref(3), Ref(7))),
+        Statement("store", ("out", i, Ref(8), None)),
+    ]
+    sizes = {"rows": 8, "x": 100, "out": 8}
+    facts = describe_statements(statements, sizes, indirect={"indirect0": 100, "indirect1": 100})
+    assert facts.loops[0].ops == {"exp": 1, "mul": 1}
+    assert facts.vector_flops == 2 * 8
+    assert facts.traffic["x"] == (32, 0, "upper_bound")
+    assert len(facts.loops[0].accesses) == 3
+
+
 def test_a_load_that_nothing_uses_is_no_traffic():
     statements = [
         Statement("load", ("x", i)),
