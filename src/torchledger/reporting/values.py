@@ -11,6 +11,7 @@ from torchledger.nouns import Launch, ValueComparison, ValueFinding, ValueStats,
 from torchledger.reporting.document import Document, Facts, Section, Sentence, as_plain
 from torchledger.reporting.printable import one_line
 from torchledger.store import LedgerReader
+from torchledger.watching.compare import ValuePair, ValuesDiff
 from torchledger.watching.findings import first_created
 from torchledger.watching.lines import NOT_SAVED, NOTHING_MATCHED, comparison_line, finding_line, stats_line
 
@@ -103,6 +104,50 @@ def stats_document(stats: Sequence[ValueStats], *, top: int) -> Document:
     if len(stats) > top:
         lines += (Sentence(f"... and {len(stats) - top:,} more; --top shows more, --json all."),)
     return Document((Section("Values", lines or (Sentence("no statistics were recorded"),)),))
+
+
+def values_diff_as_plain(diff: ValuesDiff) -> dict[str, Any]:
+    """Two runs side by side, for ``--json``: the tensors that differ, the earliest first."""
+    return {
+        "compared": len(diff.pairs),
+        "only_first": diff.only_first,
+        "only_second": diff.only_second,
+        "tolerance": diff.tolerance,
+        "apart": as_plain(diff.apart),
+    }
+
+
+def values_diff_document(diff: ValuesDiff, first: str, second: str, *, top: int) -> Document:
+    """Where two runs first part, and what differs most; ``top`` rows per list."""
+    apart = diff.apart
+    elementwise = sum(pair.is_elementwise for pair in diff.pairs)
+    rows = (
+        ("first", first),
+        ("second", second),
+        ("compared", f"{len(diff.pairs):,} tensors, {elementwise:,} of them by all elements"),
+        ("without partner", f"{diff.only_first:,} in the first, {diff.only_second:,} in the second"),
+    )
+    if not apart:
+        verdict = Sentence(f"No tensor differs by more than {diff.tolerance:g}.", "good")
+        return Document((Section("Values of two runs", (Facts(rows), verdict)),))
+    sections = [
+        Section("Values of two runs", (Facts(rows), Sentence(f"They part at: {_pair_line(apart[0])}", "bad"))),
+        Section(f"Then ({len(apart):,} in all)", tuple(Sentence(_pair_line(pair)) for pair in apart[1 : top + 1])),
+    ]
+    return Document(tuple(section for section in sections if section.blocks))
+
+
+def _pair_line(pair: ValuePair) -> str:
+    one, other = pair.first, pair.second
+    node = f" ({one.fx_node})" if one.fx_node else ""
+    text = f"{one.subject} call {one.call_index} {one.buffer}{node} {one.dtype} {one.shape}"
+    if other.subject != one.subject or other.dtype != one.dtype:
+        text += f" and {other.subject} {other.buffer} {other.dtype}"
+    if (one.n_nan, one.n_inf) != (other.n_nan, other.n_inf):
+        text += f"  nan {one.n_nan} and {other.n_nan}, inf {one.n_inf} and {other.n_inf}"
+    else:
+        text += f"  differs by {pair.difference:.3g} of its largest magnitude"
+    return one_line(text + (f"; {pair.source}" if pair.source else ""))
 
 
 def _watched_section(summary: ValuesSummary) -> Section:

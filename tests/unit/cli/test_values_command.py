@@ -1,0 +1,83 @@
+"""``torchledger values`` and ``torchledger diff --values`` from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
+compiled = torch.compile(model)
+x = torch.randn(4, 8)
+with torch.no_grad():
+    for step in range(3):
+        if step == 2:
+            model[2].weight[1, 3] = -1.0
+            x = x * SCALE
+        compiled(x)
+print("done")
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("values")
+    (path / "clean.py").write_text(SCRIPT.replace("SCALE", "1.0"))
+    (path / "broken.py").write_text(SCRIPT.replace("SCALE", "float('inf')"))
+    (path / "other.py").write_text(SCRIPT.replace("SCALE", "1.5"))
+    return path
+
+
+def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "torchledger", *arguments],
+        cwd=folder,
+        env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")} | environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+def test_the_first_bad_launch_of_a_script_is_named_with_its_call(folder: Path) -> None:
+    result = run(folder, "values", "--find", "nan", "-f", "--json", "broken.py")
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout.split("done\n")[1])
+    assert document["first_bad"]["call_index"] == 2
+    assert document["first_bad"]["verdict"] == "created here"
+    assert all(graph["watched"] == graph["launches"] for graph in document["graphs"])
+    shown = run(folder, "values", "broken.ledger")
+    assert "NaN created here" in shown.stdout
+    assert "torchledger show" in shown.stdout
+
+
+def test_statistics_of_two_runs_part_where_they_differ(folder: Path) -> None:
+    for name in ("clean", "other"):
+        result = run(folder, "values", "-f", "--quiet", f"{name}.py")
+        assert result.returncode == 0, result.stderr
+        assert "mean" not in result.stderr
+    same = run(folder, "diff", "--values", "clean.ledger", "clean.ledger")
+    assert "No tensor differs" in same.stdout
+    result = run(folder, "diff", "--values", "--json", "clean.ledger", "other.ledger")
+    first = json.loads(result.stdout)["apart"][0]["first"]
+    assert (first["moment"], first["call_index"]) == ("input", 2)
+
+
+def test_the_variables_of_the_builtin_printer_are_honoured_and_kept_from_the_script(folder: Path) -> None:
+    result = run(
+        folder, "values", "-f", "clean.py",
+        AOT_INDUCTOR_DEBUG_INTERMEDIATE_VALUE_PRINTER="3", AOT_INDUCTOR_FILTERED_KERNELS_TO_PRINT="absent_kernel",
+    )  # fmt: skip
+    assert result.returncode == 2
+    assert "before" not in result.stderr
+    assert "no launch passed the filters" in result.stdout
+    assert "inductor: " not in result.stdout

@@ -1,0 +1,247 @@
+"""A watch's life: same bits, every launch, filters, levels, files, caches, other wrappers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._inductor.config
+from torch import Tensor, nn
+
+import model_zoo
+import torchledger
+from planted import DIVISION, LOG, faulty, loss_of, make_planted, neutral
+from torchledger.errors import UsageError
+from torchledger.nouns import Gap, Graph, Launch, ValueStats, WatchedGraph
+from torchledger.watching import Watch
+from torchledger.watching.options import ValueOptions, from_environment, parse_calls
+from torchledger.watching.saving import load_tensors
+
+
+def train(name: str) -> list[Tensor]:
+    torch._dynamo.reset()
+    case = model_zoo.make(name)
+    loss = case.loss(torch.compile(case.module), *case.inputs)
+    loss.backward()
+    return [loss.detach(), *(p.grad for p in case.module.parameters() if p.grad is not None)]
+
+
+@pytest.mark.parametrize("name", ["conv_net", "gpt_block", "experts", "mixer"])
+def test_every_launch_is_watched_and_results_are_the_same_bits(tmp_path: Path, name: str) -> None:
+    with torchledger.values(tmp_path / "a.ledger", find="nan", level="stats") as watch:
+        watched = train(name)
+    assert all(map(torch.equal, watched, train(name)))
+    with torchledger.open_ledger(watch.path) as reader:
+        graphs, launches = reader.read(WatchedGraph), reader.read(Launch)
+        assert reader.read(Gap) == []
+        stats = reader.read(ValueStats)
+    assert stats == watch.stats
+    assert {graph.graph for graph in graphs} == {"forward_0", "backward_0"}
+    for graph in graphs:
+        assert graph.launches == graph.watched == graph.seen > 0
+    assert watch.findings == []
+    written = {item.subject for item in stats if item.moment == "after"}
+    assert written == {launch.launch_id for launch in launches if launch.is_call}
+    known = {launch.launch_id: {buffer.name for buffer in launch.buffers} for launch in launches}
+    named = [item for item in stats if item.moment != "input"]
+    assert sum(item.buffer in known[item.subject] for item in named) >= 0.9 * len(named)
+
+
+def run_planted(path: Path | None = None, times: int = 1, **options: Any) -> Watch:
+    model, x = make_planted("mlp")
+    torch._dynamo.reset()
+    with torch.no_grad(), torchledger.values(path, **options) as watch:
+        compiled = torch.compile(model)
+        for _ in range(times):
+            compiled(x, neutral(model))
+    return watch
+
+
+def test_names_are_told_as_launches_start_and_end() -> None:
+    lines: list[str] = []
+    watch = run_planted(level="names", print_to=lines.append)
+    assert watch.stats == []
+    assert [line.split()[0] for line in lines] == ["before", "after"] * (len(lines) // 2)
+    assert any("extern_kernels.addmm" in line for line in lines)
+    assert any("planted.py" in line for line in lines)
+
+
+def test_filters_select_by_kernel_category_module_line_graph_and_call() -> None:
+    everything = run_planted(times=3)
+    subjects = {item.subject for item in everything.stats if "#" in item.subject}
+    for options, expected in (
+        ({"kernel": ("addmm",)}, lambda launch: "addmm" in launch.kernel_name),
+        ({"category": ("extern",)}, lambda launch: launch.category == "extern"),
+        ({"module": ("plants.1",)}, lambda launch: "plants.1" in launch.modules),
+        ({"source": ("*planted.py:*",)}, lambda launch: any("planted.py" in line.file for line in launch.sources)),
+        ({"graph": ("inference",)}, lambda launch: True),
+    ):
+        watch = run_planted(**options)
+        chosen = {subject for subject in subjects if expected(everything.launch(subject))}  # type: ignore[no-untyped-call]
+        assert {item.subject for item in watch.stats if "#" in item.subject} == chosen, options
+    assert {item.call_index for item in run_planted(times=3, calls="1-").stats} == {1, 2}
+
+
+def test_a_filter_that_matches_nothing_says_so_with_near_names() -> None:
+    watch = run_planted(kernel=("extern_kernels.admm",))
+    assert watch.stats == [] or all(item.moment == "input" for item in watch.stats)
+    with torchledger.open_ledger(watch.path) as reader:
+        (note,) = reader.run().notes
+    assert "no launch passed the filters" in note
+    assert "extern_kernels.addmm" in note
+
+
+def test_saved_tensors_are_what_the_launch_computed_and_nothing_is_overwritten(tmp_path: Path) -> None:
+    watch = run_planted(tmp_path / "a.ledger", times=2, level="save", kernel=("addmm",))
+    stats = [item for item in watch.stats if item.moment == "after"]
+    paths = {item.path for item in stats}
+    assert None not in paths
+    assert len(paths) == 2 * len({item.subject for item in stats})
+    for item in stats:
+        tensor = load_tensors(item.path or "")[f"after.{item.buffer}"]
+        assert tuple(tensor.shape) == item.shape
+        assert float(tensor.max()) == item.maximum
+    assert all(Path(path or "").parent.parent == tmp_path / "a.values" for path in paths)
+
+
+def test_a_spent_budget_keeps_what_was_saved_and_counts_the_rest(tmp_path: Path) -> None:
+    watch = run_planted(tmp_path / "a.ledger", times=2, level="save", budget_bytes=8_000)
+    saved = {item.path for item in watch.stats if item.path}
+    assert saved
+    for path in saved:
+        load_tensors(path)
+    with torchledger.open_ledger(watch.path) as reader:
+        (note,) = reader.run().notes
+    assert "budget" in note
+    assert not list((tmp_path / "a.values").rglob("*.unfinished"))
+
+
+def test_a_full_disk_stops_saving_and_not_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import safetensors.torch
+
+    def full(*args: object, **keywords: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
+    watch = run_planted(tmp_path / "a.ledger", level="save")
+    assert watch.stats
+    with torchledger.open_ledger(watch.path) as reader:
+        (note,) = reader.run().notes
+    assert "No space left" in note
+
+
+def test_without_anything_to_do_generated_code_is_left_alone() -> None:
+    watch = run_planted(level="off")
+    assert watch._graphs == []
+
+
+def test_after_the_block_nothing_is_watched_any_more() -> None:
+    model, x = make_planted("mlp")
+    torch._dynamo.reset()
+    with torch.no_grad(), torchledger.values(find="nan", level="off") as watch:
+        compiled = torch.compile(model)
+        compiled(x, neutral(model))
+    with torch.no_grad():
+        assert compiled(x, faulty(model, 0, LOG, -1.0)).isnan().any()
+    assert watch.findings == []
+
+
+def test_graphs_out_of_a_warm_cache_are_watched_as_fresh_ones(tmp_path: Path) -> None:
+    run_planted()  # fills the cache
+    watch = run_planted(tmp_path / "a.ledger")
+    with torchledger.open_ledger(watch.path) as reader:
+        assert [graph.cache_hit for graph in reader.read(Graph)] == [True]
+        (graph,) = reader.read(WatchedGraph)
+    assert graph.launches == graph.watched == graph.seen > 0
+
+
+def test_a_cpp_wrapper_is_watched_at_its_ends_and_says_so(tmp_path: Path) -> None:
+    model = nn.Linear(8, 4)
+    torch._dynamo.reset()
+    with (
+        torch.no_grad(),
+        torch._inductor.config.patch(cpp_wrapper=True),
+        torchledger.values(tmp_path / "a.ledger") as watch,
+    ):
+        torch.compile(model)(torch.randn(2, 8))
+    assert {item.moment for item in watch.stats} == {"input"}
+    with torchledger.open_ledger(watch.path) as reader:
+        assert any("C++ wrapper" in note for note in reader.run().notes)
+        (graph,) = reader.read(WatchedGraph)
+    assert graph.launches > graph.watched == 0
+
+
+def test_multi_output_calls_inline_lines_and_branches_are_seen(tmp_path: Path) -> None:
+    def mixed(x: Tensor) -> Tensor:
+        values, indices = torch.sort(x @ x, dim=-1)
+        picked = torch.cond(x.sum() > 0, lambda x: (x @ x).sin(), lambda x: (x @ x).cos() * 2, (values,))
+        return picked + indices
+
+    torch._dynamo.reset()
+    with torch.no_grad(), torchledger.values(tmp_path / "a.ledger") as watch:
+        torch.compile(mixed)(torch.rand(8, 8))
+    kernels = {
+        item.subject: launch.kernel_name for item in watch.stats if (launch := watch.launch(item.subject)) is not None
+    }
+    sorted_dtypes = {item.dtype for item in watch.stats if "sort" in kernels.get(item.subject, "")}
+    assert {"float32", "int64"} <= sorted_dtypes
+    with torchledger.open_ledger(watch.path) as reader:
+        (graph,) = reader.read(WatchedGraph)
+    assert graph.watched == graph.launches > graph.seen  # one branch did not run
+
+
+def test_two_runs_part_where_the_second_was_changed(tmp_path: Path) -> None:
+    from torchledger.watching.compare import compare_values
+
+    model, x = make_planted("mlp")
+    for name, dial in (("one", neutral(model)), ("same", neutral(model)), ("other", faulty(model, 1, DIVISION, 2.0))):
+        torch._dynamo.reset()
+        with torch.no_grad(), torchledger.values(tmp_path / f"{name}.ledger"):
+            torch.compile(model)(x, dial)
+    with (
+        torchledger.open_ledger(tmp_path / "one.ledger") as one,
+        torchledger.open_ledger(tmp_path / "same.ledger") as same,
+        torchledger.open_ledger(tmp_path / "other.ledger") as other,
+    ):
+        equal, changed = compare_values(one, same), compare_values(one, other)
+        first = next(pair for pair in changed.apart if pair.first.moment == "after")
+        launch = next(launch for launch in one.iterate(Launch) if launch.launch_id == first.first.subject)
+    assert equal.apart == ()
+    assert (equal.only_first, equal.only_second) == (0, 0)
+    assert changed.apart[0].first.moment == "input"  # the dial itself
+    assert "plants.1" in launch.modules
+
+
+def test_a_bad_gradient_stays_out_of_a_clean_step(tmp_path: Path) -> None:
+    model, x = make_planted("mlp")
+    torch._dynamo.reset()
+    with torchledger.values(tmp_path / "a.ledger", find="nan", level="off") as watch:
+        loss_of(torch.compile(model)(x, neutral(model))).backward()
+    assert watch.first_bad is None
+
+
+def test_options_that_mean_nothing_are_refused_at_once() -> None:
+    for wrong in ({"level": "loud"}, {"find": "trouble"}, {"calls": "first"}, {"beyond": "int8"}):
+        with pytest.raises(UsageError):
+            ValueOptions(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="cannot be loaded"):
+        torchledger.values(find="absent_module:function")
+
+
+def test_the_builtin_printers_variables_choose_level_and_kernels() -> None:
+    environment = {
+        "AOT_INDUCTOR_DEBUG_INTERMEDIATE_VALUE_PRINTER": "3",
+        "AOT_INDUCTOR_FILTERED_KERNELS_TO_PRINT": "mm_1, mm_2",
+    }
+    assert from_environment(environment) == {"level": "names", "kernel": ("mm_1", "mm_2")}
+    assert from_environment({}) == {}
+
+
+def test_options_survive_the_way_into_another_process() -> None:
+    import json
+
+    options = ValueOptions(level="save", find="inf", kernel=("a", "b"), calls="1-2")
+    assert ValueOptions.from_plain(json.loads(json.dumps(options.as_plain()))) == options
+    assert parse_calls(None) == []
