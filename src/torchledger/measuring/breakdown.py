@@ -237,6 +237,10 @@ class _Sums:
             ops = tuple(dict.fromkeys(op for i in members[:1000] if (op := self.events[i].op) is not None))
             detail = _details([self.events[i] for i in members[:1000]])
         roofline, roofline_of, limited_by = self._roofline(members)
+        # Helpers with 0 FLOPs do not make a sum of 0 beside products whose FLOPs are unknown.
+        flops = int(self._flops[members].sum())
+        if not flops and not has_flops.all():
+            has_flops = np.zeros_like(has_flops)
         return TimeRow(
             name=name,
             calls=len(members),
@@ -247,7 +251,7 @@ class _Sums:
             minimum_us=int(duration.min()) / 1e3,
             maximum_us=int(duration.max()) / 1e3,
             category=first.category if keep_category else None,
-            flops=int(self._flops[members].sum()) if has_flops.any() else None,
+            flops=flops if has_flops.any() else None,
             flops_us=int(duration[has_flops].sum()) / 1e3,
             flops_quality=_QUALITIES[int(self._flops_quality[members][has_flops].max())]
             if has_flops.any()

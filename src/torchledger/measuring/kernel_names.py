@@ -134,7 +134,7 @@ _DTYPE = re.compile(
 )
 _ARRAY = re.compile(r"(?:std::array|at::detail::Array)<char\s*\*,\s*(\d+)(?:ul)?\s*>")
 _VECTORIZED = re.compile(r"vectorized_elementwise_kernel<(\d+),")
-_STRIDED = re.compile(r"(?<![a-z_])elementwise_kernel<(\d+), (\d+),")
+_STRIDED = re.compile(r"(?<![a-z_])(?:index_|legacy_)?elementwise_kernel(?:_manual_unroll)?<(\d+), (\d+),")
 _UNROLLED = re.compile(r"unrolled_elementwise_kernel|unrolled_templated_elementwise_kernel")
 _THREAD_WORK = 4  # elements per thread of ATen's elementwise kernels, unless their vectors are longer
 

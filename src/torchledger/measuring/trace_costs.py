@@ -213,6 +213,9 @@ class _Costing:
         if (work := elementwise_work(kernel.name, kernel.grid, kernel.block)) is not None:
             basis = f"elements that the grid covers ({work.elements}) times {work.tensors} tensors; {reason}"
             return Cost(0, work.bytes, "exact", "estimated", basis=basis)
+        op = None if kernel.op is None else self._trace.name(kernel.op)
+        if _computes_no_product(kernel.name, op):
+            return Cost(0, None, "exact", "unavailable", reason=reason)
         return Cost(reason=reason)
 
     def _reason(self, kernel: TraceKernel, facts: _OpFacts | None) -> str:
@@ -235,6 +238,17 @@ class _Costing:
 
 
 _ON_DEVICE = re.compile(r"DtoD|DeviceToDevice|Device -> Device")
+_NO_PRODUCTS = ("pointwise", "reduction", "persistent_reduction", "normalization", "memory", "foreach", "collective")
+
+
+def _computes_no_product(name: str, op: str | None) -> bool:
+    """True for kernels that have no tensor FLOPs whatever their shapes: what they do is known by name."""
+    if op is not None and has_formula(op) and "rnn" not in op:
+        category = op_category(op)
+        return category not in _PRODUCTS and category_of_kernel(name) not in _PRODUCTS
+    return category_of_kernel(name) in _NO_PRODUCTS and not name.startswith("triton_")
+
+
 _EARLY_NS = 1_000_000_000
 
 

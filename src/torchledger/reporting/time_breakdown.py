@@ -93,18 +93,24 @@ def _facts(breakdown: Breakdown) -> list[tuple[str, str]]:
 
 
 def _work_cells(row: TimeRow) -> tuple[Any, ...]:
+    """FLOPs and bytes with their rates and quality; unknown where less than half of the row's time has them."""
+    flops = row.flops if row.flops_us >= row.total_us / 2 else None
+    bytes_moved = row.bytes_moved if row.bytes_us >= row.total_us / 2 else None
     qualities = [
         quality
-        for quality, value in ((row.flops_quality, row.flops), (row.bytes_quality, row.bytes_moved))
+        for quality, value in ((row.flops_quality, flops), (row.bytes_quality, bytes_moved))
         if value is not None and (value or quality != "exact")
     ]
+    quality = "/".join(dict.fromkeys(qualities)) or "unavailable"
+    if qualities and row.known_us < 0.995 * row.total_us:
+        quality += f", for {format_share(row.known_us / row.total_us)}"
     return (
-        row.flops,
-        row.achieved_tflops_per_s if row.flops != 0 else "",
-        row.bytes_moved,
-        row.achieved_gb_per_s,
+        flops,
+        "" if flops == 0 else row.achieved_tflops_per_s if flops else None,
+        bytes_moved,
+        row.achieved_gb_per_s if bytes_moved is not None else None,
         row.roofline_fraction,
-        "/".join(dict.fromkeys(qualities)) or "unavailable",
+        quality,
     )
 
 

@@ -63,6 +63,14 @@ def test_rates_divide_work_by_the_time_of_the_events_that_have_it() -> None:
     assert row.reasons == {"no shapes": 1.0}
 
 
+def test_a_helper_without_flops_does_not_hide_that_a_products_are_unknown() -> None:
+    helper = make_event(cost=Cost(flops=0, flops_quality="exact", reason="helper"))
+    product = make_event(cost=Cost(reason="no shapes"))
+    (row,) = summarize([helper, product], source="test", clock="trace").categories
+    assert row.flops is None
+    assert row.flops_quality == "unavailable"
+
+
 def test_without_measured_ceilings_there_is_no_roofline() -> None:
     cost = Cost(flops=2_000_000, bytes_moved=1_000, flops_quality="exact", bytes_quality="exact")
     event = make_event(cost=cost, shapes="float32[2,2]")

@@ -98,9 +98,18 @@ def test_unknown_work_is_none_with_a_reason() -> None:
         *launch(4, {"name": "mystery"}, op={"name": "aten::add"}),
     ]
     costs = [event.cost for event in device_events(trace_from_events(events))]
-    assert all(cost.flops is None and cost.bytes_moved is None for cost in costs)
+    assert all(not cost.flops and cost.bytes_moved is None for cost in costs)
     assert [cost.reason for cost in costs[:3]] == [BEFORE_TRACE, NO_OPERATOR, GRAPH_REPLAY]
     assert "record_shapes" in (costs[3].reason or "")
+
+
+def test_what_computes_no_product_has_0_flops_even_without_shapes() -> None:
+    events = launch(1, {"name": "max_pool_forward_nchw"}, op={"name": "aten::max_pool2d_with_indices"})
+    events += launch(2, {"name": "ampere_sgemm_32x32"}, op={"name": "aten::addmm"})
+    pool, product = (event.cost for event in device_events(trace_from_events(events)))
+    assert (pool.flops, pool.bytes_moved) == (0, None)
+    assert product.flops is None
+    assert pool.reason and product.reason
 
 
 def test_a_kernel_without_launch_takes_the_work_of_its_twin() -> None:
@@ -146,6 +155,16 @@ def test_a_strided_elementwise_kernel_covers_its_template_arguments() -> None:
     work = elementwise_work(name, (10, 1, 1), (128, 1, 1))
     assert work is not None
     assert (work.elements, work.tensors, work.item_bytes) == (2560, 3, 4)
+
+
+@pytest.mark.parametrize(
+    "prefix", ["elementwise_kernel", "index_elementwise_kernel", "elementwise_kernel_manual_unroll"]
+)
+def test_kernels_of_the_elementwise_family_are_recognised(prefix: str) -> None:
+    name = f"void at::native::{prefix}<128, 4, gpu_index_kernel<OpaqueType<4u> > >(int)"
+    work = elementwise_work(name, (10, 1, 1), (128, 1, 1))
+    assert work is not None
+    assert (work.elements, work.bytes) == (5120, 5120 * 2 * 4)
 
 
 def test_a_triton_pointwise_kernel_touches_each_pointer_once() -> None:
