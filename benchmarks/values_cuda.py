@@ -36,6 +36,7 @@ from planted import DIVISION, LOG, MODELS, SCALE, faulty, loss_of, make_planted,
 from planted import ROOT as ROOT_COLUMN  # noqa: E402
 from torchledger.nouns import Gap, Launch, WatchedGraph  # noqa: E402
 
+DEVICE = "cuda"
 COVERED = ("conv_net", "gpt_block", "mixer")
 
 
@@ -72,11 +73,11 @@ def cover(name: str) -> dict[str, Any]:
     import model_zoo
 
     case = model_zoo.make(name)
-    inputs = [value.cuda() for value in case.inputs]
+    inputs = [value.to(DEVICE) for value in case.inputs]
 
     def run(repeats: int) -> list[list[torch.Tensor]]:
         torch._dynamo.reset()
-        module = copy.deepcopy(case.module).cuda()
+        module = copy.deepcopy(case.module).to(DEVICE)
         compiled = torch.compile(module)
         found = []
         for _ in range(repeats):
@@ -129,7 +130,7 @@ def faults_of(name: str) -> list[dict[str, Any]]:
     torch._dynamo.reset()
     rows: list[dict[str, Any]] = []
     with torchledger.values(find="nan", level="off") as watch:
-        model, x = make_planted(name, "cuda")
+        model, x = make_planted(name, DEVICE)
         compiled = torch.compile(model)
 
         def ask(question: str, dial: torch.Tensor, backward: bool = False) -> Any:
@@ -139,7 +140,6 @@ def faults_of(name: str) -> list[dict[str, Any]]:
                 output = compiled(x, dial)
             if backward:
                 loss_of(output).backward()
-            torch.cuda.synchronize()
             return watch.first_bad
 
         def judge(fault: str, place: int, first: Any) -> None:
@@ -158,21 +158,21 @@ def faults_of(name: str) -> list[dict[str, Any]]:
                 }
             )
 
-        clean = [ask(question, neutral(model, "cuda")) for question in ("nan", "inf")]
+        clean = [ask(question, neutral(model, DEVICE)) for question in ("nan", "inf")]
         rows.append({"model": name, "fault": "none", "place": None, "named": clean == [None, None]})
         for place in (0, 1):
-            judge("division by zero", place, ask("inf", faulty(model, place, DIVISION, 0.0, "cuda")))
-            judge("log of a negative", place, ask("nan", faulty(model, place, LOG, -1.0, "cuda")))
-        ask("nan", neutral(model, "cuda"))
-        judge("at the third call only", 1, ask("nan", faulty(model, 1, LOG, -1.0, "cuda")))
+            judge("division by zero", place, ask("inf", faulty(model, place, DIVISION, 0.0, DEVICE)))
+            judge("log of a negative", place, ask("nan", faulty(model, place, LOG, -1.0, DEVICE)))
+        ask("nan", neutral(model, DEVICE))
+        judge("at the third call only", 1, ask("nan", faulty(model, 1, LOG, -1.0, DEVICE)))
         if name in ("float16", "bfloat16"):
             scale = 6e4 if name == "float16" else 3e38
-            judge("overflow", 0, ask("overflow", faulty(model, 0, SCALE, scale, "cuda")))
+            judge("overflow", 0, ask("overflow", faulty(model, 0, SCALE, scale, DEVICE)))
         if name in ("mlp", "norm"):
-            silent = ask("nan", neutral(model, "cuda"), backward=True) is None
+            silent = ask("nan", neutral(model, DEVICE), backward=True) is None
             rows.append({"model": name, "fault": "none, backward", "place": None, "named": silent})
             for place in (0, 1):
-                first = ask("nan", faulty(model, place, ROOT_COLUMN, 0.0, "cuda"), backward=True)
+                first = ask("nan", faulty(model, place, ROOT_COLUMN, 0.0, DEVICE), backward=True)
                 judge("in a gradient only", place, first)
     return rows
 
@@ -181,21 +181,22 @@ def wrong_kernel() -> dict[str, Any]:
     """A generated Triton source changed on purpose: ``--against eager`` has to name its launch."""
     from torch._inductor.async_compile import AsyncCompile
 
-    original = AsyncCompile.triton
+    method = "triton" if DEVICE == "cuda" else "cpp_pybinding"
+    original = getattr(AsyncCompile, method)
 
-    def change_one(self: Any, kernel_name: str, source_code: str, *rest: Any, **keywords: Any) -> Any:
-        return original(self, kernel_name, re.sub(r"\bsin\(", "cos(", source_code), *rest, **keywords)
+    def change_one(self: Any, first: Any, source_code: str, *rest: Any, **keywords: Any) -> Any:
+        return original(self, first, re.sub(r"\bsin\(", "cos(", source_code), *rest, **keywords)
 
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(16, 16), Sine(), torch.nn.Linear(16, 16), torch.nn.Tanh()).cuda()
-    x = torch.randn(8, 16, device="cuda")
+    model = torch.nn.Sequential(torch.nn.Linear(16, 16), Sine(), torch.nn.Linear(16, 16), torch.nn.Tanh()).to(DEVICE)
+    x = torch.randn(8, 16, device=DEVICE)
     torch._dynamo.reset()
-    AsyncCompile.triton = change_one  # type: ignore[method-assign]
+    setattr(AsyncCompile, method, change_one)
     try:
         with torch.no_grad(), torchledger.values(level="off", against_eager=True) as watch:
             torch.compile(model)(x)
     finally:
-        AsyncCompile.triton = original  # type: ignore[method-assign]
+        setattr(AsyncCompile, method, original)
     first = next((item for item in watch.comparisons if item.is_within is False), None)
     launch = watch.launch(first.subject) if first is not None else None
     return {

@@ -12,11 +12,7 @@ from torchledger.nouns import WatchedGraph  # noqa: E402
 from torchledger.watching.device_reductions import _checked_kernel  # noqa: E402
 from torchledger.watching.reductions import Reducer, summarize  # noqa: E402
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-    pytest.mark.timeout(90),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 
 
 def test_the_triton_reduction_agrees_with_plain_operators():
@@ -78,7 +74,7 @@ def test_one_call_waits_once(monkeypatch):
         finally:
             torch.cuda.set_sync_debug_mode("default")
     waits = [warning for warning in warned if "called a synchronizing CUDA operation" in str(warning.message)]
-    assert 1 <= len(waits) <= 2  # the ranges go to the device, the rows come back
+    assert len(waits) == 1
     assert watch.findings == []
 
 

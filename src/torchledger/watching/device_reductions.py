@@ -60,7 +60,8 @@ class DeviceBatch:
         if self._kernel is None:
             return [list(map(float, row)) for row in torch.stack(self._plain).tolist()]
         slab = self._slabs[0] if len(self._slabs) == 1 else torch.cat(self._slabs)
-        ranges = torch.tensor([row for row in self._rows if isinstance(row, tuple)]).t().contiguous().to(self._device)
+        ranges = torch.tensor([row for row in self._rows if isinstance(row, tuple)]).t().contiguous()
+        ranges = ranges.to(self._device, non_blocking=True)
         with torch.cuda.device(self._device):
             rows: list[list[float]] = self._kernel.fold(slab, ranges[0], ranges[1]).tolist()
         return rows
