@@ -34,6 +34,7 @@ NOT_RECORDED = "the trace holds no launch for it"
 GRAPH_REPLAY = "replayed by a CUDA graph: the trace names no operator"
 NO_OPERATOR = "launched outside any recorded operator"
 
+_HELPER = "helper kernel of"
 _PRODUCTS = ("gemm", "convolution", "attention")
 _NOT_OPERATORS = re.compile(r"^(Torch-Compiled Region|TorchDynamo|Pregraph|AOTDispatcher|Optimizer\.|ProfilerStep)")
 _TWIN_WINDOWS = (0, 1, 2, 4, 8, 16, 32)
@@ -279,7 +280,7 @@ def _share(members: Sequence[int], kernels: Sequence[TraceKernel], fact: _OpFact
         main = main or [max(members, key=lambda index: kernels[index].duration_ns)]
         for index in members:
             if index not in main:
-                reason = f"helper kernel of {name}: the operator's work is counted on its main kernel"
+                reason = f"{_HELPER} {name}: the operator's work is counted on its main kernel"
                 costs[index] = Cost(0, None, "exact", "unavailable", reason=reason)
         if len(main) == 1:
             costs[main[0]] = fact.cost
@@ -405,8 +406,8 @@ def _works_in_window(
 
 def _of_twin(twin: Cost, own: Cost | None) -> Cost:
     missing = own.reason or own.basis if own is not None else NOT_RECORDED
-    if twin.flops is None and twin.bytes_moved is None:
-        return own if own is not None else Cost(reason=twin.reason)
+    if not twin.is_known and own is not None and not (twin.reason or "").startswith(_HELPER):
+        return own
     return Cost(
         twin.flops,
         twin.bytes_moved,
