@@ -20,7 +20,7 @@ ALLOCATE = "_torchledger_allocate"
 
 _ENTRY_NAMES = frozenset({"runner", "call", "recursively_apply_fns"})
 _ALLOCATIONS = ("empty_strided_", "empty_strided", "torch.empty", "torch.empty_strided")
-_NOT_TENSORS = frozenset({"stream", "grid", "num_warps", "num_stages", "warmup"})
+_NAMESPACES = frozenset({"torch", "aten", "inductor_ops", "extern_kernels", "prims", "_quantized", "math"})
 
 
 Names = str | tuple[str | None, ...] | None
@@ -160,16 +160,20 @@ def _buffer_name(node: ast.expr) -> str | None:
         if isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)):
             node = node.value
         elif isinstance(node, ast.Call):
-            if isinstance(node.func, ast.Attribute) and not node.args:
+            if isinstance(node.func, ast.Attribute) and _root(node.func) not in _NAMESPACES:
                 node = node.func.value
             elif node.args:
                 node = node.args[0]
-            elif isinstance(node.func, ast.Attribute):
-                node = node.func.value
             else:
                 return None
         else:
             return None
+
+
+def _root(node: ast.expr) -> str | None:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
 
 
 def _targets(tree: ast.Module) -> dict[int, str]:
