@@ -23,8 +23,11 @@ from torchledger.nouns import (
     Measurement,
     Prediction,
     Profile,
+    StepPrediction,
     Timeline,
     TimeRow,
+    ValueComparison,
+    ValueFinding,
     ValueStats,
 )
 from torchledger.reporting.columns import format_bytes, format_share, format_si, format_us
@@ -43,6 +46,7 @@ SOURCES_IN_ALL = 6_000_000
 SAMPLES_SHOWN = 200
 MOST_PREDICTIONS = 20_000
 MOST_VALUES = 20_000
+MOST_FINDINGS = 500
 
 
 def page_data(reader: LedgerReader, *, folder: str = "", progress: Progress | None = None) -> dict[str, Any]:
@@ -558,10 +562,39 @@ def _values(reader: LedgerReader, texts: Texts) -> dict[str, Any] | None:
             rows.append(stats)
         else:
             left_out += 1
-    if not rows:
+    findings = reader.read(ValueFinding)
+    comparisons = reader.read(ValueComparison)
+    if not (rows or findings or comparisons):
         return None
     return {
         "left_out": left_out,
+        "findings": [
+            [
+                texts.place(each.question),
+                texts.place(each.verdict),
+                texts.place(each.subject),
+                each.call_index,
+                texts.place(each.buffer),
+                texts.place(each.dtype),
+                each.count,
+                texts.place(each.note),
+            ]
+            for each in findings[:MOST_FINDINGS]
+        ],
+        "comparisons": [
+            [
+                texts.place(each.subject),
+                texts.place(each.buffer),
+                texts.place(each.dtype),
+                _finite(each.compiled_error),
+                _finite(each.eager_error),
+                texts.place(each.further),
+                each.is_within,
+                texts.place(each.note),
+            ]
+            for each in sorted(comparisons, key=_how_far)[:MOST_FINDINGS]
+        ],
+        "findings_left_out": max(0, len(findings) - MOST_FINDINGS) + max(0, len(comparisons) - MOST_FINDINGS),
         "rows": [
             [
                 texts.place(each.subject),
@@ -578,6 +611,11 @@ def _values(reader: LedgerReader, texts: Texts) -> dict[str, Any] | None:
             for each in rows
         ],
     }
+
+
+def _how_far(comparison: ValueComparison) -> tuple[bool, float]:
+    """Those outside their tolerance first, then the larger error."""
+    return comparison.is_within is not False, -(comparison.compiled_error or 0.0)
 
 
 def _predictions(
@@ -606,7 +644,27 @@ def _predictions(
                 texts.place(each.note),
             ]
         )
-    return {"rows": rows, "left_out": left_out} if rows else None
+    steps = [
+        {
+            "mode": clean(each.mode),
+            "device": clean(each.device),
+            "us": each.duration_us,
+            "low_us": each.low_us,
+            "high_us": each.high_us,
+            "coverage": each.coverage,
+            "kernels_us": each.kernels_us,
+            "gaps_us": each.gaps_us,
+            "host_us": each.host_us,
+            "optimizer_us": each.optimizer_us,
+            "launches": each.launches,
+            "extrapolated": each.extrapolated,
+            "unlearned": each.unlearned,
+            "measured_us": each.measured_us,
+            "is_host_bound": each.is_host_bound,
+        }
+        for each in reader.iterate(StepPrediction)
+    ]
+    return {"rows": rows, "left_out": left_out, "steps": steps} if rows or steps else None
 
 
 # --- small helpers ----------------------------------------------------------------------------------------------------

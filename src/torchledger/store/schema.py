@@ -66,6 +66,7 @@ TABLES: dict[type, Table] = {
     nouns.Profile: Table("profiles", ("clock", "inside_us", "matched_us")),
     nouns.Timeline: Table("timelines", ("clock", "step")),
     nouns.Prediction: Table("predictions", ("subject", "device", "model")),
+    nouns.StepPrediction: Table("step_predictions", ("subject", "mode", "device")),
 }
 
 

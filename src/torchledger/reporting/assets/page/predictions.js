@@ -3,6 +3,8 @@ const PREDICTION = { subject: 0, us: 1, low: 2, high: 3, coverage: 4, range: 5, 
 
 function drawPredictions(section) {
   const rows = DATA.predictions.rows, P = PREDICTION;
+  append(section, [predictedSteps()]);
+  if (!rows.length) return;
   const both = rows.filter((row) => row[P.measured]);
   const error = (row) => row[P.us] / row[P.measured] - 1;
   const absolute = both.map((row) => Math.abs(error(row))).sort((a, b) => a - b);
@@ -44,6 +46,16 @@ function drawPredictions(section) {
       { key: "range", label: "range", align: "left", width: 110, value: (place) => textAt(rows[place][P.range]), text: (place) => textAt(rows[place][P.range]) },
     ],
   });
+}
+
+function predictedSteps() {
+  const steps = DATA.predictions.steps || [];
+  if (!steps.length) return null;
+  return element("div", { class: "panel" }, element("h3", {}, "A whole step"), smallTable(
+    [{ label: "device", align: "left" }, { label: "launched", align: "left" }, { label: "predicted" }, { label: "from" }, { label: "to" }, { label: "kernels" }, { label: "gaps" }, { label: "host" }, { label: "bound by", align: "left" }, { label: "beyond training" }, { label: "measured" }, { label: "error" }],
+    steps.map((step) => [step.device, step.mode === "graphs" ? "as CUDA graphs" : "one by one", element("strong", {}, formatUs(step.us)), formatUs(step.low_us), formatUs(step.high_us), formatUs(step.kernels_us),
+      formatUs(step.gaps_us), formatUs(step.host_us), step.is_host_bound ? "host" : "device", `${formatCount(step.extrapolated + step.unlearned)} of ${formatCount(step.launches)}`,
+      step.measured_us ? formatUs(step.measured_us) : "", step.measured_us ? formatShare(step.us / step.measured_us - 1) : ""])));
 }
 
 function drawPredictionPlot(plot, rows) {

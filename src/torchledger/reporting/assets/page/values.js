@@ -5,9 +5,12 @@ const isBad = (row) => Boolean(row[VALUE.nan] || row[VALUE.inf]);
 function drawValues(section) {
   const rows = DATA.values.rows, bad = rows.filter(isBad);
   append(section, [
-    element("p", {}, bad.length ? [element("strong", { class: "bad" }, `${formatCount(bad.length)} of ${formatCount(rows.length)} watched tensors hold NaN or Inf.`), " The first: ", launchLink(textAt(bad[0][VALUE.subject])), `, ${textAt(bad[0][VALUE.buffer])} (${textAt(bad[0][VALUE.moment])}).`]
+    !rows.length ? null : element("p", {}, bad.length ? [element("strong", { class: "bad" }, `${formatCount(bad.length)} of ${formatCount(rows.length)} watched tensors hold NaN or Inf.`), " The first: ", launchLink(textAt(bad[0][VALUE.subject])), `, ${textAt(bad[0][VALUE.buffer])} (${textAt(bad[0][VALUE.moment])}).`]
       : `${formatCount(rows.length)} tensors were watched; none holds NaN or Inf.`, DATA.values.left_out ? ` ${formatCount(DATA.values.left_out)} further ones without either are left out.` : ""),
   ]);
+  append(section, [findingsTable(), comparisonsTable(),
+    DATA.values.findings_left_out ? element("p", { class: "quiet" }, `${formatCount(DATA.values.findings_left_out)} further findings are left out; \`torchledger values\` lists them.`) : null]);
+  if (!rows.length) return;
   const V = VALUE, text = (key) => (place) => textAt(rows[place][key]), number = (key) => (place) => rows[place][key];
   const column = (key, label, width, value, format, align) => ({ key, label, width, align, value, text: format ? (place) => format(value(place)) : value });
   const box = element("div", {});
@@ -24,6 +27,25 @@ function drawValues(section) {
       column("mean", "mean", 110, number(V.mean), formatValue), column("std", "std", 110, number(V.std), formatValue),
     ],
   });
+}
+
+function findingsTable() {
+  const rows = DATA.values.findings || [];
+  if (!rows.length) return null;
+  return element("div", { class: "panel" }, element("h3", {}, "Where it began"), smallTable(
+    [{ label: "question", align: "left" }, { label: "verdict", align: "left" }, { label: "launch", align: "left" }, { label: "call" }, { label: "buffer", align: "left" }, { label: "dtype", align: "left" }, { label: "elements" }, { label: "", align: "left" }],
+    rows.slice(0, 50).map(([question, verdict, subject, call, buffer, dtype, count, note]) =>
+      [textAt(question), textAt(verdict), launchLink(textAt(subject)), formatCount(call), textAt(buffer), textAt(dtype), formatCount(count), textAt(note)])));
+}
+
+function comparisonsTable() {
+  const rows = DATA.values.comparisons || [];
+  if (!rows.length) return null;
+  return element("div", { class: "panel" }, element("h3", {}, "Compiled against eager, both judged in float64"), smallTable(
+    [{ label: "launch", align: "left" }, { label: "buffer", align: "left" }, { label: "dtype", align: "left" }, { label: "compiled error" }, { label: "eager error" }, { label: "further off", align: "left" }, { label: "within", align: "left" }, { label: "", align: "left" }],
+    rows.slice(0, 50).map(([subject, buffer, dtype, compiled, eager, further, within, note]) =>
+      [launchLink(textAt(subject)), textAt(buffer), textAt(dtype), formatValue(compiled), formatValue(eager), textAt(further),
+        within === null ? UNKNOWN : element("span", { class: within ? "" : "bad" }, within ? "yes" : "no"), textAt(note)])));
 }
 
 function launchLink(id) {
