@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu lint types golden bench clean
+.PHONY: help demo test test-gpu lint types docs golden bench clean
 
 help: ## Print this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -14,9 +14,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 
-demo: $(VENV)/.installed ## Record a small GPT training script and show its ledger
-	$(BIN)/torchledger run --force -o gpt.ledger examples/train_gpt.py
+demo: $(VENV)/.installed ## Record a small GPT training script, show its ledger and write its page, gpt.html
+	$(BIN)/torchledger run --profile --force -o gpt.ledger examples/train_gpt.py
 	$(BIN)/torchledger show gpt.ledger
+	$(BIN)/torchledger report --force gpt.ledger -o gpt.html
 
 test: $(VENV)/.installed ## Run the tests that need no GPU
 	$(BIN)/python -m pytest -n 2 -m "not gpu"
@@ -30,12 +31,18 @@ lint: $(VENV)/.installed ## Check style
 types: $(VENV)/.installed ## Check types
 	$(BIN)/mypy
 
+docs: $(VENV)/.installed ## Build the documentation as a site, in docs/_build/html
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
 golden: $(VENV)/.installed ## Rewrite the golden files after a change of output that is meant
 	$(BIN)/python -m pytest -n 2 -m "not gpu" --rewrite-golden
 
 bench: $(VENV)/.installed ## Redo the measurements of docs/results that need no GPU
 	$(BIN)/python benchmarks/show_large.py -o docs/results/show_large.md
+	$(BIN)/python benchmarks/report_browser.py -o docs/results/report.md
 	$(BIN)/python benchmarks/dependencies.py -o docs/results/dependencies.md
 
 clean: ## Remove what the other targets made
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache *.ledger
+	rm -rf $(VENV) docs/_build gpt.html .pytest_cache .mypy_cache .ruff_cache *.ledger

@@ -17,12 +17,13 @@ from torchledger.reporting.html import report
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), metavar="HTML", help="Default: the ledger's name, .html."
 )
+@click.option("--predict", metavar="DEVICE", help="Also predict: a device whose model is at hand, or a model file.")
 @force_option
-def command(file: Path, against: Path | None, output: Path | None, force: bool) -> None:
+def command(file: Path, against: Path | None, output: Path | None, predict: str | None, force: bool) -> None:
     """Write a ledger as one HTML page that opens in any browser without a network.
 
     With a second ledger AGAINST, write the two side by side: totals, categories, and kernels aligned by name.
     """
     with progress_bar("reading") as progress:
-        path = report(file, output, against=against, force=force, progress=progress)
+        path = report(file, output, against=against, predict=predict, force=force, progress=progress)
     click.echo(path)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchledger.errors import ReportError
+from torchledger.errors import ReportError, UsageError
+from torchledger.nouns import Prediction, StepPrediction
 from torchledger.store import open_ledger
 
 Progress = Callable[[int, int, str], None]
@@ -18,13 +19,15 @@ def report(
     output: str | os.PathLike[str] | None = None,
     *,
     against: str | os.PathLike[str] | None = None,
+    predict: str | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Path:
     """Write the report of a ledger, or of ``file`` beside ``against``, and return its path.
 
-    Without ``output`` it lies beside the ledger, as ``NAME.html``. Raises ``ReportError`` if that exists (without
-    ``force``) or cannot be written, ``StoreError`` if a ledger cannot be read.
+    ``predict`` names a device whose model is at hand, or a model file: then each launch and the step are predicted, and
+    stand beside what was measured. Without ``output`` the page lies beside the ledger, as ``NAME.html``. Raises
+    ``ReportError`` if that exists (without ``force``) or cannot be written, ``StoreError`` if a ledger cannot be read.
 
     >>> torchledger.report("gpt.ledger")  # doctest: +SKIP
     PosixPath('gpt.html')
@@ -32,7 +35,7 @@ def report(
     path = Path(output) if output is not None else _default_output(Path(file), against)
     if path.exists() and not force:
         raise ReportError(f"{path} exists. Choose another name with -o, or pass --force to replace it.")
-    text = render_report(file, against=against, progress=progress)
+    text = render_report(file, against=against, predict=predict, progress=progress)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         unfinished.write_text(text, encoding="utf-8")
@@ -47,13 +50,16 @@ def render_report(
     file: str | os.PathLike[str],
     *,
     against: str | os.PathLike[str] | None = None,
+    predict: str | None = None,
     progress: Progress | None = None,
 ) -> str:
-    """The page as text."""
+    """The page as text; arguments as for ``report``. ``UsageError`` for a comparison with predictions."""
+    if against is not None and predict is not None:
+        raise UsageError("Two ledgers side by side hold no predictions. Ask for one of the two.")
     from torchledger.reporting.html_comparison import comparison_data
     from torchledger.reporting.html_page import render_page
 
-    page = _read(file, progress)
+    page = _read(file, progress, _predictions(file, predict) if predict is not None else ())
     if against is None:
         data, details = page["data"], page["details"]
     else:
@@ -61,11 +67,23 @@ def render_report(
     return render_page(data, details, title=f"torchledger: {data['title']}", file=data["file"])
 
 
-def _read(file: str | os.PathLike[str], progress: Progress | None) -> dict[str, Any]:
+def _predictions(file: str | os.PathLike[str], device: str) -> Sequence[Prediction | StepPrediction]:
+    from torchledger.predicting.model_file import find_model
+    from torchledger.predicting.step import predict_ledger
+
+    step, launches, _, _ = predict_ledger(find_model(device), file)
+    return (step, *launches)
+
+
+def _read(
+    file: str | os.PathLike[str],
+    progress: Progress | None,
+    predictions: Sequence[Prediction | StepPrediction] = (),
+) -> dict[str, Any]:
     from torchledger.reporting.html_data import page_data
 
     with open_ledger(file) as reader:
-        return page_data(reader, folder=os.getcwd(), progress=progress)
+        return page_data(reader, folder=os.getcwd(), predictions=predictions, progress=progress)
 
 
 def _default_output(file: Path, against: str | os.PathLike[str] | None) -> Path:

@@ -6,6 +6,7 @@ says so. The page's script looks texts up by their place in ``texts``.
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -49,8 +50,15 @@ MOST_VALUES = 20_000
 MOST_FINDINGS = 500
 
 
-def page_data(reader: LedgerReader, *, folder: str = "", progress: Progress | None = None) -> dict[str, Any]:
-    """All that the page of one ledger shows; source paths relative to ``folder``."""
+def page_data(
+    reader: LedgerReader,
+    *,
+    folder: str = "",
+    predictions: Sequence[Prediction | StepPrediction] = (),
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """All that the page of one ledger shows, with ``predictions`` beside those that it holds; source paths relative to
+    ``folder``."""
     summary = summarize_ledger(reader)
     texts = Texts()
     steps = _steps(reader)
@@ -73,7 +81,9 @@ def page_data(reader: LedgerReader, *, folder: str = "", progress: Progress | No
     breakdown = breakdowns[0] if breakdowns else None
     data = {
         "kind": "run",
-        "title": clean(" ".join(summary.run.argv)),
+        "title": clean(
+            " ".join((os.path.basename(summary.run.argv[0]), *summary.run.argv[1:])) if summary.run.argv else ""
+        ),
         "file": clean(summary.file),
         "sentences": [clean(text) for text in sentences(summary, steps, breakdown, device, entries)],
         "verdict": [clean(text) for text in breakdown.verdict] if breakdown else [],
@@ -98,7 +108,7 @@ def page_data(reader: LedgerReader, *, folder: str = "", progress: Progress | No
         "kernel_names": entries.kernel_names(),
         "timeline": _timeline(reader, texts),
         "values": _values(reader, texts),
-        "predictions": _predictions(reader, texts, measured),
+        "predictions": _predictions(reader, texts, measured, predictions),
     }
     kernels = entries.kernels(reader)
     return {
@@ -619,11 +629,14 @@ def _how_far(comparison: ValueComparison) -> tuple[bool, float]:
 
 
 def _predictions(
-    reader: LedgerReader, texts: Texts, measured: Mapping[str, Sequence[Measurement]]
+    reader: LedgerReader,
+    texts: Texts,
+    measured: Mapping[str, Sequence[Measurement]],
+    further: Sequence[Prediction | StepPrediction],
 ) -> dict[str, Any] | None:
     rows: list[list[Any]] = []
     left_out = 0
-    for each in reader.iterate(Prediction):
+    for each in (*reader.iterate(Prediction), *(one for one in further if isinstance(one, Prediction))):
         if len(rows) >= MOST_PREDICTIONS:
             left_out += 1
             continue
@@ -662,7 +675,7 @@ def _predictions(
             "measured_us": each.measured_us,
             "is_host_bound": each.is_host_bound,
         }
-        for each in reader.iterate(StepPrediction)
+        for each in (*reader.iterate(StepPrediction), *(one for one in further if isinstance(one, StepPrediction)))
     ]
     return {"rows": rows, "left_out": left_out, "steps": steps} if rows or steps else None
 

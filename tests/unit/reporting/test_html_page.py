@@ -18,8 +18,17 @@ import torchledger
 from factories import make_buffer, make_graph, make_kernel, make_launch, make_run
 from synthetic import write_ledger
 from torchledger.cli import cli
-from torchledger.errors import ReportError
-from torchledger.nouns import Breakdown, Measurement, Prediction, SourceLine, Timeline, TimeRow, ValueStats
+from torchledger.errors import PredictError, ReportError, UsageError
+from torchledger.nouns import (
+    Breakdown,
+    Measurement,
+    Prediction,
+    SourceLine,
+    StepPrediction,
+    Timeline,
+    TimeRow,
+    ValueStats,
+)
 from torchledger.reporting.html import render_report
 from torchledger.reporting.html_data import LONGEST_LINE, cut_source
 from torchledger.reporting.html_page import embed_json
@@ -192,3 +201,23 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     path = write_ledger(tmp_path / "a.ledger")
     with pytest.raises(ReportError, match="cannot write"):
         torchledger.report(path, tmp_path / "nowhere" / "a.html")
+
+
+def test_predictions_stand_in_no_comparison(tmp_path: Path) -> None:
+    path = write_ledger(tmp_path / "a.ledger")
+    with pytest.raises(UsageError, match="side by side"):
+        render_report(path, against=path, predict="H200")
+
+
+def test_a_model_that_is_not_at_hand_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PredictError, match="no such device"):
+        render_report(write_ledger(tmp_path / "a.ledger"), predict="no such device")
+
+
+def test_step_predictions_are_shown_with_what_was_measured(tmp_path: Path) -> None:
+    path = write_ledger(tmp_path / "a.ledger")
+    with LedgerWriter(path, append=True) as writer:
+        writer.add(StepPrediction("step", "eager", 11.0, 9.0, 14.0, 0.9, "H200", 8.0, 1.0, 10.0, measured_us=10.0))
+    data, _ = read_page(render_report(path))
+    (step,) = data["predictions"]["steps"]
+    assert (step["us"], step["measured_us"], step["is_host_bound"]) == (11.0, 10.0, True)
