@@ -5,9 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+# No test asserts a time: a busy machine is no failure.
+hypothesis.settings.register_profile("torchledger", deadline=None)
+hypothesis.settings.load_profile("torchledger")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

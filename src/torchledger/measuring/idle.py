@@ -25,6 +25,8 @@ QUEUED = "launched in time, waited on the device"
 UNKNOWN = "launch not recorded"
 CLOCKS = "host and device clocks disagree"
 
+NOTHING_RECORDED = "nothing that the trace holds"
+
 BACK_TO_BACK_NS = 2_000
 """A gap this short between kernels that are already queued is the device's own turnaround."""
 
@@ -99,7 +101,7 @@ def explain_idle(
         for position, cause in enumerate(names):
             causes[cause] += int(length[position])
             if cause in (HOST_LATE, AFTER_SYNCHRONIZATION):
-                host[doing[position] or "nothing that the trace holds"] += int(length[position])
+                host[doing[position] or NOTHING_RECORDED] += int(length[position])
         for position in np.argsort(-length, kind="stable")[:longest].tolist():
             cause = names[position]
             gaps.append(

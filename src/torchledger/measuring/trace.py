@@ -305,7 +305,10 @@ class Trace:
         device = self.rows(*DEVICE_KINDS)
         launch = self.launch_of[device]
         has_launch = launch != NONE
-        result[device[has_launch]] = result[launch[has_launch]]
+        # What stands around the launch of a whole graph says nothing of one of its kernels.
+        is_graph = np.array(["GraphLaunch" in name for name in self.names] or [False])
+        has_own_launch = has_launch & ~is_graph[events.name[launch]]
+        result[device[has_own_launch]] = result[launch[has_own_launch]]
         orphans = device[~has_launch & (events.external_id[device] != NONE)]
         if len(orphans) and self.external_ids_name_ops:
             result[orphans] = match_ids(

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from torchledger.measuring.idle import AFTER_SYNCHRONIZATION, BETWEEN_KERNELS, HOST_LATE, QUEUED, UNKNOWN
+from torchledger.measuring.idle import (
+    AFTER_SYNCHRONIZATION,
+    BETWEEN_KERNELS,
+    HOST_LATE,
+    NOTHING_RECORDED,
+    QUEUED,
+    UNKNOWN,
+)
 from torchledger.measuring.kernel_names import kernel_label
 from torchledger.nouns import Breakdown, TimeRow
 
@@ -66,7 +73,7 @@ def _idle(breakdown: Breakdown) -> str | None:
     text += f": for {_time(time)} of that {reason}"
     if cause in (HOST_LATE, AFTER_SYNCHRONIZATION) and breakdown.host_during_idle:
         doing, doing_time = next(iter(breakdown.host_during_idle.items()))
-        if doing_time >= 0.2 * time:
+        if doing_time >= 0.2 * time and doing != NOTHING_RECORDED:
             text += f", the host being in {doing} for {_time(doing_time)}"
     return text + "."
 
@@ -80,7 +87,7 @@ def _advice(breakdown: Breakdown) -> str | None:
     if breakdown.wall_us and late > _LARGE * breakdown.wall_us:
         median = _median_kernel_us(breakdown)
         doing, doing_time = next(iter(breakdown.host_during_idle.items()), ("", 0.0))
-        if doing_time > late / 2:
+        if doing_time > late / 2 and doing != NOTHING_RECORDED:
             return f"Look first at {doing} on the host: the device waits {_time(doing_time)} for it."
         text = f"Look first at launching: {_time(late)} of {_time(breakdown.wall_us)} is lost to it"
         if overhead is not None and not overhead.graph_launches and median is not None and median < _SHORT_KERNEL_US:

@@ -52,7 +52,7 @@ events = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(events, max_size=12), st.dictionaries(st.sampled_from(["deviceProperties", "distributedInfo"]), anything)
 )

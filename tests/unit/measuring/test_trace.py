@@ -50,7 +50,7 @@ def test_formatting_and_compression_change_nothing(
     assert trace.metadata["traceName"] == "small.json"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     names=st.lists(st.text(min_size=0, max_size=12) | st.sampled_from(['"}, {"', "},\n  {", "]}", "\\"]), max_size=30),
     separators=st.sampled_from([(", ", ": "), (",", ":"), (",\n", ": ")]),
@@ -72,7 +72,7 @@ def test_any_cut_of_the_text_reads_the_same_events(names: list[str], separators:
     assert not stream.problems
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(cut=st.integers(120, 4000))
 def test_a_cut_off_trace_gives_what_is_whole_and_says_so(cut: int) -> None:
     import io

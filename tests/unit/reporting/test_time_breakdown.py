@@ -1,0 +1,65 @@
+"""The report of a breakdown: its wording is pinned, and its rows add up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from torchledger.measuring.breakdown import breakdown_of_trace
+from torchledger.measuring.trace import trace_from_events
+from torchledger.nouns import Breakdown
+from torchledger.reporting.document import Table
+from torchledger.reporting.terminal import render
+from torchledger.reporting.time_breakdown import breakdown_as_plain, breakdown_document
+from trace_factories import kernel_event, memcpy_event, op_event, runtime_event, small_trace
+
+
+def mixed_breakdown() -> Breakdown:
+    """Products with shapes, an addition without, a copy, a graph's replay, and a pause."""
+    document = small_trace(copies=4)
+    events = [
+        *document["traceEvents"],
+        op_event(name="aten::add", ts=9000, dur=500, **{"External id": 90}),
+        runtime_event(ts=9100, correlation=90),
+        kernel_event(ts=9200, dur=8.0, correlation=90, name="some_elementwise_thing"),
+        runtime_event(name="cudaGraphLaunch", ts=9300, correlation=91),
+        kernel_event(ts=9400, dur=3.5, correlation=91, name="nvjet_product"),
+        memcpy_event(ts=9500),
+    ]
+    return breakdown_of_trace(trace_from_events(events, document, source="mixed.json"))
+
+
+def test_the_report_reads_as_pinned(golden: Callable[[str, str], None]) -> None:
+    golden("import_mixed.txt", render(breakdown_document(mixed_breakdown(), top=3)))
+
+
+@pytest.mark.parametrize("top", [1, 2, 50])
+def test_rows_and_their_rest_add_up_to_the_total(top: int) -> None:
+    breakdown = mixed_breakdown()
+    tables = [
+        block
+        for section in breakdown_document(breakdown, top=top).sections
+        for block in section.blocks
+        if isinstance(block, Table) and block.total is not None and block.columns[0].key != "cause"
+    ]
+    assert len(tables) >= 3
+    for table in tables:
+        keys = [column.key for column in table.columns]
+        place = keys.index("total_us")
+        assert sum(row[place] for row in table.rows) == pytest.approx(breakdown.device_us)
+        assert table.total[place] == pytest.approx(breakdown.device_us)
+
+
+def test_unknown_is_a_question_mark_and_null() -> None:
+    breakdown = mixed_breakdown()
+    plain = breakdown_as_plain(breakdown)
+    row = next(row for row in plain["kernels"] if row["name"] == "nvjet_product")
+    assert row["flops"] is None
+    assert row["reasons"] == {"replayed by a CUDA graph: the trace names no operator": 3.5}
+    assert "nvjet_product" in render(breakdown_document(breakdown))
+
+
+def test_what_is_shown_cannot_command_the_terminal() -> None:
+    trace = trace_from_events([kernel_event(name="evil\x1b[31m\nname")])
+    assert "\x1b" not in render(breakdown_document(breakdown_of_trace(trace)))
