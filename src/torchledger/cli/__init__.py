@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "report": ("torchledger.cli.report", "Write a ledger as one HTML page, or two side by side."),
     "import": ("torchledger.cli.import_trace", "Say where the time of somebody's profiler trace went."),
     "bench": ("torchledger.cli.bench", "Run kernels of a ledger alone: time, bandwidth, distance to the limit."),
+    "extract": ("torchledger.cli.extract", "Write a kernel or a graph as a module that runs by itself."),
     "doctor": ("torchledger.cli.doctor", "Measure what this machine's devices reach: the ceilings of every roofline."),
     "values": ("torchledger.cli.values", "See what every launch reads and writes; find the first that goes wrong."),
     "diff": ("torchledger.cli.diff", "Compare two ledgers: where the values of two runs first part."),

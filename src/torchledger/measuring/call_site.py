@@ -85,8 +85,18 @@ class CallSite:
         return "\n".join(lines)
 
 
-def find_call_site(graph: Graph, launch: Launch, others: Sequence[Launch], kernels: Sequence[Kernel] = ()) -> CallSite:
+def find_call_site(
+    graph: Graph,
+    launch: Launch,
+    others: Sequence[Launch],
+    kernels: Sequence[Kernel] = (),
+    *,
+    with_producers: bool = False,
+) -> CallSite:
     """The call site of ``launch``; ``others`` are all launches of its graph, ``kernels`` those of the ledger.
+
+    ``with_producers``: inputs that hold values of the compiler's own (partial sums) are not made up but computed by the
+    launches that wrote them, as part of the setup.
 
     Raises ``CannotReplay`` for a launch that has no line in a Python wrapper, or needs something that only the running
     program had.
@@ -97,7 +107,7 @@ def find_call_site(graph: Graph, launch: Launch, others: Sequence[Launch], kerne
     sources = [kernel.source for kernel in _kernels_of(launch, kernels) if kernel.source]
     facts = _Facts(graph, tuple(others))
     builder = _Builder(wrapper, facts, index_bounds(launch, sources, graph.symbols))
-    return builder.build(launch)
+    return builder.build(launch, with_producers=with_producers)
 
 
 def _kernels_of(launch: Launch, kernels: Sequence[Kernel]) -> Iterator[Kernel]:
@@ -186,7 +196,17 @@ class _Facts:
                 self.buffers.setdefault(buffer.name, []).append(buffer)
 
     def fx_node(self, name: str) -> str | None:
-        return next((buffer.fx_node for buffer in self.buffers.get(name, ()) if buffer.fx_node), None)
+        found = next((buffer.fx_node for buffer in self.buffers.get(name, ()) if buffer.fx_node), None)
+        # An input that is only ever seen under the name it is overwritten as bears its node's name.
+        return found if found is not None or name in self.buffers else name
+
+    def producer(self, name: str, before: int) -> Launch | None:
+        """The last launch before a place in the graph that wrote a buffer."""
+        for launch in reversed(self.launches):
+            writes = any(buffer.name == name and buffer.role != "input" for buffer in launch.buffers)
+            if writes and launch.order < before and launch.wrapper_line is not None:
+                return launch
+        return None
 
     def device(self, name: str) -> str | None:
         return next((buffer.device for buffer in self.buffers.get(name, ())), None)
@@ -210,12 +230,15 @@ class _Builder:
         self.known: set[str] = set()
         self.used: dict[str, str] = {}
 
-    def build(self, launch: Launch) -> CallSite:
+    def build(self, launch: Launch, *, with_producers: bool) -> CallSite:
         assert launch.wrapper_line is not None
         function, statement = self._statement(launch.wrapper_line)
         arguments = list(self._needed(statement))
         for name in arguments:
             self.resolve(name, function, statement.lineno)
+        given: dict[str, str | None] = {}
+        if with_producers and launch.category not in ("extern", "inline"):
+            self._produce_inputs(launch, given, depth=3)
         after, made = self._unpacking(function, statement)
         written = self._written(launch, statement, made)
         read = [
@@ -234,9 +257,30 @@ class _Builder:
             call=(self.wrapper.text(statement),),
             after=tuple(after),
             arguments=tuple(name for name in arguments if name in self.known),
-            inputs=tuple(read),
+            inputs=tuple((given | {name: node for name, node in read if name not in given}).items()),
             outputs=tuple(written),
         )
+
+    def _produce_inputs(self, launch: Launch, given: dict[str, str | None], depth: int) -> None:
+        """Put the calls that write the unnamed inputs of ``launch`` into the setup; ``given`` gets their own inputs."""
+        for buffer in launch.buffers:
+            if buffer.role != "input" or self.facts.fx_node(buffer.name) is not None:
+                continue
+            producer = self.facts.producer(buffer.name, launch.order)
+            if producer is None or depth == 0 or producer.wrapper_line is None:
+                continue
+            function, statement = self._statement(producer.wrapper_line)
+            text = self.wrapper.text(statement)
+            if text in self.setup:
+                continue
+            arguments = list(self._needed(statement))
+            for name in arguments:
+                self.resolve(name, function, statement.lineno)
+            self._produce_inputs(producer, given, depth - 1)
+            self.setup += [*dict.fromkeys(self.stream), text, *self._unpacking(function, statement)[0]]
+            for name in arguments:
+                if name in self.roots:
+                    given[name] = self._value_before(name, producer, function, statement.lineno)
 
     # --- finding things in the wrapper --------------------------------------------------------------------------
 
@@ -406,7 +450,8 @@ class _Builder:
             former = found.value if isinstance(found.value, ast.Name) else next(iter(found.value.args), None)
             if not isinstance(former, ast.Name):
                 break
-            if former.id in loaded and former.id in written_by_others:
+            is_input = _last_assignment(former.id, function, found.lineno) is None
+            if former.id in loaded and (is_input or former.id in written_by_others):
                 return self.facts.fx_node(former.id)
             found = _last_assignment(former.id, function, found.lineno)
         if "inout" in roles and name in loaded and name in written_by_others:

@@ -41,7 +41,7 @@ def body_text(site: CallSite) -> str:
             "def make_inputs():",
             '    """Every tensor and number that the call needs, by its name in the generated code."""',
             *_indented(["torch.manual_seed(0)", *made]),
-            f"    return dict({', '.join(f'{name}={name}' for name in site.arguments)})",
+            f"    return dict({', '.join(f'{name}={name}' for name in _returned(site))})",
             "",
             "",
             f"def prepare({workspaces + ', ' if workspaces else ''}**others):",
@@ -49,13 +49,20 @@ def body_text(site: CallSite) -> str:
             *_indented(site.before or ("pass",)),
             "",
             "",
-            f"def call({arguments}):",
+            f"def call({arguments}, **others):"
+            if len(_returned(site)) > len(site.arguments)
+            else f"def call({arguments}):",
             '    """The launch, as the generated code makes it; returns what it wrote."""',
             *_indented([*site.stream, *site.call, *site.after]),
             f"    return {{{outputs}}}",
             "",
         ]
     )
+
+
+def _returned(site: CallSite) -> tuple[str, ...]:
+    """The call's arguments, and what the setup alone needed."""
+    return tuple(dict.fromkeys([*site.arguments, *(name for name, _ in site.inputs)]))
 
 
 def input_bytes(site: CallSite) -> dict[str, int]:
