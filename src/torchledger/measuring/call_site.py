@@ -12,7 +12,7 @@ import ast
 import builtins
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torchledger.errors import MeasureError
 from torchledger.measuring.index_bounds import index_bounds
@@ -33,11 +33,13 @@ class Allocation:
     dtype: str
     device: str
     high: int | None = None
+    low: int | None = None
 
     @property
     def code(self) -> str:
         """The line that makes it."""
         bound = f", high={self.high}" if self.high is not None else ""
+        bound += f", low={self.low}" if self.low is not None else ""
         return f"{self.name} = make_tensor({self.size}, {self.stride}, {self.dtype}, {self.device!r}{bound})"
 
 
@@ -49,7 +51,7 @@ class CallSite:
     views and numbers, ``before`` clears workspaces, ``stream`` asks for the present stream, ``call`` makes the launch,
     ``after`` names the outputs of a call that returns several. ``arguments`` are the names that ``call`` needs;
     ``inputs`` the tensors among them and ``outputs`` the tensors that it writes, each with the FX node whose value it
-    holds before and after.
+    holds before and after; ``unnamed`` are made-up inputs whose value no FX node stands for.
     """
 
     launch_id: str
@@ -64,6 +66,7 @@ class CallSite:
     arguments: tuple[str, ...]
     inputs: tuple[tuple[str, str | None], ...]
     outputs: tuple[tuple[str, str | None], ...]
+    unnamed: tuple[str, ...] = ()
 
     @property
     def signature(self) -> str:
@@ -229,6 +232,7 @@ class _Builder:
         self.roots: dict[str, set[str]] = {}
         self.known: set[str] = set()
         self.used: dict[str, str] = {}
+        self.produced: set[str] = set()
 
     def build(self, launch: Launch, *, with_producers: bool) -> CallSite:
         assert launch.wrapper_line is not None
@@ -259,7 +263,14 @@ class _Builder:
             arguments=tuple(name for name in arguments if name in self.known),
             inputs=tuple((given | {name: node for name, node in read if name not in given}).items()),
             outputs=tuple(written),
+            unnamed=tuple(self._unnamed(launch)),
         )
+
+    def _unnamed(self, launch: Launch) -> Iterator[str]:
+        for buffer in launch.buffers:
+            is_read = buffer.role == "input" and buffer.name not in self.produced
+            if is_read and self.facts.fx_node(buffer.name) is None:
+                yield buffer.name
 
     def _produce_inputs(self, launch: Launch, given: dict[str, str | None], depth: int) -> None:
         """Put the calls that write the unnamed inputs of ``launch`` into the setup; ``given`` gets their own inputs."""
@@ -271,6 +282,7 @@ class _Builder:
                 continue
             function, statement = self._statement(producer.wrapper_line)
             text = self.wrapper.text(statement)
+            self.produced.update(other.name for other in producer.buffers if other.role != "input")
             if text in self.setup:
                 continue
             arguments = list(self._needed(statement))
@@ -339,7 +351,7 @@ class _Builder:
         elif found is not None and callee.startswith("get_raw_stream"):
             self.stream.append(self.wrapper.text(found))
             self.known.discard(name)
-        elif found is not None and value is not None and _is_pure(value):
+        elif found is not None and value is not None and _is_pure(value) and not self._renames_result(found, function):
             for needed in self._needed(value):
                 self.resolve(needed, function, found.lineno)
                 self.roots.setdefault(name, set()).update(self.roots.get(needed, ()))
@@ -350,6 +362,15 @@ class _Builder:
             self.setup.append(f"{name} = {self.facts.graph.symbols[name]}")
         else:
             self._make_from_facts(name, function)
+
+    def _renames_result(self, found: ast.Assign, function: ast.FunctionDef) -> bool:
+        """True for ``buf6 = buf5`` where a library call made buf5 and only buf6 is known to the ledger."""
+        if not isinstance(found.value, ast.Name) or found.value.id in self.facts.buffers:
+            return False
+        made = _last_assignment(found.value.id, function, found.lineno)
+        if made is None or not isinstance(made.value, ast.Call):
+            return False
+        return not _is_pure(made.value) and not ast.unparse(made.value.func).startswith(_ALLOCATIONS)
 
     def _allocate(self, name: str, call: ast.Call, callee: str, function: ast.FunctionDef, line: int) -> None:
         named = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
@@ -399,7 +420,11 @@ class _Builder:
         bounds = [bound for name, bound in self.bounds.items() if step.name in self.roots.get(name, {name})]
         if not bounds or not step.dtype.startswith(("torch.int", "torch.uint")):
             return step
-        return Allocation(step.name, step.size, step.stride, step.dtype, step.device, min(bounds))
+        high = min(bounds)
+        if step.dtype == "torch.int8":
+            # Places inside a pooling window: only the middle one lies inside the image for every window.
+            return replace(step, low=(high - 1) // 2, high=(high - 1) // 2 + 1)
+        return replace(step, high=high)
 
     # --- what the launch reads and writes -----------------------------------------------------------------------
 
@@ -412,8 +437,8 @@ class _Builder:
         for node in _assignments(function):
             if node.lineno <= statement.lineno or not isinstance(node.targets[0], ast.Name):
                 continue
-            value = node.value
-            if isinstance(value, ast.Subscript) and isinstance(value.value, ast.Name) and value.value.id in made:
+            value = node.value.value if isinstance(node.value, ast.Subscript) else node.value
+            if isinstance(value, ast.Name) and value.id in made:
                 lines.append(self.wrapper.text(node))
                 made.add(node.targets[0].id)
         return lines, made

@@ -75,6 +75,9 @@ def kernel_module(
     site = find_call_site(graph, launch, others, kernels, with_producers=True)
     values = {node: name for name, node in site.inputs if node is not None}
     reference = find_reference(graph, list(values), site.outputs)
+    if site.unnamed:
+        reason = f"it reads {', '.join(site.unnamed)}: a value of the compiler's own, made up here"
+        reference = Reference((), (), {}, {name: reason for name, _ in site.outputs}, frozenset())
     if reference.unchecked and launch.category in ("extern", "inline"):
         operands = library_operands(graph, launch)
         again = find_reference(graph, list(operands), site.outputs)
@@ -179,6 +182,9 @@ def _graph_inputs(
             dtype = ast.unparse(named["dtype"])
             lines.append(Allocation(name, ast.unparse(value.args[0]), ast.unparse(value.args[1]), dtype, device).code)
             roots[name] = name
+            if dtype == "torch.int8" and name in bounds:
+                middle = (bounds[name] - 1) // 2  # as a call site does
+                lines[-1] = f"{lines[-1][:-1]}, high={middle + 1}, low={middle})"
         elif isinstance(value, (ast.Constant, ast.Call)):
             lines.append(ast.unparse(statement))
             if isinstance(value, ast.Call) and value.args and isinstance(value.args[0], ast.Name):
@@ -190,7 +196,7 @@ def _graph_inputs(
     bounded = []
     for line in lines:
         high = highs.get(line.partition(" = ")[0])
-        is_integer = "torch.int" in line or "torch.uint" in line
+        is_integer = ("torch.int" in line or "torch.uint" in line) and "high=" not in line
         bounded.append(f"{line[:-1]}, high={high})" if high is not None and is_integer else line)
     return bounded, names
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torchledger.nouns import Buffer, Launch
 
-_ASSIGNMENT = re.compile(r"\b(tmp\w*)\s*=\s*(.+)")
-_SOURCES = re.compile(r"\b(tmp\w*|in_ptr\d+|in_out_ptr\d+|out_ptr\d+)\b")
+_ASSIGNMENT = re.compile(r"\b(tmp\d+\w*)\s*=\s*(.*)")
+_SOURCES = re.compile(r"\b(tmp\d+\w*|in_ptr\d+|in_out_ptr\d+|out_ptr\d+)\b")
 _CHECK = re.compile(r"index out of bounds: 0 <= (?P<index>\w[\w+*() -]*?)\s*<\s*(?P<bound>\w+)")
 
 
@@ -44,6 +44,7 @@ def checked_pointers(source: str, symbols: Mapping[str, int]) -> dict[str, int]:
     """
     origins: dict[str, set[str]] = {}
     bounds: dict[str, int] = {}
+    unfinished: str | None = None  # a C++ value that a lambda of several lines makes
     for line in source.splitlines():
         check = _CHECK.search(line)
         if check is not None:
@@ -60,6 +61,11 @@ def checked_pointers(source: str, symbols: Mapping[str, int]) -> dict[str, int]:
             for name in _SOURCES.findall(assignment[2]):
                 found |= origins.get(name, set()) if name.startswith("tmp") else {name}
             origins[assignment[1]] = found
+            unfinished = assignment[1] if not assignment[2] else None
+        elif unfinished is not None:
+            for name in _SOURCES.findall(line):
+                origins[unfinished] |= origins.get(name, set()) if name.startswith("tmp") else {name}
+            unfinished = None if line.strip() == ";" else unfinished
     return bounds
 
 

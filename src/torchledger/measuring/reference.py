@@ -182,6 +182,8 @@ def library_operands(graph: Graph, launch: Launch) -> dict[str, str]:
     ]
     buffers = [buffer for buffer in launch.buffers if buffer.role in ("input", "inout")]
     if len(operands) != len(buffers):
+        buffers = list(dict.fromkeys(buffers))  # an operand can be recorded twice, by place and by name
+    if len(operands) != len(buffers):
         return {}
     found = {}
     for node, buffer in zip(operands, buffers, strict=True):

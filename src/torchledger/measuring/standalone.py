@@ -8,8 +8,8 @@ import math
 from torchledger.measuring.call_site import Allocation, CallSite
 
 MAKE_TENSOR = '''\
-def make_tensor(shape, stride, dtype, device, high=None):
-    """Random values, never all zero; integers lie in [0, high). The storage ends at the last element."""
+def make_tensor(shape, stride, dtype, device, high=None, low=0):
+    """Random values, never all zero; integers lie in [low, high). The storage ends at the last element."""
     if 0 in shape:
         return torch.empty_strided(shape, stride, dtype=dtype, device=device)
     length = 1 + sum((extent - 1) * step for extent, step in zip(shape, stride))
@@ -20,7 +20,8 @@ def make_tensor(shape, stride, dtype, device, high=None):
     elif dtype == torch.bool:
         values = torch.randint(0, 2, (length,), device=device).to(dtype)
     else:
-        values = torch.randint(0, 4 if high is None else max(high, 1), (length,), device=device).to(dtype)
+        high = 4 if high is None else max(high, low + 1)
+        values = torch.randint(low, high, (length,), device=device).to(dtype)
     return torch.as_strided(values, shape, stride)
 '''
 

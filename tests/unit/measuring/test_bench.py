@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +19,15 @@ from torch import Tensor, nn
 import torchledger
 from captured import Captured, capture_call, read
 from torchledger.cli import cli
-from torchledger.errors import MeasureError, UsageError
+from torchledger.errors import MeasureError, StoreError, UsageError
 from torchledger.measuring.bench import bench, gain
 from torchledger.measuring.bench_timing import Budget, relative_interval
 from torchledger.measuring.bench_worker import Job, Task
 from torchledger.measuring.call_site import CannotReplay, find_call_site
+from torchledger.measuring.extract import extract_kernel, graph_module, kernel_module
 from torchledger.measuring.index_bounds import checked_pointers
-from torchledger.nouns import Graph, Measurement
+from torchledger.measuring.reference import find_reference
+from torchledger.nouns import Graph, Launch, Measurement
 from torchledger.store import LedgerWriter, open_ledger
 
 QUICK = Budget(seconds=0.01, min_repeats=6, max_repeats=6)
@@ -254,3 +259,83 @@ def test_a_ledger_read_twice_is_the_same_after_no_save(ledger: Path, captured: C
     bench(ledger, [captured.calls[0].launch_id], budget=QUICK, states=("warm",), save=False)
     assert ledger.read_bytes() == before
     assert read(ledger).launches == captured.launches
+
+
+# --- extracted files -------------------------------------------------------------------------------------------------
+
+
+def _module(captured: Captured, launch: Launch) -> str:
+    graph = next(graph for graph in captured.graphs if graph.name == launch.graph)
+    others = [other for other in captured.launches if other.graph == launch.graph]
+    return kernel_module(graph, launch, others, captured.kernels, title=launch.launch_id)[0]
+
+
+def _check(text: str) -> bool | None:
+    namespace: dict[str, Any] = {"__name__": "extracted"}
+    with torch.no_grad():
+        exec(compile(text, "<extracted>", "exec"), namespace)
+        result: bool | None = namespace["check"]()
+    return result
+
+
+def test_every_extracted_kernel_agrees_with_eager_ops(captured: Captured) -> None:
+    results = {launch.launch_id: _check(_module(captured, launch)) for launch in captured.calls}
+    assert set(results.values()) <= {True, None}
+    assert sum(result is True for result in results.values()) >= 10
+    libraries = [launch for launch in captured.calls if launch.category == "extern"]
+    assert sum(results[launch.launch_id] is True for launch in libraries) >= 2
+
+
+def test_a_kernel_made_wrong_fails_its_check(captured: Captured, capsys: pytest.CaptureFixture[str]) -> None:
+    launch = next(launch for launch in captured.fused if "gelu" in launch.kernel_name and launch.graph == "forward_0")
+    text = _module(captured, launch)
+    wrong = text.replace("(0.5)", "(0.6)", 1)
+    assert wrong != text
+    assert _check(wrong) is False
+    assert "WRONG" in capsys.readouterr().out
+
+
+def test_an_extracted_file_runs_without_torchledger(ledger: Path, captured: Captured, tmp_path: Path) -> None:
+    output = tmp_path / "k.py"
+    arguments = ["extract", str(ledger), captured.fused[0].launch_id, "-o", str(output)]
+    assert CliRunner().invoke(cli, arguments, catch_exceptions=False).stdout == f"{output}\n"
+    assert "import torchledger" not in output.read_text()
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"}
+    result = subprocess.run([sys.executable, str(output)], env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "correct\n" in result.stdout and "time: " in result.stdout
+
+
+def test_an_existing_file_is_kept(ledger: Path, captured: Captured, tmp_path: Path) -> None:
+    output = tmp_path / "k.py"
+    output.write_text("mine")
+    with pytest.raises(StoreError, match="--force"):
+        extract_kernel(ledger, captured.calls[0].launch_id, output)
+    assert output.read_text() == "mine"
+
+
+@pytest.mark.parametrize("direction", ["forward_0", "backward_0"])
+def test_a_whole_graph_agrees_with_eager_ops(captured: Captured, direction: str) -> None:
+    graph = next(graph for graph in captured.graphs if graph.name == direction)
+    launches = [launch for launch in captured.launches if launch.graph == direction]
+    text, reason = graph_module(graph, launches, captured.kernels, title=direction)
+    assert reason is None
+    assert _check(text) is True
+
+
+def test_a_reference_says_what_it_cannot_compare() -> None:
+    source = (
+        "class GraphModule(torch.nn.Module):\n"
+        '    def forward(self, a: "f32[4][1]cpu", b: "f32[4][1]cpu"):\n'
+        '        noise: "f32[4][1]cpu" = torch.ops.aten.rand.default([4])\n'
+        '        add: "f32[4][1]cpu" = torch.ops.aten.add.Tensor(a, b);  b = None\n'
+        '        mul: "f32[4][1]cpu" = torch.ops.aten.mul.Tensor(add, noise);  add = noise = None\n'
+        "        return (mul,)\n"
+    )
+    graph = Graph("forward_0", "forward", fx_source=source)
+    found = find_reference(graph, ["a", "b"], [("buf0", "add"), ("buf1", "mul"), ("buf2", None)])
+    assert dict(found.targets) == {"buf0": "add"}
+    assert found.statements == ("add = torch.ops.aten.add.Tensor(a, b)",)
+    assert "random" in found.unchecked["buf1"]
+    assert "compiler's own" in found.unchecked["buf2"]
+    assert "b, which this launch does not read" in find_reference(graph, ["a"], [("buf0", "add")]).unchecked["buf0"]
