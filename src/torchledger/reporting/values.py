@@ -153,10 +153,15 @@ def _pair_line(pair: ValuePair) -> str:
 def _watched_section(summary: ValuesSummary) -> Section:
     rows = []
     for graph in summary.graphs:
-        text = f"{graph.watched} of {graph.launches} launches watched, {graph.seen} ran, in {graph.calls} calls"
+        calls = _counted(graph.calls, "call")
+        text = f"{graph.watched} of {graph.launches} launches watched, {graph.seen} ran, in {calls}"
         rows.append((graph.graph, text + (f" ({graph.note})" if graph.note else "")))
     rows.append(("tensors", f"{summary.n_stats:,} statistics, {summary.n_saved:,} saved files"))
     return Section(f"Values in {summary.file}", (Facts(tuple(rows)),))
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _findings_section(summary: ValuesSummary, *, top: int) -> Section:

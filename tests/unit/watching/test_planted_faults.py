@@ -53,9 +53,6 @@ def test_a_nan_at_the_third_call_only_is_found_there(case: Case) -> None:
 def test_the_launch_that_overflows_is_named(case: Case) -> None:
     scale = {"float16": 6e4, "bfloat16": 3e38}.get(case.name, 3e38)
     case.ask("overflow", case.faulty(0, SCALE, scale))
-    first = case.watch.first_bad
-    assert first is not None
-    launch = case.watch.launch(first.subject)
-    assert launch is not None
+    first = case.assert_first_is_at(0)
     if case.name in ("float16", "bfloat16"):
         assert first.dtype == case.name
