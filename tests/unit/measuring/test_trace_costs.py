@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from public_data import public_trace
 from torchledger.measuring.kernel_names import category_of_kernel, dtype_of_kernel, elementwise_work, kernel_label
 from torchledger.measuring.trace import trace_from_events
 from torchledger.measuring.trace_costs import (
@@ -258,3 +262,28 @@ def test_a_dtype_is_found_in_a_symbol() -> None:
     assert dtype_of_kernel("f<4, CUDAFunctor_add<c10::BFloat16> >") == "bfloat16"
     assert dtype_of_kernel("CatArrayBatchedCopy<OpaqueType<2u>, unsigned int>") == "bfloat16"
     assert dtype_of_kernel("no_template") is None
+
+
+def test_inferred_work_is_the_work_that_was_hidden() -> None:
+    path = public_trace("tl_Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz")
+    document = json.loads(gzip.decompress(path.read_bytes()))
+    whole = {(event.start_ns, event.name): event for event in device_events(trace_from_events(document["traceEvents"]))}
+    launches = sorted(event["ts"] for event in document["traceEvents"] if event.get("cat") == "cuda_runtime")
+    cut = launches[len(launches) // 3]
+    left = [
+        event
+        for event in document["traceEvents"]
+        if event.get("cat") not in ("cuda_runtime", "cuda_driver", "cpu_op") or event["ts"] >= cut
+    ]
+    for event in left:
+        if event.get("cat") == "kernel":
+            event["args"].pop("External id", None)
+    # The origin of time is the earliest event, and it is still there.
+    hidden = [event for event in device_events(trace_from_events(left)) if event.op_is_inferred]
+    truth = [(event, whole[event.start_ns, event.name]) for event in hidden]
+    truth = [(event, true) for event, true in truth if not true.op_is_inferred and true.op is not None]
+    assert len(truth) > 200
+    agreeing = [event for event, true in truth if (event.cost.flops, event.op) == (true.cost.flops, true.op)]
+    assert len(agreeing) == len(truth)
+    close = [event for event, true in truth if event.cost.bytes_moved == true.cost.bytes_moved]
+    assert len(close) >= 0.99 * len(truth)
