@@ -12,6 +12,7 @@ from torchledger.cli.output import json_option
 @click.command(name="evaluate")
 @click.argument("data", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--device", help="Whose samples to use, where the data hold several devices'.")
+@click.option("--group", help="Only samples drawn for this purpose, such as held_out.")
 @click.option("--operator", "operators", multiple=True, help="Only this operator; may be given several times.")
 @click.option("--split", "splits", multiple=True, help="grouped or extrapolation; both unless given.")
 @click.option("--model", type=click.Path(path_type=Path), help="Test this model on all rows instead of splitting them.")
@@ -20,6 +21,7 @@ from torchledger.cli.output import json_option
 def command(
     data: tuple[Path, ...],
     device: str | None,
+    group: str | None,
     operators: tuple[str, ...],
     splits: tuple[str, ...],
     model: Path | None,
@@ -40,6 +42,7 @@ def command(
         found = evaluate_data(
             data,
             device=device,
+            group=group,
             operators=operators,
             splits=splits,
             model=model,

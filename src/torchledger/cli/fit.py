@@ -13,11 +13,18 @@ from torchledger.cli.output import force_option
 @click.argument("data", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The model file to write.")
 @click.option("--device", help="Whose samples to learn from, where the data hold several devices'.")
+@click.option("--group", help="Only samples drawn for this purpose, such as train.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes to fit with; one per core unless given.")
 @click.option("--operators", type=click.Path(path_type=Path), help="A Python file with operators of your own.")
 @force_option
 def command(
-    data: tuple[Path, ...], output: Path, device: str | None, jobs: int | None, operators: Path | None, force: bool
+    data: tuple[Path, ...],
+    output: Path,
+    device: str | None,
+    group: str | None,
+    jobs: int | None,
+    operators: Path | None,
+    force: bool,
 ) -> None:
     """Learn a device's times from DATA.
 
@@ -37,7 +44,7 @@ def command(
     if operators is not None:
         load_operators(operators)
     with progress_bar("fitting") as progress:
-        model, left_out = fit_everything(data, device=device, jobs=jobs, progress=progress)
+        model, left_out = fit_everything(data, device=device, group=group, jobs=jobs, progress=progress)
     size = save_model(model, output, force=force)
     print_document(fit_document(model, left_out, size))
     click.echo(f"next: torchledger predict OPERATOR NAME=VALUE ... --device {output}", err=True)

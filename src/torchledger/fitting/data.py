@@ -11,8 +11,10 @@ from torchledger.errors import FitError
 from torchledger.nouns import Sample
 
 
-def read_operator_samples(paths: Iterable[str | os.PathLike[str]]) -> list[Sample]:
+def read_operator_samples(paths: Iterable[str | os.PathLike[str]], *, group: str | None = None) -> list[Sample]:
     """The samples of data sets (a Parquet file or a data folder) and of the guide's CSV files or folders of them.
+
+    ``group`` keeps only the samples that were drawn for that purpose (``"train"``, ``"held_out"``).
 
     Raises ``FitError`` for a path that is none of these, ``SampleError`` for one that is damaged.
     """
@@ -34,6 +36,11 @@ def read_operator_samples(paths: Iterable[str | os.PathLike[str]]) -> list[Sampl
             samples += found
         else:
             samples += read_samples(path)
+    if group is not None:
+        groups = sorted({str(sample.group) for sample in samples})
+        samples = [sample for sample in samples if sample.group == group]
+        if not samples:
+            raise FitError(f"no samples of group {group!r}; the data have {', '.join(groups) or 'none'}.")
     return samples
 
 
@@ -48,8 +55,10 @@ def gate_public_labels(samples: list[Sample]) -> list[Sample]:
     gated: list[Sample] = []
     for device in dict.fromkeys(sample.device for sample in samples):
         own = [sample for sample in samples if sample.device == device]
+        foreign = [sample for sample in own if sample.clock == "trace"]
+        gated += [sample for sample in own if sample.clock != "trace"]
         known = datasheet_ceilings(device)
-        gated += quarantine(own, GateLimits(*known) if known else None)
+        gated += quarantine(foreign, GateLimits(*known) if known else None)
     return _distrust_the_rest(gated)
 
 

@@ -25,6 +25,7 @@ def fit_everything(
     paths: Iterable[str | os.PathLike[str]],
     *,
     device: str | None = None,
+    group: str | None = None,
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[TimeModel, list[LeftOut]]:
@@ -35,7 +36,7 @@ def fit_everything(
     given = [Path(path) for path in paths]
     of_launches = [path for path in given if path.suffix in (SUFFIX, ".ledger")]
     others = [path for path in given if path not in of_launches]
-    samples = gate_public_labels(read_operator_samples(others)) if others else []
+    samples = gate_public_labels(read_operator_samples(others, group=group)) if others else []
     found = join_launches([read_launches(path) for path in of_launches]) if of_launches else None
     if samples:
         model, left_out = fit(samples, device=device, jobs=jobs, progress=progress)

@@ -17,7 +17,7 @@ from torchledger.errors import FitError
 from torchledger.fitting.learning import Options, fit_blend
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.operator_features import reduce_features
-from torchledger.fitting.tables import LeftOut, SampleTable, build_tables, machine_of_tables, shape_groups
+from torchledger.fitting.tables import LeftOut, SampleTable, build_tables, machine_of_tables, pool_tables, shape_groups
 from torchledger.fitting.time_model import Entry, TimeModel, with_units
 from torchledger.nouns import Sample
 
@@ -53,6 +53,7 @@ def fit(
     if not tables:
         raise FitError(f"none of the {len(samples)} samples has a usable time: {left_out[0].reason}.")
     machine = machine_of_tables(samples[0].device, list(tables.values()))
+    tables, _ = pool_tables(tables)
     entries: dict[str, Entry] = {}
     for done, outcome in enumerate(_fit_all(list(tables.values()), machine, options or Options(), jobs), start=1):
         if isinstance(outcome, Entry):

@@ -22,6 +22,35 @@ TILES = ((128, 128), (256, 128), (128, 256), (64, 64), (128, 64))
 """Output tiles (rows, columns) that GEMM libraries choose among; which one is learned, not assumed."""
 
 WORK_COLUMNS = ("log flops", "log bytes", "log intensity", "log roofline")
+_VECTOR_BYTES_LOG2 = 4  # the widest load of a thread is 16 bytes
+_CANDIDATE_TILES = (
+    (64, 8),
+    (8, 64),
+    (64, 16),
+    (16, 64),
+    (64, 32),
+    (32, 64),
+    (64, 64),
+    (128, 64),
+    (64, 128),
+    (128, 96),
+    (96, 128),
+    (128, 128),
+    (128, 160),
+    (160, 128),
+    (128, 192),
+    (192, 128),
+    (192, 160),
+    (192, 192),
+    (256, 128),
+    (128, 256),
+    (320, 128),
+    (160, 256),
+)
+_SPLITS = (1, 2, 4, 8, 16)
+_RATE_BY_VECTOR = (0.11, 0.35, 0.45, 1.0)
+_L2_OVER_DRAM = 1.6
+_TILE_US = 0.8
 _ATTENTION_TILE = 128
 _ALIGNMENT_LIMIT = 256
 
@@ -92,9 +121,13 @@ def operator_features(
         if name not in operator.defaults:
             columns[f"alignment {name}"] = alignment(value)
             columns[f"fill 128 {name}"] = np.log(_round_up(value, 128) / np.maximum(value, 1))
-    columns.update(_launch_shape_columns(works, machine, count))
+            columns[f"vector {name}"] = np.minimum(alignment(value) + np.log2(item_size), _VECTOR_BYTES_LOG2)
+            columns[f"fill power {name}"] = np.ceil(np.log2(np.maximum(value, 1))) - np.log2(np.maximum(value, 1))
+    columns.update(_launch_shape_columns(works, direction, item_size, peak, machine, count))
     columns.update(_attention_columns(operator, resolved, machine))
-    base = np.log(limit_us + machine.floor_us * max(1, len(works)))
+    expected_us = _expected_us(works, direction, item_size, peak, machine, count)
+    columns["log expected"] = np.log(expected_us)
+    base = np.log(expected_us)
     return FeatureTable(
         names=tuple(columns),
         values=np.stack(list(columns.values()), axis=1).astype(np.float64),
@@ -150,6 +183,50 @@ def gemm_columns(name: str, batch: Array, m: Array, n: Array, k: Array, machine:
     return columns
 
 
+def tile_time(
+    sides: tuple[Array, Array, Array, Array],
+    row_alignment: Array,
+    item_size: Array,
+    peak: Array,
+    machine: Machine,
+) -> Array:
+    """Microseconds of a product (batch, m, n, k) by the best of many tile sizes and splits of k.
+
+    Each multiprocessor works through its tiles one after the other: per tile the slower of arithmetic and of loading
+    its operands, and a fixed start and end. A library picks the quickest tile for the shape: the least is taken.
+    Operands whose rows do not begin at 16 bytes rule out the quick instructions of the last generations: the rate is
+    then a fraction, by the width that is left.
+    """
+    batch, m, n, k = sides
+    lanes = row_alignment + np.log2(item_size)
+    share = np.interp(np.minimum(lanes, _VECTOR_BYTES_LOG2), (1.0, 2.0, 3.0, 4.0), _RATE_BY_VECTOR)
+    rate = peak * share / machine.num_multiprocessors
+    load = _L2_OVER_DRAM * machine.bytes_per_us / machine.num_multiprocessors
+    best = np.full(np.shape(m), np.inf)
+    for rows, cols in _CANDIDATE_TILES:
+        tiles = batch * _ceil(m, rows) * _ceil(n, cols)
+        efficiency = min(1.0, 0.35 + 0.65 * (rows * cols) / (128 * 128))
+        per_k = np.maximum(2.0 * rows * cols / (rate * efficiency), (rows + cols) * item_size / load)
+        for split in _SPLITS:
+            waves = np.ceil(tiles * split / machine.num_multiprocessors)
+            reduce_us = np.zeros(np.shape(m))
+            if split > 1:
+                reduce_us = machine.floor_us + 4.0 * (split + 1) * batch * m * n / (2 * machine.bytes_per_us)
+            best = np.minimum(best, waves * (np.maximum(k / split, 32.0) * per_k + _TILE_US) + reduce_us)
+    return best
+
+
+def row_alignment(sides: tuple[Array, Array, Array, Array], direction: str, index: int) -> Array:
+    """log2 of the elements at which every operand's rows are aligned.
+
+    Tensors are stored by rows as the forward has them. Forward [m, k] x [k, n] has rows of k and n, whichever factor is
+    transposed; in a backward every second product is the weight's gradient, which sums over the rows of both factors.
+    """
+    _, m, n, k = sides
+    of_weight = direction == "backward" and index % 2 == 1
+    return np.minimum(alignment(n), alignment(m if of_weight else k))
+
+
 def alignment(value: Array) -> Array:
     """log2 of the largest power of two (up to 256) that divides each value."""
     whole = np.asarray(value, dtype=np.int64)
@@ -157,13 +234,44 @@ def alignment(value: Array) -> Array:
     return np.log2(np.minimum(lowest, _ALIGNMENT_LIMIT).astype(np.float64))
 
 
-def _launch_shape_columns(works: tuple[Work, ...], machine: Machine, count: int) -> dict[str, Array]:
+def _expected_us(
+    works: tuple[Work, ...], direction: str, item_size: Array, peak: Array, machine: Machine, count: int
+) -> Array:
+    """The baseline: per kernel the roofline, or what its tiles need if that is more, and a launch floor."""
+    total = np.zeros(count)
+    products = 0
+    for work in works:
+        moved = _column(work.bytes_moved, count)
+        memory = moved / machine.bytes_per_us
+        limit = np.maximum(_column(work.flops, count) / peak, memory)
+        if work.gemm is not None and work.kind != "convolution":
+            sides = _sides(work, count)
+            aligned = row_alignment(sides, direction, products)
+            limit = np.maximum(memory, tile_time(sides, aligned, item_size, peak, machine))
+            products += 1
+        # A kernel that moves nothing at a shape (a bias that is not there) is not launched there.
+        total = total + np.where(moved > 0, limit + machine.floor_us, 0.0)
+    return np.asarray(np.maximum(total, machine.floor_us))
+
+
+def _launch_shape_columns(
+    works: tuple[Work, ...], direction: str, item_size: Array, peak: Array, machine: Machine, count: int
+) -> dict[str, Array]:
     columns: dict[str, Array] = {}
     for index, work in enumerate([work for work in works if work.gemm is not None][:4]):
-        assert work.gemm is not None
-        batch, m, n, k = (_column(side, count) for side in work.gemm)
-        columns.update(gemm_columns(f"gemm {index}", batch, m, n, k, machine))
+        sides = _sides(work, count)
+        columns.update(gemm_columns(f"gemm {index}", *sides, machine))
+        aligned = row_alignment(sides, direction, index)
+        columns[f"gemm {index} vector"] = np.minimum(aligned + np.log2(item_size), _VECTOR_BYTES_LOG2)
+        columns[f"gemm {index} log narrow"] = np.log(np.minimum(sides[1], sides[2]))
+        columns[f"gemm {index} log tiles"] = np.log(tile_time(sides, aligned, item_size, peak, machine))
     return columns
+
+
+def _sides(work: Work, count: int) -> tuple[Array, Array, Array, Array]:
+    assert work.gemm is not None
+    batch, m, n, k = (_column(side, count).astype(np.float64) for side in work.gemm)
+    return batch, m, n, k
 
 
 def _attention_columns(operator: Operator, p: Parameters, machine: Machine) -> dict[str, Array]:

@@ -17,6 +17,8 @@ from torchledger.operators import ITEM_SIZES, find_operator
 
 log = logging.getLogger(__name__)
 
+_RICHER = 4
+
 Array = NDArray[np.float64]
 
 
@@ -99,6 +101,51 @@ def build_tables(samples: Iterable[Sample]) -> tuple[dict[str, SampleTable], lis
             units=np.array([str(sample.telemetry.get("unit") or "") for sample, _ in rows]),
         )
     return tables, left_out
+
+
+def to_general(table: SampleTable) -> SampleTable | None:
+    """The same rows as the general operator that they amount to; ``None`` where they do not run just its kernels."""
+    operator = find_operator(table.operator)
+    form = operator.general_form(operator.resolve(table.parameters))
+    if form is None or table.direction == "step":
+        return None
+    general = find_operator(form[0])
+    resolved = general.resolve({name: _as_column(value, len(table)) for name, value in form[1].items()})
+    kernels = operator.work(operator.resolve(table.parameters), table.direction, 2)
+    if table.direction not in general.directions or len(general.work(resolved, table.direction, 2)) != len(kernels):
+        return None
+    parameters = {name: _as_column(resolved[name], len(table)) for name in (*general.parameters, *general.defaults)}
+    return replace(table, operator=general.key, parameters=parameters)
+
+
+def pool_tables(tables: Mapping[str, SampleTable]) -> tuple[dict[str, SampleTable], dict[str, str]]:
+    """Join tables that measure the same kernels under two names, where the general one is much the richer.
+
+    The second value maps the key of each table that went into another to that other's key.
+    """
+    pooled, moved = dict(tables), {}
+    for key, table in tables.items():
+        general = to_general(table)
+        if general is None or general.key not in tables or len(tables[general.key]) < _RICHER * len(table):
+            continue
+        pooled[general.key] = _join(pooled[general.key], general)
+        del pooled[key]
+        moved[key] = general.key
+    return pooled, moved
+
+
+def _join(one: SampleTable, other: SampleTable) -> SampleTable:
+    return replace(
+        one,
+        parameters={name: np.concatenate([one.parameters[name], other.parameters[name]]) for name in one.parameters},
+        dtypes=np.concatenate([one.dtypes, other.dtypes]),
+        times_us=np.concatenate([one.times_us, other.times_us]),
+        units=np.concatenate([one.units, other.units]),
+    )
+
+
+def _as_column(value: Any, count: int) -> NDArray[np.int64]:
+    return np.broadcast_to(np.asarray(value, dtype=np.int64), (count,)).copy()
 
 
 def describe(sample: Sample) -> str:

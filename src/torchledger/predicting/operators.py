@@ -77,7 +77,8 @@ def predict(
             f"{declared.name} at this shape needs {needed / 1e9:,.1f} GB for its tensors; {model.device} has "
             f"{model.total_memory_bytes / 1e9:,.1f} GB."
         )
-    table = _answer(model, entry, declared, {key: np.array([value]) for key, value in checked.items()}, direction, name)
+    arrays = {key: np.array([value]) for key, value in checked.items()}
+    table = _answer(model, entry, *_as_entry(entry, declared, arrays), direction, name)
     where = table.ranges[0]
     if name not in entry.dtypes:
         notes.append(f"{name} was not measured, only {', '.join(entry.dtypes)}")
@@ -114,7 +115,8 @@ def predict_table(
     entry, declared, name = _find(model, operator, direction, dtype)
     checked = _check(declared, parameters)
     arrays = np.broadcast_arrays(*[np.atleast_1d(np.asarray(value)) for value in checked.values()])
-    return _answer(model, entry, declared, dict(zip(checked, arrays, strict=True)), direction, name)
+    given = dict(zip(checked, arrays, strict=True))
+    return _answer(model, entry, *_as_entry(entry, declared, given), direction, name)
 
 
 def _answer(
@@ -152,6 +154,10 @@ def _find(model: TimeModel, operator: str, direction: str, dtype: str) -> tuple[
         key = f"{declared.key}/{direction}"
         if key in model.entries:
             return model.entries[key], declared, name
+    for declared in candidates:
+        # Operators that run a general one's kernels were learned together with it.
+        if (general := _general_key(declared)) is not None and f"{general}/{direction}" in model.entries:
+            return model.entries[f"{general}/{direction}"], declared, name
     known = sorted({key.split("/")[0] for key in model.entries if not key.startswith("launch:")})
     directions = [key.split("/")[1] for key in model.entries if key.split("/")[0] in {c.key for c in candidates}]
     if directions:
@@ -159,6 +165,24 @@ def _find(model: TimeModel, operator: str, direction: str, dtype: str) -> tuple[
     near = difflib.get_close_matches(operator, [key.removeprefix("guide.") for key in known], n=3)
     hint = f"nearest: {', '.join(near)}" if near else f"there are {', '.join(known)}"
     raise PredictError(f"the model of {model.device} knows no operator {operator!r}; {hint}.")
+
+
+def _general_key(operator: Operator) -> str | None:
+    ones = operator.resolve(dict.fromkeys(operator.parameters, 1))
+    form = operator.general_form(ones)
+    return None if form is None else find_operator(form[0]).key
+
+
+def _as_entry(
+    entry: Entry, operator: Operator, parameters: Mapping[str, NDArray[Any]]
+) -> tuple[Operator, dict[str, NDArray[Any]]]:
+    """The operator that an entry is of, and the parameters under its names."""
+    if entry.key.startswith(f"{operator.key}/"):
+        return operator, dict(parameters)
+    form = operator.general_form(operator.resolve(parameters))
+    assert form is not None
+    count = len(next(iter(parameters.values())))
+    return find_operator(form[0]), {name: np.broadcast_to(value, (count,)) for name, value in form[1].items()}
 
 
 def _check(operator: Operator, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,12 +228,17 @@ def predict_directions(
     """``predict`` for one direction, or for all that the model knows of the operator."""
     if direction is not None:
         return [predict(model, operator, parameters, direction=direction, dtype=dtype)]
-    try:
-        names = {find_operator(operator).key, find_operator(operator, prefer_guide=True).key}
-    except SampleError as error:
-        raise PredictError(str(error)) from error
-    known = [way for way in ("forward", "backward", "step") if any(f"{name}/{way}" in model.entries for name in names)]
-    return [predict(model, operator, parameters, direction=way, dtype=dtype) for way in known or ["forward"]]
+    found, refusal = [], None
+    for way in ("forward", "backward", "step"):
+        try:
+            _find(model, operator, way, dtype)
+        except PredictError as error:
+            refusal = refusal or error
+            continue
+        found.append(predict(model, operator, parameters, direction=way, dtype=dtype))
+    if refusal is not None and not found:
+        raise refusal
+    return found
 
 
 def parse_parameters(texts: Iterable[str]) -> dict[str, int]:

@@ -10,7 +10,7 @@ import numpy as np
 from torchledger.errors import FitError
 from torchledger.fitting.data import gate_public_labels, read_operator_samples
 from torchledger.fitting.evaluate import Evaluation, errors_of, evaluate_tables, predict_rows
-from torchledger.fitting.tables import LeftOut, SampleTable, build_tables, machine_of_tables
+from torchledger.fitting.tables import LeftOut, SampleTable, build_tables, machine_of_tables, to_general
 from torchledger.fitting.time_model import TimeModel
 from torchledger.predicting.model_file import load_model
 
@@ -21,6 +21,7 @@ def evaluate_data(
     paths: Iterable[str | os.PathLike[str]],
     *,
     device: str | None = None,
+    group: str | None = None,
     operators: Sequence[str] = (),
     splits: Sequence[str] = (),
     model: str | os.PathLike[str] | None = None,
@@ -34,7 +35,7 @@ def evaluate_data(
     for split in splits:
         if split not in _SPLITS:
             raise FitError(f"split {split!r} is unknown; there are {', '.join(_SPLITS)}.")
-    samples = gate_public_labels(read_operator_samples(paths))
+    samples = gate_public_labels(read_operator_samples(paths, group=group))
     names = sorted({sample.device for sample in samples})
     if device is None and len(names) > 1:
         raise FitError(f"the samples come from {', '.join(names)}. Choose one with --device.")
@@ -62,7 +63,10 @@ def evaluate_data(
 def ask_about(model: TimeModel, tables: Sequence[SampleTable]) -> tuple[list[Evaluation], list[str]]:
     """Ask a finished model about measured rows."""
     evaluations, refused = [], []
-    for table in tables:
+    for given in tables:
+        table, general = given, to_general(given)
+        if table.key not in model.entries and general is not None and general.key in model.entries:
+            table = general
         if table.key not in model.entries:
             refused.append(f"{table.key}: the model does not know it")
             continue
@@ -74,5 +78,5 @@ def ask_about(model: TimeModel, tables: Sequence[SampleTable]) -> tuple[list[Eva
         # The one factor of the bare roofline is fitted on the very rows that it is tested on, in its favour.
         factor = np.median(table.times_us / np.maximum(features.roofline_us, 1e-9))
         bare = errors_of(np.maximum(features.roofline_us, 1e-9) * factor, table.times_us)
-        evaluations.append(Evaluation(table.key, "new rows", errors, {"roofline": bare}))
+        evaluations.append(Evaluation(given.key, "new rows", errors, {"roofline": bare}))
     return evaluations, refused

@@ -18,7 +18,7 @@ from torchledger.fitting.evaluate import (
 )
 from torchledger.fitting.machine import Machine, known_multiprocessors
 from torchledger.fitting.operator_features import alignment, operator_features
-from torchledger.fitting.tables import build_tables, machine_of_tables, shape_groups
+from torchledger.fitting.tables import build_tables, machine_of_tables, pool_tables, shape_groups
 from torchledger.operators import find_operator, operator_names
 
 
@@ -124,3 +124,29 @@ def test_rows_of_several_units_are_told_apart_and_an_unknown_unit_gets_their_mid
     of_a, of_b, unknown = (np.mean(entry.predict(values, unit)[0]) for unit in ("a", "b", None))
     assert of_b - of_a == pytest.approx(np.log(1.2), abs=0.06)
     assert unknown == pytest.approx((of_a + of_b) / 2, abs=0.01)
+
+
+def test_a_row_has_the_same_features_whatever_stands_beside_it() -> None:
+    machine = Machine("TEST", 132, {"bfloat16": 8e8}, 3e6, 2.0)
+    operator, sides = find_operator("linear"), {"m": 640, "k": 320, "n": 96}
+    alone = {name: np.array([size]) for name, size in sides.items()} | {"bias": np.array([0])}
+    beside = {name: np.array([size, size]) for name, size in sides.items()} | {"bias": np.array([0, 1])}
+    for direction in ("forward", "backward"):
+        one = operator_features(operator, alone, direction, np.array(["bfloat16"]), machine)
+        two = operator_features(operator, beside, direction, np.array(["bfloat16"] * 2), machine)
+        np.testing.assert_allclose(one.values[0], two.values[0])
+        assert one.log_baseline[0] == pytest.approx(two.log_baseline[0])
+
+
+def test_guide_rows_of_the_same_kernels_join_the_general_operator() -> None:
+    guide = find_operator("linear3", prefer_guide=True)
+    samples = make_linear_samples(80)
+    shapes = [{"mp": 2, "b": 4, "l": 128 * size, "dim": 512} for size in (1, 2, 3)]
+    samples += [
+        dataclasses.replace(samples[0], operator=guide.key, parameters=shape, direction="forward") for shape in shapes
+    ]
+    tables, moved = pool_tables(build_tables(samples)[0])
+    assert moved == {"guide.linear3/forward": "linear/forward"}
+    joined = tables["linear/forward"]
+    assert len(joined) == 83
+    assert [int(joined.parameters[name][-1]) for name in ("m", "k", "n", "bias")] == [1536, 512, 1024, 0]
