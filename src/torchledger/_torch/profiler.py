@@ -48,10 +48,9 @@ def is_profiling() -> bool:
     return bool(torch.autograd.profiler._is_profiler_enabled)
 
 
-def uses_cuda_graph(compiled: Any) -> bool:
-    """True for a compiled graph that is going to be recorded as a CUDA graph."""
-    wanted = bool((getattr(compiled, "fx_kwargs", None) or {}).get("cudagraphs"))
-    return wanted and getattr(compiled, "disabled_cudagraphs_reason", None) is None
+def compiles_cuda_graphs() -> bool:
+    """True while Inductor compiles for CUDA graphs (``mode="reduce-overhead"``); ask during compilation."""
+    return bool(config.triton.cudagraphs)
 
 
 def has_cuda() -> bool:

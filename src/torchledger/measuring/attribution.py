@@ -289,7 +289,8 @@ def match_operators(names: Sequence[str], entries: Sequence[Launch]) -> dict[int
                 position = candidate + 1
                 break
     for place, entry in enumerate(entries):
-        if place in places or entry.category in _GENERATED:
+        # A call that replays a CUDA graph has operators of its own (input copies), but none of an entry.
+        if not matched or place in places or entry.category in _GENERATED:
             continue
         before = places.get(place - 1, -1)
         after = places.get(place + 1, len(names))
@@ -482,4 +483,6 @@ def _why_unmatched(trace: Trace, event: DeviceEvent) -> str:
     if event.is_graph_replay:
         return "replayed by a CUDA graph, in a place that no entry's sequence explains"
     op = event.op or "no operator"
+    if "copy" in op:
+        return f"launched by {op}: inputs copied to where a CUDA graph reads them, or another copy that no entry makes"
     return f"launched by {op}, which no entry calls"

@@ -110,6 +110,7 @@ class StepProfiler(Watcher):
         self._learned: dict[str, list[tuple[str, int]]] = {}
         self._learning: list[tuple[str, Any]] = []
         self._patches: list[Any] = []
+        self._is_graphed = False
 
     # --- watching the capture ----------------------------------------------------------------------------------
 
@@ -119,6 +120,10 @@ class StepProfiler(Watcher):
         self._patches = [make_kernels_visible(), watch_graph_calls(self._around_call)]
 
     def on_graph(self, name: str, compiled: Any, launches: Sequence[Launch]) -> None:
+        from torchledger._torch.profiler import compiles_cuda_graphs
+
+        # A backward that is compiled late may be compiled outside the setting its forward was compiled under.
+        self._is_graphed = self._is_graphed or compiles_cuda_graphs()
         self._names[id(compiled)] = name
         self._keep.append(compiled)  # an id is only a name while its object lives
         self._launches[name] = list(launches)
@@ -159,7 +164,7 @@ class StepProfiler(Watcher):
                 self._anchor = name
             if name == self._anchor:
                 self._boundary()
-        if is_first and self._recording is None and profiler.uses_cuda_graph(compiled) and not profiler.is_profiling():
+        if is_first and self._recording is None and self._is_graphed and not profiler.is_profiling():
             return self._learn(name, proceed)
         if profiler.is_profiling():
             with profiler.mark(f"{GRAPH_MARK}{name}"):
