@@ -10,7 +10,8 @@ from torchledger.reporting.columns import format_bytes, format_us
 
 _NUMBER = re.compile(r"_\d+$")
 
-_AMOUNTS = {"time": ("us", "step_us"), "bytes": ("B", "bytes_moved"), "flops": ("FLOP", "flops")}
+# Medians, not sums: one step that was disturbed must not look like a change of the code.
+_AMOUNTS = {"time": ("us", "usual_us"), "bytes": ("B", "bytes_moved"), "flops": ("FLOP", "flops")}
 
 
 def comparison_data(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def comparison_data(first: dict[str, Any], second: dict[str, Any]) -> dict[str, 
     categories.sort(key=lambda row: -max(row[1], row[2]))
     totals = [
         ["step, host clock", "us", *((side["step"] or {}).get("plain_us") for side in sides)],
-        ["device time of entries", "us", *(_total(side, "step_us") for side in sides)],
+        ["device time of entries, medians", "us", *(_total(side, "usual_us") for side in sides)],
         ["launches", "", *(len(side["launches"].get("order", ())) for side in sides)],
         ["FLOPs", "FLOP", *(_total(side, "flops") for side in sides)],
         ["minimum bytes", "B", *(_total(side, "bytes_moved") for side in sides)],
@@ -85,12 +86,16 @@ def _total(side: dict[str, Any], column: str) -> float | None:
 def _sentences(sides: tuple[dict[str, Any], ...], weight: str, unit: str, column: str) -> list[str]:
     amounts = [_total(side, column) or 0.0 for side in sides]
     show = format_us if unit == "us" else format_bytes
-    what = "device time in a step" if weight == "time" else "minimum traffic"
+    what = "device time in a step (sum of medians)" if weight == "time" else "minimum traffic"
     if not amounts[0]:
         return [f"A has no {what} to compare with; B has {show(amounts[1])}."]
     change = amounts[1] / amounts[0] - 1
-    more = "more" if change >= 0 else "less"
-    found = [f"B takes {show(amounts[1])} of {what}, {abs(change) * 100:.1f} % {more} than A's {show(amounts[0])}."]
+    more = (
+        f"{abs(change) * 100:.1f} % {'more' if change >= 0 else 'less'} than"
+        if change < 2
+        else f"{change + 1:.1f} times"
+    )
+    found = [f"B takes {show(amounts[1])} of {what}, {more} A's {show(amounts[0])}."]
     if weight != "time":
         found.append("At least one of the two was not timed, so minimum traffic is compared.")
     devices = [side["ceilings"].get("device") for side in sides]

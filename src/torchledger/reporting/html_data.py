@@ -174,6 +174,7 @@ class _Entries:
         work = self._limits(launch.flops, launch.bytes_moved, dtype, duration)
         kernel = self._kernels.setdefault((launch.kernel, launch.kernel_name), len(self._kernels))
         per_step = None if profile is None else sum(profile.samples_us) / (n_steps or 1)
+        usual = None if profile is None else profile.duration_us * profile.repeats / (n_steps or 1)
         self._put(
             graph=self._places.get(launch.graph, -1),
             order=launch.order,
@@ -186,6 +187,7 @@ class _Entries:
             bytes_moved=launch.bytes_moved,
             duration_us=_rounded(duration),
             step_us=_rounded(per_step),
+            usual_us=_rounded(usual),
             iqr_us=_rounded(time.iqr_us if time is not None else None),
             dtype=text(dtype),
             source=text(shorten_source(launch.source, self._folder) if launch.source else None),
@@ -214,6 +216,7 @@ class _Entries:
             bytes_moved=bytes_moved,
             duration_us=_rounded(row.median_us),
             step_us=_rounded(row.total_us / n_steps),
+            usual_us=_rounded(row.median_us * row.calls / n_steps),
             iqr_us=_rounded(row.iqr_us),
             dtype=0,
             source=0,

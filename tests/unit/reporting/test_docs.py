@@ -67,3 +67,30 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", (_ROOT / page).read_text()):
         if "://" not in target:
             assert ((_ROOT / page).parent / target).exists(), f"{page} links to {target}"
+
+
+def test_the_site_reaches_every_page() -> None:
+    index = (_DOCS / "index.md").read_text()
+    entries = [line for block in re.findall(r"```{toctree}\n(.*?)```", index, re.S) for line in block.splitlines()]
+    listed = {path for entry in entries if entry and ":" not in entry for path in _DOCS.glob(f"{entry}.md")}
+    assert listed == {path for path in _DOCS.rglob("*.md") if "_build" not in path.parts} - {_DOCS / "index.md"}
+
+
+@pytest.mark.parametrize("page", sorted(path.relative_to(_ROOT) for path in _DOCS.rglob("*.md")), ids=str)
+def test_commands_in_the_docs_exist_with_their_options(page: Path) -> None:
+    from torchledger.cli import cli
+
+    transcripts = re.findall(r"^\$ (?:\w+=\S+ )*torchledger (.*)$", (_ROOT / page).read_text(), re.M)
+    for transcript in transcripts:
+        line = transcript.partition("#")[0] if " #" in transcript else transcript
+        words = re.split(r"\s[|>]", line)[0].split()
+        name = next((word for word in words if word[0] not in "->"), None)
+        if name is None:
+            continue
+        assert name in COMMANDS, f"{page}: {transcript}"
+        command = cli.get_command(None, name)  # type: ignore[arg-type]
+        if name in ("run", "values", "samples"):  # what follows their script or subcommand is not theirs
+            continue
+        known = {option for parameter in command.params for option in parameter.opts} | {"--help"}  # type: ignore[union-attr]
+        used = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+        assert used <= known, f"{page}: {transcript}: {used - known}"

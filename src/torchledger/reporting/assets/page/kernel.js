@@ -9,7 +9,7 @@ async function drawKernelPage(page, kernel, row) {
   const share = TOTAL_WEIGHT ? `, ${formatShare(weight / TOTAL_WEIGHT)} of the step` : "";
   fill(page,
     backLink(),
-    element("h2", { class: "kernel-title", tabindex: "-1" }, swatch(launch === undefined ? "other" : category(launch)), facts.name),
+    element("h2", { class: "kernel-title", tabindex: "-1" }, swatch(launch === undefined ? "other" : category(launch)), element("span", {}, facts.name)),
     element("p", { class: "lead" }, `${formatCount(rows.length)} launch${rows.length === 1 ? "" : "es"}, ${WEIGHT.format(weight)}${hasTime ? " in a step" : ""}${share}.`),
     factList(kernelFacts(facts)),
     rows.length > 1 ? launchesOfKernel(rows, launch) : null,
@@ -116,7 +116,7 @@ function sourcePart(kernel) {
   const why = kernel.category === "extern" ? "It is a library call: nothing was generated for it." : kernel.note;
   return element("section", { class: "panel", id: "source" }, element("h3", {}, "Generated source"),
     kernel.source && kernel.note ? element("p", { class: "quiet" }, `Cut to what a page bears: ${kernel.note}`) : null,
-    kernel.source ? [element("button", { type: "button", class: "copy", onclick: (event) => copyText(kernel.source, event.currentTarget) }, "copy"), codeBlock(kernel.source, language)]
+    kernel.source ? [element("div", { class: "above-code" }, element("button", { type: "button", class: "copy", onclick: (event) => copyText(kernel.source, event.currentTarget) }, "copy")), codeBlock(kernel.source, language)]
       : element("p", { class: "quiet" }, why || "None was recorded."));
 }
 
