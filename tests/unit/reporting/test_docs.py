@@ -84,8 +84,8 @@ def test_commands_in_the_docs_exist_with_their_options(page: Path) -> None:
     for transcript in transcripts:
         line = transcript.partition("#")[0] if " #" in transcript else transcript
         words = re.split(r"\s[|>]", line)[0].split()
-        name = next((word for word in words if word[0] not in "->"), None)
-        if name is None:
+        name = next((word for word in words if not word.startswith("-")), None)
+        if name is None or name == ">":  # only options, or a shell's completion script
             continue
         assert name in COMMANDS, f"{page}: {transcript}"
         command = cli.get_command(None, name)  # type: ignore[arg-type]
