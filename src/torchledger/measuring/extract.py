@@ -18,7 +18,7 @@ from torchledger.measuring.call_site import Allocation, CannotReplay, find_call_
 from torchledger.measuring.index_bounds import index_bounds
 from torchledger.measuring.reference import Reference, find_reference, library_operands, whole_reference
 from torchledger.measuring.standalone import MAKE_TENSOR, body_text, head_text
-from torchledger.nouns import Graph, Kernel, Launch, Run
+from torchledger.nouns import Graph, Kernel, Launch, Run, ValueStats
 from torchledger.reporting.find import find_graph, find_kernel
 from torchledger.store import LedgerReader, open_ledger
 
@@ -47,7 +47,8 @@ def extract_kernel(
         others = reader.read(Launch, graph=launch.graph)
         kernels = reader.read(Kernel)
         run = reader.run()
-    text, reference = kernel_module(graph, launch, others, kernels, title=_title(str(file), launch, run))
+        saved = _saved_inputs(reader, launch)
+    text, reference = kernel_module(graph, launch, others, kernels, title=_title(str(file), launch, run), saved=saved)
     path = _write(Path(output), text, force=force)
     return Extracted(path, launch.kernel_name, tuple(reference.targets), reference.unchecked)
 
@@ -69,9 +70,9 @@ def extract_graph(
 
 
 def kernel_module(
-    graph: Graph, launch: Launch, others: list[Launch], kernels: list[Kernel], *, title: str
+    graph: Graph, launch: Launch, others: list[Launch], kernels: list[Kernel], *, title: str, saved: str | None = None
 ) -> tuple[str, Reference]:
-    """The module's text, and the reference that it compares with."""
+    """The module's text, and the reference that it compares with; ``saved`` is a file with what the launch read."""
     site = find_call_site(graph, launch, others, kernels, with_producers=True)
     values = {node: name for name, node in site.inputs if node is not None}
     reference = find_reference(graph, list(values), site.outputs)
@@ -108,6 +109,7 @@ def kernel_module(
         f"NOT_COMPARED = {dict(reference.unchecked)!r}\n\n",
         MAKE_TENSOR + "\n",
         body_text(site) + "\n",
+        *([f"SAVED = {saved!r}  # what the launch read in the run\n\n", _SAVED_INPUTS] if saved is not None else []),
         f"def reference_inputs({named + ', ' if named else ''}**others):",
         '    """Copies of what the reference reads, by their names in the FX graph."""',
         f"    return {{{reads}}}\n\n",
@@ -256,6 +258,28 @@ def measure(run, repeats=100):
 
 '''
 
+_SAVED_INPUTS = '''\
+made_inputs = make_inputs
+
+
+def make_inputs():
+    """What the launch read in the run, where it was saved; the rest is made up."""
+    import json
+
+    from safetensors import safe_open
+
+    inputs = made_inputs()
+    with safe_open(SAVED, "pt", device="cpu") as file:
+        views = json.loads(file.metadata()["views"])
+        for key in file.keys():
+            name = key.partition(".")[2].partition("#")[0]
+            if key in views and isinstance(inputs.get(name), torch.Tensor):
+                inputs[name].as_strided(*views[key]).copy_(file.get_tensor(key))
+    return inputs
+
+
+'''
+
 _KERNEL_MAIN = '''\
 def check():
     """True if all outputs that can be compared agree with the reference, False if one does not, None if none can."""
@@ -390,3 +414,9 @@ def _write(path: Path, text: str, *, force: bool) -> Path:
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}. Name a file in a folder that exists.") from error
     return path
+
+
+def _saved_inputs(reader: LedgerReader, launch: Launch) -> str | None:
+    """The file with what a launch read in the last call that was saved, if it is still there."""
+    paths = [stats.path for stats in reader.iterate(ValueStats, subject=launch.launch_id, moment="before")]
+    return next((str(Path(path).absolute()) for path in reversed(paths) if path and Path(path).exists()), None)

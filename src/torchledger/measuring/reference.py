@@ -77,10 +77,15 @@ def find_reference(graph: Graph, available: Sequence[str], outputs: Sequence[tup
     return Reference(parameters, (*numbers, *statements), targets, unchecked, dtypes)
 
 
+def _parse(source: str) -> ast.Module:
+    # Graphs of models without gradients are printed as a class named "<lambda>".
+    return ast.parse(source.replace("class <lambda>(", "class GraphModule("))
+
+
 @functools.lru_cache(maxsize=8)
 def parse_fx(source: str) -> FxCode:
     """The statements of readable FX code; nested graphs are left out."""
-    tree = ast.parse(source)
+    tree = _parse(source)
     outer = next(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
     forward = next(node for node in outer.body if isinstance(node, ast.FunctionDef))
     annotations: dict[str, str] = {}
@@ -200,7 +205,7 @@ def whole_reference(graph: Graph) -> tuple[tuple[str, ...], tuple[str, ...], str
     if not graph.fx_source:
         return (), (), "()", "the ledger holds no FX graph"
     code = parse_fx(graph.fx_source)
-    tree = ast.parse(graph.fx_source)
+    tree = _parse(graph.fx_source)
     returned = next(node for node in ast.walk(tree) if isinstance(node, ast.Return))
     texts = [text for _, text in code.statements.values()]
     reason = None

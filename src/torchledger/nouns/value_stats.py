@@ -20,8 +20,8 @@ class ValueStats:
     ``subject`` is a launch id, or a graph's name for its inputs (``moment`` ``"input"``). Counts are of elements.
     ``minimum``, ``maximum``, ``mean`` and ``std`` (of the population) are over the finite elements; of complex tensors,
     over magnitudes. ``None`` where a statistic does not exist (an empty tensor has no mean) or was not taken.
-    ``path`` is the safetensors file that holds the tensor, as ``<moment>.<buffer>``. ``sequence`` orders all launches
-    of the run.
+    ``path`` is the safetensors file that holds the tensor, as ``<moment>.<buffer>`` (further views of one buffer as
+    ``<moment>.<buffer>#2``). ``sequence`` orders all launches of the run.
     """
 
     subject: str

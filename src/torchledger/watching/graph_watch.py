@@ -44,6 +44,7 @@ class Event:
     after: list[Seen] = field(default_factory=list)
     unwritten: list[Seen] = field(default_factory=list)
     kept: dict[str, torch.Tensor] = field(default_factory=dict)
+    views: dict[str, list[Any]] = field(default_factory=dict)
     path: str | None = None
 
 
@@ -246,11 +247,15 @@ class _Frame:
         found = list(operands(site, watch.roles(site, function), function, arguments, keywords))
         is_taken = self._sink.takes_launch(launch)
         read = []
+        # A kernel may fill a buffer through views (the parts of a cat) and read it back in the same launch.
+        filled = {_storage(operand.tensor) for operand in found if operand.is_written}
         for operand in found:
             if not operand.is_read:
                 continue
-            if _storage(operand.tensor) in self._unwritten:
-                if operand.role == "input" and operand.tensor.numel() and not operand.name.startswith("workspace"):
+            storage = _storage(operand.tensor)
+            if storage in self._unwritten:
+                is_memory = operand.tensor.numel() and not operand.name.startswith("workspace")
+                if operand.role == "input" and is_memory and storage not in filled:
                     event.unwritten.append(_seen(operand.name, operand.tensor, ()))
             else:
                 read.append(operand)

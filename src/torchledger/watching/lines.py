@@ -76,7 +76,7 @@ def comparison_line(comparison: ValueComparison) -> str:
     if comparison.n_different is not None:
         text += f"  {comparison.n_different:,} elements differ"
     if comparison.is_within is False:
-        text += f"  leaves the tolerance {comparison.tolerance:.3g}"
+        text += "  leaves the tolerance" + (f" {comparison.tolerance:.3g}" if comparison.tolerance is not None else "")
     if comparison.note:
         text += f"  ({comparison.note})"
     return text

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from torchledger.nouns import ValueComparison
+from torchledger.nouns import Launch, ValueComparison
 from torchledger.watching.graph_watch import Event
 
 log = logging.getLogger(__name__)
@@ -40,11 +40,28 @@ class NotReplayable(Exception):
 class Replay:
     """The FX graph of one call of one compiled graph, with the values that the compiled code has computed so far."""
 
-    def __init__(self, module: Any, inputs: Sequence[tuple[str, torch.Tensor]], call_index: int = 0) -> None:
+    def __init__(
+        self,
+        module: Any,
+        inputs: Sequence[tuple[str, torch.Tensor]],
+        launches: Iterable[Launch] = (),
+        call_index: int = 0,
+    ) -> None:
         self._module = module
         self._call_index = call_index
+        self._before: dict[str, torch.Tensor] = {}
+        # A buffer that is filled by several launches (zeros, then atomic adds) holds its value after the last.
+        self._last_writer: dict[str, int] = {}
+        for launch in launches:
+            for buffer in launch.buffers:
+                if buffer.role in ("output", "inout"):
+                    self._last_writer[buffer.name] = max(launch.order, self._last_writer.get(buffer.name, 0))
         self._nodes = {node.name: node for node in module.graph.nodes}
         self._known: dict[str, Any] = {name: tensor.detach().clone() for name, tensor in inputs}
+
+    def keep(self, operands: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Remember what a launch is about to write over."""
+        self._before = {name: tensor.detach().clone() for name, tensor in operands}
 
     def compare(
         self, event: Event, written: Sequence[tuple[str, torch.Tensor]], tolerance: float | None
@@ -55,7 +72,11 @@ class Replay:
         outputs: dict[str, tuple[str, torch.Tensor]] = {}
         for name, tensor in written:
             node = nodes.get(name)
-            if node is not None and node in self._nodes:
+            if node is None or node not in self._nodes or self._nodes[node].op != "call_function":
+                continue  # a graph input that is written over has no node of its own for the new value
+            is_last = self._last_writer.get(name, event.launch.order) == event.launch.order
+            # Inductor passes in-place buffers whose store it has dropped; their memory keeps what it held.
+            if is_last and not _is_same(tensor, self._before.get(name)):
                 value = _as_node(self._nodes[node], tensor)
                 if value is not None:
                     outputs[node] = (name, value)
@@ -188,7 +209,10 @@ class _Evaluation:
 
 def distance(value: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype) -> tuple[float, float]:
     """How far a tensor is from the truth (float64): the largest error over the largest magnitude, and in units in the
-    last place of ``dtype`` at each element. NaN or Inf on one side only is an infinite error.
+    last place of ``dtype``. NaN or Inf on one side only is an infinite error.
+
+    Elements below the root mean square of the tensor are counted in units of that magnitude: what cancelled to almost
+    nothing is as exact as its terms were, not as its own size would allow.
 
     >>> distance(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5], dtype=torch.float64), torch.float32)[0]
     0.2
@@ -206,9 +230,16 @@ def distance(value: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype) -> tu
     largest = float(error.max())
     relative = largest / scale if scale else (0.0 if largest == 0 else math.inf if largest == math.inf else largest)
     facts = torch.finfo(dtype)
-    magnitude = torch.where(truth.isfinite(), truth.abs(), 1.0).clamp(min=facts.tiny)
+    typical = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
+    magnitude = torch.where(truth.isfinite(), truth.abs(), 1.0).clamp(min=max(typical, facts.tiny))
     spacing = torch.exp2(torch.floor(torch.log2(magnitude))) * facts.eps
     return relative, float((error / spacing).max())
+
+
+def _is_same(tensor: torch.Tensor, before: torch.Tensor | None) -> bool:
+    if before is None or before.shape != tensor.shape or before.dtype != tensor.dtype:
+        return False
+    return bool(((before == tensor) | ((before != before) & (tensor != tensor))).all())
 
 
 def _as_node(node: Any, tensor: torch.Tensor) -> torch.Tensor | None:

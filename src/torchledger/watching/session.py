@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import os
 import sys
@@ -180,20 +181,26 @@ class Watch(Watcher):
             return None
         from torchledger.watching.replay import Replay
 
-        return Replay(watch.module, inputs, index)
+        return Replay(watch.module, inputs, watch.launches.values(), index)
 
     def on_launch(self, state: Any, event: Any, read: list[Any]) -> None:
         self._n_taken += 1
+        if state is not None:
+            state.keep((item.name, item.tensor) for item in read if item.role != "input")
         if self.options.level == "names":
             self._emit(f"before {self._where(event)}")
         if self.options.level == "save":
-            event.kept = {f"before.{item.name}": item.tensor.detach().clone() for item in read}
+            event.kept = _keyed("before", [(item.name, item.tensor.detach().clone()) for item in read])
+            event.views = {
+                key: [list(item.tensor.shape), list(item.tensor.stride()), item.tensor.storage_offset()]
+                for key, item in zip(event.kept, read, strict=True)
+            }
 
     def on_launched(self, state: Any, event: Any, written: list[Any]) -> None:
         if self.options.level == "names":
             self._emit(f"after  {self._where(event)}")
         if self.options.level == "save":
-            kept = event.kept | {f"after.{item.name}": item.tensor for item in written}
+            kept = event.kept | _keyed("after", [(item.name, item.tensor) for item in written])
             event.kept = {}
             event.path = self._save(event, kept)
         if state is not None and event.launch is not None:
@@ -254,6 +261,7 @@ class Watch(Watcher):
         if event.launch is not None:
             launch = event.launch
             place = f"{launch.graph}/{launch.order:04d}_{launch.kernel_name[:80]}_{event.sequence:07d}"
+            metadata["views"] = json.dumps(event.views)
             metadata |= {"launch": launch.launch_id, "kernel": launch.kernel_name, "source": launch.source or ""}
         path: str | None = self._folder.save(place, tensors, metadata)
         return path
@@ -354,6 +362,17 @@ def attach(capture: Capture, settings: Mapping[str, Any]) -> None:
         _print_line(str(error))
         return
     capture.watch(watch)
+
+
+def _keyed(moment: str, tensors: list[tuple[str, Any]]) -> dict[str, Any]:
+    """``<moment>.<name>`` to tensor; further views of one buffer get a number."""
+    found: dict[str, Any] = {}
+    for name, tensor in tensors:
+        key, number = f"{moment}.{name}", 2
+        while key in found:
+            key, number = f"{moment}.{name}#{number}", number + 1
+        found[key] = tensor
+    return found
 
 
 def _print_line(line: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 import model_zoo
 import torchledger
+from factories import make_launch
 from planted import DIVISION, LOG, faulty, loss_of, make_planted, neutral
 from torchledger.errors import UsageError
 from torchledger.nouns import Gap, Graph, Launch, ValueStats, WatchedGraph
@@ -104,6 +106,23 @@ def test_saved_tensors_are_what_the_launch_computed_and_nothing_is_overwritten(t
         assert tuple(tensor.shape) == item.shape
         assert float(tensor.max()) == item.maximum
     assert all(Path(path or "").parent.parent == tmp_path / "a.values" for path in paths)
+
+
+def test_an_extracted_kernel_starts_from_what_the_bad_launch_read(tmp_path: Path) -> None:
+    from torchledger.measuring.extract import extract_kernel
+
+    watch = run_planted(tmp_path / "a.ledger", level="save", kernel=("fused", "addmm"))
+    for word in ("fused", "addmm"):
+        item = next(
+            item
+            for item in watch.stats
+            if item.moment == "before" and word in (watch.launch(item.subject) or make_launch()).kernel_name
+        )
+        extracted = extract_kernel(watch.path, item.subject, tmp_path / f"{word}.py")
+        namespace = runpy.run_path(str(extracted.path))
+        inputs = namespace["make_inputs"]()
+        assert torch.equal(inputs[item.buffer], load_tensors(item.path or "")[f"before.{item.buffer}"])
+        assert namespace["check"]() is not False
 
 
 def test_a_spent_budget_keeps_what_was_saved_and_counts_the_rest(tmp_path: Path) -> None:
