@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -18,6 +19,8 @@ import click
 @click.option("--profile", "is_profiled", is_flag=True, help="Also time the steps and give every kernel's time to it.")
 @click.option("--warmup", default=3, show_default=True, help="Steps without compilation before the profile.")
 @click.option("--repeats", default=3, show_default=True, help="Steps to profile.")
+@click.option("--save-inputs", is_flag=True, help="Save what each launch of the first step reads, for bench.")
+@click.option("--inputs-gb", default=1.0, show_default=True, help="How much --save-inputs may write, in 1e9 bytes.")
 @click.argument("script", nargs=1)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(
@@ -27,6 +30,8 @@ def command(
     is_profiled: bool,
     warmup: int,
     repeats: int,
+    save_inputs: bool,
+    inputs_gb: float,
     script: str,
     arguments: tuple[str, ...],
 ) -> None:
@@ -38,7 +43,14 @@ def command(
     from torchledger.capturing.process import run_script
 
     stem = script.rsplit(".", 1)[-1] if is_module else Path(script).stem
-    attached = {"torchledger.measuring.profile": {"warmup": warmup, "repeats": repeats}} if is_profiled else {}
+    attached: dict[str, Any] = (
+        {"torchledger.measuring.profile": {"warmup": warmup, "repeats": repeats}} if is_profiled else {}
+    )
+    if save_inputs:
+        from torchledger.watching.options import ValueOptions
+
+        options = ValueOptions(level="save", calls="0", budget_bytes=int(inputs_gb * 1e9), prints=False)
+        attached["torchledger.watching.session"] = options.as_plain()
     outcome = run_script(
         (script, *arguments), output or Path(f"{stem}.ledger"), is_module=is_module, force=force, attached=attached
     )

@@ -27,7 +27,7 @@ from torchledger.measuring.bench_worker import Job, Task, write_job
 from torchledger.measuring.call_site import CallSite, CannotReplay, find_call_site
 from torchledger.measuring.ceilings import known_ceilings, product_rate
 from torchledger.measuring.standalone import body_text, head_text, input_bytes
-from torchledger.nouns import Ceilings, Device, Graph, Kernel, Launch, Measurement, Run
+from torchledger.nouns import Ceilings, Device, Graph, Kernel, Launch, Measurement, Run, ValueStats
 from torchledger.reporting.find import find_kernel
 from torchledger.store import LedgerReader, LedgerWriter, open_ledger
 from torchledger.store.seal import is_sealed_here
@@ -155,13 +155,14 @@ def bench(
         launches = [launch for launch in reader.read(Launch) if launch.category != "nop"]
         known_kernels = reader.read(Kernel)
         in_step = _in_step(reader)
+        saved = _saved_inputs(reader)
         chosen, selection = _select(reader, launches, kernels, all_kernels, in_step, run)
     check_trust(str(path), [graphs[name] for name in dict.fromkeys(launch.graph for launch in chosen)], trust)
     _check_machine(str(path), run, chosen)
     sites, refused = _find_sites(graphs, chosen, launches, known_kernels)
     groups = _group(sites)
     job = Job(
-        tuple(task for site, _ in groups for task in _tasks(site, mode, states)),
+        tuple(task for site, _ in groups for task in _tasks(site, mode, states, saved)),
         budget or Budget(),
         settings=dict(run.environment.settings),
         num_threads=run.environment.num_threads,
@@ -245,6 +246,15 @@ def _in_step(reader: LedgerReader) -> dict[str, Measurement]:
     return {found.subject: found for found in reader.iterate(Measurement, kind="profile") if found.samples_us}
 
 
+def _saved_inputs(reader: LedgerReader) -> dict[str, str]:
+    """The file of each launch's captured tensors, of its first call that has one."""
+    found: dict[str, str] = {}
+    for stats in reader.iterate(ValueStats, moment="before"):
+        if stats.path is not None:
+            found.setdefault(stats.subject, stats.path)
+    return found
+
+
 def _select(
     reader: LedgerReader,
     launches: Sequence[Launch],
@@ -322,9 +332,17 @@ def _group(sites: Sequence[tuple[CallSite, Launch]]) -> list[tuple[CallSite, lis
 _AS_RUN = " as run"
 
 
-def _tasks(site: CallSite, mode: Mode, states: Sequence[str]) -> Iterator[Task]:
+def _tasks(site: CallSite, mode: Mode, states: Sequence[str], saved: Mapping[str, str] | None = None) -> Iterator[Task]:
     """The task of a call site, and before it the same with the run's own configuration where others are tried."""
-    task = Task(site.launch_id, site.device, head_text(site), body_text(site), input_bytes(site), states=tuple(states))
+    task = Task(
+        site.launch_id,
+        site.device,
+        head_text(site),
+        body_text(site),
+        input_bytes(site),
+        states=tuple(states),
+        saved_inputs=(saved or {}).get(site.launch_id),
+    )
     has_choice = any("async_compile.triton" in text for _, text in site.definitions)
     if mode == "run" or not has_choice:
         yield task

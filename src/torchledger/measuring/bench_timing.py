@@ -139,6 +139,7 @@ class _CudaClock:
             if times.warmup == 3:
                 torch.cuda.synchronize()
         torch.cuda.synchronize()
+        before = _clock_mhz(self.place)
         take = self._cupti_batch if times.clock == "cupti" else self._event_batch
         for state in states:
             samples = times.samples_us.setdefault(state, [])
@@ -150,6 +151,12 @@ class _CudaClock:
                 samples += batch or []
                 if is_tight(samples, budget) or time.perf_counter() > deadline:
                     break
+        after = _clock_mhz(self.place)
+        if before and after and after < 0.93 * before:
+            times.notes.append(
+                f"the clock fell from {before} to {after} MHz: the device throttles; "
+                "`nvidia-smi -q -d PERFORMANCE` says why, a pause or locked clocks help"
+            )
         if not all(times.samples_us.values()):
             raise RuntimeError("no device time was recorded: the call ran nothing on the device, or records were lost")
         return times
@@ -199,6 +206,16 @@ class _CudaClock:
             last.record()
         torch.cuda.synchronize()
         return [first.elapsed_time(last) * 1e3 for first, last in pairs]
+
+
+def _clock_mhz(place: Any) -> int | None:
+    """The present clock of the multiprocessors; ``None`` where nothing tells it (it needs torchledger[gpu])."""
+    import torch
+
+    try:
+        return int(torch.cuda.clock_rate(place))
+    except (ImportError, AttributeError, RuntimeError):
+        return None
 
 
 def _has_cupti() -> bool:

@@ -130,8 +130,7 @@ def _do(task: Task, namespace: dict[str, Any] | Exception, budget: Budget) -> di
     tuners = list(autotuners(namespace).values())
     with torch.no_grad():
         inputs = namespace["make_inputs"]()
-        if task.saved_inputs:
-            _load_saved(inputs, task.saved_inputs)
+        notes = [_load_saved(inputs, task.saved_inputs)] if task.saved_inputs else []
         call = namespace["call"]
         values = list(inputs.values())
         prepare = (lambda: namespace["prepare"](**inputs)) if "zero_" in task.body else None
@@ -157,6 +156,7 @@ def _do(task: Task, namespace: dict[str, Any] | Exception, budget: Budget) -> di
             chosen = [(name, tuner.launchers) for name, tuner in autotuners(namespace).items()]
             parts = [f"{name}: {describe_configuration(found[0].config)}" for name, found in chosen if found]
             facts = {"configuration": "; ".join(parts)}
+        times.notes += notes
         return {"status": "ok", **_plain(times), **facts}
 
 
@@ -164,14 +164,22 @@ def _plain(times: Times) -> dict[str, Any]:
     return {"clock": times.clock, "warmup": times.warmup, "samples_us": times.samples_us, "notes": times.notes}
 
 
-def _load_saved(inputs: dict[str, Any], path: str) -> None:
-    """Put captured values into the tensors that were made for them."""
+def _load_saved(inputs: dict[str, Any], path: str) -> str:
+    """Put captured values into the tensors that were made for them; says what came of it."""
     from safetensors.torch import load_file
 
-    for name, saved in load_file(path).items():
+    if not Path(path).is_file():
+        return f"captured inputs are gone ({path}): made-up ones were used"
+    found = 0
+    for key, saved in load_file(path).items():
+        moment, _, name = key.partition(".")
         tensor = inputs.get(name)
-        if tensor is not None and tuple(tensor.shape) == tuple(saved.shape) and tensor.dtype == saved.dtype:
-            tensor.copy_(saved)
+        if moment != "before" or tensor is None or not hasattr(tensor, "copy_"):
+            continue
+        if tensor.numel() == saved.numel() and tensor.dtype == saved.dtype:
+            tensor.copy_(saved.reshape(tensor.shape))
+            found += 1
+    return f"on {found} captured inputs"
 
 
 def _check_memory(task: Task) -> None:
