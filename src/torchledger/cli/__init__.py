@@ -25,7 +25,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "extract": ("torchledger.cli.extract", "Write a kernel or a graph as a module that runs by itself."),
     "doctor": ("torchledger.cli.doctor", "Measure what this machine's devices reach: the ceilings of every roofline."),
     "values": ("torchledger.cli.values", "See what every launch reads and writes; find the first that goes wrong."),
-    "diff": ("torchledger.cli.diff", "Compare two ledgers: where the values of two runs first part."),
+    "diff": ("torchledger.cli.diff", "Compare two ledgers: where time went, or where values first part."),
     "export": ("torchledger.cli.export", "Write a ledger in another format."),
     "fit": ("torchledger.cli.fit", "Learn a device's times from samples and measured launches."),
     "predict": ("torchledger.cli.predict", "Predict an operator's time at a shape, without running it."),

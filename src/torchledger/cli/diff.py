@@ -20,11 +20,17 @@ from torchledger.errors import UsageError
 def command(first: Path, second: Path, of_values: bool, tolerance: float | None, top: int, as_json: bool) -> None:
     """Compare two ledgers.
 
+    Without options, say where the time of a step went: launches of both runs are aligned by what they compute, not by
+    name, and each split, merge and changed launch stands with its change in time, traffic and FLOPs.
+
     With --values, name the first tensor that differs between two runs recorded by `torchledger values`, also across
     torch versions, devices and settings: tensors are matched by the operators' graph, not by kernels.
     """
     if not of_values:
-        raise UsageError("Say what to compare: --values.")
+        if tolerance is not None:
+            raise UsageError("--tolerance is of --values: times are compared without one.")
+        _compare_launches(first, second, top=top, as_json=as_json)
+        return
     from torchledger.reporting.values import values_diff_as_plain, values_diff_document
     from torchledger.store import open_ledger
     from torchledger.watching.compare import DEFAULT_TOLERANCE, compare_values
@@ -35,3 +41,16 @@ def command(first: Path, second: Path, of_values: bool, tolerance: float | None,
         print_json(values_diff_as_plain(found))
     else:
         print_document(values_diff_document(found, str(first), str(second), top=top))
+
+
+def _compare_launches(first: Path, second: Path, *, top: int, as_json: bool) -> None:
+    from torchledger.measuring.run_diff import diff_runs, read_run
+    from torchledger.reporting.run_diff import run_diff_as_plain, run_diff_document
+    from torchledger.store import open_ledger
+
+    with open_ledger(first) as one, open_ledger(second) as other:
+        found = diff_runs(read_run(one), read_run(other))
+    if as_json:
+        print_json(run_diff_as_plain(found))
+    else:
+        print_document(run_diff_document(found, str(first), str(second), top=top))

@@ -35,6 +35,7 @@ from torchledger.nouns.launch import (
 from torchledger.nouns.measurement import Clock, Measurement
 from torchledger.nouns.prediction import Prediction, StepPrediction
 from torchledger.nouns.run import Run
+from torchledger.nouns.run_diff import DiffSide, LaunchGroup, ReadChange, RunDiff
 from torchledger.nouns.sample import Sample
 from torchledger.nouns.value_stats import ValueComparison, ValueFinding, ValueStats, WatchedGraph
 
@@ -50,6 +51,7 @@ __all__ = [
     "Cost",
     "Device",
     "DeviceEvent",
+    "DiffSide",
     "Difference",
     "Direction",
     "EagerCount",
@@ -60,13 +62,16 @@ __all__ = [
     "IdleGap",
     "Kernel",
     "Launch",
+    "LaunchGroup",
     "LaunchOverhead",
     "LoopNest",
     "Measurement",
     "Prediction",
     "Profile",
     "Quality",
+    "ReadChange",
     "Run",
+    "RunDiff",
     "Sample",
     "SourceLine",
     "StepPrediction",

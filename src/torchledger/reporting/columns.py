@@ -229,6 +229,13 @@ COLUMNS: Mapping[str, Column] = _table(
     Column("n_regs", "registers", "registers", format_count, "registers per thread"),
     Column("n_spills", "spills", "registers", format_count, "registers spilled to memory"),
     Column("shared_bytes", "shared", "B", format_bytes, "shared memory per program"),
+    # what changed between two runs
+    Column("change", "change", None, format_text, "same, changed, split, merged, regrouped or only in one run", "left"),
+    Column("first_us", "first", "us", format_us, "device time per step in the first run"),
+    Column("second_us", "second", "us", format_us, "device time per step in the second run"),
+    Column("delta_us", "change in time", "us", format_us, "time of the second run less that of the first"),
+    Column("delta_bytes", "in bytes", "B", format_bytes, "minimum traffic of the second run less that of the first"),
+    Column("delta_flops", "in FLOPs", "FLOP", format_si, "tensor FLOPs of the second run less those of the first"),
     # buffers
     Column("name", "name", None, format_text, "name in the generated code", "left"),
     Column("role", "role", None, format_text, "input, output, inout or workspace", "left"),

@@ -1,0 +1,196 @@
+"""What changed between two runs, as a document: what is explained first, what is not last."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from torchledger.nouns import LaunchGroup, ReadChange, RunDiff
+from torchledger.reporting.columns import format_bytes, format_count, format_share, format_si, format_us
+from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns
+from torchledger.reporting.printable import one_line, shorten
+
+_VERBS = {
+    "same": "{first}: the same nodes",
+    "changed": "{first} became {second}, of other nodes in part",
+    "split": "{first} split into {second}",
+    "merged": "{first} merged into {second}",
+    "regrouped": "{first} regrouped into {second}",
+    "only first": "{first} is only in the first run",
+    "only second": "{second} is only in the second run",
+}
+_NAMED = 4
+_READS_TOLD = 3
+_LONGEST_NAME = 60
+
+
+def run_diff_as_plain(diff: RunDiff) -> dict[str, Any]:
+    """What ``--json`` prints: every field, with the differences computed; keys are stable."""
+    plain: dict[str, Any] = as_plain(diff)
+    plain["groups"] = [
+        as_plain(group)
+        | {"delta_ns": group.delta_ns, "delta_bytes": group.delta_bytes, "delta_flops": group.delta_flops}
+        for group in diff.groups
+    ]
+    return plain | {
+        "delta_ns": diff.delta_ns,
+        "explained_ns": diff.explained_ns,
+        "remainder_ns": diff.remainder_ns,
+        "outside_ns": diff.outside_ns,
+    }
+
+
+def run_diff_document(diff: RunDiff, first: str, second: str, *, top: int = 10) -> Document:
+    """The comparison of the runs called ``first`` and ``second``, with at most ``top`` groups a list."""
+    sections = [
+        Section(f"From {one_line(first)} to {one_line(second)}", (Facts(tuple(_facts(diff))),)),
+        Section("What changed most", tuple(_sentences(diff, top=top))),
+        Section("Launches by what they compute", _table(diff, top=top)),
+        Section("Not explained", tuple(_remainder(diff))),
+    ]
+    return Document(tuple(section for section in sections if section.blocks))
+
+
+def group_sentence(group: LaunchGroup) -> str:
+    """``cpp_fused_a_0 split into cpp_fused_b_0 + cpp_fused_c_1: +38.0 us, ...``."""
+    text = _VERBS[group.kind].format(first=_kernels(group.first.kernels), second=_kernels(group.second.kernels))
+    facts = []
+    if group.delta_ns is not None:
+        facts.append(_signed(group.delta_ns / 1e3, format_us))
+    if group.delta_bytes is None:
+        facts.append("bytes not known")
+    elif group.delta_bytes:
+        facts.append(f"{_signed(group.delta_bytes, format_bytes)} of traffic")
+    if group.delta_flops:
+        facts.append(f"{_signed(group.delta_flops, format_si)} FLOPs")
+    told = [read for read in group.reads if max(read.first, read.second) > 1 or group.kind != "same"]
+    facts += [_read_text(read) for read in told[:_READS_TOLD]]
+    if len(told) > _READS_TOLD:
+        facts.append(f"{len(told) - _READS_TOLD:,} more tensors read another number of times")
+    if group.source is not None:
+        facts.append(f"made for {group.source}")
+    return one_line(f"{text}: {', '.join(facts)}." if facts else f"{text}.")
+
+
+def _read_text(read: ReadChange) -> str:
+    name = read.buffer if read.fx_node in (None, read.buffer) else f"{read.buffer} ({read.fx_node})"
+    if read.second == 0:
+        return f"no longer reads {name}"
+    times = {1: "once", 2: "twice"}.get(read.second, f"{read.second} times")
+    before = {0: "not at all before", 1: "once before", 2: "twice before"}.get(read.first, f"{read.first} times before")
+    return f"reads {name} {times} ({before})"
+
+
+def _kernels(names: Sequence[str]) -> str:
+    counted = [
+        shorten(name, _LONGEST_NAME) + (f" x{count}" if count > 1 else "") for name, count in Counter(names).items()
+    ]
+    if len(counted) > _NAMED:
+        counted = [*counted[: _NAMED - 1], f"{len(counted) - _NAMED + 1:,} other kernels"]
+    return " + ".join(counted)
+
+
+def _signed(value: float, formatter: Any) -> str:
+    return f"+{formatter(value)}" if value > 0 else str(formatter(value))
+
+
+def _facts(diff: RunDiff) -> list[tuple[str, str]]:
+    kinds = Counter(group.kind for group in diff.groups)
+    if diff.first_ns is not None and diff.second_ns is not None and diff.explained_ns is not None:
+        delta = diff.second_ns - diff.first_ns
+        share = f" ({'+' if delta > 0 else ''}{format_share(delta / diff.first_ns)})" if diff.first_ns else ""
+        rows = [
+            ("explained", f"{_signed(diff.explained_ns / 1e3, format_us)} by {_groups(len(diff.groups))} of launches"),
+            (
+                "device time of a step",
+                f"{format_us(diff.first_ns / 1e3)} -> {format_us(diff.second_ns / 1e3)}: "
+                f"{_signed(delta / 1e3, format_us)}{share}",
+            ),
+        ]
+    else:
+        traffic = [group.delta_bytes for group in diff.groups if group.delta_bytes is not None]
+        flops = [group.delta_flops for group in diff.groups if group.delta_flops is not None]
+        rows = [
+            ("minimum traffic", f"{_signed(sum(traffic), format_bytes)} in {_groups(len(traffic))} of launches"),
+            ("tensor FLOPs", f"{_signed(sum(flops), format_si)} in {_groups(len(flops))} of launches"),
+        ]
+    rows.append(("groups", ", ".join(f"{format_count(count)} {kind}" for kind, count in kinds.most_common()) or "none"))
+    if any(one != other for one, other in diff.graphs):
+        rows.append(("graphs", ", ".join(f"{one or '(none)'} -> {other or '(none)'}" for one, other in diff.graphs)))
+    return rows
+
+
+def _groups(count: int) -> str:
+    return f"{count:,} group" + ("" if count == 1 else "s")
+
+
+def _sentences(diff: RunDiff, *, top: int) -> list[Sentence]:
+    changed = [group for group in diff.groups if group.kind != "same" or group.delta_bytes or group.delta_flops]
+    lines = [Sentence(group_sentence(group)) for group in changed[:top]]
+    if len(changed) > top:
+        lines.append(Sentence(f"{_groups(len(changed) - top)} more changed; --top shows more, --json all.", "quiet"))
+    if diff.groups and not changed:
+        lines.append(Sentence("Both runs launch the same kernels' work: no launch split, merged, came or went."))
+    return lines
+
+
+def _table(diff: RunDiff, *, top: int) -> tuple[Block, ...]:
+    if not diff.groups:
+        return (Sentence("Neither run calls a kernel.", "bad"),)
+    shown = diff.groups if len(diff.groups) <= top + 1 else diff.groups[:top]
+    rest = diff.groups[len(shown) :]
+    cells = [_cells(group.kind, _name(group), [group]) for group in shown]
+    if rest:
+        cells.append(_cells("", f"({len(rest):,} others)", rest))
+    keys = ("change", "kernel_name", "first_us", "second_us", "delta_us", "delta_bytes", "delta_flops")
+    table = Table(columns(*keys), tuple(cells), _cells("total", "", diff.groups), optional=("delta_flops",))
+    return (table if diff.basis == "time" else table.without(("first_us", "second_us", "delta_us")),)
+
+
+def _name(group: LaunchGroup) -> str:
+    first, second = _kernels(group.first.kernels), _kernels(group.second.kernels)
+    return first or second if not first or not second or first == second else f"{first} -> {second}"
+
+
+def _cells(change: str, name: str, groups: Sequence[LaunchGroup]) -> tuple[Any, ...]:
+    return (
+        change,
+        name,
+        _us([group.first.time_ns for group in groups]),
+        _us([group.second.time_ns for group in groups]),
+        _us([group.delta_ns for group in groups]),
+        _known([group.delta_bytes for group in groups]),
+        _known([group.delta_flops for group in groups]),
+    )
+
+
+def _known(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _us(times: Sequence[int | None]) -> float | None:
+    total = _known(times)
+    return None if total is None else total / 1e3
+
+
+def _remainder(diff: RunDiff) -> list[Block]:
+    blocks: list[Block] = []
+    if diff.remainder_ns is not None and diff.outside_ns is not None:
+        spread = diff.remainder_ns - diff.outside_ns
+        rows = (
+            ("unexplained", _signed(diff.remainder_ns / 1e3, format_us)),
+            ("outside the entries", _signed(diff.outside_ns / 1e3, format_us)),
+            ("means less medians", f"{_signed(spread / 1e3, format_us)}: entries count with their median times"),
+        )
+        blocks.append(Facts(rows))
+    untimed = sum(group.first.untimed for group in diff.groups), sum(group.second.untimed for group in diff.groups)
+    if any(untimed):
+        blocks.append(
+            Sentence(f"Launches without a time: {untimed[0]:,} in the first run, {untimed[1]:,} in the second.", "bad")
+        )
+    unknown = sum(group.delta_bytes is None for group in diff.groups)
+    if unknown:
+        blocks.append(Sentence(f"Minimum traffic is not known for {_groups(unknown)} of launches.", "quiet"))
+    return blocks + [Sentence(f"{note}.", "quiet") for note in diff.notes]
