@@ -23,6 +23,7 @@ _VERBS = {
 _NAMED = 4
 _READS_TOLD = 3
 _LONGEST_NAME = 60
+_LONGEST_CELL = 80
 
 
 def run_diff_as_plain(diff: RunDiff) -> dict[str, Any]:
@@ -150,7 +151,8 @@ def _table(diff: RunDiff, *, top: int) -> tuple[Block, ...]:
 
 def _name(group: LaunchGroup) -> str:
     first, second = _kernels(group.first.kernels), _kernels(group.second.kernels)
-    return first or second if not first or not second or first == second else f"{first} -> {second}"
+    name = first or second if not first or not second or first == second else f"{first} -> {second}"
+    return shorten(name, _LONGEST_CELL)
 
 
 def _cells(change: str, name: str, groups: Sequence[LaunchGroup]) -> tuple[Any, ...]:
