@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from torchledger.measuring.kernel_names import category_of_kernel
+from torchledger.measuring.kernel_names import category_of_kernel, is_helper_kernel
 from torchledger.measuring.trace import NONE, EventKind, Trace
 from torchledger.nouns import Cost, DeviceEvent, Launch, Quality
 from torchledger.nouns.breakdown import TimeCategory
@@ -25,6 +25,11 @@ GRAPH_MARK = "torchledger::"
 
 _INDUCTOR_MARK = re.compile(r"^## Call CompiledFxGraph (\S+) ##$")
 """What Inductor itself writes: the graph's cache key."""
+
+_FINISHES = re.compile(
+    r"splitk_?reduce|splitKreduce|epilogue|reduce_kernel_?splitk|convert_dq|postprocess", re.IGNORECASE
+)
+"""Kernels that a library runs behind its main one."""
 
 _REACH = 64
 """How many kernels a replay may differ in one place from the known sequence."""
@@ -374,16 +379,43 @@ def _match_replay(
         matches = _aligned([names[index] for index in replayed], [entries[place].kernel_name for place in generated])
         pairs = {replayed[index]: generated[place] for index, place in matches}
     result = []
-    before = -1
-    for index in range(len(names)):
+    before, start = -1, 0
+    for index in [*sorted(pairs), len(names)]:
+        after = pairs.get(index, len(entries))
+        result += _between(names, range(start, index), entries, range(before + 1, after))
         if index in pairs:
-            before = pairs[index]
-            result.append((index, before))
-            continue
-        after = next((pairs[at] for at in range(index + 1, len(names)) if at in pairs), len(entries))
-        if after - before == 2:
-            result.append((index, before + 1))
+            result.append((index, after))
+        before, start = after, index + 1
     return result
+
+
+def _between(
+    names: Sequence[str], kernels: Sequence[int], entries: Sequence[Launch], places: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Share kernels among the library calls that stand between two known launches.
+
+    A lone call gets them all. Several calls are told apart by their main kernels (products, convolutions, attention)
+    if those come in the calls' order; what prepares a product goes with the next main kernel, what finishes one with
+    the last.
+    """
+    if len(places) == 1:
+        return [(index, places[0]) for index in kernels]
+    mains = [index for index in kernels if _main_kind(names[index]) is not None]
+    wanted = [time_category(entries[place], None) for place in places]
+    if not places or [_main_kind(names[index]) for index in mains] != wanted:
+        return []
+    result = []
+    for index in kernels:
+        following = bisect.bisect_left(mains, index)
+        finishes = _FINISHES.search(names[index]) is not None and following > 0
+        at = following - 1 if finishes and index not in mains else following
+        result.append((index, places[min(at, len(mains) - 1)]))
+    return result
+
+
+def _main_kind(name: str) -> TimeCategory | None:
+    kind = category_of_kernel(name)
+    return kind if kind in ("gemm", "convolution", "attention") and not is_helper_kernel(name) else None
 
 
 def _aligned(names: Sequence[str], known: Sequence[str]) -> Iterator[tuple[int, int]]:
