@@ -56,8 +56,8 @@ def test_an_illegal_address_is_marked_and_the_others_go_on(captured: Captured, m
     original = module._tasks
     wild = "    torch.zeros(4, device='cuda')[torch.full((1000,), 2**40, device='cuda')]"
 
-    def wrong(site, mode, states):
-        for task in original(site, mode, states):
+    def wrong(site, *rest):
+        for task in original(site, *rest):
             body = task.body.replace('returns what it wrote."""', f'returns what it wrote."""\n{wild}')
             is_first = site.launch_id == first.launch_id
             yield dataclasses.replace(task, body=body) if is_first else task

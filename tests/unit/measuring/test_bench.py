@@ -166,8 +166,8 @@ def test_a_kernel_that_kills_its_process_is_marked_and_the_others_go_on(
 
     original = module._tasks
 
-    def deadly(site, mode, states):  # type: ignore[no-untyped-def]
-        for task in original(site, mode, states):
+    def deadly(site, *rest):  # type: ignore[no-untyped-def]
+        for task in original(site, *rest):
             crash = "import os; os.kill(os.getpid(), 11)"
             is_first = site.launch_id == first.launch_id
             yield dataclasses.replace(task, body=f"{crash}\n{task.body}") if is_first else task
@@ -184,6 +184,19 @@ def test_tensors_that_do_not_fit_are_listed_with_their_sizes() -> None:
     task = Task("forward_0#0", "cpu", "", "", {"buf0": 10**15, "buf1": 8})
     with pytest.raises(OutOfMemory, match=r"buf0 1000000.00 GB.*are free on cpu.*would fit"):
         _check_memory(task)
+
+
+def test_captured_inputs_replace_made_up_ones(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    from torchledger.measuring.bench_worker import _load_saved
+
+    path = tmp_path / "launch.safetensors"
+    save_file({"before.x": torch.full((2, 3), 7.0), "after.x": torch.zeros(2, 3), "before.other": torch.ones(1)}, path)
+    inputs = {"x": torch.zeros(3, 2).t(), "number": 5}
+    assert _load_saved(inputs, str(path)) == "on 1 captured inputs"
+    assert torch.equal(inputs["x"], torch.full((2, 3), 7.0))
+    assert "made-up" in _load_saved(inputs, str(tmp_path / "gone"))
 
 
 def test_code_of_somebody_else_needs_trust(ledger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
