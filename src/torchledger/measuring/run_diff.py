@@ -79,8 +79,9 @@ def diff_runs(first: RecordedRun, second: RecordedRun) -> RunDiff:
     groups = []
     for name_one, name_other in pairs:
         launches = one.get(name_one or "", []), other.get(name_other or "", [])
+        sources = _fx_source(first, name_one), _fx_source(second, name_other)
         meanings = _common_nodes(
-            _node_ops(launches[0], _fx_source(first, name_one)), _node_ops(launches[1], _fx_source(second, name_other))
+            _node_ops(launches[0], sources[0]), _node_ops(launches[1], sources[1]), is_ordered=None not in sources
         )
         entries = [_entries(part, meaning) for part, meaning in zip(launches, meanings, strict=True)]
         for members in _components(*entries):
@@ -187,13 +188,14 @@ def _pair_graphs(
 ) -> list[tuple[str | None, str | None]]:
     """The graphs that share most operators first, of equals those at the same place; never forward with backward."""
     candidates = []
-    for place_one, (name_one, launches_one) in enumerate(one.items()):
-        for place_other, (name_other, launches_other) in enumerate(other.items()):
+    ops_one, ops_other = ({name: _operators(part) for name, part in run.items()} for run in (one, other))
+    for place_one, (name_one, held_one) in enumerate(ops_one.items()):
+        for place_other, (name_other, held_other) in enumerate(ops_other.items()):
             backward = [
                 directions[name] == "backward"
                 for directions, name in ((directions_one, name_one), (directions_other, name_other))
             ]
-            likeness = _likeness(launches_one, launches_other)
+            likeness = _likeness(held_one, held_other)
             if backward[0] == backward[1] and likeness > 0:
                 is_other_direction = directions_one[name_one] != directions_other[name_other]
                 rank = (is_other_direction, -likeness, abs(place_one - place_other), place_one)
@@ -208,11 +210,10 @@ def _pair_graphs(
     return pairs + [(None, name) for name in other if name not in taken]
 
 
-def _likeness(one: Sequence[Launch], other: Sequence[Launch]) -> float:
+def _likeness(one: Counter[str], other: Counter[str]) -> float:
     """Shared operators over all operators of both, 0 to 1."""
-    ops_one, ops_other = _operators(one), _operators(other)
-    union = (ops_one | ops_other).total()
-    return (ops_one & ops_other).total() / union if union else 0.0
+    union = (one | other).total()
+    return (one & other).total() / union if union else 0.0
 
 
 def _operators(launches: Iterable[Launch]) -> Counter[str]:
@@ -242,14 +243,18 @@ def _node_ops(launches: Sequence[Launch], fx_source: str | None) -> dict[str, st
     return dict(sorted(ops.items(), key=lambda item: place_of.get(item[0], len(place_of))))
 
 
-def _common_nodes(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[dict[str, Hashable], dict[str, Hashable]]:
+def _common_nodes(
+    one: Mapping[str, str], other: Mapping[str, str], *, is_ordered: bool
+) -> tuple[dict[str, Hashable], dict[str, Hashable]]:
     """A meaning for each node of either graph: equal for the nodes that correspond.
 
-    Nodes correspond by name and operator while nearly all do; graphs whose numbering differs are aligned as sequences
-    of operators.
+    Nodes of equal names and operators correspond where that holds for all. One more node early in a graph renumbers
+    those after it, so other graphs are aligned as sequences of operators; where the nodes' order is not known
+    (``is_ordered``), only if names leave many without partner.
     """
     by_name = {name for name, op in one.items() if other.get(name) == op}
-    if len(by_name) >= _NAMES_SUFFICE * min(len(one), len(other)):
+    n_sufficient = max(len(one), len(other)) if is_ordered else _NAMES_SUFFICE * min(len(one), len(other))
+    if len(by_name) >= n_sufficient:
         match = {name: name for name in by_name}
     else:
         names_one, names_other = list(one), list(other)
@@ -351,22 +356,24 @@ def _edges_of_leftovers(
 ) -> set[tuple[int, int]]:
     """A launch that nothing ties yet goes to the one of the other run that it shares most with, if any."""
     tied = {edge[0] for edge in edges}, {edge[1] for edge in edges}
+    here, there = _places_by_node(one, range(len(one))), _places_by_node(other, range(len(other)))
     found: set[tuple[int, int]] = set()
     for place, entry in enumerate(one):
-        if place not in tied[0] and (best := _closest(entry, other)) is not None:
+        if place not in tied[0] and (best := _closest(entry, other, there)) is not None:
             found.add((place, best))
     for place, entry in enumerate(other):
-        if place not in tied[1] and (best := _closest(entry, one)) is not None:
+        if place not in tied[1] and (best := _closest(entry, one, here)) is not None:
             found.add((best, place))
     return found
 
 
-def _closest(entry: _Entry, entries: Sequence[_Entry]) -> int | None:
-    shared = [
-        (len(entry.nodes & peer.nodes) / len(entry.nodes | peer.nodes), -place) for place, peer in enumerate(entries)
+def _closest(entry: _Entry, entries: Sequence[_Entry], places_by_node: Mapping[Hashable, Sequence[int]]) -> int | None:
+    candidates = {place for node in entry.nodes for place in places_by_node.get(node, ())}
+    shares = [
+        (len(entry.nodes & entries[place].nodes) / len(entry.nodes | entries[place].nodes), -place)
+        for place in candidates
     ]
-    best = max(shared, default=(0.0, 0))
-    return -best[1] if best[0] > 0 else None
+    return -max(shares)[1] if shares else None
 
 
 # --- what changed in a group ------------------------------------------------------------------------------------

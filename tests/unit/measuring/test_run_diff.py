@@ -139,6 +139,18 @@ def test_a_graph_whose_nodes_are_numbered_otherwise_is_aligned_by_its_operators(
     assert sorted(kinds) == ["same", "same", "split"]
 
 
+def test_one_more_node_early_on_does_not_shift_the_partners_of_those_after_it() -> None:
+    def ordered(run: RecordedRun, nodes: str) -> RecordedRun:
+        source = "\n".join(f'    {node}: "f32[2]" = torch.ops.aten.x(y)' for node in nodes.split())
+        return replace(run, graphs=[replace(run.graphs[0], fx_source=source)])
+
+    one = ordered(_run(_launch(0, "exp mul"), _launch(1, "sum mul_1")), "exp mul sum mul_1")
+    other = _run(_launch(0, "sin mul"), _launch(1, "exp mul_1"), _launch(2, "sum mul_2"))
+    diff = diff_runs(one, ordered(other, "sin mul exp mul_1 sum mul_2"))
+    partners = {group.first.launches: group.second.launches for group in diff.groups if group.kind == "same"}
+    assert partners == {("forward_0#0",): ("forward_0#1",), ("forward_0#1",): ("forward_0#2",)}
+
+
 def test_forward_is_never_paired_with_backward() -> None:
     one = _run(_launch(0, "mul", graph="forward_0"))
     other = _run(_launch(0, "mul", graph="backward_0"))
