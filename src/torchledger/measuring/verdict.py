@@ -102,7 +102,7 @@ def _advice(breakdown: Breakdown) -> str | None:
         row.total_us
         for row in kernels
         if row.category in ("pointwise", "reduction", "memory")
-        and not row.name.startswith(("triton_", "Memcpy", "Memset"))
+        and not row.name.startswith(("triton_", "cpp_", "Memcpy", "Memset"))
     )
     if eager > _LARGE * breakdown.device_us:
         return (
@@ -114,9 +114,11 @@ def _advice(breakdown: Breakdown) -> str | None:
     top = kernels[0]
     rates = []
     if top.achieved_tflops_per_s:
-        rates.append(f"{top.achieved_tflops_per_s:.1f} TFLOP/s")
+        tflops = top.achieved_tflops_per_s
+        rates.append(f"{tflops:.1f} TFLOP/s" if tflops >= 1 else f"{tflops:.2g} TFLOP/s")
     if top.achieved_gb_per_s:
-        rates.append(f"{top.achieved_gb_per_s:.0f} GB/s")
+        bandwidth = top.achieved_gb_per_s
+        rates.append(f"{bandwidth:.0f} GB/s" if bandwidth >= 10 else f"{bandwidth:.2g} GB/s")
     reached = f", which reaches {' and '.join(rates)}" if rates else ""
     return f"Look first at {_short(top)}{reached}."
 

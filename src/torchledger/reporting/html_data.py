@@ -48,6 +48,7 @@ SAMPLES_SHOWN = 200
 MOST_PREDICTIONS = 20_000
 MOST_VALUES = 20_000
 MOST_FINDINGS = 500
+_DISTURBED = 1.2
 
 
 def page_data(
@@ -409,6 +410,13 @@ def sentences(
         first = f"{start} {made} take {format_us(device_us)} of device time{on}{heaviest}."
         if not entries.details:
             first = f"{start} compiled graphs hold no launch."
+        if step and device_us > _DISTURBED * step:
+            profiled = f" ({format_us(profile.profiled_step_us)} a step)" if profile.profiled_step_us else ""
+            return [
+                first,
+                f"That is more than the step itself: the profiled steps{profiled} were disturbed, or slowed by the "
+                "profiler. Profile again on a quiet machine.",
+            ]
         return [first]
     if breakdown is not None:
         return [

@@ -221,3 +221,17 @@ def test_step_predictions_are_shown_with_what_was_measured(tmp_path: Path) -> No
     data, _ = read_page(render_report(path))
     (step,) = data["predictions"]["steps"]
     assert (step["us"], step["measured_us"], step["is_host_bound"]) == (11.0, 10.0, True)
+
+
+def test_kernels_that_take_longer_than_the_step_raise_a_doubt(tmp_path: Path) -> None:
+    from torchledger.nouns import Profile
+
+    path = write_ledger(tmp_path / "a.ledger", launches=6)
+    with LedgerWriter(path, append=True) as writer:
+        writer.add(
+            Profile("cpu_profiler", 1, plain_step_us=30.0, profiled_step_us=90.0, inside_us=80.0, matched_us=80.0)
+        )
+        writer.add(Measurement("forward_0#0", "profile", "cpu_profiler", (80.0,)))
+    data, _ = read_page(render_report(path))
+    assert "more than the step itself" in data["sentences"][1]
+    assert "90.0 us a step" in data["sentences"][1]
