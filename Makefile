@@ -45,4 +45,4 @@ bench: $(VENV)/.installed ## Redo the measurements of docs/results that need no 
 	$(BIN)/python benchmarks/dependencies.py -o docs/results/dependencies.md
 
 clean: ## Remove what the other targets made
-	rm -rf $(VENV) docs/_build gpt.html .pytest_cache .mypy_cache .ruff_cache *.ledger
+	rm -rf $(VENV) docs/_build gpt.html .pytest_cache .mypy_cache .ruff_cache *.ledger *.trace.json.gz
