@@ -14,8 +14,11 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +33,10 @@ from torchledger.fitting.launches import (
     evaluate_on_programs,
     machine_of_launches,
 )
+from torchledger.fitting.sample_launches import launches_of_samples
 from torchledger.fitting.time_model import TimeModel
-from torchledger.predicting.step import StepObservation, fit_overheads, predict_step, step_shape
-from torchledger.store.launch_file import MeasuredLaunch, join_launches, read_launches
+from torchledger.predicting.step import fit_overheads, host_us, observe_steps, predict_step, step_shape, step_us
+from torchledger.store.launch_file import LaunchSet, MeasuredLaunch, join_launches, read_launches
 
 
 def main() -> None:
@@ -44,29 +48,44 @@ def main() -> None:
     names = list(dict.fromkeys(model_of(item.program) for item in tests.launches))
     optimizer = None
     if arguments.samples:
-        samples = [s for s in read_operator_samples(arguments.samples) if s.operator == "adamw"]
-        optimizer = fit(samples, jobs=1)[0]
+        samples = read_operator_samples(arguments.samples)
+        optimizer = fit([s for s in samples if s.operator == "adamw"], jobs=1)[0]
+        train = replace(train, launches=(*train.launches, *launches_of_samples(samples)))
     errors: dict[str, list[ProgramError]] = {"random programs alone": [], "and the other models": []}
     rows: list[dict[str, Any]] = []
     covered: list[tuple[float, int]] = []
-    for name in names:
-        own = [item for item in tests.launches if model_of(item.program) == name]
-        others = [item for item in tests.launches if model_of(item.program) != name]
-        for label, learned in (
-            ("random programs alone", list(train.launches)),
-            ("and the other models", [*train.launches, *others]),
-        ):
-            model = fit_without(learned, own, train.device)
-            tables, _ = build_launch_tables(own, model.machine)
-            evaluations, found = evaluate_on_programs(dict(model.entries), tables)
-            errors[label] += found
-            print(label, [(e.program, e.kind, round(e.errors.mape, 2), round(e.sum_error_pct, 2)) for e in found])
-        covered += [(e.model.coverage or 0.0, e.model.count) for e in evaluations]
-        rows += held_out_steps(name, model, own, steps, tests.launches, optimizer)
+    alone = fit_without(train.launches, tests.launches, train.device)
+    work = [(name, train, tests, steps, alone, optimizer) for name in names]
+    with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
+        for by_label, of_steps, of_intervals in pool.map(hold_out, work):
+            for label, found in by_label.items():
+                errors[label] += found
+                print(label, [(e.program, e.kind, round(e.errors.mape, 1), round(e.sum_error_pct, 1)) for e in found])
+            print(
+                [(r["batch"], r["mode"], round(100 * (r["predicted_us"] / r["measured_us"] - 1), 1)) for r in of_steps]
+            )
+            rows += of_steps
+            covered += of_intervals
     lines = page(train, tests, errors, rows, covered)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
+
+
+def hold_out(
+    work: tuple[str, LaunchSet, LaunchSet, Sequence[Mapping[str, Any]], TimeModel, TimeModel | None],
+) -> tuple[dict[str, list[ProgramError]], list[dict[str, Any]], list[tuple[float, int]]]:
+    """Everything that is asked about one held-out model."""
+    name, train, tests, steps, alone, optimizer = work
+    own = [item for item in tests.launches if model_of(item.program) == name]
+    others = [item for item in tests.launches if model_of(item.program) != name]
+    model = fit_without([*train.launches, *others], own, train.device)
+    by_label = {}
+    for label, asked in (("random programs alone", alone), ("and the other models", model)):
+        tables, _ = build_launch_tables(own, asked.machine)
+        evaluations, by_label[label] = evaluate_on_programs(dict(asked.entries), tables)
+    covered = [(e.model.coverage or 0.0, e.model.count) for e in evaluations]
+    return by_label, held_out_steps(name, model, own, steps, tests.launches, optimizer), covered
 
 
 def model_of(program: str) -> str:
@@ -95,31 +114,26 @@ def held_out_steps(
     by_program: dict[str, list[MeasuredLaunch]] = {}
     for item in launches:
         by_program.setdefault(item.program, []).append(item)
-    observations = []
-    for step in steps:
-        items = by_program.get(f"{step['model']}-{step['batch']}")
-        if step["model"] == name or not items:
-            continue
-        kernels = sum(item.duration_us or 0.0 for item in items) + _optimizer(optimizer, step)
-        shape = step_shape([item.launch for item in items])
-        observations.append(StepObservation(step["model"], step["mode"], shape, kernels, step["step_us"]))
+    observations = observe_steps([step for step in steps if step["model"] != name], launches, optimizer)
     model = replace(model, extras=fit_overheads(observations))
     rows = []
     for step in steps:
         items = by_program.get(f"{step['model']}-{step['batch']}")
         if step["model"] != name or not items:
             continue
-        predicted, _ = predict_step(model, [item.launch for item in items], mode=step["mode"])
+        launched = [item.launch for item in items]
+        predicted, _ = predict_step(model, launched, mode=step["mode"])
         device = predicted.device_us + _optimizer(optimizer, step)
+        host = host_us(step_shape(launched, int(step["tensors"])), step["mode"], model.extras)
         rows.append(
             {
                 "model": name,
                 "batch": step["batch"],
                 "mode": step["mode"],
                 "measured_us": step["step_us"],
-                "predicted_us": max(device, predicted.host_us),
+                "predicted_us": step_us(device, host, model.extras),
                 "kernels_us": predicted.kernels_us,
-                "host_bound": predicted.host_us > device,
+                "host_bound": host > device,
             }
         )
     return rows
@@ -143,13 +157,15 @@ def page(
 ) -> list[str]:
     """The results as Markdown."""
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    programs = len({item.program for item in train.launches})
-    measured = sum(bool(item.times_us) for item in train.launches)
+    programs = len({item.program for item in train.launches if not item.program.startswith("sample-")})
+    swept = sum(item.program.startswith("sample-") for item in train.launches)
+    measured = sum(bool(item.times_us) for item in train.launches) - swept
     lines = [
         "# Kernel and step times of models that the fit never saw",
         "",
         f"{train.device}, torch {train.versions.get('torch')}, {today}; `python benchmarks/launch_accuracy.py`.",
-        f"Training: {measured:,} measured launches of {programs:,} random programs; test: "
+        f"Training: {measured:,} measured launches of {programs:,} random programs and "
+        f"{swept:,} convolutions of a sweep; test: "
         f"{sum(bool(item.times_us) for item in tests.launches):,} launches of models held out whole.",
         "",
     ]
@@ -199,9 +215,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--models", type=Path, nargs="+", required=True)
     parser.add_argument("--steps", type=Path)
     parser.add_argument("--samples", type=Path, nargs="*", default=[])
+    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--output", type=Path, default=root / "docs" / "results" / "launches.md")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
+    os.environ["OMP_NUM_THREADS"] = "1"
     main()

@@ -68,7 +68,7 @@ def main() -> None:
         told = evaluate_many(operators, machine, Options(), arguments.jobs)
         lines += _unit_lines(told)
         lines += _table_lines(evaluations, told, _peer_errors(arguments.data, name))
-        if not arguments.quick:
+        if arguments.ablation and not arguments.quick:
             forward = [table for table in blind if table.direction == "forward"]
             lines += _ablation_lines(forward, machine, arguments.jobs)
         print("\n".join(lines), flush=True)
@@ -219,6 +219,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=root / "docs" / "results" / "public_operators.md")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="no forest, no ablation")
+    parser.add_argument("--no-ablation", dest="ablation", action="store_false", help="leave the ablation out")
     return parser.parse_args()
 
 

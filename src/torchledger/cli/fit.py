@@ -14,6 +14,9 @@ from torchledger.cli.output import force_option
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The model file to write.")
 @click.option("--device", help="Whose samples to learn from, where the data hold several devices'.")
 @click.option("--group", help="Only samples drawn for this purpose, such as train.")
+@click.option(
+    "--steps", type=click.Path(path_type=Path), help="Measured steps of the launches, to learn overheads from."
+)
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes to fit with; one per core unless given.")
 @click.option("--operators", type=click.Path(path_type=Path), help="A Python file with operators of your own.")
 @force_option
@@ -22,6 +25,7 @@ def command(
     output: Path,
     device: str | None,
     group: str | None,
+    steps: Path | None,
     jobs: int | None,
     operators: Path | None,
     force: bool,
@@ -34,9 +38,10 @@ def command(
     from torchledger.cli.output import print_document
     from torchledger.cli.progress import progress_bar
     from torchledger.errors import UsageError
-    from torchledger.fitting.everything import fit_everything
+    from torchledger.fitting.everything import fit_everything, read_launch_files
     from torchledger.operators import load_operators
     from torchledger.predicting.model_file import save_model
+    from torchledger.predicting.step import learn_overheads
     from torchledger.reporting.fits import fit_document
 
     if output.exists() and not force:
@@ -45,6 +50,8 @@ def command(
         load_operators(operators)
     with progress_bar("fitting") as progress:
         model, left_out = fit_everything(data, device=device, group=group, jobs=jobs, progress=progress)
+    if steps is not None:
+        model = learn_overheads(model, steps, read_launch_files(data))
     size = save_model(model, output, force=force)
     print_document(fit_document(model, left_out, size))
     click.echo(f"next: torchledger predict OPERATOR NAME=VALUE ... --device {output}", err=True)

@@ -12,6 +12,7 @@ from torchledger.errors import FitError
 from torchledger.fitting.data import gate_public_labels, read_operator_samples
 from torchledger.fitting.fit import fit, now_utc
 from torchledger.fitting.launches import build_launch_tables, fit_launch_table, machine_of_launches
+from torchledger.fitting.sample_launches import launches_of_samples
 from torchledger.fitting.tables import LeftOut
 from torchledger.fitting.time_model import Entry, TimeModel
 from torchledger.store.launch_file import SUFFIX, MeasuredLaunch, join_launches, read_launches
@@ -48,12 +49,23 @@ def fit_everything(
     else:
         raise FitError("the data hold neither samples nor launches.")
     if found is not None:
-        entries, refused = fit_launches(found.launches, model, progress=progress)
+        own = [sample for sample in samples if sample.device == model.device]
+        entries, refused = fit_launches([*found.launches, *launches_of_samples(own)], model, progress=progress)
         left_out += refused
         model = replace(model, entries=dict(sorted({**model.entries, **entries}.items())))
     if not model.entries:
         raise FitError("there are too few measurements of any kind to learn from.")
     return model, left_out
+
+
+def read_launch_files(paths: Iterable[str | os.PathLike[str]]) -> list[MeasuredLaunch]:
+    """The launches among data of every kind."""
+    return [
+        launch
+        for path in map(Path, paths)
+        if path.suffix in (SUFFIX, ".ledger")
+        for launch in read_launches(path).launches
+    ]
 
 
 def fit_launches(

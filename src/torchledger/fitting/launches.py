@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,14 +126,15 @@ def as_matrix(features: Sequence[LaunchFeatures], names: Sequence[str]) -> Array
 
 def fit_launch_table(table: LaunchTable, options: Options | None = None) -> Entry:
     """Learn one family. Programs are held out whole; raises ``FitError`` for too few of them."""
-    _, groups = np.unique(table.programs, return_inverse=True)
+    merged = merge_alike(table)
+    _, groups = np.unique(merged.programs, return_inverse=True)
     blend = fit_blend(
-        table.values,
-        np.log(table.times_us) - table.log_baseline,
+        merged.values,
+        np.log(merged.times_us) - merged.log_baseline,
         groups.ravel(),
-        n_shape=table.n_range,
+        n_shape=merged.n_range,
         options=options,
-        log_baseline=table.log_baseline,
+        log_baseline=merged.log_baseline,
     )
     return Entry(
         key=table.family,
@@ -142,6 +143,24 @@ def fit_launch_table(table: LaunchTable, options: Options | None = None) -> Entr
         n_rows=len(table.times_us),
         n_shapes=int(groups.max()) + 1,
         mape=blend.held_out_mape,
+    )
+
+
+def merge_alike(table: LaunchTable) -> LaunchTable:
+    """One row for the launches of a program that look alike, as those of equal layers do, with their median time."""
+    _, program = np.unique(table.programs, return_inverse=True)
+    rows = np.concatenate([np.round(table.values, 2), program.reshape(-1, 1)], axis=1)
+    _, first, code = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(code.ravel(), kind="stable")
+    starts = np.searchsorted(code.ravel()[order], np.arange(len(first)))
+    pieces = np.split(order, starts[1:])
+    return replace(
+        table,
+        values=table.values[first],
+        log_baseline=table.log_baseline[first],
+        roofline_us=table.roofline_us[first],
+        times_us=np.array([np.median(table.times_us[piece]) for piece in pieces]),
+        programs=table.programs[first],
     )
 
 

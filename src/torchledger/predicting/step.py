@@ -1,17 +1,18 @@
 """The time of a whole step: launches, what lies between them, and the optimizer.
 
-In steady state the host launches ahead of the device, so that a step takes the longer of two sums: what the device
-needs (kernels and the gaps between them) and what the host needs to launch them. Under CUDA graphs the host launches a
-graph at once and gaps are shorter.
+In steady state the host launches ahead of the device, so that a step takes about the longer of two sums: what the
+device needs (kernels and the gaps between them) and what the host needs to launch them. Under CUDA graphs the host
+launches a graph at once and gaps are shorter.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Launch, Prediction, StepPrediction
 from torchledger.predicting.launches import predict_launches
 from torchledger.predicting.operators import predict
+from torchledger.store.launch_file import MeasuredLaunch
 
 Mode = Literal["eager", "graphs"]
 Array = NDArray[np.float64]
@@ -32,13 +34,17 @@ OVERHEADS: Mapping[str, float] = {
     "graph call host us": 60.0,
     "fused launch host us": 5.0,
     "library launch host us": 10.0,
+    "convolution launch host us": 30.0,
+    "optimizer tensor host us": 5.0,
     "gap us": 1.0,
     "graphs step host us": 400.0,
     "graphs gap us": 0.7,
+    "overlap": 6.0,
     "step error": 0.10,
 }
 """What stands in where a model holds no measured overheads: usual figures of an H200 with PyTorch 2.11, in
-microseconds. ``"step error"`` is the half width of a step's interval, as a fraction."""
+microseconds. ``"step error"`` is the half width of a step's interval, as a fraction; ``"overlap"`` is the power with
+which device and host time are added: the larger, the nearer to the longer of both."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +54,33 @@ class StepShape:
     fused: int
     library: int
     graphs: int
+    convolutions: int = 0
+    tensors: int = 0
 
     @property
     def launches(self) -> int:
         """All launches."""
-        return self.fused + self.library
+        return self.fused + self.library + self.convolutions
 
 
-def step_shape(launches: Sequence[Launch]) -> StepShape:
-    """Count the launches and graphs of a step."""
+def step_shape(launches: Sequence[Launch], tensors: int = 0) -> StepShape:
+    """Count the launches and graphs of a step; ``tensors`` are those that an optimizer updates."""
     families = [family for launch in launches if (family := family_of(launch)) is not None]
     fused = sum(family.startswith("launch:fused") for family in families)
-    return StepShape(fused, len(families) - fused, len({launch.graph for launch in launches}))
+    convolutions = sum(family.startswith("launch:convolution") for family in families)
+    graphs = len({launch.graph for launch in launches})
+    return StepShape(fused, len(families) - fused - convolutions, graphs, convolutions, tensors)
+
+
+def step_us(device_us: float, host_us: float, overheads: Mapping[str, float]) -> float:
+    """A step's time from what device and host need: the longer of both, and more where they are alike.
+
+    The host is ahead of the device in one phase of a step and behind in another, which costs time where neither
+    dominates.
+    """
+    power = max(1.0, overheads["overlap"])
+    longer = max(device_us, host_us, 1e-9)
+    return float(longer * ((device_us / longer) ** power + (host_us / longer) ** power) ** (1 / power))
 
 
 def host_us(shape: StepShape, mode: Mode, overheads: Mapping[str, float]) -> float:
@@ -71,6 +92,8 @@ def host_us(shape: StepShape, mode: Mode, overheads: Mapping[str, float]) -> flo
         + overheads["graph call host us"] * shape.graphs
         + overheads["fused launch host us"] * shape.fused
         + overheads["library launch host us"] * shape.library
+        + overheads["convolution launch host us"] * shape.convolutions
+        + overheads["optimizer tensor host us"] * shape.tensors
     )
 
 
@@ -98,11 +121,11 @@ def predict_step(
         raise PredictError(f"{subject} holds no launches: nothing was compiled while it was recorded.")
     predictions = predict_launches(model, launches)
     overheads = {**OVERHEADS, **model.extras}
-    shape = step_shape(launches)
+    shape = step_shape(launches, _optimizer_tensors(optimizer))
     kernels = sum(prediction.duration_us for prediction in predictions)
     optimizer_us = _optimizer_us(model, optimizer)
     device = kernels + gaps_us(shape, mode, overheads) + optimizer_us
-    duration = max(device, host_us(shape, mode, overheads))
+    duration = step_us(device, host_us(shape, mode, overheads), overheads)
     spread = np.array([max(p.high_us - p.duration_us, p.duration_us - p.low_us) for p in predictions])
     half = overheads["step error"] * duration + float(np.sqrt(np.square(spread).sum()))
     step = StepPrediction(
@@ -182,7 +205,7 @@ def fit_overheads(observations: Sequence[StepObservation]) -> dict[str, float]:
             trial = dict(zip(names, np.exp(logarithms), strict=True))
             # A weak pull to the usual values decides what the observations do not.
             away = np.mean(np.square(logarithms - np.log([OVERHEADS[name] for name in names])))
-            return _mean_error(observations, trial) + 1e-4 * float(away)
+            return _mean_error(observations, trial) + 2e-3 * float(away)
 
         found = minimize(loss, start, method="Nelder-Mead", options={"maxiter": 3000, "xatol": 1e-3, "fatol": 1e-6}).x
         trial = {**best, **dict(zip(names, map(float, np.exp(found)), strict=True))}
@@ -195,9 +218,14 @@ def _mean_error(observations: Sequence[StepObservation], overheads: Mapping[str,
     errors = []
     for item in observations:
         device = item.kernels_us + gaps_us(item.shape, item.mode, overheads)
-        predicted = max(device, host_us(item.shape, item.mode, overheads))
+        predicted = step_us(device, host_us(item.shape, item.mode, overheads), overheads)
         errors.append(abs(predicted / item.step_us - 1))
     return float(np.mean(errors)) if errors else 0.0
+
+
+def _optimizer_tensors(optimizer: str | None) -> int:
+    numbers = (optimizer or "").split(":")[1:]
+    return int(numbers[1]) if len(numbers) == 2 and numbers[1].isdigit() else 0
 
 
 def _optimizer_us(model: TimeModel, optimizer: str | None) -> float:
@@ -208,3 +236,39 @@ def _optimizer_us(model: TimeModel, optimizer: str | None) -> float:
         raise PredictError(f"optimizer {optimizer!r} is unknown; write adamw:NUMEL or adamw:NUMEL:TENSORS.")
     parameters = dict(zip(("numel", "tensors"), map(int, numbers), strict=False))
     return predict(model, "adamw", parameters, direction="step", dtype="float32").duration_us
+
+
+def learn_overheads(model: TimeModel, steps: str | os.PathLike[str], launches: Sequence[MeasuredLaunch]) -> TimeModel:
+    """The model with the overheads that explain measured steps, a JSON list of ``benchmarks/model_steps.py``.
+
+    Raises ``PredictError`` if the file is none, or no step's launches are among ``launches``.
+    """
+    try:
+        rows = json.loads(Path(steps).read_text())
+    except (OSError, ValueError) as error:
+        raise PredictError(f"{steps} is no file of steps ({error}).") from error
+    observations = observe_steps(rows, launches, model if "adamw/step" in model.entries else None)
+    if not observations:
+        raise PredictError(f"none of the steps of {steps} has its launches among the data.")
+    overheads = fit_overheads(observations)
+    return replace(model, extras={**model.extras, **overheads})
+
+
+def observe_steps(
+    rows: Sequence[Mapping[str, Any]], launches: Sequence[MeasuredLaunch], optimizer: TimeModel | None
+) -> list[StepObservation]:
+    """Measured steps with the measured times of their kernels; the optimizer's time is predicted."""
+    by_program: dict[str, list[MeasuredLaunch]] = {}
+    for item in launches:
+        by_program.setdefault(item.program, []).append(item)
+    found = []
+    for row in rows:
+        items = by_program.get(f"{row['model']}-{row['batch']}")
+        if not items:
+            continue
+        kernels = sum(item.duration_us or 0.0 for item in items)
+        if optimizer is not None:
+            kernels += _optimizer_us(optimizer, f"adamw:{row['numel']}:{row['tensors']}")
+        shape = step_shape([item.launch for item in items], int(row["tensors"]))
+        found.append(StepObservation(str(row["model"]), row["mode"], shape, kernels, float(row["step_us"])))
+    return found

@@ -27,6 +27,7 @@ from torchledger.predicting.step import (
     gaps_us,
     host_us,
     predict_step,
+    step_us,
 )
 from torchledger.store import LedgerWriter
 
@@ -50,7 +51,7 @@ def test_a_step_is_the_sum_of_its_launches_and_what_lies_between(model: TimeMode
     step, predictions = predict_step(model, launches)
     assert step.kernels_us == pytest.approx(sum(item.duration_us for item in predictions))
     assert step.device_us == pytest.approx(step.kernels_us + 200 * OVERHEADS["gap us"])
-    assert step.duration_us == max(step.device_us, step.host_us)
+    assert max(step.device_us, step.host_us) <= step.duration_us < step.device_us + step.host_us
     assert step.low_us < step.duration_us < step.high_us
     assert step.kernels_us == pytest.approx(sum(time_of(launch) for launch in launches), rel=0.1)
 
@@ -87,14 +88,16 @@ def test_overheads_are_found_again_from_steps_that_obey_them() -> None:
         shape = StepShape(fused=50 + 40 * number, library=30 + 7 * (number * 5 % 11), graphs=2)
         for mode in ("eager", "graphs"):
             kernels = 900.0 * (1 + number * 7 % 13)
-            step = max(kernels + gaps_us(shape, mode, truth), host_us(shape, mode, truth))  # type: ignore[arg-type]
+            device = kernels + gaps_us(shape, mode, truth)  # type: ignore[arg-type]
+            step = step_us(device, host_us(shape, mode, truth), truth)  # type: ignore[arg-type]
             observations.append(StepObservation("m", mode, shape, kernels, step))  # type: ignore[arg-type]
     found = fit_overheads(observations)
     errors = []
     for item in observations:
-        predicted = max(item.kernels_us + gaps_us(item.shape, item.mode, found), host_us(item.shape, item.mode, found))
+        device = item.kernels_us + gaps_us(item.shape, item.mode, found)
+        predicted = step_us(device, host_us(item.shape, item.mode, found), found)
         errors.append(abs(predicted / item.step_us - 1))
-    assert sum(errors) / len(errors) < 0.02
+    assert sum(errors) / len(errors) < 0.03
 
 
 def test_the_command_puts_predictions_beside_measurements(model: TimeModel, tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+"""Operator samples as the library launches that they are, so that both kinds of data teach one regressor.
+
+A model's convolutions are few and alike; a sweep's are many and unlike. Written as launches, a sweep's convolutions
+fill the family that predicts a model's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from torchledger.nouns import Buffer, Launch, Sample
+from torchledger.operators import ITEM_SIZES, find_operator
+from torchledger.store.launch_file import MeasuredLaunch
+
+
+def launches_of_samples(samples: Iterable[Sample]) -> list[MeasuredLaunch]:
+    """The convolutions among measured samples, each a graph of its own, so that nothing before it is in the cache."""
+    found = []
+    for index, sample in enumerate(samples):
+        if sample.operator != "conv2d" or sample.status != "ok" or not sample.times_us:
+            continue
+        launch = _convolution(sample, f"sample_{index}")
+        found.append(MeasuredLaunch(launch, (float(np.median(sample.times_us)),), f"sample-{sample.point_id}"))
+    return found
+
+
+def _convolution(sample: Sample, graph: str) -> Launch:
+    operator = find_operator("conv2d")
+    p = operator.resolve(sample.parameters)
+    works = operator.work(p, sample.direction, ITEM_SIZES[sample.dtype])
+    height = (p.height + 2 * p.padding - p.kernel) // p.stride + 1
+    width = (p.width + 2 * p.padding - p.kernel) // p.stride + 1
+    image, result = (p.n, p.c_in, p.height, p.width), (p.n, p.c_out, height, width)
+    weight = (p.c_out, p.c_in // p.groups, p.kernel, p.kernel)
+    last = bool(p.channels_last)
+    if sample.direction == "forward":
+        shapes = [("input", image), ("input", weight), ("output", result)]
+        name = "extern_kernels.convolution"
+    else:
+        shapes = [("input", result), ("input", image), ("input", weight), ("output", image), ("output", weight)]
+        name = "torch.ops.aten.convolution_backward.default"
+    buffers = tuple(
+        _buffer(f"{graph}_{place}", role, shape, last, sample) for place, (role, shape) in enumerate(shapes)
+    )
+    return Launch(
+        graph=graph,
+        order=0,
+        kernel=name,
+        kernel_name=name,
+        category="extern",
+        device="cuda:0",
+        buffers=buffers,
+        flops=sum(int(work.flops) for work in works),
+    )
+
+
+def _buffer(name: str, role: str, shape: tuple[int, ...], channels_last: bool, sample: Sample) -> Buffer:
+    count, channels, height, width = shape
+    size = count * channels * height * width * ITEM_SIZES[sample.dtype]
+    stride = (channels * height * width, height * width, width, 1)
+    if channels_last:
+        stride = (channels * height * width, 1, width * channels, channels)
+    return Buffer(
+        name=name,
+        role=role,  # type: ignore[arg-type]
+        dtype=sample.dtype,
+        shape=shape,
+        stride=stride,
+        device="cuda:0",
+        bytes_read=size if role == "input" else 0,
+        bytes_written=0 if role == "input" else size,
+    )
