@@ -15,7 +15,7 @@ import numpy as np
 import torchledger
 from torchledger.errors import FitError
 from torchledger.fitting.learning import Options, fit_blend
-from torchledger.fitting.machine import Machine
+from torchledger.fitting.machine import Machine, known_memory_bytes
 from torchledger.fitting.operator_features import reduce_features
 from torchledger.fitting.tables import LeftOut, SampleTable, build_tables, machine_of_tables, pool_tables, shape_groups
 from torchledger.fitting.time_model import Entry, TimeModel, with_units
@@ -74,7 +74,7 @@ def fit(
         entries={key: entries[key] for key in sorted(entries)},
         created_utc=now_utc(),
         versions=versions,
-        total_memory_bytes=total_memory_bytes,
+        total_memory_bytes=total_memory_bytes or known_memory_bytes(samples[0].device),
     )
     return model, left_out
 

@@ -13,6 +13,15 @@ Array = NDArray[np.float64]
 MULTIPROCESSORS: Mapping[str, int] = {"V100": 80, "A100": 108, "H100": 132, "GH200": 132, "H200": 132, "B200": 148}
 """Streaming multiprocessors by a part of the device's name (NVIDIA's data sheets), for data that do not say."""
 
+MEMORY_BYTES: Mapping[str, int] = {
+    "A100-SXM4-40GB": 40 * 10**9,
+    "A100-SXM4-80GB": 80 * 10**9,
+    "H10080GB": 80 * 10**9,
+    "GH200120GB": 96 * 10**9,
+    "H200": 141 * 10**9,
+}
+"""Device memory by a part of the device's name without spaces (NVIDIA's data sheets)."""
+
 _USUAL_MULTIPROCESSORS = 108
 _BIG_BYTES = 64e6  # well beyond the L2 cache of any device in the table: traffic that DRAM must carry
 
@@ -67,6 +76,13 @@ def estimate_machine(
         bytes_per_us=float(np.quantile(bytes_moved[big] / times_us[big], 0.98)),
         floor_us=float(np.quantile(times_us, 0.002)),
     )
+
+
+def known_memory_bytes(name: str) -> int | None:
+    """Memory of a device by its name; ``None`` for unknown ones."""
+    plain = name.upper().replace(" ", "")
+    matches = [part for part in MEMORY_BYTES if part in plain]
+    return MEMORY_BYTES[max(matches, key=len)] if matches else None
 
 
 def known_multiprocessors(name: str) -> int:
