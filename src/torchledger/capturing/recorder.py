@@ -78,13 +78,13 @@ class _Recording:
 class Recorder:
     """The listener that ``torchledger._torch.hooks.install`` is given.
 
-    ``on_graph(compiled, is_fresh)`` is called whenever a compiled graph is ready, fresh or from a cache; ``on_gap``
+    ``on_graph(compiled, is_fresh, live_reference)`` is called whenever a compiled graph is ready, fresh or from a cache; ``on_gap``
     when something could not be recorded outside any graph; ``on_lowered(compiled, graph)`` when one was made here.
     """
 
     def __init__(
         self,
-        on_graph: Callable[[Any, bool], None],
+        on_graph: Callable[[Any, bool, FlopReference | None], None],
         on_gap: Callable[[Gap], None],
         on_lowered: Callable[[Any, Any], None] = lambda compiled, graph: None,
     ) -> None:
@@ -254,7 +254,24 @@ class Recorder:
     def on_loaded(self, compiled: Any) -> None:
         is_fresh = id(compiled) in self._fresh
         self._fresh.discard(id(compiled))
-        self._on_graph(compiled, is_fresh)
+        self._on_graph(compiled, is_fresh, None if is_fresh else self._live_reference(compiled))
+
+    def _live_reference(self, compiled: Any) -> FlopReference | None:
+        """The reference of a graph from a cache whose model was traced in this process all the same.
+
+        Without this a forward from the cache would leave its backward, compiled afresh, without a reference.
+        """
+        settings = getattr(compiled, "fx_kwargs", None) or {}
+        graph_id = settings.get("graph_id")
+        if settings.get("is_backward"):
+            return self._backward_references.pop(graph_id, None)
+        references: tuple[FlopReference, FlopReference] | None = getattr(self._thread, "model_reference", None)
+        if references is None:
+            return None
+        self._thread.model_reference = None
+        if not settings.get("is_inference"):
+            self._backward_references[graph_id] = references[1]
+        return references[0]
 
     # --- what is made of it -------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from torchledger._torch.lazy_import import after_import
 from torchledger.capturing.payload import PAYLOAD_VERSION, Payload, unpack
 from torchledger.capturing.wrapper_code import WrapperCall, find_calls
 from torchledger.errors import StoreError
-from torchledger.nouns import Gap, Graph, Launch, Run
+from torchledger.nouns import FlopReference, Gap, Graph, Launch, Run
 from torchledger.store import LedgerWriter
 from torchledger.store.seal import seal
 
@@ -227,7 +227,7 @@ class Capture:
         for watcher in self._watchers:
             self._tell(watcher, "on_lowered", compiled, graph)
 
-    def _on_graph(self, compiled: Any, is_fresh: bool) -> None:
+    def _on_graph(self, compiled: Any, is_fresh: bool, live_reference: FlopReference | None) -> None:
         packed = getattr(compiled, "_torchledger", None)
         payload = unpack(packed) if isinstance(packed, bytes) else None
         source = getattr(compiled, "source_code", None)
@@ -235,6 +235,9 @@ class Capture:
             if payload is None:
                 self._unrecorded(compiled, source)
                 return
+            if live_reference is not None:
+                graph = dataclasses.replace(payload.graph, flop_references=(live_reference,))
+                payload = dataclasses.replace(payload, graph=graph)
             name = self._name(payload.graph.direction, payload.graph.model_key)
             records = _records(payload, name, compiled, source, is_fresh, self._kernels)
             self._open().add(*records)

@@ -101,6 +101,23 @@ def test_a_model_that_moved_is_not_given_the_lines_of_its_old_place(tmp_path: Pa
     assert seen == [[False, False], [False, False], [True, True]]
 
 
+def test_a_backward_compiled_after_a_cached_forward_keeps_its_reference(tmp_path: Path) -> None:
+    from torch._inductor.utils import fresh_inductor_cache
+
+    weight = torch.randn(16, 16, requires_grad=True)
+    with fresh_inductor_cache(), torch._functorch.config.patch(enable_autograd_cache=False):
+        for extra in (1.0, 2.0):  # the same forward, another backward
+
+            def scaled(x: torch.Tensor, extra: float = extra) -> torch.Tensor:
+                return (x @ weight).sum() * 1.0
+
+            captured = capture_call(
+                tmp_path / f"{extra}.ledger",
+                lambda: torch.compile(scaled)(torch.randn(4, 16, requires_grad=True)).backward(),
+            )
+            assert captured.reference_flops == captured.flops == 3 * 2 * 4 * 16 * 16
+
+
 def test_a_failing_script_keeps_its_traceback_and_exit_code(tmp_path: Path) -> None:
     write_script(tmp_path, TRAIN, "raise RuntimeError('boom')\n")
     result = run_cli(tmp_path, "run", "train.py")
