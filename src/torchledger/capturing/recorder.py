@@ -79,8 +79,7 @@ class Recorder:
     """The listener that ``torchledger._torch.hooks.install`` is given.
 
     ``on_graph(compiled, is_fresh, live_reference)`` is called whenever a compiled graph is ready, fresh or from a cache;
-    ``on_gap``
-    when something could not be recorded outside any graph; ``on_lowered(compiled, graph)`` when one was made here.
+    ``on_gap`` when something could not be recorded outside any graph; ``on_lowered(compiled, graph)`` when one was made here.
     """
 
     def __init__(
