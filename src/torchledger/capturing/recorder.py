@@ -78,8 +78,9 @@ class _Recording:
 class Recorder:
     """The listener that ``torchledger._torch.hooks.install`` is given.
 
-    ``on_graph(compiled, is_fresh, live_reference)`` is called whenever a compiled graph is ready, fresh or from a cache;
-    ``on_gap`` when something could not be recorded outside any graph; ``on_lowered(compiled, graph)`` when one was made here.
+    ``on_graph(compiled, is_fresh, live_reference)`` is called whenever a compiled graph is ready, fresh or cached;
+    ``on_gap`` when something could not be recorded outside any graph; ``on_lowered(compiled, graph)`` when one was
+    made here.
     """
 
     def __init__(
