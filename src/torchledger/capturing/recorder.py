@@ -17,6 +17,7 @@ from torchledger._torch import inductor
 from torchledger.capturing import flops as flop_count
 from torchledger.capturing import provenance
 from torchledger.capturing.buffers import extern_buffers, fused_buffers
+from torchledger.capturing.flop_changes import flop_changes
 from torchledger.capturing.payload import Payload, pack
 from torchledger.capturing.wrapper_code import is_launching_line, launching_callee
 from torchledger.nouns import Category, Difference, FlopReference, Gap, Graph, Kernel, Launch
@@ -431,13 +432,8 @@ def _differences(
     for gap in recording.gaps:
         if gap.account == "flops" and gap.amount:
             missing[gap.reason.rsplit(" ", 1)[-1]] += int(gap.amount)
-    asked = Counter(reference.flops_by_op)
     ledger.update(missing)
-    changes = {
-        op: change
-        for op in sorted({_family(op) for op in (*ledger, *asked)})
-        if (change := _of_family(ledger, op) - _of_family(asked, op))
-    }
+    changes = flop_changes(ledger, reference.flops_by_op)
     new = ", ".join(op for op, change in changes.items() if change > 0)
     old = ", ".join(op for op, change in changes.items() if change < 0)
     for op, change in changes.items():
@@ -454,15 +450,6 @@ def _is_recomputed(fx_node: Any) -> bool:
     if fx_node.meta.get("partitioner_tag") == "is_forward":
         return True
     return getattr(fx_node.target, "__name__", "") == "run_with_rng_state"
-
-
-def _family(op: str) -> str:
-    """A product with an added operand is the same product: passes turn one into the other freely."""
-    return {"aten.addmm": "aten.mm", "aten.baddbmm": "aten.bmm"}.get(op, op)
-
-
-def _of_family(counts: Counter[str], family: str) -> int:
-    return sum(count for op, count in counts.items() if _family(op) == family)
 
 
 def _entry_category(entry: _Entry, recording: _Recording) -> Category:
