@@ -62,8 +62,8 @@ class Listener(Protocol):
     def on_compiled(self, compiled: Any, graph: Any) -> None:
         """A ``CompiledFxGraph`` was built from a ``GraphLowering``."""
 
-    def on_loaded(self, compiled: Any) -> None:
-        """A ``CompiledFxGraph`` is ready to run, fresh or from a cache."""
+    def on_loaded(self, compiled: Any, settings: Any) -> None:
+        """A ``CompiledFxGraph`` is ready to run, fresh or from a cache; ``settings`` are those of this compilation."""
 
 
 def install(listener: Listener) -> Patches:
@@ -136,7 +136,9 @@ def install(listener: Listener) -> Patches:
 
     def post_compile(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
-        guarded("loaded graph", listener.on_loaded, self)
+        # A graph from a cache holds the settings (its number among them) of the process that made it.
+        settings = kwargs.get("graph_kwargs", args[2] if len(args) > 2 else None) or self.fx_kwargs
+        guarded("loaded graph", listener.on_loaded, self, settings)
         return result
 
     def joint_passes(original: Callable[..., Any], graph_module: Any, *args: Any, **kwargs: Any) -> Any:

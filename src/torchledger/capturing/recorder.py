@@ -76,17 +76,25 @@ class _Recording:
     counted: list[tuple[Any, flop_count.NodeFlops]] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Traced:
+    """What this process knows of a graph from a cache, in place of what the process that made it knew."""
+
+    model_key: str
+    reference: FlopReference | None
+
+
 class Recorder:
     """The listener that ``torchledger._torch.hooks.install`` is given.
 
-    ``on_graph(compiled, is_fresh, live_reference)`` is called whenever a compiled graph is ready, fresh or cached;
+    ``on_graph(compiled, is_fresh, traced)`` is called whenever a compiled graph is ready, fresh or cached;
     ``on_gap`` when something could not be recorded outside any graph; ``on_lowered(compiled, graph)`` when one was
     made here.
     """
 
     def __init__(
         self,
-        on_graph: Callable[[Any, bool, FlopReference | None], None],
+        on_graph: Callable[[Any, bool, Traced | None], None],
         on_gap: Callable[[Gap], None],
         on_lowered: Callable[[Any, Any], None] = lambda compiled, graph: None,
     ) -> None:
@@ -238,7 +246,7 @@ class Recorder:
             graph=Graph(
                 name="",
                 direction=direction,  # type: ignore[arg-type]
-                model_key=f"{self._key}:{getattr(graph, 'graph_id', None)}",
+                model_key=self._model_key(getattr(graph, "graph_id", None)),
                 wrapper_language="cpp" if getattr(graph, "cpp_wrapper", False) else "python",
                 flop_references=(reference,) if reference is not None else (),
                 symbols=inductor.symbol_hints(graph),
@@ -253,27 +261,31 @@ class Recorder:
         self._fresh.add(id(compiled))
         self._on_lowered(compiled, graph)
 
-    def on_loaded(self, compiled: Any) -> None:
+    def on_loaded(self, compiled: Any, settings: Any) -> None:
         is_fresh = id(compiled) in self._fresh
         self._fresh.discard(id(compiled))
-        self._on_graph(compiled, is_fresh, None if is_fresh else self._live_reference(compiled))
+        # With an entry of the AOTAutograd cache nothing was traced here, and the graph has no number of this process.
+        is_traced = not is_fresh and "graph_id" in settings
+        self._on_graph(compiled, is_fresh, self._traced(settings) if is_traced else None)
 
-    def _live_reference(self, compiled: Any) -> FlopReference | None:
-        """The reference of a graph from a cache whose model was traced in this process all the same.
+    def _traced(self, settings: Any) -> Traced:
+        """What is known here of a graph from a cache whose model was traced in this process all the same.
 
-        Without this a forward from the cache would leave its backward, compiled afresh, without a reference.
+        Without this a forward from the cache would leave its backward, compiled afresh, without number and reference.
         """
-        settings = getattr(compiled, "fx_kwargs", None) or {}
-        graph_id = settings.get("graph_id")
+        graph_id = settings["graph_id"]
         if settings.get("is_backward"):
-            return self._backward_references.pop(graph_id, None)
+            return Traced(self._model_key(graph_id), self._backward_references.pop(graph_id, None))
         references: tuple[FlopReference, FlopReference] | None = getattr(self._thread, "model_reference", None)
         if references is None:
-            return None
+            return Traced(self._model_key(graph_id), None)
         self._thread.model_reference = None
         if not settings.get("is_inference"):
             self._backward_references[graph_id] = references[1]
-        return references[0]
+        return Traced(self._model_key(graph_id), references[0])
+
+    def _model_key(self, graph_id: Any) -> str:
+        return f"{self._key}:{graph_id}"
 
     # --- what is made of it -------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from torchledger import device
 from torchledger._torch import version_warning
@@ -24,9 +24,12 @@ from torchledger._torch.lazy_import import after_import
 from torchledger.capturing.payload import PAYLOAD_VERSION, Payload, unpack
 from torchledger.capturing.wrapper_code import WrapperCall, find_calls
 from torchledger.errors import StoreError
-from torchledger.nouns import FlopReference, Gap, Graph, Launch, Run
+from torchledger.nouns import Gap, Graph, Launch, Run
 from torchledger.store import LedgerWriter
 from torchledger.store.seal import seal
+
+if TYPE_CHECKING:
+    from torchledger.capturing.recorder import Traced
 
 log = logging.getLogger(__name__)
 
@@ -227,7 +230,7 @@ class Capture:
         for watcher in self._watchers:
             self._tell(watcher, "on_lowered", compiled, graph)
 
-    def _on_graph(self, compiled: Any, is_fresh: bool, live_reference: FlopReference | None) -> None:
+    def _on_graph(self, compiled: Any, is_fresh: bool, traced: Traced | None) -> None:
         packed = getattr(compiled, "_torchledger", None)
         payload = unpack(packed) if isinstance(packed, bytes) else None
         source = getattr(compiled, "source_code", None)
@@ -235,8 +238,9 @@ class Capture:
             if payload is None:
                 self._unrecorded(compiled, source)
                 return
-            if live_reference is not None:
-                graph = dataclasses.replace(payload.graph, flop_references=(live_reference,))
+            if traced is not None:
+                references = (traced.reference,) if traced.reference is not None else payload.graph.flop_references
+                graph = dataclasses.replace(payload.graph, model_key=traced.model_key, flop_references=references)
                 payload = dataclasses.replace(payload, graph=graph)
             name = self._name(payload.graph.direction, payload.graph.model_key)
             records = _records(payload, name, compiled, source, is_fresh, self._kernels)

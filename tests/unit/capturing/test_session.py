@@ -101,21 +101,32 @@ def test_a_model_that_moved_is_not_given_the_lines_of_its_old_place(tmp_path: Pa
     assert seen == [[False, False], [False, False], [True, True]]
 
 
-def test_a_backward_compiled_after_a_cached_forward_keeps_its_reference(tmp_path: Path) -> None:
+def test_a_backward_compiled_after_a_cached_forward_keeps_its_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor import codecache
     from torch._inductor.utils import fresh_inductor_cache
 
+    def forwards_only(graph_module: object, example_inputs: object, settings: dict[str, bool]) -> None:
+        if settings["is_backward"]:
+            raise codecache.BypassFxGraphCache("the test keeps backwards out of the cache")
+
+    monkeypatch.setattr(codecache.FxGraphCache, "_check_can_cache", staticmethod(forwards_only))
     weight = torch.randn(16, 16, requires_grad=True)
     with fresh_inductor_cache(), torch._functorch.config.patch(enable_autograd_cache=False):
-        for extra in (1.0, 2.0):  # the same forward, another backward
+        seen = []
+        for number in range(2):
 
-            def scaled(x: torch.Tensor, extra: float = extra) -> torch.Tensor:
-                return (x @ weight).sum() * 1.0
+            def product(x: torch.Tensor) -> torch.Tensor:
+                return x @ weight
 
             captured = capture_call(
-                tmp_path / f"{extra}.ledger",
-                lambda: torch.compile(scaled)(torch.randn(4, 16, requires_grad=True)).backward(),
+                tmp_path / f"{number}.ledger",
+                lambda product=product: torch.compile(product)(torch.randn(4, 16, requires_grad=True)).sum().backward(),
             )
+            seen.append({graph.direction: graph.cache_hit for graph in captured.graphs})
             assert captured.reference_flops == captured.flops == 3 * 2 * 4 * 16 * 16
+    assert seen == [{"forward": False, "backward": False}, {"forward": True, "backward": False}]
 
 
 def test_a_failing_script_keeps_its_traceback_and_exit_code(tmp_path: Path) -> None:
