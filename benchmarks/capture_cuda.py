@@ -24,6 +24,19 @@ ROOT = HERE.parent
 PROFILED = ("resnet50_inference", "gpt2", "llama", "mixnet_l", "zoo:gpt_block")
 
 
+def listen(messages: list[str]) -> None:
+    """Keep what the profile says of itself."""
+    import logging
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(record.getMessage())
+
+    logger = logging.getLogger("torchledger.measuring.profile")
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(Keep())
+
+
 def zoo_case(name: str) -> tuple[Any, Any]:
     import model_zoo
 
@@ -50,6 +63,8 @@ def work(arguments: argparse.Namespace) -> dict[str, Any]:
 
         case = cuda_models.make(name)
         module, step = case.module, case.step
+    messages: list[str] = []
+    listen(messages)
     eager = None
     path = arguments.out / f"{name.replace(':', '_')}.{mode}.ledger"
     started = time.perf_counter()
@@ -92,6 +107,7 @@ def work(arguments: argparse.Namespace) -> dict[str, Any]:
         "without_source": [x.kernel_name for x in fused if not x.sources and not x.modules][:10],
         "unknown_bytes": sum(x.bytes_moved is None for x in calls),
         "unknown_bytes_reasons": sorted({str(x.reason) for x in calls if x.bytes_moved is None})[:5],
+        "messages": messages,
         "skip_reasons": sorted({g.cudagraph_skip_reason for g in graphs if g.cudagraph_skip_reason}),
     }
     for profile in profiles:

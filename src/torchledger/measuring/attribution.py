@@ -208,10 +208,16 @@ def learn_sequence(
     """What each graph's entries launch on the device, from a trace of un-graphed calls (the first of each graph)."""
     attribution = attribute_events(trace, events, launches)
     order_of = {launch.launch_id: order for group in _by_graph(launches).values() for order, launch in enumerate(group)}
+    entry_of = {launch.launch_id: launch for launch in launches}
     learned: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for event in attribution.events:
-        if event.launch_id is not None and event.graph is not None:
-            learned[event.graph].append((event.name, order_of[event.launch_id]))
+        if event.launch_id is None or event.graph is None:
+            continue
+        pair = (event.name, order_of[event.launch_id])
+        # A first call may try several configurations of a generated kernel; a later one launches it once.
+        is_trial = entry_of[event.launch_id].category in _GENERATED and learned[event.graph][-1:] == [pair]
+        if not is_trial:
+            learned[event.graph].append(pair)
     return {graph: sequence for graph, sequence in learned.items() if attribution.calls.get(graph) == 1}
 
 
@@ -364,20 +370,26 @@ def _by_kernel_name(event: DeviceEvent, entries: Sequence[Launch]) -> int | None
 def _match_replay(
     names: Sequence[str], entries: Sequence[Launch], learned: Sequence[tuple[str, int]] | None
 ) -> list[tuple[int, int]]:
-    """Align replayed kernels with what is known; kernels between two aligned ones belong to the one entry between.
+    """Give replayed kernels their entries: from the learned sequence, or from the entries' own names.
 
-    Without a learned sequence only generated kernels are known, by their own names.
+    The two are different witnesses of one order; the one that explains more kernels is believed.
     """
     if learned and [name for name, _ in learned] == list(names):
         return [(index, order) for index, (_, order) in enumerate(learned)]
-    if learned:
-        pairs = {index: learned[place][1] for index, place in _aligned(names, [name for name, _ in learned])}
-    else:
-        generated = [place for place, entry in enumerate(entries) if entry.category in _GENERATED]
-        known = {entries[place].kernel_name for place in generated}
-        replayed = [index for index, name in enumerate(names) if name in known]
-        matches = _aligned([names[index] for index in replayed], [entries[place].kernel_name for place in generated])
-        pairs = {replayed[index]: generated[place] for index, place in matches}
+    generated = [place for place, entry in enumerate(entries) if entry.category in _GENERATED]
+    known = {entries[place].kernel_name for place in generated}
+    replayed = [index for index, name in enumerate(names) if name in known]
+    matches = _aligned([names[index] for index in replayed], [entries[place].kernel_name for place in generated])
+    by_name = _filled(names, entries, {replayed[index]: generated[place] for index, place in matches})
+    if not learned:
+        return by_name
+    matches = _aligned(names, [name for name, _ in learned])
+    by_learning = _filled(names, entries, {index: learned[place][1] for index, place in matches})
+    return max(by_learning, by_name, key=len)
+
+
+def _filled(names: Sequence[str], entries: Sequence[Launch], pairs: Mapping[int, int]) -> list[tuple[int, int]]:
+    """The pairs, and the kernels between two of them: they belong to the entries that stand between the two."""
     result = []
     before, start = -1, 0
     for index in [*sorted(pairs), len(names)]:

@@ -176,7 +176,11 @@ class StepProfiler(Watcher):
         from torchledger._torch import profiler
 
         recording = profiler.Recording()
-        recording.start()
+        try:
+            recording.start()
+        except Exception as error:  # the program's call must go on
+            self._capture.add(Gap("device_time", name, f"its un-graphed call could not be recorded: {error}"))
+            return proceed()
         try:
             with profiler.mark(f"{GRAPH_MARK}{name}"):
                 return proceed()
@@ -281,9 +285,7 @@ class StepProfiler(Watcher):
 
     def _records(self) -> list[Any]:
         for name, recording in self._learning:
-            with _exported(recording) as path:
-                trace = read_trace(path)
-            self._learned.update(learn_sequence(trace, device_events(trace), self._launches[name]))
+            self._learned.update(self._sequence_of_first_call(name, recording))
         with _exported(self._recording) as path:
             records, events = profile_records(
                 read_trace(path),
@@ -296,6 +298,14 @@ class StepProfiler(Watcher):
             )
             annotate_trace(path, self._capture.path.with_suffix(".trace.json.gz"), facts_by_row(events), force=True)
         return records
+
+    def _sequence_of_first_call(self, name: str, recording: Any) -> dict[str, list[tuple[str, int]]]:
+        with _exported(recording) as path:
+            trace = read_trace(path)
+        events = device_events(trace)
+        learned = learn_sequence(trace, events, self._launches[name])
+        log.debug("%s: %d kernels in its first call, %d learned", name, len(events), len(learned.get(name, ())))
+        return learned
 
 
 def profile_records(
