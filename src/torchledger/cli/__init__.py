@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from torchledger.errors import TorchledgerError
-from torchledger.reporting.printable import printable
+from torchledger.printable import printable
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("torchledger.cli.run", "Run a script and record every kernel launch of its compiled graphs."),

@@ -11,7 +11,6 @@ from torchledger.cli.output import json_option, print_document, print_json
 from torchledger.errors import UsageError
 from torchledger.nouns import Breakdown
 from torchledger.reporting.document import joined
-from torchledger.reporting.find import find_graph
 from torchledger.reporting.names import kernel_names, names_as_plain, names_document
 from torchledger.reporting.overview import overview_as_plain, overview_document
 from torchledger.reporting.story import (
@@ -24,6 +23,7 @@ from torchledger.reporting.story import (
 from torchledger.reporting.summary import summarize_ledger
 from torchledger.reporting.time_breakdown import breakdown_as_plain, breakdown_document
 from torchledger.store import open_ledger
+from torchledger.store.find import find_graph
 
 
 @click.command(name="show")

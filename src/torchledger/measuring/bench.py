@@ -28,8 +28,8 @@ from torchledger.measuring.call_site import CallSite, CannotReplay, find_call_si
 from torchledger.measuring.ceilings import known_ceilings, product_rate
 from torchledger.measuring.standalone import body_text, head_text, input_bytes
 from torchledger.nouns import Ceilings, Device, Graph, Kernel, Launch, Measurement, Run, ValueStats
-from torchledger.reporting.find import find_kernel
 from torchledger.store import LedgerReader, LedgerWriter, open_ledger
+from torchledger.store.find import find_kernel
 from torchledger.store.seal import is_sealed_here
 
 log = logging.getLogger(__name__)

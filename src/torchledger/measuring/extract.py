@@ -19,8 +19,8 @@ from torchledger.measuring.index_bounds import index_bounds
 from torchledger.measuring.reference import Reference, find_reference, library_operands, whole_reference
 from torchledger.measuring.standalone import MAKE_TENSOR, body_text, head_text
 from torchledger.nouns import Graph, Kernel, Launch, Run, ValueStats
-from torchledger.reporting.find import find_graph, find_kernel
 from torchledger.store import LedgerReader, open_ledger
+from torchledger.store.find import find_graph, find_kernel
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torchledger.reporting.printable import one_line, shorten
+from torchledger.printable import one_line, shorten
 
 UNKNOWN = "?"
 _LONGEST_CELL = 200

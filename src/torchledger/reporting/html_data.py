@@ -31,9 +31,9 @@ from torchledger.nouns import (
     ValueFinding,
     ValueStats,
 )
+from torchledger.printable import printable, shorten
 from torchledger.reporting.columns import format_bytes, format_share, format_si, format_us
 from torchledger.reporting.overview import balance_lines, remarks, run_facts, shorten_source
-from torchledger.reporting.printable import printable, shorten
 from torchledger.reporting.summary import Summary, summarize_ledger
 from torchledger.roofline import bound, roofline_us
 from torchledger.store import LedgerReader

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchledger.nouns import LaunchGroup, ReadChange, RunDiff
+from torchledger.printable import one_line, shorten
 from torchledger.reporting.columns import format_bytes, format_count, format_share, format_si, format_us
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns
-from torchledger.reporting.printable import one_line, shorten
 
 _VERBS = {
     "same": "{first}: the same nodes",

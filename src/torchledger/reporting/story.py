@@ -17,10 +17,10 @@ from torchledger.reporting.columns import (
     format_us,
 )
 from torchledger.reporting.document import Block, Code, Document, Facts, Section, Sentence, Table, as_plain, columns
-from torchledger.reporting.find import Target, find_kernel
 from torchledger.reporting.overview import shorten_source
 from torchledger.roofline import achieved_gb_per_s, achieved_tflops_per_s, arithmetic_intensity
 from torchledger.store import LedgerReader
+from torchledger.store.find import Target, find_kernel
 from torchledger.store.rows import LaunchRow, read_launch_rows
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
+from torchledger.printable import one_line, printable, shorten
 from torchledger.reporting.document import Block, Code, Document, Facts, Table, Tone
-from torchledger.reporting.printable import one_line, printable, shorten
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

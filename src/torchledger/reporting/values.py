@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchledger.nouns import Launch, ValueComparison, ValueFinding, ValueStats, WatchedGraph
+from torchledger.printable import one_line
 from torchledger.reporting.document import Document, Facts, Section, Sentence, as_plain
-from torchledger.reporting.printable import one_line
 from torchledger.store import LedgerReader
 from torchledger.watching.compare import ValuePair, ValuesDiff
 from torchledger.watching.findings import first_created

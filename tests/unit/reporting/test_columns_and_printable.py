@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchledger.printable import one_line, printable
 from torchledger.reporting.columns import COLUMNS, format_bytes, format_si, format_us
-from torchledger.reporting.printable import one_line, printable
 
 
 @given(st.text())

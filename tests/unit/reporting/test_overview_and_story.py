@@ -12,12 +12,12 @@ from factories import make_buffer, make_graph, make_kernel, make_launch, make_ru
 from synthetic import write_ledger
 from torchledger.errors import UsageError
 from torchledger.nouns import FlopReference, Run, SourceLine
-from torchledger.reporting.find import find_kernel
 from torchledger.reporting.overview import overview_as_plain, overview_document, remarks, shorten_source
 from torchledger.reporting.story import story_as_plain, story_document, tell_story, wrapper_document
 from torchledger.reporting.summary import Costs, Summary, fold_modules, summarize_ledger
 from torchledger.reporting.terminal import render
 from torchledger.store import LedgerReader, LedgerWriter, open_ledger
+from torchledger.store.find import find_kernel
 
 Golden = Callable[[str, str], None]
 

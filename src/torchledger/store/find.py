@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torchledger.errors import UsageError
 from torchledger.nouns import Graph, Kernel, Launch
-from torchledger.reporting.printable import one_line
-from torchledger.store import LedgerReader
+from torchledger.printable import one_line
+from torchledger.store.ledger import LedgerReader
 
 _LISTED = 20
 
