@@ -1,8 +1,9 @@
 """Sampling on one CUDA device: speed, agreement, repeatability, and the data set.
 
-    python benchmarks/h200_sample.py --make-plan PLAN_FOLDER           # anywhere; needs pydantic
+    python benchmarks/h200_sample.py --make-plan PLAN_FOLDER [--denser --measured DATA]   # anywhere; needs pydantic
     python benchmarks/h200_sample.py --plan PLAN_FOLDER -o OUT [--limit 560] [--only speed,repeats,data,agreement]
 
+``--denser`` plans the sweep that only trains, without the shapes that DATA holds already, in whatever group.
 Prints as it goes; each part keeps to its own time limit. Writes OUT/sample_summary.json, OUT/agreement.csv,
 OUT/profile.txt and OUT/samples.parquet.
 """
@@ -24,9 +25,11 @@ import time
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torchledger.nouns import Sample
 from torchledger.operators import ITEM_SIZES, find_operator
 from torchledger.sampling.dataset import count_by_status, read_samples, write_samples
 from torchledger.sampling.points import Plan, Point, load_plan, save_plan
@@ -41,17 +44,26 @@ def say(text: str) -> None:
     print(f"[{time.monotonic() - STARTED:6.1f}s] {text}", flush=True)
 
 
-def make_plan(folder: Path) -> None:
-    """Expand the sweep of the data set into a plan that needs no pydantic."""
+def make_plan(folder: Path, *, denser: bool = False, measured: Path | None = None) -> None:
+    """Expand the sweep of the data set into a plan that needs no pydantic, without the shapes of ``measured``."""
     from torchledger.sampling.sweep import load_sweep
 
     sweep = folder / "h200.yml"
     folder.mkdir(parents=True, exist_ok=True)
     script = Path(__file__).with_name("h200_sweep.py")
-    sweep.write_text(subprocess.run([sys.executable, str(script)], check=True, capture_output=True, text=True).stdout)
+    command = [sys.executable, str(script), *(["--denser"] if denser else [])]
+    sweep.write_text(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     plan = load_sweep(sweep)
+    if measured:
+        known = {shape_of(sample) for sample in read_samples(measured)}
+        plan = replace(plan, points=tuple(point for point in plan.points if shape_of(point) not in known))
     save_plan(plan, folder)
     print(f"{len(plan.points):,} points in {folder}")
+
+
+def shape_of(item: Point | Sample) -> tuple[str, str, str]:
+    """What two measurements of the same thing share."""
+    return item.operator, json.dumps(dict(item.parameters), sort_keys=True), item.dtype
 
 
 def least_us(point: Point) -> float:
@@ -221,7 +233,7 @@ def repeats(points: Sequence[Point], limit_s: float) -> dict[str, Any]:
     return found
 
 
-def data(plan: Plan, limit_s: float, out: Path) -> dict[str, Any]:
+def data(plan: Plan, limit_s: float, out: Path, group_size: int) -> dict[str, Any]:
     """Collect as much of the data set as the time allows, in the plan's shuffled order."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -235,7 +247,7 @@ def data(plan: Plan, limit_s: float, out: Path) -> dict[str, Any]:
 
         problem = None
         try:
-            summary = run_worker(folder, device="cuda:0", group_size=32, budget_s=limit_s, on_progress=progress)
+            summary = run_worker(folder, device="cuda:0", group_size=group_size, budget_s=limit_s, on_progress=progress)
             say(f"data: {summary}")
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
@@ -256,13 +268,16 @@ def main() -> None:
     """Run the parts that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--make-plan", type=Path)
+    parser.add_argument("--denser", action="store_true", help="plan the sweep that only trains")
+    parser.add_argument("--measured", type=Path, help="samples whose shapes are left out of the plan")
+    parser.add_argument("--group-size", type=int, default=32, help="points of the data set a profiler session")
     parser.add_argument("--plan", type=Path)
     parser.add_argument("-o", "--out", type=Path)
     parser.add_argument("--limit", type=float, default=560.0, help="seconds for everything")
     parser.add_argument("--only", default="speed,repeats,data,agreement")
     options = parser.parse_args()
     if options.make_plan:
-        make_plan(options.make_plan)
+        make_plan(options.make_plan, denser=options.denser, measured=options.measured)
         return
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
@@ -283,7 +298,7 @@ def main() -> None:
             elif name == "data":
                 # Comparing by capture comes last: a capture that fails may leave the process unfit for anything else.
                 later = 75.0 if "agreement" in parts[parts.index(name) :] else 10.0
-                summary[name] = data(plan, left - later - 15.0, out)
+                summary[name] = data(plan, left - later - 15.0, out, options.group_size)
         except Exception as error:
             summary[name] = {"problem": f"{type(error).__name__}: {error}"}
             traceback.print_exc()

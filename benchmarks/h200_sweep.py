@@ -1,9 +1,12 @@
-"""Write the sweep of the H200 data set as YAML: ``python benchmarks/h200_sweep.py > h200.yml``.
+"""Write the sweep of the H200 data set as YAML: ``python benchmarks/h200_sweep.py [--denser] > h200.yml``.
 
 Every operator of the sampling guide and the general forms, on the usual grids and off them, in three alignments
 (any number, multiples of 8, multiples of 64). Groups: ``train``, and ``held_out`` for judging a fit. The order is
 shuffled, so that any beginning of the sweep is a fair share of the whole. Conditions keep a forward near or below a
 millisecond, so that points stay cheap.
+
+``--denser`` writes a second sweep, to train on only: more of the products and convolutions, whose times jump with the
+library's choice of kernel, and the guide's operators between the lines of its grid.
 """
 
 from __future__ import annotations
@@ -21,6 +24,11 @@ BF16, FP16, FP32 = ["bf16"], ["fp16"], ["fp32"]
 MP = [1, 2, 4, 8, 16]
 BATCHES, ODD_BATCHES = [1, 2, 4, 8], [1, 2, 3, 4, 5, 6, 8]
 CHANNELS = [16, 24, 32, 48, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 2048]
+STAGES = ("first", "middle", "last")
+DENSER = {"linear": 0.7, "bmm": 0.9, "conv2d": 1.3, "grouped_gemm": 1.0, "linear_fp8": 0.6, "sdpa": 0.2}
+DENSER |= {"sdpa_varlen": 0.5, "embedding": 0.5, "cross_entropy": 0.5, "adamw": 1.5, "swiglu": 0.7}
+DENSER |= {"layer_norm": 0.35, "rms_norm": 0.35, "softmax": 0.45, "gelu": 0.5, "add": 0.7, "mul": 0.5}
+"""How much of each operator the denser sweep draws again, in shares of the first one's training draws."""
 HEADS = [4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64]
 
 
@@ -221,14 +229,69 @@ def guide_operators() -> None:
         guide(operator, 60, stage, {}, ["12 * dim * dim * encoders / mp <= 1.2e9"])
 
 
+def guide_between_the_lines(draws: int) -> None:
+    """The guide's operators at any length, batch and width, to train on."""
+    off: dict[str, Any] = {"b": ODD_BATCHES, "l": log(100, 4096), "dim": steps(1024, 8192, 128)}
+    tensor = {"mp": MP, **off}
+    products = ["mp divides dim", "b * l * dim * dim / mp <= 8e10"]
+    whole = ["h divides dim", "mp divides h", "(dim // h) % 8 == 0", "dim // h <= 256"]
+    scores = {"mp": MP, "b": ODD_BATCHES, "h": steps(16, 80, 8), "l": log(100, 4096)}
+    heads = {**scores, "dim": steps(1024, 8192, 128)}
+    work, memory = "b * l * l * dim / mp <= 1e11", "b * h * l * l / mp <= 4e8"
+    experts = {"mp": MP, "b": [1, 2, 3, 4, 5], "l": log(100, 4096), "dim": steps(1024, 4096, 256)}
+    experts |= {"experts": [4, 8, 16, 32], "intermediate": [1024, 2048, 4096, 8192], "top_k": [1, 2, 4]}
+    moe = ["experts * dim * intermediate / mp <= 2e8", "b * l * top_k * dim * intermediate / mp <= 8e10"]
+    stage = {"mp": MP, "dim": steps(1024, 8192, 256), "encoders": steps(2, 12, 1)}
+    parts: list[tuple[str, Parameters, list[str], float]] = [
+        *((f"linear{number}", tensor, products, 1.4) for number in (1, 2, 3, 4)),
+        ("linear_final", tensor, ["b * l * dim / mp <= 5e6"], 1.0),
+        ("embedding", tensor, [], 1.0),
+        ("gelu", tensor, [], 0.6),
+        *((operator, off, [], 0.8) for operator in ("layernorm", "RMSlayernorm", "res_add")),
+        ("flash_atten", heads, [*whole, work], 1.4),
+        ("RoPE", heads, whole, 0.8),
+        *((operator, heads, [*whole, work, memory], 2.0) for operator in ("baddbmm", "bmm")),
+        ("fillmask", heads, ["h divides dim", "mp divides h", memory], 0.8),
+        *((name, scores, ["mp divides h", memory], 1.0) for name in ("softmax", "ScaledUpperTriangMaskedSoftmax")),
+        ("parallel_cross_entropy_128", {"mp": MP, **{k: off[k] for k in "bl"}}, ["b * l / mp <= 8192"], 0.8),
+        ("moe", experts, moe, 1.2),
+        *((f"{name}Stage_optimizer", stage, ["12 * dim * dim * encoders / mp <= 1.2e9"], 0.4) for name in STAGES),
+    ]
+    for operator, shapes, where, weight in parts:
+        for dtypes, share in ((BF16, 0.7), (FP16, 0.3)):
+            part(f"guide.{operator}", shapes, draws * weight * share, "train", where=where, dtypes=dtypes)
+
+
+def depthwise_convolutions(draws: int) -> None:
+    """One filter per channel, with the larger filters of mixed networks, to train on."""
+    image = {"n": log(4, 256), "stride": [1, 1, 2], "channels_last": [0, 1, 1], "kernel": [3, 5, 7, 9, 11]}
+    shapes = {**image, "c_in": log(8, 2048, 4), "height": log(5, 160)}
+    derived = {"width": "height", "padding": "kernel // 2", "c_out": "c_in", "groups": "c_in"}
+    limits = ["n * c_in * height * width <= 6e7"]
+    part("conv2d", shapes, draws, "train", where=limits, derived=derived, dtypes=BF16)
+
+
+def only_to_train(scale: Mapping[str, float]) -> None:
+    """Keep the training parts of what was written, ``scale`` times as many draws; operators not named are left out."""
+    kept = [{**e, "draws": max(int(e["draws"] * scale[e["operator"]]), 4)} for e in SWEEPS if e["operator"] in scale]
+    SWEEPS[:] = [entry for entry in kept if entry["group"] == "train"]
+
+
 def main() -> None:
     """Print the file."""
     matrix_products()
     attention()
     convolutions()
     rows_and_elements()
-    guide_operators()
-    head = {"dtypes": BF16, "order": "shuffle", "seed": 20261121, "warmup": 2, "active": 10}
+    seed = 20261121
+    if "--denser" in sys.argv[1:]:
+        only_to_train(DENSER)
+        guide_between_the_lines(230)
+        depthwise_convolutions(700)
+        seed = 20261122
+    else:
+        guide_operators()
+    head = {"dtypes": BF16, "order": "shuffle", "seed": seed, "warmup": 2, "active": 10}
     yaml.safe_dump({**head, "sweeps": SWEEPS}, sys.stdout, sort_keys=False, default_flow_style=None, width=118)
 
 
