@@ -25,7 +25,7 @@ MP = [1, 2, 4, 8, 16]
 BATCHES, ODD_BATCHES = [1, 2, 4, 8], [1, 2, 3, 4, 5, 6, 8]
 CHANNELS = [16, 24, 32, 48, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 2048]
 STAGES = ("first", "middle", "last")
-DENSER = {"linear": 0.7, "bmm": 0.9, "conv2d": 1.3, "grouped_gemm": 1.0, "linear_fp8": 0.6, "sdpa": 0.2}
+DENSER = {"linear": 0.25, "bmm": 0.3, "conv2d": 1.3, "grouped_gemm": 1.0, "linear_fp8": 0.6, "sdpa": 0.2}
 DENSER |= {"sdpa_varlen": 0.5, "embedding": 0.5, "cross_entropy": 0.5, "adamw": 1.5, "swiglu": 0.7}
 DENSER |= {"layer_norm": 0.35, "rms_norm": 0.35, "softmax": 0.45, "gelu": 0.5, "add": 0.7, "mul": 0.5}
 """How much of each operator the denser sweep draws again, in shares of the first one's training draws."""
@@ -262,6 +262,18 @@ def guide_between_the_lines(draws: int) -> None:
             part(f"guide.{operator}", shapes, draws * weight * share, "train", where=where, dtypes=dtypes)
 
 
+def products_of_mixed_alignment(draws: int) -> None:
+    """Products whose sides are aligned each in its own way, to train on: m never matters where rows are of k and n."""
+    aligned_to = (1, 2, 8, 64)
+    size, batched = "m * k + k * n + m * n <= 5e8", "b * (m * k + k * n + m * n) <= 4e8"
+    for of_k, of_n in [(k, n) for k in aligned_to for n in aligned_to]:
+        for dtypes, share in ((BF16, 0.8), (FP16, 0.2)):
+            flat = {"m": log(1, 32768), "k": log(32, 16384, of_k), "n": log(32, 32768, of_n)}
+            part("linear", flat, draws * share, "train", where=["2 * m * k * n <= 6e11", size], dtypes=dtypes)
+            many = {"b": log(1, 512), "m": log(8, 4096), "k": log(16, 4096, of_k), "n": log(8, 4096, of_n)}
+            part("bmm", many, draws * share, "train", where=["2 * b * m * k * n <= 4e11", batched], dtypes=dtypes)
+
+
 def depthwise_convolutions(draws: int) -> None:
     """One filter per channel, with the larger filters of mixed networks, to train on."""
     image = {"n": log(4, 256), "stride": [1, 1, 2], "channels_last": [0, 1, 1], "kernel": [3, 5, 7, 9, 11]}
@@ -287,6 +299,7 @@ def main() -> None:
     if "--denser" in sys.argv[1:]:
         only_to_train(DENSER)
         guide_between_the_lines(230)
+        products_of_mixed_alignment(160)
         depthwise_convolutions(700)
         seed = 20261122
     else:
