@@ -17,7 +17,8 @@ Verdict = Literal["created here", "passed through", "stopped here", "came in", "
 class ValueStats:
     """Statistics of one tensor before or after one launch of one call of a graph.
 
-    ``subject`` is a launch id, or a graph's name for its inputs (``moment`` ``"input"``). Counts are of elements.
+    ``subject`` is a launch id, or a graph's name for its inputs (``moment`` ``"input"``) and, where its launches
+    cannot be watched, its outputs (``"after"``). Counts are of elements.
     ``minimum``, ``maximum``, ``mean`` and ``std`` (of the population) are over the finite elements; of complex tensors,
     over magnitudes. ``None`` where a statistic does not exist (an empty tensor has no mean) or was not taken.
     ``path`` is the safetensors file that holds the tensor, as ``<moment>.<buffer>`` (further views of one buffer as

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from torchledger.nouns import ValueFinding
 from torchledger.nouns.value_stats import Verdict
-from torchledger.watching.graph_watch import CallRecord, Event, Seen
+from torchledger.watching.graph_watch import CallRecord, Seen
 from torchledger.watching.reductions import Summary
 
 UNINITIALISED = "uninitialised"
@@ -17,6 +17,9 @@ def find_bad(record: CallRecord, question: str) -> Iterator[ValueFinding]:
 
     ``question`` is ``"nan"``, ``"inf"``, ``"overflow"`` or the name of a predicate.
     """
+    if record.graph.is_opaque:
+        yield from _find_at_the_ends(record, question)
+        return
     summaries = record.summaries
     reaches = any(_count(seen, summaries, question) for seen in record.outputs)
     written: set[str] = set()
@@ -24,21 +27,34 @@ def find_bad(record: CallRecord, question: str) -> Iterator[ValueFinding]:
     for event in record.events:
         subject = record.graph.subject(event.site)
         for seen in event.unwritten:
-            yield _finding(record, event, "read before written", UNINITIALISED, subject, seen, None, None)
+            yield _finding(record, event.sequence, "read before written", UNINITIALISED, subject, seen, None, None)
         bad_before = [seen for seen in event.before if _count(seen, summaries, question)]
         bad_after = [seen for seen in event.after if _count(seen, summaries, question)]
         for seen in bad_before:
             if seen.name in record.graph.input_names and seen.name not in written | told:
                 told.add(seen.name)
                 name = record.graph.name or "unrecorded graph"
-                yield _finding(record, event, "came in", question, name, seen, summaries, reaches)
+                yield _finding(record, event.sequence, "came in", question, name, seen, summaries, reaches)
         written.update(seen.name for seen in event.after)
         if bad_after:
             verdict: Verdict = "passed through" if bad_before else "created here"
             for seen in bad_after:
-                yield _finding(record, event, verdict, question, subject, seen, summaries, reaches)
+                yield _finding(record, event.sequence, verdict, question, subject, seen, summaries, reaches)
         elif bad_before and event.after:
-            yield _finding(record, event, "stopped here", question, subject, bad_before[0], summaries, reaches)
+            yield _finding(record, event.sequence, "stopped here", question, subject, bad_before[0], summaries, reaches)
+
+
+def _find_at_the_ends(record: CallRecord, question: str) -> Iterator[ValueFinding]:
+    """The findings of a graph of which only inputs and outputs are known: it takes the place of its launches."""
+    summaries = record.summaries
+    bad_inputs = [seen for seen in record.inputs if _count(seen, summaries, question)]
+    bad_outputs = [seen for seen in record.outputs if _count(seen, summaries, question)]
+    name = record.graph.name or "unrecorded graph"
+    verdict: Verdict = "passed through" if bad_inputs else "created here"
+    for seen in bad_inputs:
+        yield _finding(record, record.sequence, "came in", question, name, seen, summaries, bool(bad_outputs))
+    for seen in bad_outputs:
+        yield _finding(record, record.sequence, verdict, question, name, seen, summaries, True)
 
 
 def first_created(findings: Iterable[ValueFinding]) -> ValueFinding | None:
@@ -66,7 +82,7 @@ def _bad(summary: Summary, question: str) -> int:
 
 def _finding(
     record: CallRecord,
-    event: Event,
+    sequence: int,
     verdict: Verdict,
     question: str,
     subject: str,
@@ -83,7 +99,7 @@ def _finding(
         verdict=verdict,
         subject=subject,
         call_index=record.index,
-        sequence=event.sequence,
+        sequence=sequence,
         buffer=seen.name,
         dtype=seen.dtype,
         shape=seen.shape,

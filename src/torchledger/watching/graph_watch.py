@@ -50,7 +50,10 @@ class Event:
 
 @dataclass
 class CallRecord:
-    """One call of a graph, when it is over: its events and what was reduced for them."""
+    """One call of a graph, when it is over: its events and what was reduced for them.
+
+    ``outputs`` are those that a watched launch wrote; of a graph whose launches cannot be watched, all of them.
+    """
 
     graph: GraphWatch
     index: int
@@ -58,6 +61,7 @@ class CallRecord:
     inputs: list[Seen]
     outputs: list[Seen]
     summaries: dict[int, Summary]
+    sequence: int
 
 
 class Sink(Protocol):
@@ -135,6 +139,11 @@ class GraphWatch:
         """The launch id of a site, or its line where the ledger has no entry for it."""
         launch = self.launches.get(site.index)
         return launch.launch_id if launch is not None else f"{self.name or 'unrecorded graph'}, line {site.line}"
+
+    @property
+    def is_opaque(self) -> bool:
+        """True if no launch of it can be watched (a C++ wrapper), so that its inputs and outputs have to do."""
+        return not self.sites and self.n_launches > 0
 
     # --- what runs in the user's program ------------------------------------------------------------------------
 
@@ -227,7 +236,7 @@ class _Frame:
             if isinstance(value, torch.Tensor)
         ]
         self._state = self._sink.on_call_start(self._watch, self._index, inputs)
-        if self._sink.takes_tensors and self._sink.is_full:
+        if self._sink.takes_tensors and (self._sink.is_full or self._watch.is_opaque):
             self._inputs = [_seen(name, value, self._read(value)) for name, value in inputs]
 
     def allocated(self, tensor: Any) -> None:
@@ -294,9 +303,16 @@ class _Frame:
         outputs = []
         if self._sink.takes_tensors:
             for place, value in enumerate(result if isinstance(result, (tuple, list)) else ()):
-                if isinstance(value, torch.Tensor) and _storage(value) in self._versions:
+                if not isinstance(value, torch.Tensor):
+                    continue
+                if self._watch.is_opaque:  # nothing told which memory it wrote: an input may have been, too
+                    outputs.append(_seen(f"output {place}", value, (self._reducer.add(value),)))
+                elif _storage(value) in self._versions:
                     outputs.append(_seen(f"output {place}", value, self._read(value)))
-        record = CallRecord(self._watch, self._index, self._events, self._inputs, outputs, self._reducer.fetch())
+        summaries = self._reducer.fetch()
+        record = CallRecord(
+            self._watch, self._index, self._events, self._inputs, outputs, summaries, sequence=next(_ORDER)
+        )
         self._sink.on_call(self._state, record)
 
     # --- tickets ------------------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ class Watch(Watcher):
             graph = waiting.pop(0)
             graph.identify(name, launches)
             graph.module = module
-            if not graph.sites and graph.n_launches:
+            if graph.is_opaque:
                 self._capture.note(
                     f"{name} runs in a C++ wrapper: its inputs and outputs are watched, its {graph.n_launches} "
                     "launches are not. Turn torch._inductor.config.cpp_wrapper off to watch them."
@@ -386,6 +386,9 @@ def _stats(record: Any) -> list[ValueStats]:
     name = record.graph.name or "unrecorded graph"
     for seen in record.inputs:
         found.append(_record(record, name, "input", seen, None, None, None))
+    if record.graph.is_opaque:
+        for seen in record.outputs:
+            found.append(_record(record, name, "after", seen, record.sequence, None, None))
     for event in record.events:
         subject = record.graph.subject(event.site)
         nodes = {buffer.name: buffer.fx_node for buffer in event.launch.buffers} if event.launch is not None else {}

@@ -185,11 +185,33 @@ def test_a_cpp_wrapper_is_watched_at_its_ends_and_says_so(tmp_path: Path) -> Non
         torchledger.values(tmp_path / "a.ledger") as watch,
     ):
         torch.compile(model)(torch.randn(2, 8))
-    assert {item.moment for item in watch.stats} == {"input"}
+    assert [(item.moment, item.shape) for item in watch.stats] == [
+        ("input", (4, 8)),
+        ("input", (4,)),
+        ("input", (2, 8)),
+        ("after", (2, 4)),
+    ]
     with torchledger.open_ledger(watch.path) as reader:
         assert any("C++ wrapper" in note for note in reader.run().notes)
         (graph,) = reader.read(WatchedGraph)
     assert graph.launches > graph.watched == 0
+
+
+@pytest.mark.parametrize(("x", "verdicts"), [(-1.0, ["created here"]), (torch.nan, ["came in", "passed through"])])
+def test_a_bad_value_is_found_at_the_ends_of_a_cpp_wrapper(x: float, verdicts: list[str]) -> None:
+    torch._dynamo.reset()
+    with (
+        torch.no_grad(),
+        torch._inductor.config.patch(cpp_wrapper=True),
+        torchledger.values(find="nan", level="off") as watch,
+    ):
+        compiled = torch.compile(lambda x: x.log())
+        compiled(torch.ones(3))
+        assert watch.findings == []
+        compiled(torch.tensor([1.0, x, 2.0]))
+    assert [finding.verdict for finding in watch.findings] == verdicts
+    assert {finding.subject for finding in watch.findings} == {"inference_0"}
+    assert {finding.indices for finding in watch.findings} == {((1,),)}
 
 
 def test_multi_output_calls_inline_lines_and_branches_are_seen(tmp_path: Path) -> None:
