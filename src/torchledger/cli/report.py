@@ -22,7 +22,8 @@ from torchledger.reporting.html import report
 def command(file: Path, against: Path | None, output: Path | None, predict: str | None, force: bool) -> None:
     """Write a ledger as one HTML page that opens in any browser without a network.
 
-    With a second ledger AGAINST, write the two side by side: totals, categories, and kernels aligned by name.
+    With a second ledger AGAINST, write the two side by side: totals, categories, and launches aligned by
+    what they compute, as `torchledger diff` aligns them.
     """
     with progress_bar("reading") as progress:
         path = report(file, output, against=against, predict=predict, force=force, progress=progress)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torchledger.errors import ReportError, UsageError
-from torchledger.nouns import Prediction, StepPrediction
+from torchledger.nouns import Prediction, RunDiff, StepPrediction
 from torchledger.store import open_ledger
 
 Progress = Callable[[int, int, str], None]
@@ -63,8 +63,17 @@ def render_report(
     if against is None:
         data, details = page["data"], page["details"]
     else:
-        data, details = comparison_data(page, _read(against, progress)), {}
+        data, details = comparison_data(page, _read(against, progress), _compare(file, against)), {}
     return render_page(data, details, title=f"torchledger: {data['title']}", file=data["file"])
+
+
+def _compare(file: str | os.PathLike[str], against: str | os.PathLike[str]) -> RunDiff | None:
+    """Both runs aligned by what they compute; ``None`` where one of them holds no launches."""
+    from torchledger.measuring.run_diff import diff_runs, read_run
+
+    with open_ledger(file) as first, open_ledger(against) as second:
+        runs = read_run(first), read_run(second)
+    return diff_runs(*runs) if all(run.launches for run in runs) else None
 
 
 def _predictions(file: str | os.PathLike[str], device: str) -> Sequence[Prediction | StepPrediction]:

@@ -1,31 +1,47 @@
-"""Two ledgers side by side as plain data: totals, categories and kernels aligned by what they compute."""
+"""Two ledgers side by side as plain data: totals, categories, and launches aligned by what they compute.
+
+The alignment is that of ``torchledger diff`` (``measuring.run_diff``). Imported traces hold no launches; then kernels
+are aligned by name, and the page says so.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
+from torchledger.nouns import LaunchGroup, RunDiff
+from torchledger.nouns.run_diff import DiffSide
 from torchledger.reporting.columns import format_bytes, format_us
+from torchledger.reporting.html_data import Texts, clean
+from torchledger.reporting.run_diff import changed_groups, group_name, group_sentence, remainder_sentences
 
 _NUMBER = re.compile(r"_\d+$")
+_SENTENCES = 12
 
 # Medians, not sums: one step that was disturbed must not look like a change of the code.
-_AMOUNTS = {"time": ("us", "usual_us"), "bytes": ("B", "bytes_moved"), "flops": ("FLOP", "flops")}
+_AMOUNTS = {"time": ("us", "usual_us"), "bytes": ("B", "bytes_moved")}
 
 
-def comparison_data(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """The page's data for ``report A B``, from the data of the two pages (``html_data.page_data``)."""
+def comparison_data(first: dict[str, Any], second: dict[str, Any], diff: RunDiff | None = None) -> dict[str, Any]:
+    """The page's data for ``report A B``, from the data of the two pages (``html_data.page_data``) and the ``diff`` of
+    the two runs; without a diff, kernels are aligned by name."""
     sides = (first["data"], second["data"])
-    weight = "time" if all(side["weight"] == "time" for side in sides) else "bytes"
+    if diff is not None:
+        weight = diff.basis
+    else:
+        weight = "time" if all(side["weight"] == "time" for side in sides) else "bytes"
     unit, column = _AMOUNTS[weight]
-    groups = [_groups(side, column) for side in sides]
-    kernels = []
-    for key in dict.fromkeys((*groups[0], *groups[1])):
-        (count_a, amount_a), (count_b, amount_b) = (group.get(key, (0, 0.0)) for group in groups)
-        kernels.append([*key, count_a, count_b, amount_a, amount_b])
-    names = dict.fromkeys(category for _, category in (*groups[0], *groups[1]))
-    categories = [(name, _sum_of(groups[0], name), _sum_of(groups[1], name)) for name in names]
+    texts = Texts()
+    if diff is None:
+        rows = _rows_by_name(sides, column, texts)
+    else:
+        categories_of = [_category_of_launch(side) for side in sides]
+        rows = [_row(group, categories_of, weight, texts) for group in diff.groups]
+    sums = [_by_category(side, column) for side in sides]
+    names = dict.fromkeys((*sums[0], *sums[1]))
+    categories = [(name, sums[0].get(name, 0.0), sums[1].get(name, 0.0)) for name in names]
     categories.sort(key=lambda row: -max(row[1], row[2]))
     totals = [
         ["step, host clock", "us", *((side["step"] or {}).get("plain_us") for side in sides)],
@@ -34,21 +50,26 @@ def comparison_data(first: dict[str, Any], second: dict[str, Any]) -> dict[str, 
         ["FLOPs", "FLOP", *(_total(side, "flops") for side in sides)],
         ["minimum bytes", "B", *(_total(side, "bytes_moved") for side in sides)],
     ]
+    changed = [] if diff is None else changed_groups(diff)
     return {
         "kind": "diff",
         "title": f"{first['data']['file']} and {second['data']['file']}",
         "file": f"{first['data']['file']} and {second['data']['file']}",
         "graphs": [],
         "weight": weight,
-        "texts": [],
         "comparison": {
-            "sentences": _sentences(sides, weight, unit, column),
+            "sentences": _sentences(sides, weight, unit, column, diff),
             "unit": unit,
+            "is_aligned": diff is not None,
             "totals": [row for row in totals if row[2] is not None or row[3] is not None],
             "categories": categories,
-            "kernels": kernels,
+            "changes": [clean(group_sentence(group)) for group in changed[:_SENTENCES]],
+            "more_changes": max(0, len(changed) - _SENTENCES),
+            "rows": rows,
+            "unexplained": [] if diff is None else [clean(text) for text in remainder_sentences(diff)],
             "runs": [["file", sides[0]["file"], sides[1]["file"]], *_facts(sides)],
         },
+        "texts": texts.all,
     }
 
 
@@ -59,6 +80,54 @@ def kernel_stem(name: str) -> str:
     ('triton_poi_fused_add', 'extern_kernels.mm')
     """
     return _NUMBER.sub("", name)
+
+
+def _row(group: LaunchGroup, categories_of: Sequence[dict[str, str]], weight: str, texts: Texts) -> list[Any]:
+    """[change, name, category, launches and amount of each run, traffic and FLOPs more, operators, line, module]."""
+    ids = [(side, name) for side, part in enumerate((group.second, group.first)) for name in part.launches]
+    found = (categories_of[1 - side].get(name) for side, name in ids)
+    return [
+        texts.place(group.kind),
+        texts.place(group_name(group)),
+        texts.place(next((name for name in found if name), "other")),
+        len(group.first.launches),
+        len(group.second.launches),
+        _amount(group.first, weight),
+        _amount(group.second, weight),
+        group.delta_bytes,
+        group.delta_flops,
+        texts.place(", ".join(group.aten_ops)),
+        texts.place(group.source),
+        texts.place(group.module),
+    ]
+
+
+def _amount(side: DiffSide, weight: str) -> float | int | None:
+    if weight == "bytes":
+        return side.bytes_moved
+    return None if side.time_ns is None else side.time_ns / 1e3
+
+
+def _category_of_launch(side: dict[str, Any]) -> dict[str, str]:
+    launches, texts, graphs = side["launches"], side["texts"], side["graphs"]
+    columns = (launches.get(name, ()) for name in ("graph", "order", "category"))
+    return {
+        f"{graphs[graph]['name']}#{order}": texts[category]
+        for graph, order, category in zip(*columns, strict=True)
+        if graph >= 0
+    }
+
+
+def _rows_by_name(sides: Sequence[dict[str, Any]], column: str, texts: Texts) -> list[list[Any]]:
+    groups = [_groups(side, column) for side in sides]
+    rows = []
+    for name, category in dict.fromkeys((*groups[0], *groups[1])):
+        (count_a, amount_a), (count_b, amount_b) = (group.get((name, category), (0, 0.0)) for group in groups)
+        change = "same name" if count_a and count_b else "only first" if count_a else "only second"
+        rows.append(
+            [*texts.places((change, name, category)), count_a, count_b, amount_a, amount_b, None, None, 0, 0, 0]
+        )
+    return rows
 
 
 def _groups(side: dict[str, Any], column: str) -> dict[tuple[str, str], tuple[int, float]]:
@@ -74,8 +143,12 @@ def _groups(side: dict[str, Any], column: str) -> dict[tuple[str, str], tuple[in
     return {key: (int(count), amount) for key, (count, amount) in groups.items()}
 
 
-def _sum_of(group: dict[tuple[str, str], tuple[int, float]], category: str) -> float:
-    return sum(amount for (_, name), (_, amount) in group.items() if name == category)
+def _by_category(side: dict[str, Any], column: str) -> dict[str, float]:
+    sums: dict[str, float] = defaultdict(float)
+    launches = side["launches"]
+    for category, amount in zip(launches.get("category", ()), launches.get(column, ()), strict=True):
+        sums[side["texts"][category]] += amount or 0.0
+    return sums
 
 
 def _total(side: dict[str, Any], column: str) -> float | None:
@@ -83,7 +156,9 @@ def _total(side: dict[str, Any], column: str) -> float | None:
     return sum(values) if values else None
 
 
-def _sentences(sides: tuple[dict[str, Any], ...], weight: str, unit: str, column: str) -> list[str]:
+def _sentences(
+    sides: tuple[dict[str, Any], ...], weight: str, unit: str, column: str, diff: RunDiff | None
+) -> list[str]:
     amounts = [_total(side, column) or 0.0 for side in sides]
     show = format_us if unit == "us" else format_bytes
     what = "device time in a step (sum of medians)" if weight == "time" else "minimum traffic"
@@ -98,6 +173,8 @@ def _sentences(sides: tuple[dict[str, Any], ...], weight: str, unit: str, column
     found = [f"B takes {show(amounts[1])} of {what}, {more} A's {show(amounts[0])}."]
     if weight != "time":
         found.append("At least one of the two was not timed, so minimum traffic is compared.")
+    if diff is None:
+        found.append("At least one of the two holds no launches (an imported trace), so kernels are aligned by name.")
     devices = [side["ceilings"].get("device") for side in sides]
     if devices[0] != devices[1]:
         found.append(f"They ran on different devices: {devices[0] or 'unknown'} and {devices[1] or 'unknown'}.")

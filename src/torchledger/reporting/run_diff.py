@@ -74,6 +74,11 @@ def group_sentence(group: LaunchGroup) -> str:
     return one_line(f"{text}: {', '.join(facts)}." if facts else f"{text}.")
 
 
+def changed_groups(diff: RunDiff) -> list[LaunchGroup]:
+    """Groups whose launches or work changed, the largest change first; other groups differ in their times alone."""
+    return [group for group in diff.groups if group.kind != "same" or group.delta_bytes or group.delta_flops]
+
+
 def _read_text(read: ReadChange) -> str:
     name = read.buffer if read.fx_node in (None, read.buffer) else f"{read.buffer} ({read.fx_node})"
     if read.second == 0:
@@ -127,7 +132,7 @@ def _groups(count: int) -> str:
 
 
 def _sentences(diff: RunDiff, *, top: int) -> list[Sentence]:
-    changed = [group for group in diff.groups if group.kind != "same" or group.delta_bytes or group.delta_flops]
+    changed = changed_groups(diff)
     lines = [Sentence(group_sentence(group)) for group in changed[:top]]
     if len(changed) > top:
         lines.append(Sentence(f"{_groups(len(changed) - top)} more changed; --top shows more, --json all.", "quiet"))
@@ -141,7 +146,7 @@ def _table(diff: RunDiff, *, top: int) -> tuple[Block, ...]:
         return (Sentence("Neither run calls a kernel.", "bad"),)
     shown = diff.groups if len(diff.groups) <= top + 1 else diff.groups[:top]
     rest = diff.groups[len(shown) :]
-    cells = [_cells(group.kind, _name(group), [group]) for group in shown]
+    cells = [_cells(group.kind, group_name(group), [group]) for group in shown]
     if rest:
         cells.append(_cells("", f"({len(rest):,} others)", rest))
     keys = ("change", "kernel_name", "first_us", "second_us", "delta_us", "delta_bytes", "delta_flops")
@@ -149,7 +154,8 @@ def _table(diff: RunDiff, *, top: int) -> tuple[Block, ...]:
     return (table if diff.basis == "time" else table.without(("first_us", "second_us", "delta_us")),)
 
 
-def _name(group: LaunchGroup) -> str:
+def group_name(group: LaunchGroup) -> str:
+    """The kernels of a group: ``"cpp_a -> cpp_b + cpp_c"``, or one side's where both are alike."""
     first, second = _kernels(group.first.kernels), _kernels(group.second.kernels)
     name = first or second if not first or not second or first == second else f"{first} -> {second}"
     return shorten(name, _LONGEST_CELL)
@@ -177,15 +183,27 @@ def _us(times: Sequence[int | None]) -> float | None:
     return None if total is None else total / 1e3
 
 
+def remainder_sentences(diff: RunDiff) -> list[str]:
+    """What the groups of launches leave unexplained, and what the comparison could not know, as lines of text."""
+    lines = [f"{name}: {text}" for name, text in _remainder_facts(diff)]
+    return lines + [str(block.text) for block in _remainder(diff) if isinstance(block, Sentence)]
+
+
+def _remainder_facts(diff: RunDiff) -> tuple[tuple[str, str], ...]:
+    if diff.remainder_ns is None or diff.outside_ns is None:
+        return ()
+    spread = diff.remainder_ns - diff.outside_ns
+    return (
+        ("unexplained", _signed(diff.remainder_ns / 1e3, format_us)),
+        ("outside the entries", _signed(diff.outside_ns / 1e3, format_us)),
+        ("means less medians", f"{_signed(spread / 1e3, format_us)}: entries count with their median times"),
+    )
+
+
 def _remainder(diff: RunDiff) -> list[Block]:
     blocks: list[Block] = []
-    if diff.remainder_ns is not None and diff.outside_ns is not None:
-        spread = diff.remainder_ns - diff.outside_ns
-        rows = (
-            ("unexplained", _signed(diff.remainder_ns / 1e3, format_us)),
-            ("outside the entries", _signed(diff.outside_ns / 1e3, format_us)),
-            ("means less medians", f"{_signed(spread / 1e3, format_us)}: entries count with their median times"),
-        )
+    rows = _remainder_facts(diff)
+    if rows:
         blocks.append(Facts(rows))
     untimed = sum(group.first.untimed for group in diff.groups), sum(group.second.untimed for group in diff.groups)
     if any(untimed):

@@ -19,6 +19,7 @@ from factories import make_buffer, make_graph, make_kernel, make_launch, make_ru
 from synthetic import write_ledger
 from torchledger.cli import cli
 from torchledger.errors import PredictError, ReportError, UsageError
+from torchledger.measuring.run_diff import diff_runs, read_run
 from torchledger.nouns import (
     Breakdown,
     Measurement,
@@ -32,7 +33,7 @@ from torchledger.nouns import (
 from torchledger.reporting.html import render_report
 from torchledger.reporting.html_data import LONGEST_LINE, cut_source
 from torchledger.reporting.html_page import embed_json
-from torchledger.store import LedgerWriter
+from torchledger.store import LedgerWriter, open_ledger
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\"'`${1}\u202e"
 
@@ -175,16 +176,41 @@ def test_a_ledger_without_launches_has_a_page_that_says_so(tmp_path: Path) -> No
     assert data["sentences"] == ["Nothing was compiled in this run, so the ledger holds no launches."]
 
 
-def test_two_ledgers_are_aligned_by_name_and_add_up(tmp_path: Path) -> None:
+def test_two_ledgers_are_aligned_as_diff_aligns_them_and_add_up(tmp_path: Path) -> None:
     first = write_ledger(tmp_path / "a.ledger", launches=60)
     second = write_ledger(tmp_path / "b.ledger", launches=120)
     data, _ = read_page(render_report(first, against=second))
     comparison = data["comparison"]
     totals = {name: (a, b) for name, _, a, b in comparison["totals"]}
     assert totals["launches"] == (60, 120)
-    assert sum(row[2] for row in comparison["kernels"]) == 60
-    assert sum(row[3] for row in comparison["kernels"]) == 120
-    assert sum(row[5] for row in comparison["kernels"]) == totals["minimum bytes"][1]
+    assert [sum(row[place] for row in comparison["rows"]) for place in (3, 4)] == [60, 120]
+    assert [sum(row[place] for row in comparison["rows"]) for place in (5, 6)] == list(totals["minimum bytes"])
+    with open_ledger(first) as one, open_ledger(second) as other:
+        groups = diff_runs(read_run(one), read_run(other)).groups
+    told = [(data["texts"][row[0]], row[3], row[4], row[7]) for row in comparison["rows"]]
+    assert told == [(g.kind, len(g.first.launches), len(g.second.launches), g.delta_bytes) for g in groups]
+
+
+def test_a_renamed_kernel_of_the_same_work_is_the_same_in_a_comparison(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        launch = make_launch(kernel_name=f"triton_poi_{name}", fx_nodes=("mul",), aten_ops=("aten.mul",), call="k()")
+        with LedgerWriter(tmp_path / f"{name}.ledger") as writer:
+            writer.add(make_run(), make_graph(), make_kernel(), launch)
+    data, _ = read_page(render_report(tmp_path / "old.ledger", against=tmp_path / "new.ledger"))
+    (row,) = data["comparison"]["rows"]
+    assert [data["texts"][place] for place in row[:2]] == ["same", "triton_poi_old -> triton_poi_new"]
+    assert data["comparison"]["changes"] == []
+
+
+def test_imported_traces_have_no_launches_and_are_compared_by_name(tmp_path: Path) -> None:
+    for name, us in (("a", 40.0), ("b", 60.0)):
+        row = TimeRow("ampere_sgemm", 4, us, 1.0, us / 4, category="gemm")
+        with LedgerWriter(tmp_path / f"{name}.ledger") as writer:
+            writer.add(make_run(), Breakdown("t.json", "trace", us, 0.0, 0.0, us, us, 4, kernels=(row,)))
+    data, _ = read_page(render_report(tmp_path / "a.ledger", against=tmp_path / "b.ledger"))
+    (row,) = data["comparison"]["rows"]
+    assert data["texts"][row[1]] == "ampere_sgemm" and row[5:7] == [40.0, 60.0]
+    assert any("by name" in sentence for sentence in data["comparison"]["sentences"])
 
 
 def test_the_command_writes_beside_the_ledger_and_overwrites_nothing_by_accident(tmp_path: Path) -> None:

@@ -1,34 +1,55 @@
-// Two ledgers side by side, kernels aligned by what they compute.
+// Two ledgers side by side, launches aligned by what they compute.
+const CHANGE = { kind: 0, name: 1, category: 2, launchesA: 3, launchesB: 4, a: 5, b: 6, bytes: 7, flops: 8, ops: 9, source: 10, module: 11 };
+
 function drawComparison(section) {
-  const C = DATA.comparison;
+  const C = DATA.comparison, rows = C.rows, G = CHANGE;
+  const compared = [{ label: "A" }, { label: "B" }, { label: "B − A" }, { label: "B / A" }];
   append(section, [
     C.sentences.map((text, place) => element("p", { class: place ? "" : "lead" }, text)),
-    smallTable([{ label: "", align: "left" }, { label: "A" }, { label: "B" }, { label: "B − A" }, { label: "B / A" }],
-      C.totals.map(([name, unit, a, b]) => [name, ...differenceCells(unit, a, b)])),
-    element("h3", {}, "By category"), smallTable([{ label: "category", align: "left" }, { label: "A" }, { label: "B" }, { label: "B − A" }, { label: "B / A" }],
+    smallTable([{ label: "", align: "left" }, ...compared], C.totals.map(([name, unit, a, b]) => [name, ...differenceCells(unit, a, b)])),
+    C.changes.length ? [element("h3", {}, "What changed"), element("ul", {}, C.changes.map((text) => element("li", { class: "breaks" }, text))),
+      C.more_changes ? element("p", { class: "quiet" }, `${formatCount(C.more_changes)} more changed; the table has all.`) : null]
+      : C.is_aligned ? element("p", {}, "Both runs launch the same kernels' work: no launch split, merged, came or went.") : null,
+    element("h3", {}, "By category"), smallTable([{ label: "category", align: "left" }, ...compared],
       C.categories.map(([name, a, b]) => [[swatch(name), categoryText(name)], ...differenceCells(C.unit, a, b)])),
-    element("h3", {}, "By kernel"),
-    element("p", { class: "hint" }, "Kernels are aligned by name without its running number, within the same category. Sorted by how much changed; click a head to sort otherwise."),
+    element("h3", {}, C.is_aligned ? "Launches by what they compute" : "Kernels by name"),
+    element("p", { class: "hint" }, C.is_aligned
+      ? "A row is the smallest group of launches that computes the same part of the model in both runs: same, changed, split, merged or regrouped; kernels' names play no part. Sorted by how much changed; click a head to sort otherwise."
+      : "Kernels are aligned by name without its running number, within the same category. Sorted by how much changed; click a head to sort otherwise."),
   ]);
-  const rows = C.kernels;  // [name, category, launches A, launches B, amount A, amount B]
-  const search = element("input", { type: "search", id: "search", placeholder: "search kernels…", "aria-label": "search the table", oninput: () => table.search(search.value) });
+  const search = element("input", { type: "search", id: "search", placeholder: "search kernels, ops, lines…", "aria-label": "search the table", oninput: () => table.search(search.value) });
+  const kinds = [...new Set(rows.map((row) => textAt(row[G.kind])))];
+  const byKind = kinds.length < 2 ? null : element("select", { id: "filter-change", "aria-label": "all changes", onchange: (event) => { const value = event.target.value; table.filter("kind", value && ((place) => textAt(rows[place][G.kind]) === value)); } },
+    element("option", { value: "" }, "all changes"), kinds.map((kind) => element("option", { value: kind }, kind)));
   const box = element("div", {});
-  append(section, [element("div", { class: "tools" }, search), box]);
-  const format = unitFormat(C.unit), amount = (count, value) => (count ? format(value) : ""), change = (place) => (rows[place][5] || 0) - (rows[place][4] || 0);
+  append(section, [element("div", { class: "tools" }, search, byKind), box]);
+  const format = unitFormat(C.unit), amount = (count, value) => (count ? format(value) : "");
+  const change = (place) => { const { [G.a]: a, [G.b]: b } = rows[place]; return a === null || b === null ? null : b - a; };
+  const words = (key, label, width, place) => ({ key, label, align: "left", width, value: (row) => textAt(rows[row][place]), text: (row) => textAt(rows[row][place]), hint: (row) => textAt(rows[row][place]) });
+  const number = (key, label, width, value, text, title) => ({ key, label, title, width, value, text });
+  const more = (key, label, place, show, title) => rows.some((row) => row[place]) ? [number(key, label, 110, (row) => rows[row][place] === null ? null : Math.abs(rows[row][place]), (row) => rows[row][place] === null ? UNKNOWN : signed(rows[row][place], show), title)] : [];
   const table = new LongTable({
-    parent: box, label: "kernels of both", rows: rows.map((_, place) => place), haystack: (place) => `${rows[place][0]} ${rows[place][1]}`, open: () => {}, sort: { key: "size" },
+    parent: box, label: "what both runs launch", rows: rows.map((_, place) => place), open: () => {}, sort: { key: "size" },
+    haystack: (place) => [G.kind, G.name, G.category, G.ops, G.source, G.module].map((each) => textAt(rows[place][each])).join(" "),
     columns: [
-      { key: "name", label: "kernel", align: "left", width: 380, value: (place) => rows[place][0], text: (place) => rows[place][0], hint: (place) => rows[place][0] },
-      { key: "category", label: "category", align: "left", width: 140, value: (place) => rows[place][1], text: (place) => categoryText(rows[place][1]), cell: (place) => [swatch(rows[place][1]), categoryText(rows[place][1])] },
-      { key: "na", label: "launches A", width: 116, value: (place) => rows[place][2], text: (place) => formatCount(rows[place][2]) },
-      { key: "nb", label: "launches B", width: 116, value: (place) => rows[place][3], text: (place) => formatCount(rows[place][3]) },
-      { key: "a", label: "A", width: 100, value: (place) => rows[place][4], text: (place) => amount(rows[place][2], rows[place][4]) },
-      { key: "b", label: "B", width: 100, value: (place) => rows[place][5], text: (place) => amount(rows[place][3], rows[place][5]) },
-      { key: "size", label: "B − A", width: 110, value: (place) => Math.abs(change(place)), text: (place) => signed(change(place), format) },
-      { key: "ratio", label: "B / A", width: 90, value: (place) => rows[place][4] ? rows[place][5] / rows[place][4] : null, text: (place) => !rows[place][2] ? "only in B" : !rows[place][3] ? "only in A" : rows[place][4] ? `×${threeDigits(rows[place][5] / rows[place][4])}` : "" },
+      { ...words("name", "kernels", 340, G.name), cell: (place) => [swatch(textAt(rows[place][G.category])), textAt(rows[place][G.name])] },
+      words("kind", "change", 96, G.kind),
+      number("a", "A", 92, (place) => rows[place][G.a], (place) => amount(rows[place][G.launchesA], rows[place][G.a])),
+      number("b", "B", 92, (place) => rows[place][G.b], (place) => amount(rows[place][G.launchesB], rows[place][G.b])),
+      number("size", "B − A", 96, (place) => change(place) === null ? null : Math.abs(change(place)), (place) => change(place) === null ? UNKNOWN : signed(change(place), format), "sorted by size, whatever the sign"),
+      number("ratio", "B / A", 90, (place) => rows[place][G.a] ? rows[place][G.b] / rows[place][G.a] : null,
+        (place) => !rows[place][G.launchesA] ? "only in B" : !rows[place][G.launchesB] ? "only in A" : rows[place][G.a] ? `×${threeDigits(rows[place][G.b] / rows[place][G.a])}` : ""),
+      ...(C.unit === "B" ? [] : more("bytes", "bytes", G.bytes, formatBytes, "minimum traffic of B less that of A")),
+      ...more("flops", "FLOPs", G.flops, formatFlops, "tensor FLOPs of B less those of A"),
+      number("na", "launches A", 100, (place) => rows[place][G.launchesA], (place) => formatCount(rows[place][G.launchesA])),
+      number("nb", "launches B", 100, (place) => rows[place][G.launchesB], (place) => formatCount(rows[place][G.launchesB])),
+      ...(C.is_aligned ? [words("ops", "ATen ops", 220, G.ops), words("source", "source line", 220, G.source), words("module", "module", 170, G.module)] : []),
     ],
   });
-  append(section, [element("h3", {}, "The runs"), smallTable([{ label: "", align: "left" }, { label: "A", align: "left" }, { label: "B", align: "left" }], C.runs)]);
+  append(section, [
+    C.unexplained.length ? [element("h3", {}, "Not explained"), element("ul", {}, C.unexplained.map((text) => element("li", {}, text)))] : null,
+    element("h3", {}, "The runs"), smallTable([{ label: "", align: "left" }, { label: "A", align: "left" }, { label: "B", align: "left" }], C.runs),
+  ]);
 }
 
 const unitFormat = (unit) => ({ us: formatUs, B: formatBytes, FLOP: formatFlops })[unit] || formatCount;
