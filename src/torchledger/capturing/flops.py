@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -61,10 +61,12 @@ def count_graph(graph_module: Any, graph: Any = None, *, with_subgraphs: bool = 
     A subgraph counts once, as its kernels stand once in the wrapper, however often it runs.
     """
     counted = GraphFlops()
-    for node in _call_nodes(graph_module, set() if with_subgraphs else None):
+    needs_gradient = _after_tangents(graph_module)
+    for node, outermost in _call_nodes(graph_module, set() if with_subgraphs else None):
         found = node_flops(node, graph)
         if found is not None:
-            counted.nodes.append(found)
+            is_backward = found.is_backward or _is_tagged_backward(outermost) or outermost in needs_gradient
+            counted.nodes.append(replace(found, is_backward=is_backward))
         elif (name := _uncounted_name(node)) is not None:
             counted.uncounted[name] += 1
     return counted
@@ -86,7 +88,7 @@ def node_flops(node: Any, graph: Any = None) -> NodeFlops | None:
     formula = (
         formulas().get(packet) if isinstance(packet, torch._ops.OpOverloadPacket | torch._ops.OperatorBase) else None
     )
-    is_backward = node.meta.get("partitioner_tag") in ("is_backward", "must_be_in_backward")
+    is_backward = _is_tagged_backward(node)
     if formula is None:
         return _decomposed_product(node, is_backward, graph)
     arguments, keywords, out = tree_map(
@@ -140,11 +142,29 @@ def assign_owners(
     return owned, orphans
 
 
-def _call_nodes(graph_module: Any, seen: set[int] | None) -> Iterator[Any]:
+def _is_tagged_backward(node: Any) -> bool:
+    return node.meta.get("partitioner_tag") in ("is_backward", "must_be_in_backward")
+
+
+def _after_tangents(graph_module: Any) -> set[Any]:
+    """The nodes of a joint graph that need an incoming gradient, and so run in the backward whatever their tag says.
+
+    AOT tags what autograd recorded; the backward of a user's ``autograd.Function`` is traced without that tag.
+    """
+    found: set[Any] = set()
+    for node in graph_module.graph.nodes:
+        is_tangent = node.op == "placeholder" and str(node.target).startswith("tangents")
+        if is_tangent or any(operand in found for operand in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _call_nodes(graph_module: Any, seen: set[int] | None, outermost: Any = None) -> Iterator[tuple[Any, Any]]:
+    """Each call, and the call of the outermost graph that it belongs to."""
     for node in graph_module.graph.nodes:
         if node.op != "call_function":
             continue
-        yield node
+        yield node, outermost or node
         if (
             seen is not None
             and isinstance(node.target, torch._ops.HigherOrderOperator)
@@ -154,7 +174,7 @@ def _call_nodes(graph_module: Any, seen: set[int] | None) -> Iterator[Any]:
                 subgraph = _subgraph(graph_module, argument)
                 if subgraph is not None and id(subgraph) not in seen:
                     seen.add(id(subgraph))
-                    yield from _call_nodes(subgraph, seen)
+                    yield from _call_nodes(subgraph, seen, outermost or node)
 
 
 def _subgraph(graph_module: Any, argument: Any) -> Any:
