@@ -46,10 +46,10 @@ def command(
 ) -> None:
     """Say where the time of somebody's trace went.
 
-    TRACE is what torch.profiler's export_chrome_trace wrote, .json or .json.gz, eager or compiled, NVIDIA or AMD. The
-    exit code is 3 when the trace was cut off or events had to be left out; the report names them. With --ledger, the
-    trace must be of the same compiled graphs; its times become part of that ledger. Several traces are the ranks of one
-    job: they are compared, and each is reported.
+    TRACE is what torch.profiler's export_chrome_trace wrote, .json or .json.gz, eager or compiled, NVIDIA, AMD or CPU.
+    The exit code is 3 when the trace was cut off or events had to be left out; the report names them. With --ledger,
+    the trace must be of the same compiled graphs; its times become part of that ledger. Several traces are the ranks of
+    one job: they are compared, and each is reported.
     """
     if len(traces) > 1:
         if output or chrome or ledger:

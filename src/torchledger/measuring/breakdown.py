@@ -41,9 +41,15 @@ _LIBRARY_FRAME = re.compile(
 def import_trace(path: str | PathLike[str], *, progress: Progress | None = None) -> tuple[Breakdown, list[DeviceEvent]]:
     """Read a Kineto trace that somebody recorded and say where its time went.
 
-    Raises ``MeasureError`` if the file is not a trace, or holds no device event.
+    Where nothing ran on a device, the operators' own time on the CPU is broken down. Raises ``MeasureError`` if the
+    file is not a trace, or holds neither device events nor operators.
     """
+    from torchledger.measuring.cpu_trace import cpu_breakdown, cpu_events
+
     trace = read_trace(path, progress=progress)
+    if not len(trace.device_rows) and len(trace.rows(EventKind.OP)):
+        events = cpu_events(trace)
+        return cpu_breakdown(trace, events), events
     events = device_events(trace)
     return breakdown_of_trace(trace, events), events
 
@@ -56,16 +62,17 @@ def breakdown_of_trace(
         events = device_events(trace)
     if not events:
         raise MeasureError(
-            f"{trace.source} holds no kernel: {len(trace.events)} events, none of them on a device. "
-            "Record it with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
+            f"{trace.source} holds no kernel: {len(trace.events):,} events, none of them on a device"
+            + (", and the file is cut off. " if trace.is_truncated else ". ")
+            + "Record it with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
         )
-    events = _with_modules_and_lines(trace, list(events))
+    events = with_modules_and_lines(trace, list(events))
     near, problems = _without_jumps(trace, events)
     busy = _busy_times(events, near)
     idle = explain_idle(trace, events, busy)
     rank = trace.metadata["distributedInfo"].get("rank")
     result = summarize(events, source=trace.source, clock="trace", busy=busy, ceilings=ceilings)
-    steps = _step_durations(trace)
+    steps = step_durations(trace)
     result = replace(
         result,
         devices=devices_of_trace(trace),
@@ -403,13 +410,14 @@ def _launch_overhead(trace: Trace, events: Sequence[DeviceEvent]) -> LaunchOverh
     )
 
 
-def _step_durations(trace: Trace) -> list[float]:
+def step_durations(trace: Trace) -> list[float]:
+    """Wall times of the profiler's steps, in microseconds, where the trace marks any."""
     rows = trace.rows(EventKind.ANNOTATION)
     steps = [row for row in rows.tolist() if re.match(r"^ProfilerStep#\d+$", trace.name(row))]
     return [int(trace.events.duration_ns[row]) / 1e3 for row in steps]
 
 
-def _with_modules_and_lines(trace: Trace, events: list[DeviceEvent]) -> list[DeviceEvent]:
+def with_modules_and_lines(trace: Trace, events: list[DeviceEvent]) -> list[DeviceEvent]:
     """Add the innermost ``nn.Module`` and the user's source line, where the trace holds Python frames."""
     columns = trace.events
     python = trace.rows(EventKind.PYTHON)
@@ -419,6 +427,8 @@ def _with_modules_and_lines(trace: Trace, events: list[DeviceEvent]) -> list[Dev
     is_user = np.array([".py(" in name and not _LIBRARY_FRAME.match(name) for name in trace.names])
     rows = np.array([NONE if event.row is None else event.row for event in events], dtype=np.int64)
     launch = np.where(rows == NONE, NONE, trace.launch_of[rows])
+    on_the_host = (rows != NONE) & (columns.kind[rows] == EventKind.OP)
+    launch = np.where(on_the_host, rows, launch)
     lane = np.where(launch == NONE, NONE, columns.lane[launch])
     start = columns.start_ns[launch]
     own_rows = len(columns) + np.arange(len(events), dtype=np.int64)

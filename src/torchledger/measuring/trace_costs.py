@@ -193,9 +193,9 @@ class _Costing:
             facts = None
             if is_triton:
                 call = call or OpCall(name, ())
-                facts = _OpFacts(row, call, triton_cost(name, arguments), is_triton=True, shapes=_shapes_text(call))
+                facts = _OpFacts(row, call, triton_cost(name, arguments), is_triton=True, shapes=shapes_text(call))
             elif call is not None and (call.tensors or call.has_unknown_list or any(call.constants)):
-                facts = _OpFacts(row, call, op_cost(call), shapes=_shapes_text(call))
+                facts = _OpFacts(row, call, op_cost(call), shapes=shapes_text(call))
             self._calls[key] = facts
         facts = self._calls[key]
         return None if facts is None else _OpFacts(row, facts.call, facts.cost, facts.is_triton, facts.shapes)
@@ -466,7 +466,8 @@ def _category(kernel: TraceKernel, op: str | None, facts: _OpFacts | None) -> Ti
     return by_name
 
 
-def _shapes_text(call: OpCall) -> str | None:
+def shapes_text(call: OpCall) -> str | None:
+    """The tensors of a call as a person reads them: ``float32[4,8] float32[8,16]``."""
     parts = []
     for argument in call.arguments:
         if isinstance(argument, Tensor):
