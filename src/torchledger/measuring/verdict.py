@@ -46,9 +46,18 @@ def verdict(breakdown: Breakdown) -> tuple[str, ...]:
     return tuple(sentences)
 
 
+def describe_category(name: str) -> str:
+    """A category of kernels in plain words.
+
+    >>> describe_category("gemm"), describe_category("split_scan")
+    ('matrix products', 'split scan')
+    """
+    return _DESCRIPTIONS.get(name, name.replace("_", " "))
+
+
 def _what_dominates(breakdown: Breakdown) -> str:
     leading = [row for row in breakdown.categories if row.share >= 0.1][:3] or list(breakdown.categories[:1])
-    parts = [f"{row.share:.0%} is {_DESCRIPTIONS.get(row.name, row.name.replace('_', ' '))}" for row in leading]
+    parts = [f"{row.share:.0%} is {describe_category(row.name)}" for row in leading]
     text = f"Of {_time(breakdown.device_us)} device time {_join(parts)}"
     top = breakdown.kernels[0] if breakdown.kernels else None
     if top is not None and top.share >= 0.05:

@@ -13,7 +13,9 @@ from typing import Any
 
 from torchledger.measuring.attribution import time_category
 from torchledger.measuring.ceilings import known_ceilings, product_rate
+from torchledger.measuring.verdict import describe_category
 from torchledger.nouns import (
+    Account,
     Breakdown,
     Buffer,
     Ceilings,
@@ -439,7 +441,7 @@ def _heaviest(entries: _Entries) -> str:
     if not total:
         return ""
     name, sums = max(groups.items(), key=lambda item: item[1][1])
-    return f", {format_share(sums[1] / total)} of it in {name.replace('_', ' ')}"
+    return f", {format_share(sums[1] / total)} of it in {describe_category(name)}"
 
 
 def _counted(count: int, noun: str) -> str:
@@ -454,6 +456,7 @@ def _balance(summary: Summary) -> dict[str, Any]:
         accounts.append(
             {
                 "name": clean(account.name),
+                "short": clean(_what_is_missing(account)),
                 "unit": clean(account.unit),
                 "ledger": account.ledger,
                 "reference": account.reference,
@@ -465,6 +468,23 @@ def _balance(summary: Summary) -> dict[str, Any]:
             }
         )
     return {"is_balanced": summary.balance.is_balanced, "accounts": accounts}
+
+
+def _what_is_missing(account: Account) -> str:
+    """A few words for a badge: how much is missing, or by how much two counts differ."""
+    amounts = [gap.amount for gap in account.missing]
+    known = [amount for amount in amounts if amount is not None]
+    if amounts and len(known) == len(amounts) and any(known):
+        of = f" of {_in_unit(account.reference, account.unit)}" if account.reference else ""
+        return f"{_in_unit(sum(known), account.unit)}{of} missing"
+    if amounts:
+        return f"{len(amounts):,} missing"
+    off = (account.ledger or 0) - (account.reference or 0) - sum(each.amount for each in account.differences)
+    return f"{_in_unit(abs(off), account.unit)} too {'many' if off > 0 else 'few'}"
+
+
+def _in_unit(amount: float, unit: str) -> str:
+    return format_us(amount).replace(" us", " µs") if unit == "us" else format_si(amount)
 
 
 def _step(profile: Profile | None, breakdown: Breakdown | None, entries: _Entries) -> dict[str, Any] | None:
@@ -508,6 +528,7 @@ def _categories(breakdown: Breakdown | None, entries: _Entries, n_steps: int | N
         return [
             {
                 "name": clean(row.name),
+                "meaning": clean(describe_category(row.name)),
                 "launches": row.calls / steps,
                 "us": row.total_us / steps,
                 "flops": None if row.flops is None else row.flops / steps,
@@ -521,7 +542,14 @@ def _categories(breakdown: Breakdown | None, entries: _Entries, n_steps: int | N
     groups = entries.by_category()
     weight = {"time": 1, "flops": 2, "bytes": 3}[entries.weight()]
     return [
-        {"name": clean(name), "launches": sums[0], "us": sums[1] or None, "flops": sums[2], "bytes": sums[3]}
+        {
+            "name": clean(name),
+            "meaning": clean(describe_category(name)),
+            "launches": sums[0],
+            "us": sums[1] or None,
+            "flops": sums[2],
+            "bytes": sums[3],
+        }
         for name, sums in sorted(groups.items(), key=lambda item: -item[1][weight])
     ]
 

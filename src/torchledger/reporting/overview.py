@@ -230,8 +230,8 @@ def _account_lines(account: Account) -> list[Sentence]:
         for reason, where, amount in _merged(account.differences)
     ]
     lines += [
-        Sentence(f"{account.name}: missing: {reason} ({_places(where)})", "bad")
-        for reason, where, _ in _merged(account.missing)
+        Sentence(f"{account.name}: missing{_amount_of(amount, account.unit)}: {reason} ({_places(where)})", "bad")
+        for reason, where, amount in _merged(account.missing)
     ]
     unexplained = _unexplained(account)
     if unexplained:
@@ -246,9 +246,13 @@ def _account_lines(account: Account) -> list[Sentence]:
     return lines
 
 
+def _amount_of(amount: float, unit: str) -> str:
+    return f" {round(amount, 3):,} {unit}" if amount else ""
+
+
 def _unexplained(account: Account) -> float:
     """Ledger minus reference minus named differences, where nothing missing accounts for it; else 0."""
-    if account.missing or account.ledger is None or account.reference is None:
+    if account.missing or account.is_balanced or account.ledger is None or account.reference is None:
         return 0
     return account.ledger - account.reference - sum(difference.amount for difference in account.differences)
 

@@ -42,6 +42,13 @@ const smallTable = (columns, rows, options = {}) =>
         element("tr", {}, cells.map((cell, place) =>
           element("td", { class: columns[place].align === "left" ? "left" : "" }, cell)))))));
 
+// Text in which `commands` stand between backticks.
+const withCode = (text) => text.split("`").map((part, place) => (place % 2 ? element("code", {}, part) : part));
+
+// What a section's words and picture mean, folded away for those who know.
+const howToRead = (...paragraphs) =>
+  element("details", { class: "how" }, element("summary", {}, "How to read this"), paragraphs.map((text) => element("p", {}, withCode(text))));
+
 const factList = (pairs) =>
   element("dl", { class: "facts" }, pairs.map(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
 

@@ -32,6 +32,8 @@ function drawFlame(section) {
   place.onkeydown = (event) => moveInFlame(event, place, () => focus.parent && zoom(focus.parent));
   append(section, [
     element("p", { class: "hint" }, `Width is ${hasTime ? "time in a step" : WEIGHT.label}. Click a box to zoom in, a kernel to open it; arrow keys move, Escape zooms out. A launch counts at the last of its modules and lines, the one it was made for.`),
+    howToRead("From the top: the step, the modules inside one another, the source line, the kernels that were made for it. What is wide took long.",
+      "A fused kernel often computes operators of several modules; all its time stands at the last of them."),
     choice("flame-mode", [["module", "by module"], ["source", "by source line"], ["graph", "by graph and category"]], mode, (value) => { mode = value; build(); }),
     trail, place,
   ]);

@@ -92,11 +92,13 @@ function measurementPart(measurement, row) {
   const kinds = { profile: "inside the step", bench: "alone, in a bench", sample: "in a sweep" };
   const kind = textAt(measurement.kind);
   const spread = measurement.iqr_us === null ? "" : `, spread ${formatUs(measurement.iqr_us)} (interquartile)`;
+  const caches = { warm: "warm: its data may still be in the cache", cold: "cold: the cache was swept before each run", step: "as the step leaves it" };
+  const shown = (name, value) => (name === "cache" && Object.hasOwn(caches, value) ? caches[value] : value);
   return element("div", { class: "measurement" },
     element("p", {}, element("strong", {}, `${kinds[kind] || kind}: ${formatUs(measurement.median_us)}`),
       ` median of ${formatCount(measurement.n)} sample${measurement.n === 1 ? "" : "s"}${spread}, clock ${textAt(measurement.clock)}`),
     sampleStrip(measurement.samples, measurement.median_us, at("roofline_us", row)),
-    factList((measurement.facts || []).map(([name, value]) => [textAt(name), textAt(value)])));
+    factList((measurement.facts || []).map(([name, value]) => [textAt(name), shown(textAt(name), textAt(value))])));
 }
 
 // Every sample as a tick on a line from zero, so that spread is seen at its true size.

@@ -2,13 +2,17 @@
 function drawOverview(section) {
   append(section, [
     element("p", { class: "lead" }, DATA.sentences[0]),
-    DATA.sentences.slice(1).map((text) => element("p", {}, text)),
+    DATA.sentences.slice(1).map((text) => element("p", {}, withCode(text))),
     element("div", { class: "badges" }, balanceBadge(), stepBadges()),
     element("div", { class: "columns" },
       element("div", { class: "panel" }, element("h3", {}, hasTime ? "Time by category" : `${capital(WEIGHT.label)} by category`), categoryBars()),
       element("div", { class: "panel" }, element("h3", {}, "Heaviest kernels"), heaviestKernels())),
-    DATA.verdict.length ? element("div", { class: "panel verdict" }, element("h3", {}, "In short"),
+    DATA.verdict.length ? element("div", { class: "panel verdict" },
+      element("h3", {}, DATA.step?.steps > 1 ? `In short, over all ${formatCount(DATA.step.steps)} profiled steps` : "In short"),
       element("ul", {}, DATA.verdict.map((text) => element("li", {}, text)))) : null,
+    howToRead("A kernel is one function that the compiler wrote or a library brings; a launch is one call of it. Device time is the time of all launches of a step, added up.",
+      "The books balance when each sum of the ledger equals a count made by another route: launches in the generated code, FLOPs of the model's graph, kernel time that the profiler saw. Where they differ, the badge says what is missing and leads to the sheet.",
+      "Point at a category to read what it is. Two names that look alike: a reduction adds up along a dimension in several rounds, a persistent reduction holds its whole row at once."),
   ]);
 }
 
@@ -18,8 +22,7 @@ function balanceBadge() {
   const balance = DATA.balance;
   const wrong = balance.accounts.filter((account) => account.tone === "bad");
   const text = !balance.accounts.length ? "nothing to balance" : wrong.length
-    ? "not balanced: " + wrong.map((account) => account.missing
-      ? `${account.name} (${formatCount(account.missing)} missing)` : account.name).join(", ")
+    ? "not balanced: " + wrong.map((account) => `${categoryText(account.name)}, ${account.short}`).join("; ")
     : "the books balance";
   return element("a", { class: `badge ${wrong.length ? "bad" : "good"}`, href: "#balance", id: "balance-badge" },
     element("span", { "aria-hidden": "true" }, wrong.length ? "✗ " : "✓ "), text);
@@ -47,7 +50,7 @@ function categoryBars() {
   const most = Math.max(...rows.map((row) => row[amount] || 0)) || 1;
   return element("div", {},
     element("div", { class: "bars", role: "list" }, rows.map((row) =>
-      element("button", { class: "bar-row", role: "listitem", type: "button", title: `${formatCount(Math.round(row.launches))} launches; click to list them`,
+      element("button", { class: "bar-row", role: "listitem", type: "button", title: `${row.meaning ? capital(row.meaning) + ": " : ""}${formatCount(Math.round(row.launches))} launches; click to list them`,
         onclick: () => showInTable({ category: row.name }) },
       element("span", { class: "bar-name" }, swatch(row.name), categoryText(row.name)),
       element("span", { class: "bar-track" }, element("span", { class: `bar category-${colorSlot(row.name)}`, style: `width:${100 * (row[amount] || 0) / most}%` })),
@@ -83,17 +86,20 @@ function heaviestKernels() {
     ]), { class: "heaviest" });
 }
 
+// Sums as they are, not rounded: the sheet is about their last digit.
+const exactAmount = (value, unit) => known((each) => each.toLocaleString("en-US", { maximumFractionDigits: 1 }) + (unit === "us" ? " µs" : ""))(value);
+
 function drawBalance(section) {
   const accounts = DATA.balance.accounts;
   append(section, [
     element("p", { class: "hint" }, "Each sum of the ledger stands beside an independent count; what differs is named, what is missing says why."),
     smallTable([{ label: "account", align: "left" }, { label: "ledger" }, { label: "reference" }, { label: "differences" }, { label: "missing" }, { label: "", align: "left" }],
-      accounts.map((account) => [account.name, formatCount(account.ledger), account.reference === null ? "" : formatCount(account.reference),
+      accounts.map((account) => [categoryText(account.name), exactAmount(account.ledger, account.unit), account.reference === null ? "" : exactAmount(account.reference, account.unit),
         account.differences || "", account.missing || "", element("span", { class: `state ${account.tone || ""}` }, account.state)])),
     element("ul", { class: "balance-lines" }, accounts.flatMap((account) => account.lines.slice(0, 50).map(([text, tone]) =>
       element("li", { class: tone || "" }, text)))),
     element("h3", {}, "The run"), factList(DATA.facts),
-    DATA.remarks.length ? [element("h3", {}, "What to look at"), element("ul", {}, DATA.remarks.map((text) => element("li", {}, text)))] : null,
+    DATA.remarks.length ? [element("h3", {}, "What to look at"), element("ul", {}, DATA.remarks.map((text) => element("li", {}, withCode(text))))] : null,
     DATA.step && (DATA.step.notes || []).length ? [element("h3", {}, "About the times"), element("ul", {}, DATA.step.notes.map((text) => element("li", {}, text)))] : null,
   ]);
 }

@@ -17,6 +17,8 @@ function plotPoints() {
   });
 }
 
+const plainName = (text) => text.replaceAll("`", "'");  // withCode reads backticks
+
 const PLOT_OPTIONS = { displaylogo: false, responsive: true, modeBarButtons: [["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
 const plotTheme = () => ({
   paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
@@ -33,7 +35,7 @@ const plotAxis = (title) => ({
 function drawRoofline(section) {
   const points = plotPoints();
   if (!points.length) {
-    append(section, [element("p", { class: "quiet" }, "No kernel of this ledger was timed, so there are no rates to plot. Record with `torchledger run --profile`.")]);
+    append(section, [element("p", { class: "quiet" }, withCode("No kernel of this ledger was timed, so there are no rates to plot. Record with `torchledger run --profile`."))]);
     return;
   }
   const ceilings = DATA.ceilings;
@@ -59,10 +61,13 @@ function drawRoofline(section) {
     const left = points.length - drawn.length;
     fill(note, left ? `${formatCount(left)} of ${formatCount(points.length)} points are not drawn: ${mode === "roofline" ? "they do no arithmetic, or their work or bytes are unknown; see bandwidth" : "their bytes are unknown"}. ` : "",
       ceilings.copy_gb_per_s ? `Ceilings of ${ceilings.device} were measured${ceilings.measured_utc ? " " + ceilings.measured_utc.slice(0, 10) : ""}: ${formatRatio(ceilings.copy_gb_per_s)} GB/s copying.`
-        : `No ceilings are drawn: nobody measured those of ${ceilings.device || "this device"}. Measure them with \`torchledger doctor\`; data sheets are not used.`);
+        : withCode(`No ceilings are drawn: nobody measured those of ${plainName(ceilings.device || "this device")}. Measure them with \`torchledger doctor\`; data sheets are not used.`));
   };
   append(section, [
     element("p", { class: "hint" }, "A point is a kernel at one amount of work, its area its time in a step. Operations are tensor FLOPs plus those of loop bodies. Click a point to open the kernel."),
+    howToRead("To the left stand kernels that move much memory for little arithmetic, to the right those that compute much on what they load; the higher, the faster.",
+      "The sloped line is the device's copy bandwidth, flat lines its best matrix product of an element type, both measured. A kernel near a line cannot get much faster without doing less; one far below it can.",
+      "Points above a line: minimum traffic counts each address once, and what a cache still holds is read faster than memory."),
     choice("plot-mode", [["roofline", "roofline"], ["bandwidth", "bandwidth"]], mode, (value) => { mode = value; draw(); }),
     place, note,
   ]);

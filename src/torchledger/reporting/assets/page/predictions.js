@@ -13,15 +13,18 @@ function drawPredictions(section) {
   const models = [...new Set(rows.map((row) => textAt(row[P.model])))], devices = [...new Set(rows.map((row) => textAt(row[P.device])))];
   const beyond = rows.filter((row) => textAt(row[P.range]) === "extrapolated").length;
   append(section, [
-    element("p", {}, `${formatCount(rows.length)} predictions by ${models.join(", ")} for ${devices.join(", ")}: ${formatUs(rows.reduce((sum, row) => sum + row[P.us], 0))} in all.`,
+    element("p", {}, `${formatCount(rows.length)} predictions for ${devices.join(", ")} by ${models.join(", ")}: ${formatUs(rows.reduce((sum, row) => sum + row[P.us], 0))} in all.`,
       beyond ? ` ${formatCount(beyond)} of them lie beyond what the model was trained on.` : "",
       DATA.predictions.left_out ? ` ${formatCount(DATA.predictions.left_out)} further ones are left out.` : ""),
     both.length ? factList([
       ["compared", `${formatCount(both.length)} with a measurement: ${formatUs(both.reduce((sum, row) => sum + row[P.us], 0))} predicted, ${formatUs(both.reduce((sum, row) => sum + row[P.measured], 0))} measured`],
-      ["MAPE", formatShare(mean(absolute))], ["median", formatShare(absolute[Math.floor(absolute.length / 2)])],
-      ["p90", formatShare(absolute[Math.min(absolute.length - 1, Math.floor(absolute.length * 0.9))])], ["bias", formatShare(mean(both.map(error)))],
+      ["mean error", formatShare(mean(absolute))], ["median error", formatShare(absolute[Math.floor(absolute.length / 2)])],
+      ["p90", `${formatShare(absolute[Math.min(absolute.length - 1, Math.floor(absolute.length * 0.9))])} (nine of ten err by less)`],
+      ["bias", `${formatShare(mean(both.map(error)))} (mean signed error; below zero is too short)`],
       ["in interval", `${formatShare(inside / both.length)} (intervals claim ${formatShare(mean(both.map((row) => row[P.coverage])))})`],
     ]) : element("p", { class: "quiet" }, "None of them has a measurement beside it."),
+    howToRead("Each point is one prediction; on the dashed line it would be right. The vertical bar is the interval in which the model expects the time.",
+      "Inside, edge and extrapolated say how the work lies to what the model was trained on: within it, at its border, beyond it. Beyond it, trust neither the time nor the interval."),
   ]);
   if (both.length) {
     const plot = element("div", { class: "plot", id: "prediction-plot" });
@@ -90,10 +93,12 @@ function errorByCategory(rows, error) {
   }
   const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
   return element("div", {}, element("h3", {}, "Error by operator family"), smallTable(
-    [{ label: "family", align: "left" }, { label: "launches" }, { label: "measured" }, { label: "predicted" }, { label: "MAPE" }, { label: "bias" }],
+    [{ label: "family", align: "left" }, { label: "launches" }, { label: "measured" }, { label: "predicted" }, { label: "mean error" }, { label: "bias" }],
     [...groups].map(([name, members]) => [categoryText(name), formatCount(members.length), formatUs(members.reduce((sum, row) => sum + row[PREDICTION.measured], 0)),
       formatUs(members.reduce((sum, row) => sum + row[PREDICTION.us], 0)), formatShare(mean(members.map((row) => Math.abs(error(row))))), formatShare(mean(members.map(error)))])));
 }
+
+const offBy = (error) => `${formatShare(Math.abs(error))} too ${error < 0 ? "short" : "long"}`;
 
 function predictionPart(id, row) {
   if (!DATA.predictions || !id) return null;
@@ -101,5 +106,5 @@ function predictionPart(id, row) {
   if (!found.length) return null;
   return element("section", { class: "panel" }, element("h3", {}, "Prediction beside measurement"), found.map((each) => element("p", {},
     element("strong", {}, `predicted ${formatUs(each[P.us])}`), ` (${formatUs(each[P.low])} to ${formatUs(each[P.high])}, ${formatShare(each[P.coverage])} interval, ${textAt(each[P.range])}) by ${textAt(each[P.model])}`,
-    each[P.measured] ? `; measured ${formatUs(each[P.measured])}, so ${formatShare(each[P.us] / each[P.measured] - 1)} off.` : "; not measured.", each[P.note] ? ` ${textAt(each[P.note])}` : "")));
+    each[P.measured] ? `; measured ${formatUs(each[P.measured])}: ${offBy(each[P.us] / each[P.measured] - 1)}.` : "; not measured.", each[P.note] ? ` ${textAt(each[P.note])}` : "")));
 }

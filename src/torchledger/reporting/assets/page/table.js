@@ -26,6 +26,15 @@ class LongTable {
     parent.append(this.box);
     this.order();
     this.refresh();
+    (window.requestIdleCallback || setTimeout)(() => this.prepare());
+  }
+
+  // What a search looks through, made while the browser has nothing else to do, so that no key press waits for it.
+  prepare() {
+    if (this.lowered) return;
+    const lowered = [];
+    for (const row of this.all) lowered[row] = this.haystack(row).toLowerCase();
+    this.lowered = lowered;
   }
 
   search(text) {
@@ -59,7 +68,7 @@ class LongTable {
   }
 
   refresh() {
-    if (this.words.length && !this.lowered) { this.lowered = []; for (const row of this.all) this.lowered[row] = this.haystack(row).toLowerCase(); }
+    if (this.words.length) this.prepare();
     const accepts = [...this.filters.values()], words = this.words, lowered = this.lowered;
     this.shown = accepts.length || words.length
       ? this.ordered.filter((row) => accepts.every((accept) => accept(row)) && words.every((word) => lowered[row].includes(word))) : this.ordered;
@@ -81,9 +90,9 @@ class LongTable {
   }
 
   paint(always = false, count = 0) {
-    const height = this.box.clientHeight || 600;
-    const first = Math.max(0, Math.floor(this.box.scrollTop / this.rowHeight) - 10);
-    const last = count || Math.min(this.shown.length, first + Math.ceil(height / this.rowHeight) + 20);
+    const height = Math.max(this.box.clientHeight, Math.min(0.7 * window.innerHeight, 720));  // as tall as it may get: an empty one is small
+    const first = Math.max(0, Math.floor(this.box.scrollTop / this.rowHeight) - 6);
+    const last = count || Math.min(this.shown.length, first + Math.ceil(height / this.rowHeight) + 12);
     if (!always && first === this.first && last === this.last) return;
     this.first = first;
     this.last = Math.min(last, this.shown.length);

@@ -66,6 +66,8 @@ function drawTimeline(section) {
     element("p", { class: "hint" }, isReal
       ? `${formatCount(events.length)} device events${step === null ? "" : ` of recorded step ${step + 1}`} on one clock (${clock}); white is idle.${leftOut ? ` ${formatCount(leftOut)} later events are left out.` : ""} Drag to move, Ctrl and wheel or the buttons to zoom; click to open.`
       : "This ledger holds no clock of single events: launches are drawn in their order, each as long as its median, without the gaps between them. A profile taken with this version keeps the events of one step."),
+    howToRead("Left to right is one step on the device's clock: above, which compiled graph the events belong to; below, one row per stream (queue) of the device. A gap is time in which it had nothing to run; the tables name the cause.",
+      "Many thin stripes mean many short launches: there the time to launch matters more than the kernels."),
     element("div", { class: "choice" }, button("+", "zoom in", () => zoom(0.5, (from + to) / 2)), button("−", "zoom out", () => zoom(2, (from + to) / 2)),
       button("◀", "earlier", () => move(-0.4)), button("▶", "later", () => move(0.4)), button("all", "show the whole step", () => { from = 0; to = end; draw(); })),
     canvas, idleTables(),
@@ -143,11 +145,9 @@ function paintTimeline(canvas, { events, lanes, graphs, from, to, height }) {
   paintRuler(pen, { from, to, width, height, x, muted, line });
   const label = (name, left, right, y, color) => {
     const room = Math.min(right, width) - Math.max(left, 0) - 8;
-    if (room < 24) return;
-    pen.save();
-    pen.beginPath(); pen.rect(Math.max(left, 0), y - 12, room + 6, 24); pen.clip();
-    pen.fillStyle = color; pen.fillText(name, Math.max(left, 0) + 4, y);
-    pen.restore();
+    if (room < 30) return;
+    pen.fillStyle = color;
+    pen.fillText(fitText(pen, name, room), Math.max(left, 0) + 4, y);
   };
   for (const graph of graphs) {
     if (graph.to < from || graph.from > to) continue;
@@ -168,7 +168,15 @@ function paintTimeline(canvas, { events, lanes, graphs, from, to, height }) {
     if (wide > 40) label(shortName(event.name), left, left + wide, top + 13, styleOf("--on-category"));
   }
   pen.fillStyle = muted;
-  lanes.forEach((name, lane) => pen.fillText(name, 4, 56 + lane * 40 + 31));
+  lanes.forEach((name, lane) => pen.fillText(name, 4, 56 + lane * 40 + 34));
+}
+
+// As much of a name as there is room for, in pixels; a piece of three letters or fewer says nothing.
+function fitText(pen, name, room) {
+  if (pen.measureText(name).width <= room) return name;
+  let letters = Math.floor(name.length * room / pen.measureText(name).width);
+  while (letters > 3 && pen.measureText(name.slice(0, letters) + "…").width > room) letters--;
+  return letters > 3 ? name.slice(0, letters) + "…" : "";
 }
 
 function paintRuler(pen, { from, to, width, height, x, muted, line }) {
@@ -179,7 +187,7 @@ function paintRuler(pen, { from, to, width, height, x, muted, line }) {
   for (let moment = Math.ceil(from / tick) * tick; moment <= to; moment += tick) {
     pen.beginPath(); pen.moveTo(x(moment), 16); pen.lineTo(x(moment), height); pen.stroke();
     const unit = to > 1500 ? [1e3, "ms"] : [1, "µs"];
-    pen.fillText(`${Number((moment / unit[0]).toPrecision(6))} ${unit[1]}`, x(moment) + 3, 9);
+    if (x(moment) + 34 < width) pen.fillText(`${Number((moment / unit[0]).toPrecision(6))} ${unit[1]}`, x(moment) + 3, 9);
   }
 }
 
@@ -189,10 +197,12 @@ function idleTables() {
   const total = step.idle_us;
   const causes = (step.idle_causes || []).filter(([, us]) => us > 0);
   const gaps = (step.gaps || []).slice(0, 8);
-  return element("div", { class: "columns" },
+  const hosts = gaps.some(([, , host]) => host);
+  const clip = (name) => element("span", { class: "clip", title: name }, name);
+  return element("div", { class: "columns idle" },
     causes.length ? element("div", { class: "panel" }, element("h3", {}, `Idle ${formatUs(total)} a step, by cause`),
       smallTable([{ label: "cause", align: "left" }, { label: "time" }, { label: "share" }], causes.map(([cause, us]) => [cause, formatUs(us), formatShare(us / total)]))) : null,
     gaps.length ? element("div", { class: "panel" }, element("h3", {}, "Longest pauses of the profile"),
-      smallTable([{ label: "pause" }, { label: "cause", align: "left" }, { label: "host was in", align: "left" }, { label: "until", align: "left" }],
-        gaps.map(([us, cause, host, after]) => [formatUs(us), cause, host, element("span", { class: "clip", title: after }, after)]))) : null);
+      smallTable([{ label: "pause" }, { label: "cause", align: "left" }, hosts && { label: "host was in", align: "left" }, { label: "until", align: "left" }].filter(Boolean),
+        gaps.map(([us, cause, host, after]) => [formatUs(us), cause, ...(hosts ? [clip(host)] : []), clip(after)]))) : null);
 }

@@ -10,6 +10,8 @@ function drawValues(section) {
   ]);
   append(section, [findingsTable(), comparisonsTable(),
     DATA.values.findings_left_out ? element("p", { class: "quiet" }, `${formatCount(DATA.values.findings_left_out)} further findings are left out; \`torchledger values\` lists them.`) : null]);
+  append(section, [howToRead("Where values were watched, each row is one tensor before or after one launch: how many elements are NaN or Inf, and the range, mean and spread of the others. Rows that hold NaN or Inf stand first; the first of them in the order of the step is where to look.",
+    "\"Compiled against eager\" runs the same operators in float64 and says how far each of the two is from that.")]);
   if (!rows.length) return;
   const V = VALUE, text = (key) => (place) => textAt(rows[place][key]), number = (key) => (place) => rows[place][key];
   const column = (key, label, width, value, format, align) => ({ key, label, width, align, value, text: format ? (place) => format(value(place)) : value });
