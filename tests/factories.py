@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchledger.nouns import Buffer, Device, Environment, Graph, Kernel, Launch, Run
+from torchledger.nouns import Buffer, Device, Environment, Graph, Kernel, Launch, Run, Sample
 
 
 def make_buffer(**changes: Any) -> Buffer:
@@ -62,3 +62,18 @@ def make_run(**changes: Any) -> Run:
         "devices": (make_device(),),
     }
     return Run(**(fields | changes))
+
+
+def make_sample(point: str, utc: float | None, operator: str = "gelu", **changes: Any) -> Sample:
+    """One label of four timed iterations, finished at ``utc``."""
+    fields: dict[str, Any] = {
+        "point_id": point,
+        "operator": operator,
+        "parameters": {"numel": 64},
+        "direction": "forward",
+        "dtype": "float32",
+        "device": "H200",
+        "times_us": (1.0, 2.0, 3.0, 4.0),
+        "measured_utc": utc,
+    }
+    return Sample(**(fields | changes))

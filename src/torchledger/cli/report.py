@@ -22,6 +22,9 @@ from torchledger.reporting.html import report
 def command(file: Path, against: Path | None, output: Path | None, predict: str | None, force: bool) -> None:
     """Write a ledger as one HTML page that opens in any browser without a network.
 
+    FILE may also be a set of samples: a folder of `torchledger sample`, a Parquet file or the guide's CSV files. Then
+    the page shows how far the set is, what it cost and what failed.
+
     With a second ledger AGAINST, write the two side by side: totals, categories, and launches aligned by
     what they compute, as `torchledger diff` aligns them.
     """

@@ -1,4 +1,4 @@
-"""``torchledger report``: a ledger, or two, as one HTML file for any browser, without a network."""
+"""``torchledger report``: a ledger, two, or a set of samples as one HTML file for any browser, without a network."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ def report(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Path:
-    """Write the report of a ledger, or of ``file`` beside ``against``, and return its path.
+    """Write the report of a ledger, of ``file`` beside ``against``, or of a set of samples, and return its path.
 
-    ``predict`` names a device whose model is at hand, or a model file: then each launch and the step are predicted, and
+    A set of samples is a folder of ``torchledger sample``, a Parquet file or the guide's CSV files. ``predict`` names a
+    device whose model is at hand, or a model file: then each launch and the step, or each sample, are predicted, and
     stand beside what was measured. Without ``output`` the page lies beside the ledger, as ``NAME.html``. Raises
-    ``ReportError`` if that exists (without ``force``) or cannot be written, ``StoreError`` if a ledger cannot be read.
+    ``ReportError`` if that exists (without ``force``) or cannot be written, ``StoreError`` or ``SampleError`` if a file
+    cannot be read.
 
     >>> torchledger.report("gpt.ledger")  # doctest: +SKIP
     PosixPath('gpt.html')
@@ -59,12 +61,24 @@ def render_report(
     from torchledger.reporting.html_comparison import comparison_data
     from torchledger.reporting.html_page import render_page
 
+    if is_set_of_samples(file):
+        if against is not None:
+            raise UsageError(f"{file} is a set of samples; two ledgers can stand side by side, sets cannot.")
+        from torchledger.reporting.html_samples import samples_data
+
+        data = samples_data(file, predict=predict)
+        return render_page(data, {}, title=f"torchledger: {data['title']}", file=data["file"])
     page = _read(file, progress, _predictions(file, predict) if predict is not None else ())
     if against is None:
         data, details = page["data"], page["details"]
     else:
         data, details = comparison_data(page, _read(against, progress), _compare(file, against)), {}
     return render_page(data, details, title=f"torchledger: {data['title']}", file=data["file"])
+
+
+def is_set_of_samples(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is one that ``torchledger samples`` reads, and no ledger, by what it is called."""
+    return os.path.isdir(path) or Path(path).suffix in (".parquet", ".csv")
 
 
 def _compare(file: str | os.PathLike[str], against: str | os.PathLike[str]) -> RunDiff | None:

@@ -36,6 +36,7 @@ SCRIPTS = (
     "kernel.js",
     "predictions.js",
     "values.js",
+    "samples.js",
     "comparison.js",
     "app.js",
 )

@@ -12,17 +12,20 @@ from test_html_page import write_hostile_ledger
 
 import torchledger
 from browser import HOW_TO_GET_ONE, complaints, find_browser, open_browser, open_page, wait_for
-from factories import make_device
+from factories import make_device, make_run, make_sample
 from synthetic import write_ledger
 from torchledger.nouns import (
+    Breakdown,
     Ceilings,
     Launch,
     Measurement,
     Prediction,
     Profile,
     Timeline,
+    TimeRow,
     ValueStats,
 )
+from torchledger.sampling.dataset import write_samples
 from torchledger.store import LedgerWriter, open_ledger
 
 if find_browser() is None:
@@ -194,7 +197,7 @@ def test_a_launch_shows_bench_prediction_and_values_where_the_ledger_has_them(op
     wait_for(opened, "return document.getElementById('launch-title') !== null")
     text = opened.find_element("id", "page").text
     assert "alone, in a bench: 4.15 µs" in text
-    assert "predicted 5.50 µs" in text and "10.0 % off" in text
+    assert "predicted 5.50 µs" in text and "10.0 % too long" in text
     assert "Values" in text and "buf0" in text
 
 
@@ -259,6 +262,24 @@ def test_a_phone_sees_the_page_without_scrolling_sideways(browser: Any, page: Pa
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+def test_a_name_without_a_break_does_not_widen_a_phone(browser: Any, tmp_path: Path) -> None:
+    name = "cudnn_generated_fort_native_sdpa_" * 6
+    row = TimeRow(name, 4, 40.0, 1.0, 10.0, category="attention")
+    with LedgerWriter(tmp_path / "t.ledger") as writer:
+        writer.add(
+            make_run(), Breakdown(name, "trace", 40.0, 0.0, 0.0, 50.0, 40.0, 4, kernels=(row,), verdict=(name, name))
+        )
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        open_page(browser, torchledger.report(tmp_path / "t.ledger"))
+        for section in ("roofline", "kernels", "balance"):
+            go_to(browser, section)
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 def test_printing_draws_every_section(opened: Any) -> None:
     opened.execute_cdp_cmd("Page.printToPDF", {})
     assert opened.execute_script("return document.querySelectorAll('section.waiting').length") == 0
@@ -295,4 +316,33 @@ def test_two_ledgers_open_side_by_side(browser: Any, tmp_path: Path) -> None:
     text = browser.find_element("id", "comparison").text
     assert "100.0 % more than A's" in text
     assert "extern_kernels.addmm" in text
+    assert "only second" in text
     assert complaints(browser) == []
+
+
+def test_a_set_of_samples_has_its_page(browser: Any, tmp_path: Path) -> None:
+    samples = [make_sample(f"p{place}", 10.0 + place, dtype="bfloat16") for place in range(40)]
+    write_samples(tmp_path / "s.parquet", samples)
+    complaints(browser)
+    open_page(browser, torchledger.report(tmp_path / "s.parquet", predict="H200"))
+    assert "40 labels of 40 shapes of 1 operator" in browser.find_element("id", "samples").text
+    assert "Cost by operator" in browser.find_element("id", "samples").text
+    go_to(browser, "predictions")
+    assert "Error by operator" in browser.find_element("id", "predictions").text
+    assert complaints(browser) == []
+
+
+def test_every_section_explains_itself_on_demand(opened: Any) -> None:
+    go_to(opened, "balance")
+    opened.execute_script("document.querySelector('#overview details summary').click()")
+    assert "The books balance when" in opened.find_element("id", "overview").text
+    count = "return document.querySelectorAll('#sections details.how').length"
+    assert opened.execute_script(count) >= 6
+
+
+def test_a_tall_window_is_filled_with_rows(opened: Any) -> None:
+    go_to(opened, "kernels")
+    hidden = """const box = document.querySelector('#kernels .long-table-box');
+        const rows = [...box.querySelectorAll('tr[data-place]')];
+        return rows[rows.length - 1].getBoundingClientRect().bottom - box.getBoundingClientRect().bottom"""
+    assert opened.execute_script(hidden) > 0

@@ -72,6 +72,7 @@ function showInTable({ category: name, kernel }) {
 
 // Sections are drawn when they come near the window, so that a large ledger opens at once.
 const SECTIONS = [
+  ["samples", "Samples", (section) => drawSamples(section), () => Boolean(DATA.samples)],
   ["overview", "Overview", drawOverview, () => DATA.kind === "run"],
   ["roofline", "Roofline", drawRoofline, () => DATA.kind === "run"],
   ["flame", "Modules and lines", drawFlame, () => DATA.kind === "run"],

@@ -15,7 +15,9 @@ function drawPredictions(section) {
   append(section, [
     element("p", {}, `${formatCount(rows.length)} predictions for ${devices.join(", ")} by ${models.join(", ")}: ${formatUs(rows.reduce((sum, row) => sum + row[P.us], 0))} in all.`,
       beyond ? ` ${formatCount(beyond)} of them lie beyond what the model was trained on.` : "",
-      DATA.predictions.left_out ? ` ${formatCount(DATA.predictions.left_out)} further ones are left out.` : ""),
+      DATA.predictions.left_out ? ` ${formatCount(DATA.predictions.left_out)} further ones are left out${DATA.predictions.families ? ", evenly; the table by operator counts all" : ""}.` : ""),
+    DATA.samples ? element("p", { class: "quiet" }, withCode("A model that was trained on these very samples looks better here than it is; `torchledger evaluate` measures its error on rows that it did not see.")) : null,
+    (DATA.predictions.refused || []).length ? element("p", { class: "quiet" }, "Not predicted: ", DATA.predictions.refused.join(" ")) : null,
     both.length ? factList([
       ["compared", `${formatCount(both.length)} with a measurement: ${formatUs(both.reduce((sum, row) => sum + row[P.us], 0))} predicted, ${formatUs(both.reduce((sum, row) => sum + row[P.measured], 0))} measured`],
       ["mean error", formatShare(mean(absolute))], ["median error", formatShare(absolute[Math.floor(absolute.length / 2)])],
@@ -92,6 +94,9 @@ function errorByCategory(rows, error) {
     groups.get(name).push(row);
   }
   const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
+  if (DATA.predictions.families) return element("div", {}, element("h3", {}, "Error by operator"), smallTable(
+    [{ label: "operator", align: "left" }, { label: "labels" }, { label: "measured" }, { label: "predicted" }, { label: "mean error" }, { label: "bias" }],
+    DATA.predictions.families.map(([name, count, measured, predicted, size, bias]) => [name, formatCount(count), formatUs(measured), formatUs(predicted), formatShare(size), formatShare(bias)])));
   return element("div", {}, element("h3", {}, "Error by operator family"), smallTable(
     [{ label: "family", align: "left" }, { label: "launches" }, { label: "measured" }, { label: "predicted" }, { label: "mean error" }, { label: "bias" }],
     [...groups].map(([name, members]) => [categoryText(name), formatCount(members.length), formatUs(members.reduce((sum, row) => sum + row[PREDICTION.measured], 0)),

@@ -1,0 +1,182 @@
+"""A set of samples as plain data for a page: how far it is, what it cost, what failed, and what a model predicts."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from torchledger.nouns import Sample
+from torchledger.reporting.columns import format_us
+from torchledger.reporting.html_data import Texts, clean
+from torchledger.sampling.progress import OperatorProgress, SetProgress, set_progress
+from torchledger.sampling.sets import load_set
+
+_MOST_FAILURES = 50
+_MOST_PREDICTIONS = 4_000
+
+
+def samples_data(path: str | os.PathLike[str], *, predict: str | None = None) -> dict[str, Any]:
+    """The page's data for a data folder, a Parquet file or the guide's CSV files.
+
+    ``predict`` names a device whose model is at hand or a model file: its times then stand beside the measured ones.
+    """
+    progress = set_progress(path)
+    texts = Texts()
+    return {
+        "kind": "samples",
+        "title": clean(os.path.basename(os.path.normpath(path))),
+        "file": clean(os.fspath(path)),
+        "graphs": [],
+        "weight": "time",
+        "sentences": [clean(text) for text in progress_sentences(progress)],
+        "samples": {
+            "facts": [[name, clean(text)] for name, text in _facts(progress)],
+            "operators": [_row(row) for row in progress.operators],
+            "curve": progress.curve,
+            "planned": progress.planned,
+            "finished": progress.finished,
+            "rounds": [dict(each) for each in progress.rounds],
+            "failures": [[clean(reason), count] for reason, count in list(progress.failures.items())[:_MOST_FAILURES]],
+            "failures_left_out": max(0, len(progress.failures) - _MOST_FAILURES),
+        },
+        "predictions": None if predict is None else _predictions(load_set(path), predict, texts),
+        "texts": texts.all,
+    }
+
+
+def progress_sentences(progress: SetProgress) -> list[str]:
+    """The set in one sentence, and what is left or went wrong in further ones."""
+    on = f" on {', '.join(progress.devices)}" if progress.devices else ""
+    operators = len({row.operator for row in progress.operators})
+    cost = "" if progress.wall_s is None else f", measured in {_duration(progress.wall_s)}"
+    speed = "" if progress.points_per_s is None else f" ({progress.points_per_s:,.1f} shapes a second)"
+    found = [
+        f"{progress.labels:,} labels of {progress.finished:,} shapes of {_counted(operators, 'operator')}{on}"
+        f"{cost}{speed}."
+    ]
+    if progress.planned is not None:
+        left = progress.planned - progress.finished
+        found.append(
+            f"All {progress.planned:,} planned shapes are finished."
+            if left <= 0
+            else f"{progress.finished:,} of {progress.planned:,} planned shapes are finished "
+            f"({progress.finished / progress.planned * 100:.1f} %)"
+            + ("." if progress.remaining_s is None else f"; the others take {_duration(progress.remaining_s)} more.")
+        )
+    bad = progress.labels - progress.statuses.get("ok", 0)
+    if bad:
+        kinds = ", ".join(
+            f"{n:,} {status.replace('_', ' ')}" for status, n in progress.statuses.items() if status != "ok"
+        )
+        found.append(f"{bad:,} labels have no time to learn from: {kinds}.")
+    return found
+
+
+def _facts(progress: SetProgress) -> list[tuple[str, str]]:
+    rows = [
+        ("labels", ", ".join(f"{count:,} {status.replace('_', ' ')}" for status, count in progress.statuses.items()))
+    ]
+    if progress.wall_s is not None:
+        pauses = f"; {_counted(progress.pauses, 'pause')} of over a minute not counted" if progress.pauses else ""
+        rows.append(("cost", f"{_duration(progress.wall_s)} of all workers together{pauses}"))
+        share = f", {progress.device_s / progress.wall_s * 100:.0f} % of that" if progress.wall_s else ""
+        rows.append(("timed iterations", f"{_duration(progress.device_s)} on the device{share}"))
+    if progress.groups:
+        rows.append(("groups", ", ".join(f"{name} {count:,}" for name, count in progress.groups.items())))
+    rows.append(("versions", ", ".join(f"{name} {text}" for name, text in progress.versions.items())))
+    return [(name, text) for name, text in rows if text]
+
+
+def _row(row: OperatorProgress) -> dict[str, Any]:
+    return {
+        "operator": clean(row.operator),
+        "dtype": clean(row.dtype),
+        "planned": row.planned,
+        "finished": row.finished,
+        "labels": row.labels,
+        "bad": [[clean(status.replace("_", " ")), n] for status, n in row.statuses.items() if status != "ok"],
+        "wall_s": row.wall_s,
+        "device_s": row.device_s,
+        "shortest_us": row.shortest_us,
+        "longest_us": row.longest_us,
+        "spread": row.spread,
+    }
+
+
+def _predictions(samples: Sequence[Sample], device: str, texts: Texts) -> dict[str, Any]:
+    """Rows as those of a ledger's predictions (``html_data``): the model asked about every label that has a time.
+
+    Of many labels, evenly chosen ones become rows; ``families`` counts all of them: operator, labels, microseconds
+    measured and predicted, mean absolute and mean signed error.
+    """
+    from torchledger.errors import PredictError
+    from torchledger.fitting.learning import COVERAGE
+    from torchledger.predicting.model_file import find_model
+    from torchledger.predicting.operators import predict_table
+
+    model = find_model(device)
+    groups: dict[tuple[Any, ...], list[Sample]] = defaultdict(list)
+    for sample in samples:
+        if sample.status == "ok" and sample.times_us:
+            groups[sample.operator, sample.direction, sample.dtype, tuple(sample.parameters)].append(sample)
+    step = max(1, -(-sum(map(len, groups.values())) // _MOST_PREDICTIONS))
+    rows: list[list[Any]] = []
+    pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    refused, count = [], 0
+    for (operator, direction, dtype, names), members in groups.items():
+        asked = {name: [sample.parameters[name] for sample in members] for name in names}
+        try:
+            table = predict_table(model, operator, asked, direction=direction, dtype=dtype)
+        except PredictError as error:
+            refused.append(f"{operator} {direction} {dtype}: {error}")
+            continue
+        measured = [statistics.median(sample.times_us) for sample in members]
+        pairs[operator] += zip(measured, map(float, table.duration_us), strict=True)
+        for place, (sample, where) in enumerate(zip(members, table.ranges, strict=True)):
+            count += 1
+            if count % step:
+                continue
+            shape = ", ".join(f"{name}={value}" for name, value in sample.parameters.items())
+            rows.append(
+                [
+                    texts.place(f"{operator} {direction} {dtype} ({shape})"),
+                    *(round(float(each[place]), 3) for each in (table.duration_us, table.low_us, table.high_us)),
+                    COVERAGE,
+                    texts.place(where),
+                    texts.place(model.device),
+                    texts.place(f"the model of {model.device}"),
+                    round(measured[place], 3),
+                    round(float(table.roofline_us[place]), 3),
+                    0,
+                ]
+            )
+    families = [
+        [
+            clean(operator),
+            len(group),
+            *(sum(column) for column in zip(*group, strict=True)),
+            statistics.fmean(abs(predicted / true - 1) for true, predicted in group),
+            statistics.fmean(predicted / true - 1 for true, predicted in group),
+        ]
+        for operator, group in pairs.items()
+    ]
+    return {
+        "rows": rows,
+        "left_out": count - len(rows),
+        "steps": [],
+        "families": sorted(families, key=lambda row: -row[2]),
+        "refused": [clean(text) for text in refused],
+    }
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return format_us(seconds * 1e6)
+    return f"{seconds / 60:.1f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
