@@ -37,7 +37,14 @@ from torchledger.nouns.prediction import Prediction, StepPrediction
 from torchledger.nouns.run import Run
 from torchledger.nouns.run_diff import DiffSide, LaunchGroup, ReadChange, RunDiff
 from torchledger.nouns.sample import Sample
-from torchledger.nouns.value_stats import ValueComparison, ValueFinding, ValueStats, WatchedGraph
+from torchledger.nouns.value_stats import (
+    ValueCall,
+    ValueComparison,
+    ValueFinding,
+    ValueStats,
+    ValueTable,
+    WatchedGraph,
+)
 
 __all__ = [
     "Access",
@@ -78,8 +85,10 @@ __all__ = [
     "TimeCategory",
     "TimeRow",
     "Timeline",
+    "ValueCall",
     "ValueComparison",
     "ValueFinding",
     "ValueStats",
+    "ValueTable",
     "WatchedGraph",
 ]

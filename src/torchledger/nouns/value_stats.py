@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import base64
+import sys
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Moment = Literal["input", "before", "after"]
@@ -43,6 +47,60 @@ class ValueStats:
     note: str | None = None
     sequence: int | None = None
     fx_node: str | None = None
+
+
+@dataclass(frozen=True)
+class ValueTable:
+    """What the statistics of all calls of a graph with the same input shapes share: which tensors, in which order.
+
+    ``entries`` lack what differs from call to call: their ``call_index`` is -1, and their ``sequence`` is counted from
+    the start of the call. ``rows`` holds for each the row of its numbers in a ``ValueCall``, or -1 where its numbers
+    are the same in every call and stand in the entry.
+    """
+
+    key: str
+    entries: tuple[ValueStats, ...]
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ValueCall:
+    """The statistics of one call of a graph, as numbers for the entries of the ``ValueTable`` named ``table``.
+
+    ``numbers`` is base64 of little-endian float64, in rows of ``VALUE_NUMBERS``; NaN is a statistic that does not
+    exist. ``sequence`` is that of the call's start.
+    """
+
+    table: str
+    call_index: int
+    sequence: int
+    numbers: str
+
+
+VALUE_NUMBERS = ("n_nan", "n_inf", "minimum", "maximum", "mean", "std", "n_zero", "n_subnormal")
+
+
+def expand(table: ValueTable, call: ValueCall) -> Iterator[ValueStats]:
+    """The statistics of one call as records.
+
+    Raises ``ValueError`` if the numbers are not whole.
+    """
+    flat = array("d", base64.b64decode(call.numbers, validate=True))
+    if sys.byteorder == "big":
+        flat.byteswap()
+    width = len(VALUE_NUMBERS)
+    for entry, row in zip(table.entries, table.rows, strict=True):
+        numbers = {name: getattr(entry, name) for name in VALUE_NUMBERS}
+        if row >= 0:
+            values = flat[row * width : (row + 1) * width]
+            if len(values) != width:
+                raise ValueError(f"call {call.call_index} of {table.key} has {len(flat)} numbers: too few")
+            numbers = {
+                name: None if value != value else int(value) if name.startswith("n_") else value
+                for name, value in zip(VALUE_NUMBERS, values, strict=True)
+            }
+        sequence = None if entry.sequence is None else entry.sequence + call.sequence
+        yield replace(entry, call_index=call.call_index, sequence=sequence, **numbers)
 
 
 @dataclass(frozen=True)

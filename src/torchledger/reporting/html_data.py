@@ -39,6 +39,7 @@ from torchledger.reporting.overview import balance_lines, remarks, run_facts, sh
 from torchledger.reporting.summary import Summary, summarize_ledger
 from torchledger.roofline import bound, roofline_us
 from torchledger.store import LedgerReader
+from torchledger.store.value_stats import iterate_value_stats
 
 Progress = Callable[[int, int, str], None]
 
@@ -606,7 +607,7 @@ def _values(reader: LedgerReader, texts: Texts) -> dict[str, Any] | None:
     """Value statistics, those with NaN or Inf always, the others while there is room."""
     rows: list[ValueStats] = []
     left_out = 0
-    for stats in reader.iterate(ValueStats):
+    for stats in iterate_value_stats(reader):
         if len(rows) < MOST_VALUES or stats.n_nan or stats.n_inf:
             rows.append(stats)
         else:

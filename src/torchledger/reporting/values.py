@@ -11,6 +11,7 @@ from torchledger.nouns import Launch, ValueComparison, ValueFinding, ValueStats,
 from torchledger.printable import one_line
 from torchledger.reporting.document import Document, Facts, Section, Sentence, as_plain
 from torchledger.store import LedgerReader
+from torchledger.store.value_stats import count_value_stats, iterate_value_stats
 from torchledger.watching.compare import ValuePair, ValuesDiff
 from torchledger.watching.findings import first_created
 from torchledger.watching.lines import NOT_SAVED, NOTHING_MATCHED, comparison_line, finding_line, stats_line
@@ -53,14 +54,14 @@ def summarize_values(reader: LedgerReader) -> ValuesSummary:
     comparisons = tuple(sorted(reader.read(ValueComparison), key=lambda item: item.sequence))
     wanted = {finding.subject for finding in findings} | {item.subject for item in comparisons}
     launches = {launch.launch_id: launch for launch in reader.iterate(Launch) if launch.launch_id in wanted}
-    saved = {stats.path for stats in reader.iterate(ValueStats) if stats.path}
+    saved = {stats.path for stats in iterate_value_stats(reader) if stats.path}
     return ValuesSummary(
         str(reader.path),
         tuple(reader.read(WatchedGraph)),
         findings,
         comparisons,
         launches,
-        reader.count(ValueStats),
+        count_value_stats(reader),
         len(saved),
         reader.run().notes,
     )

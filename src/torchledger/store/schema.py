@@ -59,6 +59,8 @@ TABLES: dict[type, Table] = {
     nouns.EagerCount: Table("eager_counts", ("ledger_flops",)),
     nouns.Measurement: Table("measurements", ("subject", "kind", "clock")),
     nouns.ValueStats: Table("value_stats", ("subject", "call_index", "buffer", "moment")),
+    nouns.ValueTable: Table("value_tables", ("key",), unique=1),
+    nouns.ValueCall: Table("value_calls", ("table", "call_index", "sequence")),
     nouns.ValueFinding: Table("value_findings", ("subject", "call_index", "question", "verdict", "sequence")),
     nouns.ValueComparison: Table("value_comparisons", ("subject", "call_index", "is_within", "compiled_error")),
     nouns.WatchedGraph: Table("watched_graphs", ("graph", "launches", "watched", "seen", "calls")),

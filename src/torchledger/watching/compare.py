@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from torchledger.errors import ValuesError
 from torchledger.nouns import Launch, ValueStats
 from torchledger.store import LedgerReader
+from torchledger.store.value_stats import iterate_value_stats
 
 DEFAULT_TOLERANCE = 1e-3
 
@@ -77,7 +78,7 @@ def _by_key(reader: LedgerReader) -> dict[_Key, ValueStats]:
     operators = {launch.launch_id: ",".join(launch.aten_ops) for launch in reader.iterate(Launch)}
     found: dict[_Key, ValueStats] = {}
     seen: Counter[tuple[str, int, str, str]] = Counter()
-    for stats in reader.iterate(ValueStats):
+    for stats in iterate_value_stats(reader):
         if stats.moment == "before":
             continue
         graph = stats.subject.split("#")[0]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,10 +27,11 @@ _SLAB_ROWS = 1 << 15
 
 
 class DeviceBatch:
-    """Reductions of one call on one device."""
+    """Reductions of one call on one device; without ``is_full`` only NaN and Inf are counted and placed."""
 
-    def __init__(self, device: torch.device, kernel: Any = None) -> None:
+    def __init__(self, device: torch.device, kernel: Any = None, *, is_full: bool = True) -> None:
         self._device = device
+        self._is_full = is_full
         self._kernel = kernel if kernel is not None else _checked_kernel(device)
         self._slabs: list[torch.Tensor] = []
         self._plain: list[torch.Tensor] = []
@@ -48,7 +50,7 @@ class DeviceBatch:
             self._used = 0
         slab = self._slabs[-1]
         with torch.cuda.device(self._device):
-            self._kernel.launch(flat, slab, self._used, programs)
+            self._kernel.launch(flat, slab, self._used, programs, is_full=self._is_full)
         self._rows.append((((len(self._slabs) - 1) * _SLAB_ROWS) + self._used, programs))
         self._used += programs
         return len(self._rows) - 1
@@ -60,11 +62,20 @@ class DeviceBatch:
         if self._kernel is None:
             return [list(map(float, row)) for row in torch.stack(self._plain).tolist()]
         slab = self._slabs[0] if len(self._slabs) == 1 else torch.cat(self._slabs)
-        ranges = torch.tensor([row for row in self._rows if isinstance(row, tuple)]).t().contiguous()
-        ranges = ranges.to(self._device, non_blocking=True)
+        ranges = row_ranges([row for row in self._rows if isinstance(row, tuple)], self._device)
         with torch.cuda.device(self._device):
             rows: list[list[float]] = self._kernel.fold(slab, ranges[0], ranges[1]).tolist()
         return rows
+
+
+def row_ranges(rows: Sequence[tuple[int, int]], device: torch.device) -> torch.Tensor:
+    """Where each tensor's partial results stand in a slab: first rows, then their numbers, as ``fold`` takes them."""
+    return torch.tensor(rows).t().contiguous().to(device, non_blocking=True)
+
+
+def row_kernel(device: torch.device) -> Any:
+    """The kernel that reduces tensors on a device, or ``None`` where plain operators have to do."""
+    return _checked_kernel(device)
 
 
 def plain_row(flat: torch.Tensor) -> torch.Tensor:
@@ -108,14 +119,25 @@ def _checked_kernel(device: torch.device) -> Any:
         for probe in probes:
             batch.add(probe)
         for probe, found in zip(probes, batch.fetch(), strict=True):
-            expected = plain_row(probe).tolist()
-            for name, one, other in zip(COLUMNS, found, expected, strict=True):
-                if not math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9):
-                    raise ArithmeticError(f"{name} of {probe.dtype} is {one} instead of {other}")
+            _compare(probe, found, COLUMNS)
+        narrow = DeviceBatch(device, kernel, is_full=False)
+        floats = [probe for probe in probes if probe.is_floating_point()]
+        for probe in floats:
+            narrow.add(probe)
+        for probe, found in zip(floats, narrow.fetch(), strict=True):
+            _compare(probe, found, ("n_nan", "n_inf", "first", "last", "numel"))
+        kernel.try_quick(probes, len(COLUMNS))
         return kernel
     except Exception as error:  # whatever is wrong with a compiler, plain operators remain
         log.warning("values are reduced by plain operators, which is slower: %s: %s", type(error).__name__, error)
         return None
+
+
+def _compare(probe: torch.Tensor, found: Sequence[float], names: Sequence[str]) -> None:
+    row = dict(zip(COLUMNS, found, strict=True))
+    for name, expected in zip(COLUMNS, plain_row(probe).tolist(), strict=True):
+        if name in names and not math.isclose(row[name], expected, rel_tol=1e-9, abs_tol=1e-9):
+            raise ArithmeticError(f"{name} of {probe.dtype} is {row[name]} instead of {expected}")
 
 
 def _probes(device: torch.device) -> list[torch.Tensor]:

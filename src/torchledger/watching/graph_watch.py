@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Protocol
@@ -13,13 +13,29 @@ from typing import Any, Protocol
 import torch
 
 from torchledger.nouns import Launch
-from torchledger.watching.reductions import Reducer, Summary
+from torchledger.watching.planned import Look, Place, Plan, PlannedCall, has_bad, place_of, summaries_of
+from torchledger.watching.reductions import Queued, Reducer, Summary
 from torchledger.watching.rewrite import ALLOCATE, LAUNCH, Rewritten, Site
 from torchledger.watching.roles import Operand, Roles, operands, results
 
 log = logging.getLogger(__name__)
 
-_ORDER = itertools.count()
+_PLANS_KEPT = 16
+
+
+class _Order:
+    """Numbers that order all launches of a process."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def take(self, many: int = 1) -> int:
+        """The first of ``many`` numbers in a row."""
+        first, self._next = self._next, self._next + many
+        return first
+
+
+_ORDER = _Order()
 
 
 @dataclass(frozen=True)
@@ -64,6 +80,46 @@ class CallRecord:
     sequence: int
 
 
+@dataclass(frozen=True)
+class Planned:
+    """A plan with the records of the call that it was made of, which those of later calls repeat with other numbers.
+
+    ``key`` is a name for it; sequences of later calls are those of its events from ``first_sequence`` on, shifted.
+    """
+
+    key: str
+    plan: Plan
+    record: CallRecord
+    first_sequence: int
+    n_sequences: int
+
+
+@dataclass(frozen=True)
+class PlannedRecord:
+    """One call that followed a plan: the rows of its numbers (``planned.PlannedCall.fetch``)."""
+
+    graph: GraphWatch
+    index: int
+    planned: Planned
+    sequence: int
+    rows: Any
+
+    @property
+    def is_clean(self) -> bool:
+        """True if nothing in it is NaN or Inf, and nothing was read before it was written."""
+        return not has_bad(self.rows) and not any(event.unwritten for event in self.planned.record.events)
+
+    def whole(self) -> CallRecord:
+        """The same as the record of a call that was watched anew."""
+        shift = self.sequence - self.planned.first_sequence
+        record = self.planned.record
+        events = [dataclasses.replace(event, sequence=event.sequence + shift) for event in record.events]
+        summaries = summaries_of(self.planned.plan, self.rows)
+        return dataclasses.replace(
+            record, index=self.index, events=events, summaries=summaries, sequence=record.sequence + shift
+        )
+
+
 class Sink(Protocol):
     """Who hears what a watched graph does. A fault in it is reported to ``on_fault`` and goes no further."""
 
@@ -92,6 +148,12 @@ class Sink(Protocol):
     def on_call(self, state: Any, record: CallRecord) -> None:
         """A call is over."""
 
+    def plans_for(self) -> Hashable | None:
+        """What the present questions ask of a call, if it can be planned; ``None`` if each call is watched anew."""
+
+    def on_planned_call(self, record: PlannedRecord) -> None:
+        """A call is over that followed a plan."""
+
     def on_fault(self, where: str, error: Exception) -> None:
         """Watching failed at a place; the user's program goes on."""
 
@@ -115,6 +177,8 @@ class GraphWatch:
         self._watched = module.call
         self._roles: dict[int, Roles] = {}
         self._local = threading.local()
+        self._plans: dict[Hashable, Planned | None] = {}
+        self._is_straight = len({site.function for site in self.sites}) == 1
         if rewritten is not None:
             namespace = dict(vars(module))
             namespace[LAUNCH], namespace[ALLOCATE] = self._launch, self._allocate
@@ -154,7 +218,13 @@ class GraphWatch:
             return self._original(args)
         self.n_watched_calls += 1
         frames = self._frames()
-        frame = _Frame(self, index)
+        key = self._plan_key(args)
+        planned = self._plans.get(key) if key is not None else None
+        frame: _Frame | _PlannedFrame
+        if planned is not None:
+            frame = _PlannedFrame(self, index, planned)
+        else:
+            frame = _Frame(self, index, plan_key=key if key is not None and key not in self._plans else None)
         frames.append(frame)
         try:
             frame.guard(frame.start, args)
@@ -167,8 +237,28 @@ class GraphWatch:
         frame.guard(frame.end, result)
         return result
 
-    def _frames(self) -> list[_Frame]:
-        frames: list[_Frame] | None = getattr(self._local, "frames", None)
+    def _plan_key(self, args: Sequence[Any]) -> Hashable | None:
+        """What decides what happens in a call: the question, and the shapes and numbers that come in."""
+        question = self.sink.plans_for() if self._is_straight else None
+        if question is None:
+            return None
+        return question, tuple(
+            (value.shape, value.stride(), value.dtype) if isinstance(value, torch.Tensor) else value for value in args
+        )
+
+    def keep_plan(self, key: Hashable, planned: Planned | None) -> None:
+        """Follow a plan in later calls with the same key; ``None``: there is no plan for such calls."""
+        while len(self._plans) >= _PLANS_KEPT:
+            self._plans.pop(next(iter(self._plans)))
+        self._plans[key] = planned
+
+    def drop_plans(self) -> None:
+        """Follow no plan any more."""
+        self._plans.clear()
+        self._is_straight = False
+
+    def _frames(self) -> list[_Frame | _PlannedFrame]:
+        frames: list[_Frame | _PlannedFrame] | None = getattr(self._local, "frames", None)
         if frames is None:
             frames = self._local.frames = []
         return frames
@@ -178,6 +268,8 @@ class GraphWatch:
         if not frames:
             return function(*arguments, **keywords)
         frame = frames[-1]
+        if isinstance(frame, _PlannedFrame):
+            return frame.launch(site_index, function, arguments, keywords)
         event = frame.guard(frame.before, site_index, function, arguments, keywords)
         result = function(*arguments, **keywords)
         if event is not None:
@@ -187,7 +279,7 @@ class GraphWatch:
     def _allocate(self, function: Any, /, *arguments: Any, **keywords: Any) -> Any:
         tensor = function(*arguments, **keywords)
         frames = self._frames()
-        if frames:
+        if frames and isinstance(frames[-1], _Frame):
             frames[-1].guard(frames[-1].allocated, tensor)
         return tensor
 
@@ -200,9 +292,14 @@ class GraphWatch:
 
 
 class _Frame:
-    """One running call of a graph."""
+    """One running call of a graph, in which it is found out what every launch reads and writes."""
 
-    def __init__(self, watch: GraphWatch, index: int) -> None:
+    def __init__(self, watch: GraphWatch, index: int, *, plan_key: Hashable | None = None) -> None:
+        self._plan_key = plan_key
+        self._looks: list[Look] = []
+        self._at: tuple[int | None, str] = (None, "input")
+        self._first_sequence = _ORDER.take()
+        self._n_launched = 0
         self._watch = watch
         self._sink = watch.sink
         self._index = index
@@ -237,13 +334,16 @@ class _Frame:
         ]
         self._state = self._sink.on_call_start(self._watch, self._index, inputs)
         if self._sink.takes_tensors and (self._sink.is_full or self._watch.is_opaque):
-            self._inputs = [_seen(name, value, self._read(value)) for name, value in inputs]
+            places = {id(value): place for place, value in enumerate(args)}
+            self._inputs = [
+                _seen(name, value, self._read(value, ("argument", places[id(value)]))) for name, value in inputs
+            ]
 
     def allocated(self, tensor: Any) -> None:
         if isinstance(tensor, torch.Tensor):
             key = _storage(tensor)
             self._unwritten.add(key)
-            self._versions[key] = next(_ORDER)
+            self._versions[key] = _ORDER.take()
 
     def before(
         self, site_index: int, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
@@ -251,8 +351,10 @@ class _Frame:
         watch = self._watch
         site = watch.sites[site_index]
         watch.seen.add(site_index)
+        self._at = (site_index, "before")
+        self._n_launched += 1
         launch = watch.launches.get(site_index)
-        event = Event(site, launch, next(_ORDER))
+        event = Event(site, launch, _ORDER.take())
         found = list(operands(site, watch.roles(site, function), function, arguments, keywords))
         is_taken = self._sink.takes_launch(launch)
         read = []
@@ -271,7 +373,7 @@ class _Frame:
         if is_taken:
             self._sink.on_launch(self._state, event, read)
             if self._sink.takes_tensors:
-                event.before = [_seen(item.name, item.tensor, self._read(item.tensor)) for item in read]
+                event.before = [_seen(item.name, item.tensor, self._read(item.tensor, item.place)) for item in read]
                 self._events.append(event)
         return event
 
@@ -279,6 +381,7 @@ class _Frame:
         self, event: Event, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any
     ) -> None:
         watch, site = self._watch, event.site
+        self._at = (site.index, "after")
         written = [
             operand
             for operand in operands(site, watch.roles(site, function), function, arguments, keywords)
@@ -288,19 +391,20 @@ class _Frame:
         for operand in written:
             key = _storage(operand.tensor)
             self._unwritten.discard(key)
-            self._versions[key] = next(_ORDER)
+            self._versions[key] = _ORDER.take()
         if not self._sink.takes_launch(event.launch):
             return
         written = [operand for operand in written if not operand.name.startswith("workspace")]
         if self._sink.takes_tensors:
             for operand in written:
-                ticket = self._ticket(operand.tensor)
+                ticket = self._ticket(operand.tensor, operand.place)
                 self._remember_writer(operand.tensor, ticket)
                 event.after.append(_seen(operand.name, operand.tensor, (ticket,)))
         self._sink.on_launched(self._state, event, written)
 
     def end(self, result: Any) -> None:
         outputs = []
+        self._at = (None, "output")
         if self._sink.takes_tensors:
             for place, value in enumerate(result if isinstance(result, (tuple, list)) else ()):
                 if not isinstance(value, torch.Tensor):
@@ -308,16 +412,29 @@ class _Frame:
                 if self._watch.is_opaque:  # nothing told which memory it wrote: an input may have been, too
                     outputs.append(_seen(f"output {place}", value, (self._reducer.add(value),)))
                 elif _storage(value) in self._versions:
-                    outputs.append(_seen(f"output {place}", value, self._read(value)))
-        summaries = self._reducer.fetch()
+                    outputs.append(_seen(f"output {place}", value, self._read(value, ("argument", place))))
+        queued, summaries = self._reducer.queued(), self._reducer.fetch()
         record = CallRecord(
-            self._watch, self._index, self._events, self._inputs, outputs, summaries, sequence=next(_ORDER)
+            self._watch, self._index, self._events, self._inputs, outputs, summaries, sequence=_ORDER.take()
         )
+        if self._plan_key is not None and result is not None:
+            self._watch.keep_plan(self._plan_key, self._plan(record, queued))
         self._sink.on_call(self._state, record)
+
+    def _plan(self, record: CallRecord, queued: Mapping[int, Queued]) -> Planned | None:
+        """The plan of this call, if every site ran once."""
+        if self._n_launched != len(self._watch.sites):
+            return None
+        plan = Plan.make(self._looks, queued, record.summaries)
+        if plan is None:
+            return None
+        name = f"{self._watch.name or 'unrecorded graph'}@{self._index}.{self._first_sequence}"
+        n_sequences = _ORDER.take() - self._first_sequence
+        return Planned(name, plan, record, self._first_sequence, n_sequences)
 
     # --- tickets ------------------------------------------------------------------------------------------------
 
-    def _read(self, tensor: torch.Tensor) -> tuple[int, ...]:
+    def _read(self, tensor: torch.Tensor, place: Place) -> tuple[int, ...]:
         """The tickets that tell about a tensor: its own, or where only bad values are looked for, those of what was
         written into its memory."""
         key = self._key(tensor)
@@ -326,13 +443,16 @@ class _Frame:
         writers = self._writers.get(_storage(tensor))
         if writers and not self._sink.is_full:
             return tuple(writers)
-        return (self._ticket(tensor),)
+        return (self._ticket(tensor, place),)
 
-    def _ticket(self, tensor: torch.Tensor) -> int:
+    def _ticket(self, tensor: torch.Tensor, place: Place) -> int:
         key = self._key(tensor)
         ticket = self._tickets.get(key)
         if ticket is None:
             ticket = self._tickets[key] = self._reducer.add(tensor)
+            if self._plan_key is not None:
+                tells_nothing = not (self._sink.is_full or tensor.is_floating_point() or tensor.is_complex())
+                self._looks.append(Look(*self._at, place, ticket, tells_nothing or not tensor.numel()))
         return ticket
 
     def _key(self, tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -348,6 +468,67 @@ class _Frame:
             self._writers[storage._cdata] = [ticket]
         else:
             self._writers.setdefault(storage._cdata, []).append(ticket)
+
+
+class _PlannedFrame:
+    """One running call of a graph that does what an earlier call did."""
+
+    def __init__(self, watch: GraphWatch, index: int, planned: Planned) -> None:
+        self._watch = watch
+        self._index = index
+        self._planned = planned
+        self._before, self._after = planned.plan.before, planned.plan.after
+        self._call: PlannedCall | None = None
+        self._is_broken = False
+
+    def guard(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a method of ours inside the user's program."""
+        if self._is_broken:
+            return None
+        try:
+            return method(*arguments)
+        except Exception as error:  # the user's program must go on
+            self._is_broken = True
+            self._watch.drop_plans()
+            self._watch.sink.on_fault(self._watch.name or "a graph", error)
+            return None
+
+    def start(self, args: Sequence[Any]) -> None:
+        plan = self._planned.plan
+        self._call = PlannedCall(plan, is_full=self._watch.sink.is_full)
+        self._look_outside(plan.inputs, args)
+
+    def launch(self, site_index: int, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Launch, and queue what the plan looks at before and after."""
+        before, after = self._before.get(site_index), self._after.get(site_index)
+        if before is not None and not self._is_broken:
+            self.guard(self._look, before, function, arguments, keywords, None)
+        result = function(*arguments, **keywords)
+        if after is not None and not self._is_broken:
+            self.guard(self._look, after, function, arguments, keywords, result)
+        return result
+
+    def _look(
+        self, reductions: Sequence[Any], function: Any, arguments: Sequence[Any], keywords: dict[str, Any], result: Any
+    ) -> None:
+        call = self._call
+        assert call is not None
+        for reduction in reductions:
+            call.look(reduction, place_of(reduction.place, function, arguments, keywords, result))
+
+    def _look_outside(self, reductions: Sequence[Any], values: Sequence[Any]) -> None:
+        """Look at inputs or outputs, outside the part of a wrapper that chooses the device."""
+        if reductions:
+            with torch.cuda.device(self._planned.plan.device):
+                self._look(reductions, None, values, {}, None)
+
+    def end(self, result: Any) -> None:
+        if isinstance(result, (tuple, list)):
+            self._look_outside(self._planned.plan.outputs, result)
+        assert self._call is not None
+        sequence = _ORDER.take(self._planned.n_sequences)
+        record = PlannedRecord(self._watch, self._index, self._planned, sequence, self._call.fetch())
+        self._watch.sink.on_planned_call(record)
 
 
 def _seen(name: str, tensor: torch.Tensor, tickets: tuple[int, ...]) -> Seen:

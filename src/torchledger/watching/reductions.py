@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +62,7 @@ class Reducer:
         self._done: dict[int, Summary] = {}
         self._batches: dict[torch.device, Any] = {}
         self._flags: list[tuple[int, torch.Tensor, tuple[int, ...]]] = []
-        self._waiting: dict[int, tuple[torch.device, int, tuple[int, ...], Layout]] = {}
+        self._waiting: dict[int, Queued] = {}
         self._next = 0
 
     def add(self, tensor: torch.Tensor) -> int:
@@ -71,19 +71,26 @@ class Reducer:
         self._next += 1
         with torch.no_grad():
             tensor = tensor.detach()
-            if tensor.device.type == "cuda" and tensor.numel() and not tensor.is_complex():
-                self._add_on_device(ticket, tensor)
+            if is_reduced_on_device(tensor):
+                if self._is_full or tensor.is_floating_point():
+                    self._add_on_device(ticket, tensor)
+                else:
+                    self._done[ticket] = Summary(tensor.numel(), n_nan=0, n_inf=0)
             else:
                 self._done[ticket] = summarize(tensor, is_full=self._is_full)
             if self._predicate is not None:
                 self._flag(ticket, tensor)
         return ticket
 
+    def queued(self) -> dict[int, Queued]:
+        """What waits on a device, by ticket."""
+        return dict(self._waiting)
+
     def fetch(self) -> dict[int, Summary]:
         """Wait for the devices, once each, and return every ticket's summary; the queue is empty afterwards."""
         rows = {device: batch.fetch() for device, batch in self._batches.items()}
-        for ticket, (device, row, shape, layout) in self._waiting.items():
-            self._done[ticket] = _from_row(rows[device][row], shape, layout)
+        for ticket, item in self._waiting.items():
+            self._done[ticket] = from_row(rows[item.device][item.row], item.shape, item.layout)
         self._add_flags()
         done, self._done = self._done, {}
         self._waiting.clear()
@@ -95,9 +102,9 @@ class Reducer:
 
         batch = self._batches.get(tensor.device)
         if batch is None:
-            batch = self._batches[tensor.device] = DeviceBatch(tensor.device)
+            batch = self._batches[tensor.device] = DeviceBatch(tensor.device, is_full=self._is_full)
         flat, layout = flatten(tensor)
-        self._waiting[ticket] = (tensor.device, batch.add(flat), tuple(tensor.shape), layout)
+        self._waiting[ticket] = Queued(tensor.device, batch.add(flat), tuple(tensor.shape), layout)
 
     def _flag(self, ticket: int, tensor: torch.Tensor) -> None:
         assert self._predicate is not None
@@ -144,6 +151,21 @@ class Layout:
             if self.strides[dim] and self.shape[dim] > 1:
                 index[dim], position = divmod(position, self.strides[dim])
         return tuple(index)
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A tensor whose reduction waits on a device, in a row of that device's batch."""
+
+    device: torch.device
+    row: int
+    shape: tuple[int, ...]
+    layout: Layout
+
+
+def is_reduced_on_device(tensor: torch.Tensor) -> bool:
+    """True where a tensor is reduced on its device and waited for later, False where it is at once."""
+    return tensor.device.type == "cuda" and tensor.numel() > 0 and not tensor.is_complex()
 
 
 def flatten(tensor: torch.Tensor) -> tuple[torch.Tensor, Layout]:
@@ -273,7 +295,7 @@ def _scaled(summary: Summary, tensor: torch.Tensor, flat: torch.Tensor) -> Summa
     return Summary(**{**vars(summary), **counts})
 
 
-def _from_row(row: list[float], shape: tuple[int, ...], layout: Layout) -> Summary:
+def from_row(row: Sequence[float], shape: tuple[int, ...], layout: Layout) -> Summary:
     """A row of ``device_reductions`` as a summary."""
     n_nan, n_inf, low, high, total, squares, n_zero, n_subnormal, first, last, looked_at = row
     n_finite = looked_at - n_nan - n_inf

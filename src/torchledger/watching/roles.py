@@ -19,11 +19,13 @@ _WRITING_METHODS: dict[str, Role] = {"copy_": "output", "fill_": "output", "zero
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor of a call: its name in the wrapper and what the call does with it."""
+    """A tensor of a call: its name in the wrapper, what the call does with it, and where the call has it
+    (``planned.Place``)."""
 
     name: str
     role: Role | None
     tensor: torch.Tensor
+    place: tuple[Any, ...] = ()
 
     @property
     def is_read(self) -> bool:
@@ -83,33 +85,36 @@ def operands(
 ) -> Iterator[Operand]:
     """The tensors among the arguments of a call."""
     if site.receiver is not None and isinstance(getattr(function, "__self__", None), torch.Tensor):
-        yield Operand(site.receiver, roles.receiver, function.__self__)
+        yield Operand(site.receiver, roles.receiver, function.__self__, ("receiver",))
     for place, value in enumerate(arguments):
-        name = site.arguments[place] if place < len(site.arguments) else None
+        argument = site.arguments[place] if place < len(site.arguments) else None
         role = roles.positional[place] if place < len(roles.positional) else None
-        yield from _tensors(name or f"argument {place}", role, value)
+        yield from _tensors(argument or f"argument {place}", role, value, ("argument", place))
     for keyword, value in keywords.items():
-        yield from _tensors(site.keywords.get(keyword) or keyword, roles.keywords.get(keyword), value)
+        yield from _tensors(
+            site.keywords.get(keyword) or keyword, roles.keywords.get(keyword), value, ("keyword", keyword)
+        )
 
 
 def results(site: Site, result: Any) -> Iterator[Operand]:
     """The tensors that a call returned, under the names that the wrapper gives them."""
     if isinstance(result, torch.Tensor):
-        yield Operand(site.result or "result", "output", result)
+        yield Operand(site.result or "result", "output", result, ("result",))
     elif isinstance(result, (tuple, list)):
         for place, item in enumerate(result):
             name = site.items.get(place, f"{site.result or 'result'}[{place}]")
-            yield from _tensors(name, "output", item)
+            yield from _tensors(name, "output", item, ("result", place))
 
 
-def _tensors(names: Names, role: Role | None, value: Any) -> Iterator[Operand]:
+def _tensors(names: Names, role: Role | None, value: Any, place: tuple[Any, ...]) -> Iterator[Operand]:
     if isinstance(value, torch.Tensor):
-        yield Operand(names if isinstance(names, str) else "argument", role, value)
+        yield Operand(names if isinstance(names, str) else "argument", role, value, place)
     elif isinstance(value, (tuple, list)):
-        for place, item in enumerate(value):
+        for number, item in enumerate(value):
             if isinstance(item, torch.Tensor):
-                name = names[place] if isinstance(names, tuple) and place < len(names) else None
-                yield Operand(name or f"{names if isinstance(names, str) else 'argument'}[{place}]", role, item)
+                name = names[number] if isinstance(names, tuple) and number < len(names) else None
+                name = name or f"{names if isinstance(names, str) else 'argument'}[{number}]"
+                yield Operand(name, role, item, (*place, number))
 
 
 def _schema_role(argument: Any) -> Role:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import logging
@@ -11,14 +12,24 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
 from torchledger.capturing.session import Capture, Watcher
 from torchledger.errors import StoreError
-from torchledger.nouns import Gap, Launch, ValueComparison, ValueFinding, ValueStats, WatchedGraph
+from torchledger.nouns import (
+    Gap,
+    Launch,
+    ValueCall,
+    ValueComparison,
+    ValueFinding,
+    ValueStats,
+    ValueTable,
+    WatchedGraph,
+)
+from torchledger.nouns.value_stats import expand
 from torchledger.watching.findings import find_bad, first_created
 from torchledger.watching.lines import NOT_SAVED, comparison_line, finding_line, stats_line
 from torchledger.watching.options import ValueOptions, from_environment, load_predicate
@@ -38,7 +49,8 @@ class Watch(Watcher):
 
     def __init__(self, capture: Capture, options: ValueOptions, emit: Callable[[str], None] | None = None) -> None:
         self.options = options
-        self.stats: list[ValueStats] = []
+        self._stats: list[ValueStats | ValueCall] = []
+        self._tables: dict[str, ValueTable] = {}
         self.findings: list[ValueFinding] = []
         self.comparisons: list[ValueComparison] = []
         self.is_active = self.is_full = self.takes_tensors = False
@@ -211,13 +223,39 @@ class Watch(Watcher):
             records: list[Any] = []
             if self.is_full:
                 stats = list(_stats(record))
-                self.stats += stats
+                self._stats += stats
                 records += stats
                 if self.options.prints and self._prints:
                     for line in map(stats_line, stats):
                         self._emit(line)
             if self.options.find is not None:
                 records += self._find(record)
+            self._write_soon(records)
+
+    def plans_for(self) -> Hashable | None:
+        """Statistics, NaN and Inf are found by reductions alone; for what needs the tensors there is no plan."""
+        options = self.options
+        is_alone = self._predicate is None and not options.against_eager and options.level in ("off", "stats")
+        return options if is_alone and self.takes_tensors else None
+
+    def on_planned_call(self, record: Any) -> None:
+        planned = record.planned
+        with self._lock:
+            self._n_taken += len(planned.record.events)
+            records: list[Any] = []
+            if self.is_full:
+                table = self._tables.get(planned.key)
+                if table is None:
+                    table = self._tables[planned.key] = _table(planned)
+                    records.append(table)
+                call = _call(record)
+                self._stats.append(call)
+                records.append(call)
+                if self.options.prints and self._prints:
+                    for line in map(stats_line, expand(table, call)):
+                        self._emit(line)
+            if self.options.find is not None and not record.is_clean:
+                records += self._find(record.whole())
             self._write_soon(records)
 
     def on_fault(self, where: str, error: Exception) -> None:
@@ -291,6 +329,14 @@ class Watch(Watcher):
             self._faults[str(error)] += 1
 
     # --- as a context manager -----------------------------------------------------------------------------------------
+
+    @property
+    def stats(self) -> list[ValueStats]:
+        """What was recorded of each tensor, in the order of the calls."""
+        found: list[ValueStats] = []
+        for item in self._stats:
+            found += [item] if isinstance(item, ValueStats) else expand(self._tables[item.table], item)
+        return found
 
     @property
     def first_bad(self) -> ValueFinding | None:
@@ -396,6 +442,28 @@ def _stats(record: Any) -> list[ValueStats]:
             for seen in many:
                 found.append(_record(record, subject, moment, seen, event.sequence, event.path, nodes.get(seen.name)))
     return found
+
+
+def _table(planned: Any) -> ValueTable:
+    """What the statistics of all calls that follow a plan share."""
+    plan, record = planned.plan, planned.record
+    row_of = {ticket: row for row, ticket in enumerate(plan.tickets)}
+    assert not record.graph.is_opaque
+    seen = [*record.inputs, *(item for event in record.events for item in (*event.before, *event.after))]
+    template = dataclasses.replace(record, index=-1, summaries=plan.done)
+    entries = [
+        dataclasses.replace(stats, sequence=None if stats.sequence is None else stats.sequence - planned.first_sequence)
+        for stats in _stats(template)
+    ]
+    rows = [row_of.get(item.tickets[0], -1) if item.tickets else -1 for item in seen]
+    return ValueTable(planned.key, tuple(entries), tuple(rows))
+
+
+def _call(record: Any) -> ValueCall:
+    from torchledger.watching.planned import numbers_of
+
+    numbers = numbers_of(record.planned.plan, record.rows).astype("<f8").tobytes()
+    return ValueCall(record.planned.key, record.index, record.sequence, base64.b64encode(numbers).decode())
 
 
 def _record(
