@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from torchledger import device
 from torchledger._torch import version_warning
+from torchledger._torch.dynamo import eager_counts
 from torchledger._torch.lazy_import import after_import
+from torchledger.capturing.graph_breaks import graph_breaks_note
 from torchledger.capturing.payload import PAYLOAD_VERSION, Payload, unpack
 from torchledger.capturing.wrapper_code import WrapperCall, find_calls
 from torchledger.errors import StoreError
@@ -83,6 +85,7 @@ class Capture:
         self._owner = os.getpid()
         self._watchers: list[Watcher] = []
         self._parent: str | None = None
+        self._eager_before = eager_counts()
         self.run = Run(
             run_id=uuid.uuid4().hex,
             started_utc=_now(),
@@ -156,6 +159,9 @@ class Capture:
             self._writer = None
 
     def _finish(self, status: str, exit_code: int | None) -> None:
+        breaks = graph_breaks_note(self._eager_before, eager_counts())
+        if breaks is not None:
+            self.note(breaks)
         self.run = dataclasses.replace(
             self.run,
             status=status,  # type: ignore[arg-type]

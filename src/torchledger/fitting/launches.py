@@ -68,7 +68,7 @@ def machine_of_launches(name: str, launches: Sequence[MeasuredLaunch]) -> Machin
         if item.duration_us and item.launch.bytes_moved is not None and item.launch.category != "nop"
     ]
     if not known:
-        raise FitError("no launch was measured.")
+        raise FitError("no launch was measured. Record a ledger with `torchledger run --profile`, or `bench` one.")
     dtypes = [_dtype(item) for item, _ in known]
     return estimate_machine(
         name,

@@ -159,7 +159,8 @@ def _find(model: TimeModel, operator: str, direction: str, dtype: str) -> tuple[
         if (general := _general_key(declared)) is not None and f"{general}/{direction}" in model.entries:
             return model.entries[f"{general}/{direction}"], declared, name
     known = sorted({key.split("/")[0] for key in model.entries if not key.startswith("launch:")})
-    directions = [key.split("/")[1] for key in model.entries if key.split("/")[0] in {c.key for c in candidates}]
+    keys = {c.key for c in candidates} | {_general_key(c) for c in candidates}
+    directions = sorted({key.split("/")[1] for key in model.entries if key.split("/")[0] in keys})
     if directions:
         raise PredictError(f"{operator} has no direction {direction!r} in this model; it has {', '.join(directions)}.")
     near = difflib.get_close_matches(operator, [key.removeprefix("guide.") for key in known], n=3)

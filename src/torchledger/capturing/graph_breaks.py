@@ -1,0 +1,27 @@
+"""What ``torch.compile`` was asked for and left to run eagerly: it has no entries, so the ledger says what it was."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from torchledger._torch.dynamo import COMPILED, FRAMES
+
+_LISTED = 5
+
+
+def graph_breaks_note(before: Counter[str], after: Counter[str]) -> str | None:
+    """One sentence on the frames that were not compiled and the reasons that broke graphs; ``None`` if there are none.
+
+    >>> graph_breaks_note(Counter(), Counter({"frames": 3, "compiled frames": 2, "call of print": 1}))
+    'torch.compile compiled 2 of 3 frames; what it left to run eagerly has no entries here: call of print (once)'
+    """
+    new = after - before
+    frames, compiled = new.pop(FRAMES, 0), new.pop(COMPILED, 0)
+    if not new and compiled >= frames:
+        return None
+    reasons = [f"{reason} ({'once' if count == 1 else f'{count:,} times'})" for reason, count in new.most_common()]
+    if len(reasons) > _LISTED:
+        reasons[_LISTED:] = [f"and {len(reasons) - _LISTED:,} other reasons"]
+    text = f"torch.compile compiled {compiled:,} of {frames:,} frame{'s' * (frames != 1)}"
+    what = "; what it left to run eagerly has no entries here"
+    return f"{text}{what}: {'; '.join(reasons)}" if reasons else f"{text}{what}"
