@@ -18,7 +18,7 @@ from torchledger.cli.output import json_option, print_document, print_json
 @click.option("--repeats", default=400, show_default=True, type=click.IntRange(min=6), help="At most, per kernel.")
 @click.option("--total", "total_s", type=click.FloatRange(min=1), help="Seconds for all; what is left is not timed.")
 @click.option("--timeout", "timeout_s", default=120.0, show_default=True, help="Seconds for one, compiling included.")
-@click.option("--warm-only", is_flag=True, help="Do not time with a flushed cache too.")
+@click.option("--warm-only", is_flag=True, help="Neither with a flushed cache nor in its place.")
 @click.option("--configs", type=click.Choice(["all"]), help="Time every configuration of each Triton kernel.")
 @click.option("--max-autotune", is_flag=True, help="Compile Triton kernels with max-autotune and say whether it pays.")
 @click.option("--trust", is_flag=True, help="Run code out of a ledger that somebody else recorded.")
@@ -42,9 +42,10 @@ def command(
     """Run kernels of FILE alone, on their own arguments and layouts, and time them.
 
     KERNEL is a launch (forward_0#12), a kernel's name, its key, or a part that only one kernel has; without any, the
-    heaviest ones are taken until 95 % of the time is covered. Times are with a warm and with a flushed cache.
+    heaviest ones are taken until 95 % of the time is covered. Times are with a warm cache, with a flushed one, and
+    after the launches that come before it in the step, which leave the cache as it is there.
     """
-    from torchledger.measuring.bench import bench
+    from torchledger.measuring.bench import STATES, bench
     from torchledger.measuring.bench_timing import Budget
     from torchledger.reporting.benches import bench_as_plain, bench_document
 
@@ -53,7 +54,7 @@ def command(
         kernels,
         all_kernels=all_kernels,
         mode="max_autotune" if max_autotune else "configurations" if configs else "run",
-        states=("warm",) if warm_only else ("warm", "cold"),
+        states=("warm",) if warm_only else STATES,
         budget=Budget(seconds=seconds, max_repeats=repeats, min_repeats=min(20, repeats)),
         trust=trust,
         save=not no_save,

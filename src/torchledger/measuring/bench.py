@@ -6,6 +6,8 @@ Enters: a ledger. Leaves: ``Measurement`` records of kind ``"bench"``, one per l
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import logging
 import os
@@ -15,18 +17,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from torchledger import roofline
 from torchledger.errors import MeasureError, UsageError
-from torchledger.measuring.bench_timing import Budget, relative_interval
+from torchledger.measuring.bench_timing import HOST_FLUSH_BYTES, Budget, relative_interval
 from torchledger.measuring.bench_worker import Job, Task, write_job
-from torchledger.measuring.call_site import CallSite, CannotReplay, find_call_site
+from torchledger.measuring.call_site import CallSite, CallSites, CannotReplay
 from torchledger.measuring.ceilings import known_ceilings, product_rate
-from torchledger.measuring.standalone import body_text, head_text, input_bytes
+from torchledger.measuring.lead_in import LeadIn, find_lead_in, lead_in_text
+from torchledger.measuring.standalone import allocated_bytes, body_text, input_bytes, preamble_text
 from torchledger.nouns import Ceilings, Device, Graph, Kernel, Launch, Measurement, Run, ValueStats
 from torchledger.store import LedgerReader, LedgerWriter, open_ledger
 from torchledger.store.find import find_kernel
@@ -35,6 +38,12 @@ from torchledger.store.seal import is_sealed_here
 log = logging.getLogger(__name__)
 
 Mode = Literal["run", "configurations", "max_autotune"]
+
+STATES = ("warm", "cold", "step")
+"""What the cache holds: what the last call of the kernel left, nothing of use, or what the launches before it leave."""
+
+SHORT_US = 5.0
+"""Kernels below are dominated by their launch; a timer tick is a per cent of them."""
 
 SPREAD_LIMIT = 0.05
 """A 95 % confidence interval of the median wider than this share of it is pointed out."""
@@ -45,15 +54,17 @@ class Benched:
     """One launch, run alone: its measurements by cache state, or why there is none.
 
     ``status`` is ``"ok"``, ``"cannot"`` (nothing to run), ``"failed"``, ``"crashed"`` (the process or the device was
-    lost to it), ``"out_of_memory"`` or ``"timed_out"``. ``same_as`` names the launch that was run in its place: same
-    kernel, same sizes. ``configurations`` are those that were tried, with their warm times; ``as_run`` is then the time
-    with the configuration of the run.
+    lost to it), ``"out_of_memory"`` or ``"timed_out"``. ``same_as`` names the launch that was run instead: same kernel,
+    same sizes. ``placed`` is its time after its lead-in, the ``lead_in`` launches before it in the wrapper;
+    ``unplaced`` says why there is none. ``configurations`` are those that were tried, with their warm times; ``as_run``
+    is then the time with the configuration of the run.
     """
 
     launch: Launch
     status: str
     warm: Measurement | None = None
     cold: Measurement | None = None
+    placed: Measurement | None = None
     in_step: Measurement | None = None
     reason: str | None = None
     same_as: str | None = None
@@ -62,6 +73,8 @@ class Benched:
     configurations: tuple[Measurement, ...] = ()
     as_run: Measurement | None = None
     notes: tuple[str, ...] = ()
+    lead_in: int | None = None
+    unplaced: str | None = None
 
     @property
     def duration_us(self) -> float | None:
@@ -88,10 +101,41 @@ class Benched:
 
     @property
     def over_step(self) -> float | None:
-        """Time alone over the time inside the step."""
-        if self.in_step is None or not self.duration_us or not self.in_step.duration_us:
+        """Time alone in its place over the time inside the step; the warm time where none was taken in its place."""
+        return self._over_step(self.placed.duration_us if self.placed else self.duration_us)
+
+    @property
+    def warm_over_step(self) -> float | None:
+        """Warm time over the time inside the step."""
+        return self._over_step(self.warm.duration_us if self.warm else None)
+
+    @property
+    def cold_over_step(self) -> float | None:
+        """Cold time over the time inside the step."""
+        return self._over_step(self.cold.duration_us if self.cold else None)
+
+    def _over_step(self, time_us: float | None) -> float | None:
+        if self.in_step is None or not time_us or not self.in_step.duration_us:
             return None
-        return self.duration_us / self.in_step.duration_us
+        return time_us / self.in_step.duration_us
+
+    @property
+    def explanation(self) -> str | None:
+        """Why the warm time is not the time inside the step, where they differ by more than 5 %: what the cache
+        explains (the time in its place agrees better), and what it leaves to clocks and neighbours."""
+        warm, placed = self.warm_over_step, self._over_step(self.placed.duration_us if self.placed else None)
+        if warm is None or abs(warm - 1) <= 0.05:
+            return None
+        if placed is not None and abs(placed - 1) <= 0.05:
+            return "cache: in its place it takes what it takes inside the step"
+        if placed is not None and abs(placed - 1) < 0.5 * abs(warm - 1):
+            return f"mostly cache: in its place {placed:.2f} of the time inside the step"
+        cold = self.cold_over_step
+        if placed is None and cold is not None and min(warm, cold) <= 1 <= max(warm, cold):
+            return "cache: the time inside the step lies between warm and cold"
+        if self.in_step is not None and self.in_step.duration_us < SHORT_US:
+            return f"shorter than {SHORT_US:g} us: launch and drain of a few hundred nanoseconds weigh"
+        return "not the cache: clocks (a busy device runs slower), values, or another kernel that ran at the same time"
 
     @property
     def best_configuration(self) -> Measurement | None:
@@ -128,7 +172,7 @@ def bench(
     *,
     all_kernels: bool = False,
     mode: Mode = "run",
-    states: Sequence[str] = ("warm", "cold"),
+    states: Sequence[str] = STATES,
     budget: Budget | None = None,
     trust: bool = False,
     save: bool = True,
@@ -159,28 +203,43 @@ def bench(
         chosen, selection = _select(reader, launches, kernels, all_kernels, in_step, run)
     check_trust(str(path), [graphs[name] for name in dict.fromkeys(launch.graph for launch in chosen)], trust)
     _check_machine(str(path), run, chosen)
-    sites, refused = _find_sites(graphs, chosen, launches, known_kernels)
+    devices = {device: _device(run, device) for device in {launch.device for launch in chosen}}
+    sites, refused = _find_sites(graphs, launches, known_kernels, chosen)
     groups = _group(sites)
+    plan = _Plan()
+    for site, _ in groups:
+        for task in _tasks(site, mode, tuple(state for state in states if state != "step"), saved):
+            plan.add(task, site.definitions)
+    leads = _find_leads(sites, graphs, launches, known_kernels, devices) if "step" in states and mode == "run" else {}
+    # Where a whole step fits into the cache, nothing is cold in its place.
+    is_larger = sum(launch.bytes_moved or 0 for launch in launches) > max(map(_cache_bytes, devices.values()))
+    for site, launch in sites:
+        lead = leads.get(launch.launch_id)
+        if isinstance(lead, LeadIn):
+            plan.add(_led_task(site, lead, is_flushed=is_larger), lead.definitions, lead.signature)
     job = Job(
-        tuple(task for site, _ in groups for task in _tasks(site, mode, states, saved)),
+        tuple(plan.tasks),
         budget or Budget(),
+        plan.kernels,
         settings=dict(run.environment.settings),
         num_threads=run.environment.num_threads,
     )
     deadline = None if total_s is None else started + total_s
     answers = run_tasks(job, timeout_s=timeout_s, deadline=deadline)
-    devices = {device: _device(run, device) for device in {launch.device for launch in chosen}}
     ceilings = {name: known_ceilings(device) for name, device in devices.items()}
     allow_tf32 = run.environment.settings.get("float32_matmul_precision") in ("high", "medium")
     by_launch: dict[str, Benched] = {}
     for site, members in groups:
-        answer = answers.get(site.launch_id, {"status": "failed", "reason": "the time for all kernels was used up"})
+        answer = answers.get(site.launch_id, _NO_TIME_LEFT)
         for launch in members:
             entry = _entry(launch, answer, None if launch.launch_id == site.launch_id else site.launch_id)
             limits = _limits(launch, ceilings.get(launch.device), allow_tf32=allow_tf32)
             if mode != "run" and (other := answers.get(f"{site.launch_id}{_AS_RUN}")) is not None:
                 same = _entry(launch, other, entry.same_as)
                 entry = replace(entry, as_run=same.warm)
+            if launch.launch_id in leads:
+                task_id = plan.task_of(_led_id(launch.launch_id))
+                entry = _with_place(entry, leads[launch.launch_id], task_id, answers.get(task_id, _NO_TIME_LEFT))
             by_launch[launch.launch_id] = replace(entry, in_step=in_step.get(launch.launch_id), **limits)
     entries = tuple(
         by_launch.get(launch.launch_id) or Benched(launch, "cannot", reason=refused[launch.launch_id])
@@ -189,6 +248,9 @@ def bench(
     if save:
         _save(path, entries)
     return BenchReport(str(path), run, entries, selection, mode, time.monotonic() - started, ceilings)
+
+
+_NO_TIME_LEFT = {"status": "failed", "reason": "the time for all kernels was used up"}
 
 
 # --- whose code it is, and where it may run --------------------------------------------------------------------------
@@ -308,18 +370,50 @@ def _weights(
 
 
 def _find_sites(
-    graphs: Mapping[str, Graph], chosen: Sequence[Launch], launches: Sequence[Launch], kernels: Sequence[Kernel]
+    graphs: Mapping[str, Graph], launches: Sequence[Launch], kernels: Sequence[Kernel], chosen: Sequence[Launch]
 ) -> tuple[list[tuple[CallSite, Launch]], dict[str, str]]:
-    by_graph: dict[str, list[Launch]] = {}
-    for launch in launches:
-        by_graph.setdefault(launch.graph, []).append(launch)
+    by_graph = _by_graph(graphs, launches, kernels)
     sites, refused = [], {}
     for launch in chosen:
         try:
-            sites.append((find_call_site(graphs[launch.graph], launch, by_graph[launch.graph], kernels), launch))
+            sites.append((by_graph(launch.graph).find(launch), launch))
         except CannotReplay as error:
             refused[launch.launch_id] = str(error)
     return sites, refused
+
+
+def _by_graph(
+    graphs: Mapping[str, Graph], launches: Sequence[Launch], kernels: Sequence[Kernel]
+) -> Callable[[str], CallSites]:
+    """The call sites of a graph by its name, read when first asked for."""
+    by_graph: dict[str, list[Launch]] = {}
+    for launch in launches:
+        by_graph.setdefault(launch.graph, []).append(launch)
+    return functools.cache(lambda name: CallSites(graphs[name], by_graph[name], kernels))
+
+
+def _find_leads(
+    sites: Sequence[tuple[CallSite, Launch]],
+    graphs: Mapping[str, Graph],
+    launches: Sequence[Launch],
+    kernels: Sequence[Kernel],
+    devices: Mapping[str, Device | None],
+) -> dict[str, LeadIn | str]:
+    """What runs before each launch, until twice the cache has been moved; or why that is not known."""
+    by_graph = _by_graph(graphs, launches, kernels)
+    leads: dict[str, LeadIn | str] = {}
+    for _, launch in sites:
+        cache = _cache_bytes(devices.get(launch.device))
+        try:
+            leads[launch.launch_id] = find_lead_in(by_graph(launch.graph), launch, window_bytes=2 * cache)
+        except CannotReplay as error:
+            leads[launch.launch_id] = str(error)
+    return leads
+
+
+def _cache_bytes(device: Device | None) -> int:
+    """The last-level cache that launches share; an upper guess where it is not known."""
+    return (device.l2_cache_bytes if device is not None and device.kind == "cuda" else None) or HOST_FLUSH_BYTES
 
 
 def _group(sites: Sequence[tuple[CallSite, Launch]]) -> list[tuple[CallSite, list[Launch]]]:
@@ -332,12 +426,40 @@ def _group(sites: Sequence[tuple[CallSite, Launch]]) -> list[tuple[CallSite, lis
 _AS_RUN = " as run"
 
 
+def _led_id(launch_id: str) -> str:
+    return f"{launch_id} led in"
+
+
+@dataclass
+class _Plan:
+    """Tasks for the worker: equal ones once, each kernel's definition once."""
+
+    tasks: list[Task] = field(default_factory=list)
+    kernels: dict[str, str] = field(default_factory=dict)
+    _by_signature: dict[str, str] = field(default_factory=dict)
+    _instead: dict[str, str] = field(default_factory=dict)
+
+    def add(self, task: Task, definitions: Sequence[tuple[str, str]], signature: str | None = None) -> None:
+        """Take a task up, unless one of the same signature is there: that is then its task."""
+        known = self._by_signature.setdefault(signature, task.task_id) if signature is not None else task.task_id
+        if known != task.task_id:
+            self._instead[task.task_id] = known
+            return
+        keys = {name: hashlib.sha256(text.encode()).hexdigest()[:20] for name, text in definitions}
+        self.kernels.update((keys[name], text) for name, text in definitions)
+        self.tasks.append(replace(task, kernels=keys))
+
+    def task_of(self, task_id: str) -> str:
+        """The task that is run for one."""
+        return self._instead.get(task_id, task_id)
+
+
 def _tasks(site: CallSite, mode: Mode, states: Sequence[str], saved: Mapping[str, str] | None = None) -> Iterator[Task]:
     """The task of a call site, and before it the same with the run's own configuration where others are tried."""
     task = Task(
         site.launch_id,
         site.device,
-        head_text(site),
+        preamble_text(site),
         body_text(site),
         input_bytes(site),
         states=tuple(states),
@@ -351,6 +473,18 @@ def _tasks(site: CallSite, mode: Mode, states: Sequence[str], saved: Mapping[str
         yield replace(task, mode=mode, states=("warm",))
 
 
+def _led_task(site: CallSite, lead: LeadIn, *, is_flushed: bool) -> Task:
+    return Task(
+        _led_id(site.launch_id),
+        site.device,
+        preamble_text(site),
+        lead_in_text(lead),
+        allocated_bytes(lead.setup),
+        states=("step",),
+        is_flushed=is_flushed,
+    )
+
+
 # --- running it ------------------------------------------------------------------------------------------------------
 
 
@@ -358,23 +492,34 @@ def run_tasks(job: Job, *, timeout_s: float, deadline: float | None = None) -> d
     """The answers of a worker process by task; a new process takes over what a lost one had not done."""
     answers: dict[str, dict[str, Any]] = {}
     remaining = list(job.tasks)
+    suspects: set[str] = set()
     while remaining and (deadline is None or time.monotonic() < deadline):
-        done, lost, reason = _run_worker(replace(job, tasks=tuple(remaining)), timeout_s, deadline)
+        # Of tasks that were lost together nobody knows which one it was: they are tried again one by one.
+        now = [task for task in remaining if task.task_id in suspects] or remaining
+        together = 1 if suspects else job.together
+        part = replace(job, tasks=tuple(now), together=together, kernels=_kernels_of(now, job.kernels))
+        done, lost, reason = _run_worker(part, timeout_s, deadline)
         answers |= done
-        if lost is not None and lost not in answers:
+        lost = [task_id for task_id in lost if task_id not in answers]
+        if len(lost) == 1:
             status = "timed_out" if "took longer" in reason else "crashed"
-            answers[lost] = {"status": status, "reason": reason}
-        elif lost is None and not done:
-            for task in remaining:
+            answers[lost[0]] = {"status": status, "reason": reason}
+        elif lost:
+            suspects.update(lost)
+        elif not done:
+            for task in now:
                 answers[task.task_id] = {"status": "failed", "reason": reason or "the worker could not start"}
+        suspects -= set(answers)
         remaining = [task for task in remaining if task.task_id not in answers]
     return answers
 
 
-def _run_worker(
-    job: Job, timeout_s: float, deadline: float | None
-) -> tuple[dict[str, dict[str, Any]], str | None, str]:
-    """Answers of one process, the task that it was lost to (if it was), and how."""
+def _kernels_of(tasks: Sequence[Task], kernels: Mapping[str, str]) -> dict[str, str]:
+    return {key: kernels[key] for task in tasks for key in task.kernels.values()}
+
+
+def _run_worker(job: Job, timeout_s: float, deadline: float | None) -> tuple[dict[str, dict[str, Any]], list[str], str]:
+    """Answers of one process, the tasks that it was lost in (if it was), and how."""
     with tempfile.TemporaryDirectory(prefix="torchledger-bench-") as folder:
         path, errors = Path(folder) / "tasks.json", Path(folder) / "stderr"
         write_job(job, path)
@@ -396,7 +541,7 @@ def _run_worker(
         if timed_out:
             return done, current, f"it took longer than {timeout_s:g} s (compiling included)"
         if process.returncode in (0, 3):
-            return done, None, ""
+            return done, [], ""
         tail = errors.read_text(errors="replace").strip().splitlines()[-1:] or [""]
         how = f"signal {-process.returncode}" if process.returncode < 0 else f"exit code {process.returncode}"
         return done, current, f"its process was lost ({how}) {tail[0][:300]}".strip()
@@ -404,9 +549,9 @@ def _run_worker(
 
 def _listen(
     process: subprocess.Popen[bytes], timeout_s: float, deadline: float | None
-) -> tuple[dict[str, dict[str, Any]], str | None, bool]:
+) -> tuple[dict[str, dict[str, Any]], list[str], bool]:
     done: dict[str, dict[str, Any]] = {}
-    current: str | None = None
+    current: list[str] = []
     for line in _lines(process, timeout_s, deadline):
         if line is None:
             return done, current, True
@@ -415,8 +560,7 @@ def _listen(
             current = message["start"]
         else:
             done[message.pop("done")] = message
-            current = None
-    return done, current, False
+    return done, [task_id for task_id in current if task_id not in done], False
 
 
 def _lines(process: subprocess.Popen[bytes], timeout_s: float, deadline: float | None) -> Iterator[bytes | None]:
@@ -477,6 +621,17 @@ def _entry(launch: Launch, answer: Mapping[str, Any], same_as: str | None) -> Be
     )
 
 
+def _with_place(entry: Benched, lead: LeadIn | str, task_id: str, answer: Mapping[str, Any]) -> Benched:
+    """The entry with its time after its lead-in, or why there is none."""
+    if isinstance(lead, str):
+        return replace(entry, unplaced=lead)
+    if answer["status"] != "ok":
+        return replace(entry, unplaced=f"after its lead-in: {answer.get('reason', '')}")
+    ran = task_id.partition(" ")[0]
+    placed = _measurement(entry.launch, answer, "step", None if ran == entry.launch.launch_id else ran)
+    return replace(entry, placed=placed, lead_in=len(lead.launches))
+
+
 def _measurement(launch: Launch, answer: Mapping[str, Any], state: str, same_as: str | None) -> Measurement:
     return Measurement(
         subject=launch.launch_id,
@@ -512,7 +667,12 @@ def _save(path: str | os.PathLike[str], entries: Sequence[Benched]) -> None:
     records = [
         measured
         for entry in entries
-        for measured in (*entry.configurations, *((entry.warm,) if not entry.configurations else ()), entry.cold)
+        for measured in (
+            *entry.configurations,
+            *((entry.warm,) if not entry.configurations else ()),
+            entry.cold,
+            entry.placed,
+        )
         if measured is not None
     ]
     if records:
@@ -539,5 +699,5 @@ def gain(report: BenchReport) -> tuple[int, int, float, float]:
 
 
 def median_ratio(report: BenchReport) -> float | None:
-    """Median of time alone over time inside the step."""
+    """Median of time alone, in its place, over time inside the step."""
     return statistics.median(report.ratios) if report.ratios else None

@@ -1,4 +1,4 @@
-"""Times of one call, warm and cold, on the clock that its device has; stops when they agree or the budget ends."""
+"""Times of calls, warm, cold and in their place, on the clock of their device, until they agree or a budget ends."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 log = logging.getLogger(__name__)
 
-L2State = Literal["cold", "warm"]
+L2State = Literal["cold", "warm", "step"]
+
+Mark = Callable[[], object]
+
+HOST_FLUSH_BYTES = 2**26
+"""Written before a call on a CPU that shall find nothing in the cache."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,35 @@ class Budget:
     min_repeats: int = 20
     max_repeats: int = 400
     tightness: float = 0.01
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is timed: ``call``, or what ``led`` does between the two times that it calls the mark it is given.
+
+    ``prepare`` runs before each time. The states say what the cache holds: what the last call left (*warm*), nothing
+    of use (*cold*: a buffer larger than the last-level cache is written before), or what the launches before it leave
+    (*step*), which ``led`` makes first. ``is_flushed``: those start from a cold cache.
+    """
+
+    call: Callable[[], object] | None = None
+    led: Callable[[Mark], object] | None = None
+    prepare: Callable[[], object] | None = None
+    states: Sequence[L2State] = ("warm", "cold")
+    is_flushed: bool = True
+
+    def starts_cold(self, state: L2State) -> bool:
+        """True where the cache is flushed first."""
+        return state == "cold" or (state == "step" and self.is_flushed)
+
+    def run(self, mark: Mark) -> None:
+        """Once, between two marks."""
+        if self.led is not None:
+            self.led(mark)
+        elif self.call is not None:
+            mark()
+            self.call()
+            mark()
 
 
 @dataclass
@@ -56,63 +90,68 @@ def is_tight(samples: Sequence[float], budget: Budget) -> bool:
     )
 
 
-def time_call(
-    call: Callable[[], Any],
-    prepare: Callable[[], Any] | None,
-    device: str,
-    budget: Budget,
-    states: Sequence[L2State] = ("warm", "cold"),
-) -> Times:
-    """Time ``call``; ``prepare`` runs before each call and is not part of its time.
+class Clock(Protocol):
+    """Times subjects on one device."""
 
-    On CUDA the clock is CUPTI (device time of the call's kernels), or CUDA events where CUPTI gives no records; on a
-    CPU it is the host's. *Warm*: calls follow each other, so that what fits into the cache is there. *Cold*: a buffer
-    larger than the last-level cache is written before each call.
-    """
-    if device.startswith("cuda"):
-        return _CudaClock(device).time(call, prepare, budget, states)
-    return _HostClock().time(call, prepare, budget, states)
+    def warm_up(self, subject: Subject) -> Times:
+        """Run a subject some times; raises what it raises."""
+
+    def measure(self, pairs: Sequence[tuple[Subject, Times]], budget: Budget) -> None:
+        """Fill in the samples of subjects that were warmed up."""
+
+
+def clock_of(device: str) -> Clock:
+    """The clock of a device: CUPTI on CUDA (device time of the kernels between the marks, many subjects in one
+    recording), or CUDA events where CUPTI gives no records; the host's on a CPU."""
+    return _CudaClock(device) if device.startswith("cuda") else _HostClock()
 
 
 class _HostClock:
-    def time(
-        self, call: Callable[[], Any], prepare: Callable[[], Any] | None, budget: Budget, states: Sequence[L2State]
-    ) -> Times:
-        import torch
+    def __init__(self) -> None:
+        self._flushed: Any = None
 
+    def warm_up(self, subject: Subject) -> Times:
+        """Run for some milliseconds."""
         times = Times("host")
-        flushed = torch.empty(2**26, dtype=torch.uint8) if "cold" in states else None
-        estimate = self._warm_up(call, prepare, times)
-        # The clock's own cost is some 100 ns: short calls are timed several at once, where nothing lies between them.
-        inner = 1 if prepare is not None else max(1, math.ceil(20 / max(estimate, 0.01)))
-        for state in states:
-            samples = times.samples_us.setdefault(state, [])
-            deadline = time.perf_counter() + budget.seconds
-            while not samples or not (is_tight(samples, budget) or time.perf_counter() > deadline):
-                count = inner
-                if state == "cold" and flushed is not None:
-                    flushed.fill_(len(samples) % 251)
-                    count = 1
-                if prepare is not None:
-                    prepare()
-                started = time.perf_counter_ns()
-                for _ in range(count):
-                    call()
-                samples.append((time.perf_counter_ns() - started) / 1e3 / count)
+        deadline = time.perf_counter() + 0.02
+        while times.warmup < 2 or (time.perf_counter() < deadline and times.warmup < 50):
+            self._once(subject)
+            times.warmup += 1
         return times
 
-    def _warm_up(self, call: Callable[[], Any], prepare: Callable[[], Any] | None, times: Times) -> float:
-        """Run for some milliseconds; returns the last time in microseconds."""
-        deadline = time.perf_counter() + 0.02
-        elapsed = 0.0
-        while times.warmup < 2 or (time.perf_counter() < deadline and times.warmup < 50):
-            if prepare is not None:
-                prepare()
+    def measure(self, pairs: Sequence[tuple[Subject, Times]], budget: Budget) -> None:
+        for subject, times in pairs:
+            # The clock's own cost is some 100 ns: short calls are timed several at once, where nothing lies between.
+            several = max(1, math.ceil(20 / max(self._once(subject), 0.01)))
+            for state in subject.states:
+                samples = times.samples_us.setdefault(state, [])
+                inner = several if state == "warm" and subject.prepare is None else 1
+                deadline = time.perf_counter() + budget.seconds
+                while not samples or not (is_tight(samples, budget) or time.perf_counter() > deadline):
+                    if subject.starts_cold(state):
+                        self._flush(len(samples) % 251)
+                    samples.append(self._once(subject, inner))
+
+    def _flush(self, value: int) -> None:
+        import torch
+
+        if self._flushed is None:
+            self._flushed = torch.empty(HOST_FLUSH_BYTES, dtype=torch.uint8)
+        self._flushed.fill_(value)
+
+    def _once(self, subject: Subject, inner: int = 1) -> float:
+        """Microseconds of one call, the mean of ``inner`` in a row."""
+        if subject.prepare is not None:
+            subject.prepare()
+        if subject.call is not None:
+            call = subject.call
             started = time.perf_counter_ns()
-            call()
-            elapsed = (time.perf_counter_ns() - started) / 1e3
-            times.warmup += 1
-        return elapsed
+            for _ in range(inner):
+                call()
+            return (time.perf_counter_ns() - started) / 1e3 / inner
+        moments: list[int] = []
+        subject.run(lambda: moments.append(time.perf_counter_ns()))
+        return (moments[-1] - moments[-2]) / 1e3
 
 
 class _CudaClock:
@@ -123,89 +162,108 @@ class _CudaClock:
         torch.cuda.set_device(self.place)
         l2_bytes = getattr(torch.cuda.get_device_properties(self.place), "L2_cache_size", 0) or 64 * 2**20
         self._flushed = torch.empty(2 * l2_bytes, dtype=torch.uint8, device=self.place)
+        self._name: Literal["cupti", "cuda_event"] = "cupti" if _has_cupti() else "cuda_event"
 
-    def time(
-        self, call: Callable[[], Any], prepare: Callable[[], Any] | None, budget: Budget, states: Sequence[L2State]
-    ) -> Times:
+    def warm_up(self, subject: Subject) -> Times:
+        """The first calls compile and choose; an error of the device shows here, and is this subject's."""
         import torch
 
-        times = Times("cupti" if _has_cupti() else "cuda_event")
-        started = time.perf_counter()
-        while times.warmup < 3 or (time.perf_counter() - started < 0.01 and times.warmup < 50):
-            if prepare is not None:
-                prepare()
-            call()
+        times = Times(self._name)
+        for _ in range(3):
+            if subject.prepare is not None:
+                subject.prepare()
+            subject.run(_no_mark)
             times.warmup += 1
-            if times.warmup == 3:
-                torch.cuda.synchronize()
         torch.cuda.synchronize()
-        before = _clock_mhz(self.place)
-        take = self._cupti_batch if times.clock == "cupti" else self._event_batch
-        for state in states:
-            samples = times.samples_us.setdefault(state, [])
-            deadline = time.perf_counter() + budget.seconds
-            while True:
-                batch = take(call, prepare, state, max(budget.min_repeats, 10))
-                if batch is None:
-                    times.notes.append("the profiler lost the records of some calls")
-                samples += batch or []
-                if is_tight(samples, budget) or time.perf_counter() > deadline:
-                    break
-        after = _clock_mhz(self.place)
-        if before and after and after < 0.93 * before:
-            times.notes.append(
-                f"the clock fell from {before} to {after} MHz: the device throttles; "
-                "`nvidia-smi -q -d PERFORMANCE` says why, a pause or locked clocks help"
-            )
-        if not all(times.samples_us.values()):
-            raise RuntimeError("no device time was recorded: the call ran nothing on the device, or records were lost")
         return times
 
-    def _flush(self) -> None:
-        self._flushed.zero_()
+    def measure(self, pairs: Sequence[tuple[Subject, Times]], budget: Budget) -> None:
+        before = _clock_mhz(self.place)
+        take = self._recorded if self._name == "cupti" else self._by_events
+        open_ones = [(subject, times, state) for subject, times in pairs for state in subject.states]
+        count = max(budget.min_repeats, 6)
+        deadline = time.perf_counter() + budget.seconds * len(open_ones)
+        while open_ones:
+            self._take(take, open_ones, count)
+            if time.perf_counter() > deadline:
+                break
+            open_ones = [
+                (subject, times, state)
+                for subject, times, state in open_ones
+                if times.samples_us.get(state) and not is_tight(times.samples_us[state], budget)
+            ]
+        after = _clock_mhz(self.place)
+        if before and after and after < 0.93 * before:
+            for _, times in pairs:
+                times.notes.append(
+                    f"the clock fell from {before} to {after} MHz: the device throttles; "
+                    "`nvidia-smi -q -d PERFORMANCE` says why, a pause or locked clocks help"
+                )
 
-    def _cupti_batch(
-        self, call: Callable[[], Any], prepare: Callable[[], Any] | None, state: L2State, count: int
-    ) -> list[float] | None:
-        """Device time of each of ``count`` calls: a marker before and after it, what lies before is not its own."""
+    def _take(self, take: Callable[..., Any], wanted: Sequence[tuple[Subject, Times, L2State]], count: int) -> None:
+        """Add samples; where a recording lost records, half of it is tried again, down to one subject."""
+        found = take(wanted, count)
+        if found is not None:
+            for (_, times, state), samples in zip(wanted, found, strict=True):
+                times.samples_us.setdefault(state, []).extend(samples)
+        elif len(wanted) > 1:
+            half = len(wanted) // 2
+            self._take(take, wanted[:half], count)
+            self._take(take, wanted[half:], count)
+        else:
+            wanted[0][1].notes.append("the profiler lost the records of some calls")
+
+    def _set_up(self, subject: Subject, state: L2State) -> None:
+        if subject.starts_cold(state):
+            self._flushed.zero_()
+        if subject.prepare is not None:
+            subject.prepare()
+
+    def _recorded(self, wanted: Sequence[tuple[Subject, Times, L2State]], count: int) -> list[list[float]] | None:
+        """Device time of ``count`` calls of each, cut out of one recording at the marks."""
         from torchledger._torch.device_trace import DeviceTrace
 
         trace = DeviceTrace()
-        indices = []
+        places: list[list[int]] = [[] for _ in wanted]
         with trace:
-            for _ in range(count):
-                if state == "cold":
-                    self._flush()
-                if prepare is not None:
-                    prepare()
-                indices.append(trace.mark())
-                call()
-                trace.mark()
+            for (subject, _, state), indices in zip(wanted, places, strict=True):
+                for turn in range(count + 1):
+                    self._set_up(subject, state)
+                    marks: list[int] = []
+                    subject.run(lambda marks=marks: marks.append(trace.mark()))  # type: ignore[misc]
+                    if turn:  # before the first one the device did something else
+                        indices.append(marks[-2])
         pieces = trace.pieces()
         if pieces is None:
             return None
-        return [pieces[index].busy_us for index in indices if pieces[index].names]
+        return [[pieces[index].busy_us for index in indices if pieces[index].names] for indices in places]
 
-    def _event_batch(
-        self, call: Callable[[], Any], prepare: Callable[[], Any] | None, state: L2State, count: int
-    ) -> list[float]:
+    def _by_events(self, wanted: Sequence[tuple[Subject, Times, L2State]], count: int) -> list[list[float]]:
         """Between two events each, launched behind a spin long enough that the device never waits for the host."""
         import torch
 
         from torchledger._torch.kernels import spin
 
-        pairs = [(_event(), _event()) for _ in range(count)]
-        spin(2_000_000)
-        for first, last in pairs:
-            if state == "cold":
-                self._flush()
-            if prepare is not None:
-                prepare()
-            first.record()
-            call()
-            last.record()
-        torch.cuda.synchronize()
-        return [first.elapsed_time(last) * 1e3 for first, last in pairs]
+        found = []
+        for subject, _, state in wanted:
+            events: list[Any] = []
+
+            def mark(events: list[Any] = events) -> None:
+                events.append(_event())
+                events[-1].record()
+
+            spin(2_000_000)
+            for _ in range(count):
+                self._set_up(subject, state)
+                subject.run(mark)
+            torch.cuda.synchronize()
+            pairs = zip(events[::2], events[1::2], strict=True)
+            found.append([first.elapsed_time(last) * 1e3 for first, last in pairs])
+        return found
+
+
+def _no_mark() -> None:
+    """Nothing is recorded."""
 
 
 def _clock_mhz(place: Any) -> int | None:

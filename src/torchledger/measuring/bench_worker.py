@@ -1,7 +1,8 @@
 """The process that runs kernels for the bench: it may be lost to one of them, and the others go on in the next.
 
 ``python -m torchledger.measuring.bench_worker TASKS.json`` reads tasks and writes one JSON object a line on what was
-its stdout: ``{"start": id}`` before a task, ``{"done": id, ...}`` after it. What kernels print goes to stderr.
+its stdout: ``{"start": [ids]}`` before tasks that are timed together, ``{"done": id, ...}`` after each. What kernels
+print goes to stderr.
 """
 
 from __future__ import annotations
@@ -10,36 +11,47 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchledger.measuring.bench_timing import Budget, Times, time_call
+from torchledger.measuring.bench_timing import Budget, Subject, Times, clock_of
 
 
 @dataclass(frozen=True)
 class Task:
-    """One call to time: the text of its module, the bytes of its tensors, and what to try."""
+    """One call to time: the text of its module, the bytes of its tensors, and what to try.
+
+    ``kernels`` are keys of the job's kernels by the name that the text knows them by. In state ``"step"`` the text is
+    that of a lead-in, which starts from a cold cache if ``is_flushed``.
+    """
 
     task_id: str
     device: str
-    head: str
+    preamble: str
     body: str
     input_bytes: Mapping[str, int] = field(default_factory=dict)
+    kernels: Mapping[str, str] = field(default_factory=dict)
     mode: str = "run"
     states: tuple[str, ...] = ("warm", "cold")
     saved_inputs: str | None = None
+    is_flushed: bool = True
 
 
 @dataclass(frozen=True)
 class Job:
-    """Tasks, when to stop each, and the settings of the run that they must share."""
+    """Tasks, the definitions of their kernels, when to stop each, and the settings of the run that they must share.
+
+    On CUDA up to ``together`` tasks share a recording.
+    """
 
     tasks: tuple[Task, ...]
     budget: Budget
+    kernels: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     num_threads: int | None = None
+    together: int = 16
 
 
 class OutOfMemory(Exception):
@@ -52,26 +64,103 @@ def write_job(job: Job, path: Path) -> None:
 
 
 def main(path: str) -> None:
-    """Do the tasks of a file, one after another."""
+    """Do the tasks of a file, some at a time."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     plain = json.loads(Path(path).read_text())
     tasks = [Task(**task) for task in plain["tasks"]]
     budget = Budget(**plain["budget"])
     _apply_settings(plain["settings"], plain["num_threads"])
+    kernels = Kernels(plain["kernels"])
     # Compiling starts for all at once, so that the pool of compilers is never idle while the device works.
-    started = {task.task_id: _start(task) for task in tasks}
     for task in tasks:
-        _answer(answers, {"start": task.task_id})
-        fatal = False
-        try:
-            answer = _do(task, started.pop(task.task_id), budget)
-        except Exception as error:  # any kernel's own failure is the answer to its task
-            answer, fatal = _failure(error)
-        _answer(answers, {"done": task.task_id, **answer})
-        if fatal:
+        kernels.start(task)
+    gc.freeze()  # what lives to the end need not be looked through after each batch
+    for batch in batches(tasks, plain["together"]):
+        _answer(answers, {"start": [task.task_id for task in batch]})
+        lost = False
+        for task_id, answer, is_fatal in _do(batch, kernels, budget):
+            _answer(answers, {"done": task_id, **answer})
+            lost = lost or is_fatal
+        if lost:
             sys.exit(3)
         gc.collect()
+
+
+def batches(tasks: Sequence[Task], together: int, most_bytes: int = 8 * 10**9) -> Iterator[list[Task]]:
+    """Tasks that may share a recording: of one CUDA device, with one configuration each, and small enough together."""
+    batch: list[Task] = []
+    size = 0
+    for task in tasks:
+        needed = sum(task.input_bytes.values())
+        is_alone = task.mode != "run" or not task.device.startswith("cuda")
+        joins = batch and batch[-1].device == task.device and batch[-1].mode == "run" and not is_alone
+        if batch and not (joins and len(batch) < together and size + needed <= most_bytes):
+            yield batch
+            batch, size = [], 0
+        batch.append(task)
+        size += needed
+    if batch:
+        yield batch
+
+
+class Kernels:
+    """Kernels of the job, compiled once however many tasks call them."""
+
+    def __init__(self, definitions: Mapping[str, str]) -> None:
+        self._definitions = definitions
+        self._preambles: dict[str, dict[str, Any]] = {}
+        self._started: dict[tuple[str, str], dict[str, Any] | Exception] = {}
+        self._finished: set[tuple[str, str]] = set()
+
+    def start(self, task: Task) -> None:
+        """Execute the definitions, which starts their compilation; what they raise is kept for the task's turn."""
+        from torchledger._torch.kernels import with_all_configurations, with_max_autotune
+
+        change: Callable[[str], str] = {
+            "configurations": with_all_configurations,
+            "max_autotune": with_max_autotune,
+        }.get(task.mode, lambda source: source)
+        for key in task.kernels.values():
+            if (task.mode, key) in self._started:
+                continue
+            try:
+                # A kernel may be made of others of its task, which were started before it.
+                made = self._preamble(task) | self._objects(task)
+                exec(compile(change(self._definitions[key]), f"<kernel {key}>", "exec"), made)
+                self._started[task.mode, key] = made
+            except Exception as error:  # reported when the task's turn comes
+                self._started[task.mode, key] = error
+
+    def namespace(self, task: Task) -> dict[str, Any]:
+        """The preamble's names and the finished kernels; raises what a definition raised."""
+        from torchledger._torch.kernels import wait_for_kernels
+
+        namespace = dict(self._preamble(task))
+        for name, key in task.kernels.items():
+            made = self._started[task.mode, key]
+            if isinstance(made, Exception):
+                raise made
+            if (task.mode, key) not in self._finished:
+                wait_for_kernels(made)
+                self._finished.add((task.mode, key))
+            namespace[name] = made[name]
+        return namespace
+
+    def _objects(self, task: Task) -> dict[str, Any]:
+        found = {}
+        for name, key in task.kernels.items():
+            made = self._started.get((task.mode, key))
+            if isinstance(made, dict):
+                found[name] = made[name]
+        return found
+
+    def _preamble(self, task: Task) -> dict[str, Any]:
+        if task.preamble not in self._preambles:
+            namespace: dict[str, Any] = {"__name__": "torchledger_bench"}
+            exec(compile(task.preamble, "<preamble>", "exec"), namespace)
+            self._preambles[task.preamble] = namespace
+        return self._preambles[task.preamble]
 
 
 def _answer(answers: Any, content: dict[str, Any]) -> None:
@@ -92,72 +181,96 @@ def _apply_settings(settings: Mapping[str, str], num_threads: int | None) -> Non
         torch.set_num_threads(num_threads)
 
 
-def _start(task: Task) -> dict[str, Any] | Exception:
-    """Execute the kernels' definitions, which starts their compilation."""
-    from torchledger._torch.kernels import with_all_configurations, with_max_autotune
+@dataclass
+class _Ready:
+    """A task whose kernels and tensors exist."""
 
-    change: Callable[[str], str] = {
-        "configurations": with_all_configurations,
-        "max_autotune": with_max_autotune,
-    }.get(task.mode, lambda source: source)
-    namespace: dict[str, Any] = {"__name__": "torchledger_bench"}
-    try:
-        exec(compile(change(task.head), f"<kernels of {task.task_id}>", "exec"), namespace)
-    except Exception as error:  # reported when the task's turn comes
-        return error
-    return namespace
+    task: Task
+    subject: Subject
+    tuners: Mapping[str, Any]
+    notes: list[str]
 
 
-def _do(task: Task, namespace: dict[str, Any] | Exception, budget: Budget) -> dict[str, Any]:
+def _do(batch: Sequence[Task], kernels: Kernels, budget: Budget) -> Iterator[tuple[str, dict[str, Any], bool]]:
+    """The answer to each task, and whether the device is lost with it (then the rest has none)."""
     import torch
 
-    from torchledger._torch.kernels import (
-        OneLauncher,
-        autotuners,
-        describe_configuration,
-        launch_facts,
-        wait_for_kernels,
-    )
+    device = batch[0].device
+    if device.startswith("cuda"):
+        torch.cuda.set_device(torch.device(device))
+    clock = clock_of(device)
+    ready: list[tuple[_Ready, Times]] = []
+    with torch.no_grad():
+        for task in batch:
+            try:
+                made = _make(task, kernels)
+                if task.mode == "configurations" and len(made.tuners) == 1:
+                    yield task.task_id, _every_configuration(made, clock, budget), False
+                else:
+                    ready.append((made, clock.warm_up(made.subject)))
+            except Exception as error:  # any kernel's own failure is the answer to its task
+                answer, is_fatal = _failure(error)
+                yield task.task_id, answer, is_fatal
+                if is_fatal:
+                    return
+        clock.measure([(made.subject, times) for made, times in ready], budget)
+    for made, times in ready:
+        yield made.task.task_id, _answer_of(made, times), False
+
+
+def _make(task: Task, kernels: Kernels) -> _Ready:
+    from torchledger._torch.kernels import autotuners
     from torchledger.measuring.standalone import MAKE_TENSOR
 
-    if isinstance(namespace, Exception):
-        raise namespace
     _check_memory(task)
-    wait_for_kernels(namespace)
+    namespace = kernels.namespace(task)
+    own = {name: namespace[name] for name in task.kernels}
     exec(compile(MAKE_TENSOR + task.body, f"<call of {task.task_id}>", "exec"), namespace)
-    if task.device.startswith("cuda"):
-        torch.cuda.set_device(torch.device(task.device))
-    tuners = list(autotuners(namespace).values())
-    with torch.no_grad():
-        inputs = namespace["make_inputs"]()
-        notes = [_load_saved(inputs, task.saved_inputs)] if task.saved_inputs else []
-        call = namespace["call"]
-        values = list(inputs.values())
-        prepare = (lambda: namespace["prepare"](**inputs)) if "zero_" in task.body else None
+    states: Any = task.states
+    if "step" in states:
+        made = namespace["make_led_inputs"]()
+        prepare = (lambda: namespace["prepare_led"](**made)) if "def prepare_led(**" not in task.body else None
+        run = namespace["run_led"]
+        subject = Subject(
+            led=lambda mark: run(mark, **made), prepare=prepare, states=states, is_flushed=task.is_flushed
+        )
+        return _Ready(task, subject, {}, [])
+    inputs = namespace["make_inputs"]()
+    notes = [_load_saved(inputs, task.saved_inputs)] if task.saved_inputs else []
+    call, values = namespace["call"], list(inputs.values())
+    prepare = (lambda: namespace["prepare"](**inputs)) if "zero_" in task.body else None
+    subject = Subject(call=lambda: call(*values), prepare=prepare, states=states)
+    return _Ready(task, subject, autotuners(own), notes)
 
-        def once() -> Any:
-            return call(*values)
 
-        def timed() -> Times:
-            return time_call(once, prepare, task.device, budget, task.states)  # type: ignore[arg-type]
+def _every_configuration(made: _Ready, clock: Any, budget: Budget) -> dict[str, Any]:
+    from torchledger._torch.kernels import OneLauncher, launch_facts
 
-        if task.mode == "configurations" and len(tuners) == 1:
-            (tuner,) = tuners
-            tuner.precompile()
-            found = []
-            for launcher in list(tuner.launchers):
-                with OneLauncher(tuner, launcher):
-                    times = timed()
-                    found.append({**_plain(times), **launch_facts(tuner)})
-            return {"status": "ok", "configurations": found}
-        times = timed()
-        facts = launch_facts(tuners[0]) if len(tuners) == 1 else {}
-        if len(tuners) > 1:
-            chosen = [(name, tuner.launchers) for name, tuner in autotuners(namespace).items()]
-            parts = [f"{name}: {describe_configuration(found[0].config)}" for name, found in chosen if found]
-            facts = {"configuration": "; ".join(parts)}
-        times.notes += notes
-        return {"status": "ok", **_plain(times), **facts}
+    (tuner,) = made.tuners.values()
+    tuner.precompile()
+    found = []
+    for launcher in list(tuner.launchers):
+        with OneLauncher(tuner, launcher):
+            times = clock.warm_up(made.subject)
+            clock.measure([(made.subject, times)], budget)
+            found.append({**_plain(times), **launch_facts(tuner)})
+    return {"status": "ok", "configurations": found}
+
+
+def _answer_of(made: _Ready, times: Times) -> dict[str, Any]:
+    from torchledger._torch.kernels import describe_configuration, launch_facts
+
+    if not times.samples_us or not all(times.samples_us.values()):
+        reason = "no device time was recorded: the call ran nothing on the device, or records were lost"
+        return {"status": "failed", "reason": reason}
+    tuners = list(made.tuners.values())
+    facts = launch_facts(tuners[0]) if len(tuners) == 1 else {}
+    if len(tuners) > 1:
+        chosen = [(name, tuner.launchers) for name, tuner in made.tuners.items()]
+        parts = [f"{name}: {describe_configuration(found[0].config)}" for name, found in chosen if found]
+        facts = {"configuration": "; ".join(parts)}
+    times.notes += made.notes
+    return {"status": "ok", **_plain(times), **facts}
 
 
 def _plain(times: Times) -> dict[str, Any]:
@@ -184,6 +297,8 @@ def _load_saved(inputs: dict[str, Any], path: str) -> str:
 
 def _check_memory(task: Task) -> None:
     needed = sum(task.input_bytes.values())
+    if not needed:
+        return
     free = _free_bytes(task.device)
     if free is None or needed <= 0.9 * free:
         return
@@ -199,8 +314,9 @@ def _free_bytes(device: str) -> int | None:
     if device.startswith("cuda"):
         import torch
 
-        torch.cuda.empty_cache()
-        return int(torch.cuda.mem_get_info(torch.device(device))[0])
+        place = torch.device(device)
+        kept = torch.cuda.memory_reserved(place) - torch.cuda.memory_allocated(place)
+        return int(torch.cuda.mem_get_info(place)[0]) + kept
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):

@@ -104,21 +104,51 @@ def find_call_site(
     Raises ``CannotReplay`` for a launch that has no line in a Python wrapper, or needs something that only the running
     program had.
     """
-    wrapper = read_wrapper(graph)
-    if launch.wrapper_line is None:
-        raise CannotReplay(f"{launch.launch_id} has no line in the generated code that calls it.")
-    sources = [kernel.source for kernel in _kernels_of(launch, kernels) if kernel.source]
-    facts = _Facts(graph, tuple(others))
-    builder = _Builder(wrapper, facts, index_bounds(launch, sources, graph.symbols))
-    return builder.build(launch, with_producers=with_producers)
+    return CallSites(graph, others, kernels).find(launch, with_producers=with_producers)
 
 
-def _kernels_of(launch: Launch, kernels: Sequence[Kernel]) -> Iterator[Kernel]:
-    wanted = {launch.kernel}
-    for kernel in kernels:
-        if kernel.key == launch.kernel:
-            wanted.update(kernel.sub_kernels)
-    yield from (kernel for kernel in kernels if kernel.key in wanted)
+class CallSites:
+    """The call sites of one graph: what is known of its buffers is collected once for all its launches.
+
+    Raises ``CannotReplay`` for a graph without a Python wrapper.
+    """
+
+    def __init__(self, graph: Graph, launches: Sequence[Launch], kernels: Sequence[Kernel] = ()) -> None:
+        self.graph = graph
+        self.launches = tuple(launches)
+        self.wrapper = read_wrapper(graph)
+        self._facts = Facts(graph, self.launches)
+        self._bounds: dict[str, dict[str, int]] = {}
+        self._kernels: dict[str, list[Kernel]] = {}
+        for kernel in kernels:
+            self._kernels.setdefault(kernel.key, []).append(kernel)
+
+    def find(self, launch: Launch, *, with_producers: bool = False) -> CallSite:
+        """The call site of one launch; as ``find_call_site``."""
+        if launch.wrapper_line is None:
+            raise CannotReplay(f"{launch.launch_id} has no line in the generated code that calls it.")
+        return self.builder(launch).build(launch, with_producers=with_producers)
+
+    def builder(self, *launches: Launch) -> Builder:
+        """What collects the lines that these launches need; made-up index buffers stay within what all of them may
+        address."""
+        bounds: dict[str, int] = {}
+        for launch in launches:
+            for name, high in self._bounds_of(launch).items():
+                bounds[name] = min(high, bounds.get(name, high))
+        return Builder(self.wrapper, self._facts, bounds)
+
+    def _bounds_of(self, launch: Launch) -> dict[str, int]:
+        if launch.launch_id not in self._bounds:
+            sources = [kernel.source for kernel in self._kernels_of(launch) if kernel.source]
+            self._bounds[launch.launch_id] = index_bounds(launch, sources, self.graph.symbols)
+        return self._bounds[launch.launch_id]
+
+    def _kernels_of(self, launch: Launch) -> Iterator[Kernel]:
+        for kernel in self._kernels.get(launch.kernel, ()):
+            yield kernel
+            for key in kernel.sub_kernels:
+                yield from self._kernels.get(key, ())
 
 
 # --- the wrapper's text ----------------------------------------------------------------------------------------------
@@ -188,7 +218,9 @@ def read_wrapper(graph: Graph) -> Wrapper:
 
 
 @dataclass
-class _Facts:
+class Facts:
+    """The buffers of a graph by name, and who writes them."""
+
     graph: Graph
     launches: tuple[Launch, ...]
     buffers: dict[str, list[Buffer]] = field(default_factory=dict)
@@ -219,10 +251,10 @@ _ALLOCATIONS = ("empty_strided", "rand_strided", "torch.empty_strided")
 _PURE_CALLS = ("reinterpret_tensor", "alloc_from_pool", "torch.as_strided", "math.", "max", "min", "int", "float")
 
 
-class _Builder:
+class Builder:
     """Collects, backwards from a statement, the lines that its names come from."""
 
-    def __init__(self, wrapper: Wrapper, facts: _Facts, bounds: dict[str, int]) -> None:
+    def __init__(self, wrapper: Wrapper, facts: Facts, bounds: dict[str, int]) -> None:
         self.wrapper = wrapper
         self.facts = facts
         self.bounds = bounds
@@ -236,8 +268,8 @@ class _Builder:
 
     def build(self, launch: Launch, *, with_producers: bool) -> CallSite:
         assert launch.wrapper_line is not None
-        function, statement = self._statement(launch.wrapper_line)
-        arguments = list(self._needed(statement))
+        function, statement = self.statement(launch.wrapper_line)
+        arguments = list(self.needed(statement))
         for name in arguments:
             self.resolve(name, function, statement.lineno)
         given: dict[str, str | None] = {}
@@ -255,7 +287,7 @@ class _Builder:
             device=launch.device or "cpu",
             preamble=self.wrapper.preamble,
             definitions=tuple(self.used.items()),
-            setup=tuple(self._bounded(step) for step in self.setup),
+            setup=self.bounded_setup(),
             before=tuple(self.before),
             stream=tuple(dict.fromkeys(self.stream)),
             call=(self.wrapper.text(statement),),
@@ -280,12 +312,12 @@ class _Builder:
             producer = self.facts.producer(buffer.name, launch.order)
             if producer is None or depth == 0 or producer.wrapper_line is None:
                 continue
-            function, statement = self._statement(producer.wrapper_line)
+            function, statement = self.statement(producer.wrapper_line)
             text = self.wrapper.text(statement)
             self.produced.update(other.name for other in producer.buffers if other.role != "input")
             if text in self.setup:
                 continue
-            arguments = list(self._needed(statement))
+            arguments = list(self.needed(statement))
             for name in arguments:
                 self.resolve(name, function, statement.lineno)
             self._produce_inputs(producer, given, depth - 1)
@@ -296,31 +328,21 @@ class _Builder:
 
     # --- finding things in the wrapper --------------------------------------------------------------------------
 
-    def _statement(self, line: int) -> tuple[ast.FunctionDef, ast.stmt]:
+    def statement(self, line: int) -> tuple[ast.FunctionDef, ast.stmt]:
+        """The statement that makes a launch, and the function that holds it."""
         for function in self.wrapper.functions:
-            found: ast.stmt | None = None
-            for node in ast.walk(function):
-                if not isinstance(node, (ast.Assign, ast.Expr, ast.AugAssign, ast.AnnAssign)):
-                    continue
-                # Of several on one line the one that calls something is meant; others free or rename.
-                calls = found is None or any(isinstance(part, ast.Call) for part in ast.walk(node))
-                if calls and node.lineno <= line <= (node.end_lineno or node.lineno):
-                    found = node
+            found = _statements_by_line(function).get(line)
             if found is not None:
                 return function, found
         raise CannotReplay(f"line {line} of the generated code of {self.facts.graph.name} holds no call.")
 
-    def _needed(self, node: ast.AST) -> Iterator[str]:
+    def needed(self, node: ast.AST) -> Iterator[str]:
         """Names that must exist before ``node`` runs, each once; kernels are noted instead."""
-        seen: set[str] = set()
-        for part in ast.walk(node):
-            if not isinstance(part, ast.Name) or not isinstance(part.ctx, ast.Load) or part.id in seen:
-                continue
-            seen.add(part.id)
-            if part.id in self.wrapper.definitions:
-                self._use(part.id)
-            elif part.id not in self.wrapper.preamble_names and not hasattr(builtins, part.id):
-                yield part.id
+        for name in _loaded(node):
+            if name in self.wrapper.definitions:
+                self._use(name)
+            elif name not in self.wrapper.preamble_names and not hasattr(builtins, name):
+                yield name
 
     def _use(self, kernel: str) -> None:
         """Note a kernel, and first those that it is made of."""
@@ -331,6 +353,10 @@ class _Builder:
             if isinstance(part, ast.Name) and part.id in self.wrapper.definitions and part.id != kernel:
                 self._use(part.id)
         self.used[kernel] = text
+
+    def bounded_setup(self) -> tuple[Allocation | str, ...]:
+        """The lines collected so far, index buffers within their bounds."""
+        return tuple(self._bounded(step) for step in self.setup)
 
     def resolve(self, name: str, function: ast.FunctionDef, line: int) -> None:
         """Put the lines that make ``name`` as it is before ``line`` into the setup."""
@@ -352,7 +378,7 @@ class _Builder:
             self.stream.append(self.wrapper.text(found))
             self.known.discard(name)
         elif found is not None and value is not None and _is_pure(value) and not self._renames_result(found, function):
-            for needed in self._needed(value):
+            for needed in self.needed(value):
                 self.resolve(needed, function, found.lineno)
                 self.roots.setdefault(name, set()).update(self.roots.get(needed, ()))
             if not self.roots.get(name):
@@ -376,7 +402,7 @@ class _Builder:
         named = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
         size, stride = call.args[0], call.args[1]
         for part in (size, stride):
-            for needed in self._needed(part):
+            for needed in self.needed(part):
                 self.resolve(needed, function, line)
         dtype = ast.unparse(named["dtype"] if "dtype" in named else call.args[2])
         if "device" in named:
@@ -398,7 +424,7 @@ class _Builder:
         asserted = _asserted_size(name, self.wrapper.functions)
         if asserted is not None:
             for part in asserted:
-                for needed in self._needed(part):
+                for needed in self.needed(part):
                     self.resolve(needed, function, 10**9)
             size, stride = map(ast.unparse, asserted)
         else:
@@ -484,10 +510,30 @@ class _Builder:
         return None
 
 
-def _assignments(function: ast.FunctionDef) -> Iterator[ast.Assign]:
+@functools.lru_cache(maxsize=8192)
+def _loaded(node: ast.AST) -> tuple[str, ...]:
+    """The names that a piece of code reads, each once."""
+    names = (part for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load))
+    return tuple(dict.fromkeys(part.id for part in names))
+
+
+@functools.lru_cache(maxsize=64)
+def _statements_by_line(function: ast.FunctionDef) -> dict[int, ast.stmt]:
+    """The statement of each line; of several the last that calls something, since others free or rename."""
+    by_line: dict[int, ast.stmt] = {}
     for node in ast.walk(function):
-        if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            yield node
+        if not isinstance(node, (ast.Assign, ast.Expr, ast.AugAssign, ast.AnnAssign)):
+            continue
+        calls = any(isinstance(part, ast.Call) for part in ast.walk(node))
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+            if calls or line not in by_line:
+                by_line[line] = node
+    return by_line
+
+
+@functools.lru_cache(maxsize=64)
+def _assignments(function: ast.FunctionDef) -> tuple[ast.Assign, ...]:
+    return tuple(node for node in ast.walk(function) if isinstance(node, ast.Assign) and len(node.targets) == 1)
 
 
 def _last_assignment(name: str, function: ast.FunctionDef, line: int) -> ast.Assign | None:

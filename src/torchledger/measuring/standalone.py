@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+from collections.abc import Sequence
 
 from torchledger.measuring.call_site import Allocation, CallSite
 
@@ -26,9 +27,14 @@ def make_tensor(shape, stride, dtype, device, high=None, low=0):
 '''
 
 
+def preamble_text(site: CallSite) -> str:
+    """Imports and short names, as in the wrapper."""
+    return "\n".join(["import torch", *site.preamble]) + "\n"
+
+
 def head_text(site: CallSite) -> str:
     """Imports, short names and kernels, as in the wrapper."""
-    return "\n".join(["import torch", *site.preamble, "", *(text for _, text in site.definitions)]) + "\n"
+    return "\n".join([preamble_text(site), *(text for _, text in site.definitions)]) + "\n"
 
 
 def body_text(site: CallSite) -> str:
@@ -68,8 +74,13 @@ def _returned(site: CallSite) -> tuple[str, ...]:
 
 def input_bytes(site: CallSite) -> dict[str, int]:
     """Bytes of each tensor that the call needs; those of symbolic size are left out."""
+    return allocated_bytes(site.setup)
+
+
+def allocated_bytes(setup: Sequence[Allocation | str]) -> dict[str, int]:
+    """Bytes of each tensor that some lines make; those of symbolic size are left out."""
     found = {}
-    for step in site.setup:
+    for step in setup:
         if not isinstance(step, Allocation):
             continue
         try:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from statistics import median
 from typing import Any
 
 from torchledger.measuring.bench import Benched, BenchReport, gain, median_ratio
@@ -10,10 +13,10 @@ from torchledger.reporting.columns import format_share, format_us
 from torchledger.reporting.document import Block, Document, Section, Sentence, Table, Tone, as_plain, columns
 
 _KEYS = (
-    "launch_id", "kernel_name", "duration_us", "iqr_us", "calls", "cold_us", "step_us", "over_step",
+    "launch_id", "kernel_name", "duration_us", "iqr_us", "calls", "cold_us", "placed_us", "step_us", "over_step",
     "achieved_gb_per_s", "achieved_tflops_per_s", "roofline_fraction", "bound",
 )  # fmt: skip
-_OPTIONAL = ("iqr_us", "calls", "cold_us", "achieved_tflops_per_s", "bound", "achieved_gb_per_s")
+_OPTIONAL = ("iqr_us", "calls", "cold_us", "placed_us", "achieved_tflops_per_s", "bound", "achieved_gb_per_s")
 _COMPILED = (
     "launch_id", "kernel_name", "configuration", "num_warps", "num_stages", "n_regs", "n_spills", "shared_bytes",
 )  # fmt: skip
@@ -68,6 +71,7 @@ def _cells(entry: Benched) -> dict[str, Any]:
         "iqr_us": measured.iqr_us if measured else None,
         "calls": measured.repeats if measured else None,
         "cold_us": entry.cold.duration_us if entry.cold else None,
+        "placed_us": entry.placed.duration_us if entry.placed else None,
         "step_us": entry.in_step.duration_us if entry.in_step else None,
         "over_step": entry.over_step,
         "achieved_gb_per_s": entry.achieved_gb_per_s,
@@ -114,10 +118,42 @@ def _entry_as_plain(entry: Benched) -> dict[str, Any]:
         "notes": list(entry.notes),
         "warm": as_plain(entry.warm),
         "cold": as_plain(entry.cold),
+        "placed": as_plain(entry.placed),
+        "lead_in": entry.lead_in,
+        "unplaced": entry.unplaced,
+        "warm_over_step": entry.warm_over_step,
+        "cold_over_step": entry.cold_over_step,
+        "explanation": entry.explanation,
         "in_step": as_plain(entry.in_step),
         "configurations": as_plain(entry.configurations),
         "as_run": as_plain(entry.as_run),
     }
+
+
+def _agreement(report: BenchReport) -> Iterator[str]:
+    """How the times alone compare with those inside the step, by what the cache held, and why they differ."""
+    states = {
+        "in its place (cache as the launches before it leave it)": [
+            entry.over_step for entry in report.entries if entry.placed is not None
+        ],
+        "warm": [entry.warm_over_step for entry in report.entries],
+        "cold": [entry.cold_over_step for entry in report.entries],
+    }
+    for state, found in states.items():
+        ratios = [ratio for ratio in found if ratio is not None]
+        if ratios:
+            near = sum(1 for ratio in ratios if abs(ratio - 1) <= 0.15) / len(ratios)
+            yield (
+                f"{state} over inside the step: median {median(ratios):.3f}, {format_share(near)} of {len(ratios)} "
+                "within 15 %"
+            )
+    reasons = Counter(entry.explanation for entry in report.entries if entry.explanation)
+    summed: Counter[str] = Counter()
+    for reason, count in reasons.items():
+        summed[reason.partition(":")[0]] += count
+    if summed:
+        shown = ", ".join(f"{reason} {count}" for reason, count in summed.most_common())
+        yield f"where warm differs from the step by more than 5 %, by reason: {shown} (--json has each)"
 
 
 def _remarks(report: BenchReport) -> list[tuple[str, Tone | None]]:
@@ -133,17 +169,8 @@ def _remarks(report: BenchReport) -> list[tuple[str, Tone | None]]:
                 None,
             )
         )
-    ratio = median_ratio(report)
-    if ratio is not None:
-        near = sum(1 for found in report.ratios if abs(found - 1) <= 0.15) / len(report.ratios)
-        remarks.append(
-            (
-                f"alone over inside the step: median {ratio:.2f}, {format_share(near)} of {len(report.ratios)} within "
-                "15 %. Faster alone: its inputs stay in the cache (compare the cold time). Slower alone: inside the "
-                "step its inputs came fresh out of the kernel before.",
-                None,
-            )
-        )
+    if report.ratios:
+        remarks += [(text, None) for text in _agreement(report)]
     elif report.entries:
         remarks.append(("no time inside the step is known: record with `torchledger run --profile`", None))
     if any(ceilings is None for ceilings in report.ceilings.values()):

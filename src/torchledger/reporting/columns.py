@@ -221,8 +221,11 @@ COLUMNS: Mapping[str, Column] = _table(
     Column("roofline_mape", "roofline", "%", format_percent, "MAPE of the bare roofline, scaled to the training rows"),
     Column("forest_mape", "forest", "%", format_percent, "MAPE of a random forest on the bare shapes"),
     Column("cold_us", "cold", "us", format_us, "time alone with a flushed cache, median"),
+    Column("placed_us", "in place", "us", format_us, "time alone after the launches before it in the step, median"),
     Column("step_us", "in step", "us", format_us, "time of the same launch inside the step, median"),
-    Column("over_step", "alone/step", None, format_ratio, "time alone over time inside the step"),
+    Column(
+        "over_step", "alone/step", None, format_ratio, "time alone (in its place, else warm) over time inside the step"
+    ),
     Column("configuration", "configuration", None, format_text, "tile sizes of a Triton kernel", "left"),
     Column("num_warps", "warps", "warps", format_count, "warps per program of a Triton kernel"),
     Column("num_stages", "stages", "stages", format_count, "software pipeline stages of a Triton kernel"),

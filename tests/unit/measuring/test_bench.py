@@ -22,7 +22,7 @@ from torchledger.cli import cli
 from torchledger.errors import MeasureError, StoreError, UsageError
 from torchledger.measuring.bench import bench, gain
 from torchledger.measuring.bench_timing import Budget, relative_interval
-from torchledger.measuring.bench_worker import Job, Task
+from torchledger.measuring.bench_worker import Job, Task, batches
 from torchledger.measuring.call_site import CannotReplay, find_call_site
 from torchledger.measuring.extract import extract_kernel, graph_module, kernel_module
 from torchledger.measuring.index_bounds import checked_pointers
@@ -73,7 +73,7 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers of a worker that ran nothing: every call took 5 us."""
 
     def answer(job: Job, **limits: object) -> dict[str, dict[str, Any]]:
-        samples = {"warm": [5.0] * 6, "cold": [9.0] * 6}
+        samples = {"warm": [5.0] * 6, "cold": [9.0] * 6, "step": [7.0] * 6}
         return {
             task.task_id: {
                 "status": "ok",
@@ -97,7 +97,10 @@ def test_every_entry_that_has_a_kernel_can_be_benched(ledger: Path, captured: Ca
         assert entry.warm is not None and entry.cold is not None
         assert (entry.warm.clock, entry.warm.l2_state, entry.cold.l2_state) == ("host", "warm", "cold")
         assert entry.duration_us is not None and entry.duration_us > 0
-    assert len(read_measurements(ledger)) == 2 * len(report.entries)
+        assert entry.placed is not None and entry.placed.l2_state == "step", entry.unplaced
+        assert entry.placed.duration_us > 0 and entry.lead_in is not None
+    assert {entry.lead_in for entry in report.entries} >= {0, 1, 2}
+    assert len(read_measurements(ledger)) == 3 * len(report.entries)
 
 
 def read_measurements(path: Path) -> list[Measurement]:
@@ -176,6 +179,42 @@ def test_a_kernel_that_kills_its_process_is_marked_and_the_others_go_on(
     report = bench(ledger, [first.launch_id, second.launch_id], budget=QUICK, states=("warm",), save=False)
     assert [entry.status for entry in report.entries] == ["crashed", "ok"]
     assert "signal 11" in (report.entries[0].reason or "")
+
+
+def test_tasks_that_were_lost_together_are_tried_again_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchledger.measuring import bench as module
+
+    tasks = tuple(Task(name, "cuda:0", "", "") for name in "abcdef")
+    runs: list[tuple[str, int]] = []
+
+    def run(job: Job, timeout_s: float, deadline: float | None) -> tuple[dict[str, dict[str, Any]], list[str], str]:
+        names = [task.task_id for task in job.tasks]
+        runs.append(("".join(names), job.together))
+        done: dict[str, dict[str, Any]] = {}
+        for start in range(0, len(names), job.together):
+            batch = names[start : start + job.together]
+            if "c" in batch:
+                return done, batch, "its process was lost"
+            done |= {name: {"status": "ok"} for name in batch}
+        return done, [], ""
+
+    monkeypatch.setattr(module, "_run_worker", run)
+    answers = module.run_tasks(Job(tasks, QUICK, together=2), timeout_s=1)
+    assert {name: answer["status"] for name, answer in answers.items()} == {
+        name: "crashed" if name == "c" else "ok" for name in "abcdef"
+    }
+    assert runs == [("abcdef", 2), ("cd", 1), ("d", 1), ("ef", 2)]
+
+
+def test_tasks_share_a_recording_on_cuda_only_and_as_far_as_they_fit() -> None:
+    def task(name: str, size: int, **others: Any) -> Task:
+        return Task(name, others.pop("device", "cuda:0"), "", "", {"buf0": size}, **others)
+
+    tasks = [task("a", 4), task("b", 4), task("c", 4), task("d", 1, mode="max_autotune"), task("e", 1), task("f", 99)]
+    found = [[each.task_id for each in batch] for batch in batches(tasks, 16, most_bytes=10)]
+    assert found == [["a", "b"], ["c"], ["d"], ["e"], ["f"]]
+    assert [len(batch) for batch in batches([task("a", 1, device="cpu")] * 3, 16)] == [1, 1, 1]
+    assert [len(batch) for batch in batches([task("a", 1)] * 5, 2)] == [2, 2, 1]
 
 
 def test_tensors_that_do_not_fit_are_listed_with_their_sizes() -> None:
