@@ -11,6 +11,10 @@ help: ## Print this help
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 
@@ -19,16 +23,16 @@ demo: $(VENV)/.installed ## Record a small GPT training script, show its ledger 
 	$(BIN)/torchledger show gpt.ledger
 	$(BIN)/torchledger report --force gpt.ledger -o gpt.html
 
-test: $(VENV)/.installed ## Run the tests that need no GPU
+test: $(VENV)/.dev ## Run the tests that need no GPU
 	$(BIN)/python -m pytest -n 2 -m "not gpu"
 
 test-gpu: ## Run the tests that need an NVIDIA GPU, with the python3 at hand
 	PYTHONPATH=src $(PYTHON) -m pytest tests/gpu
 
-lint: $(VENV)/.installed ## Check style
+lint: $(VENV)/.dev ## Check style
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
-types: $(VENV)/.installed ## Check types
+types: $(VENV)/.dev ## Check types
 	$(BIN)/mypy
 
 docs: $(VENV)/.installed ## Build the documentation as a site, in docs/_build/html
@@ -36,10 +40,10 @@ docs: $(VENV)/.installed ## Build the documentation as a site, in docs/_build/ht
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
-golden: $(VENV)/.installed ## Rewrite the golden files after a change of output that is meant
+golden: $(VENV)/.dev ## Rewrite the golden files after a change of output that is meant
 	$(BIN)/python -m pytest -n 2 -m "not gpu" --rewrite-golden
 
-bench: $(VENV)/.installed ## Redo the measurements of docs/results that need no GPU
+bench: $(VENV)/.dev ## Redo the measurements of docs/results that need no GPU
 	$(BIN)/python benchmarks/show_large.py -o docs/results/show_large.md
 	$(BIN)/python benchmarks/report_browser.py -o docs/results/report.md
 	$(BIN)/python benchmarks/dependencies.py -o docs/results/dependencies.md
