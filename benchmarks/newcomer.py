@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
-import platform
 import re
 import statistics
 import subprocess
@@ -27,6 +26,9 @@ from browser import complaints, open_browser, open_page  # noqa: E402 - after th
 from torchledger.device import describe_cpu  # noqa: E402
 
 COMMAND = "make demo"
+PYTHON = subprocess.run(["python3", "--version"], capture_output=True, text=True, check=True).stdout.strip()
+"""The one that `make` makes its environment with."""
+
 STAGES = (
     ("clone", "git clone"),
     ("installed", "packages installed into a new .venv"),
@@ -48,8 +50,9 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     check_readme()
+    before = os.getloadavg()[0]
     runs = [run_once(options.pip_cache) for _ in range(options.repeats)]
-    report = describe(runs, options.packages, options.pip_cache)
+    report = describe(runs, options.packages, options.pip_cache, (before, os.getloadavg()[0]))
     if options.output:
         options.output.write_text(report)
     print(report)
@@ -107,11 +110,11 @@ def watch(process: subprocess.Popen[bytes], clone: Path, log: Path, started: flo
         time.sleep(0.1)
 
 
-def describe(runs: list[dict[str, float]], packages: str, with_pip_cache: bool) -> str:
+def describe(runs: list[dict[str, float]], packages: str, with_pip_cache: bool, loads: tuple[float, float]) -> str:
     """The result as a page."""
     cpu = describe_cpu()
     memory = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1e9:.0f} GB of memory"
-    load = os.getloadavg()[0]
+    repeats = "one run" if len(runs) == 1 else f"median of {len(runs)} runs"
     rows = []
     for stage, meaning in STAGES:
         times = [run[stage] for run in runs if stage in run]
@@ -122,11 +125,9 @@ def describe(runs: list[dict[str, float]], packages: str, with_pip_cache: bool) 
         [
             "# A newcomer's path",
             "",
-            f"{datetime.date.today():%Y-%m-%d}, {cpu.name}, {cpu.num_cores} cores, {memory}, Python "
-            f"{platform.python_version()};",
-            f"packages from {packages}, pip's cache {'warm' if with_pip_cache else 'off'}; compilers' caches empty; load "
-            f"of the machine {load:.1f} at the end;",
-            f"{'one run' if len(runs) == 1 else f'median of {len(runs)} runs'}.",
+            f"{datetime.date.today():%Y-%m-%d}, {cpu.name}, {cpu.num_cores} cores, {memory}, {PYTHON};",
+            f"packages from {packages}, pip's cache {'warm' if with_pip_cache else 'off'}; compilers' caches empty;",
+            f"{repeats}. Load of the machine before and after: {loads[0]:.1f} and {loads[1]:.1f}.",
             "Redo: `python benchmarks/newcomer.py -o docs/results/newcomer.md`.",
             "",
             f"From an empty folder to a report on screen by the README's first command, `{COMMAND}`: {total:.0f} s.",
@@ -135,8 +136,7 @@ def describe(runs: list[dict[str, float]], packages: str, with_pip_cache: bool) 
             "|---|---|",
             *rows,
             "",
-            "The test `tests/unit/reporting/test_docs.py` holds the README to that command. Most of the wait is the",
-            "download of PyTorch and, on few cores, the compilation of the example's kernels.",
+            "The first stage is mostly the download of PyTorch, the second the compilation of the example's kernels.",
             "",
         ]
     )

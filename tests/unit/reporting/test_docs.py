@@ -94,3 +94,10 @@ def test_commands_in_the_docs_exist_with_their_options(page: Path) -> None:
         known = {option for parameter in command.params for option in parameter.opts} | {"--help"}  # type: ignore[union-attr]
         used = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
         assert used <= known, f"{page}: {transcript}: {used - known}"
+
+
+def test_the_readme_begins_with_one_command_that_make_has() -> None:
+    first = re.search(r"^\$ make (\w+)", (_ROOT / "README.md").read_text(), re.M)
+    assert first is not None and first[1] == "demo"
+    targets = re.findall(r"^([a-z-]+):.*## ", (_ROOT / "Makefile").read_text(), re.M)
+    assert {"demo", "test", "docs"} <= set(targets)
