@@ -20,11 +20,13 @@ def command(file: Path | None, devices: tuple[str, ...], budget: float, as_json:
     Copy bandwidth, products per element type, launch overhead, timer resolution: the ceilings that every roofline
     fraction refers to. They are kept for later runs on this machine and, with FILE, written into that ledger.
     """
+    from torchledger.cli.progress import progress_bar
     from torchledger.measuring.doctor import examine
     from torchledger.reporting.ceilings import ceilings_document
     from torchledger.reporting.document import as_plain
 
-    found = examine(devices, file=file, budget_s=budget)
+    with progress_bar("measuring") as progress:
+        found = examine(devices, file=file, budget_s=budget, progress=progress)
     if as_json:
         print_json(as_plain(found))
     else:

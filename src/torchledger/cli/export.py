@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from torchledger.cli.output import force_option
+from torchledger.cli.output import force_option, json_option, print_json
 from torchledger.measuring.chrome_export import export_chrome
 from torchledger.store import open_ledger
 from torchledger.store.inductor_json import export_inductor_json
@@ -27,7 +27,8 @@ FORMATS = {"inductor-json": export_inductor_json, "parquet": export_parquet, "ch
     help="Folder (chrome: file) to write.",
 )
 @force_option
-def command(file: Path, format_name: str, output: Path, force: bool) -> None:
+@json_option
+def command(file: Path, format_name: str, output: Path, force: bool, as_json: bool) -> None:
     """Write a ledger in another format and print the paths of what was written.
 
     inductor-json writes Data_<graph>.json, one file a graph: nodes with flops, ops, inputs, kwargs and triton, and
@@ -36,5 +37,8 @@ def command(file: Path, format_name: str, output: Path, force: bool) -> None:
     """
     with open_ledger(file) as reader:
         paths = FORMATS[format_name](reader, output, force=force)
+    if as_json:
+        print_json({"written": [str(path) for path in paths]})
+        return
     for path in paths:
         click.echo(path)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from torchledger.cli.output import force_option
+from torchledger.cli.output import force_option, json_option, print_json
 from torchledger.errors import UsageError
 
 
@@ -16,7 +16,8 @@ from torchledger.errors import UsageError
 @click.option("--graph", metavar="GRAPH", help="A whole compiled graph instead of one kernel.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE.py", help="To write.")
 @force_option
-def command(file: Path, kernel: str | None, graph: str | None, output: Path, force: bool) -> None:
+@json_option
+def command(file: Path, kernel: str | None, graph: str | None, output: Path, force: bool, as_json: bool) -> None:
     """Write one kernel of FILE (or with --graph a whole graph) as a module that runs without torchledger.
 
     The module makes its inputs, runs the kernel as the generated code does, compares its outputs with eager ATen ops
@@ -30,6 +31,16 @@ def command(file: Path, kernel: str | None, graph: str | None, output: Path, for
         extracted = extract_graph(file, graph, output, force=force)
     else:
         extracted = extract_kernel(file, str(kernel), output, force=force)
+    if as_json:
+        print_json(
+            {
+                "written": str(extracted.path),
+                "title": extracted.title,
+                "compared": list(extracted.checked),
+                "not_compared": dict(extracted.unchecked),
+            }
+        )
+        return
     click.echo(extracted.path)
     click.echo(f"{extracted.title}: compares {', '.join(extracted.checked) or 'nothing'} with eager ops", err=True)
     for name, reason in extracted.unchecked.items():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from torchledger.cli.output import force_option
+from torchledger.cli.output import force_option, json_option
 
 
 @click.command(name="fit")
@@ -20,6 +20,7 @@ from torchledger.cli.output import force_option
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes to fit with; one per core unless given.")
 @click.option("--operators", type=click.Path(path_type=Path), help="A Python file with operators of your own.")
 @force_option
+@json_option
 def command(
     data: tuple[Path, ...],
     output: Path,
@@ -29,20 +30,21 @@ def command(
     jobs: int | None,
     operators: Path | None,
     force: bool,
+    as_json: bool,
 ) -> None:
     """Learn a device's times from DATA.
 
     DATA is any mix of operator samples (a .parquet file or a data folder), measured launches (.launches files,
     ledgers with a profile) and the sampling guide's CSV files or folders of them.
     """
-    from torchledger.cli.output import print_document
+    from torchledger.cli.output import print_document, print_json
     from torchledger.cli.progress import progress_bar
     from torchledger.errors import UsageError
     from torchledger.fitting.everything import fit_everything, read_launch_files
     from torchledger.operators import load_operators
     from torchledger.predicting.model_file import save_model
     from torchledger.predicting.step import learn_overheads
-    from torchledger.reporting.fits import fit_document
+    from torchledger.reporting.fits import fit_as_plain, fit_document
 
     if output.exists() and not force:
         raise UsageError(f"{output} exists. Choose another name, or pass --force to replace it.")
@@ -53,5 +55,8 @@ def command(
     if steps is not None:
         model = learn_overheads(model, steps, read_launch_files(data))
     size = save_model(model, output, force=force)
+    if as_json:
+        print_json({"written": str(output)} | fit_as_plain(model, left_out, size))
+        return
     print_document(fit_document(model, left_out, size))
     click.echo(f"next: torchledger predict OPERATOR NAME=VALUE ... --device {output}", err=True)

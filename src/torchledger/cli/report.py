@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from torchledger.cli.output import force_option
+from torchledger.cli.output import force_option, json_option, print_json
 from torchledger.cli.progress import progress_bar
 from torchledger.reporting.html import report
 
@@ -19,7 +19,10 @@ from torchledger.reporting.html import report
 )
 @click.option("--predict", metavar="DEVICE", help="Also predict: a device whose model is at hand, or a model file.")
 @force_option
-def command(file: Path, against: Path | None, output: Path | None, predict: str | None, force: bool) -> None:
+@json_option
+def command(
+    file: Path, against: Path | None, output: Path | None, predict: str | None, force: bool, as_json: bool
+) -> None:
     """Write a ledger as one HTML page that opens in any browser without a network.
 
     FILE may also be a set of samples: a folder of `torchledger sample`, a Parquet file or the guide's CSV files. Then
@@ -30,4 +33,4 @@ def command(file: Path, against: Path | None, output: Path | None, predict: str 
     """
     with progress_bar("reading") as progress:
         path = report(file, output, against=against, predict=predict, force=force, progress=progress)
-    click.echo(path)
+    print_json({"written": str(path)}) if as_json else click.echo(path)

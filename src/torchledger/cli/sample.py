@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 
 from torchledger.cli.output import json_option, print_json
+from torchledger.cli.progress import progress_bar
 from torchledger.errors import UsageError
 from torchledger.sampling.request import Outcome, Request, sample_file
 
@@ -94,15 +93,14 @@ def command(
         allow_mixed=allow_mixed,
         plan_only=plan_only,
     )
-    with _progress_bar() as tell:
-        outcome = sample_file(sweep, request, tell)
+    with progress_bar("measuring") as progress:
+        outcome = sample_file(sweep, request, lambda done, total: progress(done, total, "shapes"))
     print_json(_as_plain(outcome)) if as_json else _report(outcome)
     if outcome.collection is not None and not outcome.collection.is_complete:
         raise SystemExit(3)
 
 
 def _sample_fused(output: Path, device: str, minutes: float, workers: int | None, as_json: bool) -> None:
-    from torchledger.cli.progress import progress_bar
     from torchledger.reporting.document import as_plain
     from torchledger.sampling.fused import FusedPlan, sample_fused
 
@@ -128,17 +126,6 @@ def _default_device() -> str:
         return "cuda"
     click.echo("no GPU here: sampling the processor, by the host's clock", err=True)
     return "cpu"
-
-
-@contextlib.contextmanager
-def _progress_bar() -> Iterator[Callable[[int, int], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("shapes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("shapes", total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def _as_plain(outcome: Outcome) -> dict[str, object]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from torchledger.cli.output import json_option, print_json
+from torchledger.cli.output import force_option, json_option, print_document, print_json
 
 
 @click.group(name="samples")
@@ -18,24 +18,33 @@ def command() -> None:
 @click.argument("parts", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Parquet file to write.")
 @click.option("--allow-mixed", is_flag=True, help="Join other devices and versions all the same.")
-@click.option("--force", is_flag=True, help="Replace an existing file.")
-def merge(parts: tuple[Path, ...], output: Path, allow_mixed: bool, force: bool) -> None:
+@force_option
+@json_option
+def merge(parts: tuple[Path, ...], output: Path, allow_mixed: bool, force: bool, as_json: bool) -> None:
     """Join PARTS (data folders, Parquet files or the guide's CSV files) into one file, each label once."""
     from torchledger.sampling.sets import merge_files
 
     count, dropped = merge_files(parts, output, allow_mixed=allow_mixed, force=force)
-    click.echo(f"{count:,} samples in {output}; {dropped:,} duplicates dropped", err=True)
+    if as_json:
+        print_json({"written": str(output), "samples": count, "duplicates": dropped})
+    else:
+        click.echo(f"{count:,} samples in {output}; {dropped:,} duplicates dropped", err=True)
 
 
 @command.command(name="show")
 @click.argument("path", type=click.Path(path_type=Path))
 @json_option
 def show(path: Path, as_json: bool) -> None:
-    """Count the samples of PATH by operator, dtype, direction and status."""
-    from torchledger.sampling.sets import overview, overview_text
+    """Say how far the set PATH is, what it cost, and what it holds of each operator.
 
-    table = overview(path)
-    print_json(table) if as_json else click.echo(overview_text(table))
+    Its page in a browser: `torchledger report PATH`.
+    """
+    from torchledger.reporting.document import as_plain
+    from torchledger.reporting.samples import progress_document
+    from torchledger.sampling.progress import set_progress
+
+    progress = set_progress(path)
+    print_json(as_plain(progress)) if as_json else print_document(progress_document(progress, str(path)))
 
 
 @command.command(name="check")
@@ -44,10 +53,11 @@ def show(path: Path, as_json: bool) -> None:
 @json_option
 def check(path: Path, output: Path | None, as_json: bool) -> None:
     """Judge the samples of PATH (a set, a guide CSV or a folder of them) by the sanity gates."""
-    from torchledger.sampling.sets import judge, judgement_text
+    from torchledger.reporting.samples import judgement_document
+    from torchledger.sampling.sets import judge
 
     judged = judge(path, output)
-    print_json(judged) if as_json else click.echo(judgement_text(judged))
+    print_json(judged) if as_json else print_document(judgement_document(judged, str(path)))
     if judged["quarantined"]:
         raise SystemExit(3)
 
@@ -55,18 +65,25 @@ def check(path: Path, output: Path | None, as_json: bool) -> None:
 @command.command(name="export")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder to write CSV files into.")
-def export(path: Path, output: Path) -> None:
+@json_option
+def export(path: Path, output: Path, as_json: bool) -> None:
     """Write the guide's operators in PATH as the guide's CSV files."""
     from torchledger.sampling.sets import export_guide
 
-    for written, rows in export_guide(path, output).items():
-        click.echo(f"{rows:,} rows in {written}", err=True)
+    written = export_guide(path, output)
+    if as_json:
+        print_json({"written": {str(file): rows for file, rows in written.items()}})
+        return
+    for file, rows in written.items():
+        click.echo(f"{rows:,} rows in {file}", err=True)
 
 
 @command.command(name="compact")
 @click.argument("folder", type=click.Path(path_type=Path))
-def compact(folder: Path) -> None:
+@json_option
+def compact(folder: Path, as_json: bool) -> None:
     """Bring the journals of FOLDER into its Parquet file; not while a worker writes there."""
     from torchledger.sampling.dataset import compact as compact_folder
 
-    click.echo(f"{compact_folder(folder):,} samples in {folder}", err=True)
+    count = compact_folder(folder)
+    print_json({"samples": count}) if as_json else click.echo(f"{count:,} samples in {folder}", err=True)

@@ -114,7 +114,13 @@ def put_ceilings_into(file: str | os.PathLike[str], measured: Mapping[str, tuple
 
 
 def measure_ceilings(
-    device: str, *, dtypes: Sequence[str] | None = None, budget_s: float = 20.0, scale: float = 1.0
+    device: str,
+    *,
+    dtypes: Sequence[str] | None = None,
+    budget_s: float = 20.0,
+    scale: float = 1.0,
+    with_launches: bool = True,
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> Ceilings:
     """Measure what ``device`` (``"cuda"``, ``"cuda:1"``, ``"cpu"``) reaches: seconds on CUDA, ``budget_s`` on a CPU.
 
@@ -122,6 +128,8 @@ def measure_ceilings(
     each element type is the best over square products of several sizes. ``launch_overhead_us`` is the time per empty
     kernel when many are launched one after another, ``graph_launch_overhead_us`` the same inside one replayed CUDA
     graph; on a CPU, the time of one operator call on one element. ``scale`` makes all sizes smaller, for tests.
+    Without ``with_launches`` only bandwidth and products are measured: about a second on CUDA. ``progress`` is told
+    measurements done, their number, and what is measured next.
 
     Raises ``MeasureError`` if torch has no such device.
     """
@@ -132,17 +140,25 @@ def measure_ceilings(
         raise MeasureError(f"torch {torch.__version__} sees no CUDA device here. Measure the CPU with --device cpu.")
     if place.type not in ("cpu", "cuda"):
         raise MeasureError(f"ceilings of {device} cannot be measured; cpu and cuda can.")
+    wanted = dtypes if dtypes is not None else CUDA_DTYPES if place.type == "cuda" else CPU_DTYPES
+
+    def tell(done: int, what: str) -> None:
+        if progress is not None:
+            progress(done, len(wanted) + 2, what)
+
     meter = _CudaMeter(place) if place.type == "cuda" else _CpuMeter(place)
     deadline = time.monotonic() + budget_s
     with torch.no_grad():
+        tell(0, f"{device} copy")
         copied = _copy_rate(meter, deadline, scale)
         rates = {}
-        wanted = dtypes if dtypes is not None else CUDA_DTYPES if place.type == "cuda" else CPU_DTYPES
-        for dtype in wanted:
+        for done, dtype in enumerate(wanted, 1):
+            tell(done, f"{device} {dtype}")
             rate = _product_rate(meter, dtype, deadline, scale)
             if rate is not None:
                 rates[dtype] = rate
-        launch_us, graph_us = meter.launch_overheads_us()
+        tell(len(wanted) + 1, f"{device} launches")
+        launch_us, graph_us = meter.launch_overheads_us() if with_launches else (None, None)
         return Ceilings(
             copy_gb_per_s=copied,
             tflops_per_s=rates,

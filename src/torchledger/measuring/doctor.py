@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torchledger import device as machine
@@ -29,8 +29,11 @@ def examine(
     file: str | os.PathLike[str] | None = None,
     budget_s: float = 20.0,
     scale: float = 1.0,
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> Examination:
     """Measure ``devices`` (default: the CPU and each CUDA device), store the ceilings and write them into ``file``.
+
+    ``progress`` is told measurements done, their number, and what is measured next.
 
     Raises ``MeasureError`` for a device that is not there, ``StoreError`` for a file that is no ledger.
     """
@@ -41,7 +44,7 @@ def examine(
     names = list(devices) or ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
     measured = []
     for name in names:
-        ceilings = measure_ceilings(name, budget_s=budget_s, scale=scale)
+        ceilings = measure_ceilings(name, budget_s=budget_s, scale=scale, progress=progress)
         measured.append((_describe(name), ceilings))
     kept = [str(store_ceilings(device, ceilings)) for device, ceilings in measured]
     if file is not None:

@@ -78,6 +78,14 @@ def format_us(value: float) -> str:
     raise AssertionError("unreachable")
 
 
+def format_seconds(value: float) -> str:
+    """
+    >>> format_seconds(0.0021), format_seconds(75), format_seconds(420)
+    ('2.10 ms', '75.0 s', '7.0 min')
+    """
+    return format_us(value * 1e6) if value < 120 else f"{value / 60:,.1f} min"
+
+
 def format_share(value: float) -> str:
     """A fraction of a total.
 
@@ -135,7 +143,10 @@ def _three_digits(value: float) -> str:
 
 
 def _table(*columns: Column) -> Mapping[str, Column]:
-    return {column.key: column for column in columns}
+    table = {column.key: column for column in columns}
+    if len(table) < len(columns):
+        raise ValueError("two columns share a key")
+    return table
 
 
 COLUMNS: Mapping[str, Column] = _table(
@@ -191,7 +202,6 @@ COLUMNS: Mapping[str, Column] = _table(
     Column("median_us", "median", "us", format_us, "median time of one call"),
     Column("known_share", "known", None, format_share, "share of the time whose FLOPs or bytes are known"),
     Column("quality", "quality", None, format_text, "exact, measured, estimated, upper_bound or unavailable", "left"),
-    Column("shapes", "shapes", None, format_text, "dtypes and sizes of the operator's inputs", "left"),
     Column("cause", "cause", None, format_text, "why the device was idle", "left"),
     Column("rank", "rank", None, format_text, "which process of the job, or its trace", "left"),
     Column("wall_us", "wall", "us", format_us, "from the first to the last device event"),
@@ -220,6 +230,17 @@ COLUMNS: Mapping[str, Column] = _table(
     Column("coverage_pct", "coverage", "%", format_percent, "measurements inside their 90 % interval"),
     Column("roofline_mape", "roofline", "%", format_percent, "MAPE of the bare roofline, scaled to the training rows"),
     Column("forest_mape", "forest", "%", format_percent, "MAPE of a random forest on the bare shapes"),
+    # sets of samples
+    Column("operator", "operator", None, format_text, "operator of the catalogue", "left"),
+    Column("planned", "planned", "shapes", format_count, "shapes that the sweep asks for"),
+    Column("finished", "finished", "shapes", format_count, "shapes that were measured, or found impossible"),
+    Column("labels", "labels", "labels", format_count, "answers of a set of samples: a shape in one direction"),
+    Column("failed", "failed", None, format_text, "labels without a time that one may learn from, by status", "left"),
+    Column("cost_s", "cost", "s", format_seconds, "time from one finished group of shapes to the next"),
+    Column("timed_s", "timed", "s", format_seconds, "the timed iterations alone"),
+    Column("shortest_us", "shortest", "us", format_us, "shortest median of a label"),
+    Column("longest_us", "longest", "us", format_us, "longest median of a label"),
+    Column("spread", "repeats within", None, format_share, "interquartile range over median, middle of all labels"),
     Column("cold_us", "cold", "us", format_us, "time alone with a flushed cache, median"),
     Column("placed_us", "in place", "us", format_us, "time alone after the launches before it in the step, median"),
     Column("step_us", "in step", "us", format_us, "time of the same launch inside the step, median"),

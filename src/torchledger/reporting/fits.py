@@ -63,6 +63,19 @@ def fit_document(model: TimeModel, left_out: Sequence[LeftOut], size_bytes: int)
     return Document((Section(f"Model of {model.device}", tuple(blocks)),))
 
 
+def fit_as_plain(model: TimeModel, left_out: Sequence[LeftOut], size_bytes: int) -> dict[str, Any]:
+    """The same as plain data."""
+    return {
+        "device": model.device,
+        "size_bytes": size_bytes,
+        "entries": [
+            {"entry": entry.key, "rows": entry.n_rows, "shapes": entry.n_shapes, "mape": entry.mape}
+            for entry in (model.entries[key] for key in model.entries)
+        ],
+        "left_out": [{"subject": item.subject, "reason": item.reason} for item in left_out],
+    }
+
+
 def evaluation_document(
     evaluations: Sequence[Evaluation], refused: Sequence[str], left_out: Sequence[LeftOut]
 ) -> Document:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchledger.nouns import Sample
-from torchledger.reporting.columns import format_us
 from torchledger.reporting.html_data import Texts, clean
-from torchledger.sampling.progress import OperatorProgress, SetProgress, set_progress
+from torchledger.reporting.samples import progress_facts, progress_sentences, sample_word
+from torchledger.sampling.progress import OperatorProgress, set_progress
 from torchledger.sampling.sets import load_set
 
 _MOST_FAILURES = 50
@@ -33,7 +33,7 @@ def samples_data(path: str | os.PathLike[str], *, predict: str | None = None) ->
         "weight": "time",
         "sentences": [clean(text) for text in progress_sentences(progress)],
         "samples": {
-            "facts": [[name, clean(text)] for name, text in _facts(progress)],
+            "facts": [[name, clean(text)] for name, text in progress_facts(progress)],
             "operators": [_row(row) for row in progress.operators],
             "curve": progress.curve,
             "planned": progress.planned,
@@ -45,49 +45,6 @@ def samples_data(path: str | os.PathLike[str], *, predict: str | None = None) ->
         "predictions": None if predict is None else _predictions(load_set(path), predict, texts),
         "texts": texts.all,
     }
-
-
-def progress_sentences(progress: SetProgress) -> list[str]:
-    """The set in one sentence, and what is left or went wrong in further ones."""
-    on = f" on {', '.join(progress.devices)}" if progress.devices else ""
-    operators = len({row.operator for row in progress.operators})
-    cost = "" if progress.wall_s is None else f", measured in {_duration(progress.wall_s)}"
-    speed = "" if progress.points_per_s is None else f" ({progress.points_per_s:,.1f} shapes a second)"
-    found = [
-        f"{progress.labels:,} labels of {progress.finished:,} shapes of {_counted(operators, 'operator')}{on}"
-        f"{cost}{speed}."
-    ]
-    if progress.planned is not None:
-        left = progress.planned - progress.finished
-        found.append(
-            f"All {progress.planned:,} planned shapes are finished."
-            if left <= 0
-            else f"{progress.finished:,} of {progress.planned:,} planned shapes are finished "
-            f"({progress.finished / progress.planned * 100:.1f} %)"
-            + ("." if progress.remaining_s is None else f"; the others take {_duration(progress.remaining_s)} more.")
-        )
-    bad = progress.labels - progress.statuses.get("ok", 0)
-    if bad:
-        kinds = ", ".join(
-            f"{n:,} {status.replace('_', ' ')}" for status, n in progress.statuses.items() if status != "ok"
-        )
-        found.append(f"{bad:,} labels have no time to learn from: {kinds}.")
-    return found
-
-
-def _facts(progress: SetProgress) -> list[tuple[str, str]]:
-    rows = [
-        ("labels", ", ".join(f"{count:,} {status.replace('_', ' ')}" for status, count in progress.statuses.items()))
-    ]
-    if progress.wall_s is not None:
-        pauses = f"; {_counted(progress.pauses, 'pause')} of over a minute not counted" if progress.pauses else ""
-        rows.append(("cost", f"{_duration(progress.wall_s)} of all workers together{pauses}"))
-        share = f", {progress.device_s / progress.wall_s * 100:.0f} % of that" if progress.wall_s else ""
-        rows.append(("timed iterations", f"{_duration(progress.device_s)} on the device{share}"))
-    if progress.groups:
-        rows.append(("groups", ", ".join(f"{name} {count:,}" for name, count in progress.groups.items())))
-    rows.append(("versions", ", ".join(f"{name} {text}" for name, text in progress.versions.items())))
-    return [(name, text) for name, text in rows if text]
 
 
 def _row(row: OperatorProgress) -> dict[str, Any]:
@@ -139,10 +96,9 @@ def _predictions(samples: Sequence[Sample], device: str, texts: Texts) -> dict[s
             count += 1
             if count % step:
                 continue
-            shape = ", ".join(f"{name}={value}" for name, value in sample.parameters.items())
             rows.append(
                 [
-                    texts.place(f"{operator} {direction} {dtype} ({shape})"),
+                    texts.place(sample_word(sample)),
                     *(round(float(each[place]), 3) for each in (table.duration_us, table.low_us, table.high_us)),
                     COVERAGE,
                     texts.place(where),
@@ -170,13 +126,3 @@ def _predictions(samples: Sequence[Sample], device: str, texts: Texts) -> dict[s
         "families": sorted(families, key=lambda row: -row[2]),
         "refused": [clean(text) for text in refused],
     }
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return format_us(seconds * 1e6)
-    return f"{seconds / 60:.1f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -25,6 +25,8 @@ _CURVE_POINTS = 200
 class OperatorProgress:
     """One operator in one dtype: its points (shapes) and labels (a point has one for each direction), and their cost.
 
+    ``directions`` and ``statuses`` count labels.
+
     ``planned`` is ``None`` without a plan, ``wall_s`` where nothing says when points were finished. ``device_s`` sums
     the timed iterations alone. ``shortest_us`` and ``longest_us`` are medians of single labels, ``spread`` is the
     median over the labels of interquartile range over median.
@@ -35,6 +37,7 @@ class OperatorProgress:
     planned: int | None
     finished: int
     labels: int
+    directions: Mapping[str, int]
     statuses: Mapping[str, int]
     wall_s: float | None
     device_s: float
@@ -145,6 +148,7 @@ def _operator(
         planned=planned,
         finished=len(points),
         labels=len(samples),
+        directions=dict(Counter(sample.direction for sample in samples)),
         statuses=dict(Counter(sample.status for sample in samples)),
         wall_s=sum(timed) if timed else None,
         device_s=sum(sum(sample.times_us) for sample in samples) / 1e6,

@@ -11,8 +11,8 @@ from typing import Any
 from torchledger.errors import SampleError
 from torchledger.nouns import Sample
 from torchledger.operators import find_operator
-from torchledger.sampling.ceilings import datasheet_ceilings
 from torchledger.sampling.dataset import PARQUET_FILE, merge_samples, read_samples, write_samples
+from torchledger.sampling.datasheets import datasheet_ceilings
 from torchledger.sampling.gates import GateLimits, quarantine
 from torchledger.sampling.guide_csv import (
     COLUMN_DIRECTIONS,
@@ -56,44 +56,6 @@ def merge_files(
     return len(merged), sum(map(len, sets.values())) - len(merged)
 
 
-def overview(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """One row per device, operator, dtype and direction: counts by status and the range of medians in microseconds."""
-    groups: dict[tuple[str, str, str, str], list[Sample]] = defaultdict(list)
-    for sample in load_set(path):
-        groups[sample.device, sample.operator, sample.dtype, sample.direction].append(sample)
-    rows = []
-    for (device, operator, dtype, direction), samples in groups.items():
-        medians = sorted(sorted(s.times_us)[len(s.times_us) // 2] for s in samples if s.times_us)
-        rows.append(
-            {
-                "device": device,
-                "operator": operator,
-                "dtype": dtype,
-                "direction": direction,
-                "samples": len(samples),
-                "statuses": dict(Counter(s.status for s in samples)),
-                "shortest_us": medians[0] if medians else None,
-                "longest_us": medians[-1] if medians else None,
-            }
-        )
-    return rows
-
-
-def overview_text(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows of ``overview`` as a table of plain text, under each device's name."""
-    lines = []
-    for device in dict.fromkeys(row["device"] for row in rows):
-        lines.append(device)
-        for row in (row for row in rows if row["device"] == device):
-            spread = "" if row["shortest_us"] is None else f"{row['shortest_us']:12.1f} to {row['longest_us']:.1f} us"
-            bad = ", ".join(f"{count} {status}" for status, count in row["statuses"].items() if status != "ok")
-            lines.append(
-                f"  {row['operator']:36} {row['dtype']:9} {row['direction']:9} {row['samples']:7,}{spread}"
-                + (f"  ({bad})" if bad else "")
-            )
-    return "\n".join(lines)
-
-
 def judge(path: str | os.PathLike[str], output: Path | None = None) -> dict[str, Any]:
     """Judge a set by the sanity gates; the judged samples can be written to ``output``.
 
@@ -125,17 +87,6 @@ def judge(path: str | os.PathLike[str], output: Path | None = None) -> dict[str,
             for (operator, direction), group in groups.items()
         ],
     }
-
-
-def judgement_text(judged: dict[str, Any]) -> str:
-    """A judgement as plain text: one line per operator and direction, with an example."""
-    lines = [f"{judged['quarantined']:,} of {judged['samples']:,} samples quarantined (ceilings: {judged['ceilings']})"]
-    for group in judged["groups"]:
-        example = group["example"]
-        shape = ", ".join(f"{name}={value}" for name, value in example["parameters"].items())
-        lines.append(f"  {group['operator']} {group['direction']}: {group['quarantined']:,} of {group['samples']:,}")
-        lines.append(f"    for one, {shape}: {example['reason']}")
-    return "\n".join(lines)
 
 
 def export_guide(path: str | os.PathLike[str], folder: Path) -> dict[Path, int]:

@@ -339,9 +339,9 @@ def _limits(device: str, timer: Timer) -> dict[str, Any] | None:
         return None
     import torch
 
-    from torchledger.sampling.ceilings import measure_ceilings
+    from torchledger.measuring.ceilings import measure_ceilings
 
-    ceilings = measure_ceilings(device)
+    ceilings = measure_ceilings(device, dtypes=("bfloat16", "float16", "float32"), with_launches=False)
     return {
         "copy_gb_per_s": ceilings.copy_gb_per_s,
         "tflops_per_s": dict(ceilings.tflops_per_s),

@@ -34,7 +34,7 @@ def test_the_page_says_how_far_the_set_is_what_it_cost_and_what_failed(tmp_path:
     data, _ = read_page(render_report(write_set(tmp_path / "s.parquet")))
     assert data["kind"] == "samples"
     assert data["sentences"][0].startswith("25 labels of 13 shapes of 2 operators on H200, measured in 20.0 s")
-    assert data["sentences"][-1] == "1 labels have no time to learn from: 1 failed."
+    assert data["sentences"][-1] == "1 label without a time to learn from: 1 failed."
     rows = data["samples"]["operators"]
     assert sum(row["labels"] for row in rows) == 25
     assert sum(row["wall_s"] for row in rows) == pytest.approx(20.0)
