@@ -34,7 +34,9 @@ def test_every_launch_is_timed_with_its_configuration(captured: Captured) -> Non
     assert [(entry.launch.launch_id, entry.reason) for entry in report.entries if entry.status != "ok"] == []
     fused = [entry for entry in report.entries if entry.launch.category not in ("extern", "inline")]
     assert all(entry.warm is not None and entry.warm.configuration and entry.warm.n_regs for entry in fused)
-    assert all(entry.warm is not None and entry.warm.clock == "cupti" for entry in report.entries)
+    for entry in report.entries:
+        assert entry.placed is not None, entry.unplaced
+        assert {found.clock for found in (entry.warm, entry.cold, entry.placed) if found} == {"cupti"}
 
 
 def test_every_configuration_is_timed(captured: Captured) -> None:
