@@ -434,7 +434,9 @@ def plan_extracts(folder: str, *ledgers: str) -> None:
     skipped: list[dict[str, str]] = []
     for _ in range(8):
         for category in [*WANTED, *sorted(set(candidates) - set(WANTED))]:
+            tries = 0
             while len(files) < 12 and candidates.get(category):
+                tries += 1
                 ledger, launch_id = candidates[category].pop(0)
                 path = Path(folder) / f"extracted_{len(files)}.py"
                 place = {"category": category, "launch": launch_id, "ledger": Path(ledger).stem}
@@ -443,7 +445,7 @@ def plan_extracts(folder: str, *ledgers: str) -> None:
                 except TorchledgerError as error:
                     skipped.append(place | {"reason": str(error)[:200]})
                     continue
-                if not extracted.checked and candidates[category]:
+                if not extracted.checked and candidates[category] and tries < 6:
                     skipped.append(place | {"reason": "; ".join(extracted.unchecked.values())[:200]})
                     continue
                 files.append(place | {"path": str(path), "title": extracted.title, "checked": len(extracted.checked)})
