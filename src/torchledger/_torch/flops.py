@@ -5,7 +5,10 @@ added here, and the same table serves the entries, the reference count and the e
 
 - flash attention on CPU has no formula (absent in 2.9, 2.11 and 2.13);
 - attention formulas raise on grouped-query shapes in 2.11;
-- oneDNN/MKL linear and convolution, which freezing puts in, have none.
+- oneDNN/MKL linear and convolution, which freezing puts in, have none;
+- the expert products of ``transformers`` are an operator of that package, without one.
+
+A formula that a program adds with ``torch.utils.flop_counter.register_flop_formula`` counts from then on.
 
 One multiply-add is 2 FLOPs. Causal attention is counted in full, as torch does.
 """
@@ -13,6 +16,7 @@ One multiply-add is 2 FLOPs. Causal attention is counted in full, as torch does.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -56,6 +60,11 @@ def _grouped_product(a: Any, b: Any, *args: Any, out_shape: Any = None, **kwargs
     return 2 * _product(*a) * b[-1]
 
 
+def _grouped_product_backward(a: Any, b: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+    """The gradients of both operands, a product each."""
+    return 2 * _grouped_product(a, b)
+
+
 _ATTENTION = (
     "_scaled_dot_product_flash_attention_for_cpu",
     "_scaled_dot_product_flash_attention",
@@ -79,12 +88,19 @@ _ADDED: Mapping[str, Formula] = {
     "aten._int_mm": lambda a, b, *args, **kwargs: 2 * a[0] * a[1] * b[1],
     "aten._grouped_mm": _grouped_product,
     "aten._scaled_grouped_mm": _grouped_product,
+    "transformers.grouped_mm_fallback": _grouped_product,
+    "transformers.grouped_mm_fallback_backward": _grouped_product_backward,
 }
 
 
-@functools.cache
 def formulas() -> Mapping[Any, Callable[..., int]]:
     """Operator packet to counting function ``f(*args, out_val=..., **kwargs)``, ours over torch's."""
+    return _table(len(flop_counter.flop_registry), "transformers.integrations.moe" in sys.modules)
+
+
+@functools.lru_cache(maxsize=1)
+def _table(registered: int, has_transformers: bool) -> Mapping[Any, Callable[..., int]]:
+    """Made anew when a formula was registered, or a package with operators of its own was imported."""
     table: dict[Any, Callable[..., int]] = dict(flop_counter.flop_registry)
     for name, formula in _ADDED.items():
         namespace, operator = name.split(".")

@@ -216,6 +216,8 @@ def _decomposed_product(node: Any, is_backward: bool, graph: Any) -> NodeFlops |
 def _uncounted_name(node: Any) -> str | None:
     """Operators from outside torch and user kernels: neither this count nor torch's knows their FLOPs."""
     packet = getattr(node.target, "overloadpacket", None)
+    if packet in formulas():
+        return None
     if packet is None:
         name = getattr(node.target, "__name__", "")
         return name if "triton_kernel_wrapper" in name else None

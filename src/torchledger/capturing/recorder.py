@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from torchledger._torch import inductor
+from torchledger._torch.flops import formulas
 from torchledger.capturing import flops as flop_count
 from torchledger.capturing import provenance
 from torchledger.capturing.buffers import extern_buffers, fused_buffers
@@ -413,7 +414,8 @@ def _with_flops(
         found = flop_count.extern_flops(packet, launch) if packet is not None else None
         if found:
             return replace(launch, flops=found[1], flops_by_op={found[0]: found[1]})
-        if packet is None or str(packet).split(".")[0] in flop_count.TORCH_NAMESPACES:
+        is_known = packet in formulas()
+        if packet is None or is_known or str(packet).split(".")[0] in flop_count.TORCH_NAMESPACES:
             return replace(launch, flops=0)
         reason = _join(launch.reason, f"no FLOP formula for {packet}")
         return replace(launch, flops=None, flops_quality="unavailable", reason=reason)

@@ -22,11 +22,12 @@ from torchledger import device
 from torchledger._torch import version_warning
 from torchledger._torch.dynamo import eager_counts
 from torchledger._torch.lazy_import import after_import
+from torchledger.capturing.flop_changes import flop_changes
 from torchledger.capturing.graph_breaks import graph_breaks_note
 from torchledger.capturing.payload import PAYLOAD_VERSION, Payload, unpack
 from torchledger.capturing.wrapper_code import WrapperCall, find_calls
 from torchledger.errors import StoreError
-from torchledger.nouns import Gap, Graph, Launch, Run
+from torchledger.nouns import Difference, Gap, Graph, Launch, Run
 from torchledger.store import LedgerWriter
 from torchledger.store.seal import seal
 
@@ -245,9 +246,7 @@ class Capture:
                 self._unrecorded(compiled, source)
                 return
             if traced is not None:
-                references = (traced.reference,) if traced.reference is not None else payload.graph.flop_references
-                graph = dataclasses.replace(payload.graph, model_key=traced.model_key, flop_references=references)
-                payload = dataclasses.replace(payload, graph=graph)
+                payload = _as_traced_here(payload, traced)
             name = self._name(payload.graph.direction, payload.graph.model_key)
             records = _records(payload, name, compiled, source, is_fresh, self._kernels)
             self._open().add(*records)
@@ -299,6 +298,26 @@ def child_path(path: Path) -> Path:
         candidate = path.with_name(f"{path.stem}.{mark}.{number}{path.suffix}")
         number += 1
     return candidate
+
+
+def _as_traced_here(payload: Payload, traced: Traced) -> Payload:
+    """A payload out of a cache with the reference of this process, and what differs from the one that it came with.
+
+    A graph with symbolic sizes serves all sizes, its entries hold those of the compilation that made them.
+    """
+    if traced.reference is None:
+        return dataclasses.replace(payload, graph=dataclasses.replace(payload.graph, model_key=traced.model_key))
+    asked: Counter[str] = Counter()
+    for counted in payload.graph.flop_references or payload.launches:
+        asked.update(counted.flops_by_op)
+    sizes = ", ".join(f"{symbol}={size}" for symbol, size in sorted(payload.graph.symbols.items()))
+    reason = f"the entries come from a cache and hold the sizes that they were compiled for ({sizes or 'not symbolic'})"
+    differences = tuple(
+        Difference("flops", op, reason, amount)
+        for op, amount in flop_changes(asked, traced.reference.flops_by_op).items()
+    )
+    graph = dataclasses.replace(payload.graph, model_key=traced.model_key, flop_references=(traced.reference,))
+    return dataclasses.replace(payload, graph=graph, differences=(*payload.differences, *differences))
 
 
 def _records(

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._inductor.utils
 from torch import Tensor
+from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 import torchledger
 from captured import capture_call
@@ -70,3 +72,55 @@ def test_a_model_that_dynamo_refuses_whole_is_not_called_uncompiled_by_its_user(
 def test_a_program_without_graph_breaks_has_no_note_about_them(tmp_path: Path) -> None:
     capture_call(tmp_path / "a.ledger", lambda: torch.compile(torch.sin)(torch.ones(3)))
     assert notes_of(tmp_path / "a.ledger") == ()
+
+
+@torch.library.custom_op("torchledger_test::twice", mutates_args=())
+def twice(x: Tensor) -> Tensor:
+    return x + x
+
+
+@twice.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def test_a_formula_that_the_program_registers_counts_from_then_on(tmp_path: Path) -> None:
+    compiled = torch.compile(lambda x: twice(x.sin()).cos())
+    unknown = capture_call(tmp_path / "a.ledger", lambda: compiled(torch.ones(4, 4)))
+    assert [launch.flops for launch in unknown.calls if launch.category == "extern"] == [None]
+    register_flop_formula(torch.ops.torchledger_test.twice)(lambda x, *args, out_shape=None, **kwargs: 2 * x[0] * x[1])
+    try:
+        with torch._inductor.utils.fresh_inductor_cache():
+            known = capture_call(tmp_path / "b.ledger", lambda: compiled(torch.ones(4, 4)))
+        assert known.gaps == []
+        assert known.flops == known.reference_flops == 32
+    finally:
+        del flop_registry[torch.ops.torchledger_test.twice]
+
+
+def test_the_expert_products_of_transformers_are_counted(tmp_path: Path) -> None:
+    from transformers.integrations import moe  # noqa: F401, registers the operators
+
+    x, weight = torch.randn(6, 8, requires_grad=True), torch.randn(3, 8, 5, requires_grad=True)
+    ends = torch.tensor([2, 3, 6], dtype=torch.int32)
+    product = torch.compile(lambda x, weight: torch.ops.transformers.grouped_mm_fallback(x.sin(), weight, ends).cos())
+    captured = capture_call(tmp_path / "a.ledger", lambda: product(x, weight).sum().backward())
+    assert captured.gaps == []
+    assert captured.flops == captured.reference_flops == 3 * 2 * 6 * 8 * 5
+
+
+def test_a_symbolic_graph_from_the_cache_says_that_its_sizes_are_those_of_another_call(tmp_path: Path) -> None:
+    weight = torch.randn(16, 16)
+
+    def product(x: Tensor) -> Tensor:
+        return x @ weight
+
+    with torch._inductor.utils.fresh_inductor_cache(), torch._functorch.config.patch(enable_autograd_cache=False):
+        for number, rows in enumerate((8, 24)):
+            compiled = torch.compile(product, dynamic=True)
+            captured = capture_call(tmp_path / f"{number}.ledger", lambda: compiled(torch.randn(rows, 16)))  # noqa: B023
+            assert captured.flops == captured.reference_flops + captured.named_differences == 2 * 8 * 16 * 16
+    assert [graph.cache_hit for graph in captured.graphs] == [True]
+    (difference,) = captured.differences
+    assert "=8" in difference.reason
+    assert difference.amount == -2 * 16 * 16 * 16
