@@ -46,13 +46,15 @@ def _write_table(reader: LedgerReader, record_type: type, path: Path) -> None:
         [pa.field(field.name, _arrow_type(hints[field.name])) for field in dataclasses.fields(record_type)]
         + [pa.field(name, _arrow_type(_property_type(record_type, name))) for name in derived]
     )
+    fields = [field.name for field in dataclasses.fields(record_type)]
+    kinds = {name: schema.field(name).type for name in fields}
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with pq.ParquetWriter(unfinished, schema, compression="zstd") as writer:
             batch: list[dict[str, Any]] = []
             record: Any
             for record in reader.iterate(record_type):
-                row = {field.name: _arrow_value(getattr(record, field.name)) for field in dataclasses.fields(record)}
+                row = {name: _arrow_value(getattr(record, name), kinds[name]) for name in fields}
                 batch.append(row | {name: getattr(record, name) for name in derived})
                 if len(batch) == _BATCH:
                     writer.write_table(pa.Table.from_pylist(batch, schema=schema))
@@ -103,11 +105,19 @@ def _arrow_type(hint: Any) -> Any:
     raise TypeError(f"no Arrow type for {hint!r}")
 
 
-def _arrow_value(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _arrow_value(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return [(str(key), _arrow_value(item)) for key, item in value.items()]
-    if isinstance(value, tuple):
-        return [_arrow_value(item) for item in value]
-    return value
+def _arrow_value(value: Any, kind: Any) -> Any:
+    """A field's value as the Arrow type ``kind`` takes it; what may be of several types is a string there."""
+    import pyarrow as pa
+
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return {
+            field.name: _arrow_value(getattr(value, field.name), kind.field(field.name).type)
+            for field in dataclasses.fields(value)
+        }
+    if pa.types.is_map(kind):
+        return [(str(key), _arrow_value(item, kind.item_type)) for key, item in value.items()]
+    if pa.types.is_list(kind):
+        return [_arrow_value(item, kind.value_type) for item in value]
+    return str(value) if pa.types.is_string(kind) else value

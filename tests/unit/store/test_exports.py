@@ -220,3 +220,13 @@ def test_other_tables_are_exported_when_they_hold_something(tmp_path: Path) -> N
         names = {path.stem for path in export_parquet(reader, tmp_path)}
     assert names == {"runs", "gaps", "differences", "measurements", "value_stats"}
     assert pq.read_table(tmp_path / "measurements.parquet").to_pylist()[0]["samples_us"] == [1.0, 2.0]
+
+
+def test_a_recorded_profile_becomes_tables_whole(tmp_path: Path) -> None:
+    recorded = Path(__file__).parents[2] / "data" / "h200" / "gpt_block_torch2.11_cu130.ledger.sqlite"
+    with open_ledger(recorded) as reader:
+        held = {table.name: reader.count(record_type) for record_type, table in TABLES.items()}
+        paths = export_parquet(reader, tmp_path)
+    assert {path.stem: pq.read_metadata(path).num_rows for path in paths} == {n: c for n, c in held.items() if c}
+    rows = pq.read_table(tmp_path / "breakdowns.parquet").to_pylist()[0]["kernels"]
+    assert all(isinstance(value, str) for row in rows for _, value in row["detail"])
