@@ -76,11 +76,15 @@ def test_the_site_reaches_every_page() -> None:
     assert listed == {path for path in _DOCS.rglob("*.md") if "_build" not in path.parts} - {_DOCS / "index.md"}
 
 
-@pytest.mark.parametrize("page", sorted(path.relative_to(_ROOT) for path in _DOCS.rglob("*.md")), ids=str)
+@pytest.mark.parametrize(
+    "page", sorted(path.relative_to(_ROOT) for path in [_ROOT / "README.md", *_DOCS.rglob("*.md")]), ids=str
+)
 def test_commands_in_the_docs_exist_with_their_options(page: Path) -> None:
     from torchledger.cli import cli
 
-    transcripts = re.findall(r"^\$ (?:\w+=\S+ )*torchledger (.*)$", (_ROOT / page).read_text(), re.M)
+    text = (_ROOT / page).read_text().replace("\\\n", " ")
+    transcripts = re.findall(r"^\$ (?:\w+=\S+ )*torchledger (.*)$", text, re.M)
+    transcripts += re.findall(r"`torchledger ([a-z-]+ [^`\n]*)`", text)  # what is named in a sentence
     for transcript in transcripts:
         line = transcript.partition("#")[0] if " #" in transcript else transcript
         words = re.split(r"\s[|>]", line)[0].split()
@@ -101,3 +105,17 @@ def test_the_readme_begins_with_one_command_that_make_has() -> None:
     assert first is not None and first[1] == "demo"
     targets = re.findall(r"^([a-z-]+):.*## ", (_ROOT / "Makefile").read_text(), re.M)
     assert {"demo", "test", "docs"} <= set(targets)
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_the_page_of_a_command_names_each_of_its_options(name: str) -> None:
+    import click
+
+    from torchledger.cli import cli
+
+    command = cli.get_command(None, name)  # type: ignore[arg-type]
+    parts = [command, *(command.commands.values() if isinstance(command, click.Group) else ())]
+    text = (_DOCS / "commands" / f"{name}.md").read_text()
+    everywhere = {"--json", "--force"}  # the quickstart tells them once
+    for option in (each for part in parts for each in part.params if isinstance(each, click.Option)):  # type: ignore[union-attr]
+        assert everywhere & set(option.opts) or any(each in text for each in (*option.opts, *option.secondary_opts))
