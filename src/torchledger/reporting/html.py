@@ -72,7 +72,7 @@ def render_report(
     if against is None:
         data, details = page["data"], page["details"]
     else:
-        data, details = comparison_data(page, _read(against, progress), _compare(file, against)), {}
+        data, details = comparison_data(page, _read(against, progress), _compare(file, against), folder=os.getcwd()), {}
     return render_page(data, details, title=f"torchledger: {data['title']}", file=data["file"])
 
 

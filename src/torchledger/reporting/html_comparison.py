@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from torchledger.nouns import LaunchGroup, RunDiff
 from torchledger.nouns.run_diff import DiffSide
 from torchledger.reporting.columns import format_bytes, format_us
 from torchledger.reporting.html_data import Texts, clean
+from torchledger.reporting.overview import shorten_source
 from torchledger.reporting.run_diff import changed_groups, group_name, group_sentence, remainder_sentences
 
 _NUMBER = re.compile(r"_\d+$")
@@ -24,9 +26,16 @@ _SENTENCES = 12
 _AMOUNTS = {"time": ("us", "usual_us"), "bytes": ("B", "bytes_moved")}
 
 
-def comparison_data(first: dict[str, Any], second: dict[str, Any], diff: RunDiff | None = None) -> dict[str, Any]:
+def comparison_data(
+    first: dict[str, Any], second: dict[str, Any], diff: RunDiff | None = None, *, folder: str = ""
+) -> dict[str, Any]:
     """The page's data for ``report A B``, from the data of the two pages (``html_data.page_data``) and the ``diff`` of
-    the two runs; without a diff, kernels are aligned by name."""
+    the two runs; without a diff, kernels are aligned by name. Source paths are relative to ``folder``."""
+    if diff is not None:
+        groups = tuple(
+            replace(group, source=group.source and shorten_source(group.source, folder)) for group in diff.groups
+        )
+        diff = replace(diff, groups=groups)
     sides = (first["data"], second["data"])
     if diff is not None:
         weight = diff.basis

@@ -68,7 +68,8 @@ def group_sentence(group: LaunchGroup) -> str:
     told = [read for read in group.reads if max(read.first, read.second) > 1 or group.kind != "same"]
     facts += [_read_text(read) for read in told[:_READS_TOLD]]
     if len(told) > _READS_TOLD:
-        facts.append(f"{len(told) - _READS_TOLD:,} more tensors read another number of times")
+        more = len(told) - _READS_TOLD
+        facts.append(f"{more:,} more tensor{'' if more == 1 else 's'} read another number of times")
     if group.source is not None:
         facts.append(f"made for {group.source}")
     return one_line(f"{text}: {', '.join(facts)}." if facts else f"{text}.")

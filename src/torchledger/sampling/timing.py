@@ -83,10 +83,9 @@ def _reserve_memory() -> None:
     del block
 
 
-class HostTimer:
-    """Each iteration between two readings of the host's clock: right where calls return when their work is done."""
+class _OneByOne:
+    """Times a point, then the next; how an iteration is timed is the subclass's."""
 
-    clock = "host"
     group_size = 1
 
     def __init__(self, pool: InputPool) -> None:
@@ -98,55 +97,48 @@ class HostTimer:
             result = PointTimes(point)
 
             def take(case: Case, result: PointTimes = result) -> None:
-                for direction, run in _prepared(case):
-                    for _ in range(warmup):
-                        run()
-                    times = []
-                    for _ in range(active):
-                        started = time.perf_counter_ns()
-                        run()
-                        times.append((time.perf_counter_ns() - started) / 1e3)
-                    result.directions[direction] = DirectionTimes(tuple(times))
+                for direction, run in _warmed(case, warmup):
+                    result.directions[direction] = DirectionTimes(self._times_us(run, active))
 
             _guarded(result, self.pool, take)
             yield result
 
+    def _times_us(self, run: Callable[[], Any], active: int) -> tuple[float, ...]:
+        raise NotImplementedError
 
-class EventTimer:
+
+class HostTimer(_OneByOne):
+    """Each iteration between two readings of the host's clock: right where calls return when their work is done."""
+
+    clock = "host"
+
+    def _times_us(self, run: Callable[[], Any], active: int) -> tuple[float, ...]:
+        times = []
+        for _ in range(active):
+            started = time.perf_counter_ns()
+            run()
+            times.append((time.perf_counter_ns() - started) / 1e3)
+        return tuple(times)
+
+
+class EventTimer(_OneByOne):
     """CUDA events around each iteration: the gaps between its launches are part of the time."""
 
     clock = "cuda_event"
-    group_size = 1
 
-    def __init__(self, pool: InputPool) -> None:
-        self.pool = pool
-
-    def measure(self, points: Sequence[Point], *, warmup: int, active: int) -> Iterator[PointTimes]:
-        """Times of each point."""
+    def _times_us(self, run: Callable[[], Any], active: int) -> tuple[float, ...]:
         import torch
 
-        for point in points:
-            result = PointTimes(point)
-            events: list[Any] = [
-                torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-                for _ in range(active + 1)
-            ]
-
-            def take(case: Case, result: PointTimes = result, events: list[Any] = events) -> None:
-                for direction, run in _prepared(case):
-                    for _ in range(warmup):
-                        run()
-                    events[0].record()
-                    for event in events[1:]:
-                        run()
-                        event.record()
-                    torch.cuda.synchronize()
-                    pairs = itertools.pairwise(events)
-                    times = tuple(first.elapsed_time(second) * 1e3 for first, second in pairs)
-                    result.directions[direction] = DirectionTimes(times)
-
-            _guarded(result, self.pool, take)
-            yield result
+        events: list[Any] = [
+            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            for _ in range(active + 1)
+        ]
+        events[0].record()
+        for event in events[1:]:
+            run()
+            event.record()
+        torch.cuda.synchronize()
+        return tuple(first.elapsed_time(second) * 1e3 for first, second in itertools.pairwise(events))
 
 
 class CuptiTimer:
@@ -207,9 +199,7 @@ class CuptiTimer:
                     where.append(marks)
 
                     def take(case: Case, marks: list[tuple[str, list[int]]] = marks) -> None:
-                        for direction, run in _prepared(case):
-                            for _ in range(warmup):
-                                run()
+                        for direction, run in _warmed(case, warmup):
                             pieces = [trace.mark()]
                             for _ in range(active):
                                 run()
@@ -223,10 +213,13 @@ class CuptiTimer:
         return trace.pieces(), results, where
 
 
-def _prepared(case: Case) -> Iterator[tuple[str, Callable[[], Any]]]:
+def _warmed(case: Case, warmup: int) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Each direction of a case, prepared and run ``warmup`` times."""
     for direction, run in case.runs.items():
         if direction in case.prepare:
             case.prepare[direction]()
+        for _ in range(warmup):
+            run()
         yield direction, run
 
 

@@ -316,7 +316,7 @@ def test_two_ledgers_open_side_by_side(browser: Any, tmp_path: Path) -> None:
     text = browser.find_element("id", "comparison").text
     assert "100.0 % more than A's" in text
     assert "extern_kernels.addmm" in text
-    assert "only second" in text
+    assert "only in B" in text
     assert complaints(browser) == []
 
 

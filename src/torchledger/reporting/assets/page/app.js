@@ -2,6 +2,7 @@
 const redrawOnTheme = [];
 let kernelTable = null;
 let tableParts = null;
+const PRINTED_ROWS = 100;
 
 function tableColumns() {
   const number = (key, label, title, width, value, format) => ({ key, label, title, width, value, text: (row) => format(value(row)) });
@@ -46,7 +47,8 @@ function drawTable(section) {
     element("p", { class: "hint" }, `${formatCount(N)} launches${DATA.silent > 0 ? ` (${formatCount(DATA.silent)} entries that launch nothing are left out)` : ""}. Click a head to sort, a row to open it; in the table, arrow keys move and Enter opens.`),
     howToRead("FLOPs are tensor arithmetic: matrix products, convolutions, attention; one multiply-add is 2. Bytes are minimum traffic: each address that the kernel must touch, once. TFLOP/s and GB/s are these over the time.",
       "\"Of roofline\" is the time that the measured ceilings allow over the time it took; \"bound\" says which ceiling that is: compute, memory, or overhead where launching costs more than either."),
-    element("div", { class: "tools" }, search, byCategory, byGraph, byBound, found), box]);
+    element("div", { class: "tools" }, search, byCategory, byGraph, byBound, found), box,
+    N > PRINTED_ROWS ? element("p", { class: "printed" }, `On paper: the first ${PRINTED_ROWS} of ${formatCount(N)} rows.`) : null]);
   const rows = Array.from({ length: N }, (_, row) => row);
   kernelTable = new LongTable({
     parent: box, label: "launches", rows, columns: tableColumns(), sort: { key: hasTime ? "share" : DATA.weight },
@@ -110,7 +112,7 @@ function start() {
   drawSection(SECTIONS.find(([, , , isThere]) => isThere())[0]);
   for (const id of undrawn.keys()) watcher.observe(byId(id));
   window.addEventListener("hashchange", route);
-  window.addEventListener("beforeprint", () => { for (const id of [...undrawn.keys()]) drawSection(id); kernelTable?.paint(true, 100); });
+  window.addEventListener("beforeprint", () => { for (const id of [...undrawn.keys()]) drawSection(id); kernelTable?.paint(true, PRINTED_ROWS); });
   document.addEventListener("keydown", (event) => {
     const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
     if (event.key === "/" && !typing && kernelTableReady()) { event.preventDefault(); location.hash = "#kernels"; tableParts.search.focus(); }
