@@ -126,7 +126,7 @@ def _checked_kernel(device: torch.device) -> Any:
             narrow.add(probe)
         for probe, found in zip(floats, narrow.fetch(), strict=True):
             _compare(probe, found, ("n_nan", "n_inf", "first", "last", "numel"))
-        kernel.try_quick(probes, len(COLUMNS))
+        kernel.try_out(probes, len(COLUMNS))
         return kernel
     except Exception as error:  # whatever is wrong with a compiler, plain operators remain
         log.warning("values are reduced by plain operators, which is slower: %s: %s", type(error).__name__, error)

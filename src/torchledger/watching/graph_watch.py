@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from torchledger.nouns import Launch
-from torchledger.watching.planned import Look, Place, Plan, PlannedCall, has_bad, place_of, summaries_of
+from torchledger.watching.planned import Look, Place, Plan, PlannedCall, has_bad, summaries_of
 from torchledger.watching.reductions import Queued, Reducer, Summary
 from torchledger.watching.rewrite import ALLOCATE, LAUNCH, Rewritten, Site
 from torchledger.watching.roles import Operand, Roles, operands, results
@@ -300,6 +300,7 @@ class _Frame:
         self._at: tuple[int | None, str] = (None, "input")
         self._first_sequence = _ORDER.take()
         self._n_launched = 0
+        self._input_places: dict[tuple[Any, ...], int] = {}
         self._watch = watch
         self._sink = watch.sink
         self._index = index
@@ -333,6 +334,10 @@ class _Frame:
             if isinstance(value, torch.Tensor)
         ]
         self._state = self._sink.on_call_start(self._watch, self._index, inputs)
+        if self._plan_key is not None:
+            self._input_places = {
+                self._key(value): place for place, value in enumerate(args) if isinstance(value, torch.Tensor)
+            }
         if self._sink.takes_tensors and (self._sink.is_full or self._watch.is_opaque):
             places = {id(value): place for place, value in enumerate(args)}
             self._inputs = [
@@ -452,7 +457,12 @@ class _Frame:
             ticket = self._tickets[key] = self._reducer.add(tensor)
             if self._plan_key is not None:
                 tells_nothing = not (self._sink.is_full or tensor.is_floating_point() or tensor.is_complex())
-                self._looks.append(Look(*self._at, place, ticket, tells_nothing or not tensor.numel()))
+                site, moment = self._at
+                if (
+                    key in self._input_places
+                ):  # the same at the start of the call, where all inputs are looked at together
+                    site, moment, place = None, "input", ("argument", self._input_places[key])
+                self._looks.append(Look(site, moment, place, ticket, tells_nothing or not tensor.numel()))
         return ticket
 
     def _key(self, tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -495,37 +505,35 @@ class _PlannedFrame:
 
     def start(self, args: Sequence[Any]) -> None:
         plan = self._planned.plan
-        self._call = PlannedCall(plan, is_full=self._watch.sink.is_full)
-        self._look_outside(plan.inputs, args)
+        with torch.cuda.device(plan.device):
+            stream = torch.cuda.current_stream(plan.device).cuda_stream
+            self._call = PlannedCall(plan, is_full=self._watch.sink.is_full, stream=stream)
+            self._call.look_at_all(args)
 
     def launch(self, site_index: int, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Launch, and queue what the plan looks at before and after."""
-        before, after = self._before.get(site_index), self._after.get(site_index)
-        if before is not None and not self._is_broken:
-            self.guard(self._look, before, function, arguments, keywords, None)
+        reductions = self._before.get(site_index)
+        if reductions is not None and not self._is_broken:
+            self.guard(self._look, reductions, function, arguments, keywords, None)
         result = function(*arguments, **keywords)
-        if after is not None and not self._is_broken:
-            self.guard(self._look, after, function, arguments, keywords, result)
+        reductions = self._after.get(site_index)
+        if reductions is not None and not self._is_broken:
+            self.guard(self._look, reductions, function, arguments, keywords, result)
         return result
 
     def _look(
         self, reductions: Sequence[Any], function: Any, arguments: Sequence[Any], keywords: dict[str, Any], result: Any
     ) -> None:
-        call = self._call
-        assert call is not None
+        look = self._call.look  # type: ignore[union-attr]
         for reduction in reductions:
-            call.look(reduction, place_of(reduction.place, function, arguments, keywords, result))
-
-    def _look_outside(self, reductions: Sequence[Any], values: Sequence[Any]) -> None:
-        """Look at inputs or outputs, outside the part of a wrapper that chooses the device."""
-        if reductions:
-            with torch.cuda.device(self._planned.plan.device):
-                self._look(reductions, None, values, {}, None)
+            look(reduction, reduction.get(function, arguments, keywords, result))
 
     def end(self, result: Any) -> None:
-        if isinstance(result, (tuple, list)):
-            self._look_outside(self._planned.plan.outputs, result)
         assert self._call is not None
+        plan = self._planned.plan
+        if plan.outputs and isinstance(result, (tuple, list)):
+            with torch.cuda.device(plan.device):
+                self._look(plan.outputs, None, result, {}, None)
         sequence = _ORDER.take(self._planned.n_sequences)
         record = PlannedRecord(self._watch, self._index, self._planned, sequence, self._call.fetch())
         self._watch.sink.on_planned_call(record)

@@ -8,7 +8,8 @@ are made of them where somebody asks.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,13 +43,14 @@ class Look:
 class _Reduction:
     """The queued reduction of one ticket: its rows in the slab, and a quick launch once one is known."""
 
-    __slots__ = ("launch", "layout", "place", "programs", "shape", "start_row", "strides", "ticket")
+    __slots__ = ("get", "launch", "layout", "numel", "place", "programs", "shape", "start_row", "ticket")
 
     def __init__(self, look: Look, queued: Queued, start_row: int, programs: int) -> None:
         self.ticket, self.place = look.ticket, look.place
+        self.get = _getter(look.place)
         self.start_row, self.programs = start_row, programs
         self.layout, self.shape = queued.layout, queued.shape
-        self.strides: tuple[int, ...] | None = None
+        self.numel = math.prod(queued.shape)
         self.launch: Any = None
 
 
@@ -83,6 +85,8 @@ class Plan:
             else:
                 (self.before if look.moment == "before" else self.after).setdefault(look.site, []).append(reduction)
         self.ranges = row_ranges([(item.start_row, item.programs) for item in self.reductions], self.device)
+        self.batches: list[tuple[list[_Reduction], Any]] | None = None
+        self.alone: list[_Reduction] = []
         self.tickets = [item.ticket for item in self.reductions]
 
     @classmethod
@@ -97,11 +101,12 @@ class Plan:
 
 
 class PlannedCall:
-    """One call that follows a plan."""
+    """One call that follows a plan; ``stream`` is the raw stream that its launches go to."""
 
-    def __init__(self, plan: Plan, *, is_full: bool) -> None:
+    def __init__(self, plan: Plan, *, is_full: bool, stream: int) -> None:
         self._plan = plan
         self._is_full = is_full
+        self._stream = stream
         self._slab = torch.zeros((plan.n_rows, len(COLUMNS)), dtype=torch.float64, device=plan.device)
         self._address = self._slab.data_ptr()
 
@@ -110,12 +115,28 @@ class PlannedCall:
 
         Raises ``ValueError`` if the tensor is not the one that was planned for.
         """
-        if reduction.launch is not None and tensor.shape == reduction.shape and tensor.stride() == reduction.strides:
+        launch = reduction.launch
+        if launch is not None and tensor.numel() == reduction.numel:
             address = tensor.data_ptr()
             if not address & _ALIGNED:
-                reduction.launch(address, self._address, reduction.start_row)
+                launch(address, self._address, reduction.start_row, self._stream)
                 return
         self._look_slowly(reduction, tensor)
+
+    def look_at_all(self, values: Sequence[Any]) -> None:
+        """Queue the reductions of a graph's inputs, one launch for those of a dtype."""
+        plan = self._plan
+        if plan.batches is None:
+            plan.batches, plan.alone = _batches(plan, values, is_full=self._is_full)
+        for reductions, launch in plan.batches:
+            addresses = [values[reduction.place[1]].data_ptr() for reduction in reductions]
+            if any(address & _ALIGNED for address in addresses):
+                for reduction in reductions:
+                    self._look_slowly(reduction, values[reduction.place[1]])
+            else:
+                launch(addresses, self._slab)
+        for reduction in plan.alone:
+            self.look(reduction, values[reduction.place[1]])
 
     def _look_slowly(self, reduction: _Reduction, tensor: torch.Tensor) -> None:
         plan = self._plan
@@ -123,9 +144,7 @@ class PlannedCall:
         if tuple(tensor.shape) != reduction.shape or layout != reduction.layout:
             raise ValueError(f"a tensor of shape {tuple(tensor.shape)} stands where {reduction.shape} was planned for")
         compiled = plan.kernel.launch(flat, self._slab, reduction.start_row, reduction.programs, is_full=self._is_full)
-        is_view = flat.data_ptr() == tensor.data_ptr() and not tensor.data_ptr() & _ALIGNED
-        if is_view and reduction.launch is None:
-            reduction.strides = tensor.stride()
+        if reduction.launch is None and _is_dense(flat, tensor):
             reduction.launch = plan.kernel.quick(
                 compiled, flat, reduction.programs, len(COLUMNS), is_full=self._is_full
             )
@@ -139,18 +158,50 @@ class PlannedCall:
         return found
 
 
-def place_of(place: Place, function: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], result: Any) -> Any:
-    """The tensor at a place of a call."""
-    kind = place[0]
+def _is_dense(flat: torch.Tensor, tensor: torch.Tensor) -> bool:
+    """True if the address of a tensor leads to all that is to be reduced of it."""
+    return flat.data_ptr() == tensor.data_ptr() and flat.numel() == tensor.numel() and not tensor.data_ptr() & _ALIGNED
+
+
+def _batches(
+    plan: Plan, values: Sequence[Any], *, is_full: bool
+) -> tuple[list[tuple[list[_Reduction], Any]], list[_Reduction]]:
+    """The inputs of a plan by dtype, with the launch for each dtype; and those that are launched alone."""
+    groups: dict[torch.dtype, list[_Reduction]] = {}
+    alone = []
+    for reduction in plan.inputs:
+        tensor = values[reduction.place[1]]
+        if _is_dense(flatten(tensor.detach())[0], tensor):
+            groups.setdefault(tensor.dtype, []).append(reduction)
+        else:
+            alone.append(reduction)
+    batches = []
+    for dtype, group in groups.items():
+        items = [(reduction.numel, reduction.start_row, reduction.programs) for reduction in group]
+        launch = plan.kernel.batch(dtype, items, len(COLUMNS), is_full=is_full)
+        if launch is None:
+            alone += group
+        else:
+            batches.append((group, launch))
+    return batches, alone
+
+
+def _getter(place: Place) -> Callable[[Any, Sequence[Any], Mapping[str, Any], Any], Any]:
+    """From a call (its function, arguments, keywords, result) to the tensor at a place of it."""
+    kind, *path = place
+    if kind == "receiver":
+        return lambda function, arguments, keywords, result: function.__self__
+    if kind == "result" and not path:
+        return lambda function, arguments, keywords, result: result
+    first, *rest = path
+    if rest:
+        outer, (last,) = _getter((kind, first)), rest
+        return lambda function, arguments, keywords, result: outer(function, arguments, keywords, result)[last]
     if kind == "argument":
-        value = arguments[place[1]]
-    elif kind == "keyword":
-        value = keywords[place[1]]
-    elif kind == "result":
-        return result if len(place) == 1 else result[place[1]] if len(place) == 2 else result[place[1]][place[2]]
-    else:
-        return function.__self__
-    return value if len(place) == 2 else value[place[2]]
+        return lambda function, arguments, keywords, result: arguments[first]
+    if kind == "keyword":
+        return lambda function, arguments, keywords, result: keywords[first]
+    return lambda function, arguments, keywords, result: result[first]
 
 
 def summaries_of(plan: Plan, rows: np.ndarray[Any, Any]) -> dict[int, Summary]:

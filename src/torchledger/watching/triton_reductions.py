@@ -14,6 +14,18 @@ log = logging.getLogger(__name__)
 
 MOST_PROGRAMS = 512
 _BLOCK = 4096
+_TRITON_DTYPES = {
+    torch.float16: tl.float16,
+    torch.bfloat16: tl.bfloat16,
+    torch.float32: tl.float32,
+    torch.float64: tl.float64,
+    torch.int8: tl.int8,
+    torch.uint8: tl.uint8,
+    torch.bool: tl.uint8,
+    torch.int16: tl.int16,
+    torch.int32: tl.int32,
+    torch.int64: tl.int64,
+}
 _EXPONENT_BITS = {
     torch.float16: 0x7C00,
     torch.bfloat16: 0x7F80,
@@ -21,31 +33,27 @@ _EXPONENT_BITS = {
     torch.float64: 0x7FF0000000000000,
 }
 
-Launch = Callable[[int, int, int], None]
-"""``launch(address, slab, start_row)``: reduces the tensor at a device address into rows of the slab at another."""
+Launch = Callable[[int, int, int, int], None]
+"""``launch(address, slab, start_row, stream)``: reduces the tensor at a device address into rows of the slab at
+another, on a raw stream."""
 
 
-@triton.jit(do_not_specialize=["start_row", "numel", "blocks_each"])  # type: ignore[untyped-decorator]
-def _row_kernel(  # type: ignore[no-untyped-def]
-    values_ptr,
-    slab_ptr,
-    start_row,
-    numel,
-    blocks_each,
+@triton.jit  # type: ignore[untyped-decorator]
+def _reduce_part(  # type: ignore[no-untyped-def]
+    here_ptr,
+    row,
+    begin,
+    many,
     EXPONENT: tl.constexpr,
     BITS: tl.constexpr,
-    COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
     IS_FLOAT: tl.constexpr,
     IS_FULL: tl.constexpr,
 ):
+    """Reduce ``many`` elements, the first of which is the tensor's element ``begin``, into one row."""
     # Eight neighbours are folded inside a thread at once: few registers stay live, and loads are wide.
     LANES: tl.constexpr = BLOCK // 8
     IS_NARROW: tl.constexpr = IS_FLOAT and BITS <= 32
-    program = tl.program_id(0).to(tl.int64)
-    begin = program * blocks_each * BLOCK
-    many = tl.minimum(tl.maximum(numel - begin, 0), blocks_each * BLOCK).to(tl.int32)
-    here_ptr = values_ptr + begin
     n_nan = tl.zeros((LANES,), tl.int32)
     n_inf = tl.zeros((LANES,), tl.int32)
     first = tl.full((LANES,), 2147483647, tl.int32)
@@ -61,7 +69,7 @@ def _row_kernel(  # type: ignore[no-untyped-def]
         else:
             low = tl.full((LANES,), float("inf"), tl.float64)
             high = tl.full((LANES,), float("-inf"), tl.float64)
-    for step in range(blocks_each):
+    for step in range(tl.cdiv(many, BLOCK)):
         place = step * BLOCK + tl.arange(0, LANES)[:, None] * 8 + tl.arange(0, 8)[None, :]
         inside = place < many
         raw = tl.load(here_ptr + place, mask=inside, other=0)
@@ -98,7 +106,6 @@ def _row_kernel(  # type: ignore[no-untyped-def]
             finite = tl.where(is_good, value, 0.0).to(tl.float64)
             total += tl.sum(finite, axis=1)
             squares += tl.sum(finite * finite, axis=1)
-    row = slab_ptr + (start_row + program) * COLUMNS
     is_clean = tl.max(last, axis=0) < 0
     tl.store(row + 0, tl.sum(n_nan, axis=0).to(tl.float64))
     tl.store(row + 1, tl.sum(n_inf, axis=0).to(tl.float64))
@@ -115,6 +122,52 @@ def _row_kernel(  # type: ignore[no-untyped-def]
     else:
         for column in tl.static_range(2, 8):
             tl.store(row + column, 0.0)
+
+
+@triton.jit(do_not_specialize=["start_row", "numel", "blocks_each"])  # type: ignore[untyped-decorator]
+def _row_kernel(  # type: ignore[no-untyped-def]
+    values_ptr,
+    slab_ptr,
+    start_row,
+    numel,
+    blocks_each,
+    EXPONENT: tl.constexpr,
+    BITS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    IS_FLOAT: tl.constexpr,
+    IS_FULL: tl.constexpr,
+):
+    program = tl.program_id(0).to(tl.int64)
+    begin = program * blocks_each * BLOCK
+    many = tl.minimum(tl.maximum(numel - begin, 0), blocks_each * BLOCK).to(tl.int32)
+    row = slab_ptr + (start_row + program) * COLUMNS
+    _reduce_part(values_ptr + begin, row, begin, many, EXPONENT, BITS, BLOCK, IS_FLOAT, IS_FULL)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _many_kernel(  # type: ignore[no-untyped-def]
+    addresses_ptr,
+    parts_ptr,
+    slab_ptr,
+    DTYPE: tl.constexpr,
+    EXPONENT: tl.constexpr,
+    BITS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    IS_FLOAT: tl.constexpr,
+    IS_FULL: tl.constexpr,
+):
+    """The same for many tensors of one dtype; a row of ``parts_ptr`` is (tensor, begin, many, row in the slab)."""
+    part_ptr = parts_ptr + tl.program_id(0) * 4
+    tensor = tl.load(part_ptr)
+    begin = tl.load(part_ptr + 1)
+    many = tl.load(part_ptr + 2).to(tl.int32)
+    row = slab_ptr + tl.load(part_ptr + 3) * COLUMNS
+    values_ptr = tl.load(addresses_ptr + tensor).to(tl.pointer_type(DTYPE))
+    values_ptr = tl.multiple_of(values_ptr, 16)
+    begin = tl.multiple_of(begin, BLOCK)
+    _reduce_part(values_ptr + begin, row, begin, many, EXPONENT, BITS, BLOCK, IS_FLOAT, IS_FULL)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -149,7 +202,7 @@ class RowKernel:
         self._block = block
         self._device = device
         self._most = 1
-        self._is_quick = True
+        self._is_quick = self._has_batches = True
         if device.type == "cuda":
             self._most = min(MOST_PROGRAMS, 4 * torch.cuda.get_device_properties(device).multi_processor_count)
 
@@ -178,48 +231,87 @@ class RowKernel:
         numbers, settings = self._arguments(flat, programs, columns, is_full)
         rest = (*numbers, *settings.values())
         try:
-            runner = compiled[(programs, 1, 1)]
+            run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
         except Exception as error:  # another version of Triton; its ordinary launch remains
             log.debug("no quick launch: %s", error)
             self._is_quick = False
             return None
 
-        def launch(address: int, slab: int, start_row: int) -> None:
-            runner(address, slab, start_row, *rest)
+        def launch(address: int, slab: int, start_row: int, stream: int) -> None:
+            run(programs, 1, 1, stream, function, metadata, None, None, None, address, slab, start_row, *rest)
 
         return launch
 
-    def try_quick(self, probes: Sequence[torch.Tensor], columns: int) -> None:
-        """Use quick launches only if they do here what ordinary ones do."""
-        try:
-            for probe in probes:
-                programs = self.programs(probe.numel())
-                slabs = torch.zeros((2, programs, columns), dtype=torch.float64, device=self._device)
-                compiled = self.launch(probe, slabs[0], 0, programs)
-                launch = self.quick(compiled, probe, programs, columns, is_full=True)
-                if launch is None:
-                    return
-                launch(probe.data_ptr(), slabs[1].data_ptr(), 0)
-                if not torch.equal(slabs[0], slabs[1]):
-                    raise ArithmeticError(f"a quick launch over {probe.dtype} gives other numbers")
-        except Exception as error:  # another version of Triton; its ordinary launch remains
-            log.warning("values are reduced by ordinary launches, which is slower: %s", error)
-            self._is_quick = False
+    def batch(
+        self, dtype: torch.dtype, items: Sequence[tuple[int, int, int]], columns: int, *, is_full: bool
+    ) -> Callable[[Sequence[int], torch.Tensor], None] | None:
+        """One launch for many tensors of a dtype, each given as (elements, first row, programs).
+
+        What is returned takes their addresses, each a multiple of 16, and the slab. ``None`` for a dtype that has to be
+        converted first.
+        """
+        if dtype not in _TRITON_DTYPES or not self._has_batches:
+            return None
+        parts = []
+        for tensor, (numel, start_row, programs) in enumerate(items):
+            each = -(-numel // (self._block * programs)) * self._block
+            for program in range(programs):
+                begin = program * each
+                parts.append((tensor, begin, max(0, min(numel - begin, each)), start_row + program))
+        table = torch.tensor(parts, dtype=torch.int64).to(self._device, non_blocking=True)
+        settings = self._settings(dtype, columns, is_full)
+
+        def launch(addresses: Sequence[int], slab: torch.Tensor) -> None:
+            where = torch.tensor(addresses, dtype=torch.int64).to(self._device, non_blocking=True)
+            _many_kernel[(len(parts),)](where, table, slab, DTYPE=_TRITON_DTYPES[dtype], **settings, num_warps=8)
+
+        return launch
+
+    def try_out(self, probes: Sequence[torch.Tensor], columns: int) -> None:
+        """Use quick launches and batches only if they do here what ordinary launches do."""
+        for method in (self._try_quick, self._try_batch):
+            try:
+                for probe in probes:
+                    method(probe, columns)
+            except Exception as error:  # another version of Triton; its ordinary launch remains
+                log.warning("values are reduced by ordinary launches, which is slower: %s", error)
+                self._is_quick = self._is_quick and method != self._try_quick
+                self._has_batches = self._has_batches and method != self._try_batch
+
+    def _try_quick(self, probe: torch.Tensor, columns: int) -> None:
+        programs = self.programs(probe.numel())
+        slabs = torch.zeros((2, programs, columns), dtype=torch.float64, device=self._device)
+        compiled = self.launch(probe, slabs[0], 0, programs)
+        launch = self.quick(compiled, probe, programs, columns, is_full=True)
+        if launch is not None:
+            launch(probe.data_ptr(), slabs[1].data_ptr(), 0, torch.cuda.current_stream(self._device).cuda_stream)
+            _expect_equal(slabs, f"a quick launch over {probe.dtype}")
+
+    def _try_batch(self, probe: torch.Tensor, columns: int) -> None:
+        programs = self.programs(probe.numel())
+        slabs = torch.zeros((2, programs, columns), dtype=torch.float64, device=self._device)
+        self.launch(probe, slabs[0], 0, programs)
+        batch = self.batch(probe.dtype, [(probe.numel(), 0, programs)], columns, is_full=True)
+        if batch is not None:
+            batch([probe.data_ptr()], slabs[1])
+            _expect_equal(slabs, f"a batch over {probe.dtype}")
 
     def _arguments(
         self, flat: torch.Tensor, programs: int, columns: int, is_full: bool
     ) -> tuple[tuple[int, int], dict[str, Any]]:
         """The numbers and the compile-time settings of a launch, each in the kernel's order."""
-        is_float = flat.is_floating_point()
-        settings = {
-            "EXPONENT": _EXPONENT_BITS.get(flat.dtype, 0),
-            "BITS": 8 * flat.element_size(),
+        each = -(-flat.numel() // (self._block * programs))
+        return (flat.numel(), each), self._settings(flat.dtype, columns, is_full)
+
+    def _settings(self, dtype: torch.dtype, columns: int, is_full: bool) -> dict[str, Any]:
+        return {
+            "EXPONENT": _EXPONENT_BITS.get(dtype, 0),
+            "BITS": 8 * dtype.itemsize,
             "COLUMNS": columns,
             "BLOCK": self._block,
-            "IS_FLOAT": is_float,
+            "IS_FLOAT": dtype.is_floating_point,
             "IS_FULL": is_full,
         }
-        return (flat.numel(), -(-flat.numel() // (self._block * programs))), settings
 
     def fold(self, slab: torch.Tensor, starts: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """One row out of the ``counts[i]`` rows from ``starts[i]`` on, for each ``i``."""
@@ -228,3 +320,8 @@ class RowKernel:
             slab, starts, counts, rows, COLUMNS=slab.shape[1], WIDTH=16, BLOCK=MOST_PROGRAMS, num_warps=8
         )
         return rows
+
+
+def _expect_equal(slabs: torch.Tensor, what: str) -> None:
+    if not torch.equal(slabs[0], slabs[1]):
+        raise ArithmeticError(f"{what} gives other numbers than an ordinary one")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ class PlainKernel:
     """What the Triton kernel does, by plain operators and on the CPU: two rows of a slab for each tensor."""
 
     def __init__(self) -> None:
-        self.n_quick = 0
+        self.n_quick = self.n_batched = 0
 
     def programs(self, numel: int) -> int:
         return 2
@@ -42,13 +43,25 @@ class PlainKernel:
     def quick(self, compiled: object, flat: Tensor, programs: int, columns: int, *, is_full: bool) -> Any:
         dtype, numel, size = flat.dtype, flat.numel(), flat.element_size()
 
-        def launch(address: int, slab_address: int, start_row: int) -> None:
+        def launch(address: int, slab_address: int, start_row: int, stream: int) -> None:
             self.n_quick += 1
             values = torch.frombuffer(_memory(address, numel * size), dtype=dtype)
             rows = torch.frombuffer(
                 _memory(slab_address, (start_row + programs) * columns * 8), dtype=torch.float64
             ).view(-1, columns)
             self.launch(values, rows, start_row, programs, is_full=is_full)
+
+        return launch
+
+    def batch(self, dtype: torch.dtype, items: Any, columns: int, *, is_full: bool) -> Any:
+        if dtype == torch.float64:
+            return None
+
+        def launch(addresses: list[int], slab: Tensor) -> None:
+            self.n_batched += len(addresses)
+            for address, (numel, start_row, programs) in zip(addresses, items, strict=True):
+                values = torch.frombuffer(_memory(address, numel * dtype.itemsize), dtype=dtype)
+                self.launch(values, slab, start_row, programs, is_full=is_full)
 
         return launch
 
@@ -84,6 +97,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlainKernel]:
     monkeypatch.setattr(reductions, "is_reduced_on_device", is_reduced)
     monkeypatch.setattr(device_reductions, "_checked_kernel", lambda device: plain)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: types.SimpleNamespace(cuda_stream=0))
     yield plain
 
 
@@ -106,7 +120,7 @@ def test_a_planned_call_tells_what_a_call_that_is_watched_anew_tells(
     name: str, kernel: PlainKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned = train(name, 3, level="stats", find="nan", print_to=[].append)
-    assert kernel.n_quick > 0
+    assert kernel.n_quick > 0 and kernel.n_batched > 0
     monkeypatch.setattr(graph_watch.GraphWatch, "_plan_key", lambda self, args: None)
     anew = train(name, 3, level="stats", find="nan")
     assert planned.findings == anew.findings == []
