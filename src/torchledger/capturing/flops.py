@@ -46,6 +46,7 @@ class GraphFlops:
 
     nodes: list[NodeFlops] = field(default_factory=list)
     uncounted: Counter[str] = field(default_factory=Counter)
+    uncounted_backward: Counter[str] = field(default_factory=Counter)
 
     def by_op(self) -> dict[str, int]:
         """Total per operator."""
@@ -68,16 +69,17 @@ def count_graph(graph_module: Any, graph: Any = None, *, with_subgraphs: bool = 
             is_backward = found.is_backward or _is_tagged_backward(outermost) or outermost in needs_gradient
             counted.nodes.append(replace(found, is_backward=is_backward))
         elif (name := _uncounted_name(node)) is not None:
-            counted.uncounted[name] += 1
+            is_backward = _is_tagged_backward(outermost) or outermost in needs_gradient
+            (counted.uncounted_backward if is_backward else counted.uncounted)[name] += 1
     return counted
 
 
 def split_reference(counted: GraphFlops) -> tuple[FlopReference, FlopReference]:
     """The forward and the backward part of a joint graph's count, as references."""
     parts = []
-    for is_backward in (False, True):
+    for is_backward, uncounted in ((False, counted.uncounted), (True, counted.uncounted_backward)):
         part = GraphFlops([node for node in counted.nodes if node.is_backward is is_backward])
-        parts.append(FlopReference("model", part.by_op(), tuple(sorted(counted.uncounted))))
+        parts.append(FlopReference("model", part.by_op(), tuple(sorted(uncounted))))
     return parts[0], parts[1]
 
 

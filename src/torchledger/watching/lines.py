@@ -38,11 +38,23 @@ def stats_line(stats: ValueStats) -> str:
     return "  ".join(parts)
 
 
+_QUESTIONS = {"nan": "NaN", "inf": "Inf", "overflow": "overflow", "uninitialised": "memory that nothing has written"}
+
+
+def nothing_found(question: str, calls: int, *, is_filtered: bool = False) -> str:
+    """What a clean run says; of what a filter left out it says nothing.
+
+    >>> nothing_found("nan", 3)
+    'no NaN in 3 calls of compiled graphs: no watched launch reads or writes one'
+    """
+    what = _QUESTIONS.get(question, f"tensor for which {question} is true")
+    where = "launch that the filters pass" if is_filtered else "watched launch"
+    return f"no {what} in {calls:,} call{'s' * (calls != 1)} of compiled graphs: no {where} reads or writes one"
+
+
 def finding_line(finding: ValueFinding, launch: Launch | None = None) -> str:
     """What was found, where, and which line of the model asked for it."""
-    what = {"nan": "NaN", "inf": "Inf", "overflow": "overflow", "uninitialised": "memory that nothing has written"}.get(
-        finding.question, f"{finding.question} is true of"
-    )
+    what = _QUESTIONS.get(finding.question, f"{finding.question} is true of")
     count = f"{finding.count:,} x " if finding.count else ""
     where = f"{finding.buffer} {finding.dtype} {finding.shape}"
     kernel = f" {launch.kernel_name}" if launch is not None else ""

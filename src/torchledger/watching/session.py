@@ -31,7 +31,7 @@ from torchledger.nouns import (
 )
 from torchledger.nouns.value_stats import expand
 from torchledger.watching.findings import find_bad, first_created
-from torchledger.watching.lines import NOT_SAVED, comparison_line, finding_line, stats_line
+from torchledger.watching.lines import NOT_SAVED, comparison_line, finding_line, nothing_found, stats_line
 from torchledger.watching.options import ValueOptions, from_environment, load_predicate
 
 log = logging.getLogger(__name__)
@@ -140,6 +140,7 @@ class Watch(Watcher):
                     seen = sum(1 for index in graph.launches if index in graph.seen)
                     self._write(WatchedGraph(graph.name, graph.n_launches, len(graph.launches), seen, graph.n_calls))
             self._tell_filters()
+            self._tell_clean()
             if self.n_findings_left_out:
                 self._capture.note(f"{self.n_findings_left_out:,} more findings were counted and not kept")
             if self._folder is not None and self._folder.n_left_out:
@@ -156,6 +157,11 @@ class Watch(Watcher):
         from torchledger.watching.near import near_names
 
         self._capture.note(near_names(self.options, list(self._launches.values())))
+
+    def _tell_clean(self) -> None:
+        calls = sum(graph.n_watched_calls for graph in self._graphs)
+        if self.options.find is not None and not self.findings and calls and not self._faults:
+            self._capture.note(nothing_found(self.options.find, calls, is_filtered=self.options.is_filtered))
 
     def _on_cuda_graphs(self) -> None:
         self._capture.note("CUDA graphs were switched off, as nothing can look between the launches of a replay")

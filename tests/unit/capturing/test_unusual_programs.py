@@ -124,3 +124,14 @@ def test_a_symbolic_graph_from_the_cache_says_that_its_sizes_are_those_of_anothe
     (difference,) = captured.differences
     assert "=8" in difference.reason
     assert difference.amount == -2 * 16 * 16 * 16
+
+
+def test_an_operator_without_formula_is_missing_only_where_it_runs(tmp_path: Path) -> None:
+    x = torch.ones(3, requires_grad=True)
+    compiled = torch.compile(lambda x: (x * twice(x.detach())).sin())
+    captured = capture_call(tmp_path / "a.ledger", lambda: compiled(x).sum().backward())
+    uncounted = {
+        graph.direction: [op for part in graph.flop_references for op in part.uncounted_ops]
+        for graph in captured.graphs
+    }
+    assert uncounted == {"forward": ["torchledger_test.twice"], "backward": []}

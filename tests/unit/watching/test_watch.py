@@ -286,3 +286,10 @@ def test_options_survive_the_way_into_another_process() -> None:
     options = ValueOptions(level="save", find="inf", kernel=("a", "b"), calls="1-2")
     assert ValueOptions.from_plain(json.loads(json.dumps(options.as_plain()))) == options
     assert parse_calls(None) == []
+
+
+def test_a_run_in_which_nothing_is_found_says_so(tmp_path: Path) -> None:
+    watch = run_planted(tmp_path / "a.ledger", find="nan", level="off")
+    assert watch.findings == []
+    with torchledger.open_ledger(watch.path) as reader:
+        assert any(note.startswith("no NaN in 1 call of compiled graphs") for note in reader.run().notes)
