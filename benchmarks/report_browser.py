@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import os
 import statistics
 import sys
 import tempfile
@@ -75,6 +76,7 @@ def main() -> None:
             "",
             f"{datetime.date.today():%Y-%m-%d}, {cpu.name}, {cpu.num_cores} cores, Python {environment.python},",
             f"headless Chromium {version}. Made-up ledgers, every launch timed; {options.repeats} openings each.",
+            f"Load of the machine at the end: {os.getloadavg()[0]:.1f}.",
             "Redo: `python benchmarks/report_browser.py -o docs/results/report.md`.",
             "",
             "| launches | ledger MB | page MB | writing s | opens in ms | slowest | key press ms | slowest |",
@@ -85,7 +87,7 @@ def main() -> None:
             "press is from the input event to the end of the next frame, for every prefix of "
             + ", ".join(f"`{word}`" for word in WORDS)
             + ",",
-            "typed and deleted again, the first one, which builds the index, included.",
+            "typed and deleted again; none is left out.",
             "",
         ]
     )

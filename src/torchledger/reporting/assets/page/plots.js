@@ -32,6 +32,11 @@ const plotAxis = (title) => ({
   exponentformat: "power", dtick: 1, minor: { ticks: "" },
 });
 
+// A plot of thousands of points costs every frame of the page, also when it is out of sight; then it is not rendered.
+const restOutOfSight = (place) => new IntersectionObserver((entries) => {
+  for (const entry of entries) place.style.contentVisibility = entry.isIntersecting ? "visible" : "hidden";
+}, { rootMargin: "150px" }).observe(place);
+
 function drawRoofline(section) {
   const points = plotPoints();
   if (!points.length) {
@@ -72,6 +77,7 @@ function drawRoofline(section) {
     place, note,
   ]);
   draw();
+  restOutOfSight(place);
   place.on("plotly_hover", (event) => {
     const point = event.points[0], row = point.customdata;
     if (row === undefined) { tooltip.show([point.data.name], event.event.clientX, event.event.clientY); return; }

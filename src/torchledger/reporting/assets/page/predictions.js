@@ -33,6 +33,7 @@ function drawPredictions(section) {
     append(section, [plot, errorByCategory(both, error)]);
     const draw = () => drawPredictionPlot(plot, both);
     draw();
+    restOutOfSight(plot);
     redrawOnTheme.push(draw);
   }
   const box = element("div", {});
