@@ -1,14 +1,19 @@
 """Pictures of the HTML report for the docs, taken in a real headless Chromium.
 
-python benchmarks/report_screenshots.py --gpu GPU.ledger --cpu CPU.ledger --other CPU2.ledger [-o docs/screenshots]
+python benchmarks/report_screenshots.py --gpu GPU.ledger --one A.ledger --other B.ledger [--samples SET] [-o FOLDER]
 
-GPU.ledger: a profiled run on a GPU. CPU.ledger: one of `examples/train_gpt.py --layers 4`, into which
-`torchledger doctor` wrote the machine's ceilings. CPU2.ledger: one of `examples/train_gpt.py`, to be compared with it.
+GPU.ledger: a profiled run on a GPU, pictured under the name gpt2.ledger; `--ceilings 4251,bfloat16=819` gives its
+device what was measured of it (copy in GB/s, products in TFLOP/s), where the ledger has none. A and B: two captures of
+`examples/train_gpt.py`, with two layers and with `--layers 4`. Paths of temporary folders are left out of the pictures.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import re
+import shutil
+import sqlite3
 import sys
 import tempfile
 import time
@@ -20,8 +25,12 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
 
 import torchledger  # noqa: E402 - after the path is set
 from browser import complaints, open_browser, open_page, wait_for  # noqa: E402
+from torchledger.measuring.ceilings import put_ceilings_into  # noqa: E402
+from torchledger.nouns import Ceilings  # noqa: E402
+from torchledger.store import open_ledger  # noqa: E402
 
 WIDTH = 1100
+_TEMPORARY = re.compile(r"(?<![\w.])/(?:tmp|work|root|home)/(?:[\w.-]+/)*")
 _AIM = """
 const element = document.querySelector(arguments[0]);
 const box = element.getBoundingClientRect();
@@ -31,45 +40,76 @@ return {x: Math.max(0, box.left - 8 + scrollX), y: Math.max(0, box.top - 8 + scr
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpu", type=Path, required=True)
+    parser.add_argument("--ceilings", help="COPY[,DTYPE=TFLOPS...] of the device of GPU.ledger")
+    parser.add_argument("--one", type=Path, required=True)
     parser.add_argument("--other", type=Path, required=True)
-    parser.add_argument("--cpu", type=Path, required=True)
+    parser.add_argument("--samples", type=Path, default=ROOT / "data" / "h200" / "operators_torch2.11.parquet")
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "docs" / "screenshots")
     options = parser.parse_args()
-    options.output.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        gpu = torchledger.report(options.gpu, Path(folder) / "gpu.html")
-        cpu = torchledger.report(options.cpu, Path(folder) / "cpu.html")
-        both = torchledger.report(options.other, Path(folder) / "both.html", against=options.cpu)
+    out = options.output.resolve()
+    gpu_ledger, one_ledger, other_ledger, set_of_samples = (
+        path.resolve() for path in (options.gpu, options.one, options.other, options.samples)
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    # Inside the folder, so that no path of this machine is pictured.
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        gpu = torchledger.report(prepare(gpu_ledger, Path("gpt2.ledger"), options.ceilings), predict="H200")
+        one, other = (prepare(path, Path(path.name), None) for path in (one_ledger, other_ledger))
+        both = torchledger.report(one, "both.html", against=other)
+        samples = torchledger.report(set_of_samples, "samples.html")
         with open_browser(width=WIDTH, height=900) as driver:
             open_page(driver, gpu)
-            for section in ("flame", "kernels"):
-                take(driver, options.output / f"{section}.png", section)
+            for section in ("overview", "roofline", "flame", "timeline", "kernels", "predictions", "balance"):
+                take(driver, out / f"{section}.png", section)
             heaviest = "document.querySelector('.heaviest tbody tr:nth-child(5) a').getAttribute('href')"
             driver.execute_script(f"location.hash = {heaviest}")
             wait_for(driver, "return document.getElementById('source') !== null")
-            picture(driver, options.output / "kernel.png", "#page", 800)
-            picture(driver, options.output / "kernel-source.png", "#source", 520)
-            open_page(driver, cpu)
-            for section in ("overview", "roofline", "timeline"):
-                take(driver, options.output / f"{section}.png", section)
+            picture(driver, out / "kernel.png", "#page", 800)
+            picture(driver, out / "kernel-source.png", "#source", 520)
             open_page(driver, both)
-            take(driver, options.output / "comparison.png", "comparison")
+            take(driver, out / "comparison.png", "comparison")
+            open_page(driver, samples)
+            take(driver, out / "samples.png", "samples")
             found = complaints(driver)
         with open_browser(width=WIDTH, height=900, dark=True) as driver:
             open_page(driver, gpu)
-            take(driver, options.output / "dark.png", "flame")
+            take(driver, out / "dark.png", "overview")
         with open_browser(width=500, height=900) as driver:
             size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
             driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-            open_page(driver, cpu)
+            open_page(driver, gpu)
             time.sleep(0.5)
-            driver.save_screenshot(str(options.output / "phone.png"))
-    for path in sorted(options.output.glob("*.png")):
+            driver.save_screenshot(str(out / "phone.png"))
+    for path in sorted(out.glob("*.png")):
         print(f"{path.name}: {path.stat().st_size / 1e3:.0f} kB")
     if found:
         sys.exit("\n".join(found))
+
+
+def prepare(ledger: Path, target: Path, ceilings: str | None) -> Path:
+    """A copy without the paths of the recording machine's temporary folders, its device with ceilings."""
+    shutil.copy(ledger, target)
+    target.chmod(0o644)
+    with sqlite3.connect(target) as database:
+        for (table,) in database.execute("select name from sqlite_master where type = 'table'").fetchall():
+            columns = [row[1] for row in database.execute(f'pragma table_info("{table}")')]
+            for rowid, *values in database.execute(
+                f'select rowid, {", ".join(f"{chr(34)}{each}{chr(34)}" for each in columns)} from "{table}"'
+            ).fetchall():
+                for column, value in zip(columns, values, strict=True):
+                    plain = _TEMPORARY.sub("", value) if isinstance(value, str) else value
+                    if plain != value:
+                        database.execute(f'update "{table}" set "{column}" = ? where rowid = ?', (plain, rowid))
+    if ceilings is not None:
+        copy, *rates = ceilings.split(",")
+        by_dtype = {name: float(rate) for name, _, rate in (each.partition("=") for each in rates)}
+        measured = Ceilings(float(copy), by_dtype)
+        with open_ledger(target) as reader:
+            run = reader.run()
+        put_ceilings_into(target, {each.name: (each, measured) for each in run.devices if each.kind == "cuda"})
+    return target
 
 
 def take(driver: Any, path: Path, section: str) -> None:

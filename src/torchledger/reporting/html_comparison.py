@@ -7,7 +7,7 @@ are aligned by name, and the page says so.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,7 @@ from torchledger.reporting.overview import shorten_source
 from torchledger.reporting.run_diff import changed_groups, group_name, group_sentence, remainder_sentences
 
 _NUMBER = re.compile(r"_\d+$")
-_SENTENCES = 12
+_SENTENCES = 8
 
 # Medians, not sums: one step that was disturbed must not look like a change of the code.
 _AMOUNTS = {"time": ("us", "usual_us"), "bytes": ("B", "bytes_moved")}
@@ -59,7 +59,7 @@ def comparison_data(
         ["FLOPs", "FLOP", *(_total(side, "flops") for side in sides)],
         ["minimum bytes", "B", *(_total(side, "bytes_moved") for side in sides)],
     ]
-    changed = [] if diff is None else changed_groups(diff)
+    changes = _told(diff)
     return {
         "kind": "diff",
         "title": f"{first['data']['file']} and {second['data']['file']}",
@@ -72,8 +72,8 @@ def comparison_data(
             "is_aligned": diff is not None,
             "totals": [row for row in totals if row[2] is not None or row[3] is not None],
             "categories": categories,
-            "changes": [clean(group_sentence(group)) for group in changed[:_SENTENCES]],
-            "more_changes": max(0, len(changed) - _SENTENCES),
+            "changes": changes[:_SENTENCES],
+            "more_changes": max(0, len(changes) - _SENTENCES),
             "rows": rows,
             "unexplained": [] if diff is None else [clean(text) for text in remainder_sentences(diff)],
             "runs": [["file", sides[0]["file"], sides[1]["file"]], *_facts(sides)],
@@ -89,6 +89,12 @@ def kernel_stem(name: str) -> str:
     ('triton_poi_fused_add', 'extern_kernels.mm')
     """
     return _NUMBER.sub("", name)
+
+
+def _told(diff: RunDiff | None) -> list[str]:
+    """A sentence for each change, those that read the same once with their number."""
+    counts = Counter(clean(group_sentence(group)) for group in changed_groups(diff)) if diff is not None else Counter()
+    return [text if count == 1 else f"{count:,} times: {text}" for text, count in counts.items()]
 
 
 def _row(group: LaunchGroup, categories_of: Sequence[dict[str, str]], weight: str, texts: Texts) -> list[Any]:

@@ -8,7 +8,7 @@ function drawComparison(section) {
     C.sentences.map((text, place) => element("p", { class: place ? "" : "lead" }, text)),
     smallTable([{ label: "", align: "left" }, ...compared], C.totals.map(([name, unit, a, b]) => [name, ...differenceCells(unit, a, b)])),
     C.changes.length ? [element("h3", {}, "What changed"), element("ul", {}, C.changes.map((text) => element("li", {}, text))),
-      C.more_changes ? element("p", { class: "quiet" }, `${formatCount(C.more_changes)} more changed; the table has all.`) : null]
+      C.more_changes ? element("p", { class: "quiet" }, `${formatCount(C.more_changes)} more changes; the table has all.`) : null]
       : C.is_aligned ? element("p", {}, "Both runs launch the same kernels' work: no launch split, merged, came or went.") : null,
     element("h3", {}, "By category"), smallTable([{ label: "category", align: "left" }, ...compared],
       C.categories.map(([name, a, b]) => [[swatch(name), categoryText(name)], ...differenceCells(C.unit, a, b)])),
