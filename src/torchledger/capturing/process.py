@@ -22,7 +22,7 @@ from pathlib import Path
 import torchledger
 from torchledger.capturing.session import Capture
 from torchledger.errors import StoreError, UsageError
-from torchledger.nouns import Run
+from torchledger.nouns import Gap, Graph, Run
 from torchledger.nouns.run import RunStatus
 from torchledger.store import LedgerWriter, open_ledger
 
@@ -34,11 +34,15 @@ _HOOK_FOLDER = Path(__file__).parent / "child_hook"
 
 @dataclasses.dataclass(frozen=True)
 class RunOutcome:
-    """What became of a script: its exit code (128 + n for signal n), its ledger, and those of its children."""
+    """What became of a script: its exit code (128 + n for signal n), its ledger, and those of its children.
+
+    ``warnings`` say what whoever asked for the run should know at once: no graph, or no profile, and why.
+    """
 
     exit_code: int
     path: Path
     child_paths: tuple[Path, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def run_script(
@@ -70,7 +74,7 @@ def run_script(
     _mark_ended(output, exit_code, tuple(arguments))
     pattern = f"{output.stem}.*{output.suffix}"
     children = sorted(path for path in output.parent.glob(pattern) if path.name not in started)
-    return RunOutcome(exit_code, output, tuple(children))
+    return RunOutcome(exit_code, output, tuple(children), run_warnings(output, has_children=bool(children)))
 
 
 def start_in_process() -> None:
@@ -118,6 +122,23 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
         for number, handler in former.items():
             signal.signal(number, handler)
     return code if code >= 0 else 128 - code
+
+
+def run_warnings(path: Path, *, has_children: bool) -> tuple[str, ...]:
+    """What the ledger at ``path`` lacks although it was asked for, a sentence each; children hold their own graphs."""
+    try:
+        with open_ledger(path) as ledger:
+            runs, has_graphs = ledger.read(Run), ledger.count(Graph) > 0
+            gaps = [gap for gap in ledger.read(Gap) if (gap.account, gap.where) == ("device_time", "profile")]
+    except StoreError as error:
+        return (str(error),)
+    found = [f"no profile: {gap.reason}." for gap in gaps]
+    if not runs:
+        found.append("nothing was captured: see the messages above.")
+    elif not has_graphs and not has_children:
+        reasons = [note for note in runs[-1].notes if note.startswith("torch.compile")]
+        found.append(f"no compiled graph: {reasons[0] if reasons else 'is torch.compile called?'}")
+    return tuple(found)
 
 
 def _mark_ended(path: Path, exit_code: int, argv: tuple[str, ...]) -> None:

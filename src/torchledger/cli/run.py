@@ -56,4 +56,6 @@ def command(
     )
     for path in (outcome.path, *outcome.child_paths):
         click.echo(f"torchledger: wrote {path}; look at it with `torchledger show {path}`", err=True)
+    for warning in outcome.warnings:
+        click.echo(f"torchledger: {warning}", err=True)
     sys.exit(outcome.exit_code)

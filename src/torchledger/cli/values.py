@@ -79,6 +79,8 @@ def command(
         path, exit_code = outcome.path, outcome.exit_code
         for child in outcome.child_paths:
             click.echo(f"torchledger: a child process wrote {child}", err=True)
+        for warning in outcome.warnings:
+            click.echo(f"torchledger: {warning}", err=True)
     with open_ledger(path) as reader:
         summary = summarize_values(reader)
     print_json(values_as_plain(summary)) if as_json else print_document(values_document(summary, top=top))

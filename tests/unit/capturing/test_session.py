@@ -15,12 +15,13 @@ from torch import nn
 
 import torchledger
 from captured import capture_call, read
-from factories import make_launch
+from factories import make_graph, make_launch, make_run
+from torchledger.capturing.process import run_warnings
 from torchledger.capturing.session import match_calls
 from torchledger.capturing.wrapper_code import WrapperCall
 from torchledger.errors import StoreError
 from torchledger.nouns import Gap, Launch
-from torchledger.store import open_ledger
+from torchledger.store import LedgerWriter, open_ledger
 
 TRAIN = """
 import sys
@@ -52,6 +53,23 @@ def write_script(folder: Path, *parts: str) -> Path:
     script = folder / "train.py"
     script.write_text("".join(textwrap.dedent(part) for part in parts))
     return script
+
+
+@pytest.mark.parametrize(
+    ("records", "said"),
+    [
+        ([], "nothing was captured"),
+        ([make_run()], "no compiled graph: is torch.compile called?"),
+        ([make_run(notes=("torch.compile compiled 0 of 1 frame",))], "no compiled graph: torch.compile compiled 0 of"),
+        ([make_run(), make_graph(), Gap("device_time", "profile", "too few steps")], "no profile: too few steps."),
+        ([make_run(), make_graph()], None),
+    ],
+)
+def test_the_end_of_a_run_tells_what_is_missing(tmp_path: Path, records: list[object], said: str | None) -> None:
+    with LedgerWriter(tmp_path / "a.ledger") as writer:
+        writer.add(*records)
+    warnings = run_warnings(tmp_path / "a.ledger", has_children=False)
+    assert [warning.startswith(said) for warning in warnings] == ([] if said is None else [True])
 
 
 def test_a_second_process_with_warm_caches_gets_the_same_ledger(tmp_path: Path) -> None:
