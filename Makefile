@@ -47,6 +47,7 @@ golden: $(VENV)/.dev ## Rewrite the golden files after a change of output that i
 bench: $(VENV)/.dev ## Redo the measurements of docs/results that need no GPU
 	$(BIN)/python benchmarks/show_large.py -o docs/results/show_large.md
 	$(BIN)/python benchmarks/report_browser.py -o docs/results/report.md
+	$(BIN)/python benchmarks/newcomer.py -o docs/results/newcomer.md
 	$(BIN)/python benchmarks/dependencies.py -o docs/results/dependencies.md
 
 clean: ## Remove what the other targets made
