@@ -44,12 +44,12 @@ def command(first: Path, second: Path, of_values: bool, tolerance: float | None,
 
 
 def _compare_launches(first: Path, second: Path, *, top: int, as_json: bool) -> None:
-    from torchledger.measuring.run_diff import diff_runs, read_run
+    from torchledger.cli.progress import progress_bar
+    from torchledger.measuring.run_diff import diff_ledgers
     from torchledger.reporting.run_diff import run_diff_as_plain, run_diff_document
-    from torchledger.store import open_ledger
 
-    with open_ledger(first) as one, open_ledger(second) as other:
-        found = diff_runs(read_run(one), read_run(other))
+    with progress_bar("comparing") as progress:
+        found = diff_ledgers(first, second, progress=progress)
     if as_json:
         print_json(run_diff_as_plain(found))
     else:

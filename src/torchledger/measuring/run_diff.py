@@ -7,16 +7,17 @@ hangs together that way is one group. Names of kernels, buffers and graphs play 
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from torchledger.errors import MeasureError
 from torchledger.nouns import Breakdown, Graph, Launch, Measurement, Profile
 from torchledger.nouns.run_diff import DiffSide, LaunchGroup, ReadChange, Regrouping, RunDiff
-from torchledger.store import LedgerReader
+from torchledger.store import LedgerReader, open_ledger
 
 _NAMES_SUFFICE = 0.9
 _LONGEST_EXACT_ALIGNMENT = 4000
@@ -41,6 +42,26 @@ class _Entry:
 
     launch: Launch
     nodes: frozenset[Hashable]
+
+
+def diff_ledgers(
+    first: str | os.PathLike[str],
+    second: str | os.PathLike[str],
+    *,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> RunDiff:
+    """``diff_runs`` of two files; ``progress`` is told steps done, their number, and what is done next."""
+    tell = progress or (lambda done, total, what: None)
+    tell(0, 3, "reading the first")
+    with open_ledger(first) as reader:
+        one = read_run(reader)
+    tell(1, 3, "reading the second")
+    with open_ledger(second) as reader:
+        other = read_run(reader)
+    tell(2, 3, "aligning")
+    found = diff_runs(one, other)
+    tell(3, 3, "aligned")
+    return found
 
 
 def read_run(reader: LedgerReader) -> RecordedRun:

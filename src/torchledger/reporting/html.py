@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torchledger.errors import ReportError, UsageError
-from torchledger.nouns import Prediction, RunDiff, StepPrediction
+from torchledger.nouns import Launch, Prediction, RunDiff, StepPrediction
 from torchledger.store import open_ledger
 
 Progress = Callable[[int, int, str], None]
@@ -66,13 +66,16 @@ def render_report(
             raise UsageError(f"{file} is a set of samples; two ledgers can stand side by side, sets cannot.")
         from torchledger.reporting.html_samples import samples_data
 
-        data = samples_data(file, predict=predict)
+        data = samples_data(file, predict=predict, progress=progress)
         return render_page(data, {}, title=f"torchledger: {data['title']}", file=data["file"])
     page = _read(file, progress, _predictions(file, predict) if predict is not None else ())
     if against is None:
         data, details = page["data"], page["details"]
     else:
-        data, details = comparison_data(page, _read(against, progress), _compare(file, against), folder=os.getcwd()), {}
+        data, details = (
+            comparison_data(page, _read(against, progress), _compare(file, against, progress), folder=os.getcwd()),
+            {},
+        )
     return render_page(data, details, title=f"torchledger: {data['title']}", file=data["file"])
 
 
@@ -81,13 +84,16 @@ def is_set_of_samples(path: str | os.PathLike[str]) -> bool:
     return os.path.isdir(path) or Path(path).suffix in (".parquet", ".csv")
 
 
-def _compare(file: str | os.PathLike[str], against: str | os.PathLike[str]) -> RunDiff | None:
+def _compare(
+    file: str | os.PathLike[str], against: str | os.PathLike[str], progress: Progress | None
+) -> RunDiff | None:
     """Both runs aligned by what they compute; ``None`` where one of them holds no launches."""
-    from torchledger.measuring.run_diff import diff_runs, read_run
+    from torchledger.measuring.run_diff import diff_ledgers
 
     with open_ledger(file) as first, open_ledger(against) as second:
-        runs = read_run(first), read_run(second)
-    return diff_runs(*runs) if all(run.launches for run in runs) else None
+        if not (first.count(Launch) and second.count(Launch)):
+            return None
+    return diff_ledgers(file, against, progress=progress)
 
 
 def _predictions(file: str | os.PathLike[str], device: str) -> Sequence[Prediction | StepPrediction]:

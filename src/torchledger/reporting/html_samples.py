@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torchledger.nouns import Sample
@@ -14,35 +14,49 @@ from torchledger.reporting.samples import progress_facts, progress_sentences, sa
 from torchledger.sampling.progress import OperatorProgress, set_progress
 from torchledger.sampling.sets import load_set
 
+Progress = Callable[[int, int, str], None]
+
 _MOST_FAILURES = 50
 _MOST_PREDICTIONS = 4_000
 
 
-def samples_data(path: str | os.PathLike[str], *, predict: str | None = None) -> dict[str, Any]:
+def samples_data(
+    path: str | os.PathLike[str], *, predict: str | None = None, progress: Progress | None = None
+) -> dict[str, Any]:
     """The page's data for a data folder, a Parquet file or the guide's CSV files.
 
     ``predict`` names a device whose model is at hand or a model file: its times then stand beside the measured ones.
     """
-    progress = set_progress(path)
+    tell = progress or (lambda done, total, what: None)
+    steps = 2 if predict is None else 3
+    tell(0, steps, "samples")
+    samples = load_set(path)
+    tell(1, steps, "samples")
+    state = set_progress(path, samples)
     texts = Texts()
+    predictions = None
+    if predict is not None:
+        tell(2, steps, "predictions")
+        predictions = _predictions(samples, predict, texts)
+    tell(steps, steps, "samples")
     return {
         "kind": "samples",
         "title": clean(os.path.basename(os.path.normpath(path))),
         "file": clean(os.fspath(path)),
         "graphs": [],
         "weight": "time",
-        "sentences": [clean(text) for text in progress_sentences(progress)],
+        "sentences": [clean(text) for text in progress_sentences(state)],
         "samples": {
-            "facts": [[name, clean(text)] for name, text in progress_facts(progress)],
-            "operators": [_row(row) for row in progress.operators],
-            "curve": progress.curve,
-            "planned": progress.planned,
-            "finished": progress.finished,
-            "rounds": [dict(each) for each in progress.rounds],
-            "failures": [[clean(reason), count] for reason, count in list(progress.failures.items())[:_MOST_FAILURES]],
-            "failures_left_out": max(0, len(progress.failures) - _MOST_FAILURES),
+            "facts": [[name, clean(text)] for name, text in progress_facts(state)],
+            "operators": [_row(row) for row in state.operators],
+            "curve": state.curve,
+            "planned": state.planned,
+            "finished": state.finished,
+            "rounds": [dict(each) for each in state.rounds],
+            "failures": [[clean(reason), count] for reason, count in list(state.failures.items())[:_MOST_FAILURES]],
+            "failures_left_out": max(0, len(state.failures) - _MOST_FAILURES),
         },
-        "predictions": None if predict is None else _predictions(load_set(path), predict, texts),
+        "predictions": predictions,
         "texts": texts.all,
     }
 

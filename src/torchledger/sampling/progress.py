@@ -80,8 +80,10 @@ class SetProgress:
         return max(0, self.planned - self.finished) / self.points_per_s
 
 
-def set_progress(path: str | os.PathLike[str]) -> SetProgress:
+def set_progress(path: str | os.PathLike[str], samples: Sequence[Sample] | None = None) -> SetProgress:
     """What a data folder, a Parquet file or the guide's CSV files hold, how far that is, and what it cost.
+
+    ``samples`` are what ``load_set`` read of it, if that is at hand.
 
     Raises ``SampleError`` naming the path if it is none of these.
     """
@@ -92,7 +94,7 @@ def set_progress(path: str | os.PathLike[str]) -> SetProgress:
         if (path / PLAN_FILE).exists():
             planned = Counter((point.operator, point.dtype) for point in load_plan(path).points)
         rounds = [each for report in read_adaptive(path) for each in report.get("rounds", ())]
-    return progress_of(load_set(path), planned, rounds)
+    return progress_of(load_set(path) if samples is None else samples, planned, rounds)
 
 
 def progress_of(
