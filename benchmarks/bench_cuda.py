@@ -32,8 +32,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 MODELS = ("gpt2", "llama", "resnet50_inference", "mixnet_l")
 WANTED = (
-    "pointwise", "reduction", "persistent_reduction", "extern", "template", "foreach", "split_scan", "user_triton",
-    "inline",
+    "extern", "pointwise", "reduction", "persistent_reduction", "template", "foreach", "split_scan", "extern",
+    "user_triton", "inline",
 )  # fmt: skip
 PARTS = ("ceilings", "record", "bench", "extract", "compare", "repeat")
 COMPARED = "resnet50_inference"
@@ -65,10 +65,11 @@ class Driver:
         self.deadline = time.monotonic() + arguments.budget
         self.results: dict[str, Any] = {"models": {}, "seconds": {}}
         self.entries: dict[str, Any] = {}
+        self.skipped = set(arguments.skip)
 
     def run(self) -> None:
         for name in PARTS:
-            if name in self.arguments.skip:
+            if name in self.skipped:
                 continue
             started = time.monotonic()
             getattr(self, name)()
@@ -109,7 +110,8 @@ class Driver:
 
     def record(self) -> None:
         turns = Turns(self.arguments.work)
-        names = [*self.arguments.models, "extras", "with_k"]
+        names = list(self.arguments.models)
+        names += [name for name, part in (("extras", "extract"), ("with_k", "compare")) if part not in self.skipped]
         turns.expect(names)
 
         def one(name: str) -> dict[str, Any]:
@@ -278,10 +280,15 @@ def _extras() -> list[Any]:
     options = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "TRITON"}
     template = torch.compile(lambda a, b: torch.relu(a @ b), options=options)
     scan = torch.compile(lambda values: torch.cumsum(values * 2, 0))
+    softmax = torch.compile(lambda values: torch.softmax(values.view(256, 16384), 1))
     doubled = torch.compile(_with_own_kernel())
     return [
-        lambda: foreach(tensors), lambda: template(left, right), lambda: scan(long), lambda: doubled(long),
-    ]  # fmt: skip
+        lambda: foreach(tensors),
+        lambda: template(left, right),
+        lambda: scan(long),
+        lambda: softmax(long),
+        lambda: doubled(long),
+    ]
 
 
 def _with_own_kernel() -> Callable[[Any], Any]:
@@ -435,7 +442,7 @@ def plan_extracts(folder: str, *ledgers: str) -> None:
     for _ in range(8):
         for category in [*WANTED, *sorted(set(candidates) - set(WANTED))]:
             tries = 0
-            while len(files) < 12 and candidates.get(category):
+            while len(files) < 14 and candidates.get(category):
                 tries += 1
                 ledger, launch_id = candidates[category].pop(0)
                 path = Path(folder) / f"extracted_{len(files)}.py"

@@ -133,6 +133,8 @@ class Benched:
         cold = self.cold_over_step
         if placed is None and cold is not None and min(warm, cold) <= 1 <= max(warm, cold):
             return "cache: the time inside the step lies between warm and cold"
+        if any("the clock fell" in note for note in self.notes):
+            return "clocks: they fell while it was timed"
         if self.in_step is not None and self.in_step.duration_us < SHORT_US:
             return f"shorter than {SHORT_US:g} us: launch and drain of a few hundred nanoseconds weigh"
         return "not the cache: clocks (a busy device runs slower), values, or another kernel that ran at the same time"
@@ -629,7 +631,8 @@ def _with_place(entry: Benched, lead: LeadIn | str, task_id: str, answer: Mappin
         return replace(entry, unplaced=f"after its lead-in: {answer.get('reason', '')}")
     ran = task_id.partition(" ")[0]
     placed = _measurement(entry.launch, answer, "step", None if ran == entry.launch.launch_id else ran)
-    return replace(entry, placed=placed, lead_in=len(lead.launches))
+    notes = tuple(dict.fromkeys([*entry.notes, *(f"in place: {note}" for note in answer.get("notes", ()))]))
+    return replace(entry, placed=placed, lead_in=len(lead.launches), notes=notes)
 
 
 def _measurement(launch: Launch, answer: Mapping[str, Any], state: str, same_as: str | None) -> Measurement:

@@ -35,14 +35,16 @@ class Budget:
 class Subject:
     """What is timed: ``call``, or what ``led`` does between the two times that it calls the mark it is given.
 
-    ``prepare`` runs before each time. The states say what the cache holds: what the last call left (*warm*), nothing
-    of use (*cold*: a buffer larger than the last-level cache is written before), or what the launches before it leave
-    (*step*), which ``led`` makes first. ``is_flushed``: those start from a cold cache.
+    ``prepare`` runs before each time, ``restore``, which writes the inputs anew, before each that starts cold. The
+    states say what the cache holds: what the last call left (*warm*), nothing of use (*cold*: a buffer larger than the
+    last-level cache is written before), or what the launches before it leave (*step*), which ``led`` makes first.
+    ``is_flushed``: those start from a cold cache.
     """
 
     call: Callable[[], object] | None = None
     led: Callable[[Mark], object] | None = None
     prepare: Callable[[], object] | None = None
+    restore: Callable[[], object] | None = None
     states: Sequence[L2State] = ("warm", "cold")
     is_flushed: bool = True
 
@@ -215,6 +217,9 @@ class _CudaClock:
 
     def _set_up(self, subject: Subject, state: L2State) -> None:
         if subject.starts_cold(state):
+            # Lines that a kernel has read to be kept ("evict last") outlive the flush unless they are written first.
+            if subject.restore is not None:
+                subject.restore()
             self._flushed.zero_()
         if subject.prepare is not None:
             subject.prepare()

@@ -232,15 +232,42 @@ def _make(task: Task, kernels: Kernels) -> _Ready:
         prepare = (lambda: namespace["prepare_led"](**made)) if "def prepare_led(**" not in task.body else None
         run = namespace["run_led"]
         subject = Subject(
-            led=lambda mark: run(mark, **made), prepare=prepare, states=states, is_flushed=task.is_flushed
+            led=lambda mark: run(mark, **made),
+            prepare=prepare,
+            restore=restorer(made) if task.device.startswith("cuda") else None,
+            states=states,
+            is_flushed=task.is_flushed,
         )
         return _Ready(task, subject, {}, [])
     inputs = namespace["make_inputs"]()
     notes = [_load_saved(inputs, task.saved_inputs)] if task.saved_inputs else []
     call, values = namespace["call"], list(inputs.values())
     prepare = (lambda: namespace["prepare"](**inputs)) if "zero_" in task.body else None
-    subject = Subject(call=lambda: call(*values), prepare=prepare, states=states)
+    restore = restorer(inputs) if task.device.startswith("cuda") else None
+    subject = Subject(call=lambda: call(*values), prepare=prepare, restore=restore, states=states)
     return _Ready(task, subject, autotuners(own), notes)
+
+
+def restorer(inputs: Mapping[str, Any], most_bytes: int = 10**9) -> Callable[[], None] | None:
+    """What gives tensors the values back that they have now; ``None`` if there are none, or too large ones to copy."""
+    import torch
+
+    storages = {}
+    for value in inputs.values():
+        if isinstance(value, torch.Tensor) and value.numel():
+            storages[value.untyped_storage().data_ptr()] = value.untyped_storage(), value.device
+    flat = [torch.empty(0, dtype=torch.uint8, device=place).set_(storage) for storage, place in storages.values()]
+    if not flat or sum(each.numel() for each in flat) > most_bytes:
+        return None
+    wide = [each.view(torch.int64) for each in flat if each.numel() % 8 == 0]
+    groups = [wide, [each for each in flat if each.numel() % 8]]
+    copies = [(group, [each.clone() for each in group]) for group in groups if group]
+
+    def restore() -> None:
+        for group, kept in copies:
+            torch._foreach_copy_(group, kept)
+
+    return restore
 
 
 def _every_configuration(made: _Ready, clock: Any, budget: Budget) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from torchledger.errors import MeasureError
 from torchledger.measuring.index_bounds import index_bounds
+from torchledger.measuring.positive_inputs import positive_inputs
 from torchledger.nouns import Buffer, Graph, Kernel, Launch
 
 
@@ -25,7 +26,8 @@ class CannotReplay(MeasureError):
 
 @dataclass(frozen=True)
 class Allocation:
-    """``name = make_tensor(...)``: a tensor to make, sizes as Python text; ``high`` bounds an index buffer's values."""
+    """``name = make_tensor(...)``: a tensor to make, sizes as Python text; ``high`` bounds an index buffer's values,
+    ``is_positive`` those of one that the kernel takes the root of."""
 
     name: str
     size: str
@@ -34,12 +36,14 @@ class Allocation:
     device: str
     high: int | None = None
     low: int | None = None
+    is_positive: bool = False
 
     @property
     def code(self) -> str:
         """The line that makes it."""
         bound = f", high={self.high}" if self.high is not None else ""
         bound += f", low={self.low}" if self.low is not None else ""
+        bound += ", positive=True" if self.is_positive else ""
         return f"{self.name} = make_tensor({self.size}, {self.stride}, {self.dtype}, {self.device!r}{bound})"
 
 
@@ -118,7 +122,7 @@ class CallSites:
         self.launches = tuple(launches)
         self.wrapper = read_wrapper(graph)
         self._facts = Facts(graph, self.launches)
-        self._bounds: dict[str, dict[str, int]] = {}
+        self._limits: dict[str, tuple[dict[str, int], frozenset[str]]] = {}
         self._kernels: dict[str, list[Kernel]] = {}
         for kernel in kernels:
             self._kernels.setdefault(kernel.key, []).append(kernel)
@@ -133,16 +137,20 @@ class CallSites:
         """What collects the lines that these launches need; made-up index buffers stay within what all of them may
         address."""
         bounds: dict[str, int] = {}
+        positive: set[str] = set()
         for launch in launches:
-            for name, high in self._bounds_of(launch).items():
+            highs, roots = self._limits_of(launch)
+            positive |= roots
+            for name, high in highs.items():
                 bounds[name] = min(high, bounds.get(name, high))
-        return Builder(self.wrapper, self._facts, bounds)
+        return Builder(self.wrapper, self._facts, bounds, frozenset(positive))
 
-    def _bounds_of(self, launch: Launch) -> dict[str, int]:
-        if launch.launch_id not in self._bounds:
+    def _limits_of(self, launch: Launch) -> tuple[dict[str, int], frozenset[str]]:
+        if launch.launch_id not in self._limits:
             sources = [kernel.source for kernel in self._kernels_of(launch) if kernel.source]
-            self._bounds[launch.launch_id] = index_bounds(launch, sources, self.graph.symbols)
-        return self._bounds[launch.launch_id]
+            bounds = index_bounds(launch, sources, self.graph.symbols)
+            self._limits[launch.launch_id] = bounds, positive_inputs(launch, sources)
+        return self._limits[launch.launch_id]
 
     def _kernels_of(self, launch: Launch) -> Iterator[Kernel]:
         for kernel in self._kernels.get(launch.kernel, ()):
@@ -254,10 +262,13 @@ _PURE_CALLS = ("reinterpret_tensor", "alloc_from_pool", "torch.as_strided", "mat
 class Builder:
     """Collects, backwards from a statement, the lines that its names come from."""
 
-    def __init__(self, wrapper: Wrapper, facts: Facts, bounds: dict[str, int]) -> None:
+    def __init__(
+        self, wrapper: Wrapper, facts: Facts, bounds: dict[str, int], positive: frozenset[str] = frozenset()
+    ) -> None:
         self.wrapper = wrapper
         self.facts = facts
         self.bounds = bounds
+        self.positive = positive
         self.setup: list[Allocation | str] = []
         self.before: list[str] = []
         self.stream: list[str] = []
@@ -440,9 +451,12 @@ class Builder:
         self.roots[allocation.name] = {allocation.name}
 
     def _bounded(self, step: Allocation | str) -> Allocation | str:
-        """An index buffer's values must stay within what each reader may address."""
+        """An index buffer's values must stay within what each reader may address; a variance is positive."""
         if isinstance(step, str):
             return step
+        if step.dtype.startswith(("torch.float", "torch.bfloat")):
+            is_positive = any(step.name in self.roots.get(name, {name}) for name in self.positive)
+            return replace(step, is_positive=True) if is_positive else step
         bounds = [bound for name, bound in self.bounds.items() if step.name in self.roots.get(name, {name})]
         if not bounds or not step.dtype.startswith(("torch.int", "torch.uint")):
             return step

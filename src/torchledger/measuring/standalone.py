@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from torchledger.measuring.call_site import Allocation, CallSite
 
 MAKE_TENSOR = '''\
-def make_tensor(shape, stride, dtype, device, high=None, low=0):
+def make_tensor(shape, stride, dtype, device, high=None, low=0, positive=False):
     """Random values, never all zero; integers lie in [low, high). The storage ends at the last element."""
     if 0 in shape:
         return torch.empty_strided(shape, stride, dtype=dtype, device=device)
@@ -23,7 +23,7 @@ def make_tensor(shape, stride, dtype, device, high=None, low=0):
     else:
         high = 4 if high is None else max(high, low + 1)
         values = torch.randint(low, high, (length,), device=device).to(dtype)
-    return torch.as_strided(values, shape, stride)
+    return torch.as_strided(values.abs_() if positive else values, shape, stride)
 '''
 
 
