@@ -81,7 +81,7 @@ class Driver:
         out = self.arguments.out
         (out / "results.json").write_text(json.dumps(self.results, indent=1))
         (out / "entries.json").write_text(json.dumps(self.entries))
-        (out / "bench.md").write_text(as_markdown(self.results))
+        (out / "bench.md").write_text(as_markdown(self.results, self.entries))
 
     def child(self, limit: float, *arguments: str, environment: dict[str, str] | None = None) -> dict[str, Any]:
         """One part in a process of its own; its last line of output is its answer."""
@@ -146,7 +146,7 @@ class Driver:
             first = {entry["launch"]: entry for entry in self.entries.get(name, [])}
             self.results["repeat"][name] = found = {
                 state: changes([(first[entry["launch"]][state], entry[state]) for entry in again if entry["run"]])
-                for state in ("warm_us", "cold_us", "placed_us")
+                for state in STATES
             }
             print("repeat", name, json.dumps(found), flush=True)
             self.write()
@@ -400,23 +400,70 @@ def changes(pairs: list[tuple[float | None, float | None]]) -> dict[str, Any]:
     }
 
 
-def as_markdown(results: dict[str, Any]) -> str:
+def as_markdown(results: dict[str, Any], entries: dict[str, list[dict[str, Any]]]) -> str:
     """The tables of a results page."""
-    lines = [
-        "| model | launches | timed | state | median ratio | within 5 % | within 15 % | sum |",
-        "|---|" + "---|" * 7,
-    ]
-    for name, found in results["models"].items():
+    lines = ["| model | launches | timed | state | median ratio | within 5 % | within 15 % | sum | seconds |"]
+    lines.append("|---|" + "---|" * 8)
+    everything = [row for rows in entries.values() for row in rows if row["step_us"] and row["warm_us"]]
+    models = [*results["models"].items()]
+    models.append(("all", {"launches": sum(map(len, entries.values())), "timed": len(everything)}))
+    for name, found in models:
         for state in ("placed", "warm", "cold"):
-            row = found.get(state, {})
+            row = agreement(everything, f"{state}_us") if name == "all" else found.get(state, {})
+            ratio = f"{row['median_ratio']:.3f}" if "median_ratio" in row else ""
+            total = f"{row['sum_over_step']:.3f}" if "sum_over_step" in row else ""
             lines.append(
-                f"| {name} | {found.get('launches')} | {found.get('timed')} | {state} | {row.get('median_ratio')} | "
-                f"{row.get('within_5_percent')} | {row.get('within_15_percent')} | {row.get('sum_over_step')} |"
+                f"| {name} | {found.get('launches')} | {found.get('timed')} | {state} | {ratio} | "
+                f"{percent(row.get('within_5_percent'))} | {percent(row.get('within_15_percent'))} | {total} | "
+                f"{found.get('seconds', '')} |"
             )
-    lines += ["", "repeat: " + json.dumps(results.get("repeat")), ""]
+    lines += ["", "| repeat | launches | warm | cold | placed |", "|---|---|---|---|---|"]
+    for name, found in (results.get("repeat") or {}).items():
+        if isinstance(found, dict):
+            cells = " | ".join(percent(found[state]["median_difference"], 2) for state in STATES)
+            lines.append(f"| {name} | {found['warm_us']['launches']} | {cells} |")
+    lines += ["", "| extracted | launch | outputs compared | exit code |", "|---|---|---|---|"]
     for file in [*results.get("extracted", []), *filter(None, [results.get("made_wrong")])]:
-        lines.append(f"- {file['category']} {file['launch']} {file.get('ledger')}: exit {file['exit_code']}")
+        what = f"{file['category']}{', made wrong' if 'was_changed' in file else ''}"
+        lines.append(f"| {what} | {file['ledger']} {file['launch']} | {file['checked']} | {file['exit_code']} |")
+    if "rows" in results.get("compared", {}):
+        lines += ["", *compared_table(results["compared"], entries.get(COMPARED, []))]
     return "\n".join([*lines, "", "seconds: " + json.dumps(results["seconds"]), ""])
+
+
+STATES = ("warm_us", "cold_us", "placed_us")
+
+
+def percent(part: float | None, digits: int = 1) -> str:
+    """A share as text."""
+    return "" if part is None else f"{100 * part:.{digits}f} %"
+
+
+def compared_table(compared: dict[str, Any], entries: list[dict[str, Any]]) -> list[str]:
+    """Each tool's time over the time inside the step (median), by kind and length of the kernel."""
+    step = {entry["launch"]: entry["step_us"] for entry in entries}
+    own = dict(compared["wrapper_k"].get("times_us", []))
+    rows = [row | {"k_us": own.get((row["file"] or "")[:10])} for row in compared["rows"] if step.get(row["launch"])]
+    groups = {
+        "Triton kernels above 5 us": [r for r in rows if r["category"] != "extern" and step[r["launch"]] > 5],
+        "Triton kernels up to 5 us": [r for r in rows if r["category"] != "extern" and step[r["launch"]] <= 5],
+        "library calls": [r for r in rows if r["category"] == "extern"],
+    }
+    names = {"k_us": "-k", "do_bench_us": "do_bench", "warm_us": "warm", "cold_us": "cold", "placed_us": "placed"}
+    lines = ["| time over the step's, median | kernels | " + " | ".join(names.values()) + " |", "|---|" + "---|" * 6]
+    for title, group in groups.items():
+        cells = []
+        for name in names:
+            ratios = [row[name] / step[row["launch"]] for row in group if row[name]]
+            cells.append(f"{statistics.median(ratios):.2f}" if ratios else "none")
+        lines.append(f"| {title} | {len(group)} | " + " | ".join(cells) + " |")
+    lines.append("")
+    lines.append(
+        f"Total: `-k` {compared['wrapper_k'].get('seconds')} s for {compared['wrapper_k'].get('kernels')} kernels, "
+        f"`do_bench` {compared['do_bench_seconds']} s for {compared['do_bench_kernels']}, "
+        f"bench {compared['bench_seconds']} s for {compared['kernels']}."
+    )
+    return lines
 
 
 def plan_extracts(folder: str, *ledgers: str) -> None:
