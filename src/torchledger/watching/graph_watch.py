@@ -15,7 +15,7 @@ import torch
 from torchledger.nouns import Launch
 from torchledger.watching.planned import Look, Place, Plan, PlannedCall, has_bad, summaries_of
 from torchledger.watching.reductions import Queued, Reducer, Summary
-from torchledger.watching.rewrite import ALLOCATE, LAUNCH, Rewritten, Site
+from torchledger.watching.rewrite import ALLOCATE, LAUNCH, Rewritten, Site, launch_name, rewrite_wrapper
 from torchledger.watching.roles import Operand, Roles, operands, results
 
 log = logging.getLogger(__name__)
@@ -84,14 +84,17 @@ class CallRecord:
 class Planned:
     """A plan with the records of the call that it was made of, which those of later calls repeat with other numbers.
 
-    ``key`` is a name for it; sequences of later calls are those of its events from ``first_sequence`` on, shifted.
+    ``key`` is a name for it, ``run`` the wrapper's ``call`` that follows it; sequences of later calls are those of its
+    events from ``first_sequence`` on, shifted.
     """
 
     key: str
     plan: Plan
+    run: Callable[[list[Any]], Any]
     record: CallRecord
     first_sequence: int
     n_sequences: int
+    has_unwritten: bool
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ class PlannedRecord:
     @property
     def is_clean(self) -> bool:
         """True if nothing in it is NaN or Inf, and nothing was read before it was written."""
-        return not has_bad(self.rows) and not any(event.unwritten for event in self.planned.record.events)
+        return not has_bad(self.rows) and not self.planned.has_unwritten
 
     def whole(self) -> CallRecord:
         """The same as the record of a call that was watched anew."""
@@ -173,6 +176,7 @@ class GraphWatch:
         self.module: Any = None
         self.seen: set[int] = set()
         self.input_names: tuple[str, ...] = rewritten.inputs if rewritten is not None else ()
+        self._module = module
         self._original = module.call
         self._watched = module.call
         self._roles: dict[int, Roles] = {}
@@ -220,15 +224,16 @@ class GraphWatch:
         frames = self._frames()
         key = self._plan_key(args)
         planned = self._plans.get(key) if key is not None else None
-        frame: _Frame | _PlannedFrame
+        frame: Any
         if planned is not None:
-            frame = _PlannedFrame(self, index, planned)
+            frame, run = _PlannedFrame(self, index, planned), planned.run
         else:
             frame = _Frame(self, index, plan_key=key if key is not None and key not in self._plans else None)
+            run = self._watched
         frames.append(frame)
         try:
             frame.guard(frame.start, args)
-            result = self._watched(args)
+            result = run(args)
         except BaseException:
             frame.guard(frame.end, None)  # what was seen until the fault is what explains it
             raise
@@ -246,6 +251,19 @@ class GraphWatch:
             (value.shape, value.stride(), value.dtype) if isinstance(value, torch.Tensor) else value for value in args
         )
 
+    def run_for(self, plan: Plan) -> Callable[[list[Any]], Any]:
+        """The wrapper's ``call`` with nothing in it but what a plan looks at."""
+        sites = plan.before.keys() | plan.after.keys()
+        namespace = dict(vars(self._module))
+        for site in sites:
+            before, after = plan.before.get(site, ()), plan.after.get(site, ())
+            namespace[launch_name(site)] = _planned_launch(self._frames, before, after)
+        rewritten = rewrite_wrapper(self.source, str(self._module.__file__), only=sites)
+        assert rewritten is not None
+        exec(rewritten.code, namespace)
+        run: Callable[[list[Any]], Any] = namespace["call"]
+        return run
+
     def keep_plan(self, key: Hashable, planned: Planned | None) -> None:
         """Follow a plan in later calls with the same key; ``None``: there is no plan for such calls."""
         while len(self._plans) >= _PLANS_KEPT:
@@ -257,8 +275,8 @@ class GraphWatch:
         self._plans.clear()
         self._is_straight = False
 
-    def _frames(self) -> list[_Frame | _PlannedFrame]:
-        frames: list[_Frame | _PlannedFrame] | None = getattr(self._local, "frames", None)
+    def _frames(self) -> list[Any]:
+        frames: list[Any] | None = getattr(self._local, "frames", None)
         if frames is None:
             frames = self._local.frames = []
         return frames
@@ -268,8 +286,6 @@ class GraphWatch:
         if not frames:
             return function(*arguments, **keywords)
         frame = frames[-1]
-        if isinstance(frame, _PlannedFrame):
-            return frame.launch(site_index, function, arguments, keywords)
         event = frame.guard(frame.before, site_index, function, arguments, keywords)
         result = function(*arguments, **keywords)
         if event is not None:
@@ -279,7 +295,7 @@ class GraphWatch:
     def _allocate(self, function: Any, /, *arguments: Any, **keywords: Any) -> Any:
         tensor = function(*arguments, **keywords)
         frames = self._frames()
-        if frames and isinstance(frames[-1], _Frame):
+        if frames:
             frames[-1].guard(frames[-1].allocated, tensor)
         return tensor
 
@@ -435,7 +451,8 @@ class _Frame:
             return None
         name = f"{self._watch.name or 'unrecorded graph'}@{self._index}.{self._first_sequence}"
         n_sequences = _ORDER.take() - self._first_sequence
-        return Planned(name, plan, record, self._first_sequence, n_sequences)
+        has_unwritten = any(event.unwritten for event in record.events)
+        return Planned(name, plan, self._watch.run_for(plan), record, self._first_sequence, n_sequences, has_unwritten)
 
     # --- tickets ------------------------------------------------------------------------------------------------
 
@@ -487,7 +504,6 @@ class _PlannedFrame:
         self._watch = watch
         self._index = index
         self._planned = planned
-        self._before, self._after = planned.plan.before, planned.plan.after
         self._call: PlannedCall | None = None
         self._is_broken = False
 
@@ -510,20 +526,10 @@ class _PlannedFrame:
             self._call = PlannedCall(plan, is_full=self._watch.sink.is_full, stream=stream)
             self._call.look_at_all(args)
 
-    def launch(self, site_index: int, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Launch, and queue what the plan looks at before and after."""
-        reductions = self._before.get(site_index)
-        if reductions is not None and not self._is_broken:
-            self.guard(self._look, reductions, function, arguments, keywords, None)
-        result = function(*arguments, **keywords)
-        reductions = self._after.get(site_index)
-        if reductions is not None and not self._is_broken:
-            self.guard(self._look, reductions, function, arguments, keywords, result)
-        return result
-
-    def _look(
+    def look(
         self, reductions: Sequence[Any], function: Any, arguments: Sequence[Any], keywords: dict[str, Any], result: Any
     ) -> None:
+        """Queue the reductions of what one launch reads or wrote."""
         look = self._call.look  # type: ignore[union-attr]
         for reduction in reductions:
             look(reduction, reduction.get(function, arguments, keywords, result))
@@ -533,10 +539,27 @@ class _PlannedFrame:
         plan = self._planned.plan
         if plan.outputs and isinstance(result, (tuple, list)):
             with torch.cuda.device(plan.device):
-                self._look(plan.outputs, None, result, {}, None)
+                self.look(plan.outputs, None, result, {}, None)
         sequence = _ORDER.take(self._planned.n_sequences)
         record = PlannedRecord(self._watch, self._index, self._planned, sequence, self._call.fetch())
         self._watch.sink.on_planned_call(record)
+
+
+def _planned_launch(
+    frames: Callable[[], Sequence[Any]], before: Sequence[Any], after: Sequence[Any]
+) -> Callable[..., Any]:
+    """What a wrapper calls at one site of a planned call."""
+
+    def launch(function: Any, /, *arguments: Any, **keywords: Any) -> Any:
+        frame = frames()[-1]
+        if before:
+            frame.guard(frame.look, before, function, arguments, keywords, None)
+        result = function(*arguments, **keywords)
+        if after:
+            frame.guard(frame.look, after, function, arguments, keywords, result)
+        return result
+
+    return launch
 
 
 def _seen(name: str, tensor: torch.Tensor, tickets: tuple[int, ...]) -> Seen:

@@ -9,7 +9,7 @@ Kernels are not compiled again, and lines keep their numbers.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import CodeType
 
@@ -56,8 +56,11 @@ class Rewritten:
     inputs: tuple[str, ...]
 
 
-def rewrite_wrapper(source: str, filename: str) -> Rewritten | None:
+def rewrite_wrapper(source: str, filename: str, *, only: Collection[int] | None = None) -> Rewritten | None:
     """The wrapper with every launch watched, or ``None`` if its text holds no ``call`` or no launch (a C++ wrapper).
+
+    ``only`` watches the sites of these numbers, each through a function of its own (``launch_name``), and no
+    allocation.
 
     Raises ``ValueError`` if the text cannot be parsed.
     """
@@ -87,13 +90,18 @@ def rewrite_wrapper(source: str, filename: str) -> Rewritten | None:
                 items=items.get((call.function, result), {}) if result else {},
             )
         )
-    replaced = {id(node): index for index, (_, node) in enumerate(found)}
+    replaced = {id(node): index for index, (_, node) in enumerate(found) if only is None or index in only}
     kept: list[ast.stmt] = []
     for statement in tree.body:
         if _is_entry(statement):
-            kept.append(_Rewriter(replaced).visit(statement))
+            kept.append(_Rewriter(replaced, is_partial=only is not None).visit(statement))
     module = ast.fix_missing_locations(ast.Module(kept, []))
     return Rewritten(compile(module, filename, "exec"), tuple(sites), input_names(tree))
+
+
+def launch_name(site: int) -> str:
+    """What a wrapper calls for one site, if only some are watched."""
+    return f"{LAUNCH}_{site}"
 
 
 def input_names(tree: ast.Module) -> tuple[str, ...]:
@@ -111,15 +119,18 @@ def input_names(tree: ast.Module) -> tuple[str, ...]:
 
 
 class _Rewriter(ast.NodeTransformer):
-    def __init__(self, sites: Mapping[int, int]) -> None:
+    def __init__(self, sites: Mapping[int, int], *, is_partial: bool) -> None:
         self._sites = sites
+        self._is_partial = is_partial
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         site = self._sites.get(id(node))
         self.generic_visit(node)
-        if site is not None:
+        if site is not None and self._is_partial:
+            call = ast.Call(_name(launch_name(site), node), [node.func, *node.args], node.keywords)
+        elif site is not None:
             call = ast.Call(_name(LAUNCH, node), [ast.Constant(site), node.func, *node.args], node.keywords)
-        elif _is_allocation(node.func):
+        elif not self._is_partial and _is_allocation(node.func):
             call = ast.Call(_name(ALLOCATE, node), [node.func, *node.args], node.keywords)
         else:
             return node
