@@ -107,6 +107,13 @@ def go_to(driver: Any, section: str) -> None:
     wait_for(driver, f"return !document.getElementById('{section}').classList.contains('waiting')")
 
 
+def sections_of(driver: Any) -> list[str]:
+    found: list[str] = driver.execute_script(
+        "return [...document.querySelectorAll('#sections > section')].map(each => each.id)"
+    )
+    return found
+
+
 def type_search(driver: Any, text: str) -> None:
     box = driver.find_element("id", "search")
     box.clear()
@@ -122,14 +129,30 @@ def test_the_first_screen_tells_the_step_the_balance_and_the_heaviest(opened: An
 
 
 def test_every_section_draws(opened: Any) -> None:
-    sections = opened.execute_script(
-        "return [...document.querySelectorAll('#sections > section')].map(each => each.id)"
-    )
+    sections = sections_of(opened)
     assert sections == ["overview", "roofline", "flame", "timeline", "kernels", "predictions", "values", "balance"]
     for section in sections:
         go_to(opened, section)
     assert "could not be drawn" not in opened.find_element("id", "sections").text
     assert opened.execute_script("return document.querySelectorAll('#roofline-plot .scatterlayer .trace').length") > 3
+
+
+def test_what_a_ledger_has_nothing_of_has_no_section(browser: Any, tmp_path: Path) -> None:
+    open_page(browser, torchledger.report(write_ledger(tmp_path / "untimed.ledger")))
+    assert sections_of(browser) == ["overview", "flame", "kernels", "balance"]
+    assert "Nothing was timed" in browser.find_element("id", "overview").text
+    with LedgerWriter(tmp_path / "empty.ledger") as writer:
+        writer.add(make_run())
+    open_page(browser, torchledger.report(tmp_path / "empty.ledger"))
+    assert sections_of(browser) == ["overview", "balance"]
+
+
+def test_a_category_on_the_first_screen_leads_to_its_launches(opened: Any) -> None:
+    opened.execute_script("document.querySelector('.bar-row').click()")
+    wait_for(opened, "return location.hash === '#kernels'")
+    chosen = opened.execute_script("return document.getElementById('filter-category').value")
+    rows = shown_kernels(opened)
+    assert chosen and rows and all(chosen.replace("_", " ") in row for row in rows)
 
 
 def test_search_filters_rows_and_clearing_it_brings_them_back(opened: Any) -> None:
@@ -273,7 +296,7 @@ def test_a_name_without_a_break_does_not_widen_a_phone(browser: Any, tmp_path: P
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
         open_page(browser, torchledger.report(tmp_path / "t.ledger"))
-        for section in ("roofline", "kernels", "balance"):
+        for section in sections_of(browser):
             go_to(browser, section)
         assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
     finally:
@@ -289,7 +312,8 @@ def test_a_hostile_ledger_neither_runs_nor_breaks_anything(browser: Any, tmp_pat
     page = torchledger.report(write_hostile_ledger(tmp_path / "hostile.ledger"))
     complaints(browser)
     open_page(browser, page)
-    for section in ("roofline", "flame", "timeline", "kernels", "predictions", "values", "balance"):
+    assert {"flame", "kernels", "predictions", "values", "balance"} <= set(sections_of(browser))
+    for section in sections_of(browser):
         go_to(browser, section)
     browser.execute_script("location.hash = '#/kernel/0'")
     wait_for(browser, "return document.querySelector('#page .code') !== null")

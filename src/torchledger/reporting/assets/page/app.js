@@ -32,7 +32,6 @@ function tableColumns() {
 }
 
 function drawTable(section) {
-  if (!N) { append(section, [element("p", { class: "quiet" }, "The ledger holds no launches.")]); return; }
   const found = element("span", { class: "quiet", id: "found", role: "status" });
   const search = element("input", { type: "search", id: "search", placeholder: "search kernels, ops, lines, modules…  ( / )", "aria-label": "search the table", oninput: () => kernelTable.search(search.value) });
   const categories = [...new Set(LAUNCHES.category)].map((place) => textAt(place) || "other").sort((a, b) => ((CATEGORY_ORDER.indexOf(a) + 1) || 99) - ((CATEGORY_ORDER.indexOf(b) + 1) || 99));
@@ -64,7 +63,7 @@ function drawTable(section) {
 }
 
 function showInTable({ category: name, kernel }) {
-  if (!kernelTable) return;
+  if (!kernelTableReady()) return;
   tableParts.search.value = kernel || "";
   tableParts.byCategory.value = name || "";
   kernelTable.filter("category", name && ((row) => category(row) === name));
@@ -72,14 +71,17 @@ function showInTable({ category: name, kernel }) {
   location.hash = "#kernels";
 }
 
+// What the ledger has nothing of has no section: the overview says what was not recorded.
+const has = (column) => Boolean(LAUNCHES[column]?.some(Boolean));
+
 // Sections are drawn when they come near the window, so that a large ledger opens at once.
 const SECTIONS = [
   ["samples", "Samples", (section) => drawSamples(section), () => Boolean(DATA.samples)],
   ["overview", "Overview", drawOverview, () => DATA.kind === "run"],
-  ["roofline", "Roofline", drawRoofline, () => DATA.kind === "run"],
-  ["flame", "Modules and lines", drawFlame, () => DATA.kind === "run"],
-  ["timeline", "Timeline", drawTimeline, () => DATA.kind === "run"],
-  ["kernels", "Kernels", drawTable, () => DATA.kind === "run"],
+  ["roofline", "Roofline", drawRoofline, () => DATA.kind === "run" && has("duration_us") && (has("bytes_moved") || has("flops"))],
+  ["flame", "Modules and lines", drawFlame, () => DATA.kind === "run" && (has("module") || has("source"))],
+  ["timeline", "Timeline", drawTimeline, () => DATA.kind === "run" && (DATA.timeline ? DATA.timeline.start_ns.length > 0 : hasTime && DATA.graphs.length > 0)],
+  ["kernels", "Kernels", drawTable, () => DATA.kind === "run" && N > 0],
   ["predictions", "Predictions", drawPredictions, () => Boolean(DATA.predictions)],
   ["values", "Values", drawValues, () => Boolean(DATA.values)],
   ["comparison", "Comparison", (section) => drawComparison(section), () => DATA.kind === "diff"],
@@ -125,7 +127,7 @@ function start() {
   requestAnimationFrame(() => requestAnimationFrame(() => performance.mark("first-screen")));
 }
 
-function kernelTableReady() { drawSection("kernels"); return Boolean(tableParts); }
+function kernelTableReady() { if (byId("kernels")) drawSection("kernels"); return Boolean(tableParts); }
 
 function route() {
   const hash = location.hash;

@@ -1,10 +1,6 @@
 // Time by module or by source line, as an icicle: a box is as wide as its share of the step.
 function drawFlame(section) {
-  const hasModules = LAUNCHES.module?.some(Boolean), hasSources = LAUNCHES.source?.some(Boolean);
-  if (!hasModules && !hasSources) {
-    append(section, [element("p", { class: "quiet" }, "No launch of this ledger names a module or a source line.")]);
-    return;
-  }
+  const hasModules = has("module");
   const place = element("div", { class: "flame", role: "tree", "aria-label": "time by module and source line" });
   const trail = element("div", { class: "trail" });
   let mode = hasModules ? "module" : "source", root = null, focus = null;

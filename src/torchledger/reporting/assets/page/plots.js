@@ -39,10 +39,6 @@ const restOutOfSight = (place) => new IntersectionObserver((entries) => {
 
 function drawRoofline(section) {
   const points = plotPoints();
-  if (!points.length) {
-    append(section, [element("p", { class: "quiet" }, withCode("No kernel of this ledger was timed, so there are no rates to plot. Record with `torchledger run --profile`."))]);
-    return;
-  }
   const ceilings = DATA.ceilings;
   const place = element("div", { class: "plot", id: "roofline-plot" });
   const note = element("p", { class: "quiet" });
