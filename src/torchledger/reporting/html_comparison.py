@@ -15,7 +15,7 @@ from typing import Any
 from torchledger.nouns import LaunchGroup, RunDiff
 from torchledger.nouns.run_diff import DiffSide
 from torchledger.reporting.columns import format_bytes, format_us
-from torchledger.reporting.html_data import Texts, clean
+from torchledger.reporting.html_data import Texts, in_words
 from torchledger.reporting.overview import shorten_source
 from torchledger.reporting.run_diff import changed_groups, group_name, group_sentence, remainder_sentences
 
@@ -67,7 +67,7 @@ def comparison_data(
         "graphs": [],
         "weight": weight,
         "comparison": {
-            "sentences": _sentences(sides, weight, unit, column, diff),
+            "sentences": [in_words(text) for text in _sentences(sides, weight, unit, column, diff)],
             "unit": unit,
             "is_aligned": diff is not None,
             "totals": [row for row in totals if row[2] is not None or row[3] is not None],
@@ -75,7 +75,7 @@ def comparison_data(
             "changes": changes[:_SENTENCES],
             "more_changes": max(0, len(changes) - _SENTENCES),
             "rows": rows,
-            "unexplained": [] if diff is None else [clean(text) for text in remainder_sentences(diff)],
+            "unexplained": [] if diff is None else [in_words(text) for text in remainder_sentences(diff)],
             "runs": [["file", sides[0]["file"], sides[1]["file"]], *_facts(sides)],
         },
         "texts": texts.all,
@@ -93,7 +93,9 @@ def kernel_stem(name: str) -> str:
 
 def _told(diff: RunDiff | None) -> list[str]:
     """A sentence for each change, those that read the same once with their number."""
-    counts = Counter(clean(group_sentence(group)) for group in changed_groups(diff)) if diff is not None else Counter()
+    counts = (
+        Counter(in_words(group_sentence(group)) for group in changed_groups(diff)) if diff is not None else Counter()
+    )
     return [text if count == 1 else f"{count:,} times: {text}" for text, count in counts.items()]
 
 

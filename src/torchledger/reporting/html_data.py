@@ -7,6 +7,7 @@ says so. The page's script looks texts up by their place in ``texts``.
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -52,6 +53,7 @@ MOST_PREDICTIONS = 20_000
 MOST_VALUES = 20_000
 MOST_FINDINGS = 500
 _DISTURBED = 1.2
+_MICROSECONDS = re.compile(r"(?<=\d) us\b")
 
 
 def page_data(
@@ -89,8 +91,8 @@ def page_data(
             " ".join((os.path.basename(summary.run.argv[0]), *summary.run.argv[1:])) if summary.run.argv else ""
         ),
         "file": clean(summary.file),
-        "sentences": [clean(text) for text in sentences(summary, steps, breakdown, device, entries)],
-        "verdict": [clean(text) for text in breakdown.verdict] if breakdown else [],
+        "sentences": [in_words(text) for text in sentences(summary, steps, breakdown, device, entries)],
+        "verdict": [in_words(text) for text in breakdown.verdict] if breakdown else [],
         "facts": [[clean(name), clean(text)] for name, text in run_facts(summary)],
         "remarks": [clean(text) for text in remarks(summary)],
         "balance": _balance(summary),
@@ -124,6 +126,15 @@ def page_data(
 def clean(text: object) -> str:
     """Any value as harmless text of bearable length."""
     return printable(shorten(str(text), LONGEST_TEXT))
+
+
+def in_words(text: str) -> str:
+    """A sentence that holds times, in the page's spelling.
+
+    >>> in_words("3.1 us of us")
+    '3.1 µs of us'
+    """
+    return _MICROSECONDS.sub(" µs", clean(text))
 
 
 class Texts:
@@ -182,6 +193,7 @@ class _Entries:
         self._put(
             graph=self._places.get(launch.graph, -1),
             order=launch.order,
+            calls=1,
             kernel=kernel,
             category=text(time_category(launch, None)),
             flops=launch.flops,
@@ -211,6 +223,7 @@ class _Entries:
         self._put(
             graph=-1,
             order=len(self.details),
+            calls=_rounded(row.calls / n_steps),
             kernel=kernel,
             category=text(row.category),
             flops=flops,
@@ -465,7 +478,7 @@ def _balance(summary: Summary) -> dict[str, Any]:
                 "missing": len(account.missing),
                 "state": state,
                 "tone": tone,
-                "lines": [[clean(text), tone] for text, tone in lines],
+                "lines": [[in_words(text), tone] for text, tone in lines],
             }
         )
     return {"is_balanced": summary.balance.is_balanced, "accounts": accounts}
@@ -485,7 +498,7 @@ def _what_is_missing(account: Account) -> str:
 
 
 def _in_unit(amount: float, unit: str) -> str:
-    return format_us(amount).replace(" us", " µs") if unit == "us" else format_si(amount)
+    return in_words(format_us(amount)) if unit == "us" else format_si(amount)
 
 
 def _step(profile: Profile | None, breakdown: Breakdown | None, entries: _Entries) -> dict[str, Any] | None:
@@ -517,7 +530,7 @@ def _step(profile: Profile | None, breakdown: Breakdown | None, entries: _Entrie
                 [_rounded(gap.duration_us), clean(gap.cause), clean(gap.host or ""), clean(gap.after or "")]
                 for gap in breakdown.gaps
             ],
-            "notes": [clean(note) for note in (*breakdown.problems, *breakdown.notes)],
+            "notes": [in_words(note) for note in (*breakdown.problems, *breakdown.notes)],
         }
     return step
 

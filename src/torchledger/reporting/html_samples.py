@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torchledger.nouns import Sample
-from torchledger.reporting.html_data import Texts, clean
+from torchledger.reporting.html_data import Texts, clean, in_words
 from torchledger.reporting.samples import progress_facts, progress_sentences, sample_word
 from torchledger.sampling.progress import OperatorProgress, set_progress
 from torchledger.sampling.sets import load_set
@@ -45,9 +45,9 @@ def samples_data(
         "file": clean(os.fspath(path)),
         "graphs": [],
         "weight": "time",
-        "sentences": [clean(text) for text in progress_sentences(state)],
+        "sentences": [in_words(text) for text in progress_sentences(state)],
         "samples": {
-            "facts": [[name, clean(text)] for name, text in progress_facts(state)],
+            "facts": [[name, in_words(text)] for name, text in progress_facts(state)],
             "operators": [_row(row) for row in state.operators],
             "curve": state.curve,
             "planned": state.planned,

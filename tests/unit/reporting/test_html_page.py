@@ -143,7 +143,7 @@ def test_time_of_entries_adds_up_to_a_step(tmp_path: Path) -> None:
     data, _ = read_page(render_report(path))
     assert data["weight"] == "time"
     assert sum(value or 0 for value in data["launches"]["step_us"]) == 20.0
-    assert data["sentences"][0].startswith("One step takes 30.0 us: its 6 launches")
+    assert data["sentences"][0].startswith("One step takes 30.0 µs: its 6 launches")
 
 
 def test_an_imported_trace_has_a_page_too(tmp_path: Path) -> None:
@@ -260,4 +260,4 @@ def test_kernels_that_take_longer_than_the_step_raise_a_doubt(tmp_path: Path) ->
         writer.add(Measurement("forward_0#0", "profile", "cpu_profiler", (80.0,)))
     data, _ = read_page(render_report(path))
     assert "more than the step itself" in data["sentences"][1]
-    assert "90.0 us a step" in data["sentences"][1]
+    assert "90.0 µs a step" in data["sentences"][1]

@@ -10,8 +10,8 @@ function tableColumns() {
   const columns = [
     { key: "name", label: "kernel", title: "name in the generated code", width: 270, align: "left", value: kernelName, text: shownName, hint: kernelName,
       cell: (row) => element("a", { href: launchAddress(row), tabindex: "-1" }, swatch(category(row)), shownName(row)) },
-    words("launch", "launch", "graph and place in it", 150, launchId),
-    words("category", "category", "what it computes", 120, (row) => categoryText(category(row))),
+    isImported ? number("calls", "calls", "times that it ran", 78, (row) => at("calls", row), formatCount) : words("launch", "launch", "graph and place in it", 150, launchId),
+    words("category", "category", "what it computes", 140, (row) => categoryText(category(row))),
   ];
   if (hasTime) columns.push(
     number("time", "time", "device time of one launch, median", 84, duration, formatUs),
@@ -25,9 +25,9 @@ function tableColumns() {
   if (LAUNCHES.roofline_us?.some((each) => each !== null)) columns.push(
     number("roofline", "of roofline", "lower-bound time at the measured ceilings over measured time", 104, rooflineFraction, formatShare),
     words("bound", "bound", "what limits it", 84, (row) => textAt(at("bound", row))));
-  columns.push(words("ops", "ATen ops", "operators it computes", 220, (row) => textAt(at("ops", row))),
-    words("source", "source line", "line of the model it was made for", 230, (row) => textAt(at("source", row))),
-    words("module", "module", "nn.Module it was made for", 180, (row) => textAt(at("module", row))));
+  columns.push(words("ops", "ATen ops", "operators it computes", 220, (row) => textAt(at("ops", row))));
+  if (has("source")) columns.push(words("source", "source line", "line of the model it was made for", 230, (row) => textAt(at("source", row))));
+  if (has("module")) columns.push(words("module", "module", "nn.Module it was made for", 180, (row) => textAt(at("module", row))));
   return columns;
 }
 
@@ -43,7 +43,7 @@ function drawTable(section) {
   const byBound = bounds.length > 1 ? select("filter-bound", "any bound", bounds, (value) => kernelTable.filter("bound", value && ((row) => textAt(at("bound", row)) === value))) : null;
   const box = element("div", {});
   append(section, [
-    element("p", { class: "hint" }, `${formatCount(N)} launches${DATA.silent > 0 ? ` (${formatCount(DATA.silent)} entries that launch nothing are left out)` : ""}. Click a head to sort, a row to open it; in the table, arrow keys move and Enter opens.`),
+    element("p", { class: "hint" }, `${formatCount(N)} ${isImported ? "kernels; a row stands for all calls of one" : "launches"}${DATA.silent > 0 ? ` (${formatCount(DATA.silent)} entries that launch nothing are left out)` : ""}. Click a head to sort, a row to open it; in the table, arrow keys move and Enter opens.`),
     howToRead("FLOPs are tensor arithmetic: matrix products, convolutions, attention; one multiply-add is 2. Bytes are minimum traffic: each address that the kernel must touch, once. TFLOP/s and GB/s are these over the time.",
       "\"Of roofline\" is the time that the measured ceilings allow over the time it took; \"bound\" says which ceiling that is: compute, memory, or overhead where launching costs more than either."),
     element("div", { class: "tools" }, search, byCategory, byGraph, byBound, found), box,

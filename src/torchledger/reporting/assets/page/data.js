@@ -39,13 +39,14 @@ const rooflineFraction = (row) => {
 };
 
 const WEIGHTS = {
-  time: { label: "time", value: (row) => at("step_us", row) ?? at("duration_us", row) ?? 0, format: formatUs },
-  bytes: { label: "minimum bytes", value: (row) => at("bytes_moved", row) || 0, format: formatBytes },
-  flops: { label: "FLOPs", value: (row) => at("flops", row) || 0, format: formatFlops },
+  time: { label: "time", short: "time", value: (row) => at("step_us", row) ?? at("duration_us", row) ?? 0, format: formatUs },
+  bytes: { label: "minimum bytes", short: "bytes", value: (row) => at("bytes_moved", row) || 0, format: formatBytes },
+  flops: { label: "FLOPs", short: "FLOPs", value: (row) => at("flops", row) || 0, format: formatFlops },
 };
 const WEIGHT = WEIGHTS[DATA.weight] || WEIGHTS.time;
 const weightOf = (row) => WEIGHT.value(row);
 const TOTAL_WEIGHT = Array.from({ length: N }, (_, row) => weightOf(row)).reduce((a, b) => a + b, 0);
+const isImported = N > 0 && LAUNCHES.graph.every((graph) => graph < 0);  // a trace: kernels, no launches of a ledger
 const hasTime = DATA.weight === "time";
 
 let rowById = null;

@@ -21,7 +21,9 @@ const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 function balanceBadge() {
   const balance = DATA.balance;
   const wrong = balance.accounts.filter((account) => account.tone === "bad");
-  const text = !balance.accounts.length ? "nothing to balance" : wrong.length
+  if (!balance.accounts.length || isImported)
+    return element("a", { class: "badge", href: "#balance", id: "balance-badge" }, isImported ? "an imported trace: nothing to balance" : "nothing to balance");
+  const text = wrong.length
     ? "not balanced: " + wrong.map((account) => `${categoryText(account.name)}, ${account.short}`).join("; ")
     : "the books balance";
   return element("a", { class: `badge ${wrong.length ? "bad" : "good"}`, href: "#balance", id: "balance-badge" },
@@ -35,7 +37,7 @@ function stepBadges() {
   const badge = (text, title) => made.push(element("span", { class: "badge", title }, text));
   if (step.busy_share !== undefined && step.busy_share !== null)
     badge(`device busy ${formatShare(step.busy_share)}`, "union of the device's intervals over wall time, on the device's clock, under the profiler");
-  if (step.idle_us) badge(`idle ${formatUs(step.idle_us)} a step`, "under the profiler");
+  if (step.idle_us) badge(`idle ${formatUs(step.idle_us)}${step.steps ? " a step" : ""}`, "under the profiler");
   if (step.profiled_us && step.plain_us)
     badge(`profiler cost ×${(step.profiled_us / step.plain_us).toFixed(2)}`, "step time under the profiler over step time without it, host clock");
   if (step.clock) badge(`clock: ${step.clock}`, "who timed the kernels");
@@ -61,9 +63,9 @@ function categoryBars() {
 
 // Device time that no entry explains: eager code between compiled graphs, copies, helper kernels.
 function outsideNote(total) {
-  if (!DATA.step || !N || DATA.step.entries_us === undefined || !hasTime) return null;
+  if (!DATA.step || !N || isImported || DATA.step.entries_us === undefined || !hasTime) return null;
   const outside = total - DATA.step.entries_us;
-  if (outside <= total * 0.0005) return element("p", { class: "quiet" }, `All of ${formatUs(total)} of device time in a step belongs to entries of the ledger.`);
+  if (outside <= total * 0.0005) return element("p", { class: "quiet" }, `All of ${formatUs(total)} of device time${DATA.step.steps ? " in a step" : ""} belongs to entries of the ledger.`);
   return element("p", { class: "quiet" },
     `${formatUs(DATA.step.entries_us)} of ${formatUs(total)} in a step belongs to entries of the ledger; ${formatUs(outside)} (${formatShare(outside / total)}) ran outside of compiled graphs.`);
 }
@@ -79,10 +81,10 @@ function heaviestKernels() {
   const top = kernelTotals().slice(0, 8);
   if (!top.length) return element("p", { class: "quiet" }, "No kernels.");
   return smallTable(
-    [{ label: "kernel", align: "left" }, { label: "launches" }, { label: WEIGHT.label }, { label: "share" }],
+    [{ label: "kernel", align: "left" }, { label: isImported && !DATA.step?.steps ? "calls" : "launches" }, { label: WEIGHT.short }, { label: "share" }],
     top.map((each) => [
       element("a", { href: kernelAddress(each.kernel), title: each.name }, swatch(each.category), shortName(each.name)),
-      formatCount(each.rows.length), WEIGHT.format(each.weight), TOTAL_WEIGHT ? formatShare(each.weight / TOTAL_WEIGHT) : "",
+      formatCount(Math.round(each.rows.reduce((sum, row) => sum + at("calls", row), 0))), WEIGHT.format(each.weight), TOTAL_WEIGHT ? formatShare(each.weight / TOTAL_WEIGHT) : "",
     ]), { class: "heaviest" });
 }
 
@@ -91,13 +93,14 @@ const exactAmount = (value, unit) => known((each) => each.toLocaleString("en-US"
 
 function drawBalance(section) {
   const accounts = DATA.balance.accounts;
-  append(section, [
+  append(section, isImported ? element("p", { class: "hint" }, "An imported trace holds no launches of a ledger, so that there are no sums to compare.") : [
     element("p", { class: "hint" }, "Each sum of the ledger stands beside an independent count; what differs is named, what is missing says why."),
     smallTable([{ label: "account", align: "left" }, { label: "ledger" }, { label: "reference" }, { label: "differences" }, { label: "missing" }, { label: "", align: "left" }],
       accounts.map((account) => [categoryText(account.name), exactAmount(account.ledger, account.unit), account.reference === null ? "" : exactAmount(account.reference, account.unit),
         account.differences || "", account.missing || "", element("span", { class: `state ${account.tone || ""}` }, account.state)])),
     element("ul", { class: "balance-lines" }, accounts.flatMap((account) => account.lines.slice(0, 50).map(([text, tone]) =>
-      element("li", { class: tone || "" }, text)))),
+      element("li", { class: tone || "" }, text))))]);
+  append(section, [
     element("h3", {}, "The run"), factList(DATA.facts),
     DATA.remarks.length ? [element("h3", {}, "What to look at"), element("ul", {}, DATA.remarks.map((text) => element("li", {}, withCode(text))))] : null,
     DATA.step && (DATA.step.notes || []).length ? [element("h3", {}, "About the times"), element("ul", {}, DATA.step.notes.map((text) => element("li", {}, text)))] : null,

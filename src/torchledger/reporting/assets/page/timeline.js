@@ -196,7 +196,7 @@ function idleTables() {
   const hosts = gaps.some(([, , host]) => host);
   const clip = (name) => element("span", { class: "clip", title: name }, name);
   return element("div", { class: "columns idle" },
-    causes.length ? element("div", { class: "panel" }, element("h3", {}, `Idle ${formatUs(total)} a step, by cause`),
+    causes.length ? element("div", { class: "panel" }, element("h3", {}, `Idle ${formatUs(total)}${step.steps ? " a step" : ""}, by cause`),
       smallTable([{ label: "cause", align: "left" }, { label: "time" }, { label: "share" }], causes.map(([cause, us]) => [cause, formatUs(us), formatShare(us / total)]))) : null,
     gaps.length ? element("div", { class: "panel" }, element("h3", {}, "Longest pauses of the profile"),
       smallTable([{ label: "pause" }, { label: "cause", align: "left" }, hosts && { label: "host was in", align: "left" }, { label: "until", align: "left" }].filter(Boolean),
