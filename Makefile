@@ -23,6 +23,8 @@ demo: $(VENV)/.installed ## Record a small GPT training script, show its ledger 
 	$(BIN)/torchledger run --profile --force -o gpt.ledger examples/train_gpt.py
 	$(BIN)/torchledger show gpt.ledger
 	$(BIN)/torchledger report --force gpt.ledger -o gpt.html
+	@if [ -n "$$DISPLAY$$WAYLAND_DISPLAY" ]; then $(BIN)/python -m webbrowser "file://$(CURDIR)/gpt.html"; \
+	  else echo "open gpt.html in a browser"; fi
 
 test: $(VENV)/.dev ## Run the tests that need no GPU
 	$(BIN)/python -m pytest -n 2 -m "not gpu"

@@ -55,7 +55,11 @@ def command(
         (script, *arguments), output or Path(f"{stem}.ledger"), is_module=is_module, force=force, attached=attached
     )
     for path in (outcome.path, *outcome.child_paths):
-        click.echo(f"torchledger: wrote {path}; look at it with `torchledger show {path}`", err=True)
+        click.echo(
+            f"torchledger: wrote {path}; look at it with `torchledger show {path}`, or "
+            f"in a browser with `torchledger report {path}`",
+            err=True,
+        )
     for warning in outcome.warnings:
         click.echo(f"torchledger: {warning}", err=True)
     sys.exit(outcome.exit_code)
