@@ -119,3 +119,13 @@ def test_the_page_of_a_command_names_each_of_its_options(name: str) -> None:
     everywhere = {"--json", "--force"}  # the quickstart tells them once
     for option in (each for part in parts for each in part.params if isinstance(each, click.Option)):  # type: ignore[union-attr]
         assert everywhere & set(option.opts) or any(each in text for each in (*option.opts, *option.secondary_opts))
+
+
+@pytest.mark.parametrize("page", sorted((_DOCS / "results").glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_of_results_names_its_day_its_software_and_the_command_that_redoes_it(page: Path) -> None:
+    text = page.read_text()
+    assert re.search(r"\b20\d\d-\d\d-\d\d", text)
+    assert re.search(r"(torch|Python) \d", text)
+    scripts = re.findall(r"\bbenchmarks/(\w+\.py)", text)
+    assert scripts or re.search(r"\btorchledger (evaluate|fit|bench|import) ", text)
+    assert all((_ROOT / "benchmarks" / script).exists() for script in scripts)
