@@ -240,7 +240,7 @@ class Recorder:
         direction = inductor.direction(graph)
         reference = self._reference(graph, direction)
         differences = list(recording.differences)
-        launches = tuple(recording.launches[index] for index in sorted(recording.launches))
+        launches = _without_later_values(tuple(recording.launches[index] for index in sorted(recording.launches)))
         if reference is not None:
             differences += _differences(recording, launches, reference, direction)
         payload = Payload(
@@ -392,6 +392,26 @@ class Recorder:
             reason=reason,
         )
         return launch, origins
+
+
+def _without_later_values(launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
+    """Take the FX node from outputs that a later launch changes in place: it names the value after that change.
+
+    What ``scatter_reduce`` is lowered to first fills its buffer and then calls the library on it; Inductor names both
+    after the operator.
+    """
+    changed: set[tuple[str, str | None]] = set()
+    found = []
+    for launch in reversed(launches):
+        buffers = tuple(
+            replace(buffer, fx_node=None)
+            if buffer.role == "output" and (buffer.name, buffer.fx_node) in changed
+            else buffer
+            for buffer in launch.buffers
+        )
+        changed.update((buffer.name, buffer.fx_node) for buffer in launch.buffers if buffer.role == "inout")
+        found.append(replace(launch, buffers=buffers) if buffers != launch.buffers else launch)
+    return tuple(reversed(found))
 
 
 def _library_origins(entry: _Entry, origins: list[Any]) -> list[Any]:

@@ -502,6 +502,8 @@ def run_tasks(job: Job, *, timeout_s: float, deadline: float | None = None) -> d
         part = replace(job, tasks=tuple(now), together=together, kernels=_kernels_of(now, job.kernels))
         done, lost, reason = _run_worker(part, timeout_s, deadline)
         answers |= done
+        if not reason and deadline is not None and time.monotonic() >= deadline:
+            break
         lost = [task_id for task_id in lost if task_id not in answers]
         if len(lost) == 1:
             status = "timed_out" if "took longer" in reason else "crashed"
@@ -540,6 +542,8 @@ def _run_worker(job: Job, timeout_s: float, deadline: float | None) -> tuple[dic
                 process.wait()
                 assert process.stdout is not None
                 process.stdout.close()
+        if timed_out and deadline is not None and time.monotonic() >= deadline:
+            return done, [], ""  # the time for all was over, which says nothing of the one that was running
         if timed_out:
             return done, current, f"it took longer than {timeout_s:g} s (compiling included)"
         if process.returncode in (0, 3):

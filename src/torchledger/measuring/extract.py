@@ -15,6 +15,7 @@ from pathlib import Path
 
 from torchledger.errors import MeasureError, StoreError
 from torchledger.measuring.call_site import Allocation, CannotReplay, find_call_site, read_wrapper
+from torchledger.measuring.givens import given_values
 from torchledger.measuring.index_bounds import index_bounds
 from torchledger.measuring.reference import Reference, find_reference, library_operands, whole_reference
 from torchledger.measuring.standalone import MAKE_TENSOR, body_text, head_text
@@ -74,7 +75,7 @@ def kernel_module(
 ) -> tuple[str, Reference]:
     """The module's text, and the reference that it compares with; ``saved`` is a file with what the launch read."""
     site = find_call_site(graph, launch, others, kernels, with_producers=True)
-    values = {node: name for name, node in site.inputs if node is not None}
+    values = given_values(graph, launch, site)
     reference = find_reference(graph, list(values), site.outputs)
     if site.unnamed:
         reason = f"it reads {', '.join(site.unnamed)}: a value of the compiler's own, made up here"
@@ -103,6 +104,7 @@ def kernel_module(
     pieces = [
         f'"""{_docstring(title)}\n\n{_docstring(described)}\n\nRun it: python FILE.py\n"""\n',
         head_text(site),
+        *_needed_operators(launch),
         _WAIT,
         f"DEVICE = {site.device!r}",
         f"TOLERANCE = {_tolerance(reference, launch)!r}  # of each value, and of the root mean square of its tensor",
@@ -368,6 +370,23 @@ if __name__ == "__main__":
 
 _TOLERANCES = (("f8", 0.2), ("bf16", 5e-2), ("f16", 1e-2), ("f32", 2e-4), ("f64", 1e-8))
 _SHORT = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
+
+
+_NEEDED = """\
+if not hasattr(torch.ops.{namespace}, {name!r}):
+    raise SystemExit(
+        "this launch calls torch.ops.{namespace}.{name}, which is not registered here: "
+        "import the module that does at the top of this file."
+    )
+"""
+
+
+def _needed_operators(launch: Launch) -> list[str]:
+    """A check that an operator is there which only the program that was recorded may register."""
+    namespace, _, rest = (launch.call or "").removeprefix("torch.ops.").partition(".")
+    if not (launch.call or "").startswith("torch.ops.") or namespace == "aten":
+        return []
+    return [_NEEDED.format(namespace=namespace, name=rest.partition(".")[0])]
 
 
 def _tolerance(reference: Reference, launch: Launch) -> float:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +208,29 @@ def test_tasks_that_were_lost_together_are_tried_again_one_by_one(monkeypatch: p
     assert runs == [("abcdef", 2), ("cd", 1), ("d", 1), ("ef", 2)]
 
 
+def test_a_task_that_ran_when_the_time_for_all_was_over_is_not_called_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchledger.measuring import bench as module
+
+    def never_answers(*arguments: object) -> tuple[dict[str, dict[str, Any]], list[str], bool]:
+        time.sleep(0.06)
+        return {}, ["a"], True
+
+    monkeypatch.setattr(module, "_listen", never_answers)
+    monkeypatch.setattr(module.subprocess, "Popen", lambda *arguments, **options: _EndedProcess())
+    tasks = (Task("a", "cpu", "", ""), Task("b", "cpu", "", ""))
+    assert module.run_tasks(Job(tasks, QUICK), timeout_s=100, deadline=time.monotonic() + 0.05) == {}
+
+
+class _EndedProcess:
+    stdout = io.BytesIO()
+
+    def poll(self) -> int:
+        return 0
+
+    def wait(self) -> int:
+        return 0
+
+
 def test_tasks_share_a_recording_on_cuda_only_and_as_far_as_they_fit() -> None:
     def task(name: str, size: int, **others: Any) -> Task:
         return Task(name, others.pop("device", "cuda:0"), "", "", {"buf0": size}, **others)
@@ -336,6 +361,28 @@ def test_every_extracted_kernel_agrees_with_eager_ops(captured: Captured) -> Non
     assert sum(result is True for result in results.values()) >= 10
     libraries = [launch for launch in captured.calls if launch.category == "extern"]
     assert sum(results[launch.launch_id] is True for launch in libraries) >= 2
+
+
+def test_what_a_launch_changes_in_place_or_fills_itself_is_no_given_value(tmp_path: Path) -> None:
+    def messages(h: Tensor, edges: Tensor, weights: Tensor) -> Tensor:
+        sender, receiver = edges
+        scores = (torch.cat([h[sender], h[receiver]], 1) * weights).sum(1).relu()
+        most = torch.full((h.shape[0],), -1e9).scatter_reduce(0, receiver, scores, "amax")
+        return (scores - most[receiver]).exp()
+
+    inputs = torch.randn(6, 16), torch.randint(0, 6, (2, 20)), torch.randn(32)
+    captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(messages)(*inputs))
+    results = {launch.call: _check(_module(captured, launch)) for launch in captured.calls}
+    assert len(results) >= 3
+    assert set(results.values()) <= {True, None}
+    assert results["aten.scatter_reduce_.two"] is True
+
+
+def test_a_file_with_an_operator_of_the_users_own_says_what_to_import(captured: Captured) -> None:
+    launch = next(launch for launch in captured.calls if launch.call == "torch.ops.aten.sort.stable")
+    text = _module(captured, dataclasses.replace(launch, call="torch.ops.mine.sort.default"))
+    assert "this launch calls torch.ops.mine.sort, which is not registered here: " in text
+    assert "is not registered here" not in _module(captured, launch)
 
 
 def test_a_kernel_made_wrong_fails_its_check(captured: Captured, capsys: pytest.CaptureFixture[str]) -> None:

@@ -293,3 +293,14 @@ def test_a_run_in_which_nothing_is_found_says_so(tmp_path: Path) -> None:
     assert watch.findings == []
     with torchledger.open_ledger(watch.path) as reader:
         assert any(note.startswith("no NaN in 1 call of compiled graphs") for note in reader.run().notes)
+
+
+def test_a_buffer_that_is_filled_and_then_changed_in_place_is_no_difference_to_eager() -> None:
+    def most(x: Tensor, places: Tensor) -> Tensor:
+        return torch.full((6,), -1e9).scatter_reduce(0, places, x.sin(), "amax")[places].exp()
+
+    torch._dynamo.reset()
+    with torchledger.values(against_eager=True, level="off") as watch:
+        torch.compile(most)(torch.randn(20), torch.arange(20) % 6)
+    assert any(item.compiled_error == 0.0 and item.fx_node == "scatter_reduce" for item in watch.comparisons)
+    assert not any(item.is_within is False for item in watch.comparisons)
