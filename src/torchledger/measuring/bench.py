@@ -57,7 +57,8 @@ class Benched:
     lost to it), ``"out_of_memory"`` or ``"timed_out"``. ``same_as`` names the launch that was run instead: same kernel,
     same sizes. ``placed`` is its time after its lead-in, the ``lead_in`` launches before it in the wrapper;
     ``unplaced`` says why there is none. ``configurations`` are those that were tried, with their warm times; ``as_run``
-    is then the time with the configuration of the run.
+    is then the time with the configuration of the run. ``keeps_lines``: its source asks the cache to keep what it
+    reads, which outlived a flush in measurements on an H200.
     """
 
     launch: Launch
@@ -75,6 +76,7 @@ class Benched:
     notes: tuple[str, ...] = ()
     lead_in: int | None = None
     unplaced: str | None = None
+    keeps_lines: bool = False
 
     @property
     def duration_us(self) -> float | None:
@@ -133,6 +135,10 @@ class Benched:
         cold = self.cold_over_step
         if placed is None and cold is not None and min(warm, cold) <= 1 <= max(warm, cold):
             return "cache: the time inside the step lies between warm and cold"
+        if self.keeps_lines and cold is not None and cold < 0.95:
+            return (
+                "kept lines: it asks the cache to keep what it reads, which can outlive a flush: cold is no bound then"
+            )
         if any("the clock fell" in note for note in self.notes):
             return "clocks: they fell while it was timed"
         if self.in_step is not None and self.in_step.duration_us < SHORT_US:
@@ -233,8 +239,10 @@ def bench(
     by_launch: dict[str, Benched] = {}
     for site, members in groups:
         answer = answers.get(site.launch_id, _NO_TIME_LEFT)
+        keeps_lines = any("evict_last" in text for _, text in site.definitions)
         for launch in members:
             entry = _entry(launch, answer, None if launch.launch_id == site.launch_id else site.launch_id)
+            entry = replace(entry, keeps_lines=keeps_lines)
             limits = _limits(launch, ceilings.get(launch.device), allow_tf32=allow_tf32)
             if mode != "run" and (other := answers.get(f"{site.launch_id}{_AS_RUN}")) is not None:
                 same = _entry(launch, other, entry.same_as)

@@ -218,7 +218,7 @@ class _CudaClock:
 
     def _set_up(self, subject: Subject, state: L2State) -> None:
         if subject.starts_cold(state):
-            # Lines that a kernel has read to be kept ("evict last") outlive the flush unless they are written first.
+            # What a kernel changed in place has its first value again in each sample.
             if subject.restore is not None:
                 subject.restore()
             self._flushed.zero_()
