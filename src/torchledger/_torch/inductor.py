@@ -371,6 +371,11 @@ def is_template(snode: Any) -> bool:
     return bool(getattr(snode, "is_template", lambda: False)())
 
 
+def is_ahead_of_time(graph: Any) -> bool:
+    """True for a graph that AOTInductor compiles into a library, to be run by another program."""
+    return bool(getattr(graph, "aot_mode", False))
+
+
 def direction(graph: Any) -> str:
     """``forward``, ``backward`` or ``inference``."""
     if getattr(graph, "is_backward", False):

@@ -106,6 +106,7 @@ class Recorder:
         self._backward_references: dict[Any, FlopReference] = {}
         self._key = uuid.uuid4().hex[:12]
         self._fresh: set[int] = set()
+        self._has_told_ahead_of_time = False
 
     # --- what is heard -----------------------------------------------------------------------------------------
 
@@ -231,7 +232,16 @@ class Recorder:
         recording = self._recording()
         if recording is None:
             return
+        if inductor.is_ahead_of_time(graph):
+            self._tell_ahead_of_time(len([entry for entry in recording.entries if entry.kind != "nop"]))
+            return
         self._describe(graph, recording)
+
+    def _tell_ahead_of_time(self, n_launches: int) -> None:
+        if not self._has_told_ahead_of_time:
+            self._has_told_ahead_of_time = True
+            reason = "graphs compiled ahead of time (AOTInductor) run from a library of their own and have no entries"
+            self._on_gap(Gap("launches", "ahead of time", reason, n_launches))
 
     def on_compiled(self, compiled: Any, graph: Any) -> None:
         recording: _Recording | None = getattr(graph, _ATTRIBUTE, None)

@@ -343,7 +343,7 @@ def profile_records(
         breakdown = summarize(attribution.events, source="cpu profile", clock=clock, ceilings=ceilings)
     if not attribution.calls:
         raise MeasureError("the trace holds no call of this ledger's graphs: it was taken from other code.")
-    breakdown = _over_steps(breakdown, trace, steps, n_steps, clock)
+    breakdown = over_steps(breakdown, trace, steps, n_steps, clock)
     profile = Profile(
         clock=clock,
         steps=n_steps,
@@ -464,7 +464,8 @@ def _per_call(events: Sequence[DeviceEvent], n_calls: int) -> tuple[float, ...]:
     return tuple(event.duration_ns / 1e3 for event in ordered)
 
 
-def _over_steps(breakdown: Breakdown, trace: Trace, steps: Steps, n_steps: int, clock: str) -> Breakdown:
+def over_steps(breakdown: Breakdown, trace: Trace, steps: Steps, n_steps: int, clock: str) -> Breakdown:
+    """A breakdown that also says how long its steps took, with the profiler and without."""
     marks = [row for row in trace.rows(EventKind.ANNOTATION).tolist() if trace.name(row).startswith(_STEP_MARK)]
     step_us = tuple(int(trace.events.duration_ns[row]) / 1e3 for row in marks)
     notes = list(breakdown.notes)
@@ -475,6 +476,11 @@ def _over_steps(breakdown: Breakdown, trace: Trace, steps: Steps, n_steps: int, 
             f"{median(steps.profiled_us) / 1e3:.3f} ms under it (x{ratio:.3f}, host clock)"
         )
         busy_us = breakdown.busy_us / n_steps
+        if busy_us > 1.1 * median(steps.plain_us):
+            notes.append(
+                "kernels outlast the step that holds them: other work on this machine disturbed the profile, or the "
+                "profiler itself; compare medians, and record it again on a quiet machine"
+            )
         notes.append(
             f"corrected for that, the device is busy {busy_us / 1e3:.3f} ms of a {median(steps.plain_us) / 1e3:.3f} ms "
             f"step ({busy_us / median(steps.plain_us):.1%}; device time over host time: two clocks)"

@@ -14,10 +14,11 @@ from torch import nn
 import torchledger
 from captured import read
 from torchledger.errors import MeasureError
-from torchledger.measuring.profile import attach, pair_with_ledger
-from torchledger.measuring.trace import read_trace
+from torchledger.measuring.profile import Steps, attach, over_steps, pair_with_ledger
+from torchledger.measuring.trace import read_trace, trace_from_events
 from torchledger.nouns import Breakdown, Gap, Launch, Measurement, Profile
 from torchledger.store import open_ledger
+from trace_factories import kernel_event
 
 
 @pytest.fixture(scope="module")
@@ -140,3 +141,11 @@ def test_run_with_profile_records_an_unmodified_script(tmp_path: Path) -> None:
     with open_ledger(tmp_path / "loop.ledger") as ledger:
         calls = [launch for launch in ledger.read(Launch) if launch.category != "nop"]
         assert {each.subject for each in ledger.read(Measurement)} == {launch.launch_id for launch in calls}
+
+
+@pytest.mark.parametrize(("busy_us", "is_doubted"), [(90.0, False), (300.0, True)])
+def test_kernels_that_outlast_their_step_are_doubted(busy_us: float, is_doubted: bool) -> None:
+    breakdown = Breakdown("a", "cpu_profiler", busy_us, 0.0, 0.0, busy_us, busy_us, 1)
+    steps = Steps(plain_us=(100.0,), profiled_us=(120.0,))
+    notes = over_steps(breakdown, trace_from_events([kernel_event()]), steps, 1, "cpu_profiler").notes
+    assert any("kernels outlast the step" in note for note in notes) is is_doubted
