@@ -100,8 +100,10 @@ def _predictions(file: str | os.PathLike[str], device: str) -> Sequence[Predicti
     from torchledger.predicting.model_file import find_model
     from torchledger.predicting.step import predict_ledger
 
-    step, launches, _, _ = predict_ledger(find_model(device), file)
-    return (step, *launches)
+    model = find_model(device)
+    step, launches, _, _ = predict_ledger(model, file)
+    as_graphs, _, _, _ = predict_ledger(model, file, mode="graphs")
+    return (step, as_graphs, *launches)
 
 
 def _read(

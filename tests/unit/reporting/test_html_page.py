@@ -249,6 +249,13 @@ def test_step_predictions_are_shown_with_what_was_measured(tmp_path: Path) -> No
     assert (step["us"], step["measured_us"], step["is_host_bound"]) == (11.0, 10.0, True)
 
 
+def test_a_step_is_predicted_launched_one_by_one_and_as_graphs(tmp_path: Path) -> None:
+    data, _ = read_page(render_report(write_ledger(tmp_path / "a.ledger"), predict="H200"))
+    steps = {step["mode"]: step["us"] for step in data["predictions"]["steps"]}
+    assert set(steps) == {"eager", "graphs"} and steps["graphs"] <= steps["eager"]
+    assert len(data["predictions"]["rows"]) == 60
+
+
 def test_kernels_that_take_longer_than_the_step_raise_a_doubt(tmp_path: Path) -> None:
     from torchledger.nouns import Profile
 

@@ -61,7 +61,8 @@ function predictedSteps() {
     [{ label: "device", align: "left" }, { label: "launched", align: "left" }, { label: "predicted" }, { label: "from" }, { label: "to" }, { label: "kernels" }, { label: "gaps" }, { label: "host" }, { label: "bound by", align: "left" }, { label: "beyond training" }, { label: "measured" }, { label: "error" }],
     steps.map((step) => [step.device, step.mode === "graphs" ? "as CUDA graphs" : "one by one", element("strong", {}, formatUs(step.us)), formatUs(step.low_us), formatUs(step.high_us), formatUs(step.kernels_us),
       formatUs(step.gaps_us), formatUs(step.host_us), step.is_host_bound ? "host" : "device", `${formatCount(step.extrapolated + step.unlearned)} of ${formatCount(step.launches)}`,
-      step.measured_us ? formatUs(step.measured_us) : "", step.measured_us ? formatShare(step.us / step.measured_us - 1) : ""])));
+      step.measured_us ? formatUs(step.measured_us) : "", step.measured_us ? formatShare(step.us / step.measured_us - 1) : ""])),
+    new Set(steps.map((step) => step.mode)).size > 1 ? element("p", { class: "quiet" }, "The ledger does not say how the measured step was launched: compare it with the row that applies.") : null);
 }
 
 function drawPredictionPlot(plot, rows) {
