@@ -171,13 +171,15 @@ def page(
     ]
     for label, found in errors.items():
         lines += [f"## Launches: {label}", ""]
-        lines += ["| model | kind | launches | median | mean | p90 | sum | roofline mean | roofline sum |"]
-        lines += ["|---|---|---|---|---|---|---|---|---|"]
+        heads = ("model", "kind", "launches", "median", "mean", "p90", "sum")
+        heads += ("roofline mean", "roofline sum", "Inductor mean", "Inductor sum")
+        lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
         for item in sorted(found, key=lambda item: (item.kind, item.program)):
             lines.append(
                 f"| {item.program} | {item.kind} | {item.errors.count} | {item.errors.median_ape:.1f} % | "
                 f"{item.errors.mape:.1f} % | {item.errors.p90_ape:.1f} % | {item.sum_error_pct:+.1f} % | "
-                f"{item.roofline.mape:.1f} % | {item.roofline_sum_error_pct:+.1f} % |"
+                f"{item.roofline.mape:.1f} % | {item.roofline_sum_error_pct:+.1f} % | "
+                f"{item.inductor.mape:.1f} % | {item.inductor_sum_error_pct:+.1f} % |"
             )
         for kind in ("fused", "library"):
             some = [item for item in found if item.kind == kind]

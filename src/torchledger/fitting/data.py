@@ -36,12 +36,18 @@ def read_operator_samples(paths: Iterable[str | os.PathLike[str]], *, group: str
             samples += found
         else:
             samples += read_samples(path)
-    if group is not None:
+    return of_group(samples, group)
+
+
+def of_group(samples: list[Sample], group: str | None) -> list[Sample]:
+    """The samples that were drawn for a purpose, or all. Raises ``FitError`` if there are none."""
+    if group is None:
+        return samples
+    chosen = [sample for sample in samples if sample.group == group]
+    if not chosen:
         groups = sorted({str(sample.group) for sample in samples})
-        samples = [sample for sample in samples if sample.group == group]
-        if not samples:
-            raise FitError(f"no samples of group {group!r}; the data have {', '.join(groups) or 'none'}.")
-    return samples
+        raise FitError(f"no samples of group {group!r}; the data have {', '.join(groups) or 'none'}.")
+    return chosen
 
 
 def gate_public_labels(samples: list[Sample]) -> list[Sample]:

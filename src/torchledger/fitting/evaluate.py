@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchledger.errors import FitError
+from torchledger.fitting.baselines import forest_on_shapes, inductor_of_samples, scaled_roofline
 from torchledger.fitting.fit import fit_entry
 from torchledger.fitting.learning import Options
 from torchledger.fitting.machine import Machine
@@ -119,6 +120,8 @@ def evaluate_table(
     model = errors_of(np.exp(log_us), measured, low_us=np.exp(log_us - width), high_us=np.exp(log_us + width))
     bare = scaled_roofline(features.roofline_us, table.times_us, train)
     baselines = {"roofline": errors_of(bare, measured)}
+    if (estimated := inductor_of_samples(table, machine)) is not None:
+        baselines["inductor"] = errors_of(estimated[~train], measured)
     if with_forest:
         forest = forest_on_shapes(features.shape[train], table.times_us[train], features.shape[~train])
         baselines["random forest on shapes"] = errors_of(forest, measured)
@@ -136,20 +139,6 @@ def predict_rows(
         middle, half, _ = entry.predict(features[rows], str(unit) or None)
         log_us[rows], width[rows] = middle + log_baseline[rows], half
     return log_us, width
-
-
-def scaled_roofline(roofline_us: Array, times_us: Array, train: NDArray[np.bool_]) -> Array:
-    """The bare roofline on the test rows, times the one factor that fits the training rows best (their median)."""
-    factor = np.median(times_us[train] / np.maximum(roofline_us[train], 1e-9))
-    return np.asarray(np.maximum(roofline_us[~train], 1e-9) * factor)
-
-
-def forest_on_shapes(shapes: Array, times_us: Array, asked: Array) -> Array:
-    """The usual method: a random forest that predicts microseconds from the bare shape."""
-    from sklearn.ensemble import RandomForestRegressor
-
-    forest = RandomForestRegressor(n_estimators=100, max_features=None, random_state=42, n_jobs=1)
-    return np.asarray(forest.fit(shapes, times_us).predict(asked))
 
 
 def evaluate_tables(

@@ -52,6 +52,7 @@ def _product(launch: Launch, inputs: list[Buffer], outputs: list[Buffer], machin
         "wide output": float(product.dtype == "float32"),
         "left row stride alignment": _alignment(max(left.stride[-2:])),
         "right row stride alignment": _alignment(max(right.stride[-2:])),
+        "product row alignment": _alignment(n),
         "batch broadcast": float(any(size == 0 for buffer in factors for size in buffer.stride[:-2])),
     }
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchledger.errors import FitError
+from torchledger.fitting.baselines import inductor_of_launch
 from torchledger.fitting.evaluate import Errors, Evaluation, errors_of
 from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches
 from torchledger.fitting.learning import Options, fit_blend
@@ -51,6 +52,7 @@ class LaunchTable:
     values: Array
     log_baseline: Array
     roofline_us: Array
+    inductor_us: Array
     times_us: Array
     programs: NDArray[np.str_]
 
@@ -87,7 +89,7 @@ def build_launch_tables(
     Launches stand in the order in which they ran, unmeasured ones among them: they tell what the cache holds.
     """
     described = features_of_launches([item.launch for item in launches], machine)
-    rows: dict[str, list[tuple[LaunchFeatures, float, str]]] = {}
+    rows: dict[str, list[tuple[LaunchFeatures, float, str, float]]] = {}
     left_out = []
     for item, features in zip(launches, described, strict=True):
         time_us = item.duration_us
@@ -97,18 +99,21 @@ def build_launch_tables(
             reason = "its bytes are unknown" if features is None else f"its time is {time_us} us"
             left_out.append(LeftOut(f"{item.program} {item.launch.launch_id} {item.launch.kernel_name}", reason))
             continue
-        rows.setdefault(features.family, []).append((features, time_us, item.program))
+        estimated = inductor_of_launch(item.launch, machine.name)
+        row = (features, time_us, item.program, np.nan if estimated is None else estimated)
+        rows.setdefault(features.family, []).append(row)
     tables = {}
     for family, found in sorted(rows.items()):
-        names = column_names([features for features, _, _ in found])
+        names = column_names([features for features, _, _, _ in found])
         tables[family] = LaunchTable(
             family=family,
             names=names,
-            values=as_matrix([features for features, _, _ in found], names),
-            log_baseline=np.log([features.baseline_us for features, _, _ in found]),
-            roofline_us=np.array([features.roofline_us for features, _, _ in found]),
-            times_us=np.array([time_us for _, time_us, _ in found]),
-            programs=np.array([program for _, _, program in found]),
+            values=as_matrix([features for features, _, _, _ in found], names),
+            log_baseline=np.log([features.baseline_us for features, _, _, _ in found]),
+            roofline_us=np.array([features.roofline_us for features, _, _, _ in found]),
+            inductor_us=np.array([estimated for _, _, _, estimated in found]),
+            times_us=np.array([time_us for _, time_us, _, _ in found]),
+            programs=np.array([program for _, _, program, _ in found]),
         )
     return tables, left_out
 
@@ -159,6 +164,7 @@ def merge_alike(table: LaunchTable) -> LaunchTable:
         values=table.values[first],
         log_baseline=table.log_baseline[first],
         roofline_us=table.roofline_us[first],
+        inductor_us=table.inductor_us[first],
         times_us=np.array([np.median(table.times_us[piece]) for piece in pieces]),
         programs=table.programs[first],
     )
@@ -174,6 +180,8 @@ class ProgramError:
     sum_error_pct: float
     roofline: Errors
     roofline_sum_error_pct: float
+    inductor: Errors
+    inductor_sum_error_pct: float
 
 
 def evaluate_on_programs(
@@ -185,7 +193,7 @@ def evaluate_on_programs(
     roofline is scaled by the factor that fits ``train`` best, else its own rows.
     """
     evaluations = []
-    rows: dict[tuple[str, str], list[tuple[Array, Array, Array]]] = {}
+    rows: dict[tuple[str, str], list[tuple[Array, Array, Array, Array]]] = {}
     for family, table in tables.items():
         if family not in entries:
             continue
@@ -208,10 +216,12 @@ def evaluate_on_programs(
         kind = "fused" if family.startswith("launch:fused") else "library"
         for program in np.unique(table.programs):
             own = table.programs == program
-            rows.setdefault((str(program), kind), []).append((predicted[own], table.times_us[own], bare[own]))
+            rows.setdefault((str(program), kind), []).append(
+                (predicted[own], table.times_us[own], bare[own], table.inductor_us[own])
+            )
     found = []
     for (program, kind), parts in sorted(rows.items()):
-        predicted, measured, bare = (np.concatenate(column) for column in zip(*parts, strict=True))
+        predicted, measured, bare, inductor = (np.concatenate(column) for column in zip(*parts, strict=True))
         found.append(
             ProgramError(
                 program=program,
@@ -220,6 +230,8 @@ def evaluate_on_programs(
                 sum_error_pct=float(100 * (predicted.sum() / measured.sum() - 1)),
                 roofline=errors_of(bare, measured),
                 roofline_sum_error_pct=float(100 * (bare.sum() / measured.sum() - 1)),
+                inductor=errors_of(inductor, measured),
+                inductor_sum_error_pct=float(100 * (inductor.sum() / measured.sum() - 1)),
             )
         )
     return evaluations, found

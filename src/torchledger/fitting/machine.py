@@ -40,6 +40,11 @@ class Machine:
     bytes_per_us: float = 1e6
     floor_us: float = 2.0
 
+    @property
+    def has_hopper_tiles(self) -> bool:
+        """Whether the constants of ``product_times``, fitted on an H200, may stand as the baseline of products."""
+        return "H100" in self.name or "H200" in self.name
+
     def peak(self, dtype: str) -> float:
         """FLOP per microsecond for a dtype; that of the nearest known dtype where none was seen."""
         if dtype in self.flops_per_us:

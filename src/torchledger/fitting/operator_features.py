@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torchledger.fitting.convolution_times import convolution_times
 from torchledger.fitting.machine import Machine
+from torchledger.fitting.product_times import Sides, product_times
 from torchledger.operators import ITEM_SIZES, Operator, Parameters, Work
 
 Array = NDArray[np.float64]
@@ -23,35 +25,16 @@ TILES = ((128, 128), (256, 128), (128, 256), (64, 64), (128, 64))
 
 WORK_COLUMNS = ("log flops", "log bytes", "log intensity", "log roofline")
 _VECTOR_BYTES_LOG2 = 4  # the widest load of a thread is 16 bytes
-_CANDIDATE_TILES = (
-    (64, 8),
-    (8, 64),
-    (64, 16),
-    (16, 64),
-    (64, 32),
-    (32, 64),
-    (64, 64),
-    (128, 64),
-    (64, 128),
-    (128, 96),
-    (96, 128),
-    (128, 128),
-    (128, 160),
-    (160, 128),
-    (128, 192),
-    (192, 128),
-    (192, 160),
-    (192, 192),
-    (256, 128),
-    (128, 256),
-    (320, 128),
-    (160, 256),
-)
-_SPLITS = (1, 2, 4, 8, 16)
-_RATE_BY_VECTOR = (0.11, 0.35, 0.45, 1.0)
-_L2_OVER_DRAM = 1.6
-_TILE_US = 0.8
+_MOST_GAIN = 1.5
+_CHANNEL_ALIGNMENT = 5
 _ATTENTION_TILE = 128
+_BLOCK_ELEMENTS = (512, 1024, 2048)
+_ROWS_AT_ONCE = (1, 2, 4, 8, 16)
+_ROW_THREADS = (256, 512, 1024, 2048, 4096)
+_MOST_WASTE = 2.0
+_CHUNK_ELEMENTS = 65536
+_CHUNKS_A_LAUNCH = 320
+_TENSORS_A_LAUNCH = 36
 _ALIGNMENT_LIMIT = 256
 
 
@@ -117,17 +100,28 @@ def operator_features(
     _, _, limit_us = work_totals(works, peak, machine, count)
     columns.update(work_columns(works, peak, machine, count))
     n_shape = len(columns)
+    # How a product's sides are aligned is told per operand below: the rows' number plays no part in it, and where a
+    # sweep aligns all sides alike a regressor would blame it.
+    is_product = works[0].kind == "gemm"
     for name, value in zip(names, shape, strict=True):
         if name not in operator.defaults:
-            columns[f"alignment {name}"] = alignment(value)
             columns[f"fill 128 {name}"] = np.log(_round_up(value, 128) / np.maximum(value, 1))
-            columns[f"vector {name}"] = np.minimum(alignment(value) + np.log2(item_size), _VECTOR_BYTES_LOG2)
             columns[f"fill power {name}"] = np.ceil(np.log2(np.maximum(value, 1))) - np.log2(np.maximum(value, 1))
+            if not is_product:
+                columns[f"alignment {name}"] = alignment(value)
+                columns[f"vector {name}"] = np.minimum(alignment(value) + np.log2(item_size), _VECTOR_BYTES_LOG2)
     columns.update(_launch_shape_columns(works, direction, item_size, peak, machine, count))
+    columns.update(_element_columns(works, item_size, machine, count))
+    columns.update(_row_columns(operator, resolved, machine))
+    columns.update(_optimizer_columns(operator, resolved))
     columns.update(_attention_columns(operator, resolved, machine))
+    columns.update(_convolution_columns(operator, resolved, direction, item_size, peak, machine))
     expected_us = _expected_us(works, direction, item_size, peak, machine, count)
+    if "log expected" in columns:
+        expected_us = np.exp(columns["log expected"])
     columns["log expected"] = np.log(expected_us)
-    base = np.log(expected_us)
+    # On another generation the tiles' times inform the regressors; the baseline under them is the roofline.
+    base = np.log(expected_us if machine.has_hopper_tiles else limit_us + machine.floor_us)
     return FeatureTable(
         names=tuple(columns),
         values=np.stack(list(columns.values()), axis=1).astype(np.float64),
@@ -164,7 +158,7 @@ def work_columns(works: tuple[Work, ...], peak: Array, machine: Machine, count: 
 
 
 def gemm_columns(name: str, batch: Array, m: Array, n: Array, k: Array, machine: Machine) -> dict[str, Array]:
-    """How a batched product [m, k] x [k, n] divides into tiles and waves, and how its sides are aligned.
+    """How a batched product [m, k] x [k, n] divides into tiles and waves.
 
     ``waste`` of a tile size is log of (multiprocessors x whole waves x tile area) / (batch m n): what is paid for
     edges and for the last, partly filled wave.
@@ -178,42 +172,7 @@ def gemm_columns(name: str, batch: Array, m: Array, n: Array, k: Array, machine:
     columns[f"{name} waves"] = np.log(
         np.maximum(batch * _ceil(m, 128) * _ceil(n, 128) / machine.num_multiprocessors, 1e-6)
     )
-    for side, value in (("m", m), ("n", n), ("k", k)):
-        columns[f"{name} alignment {side}"] = alignment(value)
     return columns
-
-
-def tile_time(
-    sides: tuple[Array, Array, Array, Array],
-    row_alignment: Array,
-    item_size: Array,
-    peak: Array,
-    machine: Machine,
-) -> Array:
-    """Microseconds of a product (batch, m, n, k) by the best of many tile sizes and splits of k.
-
-    Each multiprocessor works through its tiles one after the other: per tile the slower of arithmetic and of loading
-    its operands, and a fixed start and end. A library picks the quickest tile for the shape: the least is taken.
-    Operands whose rows do not begin at 16 bytes rule out the quick instructions of the last generations: the rate is
-    then a fraction, by the width that is left.
-    """
-    batch, m, n, k = sides
-    lanes = row_alignment + np.log2(item_size)
-    share = np.interp(np.minimum(lanes, _VECTOR_BYTES_LOG2), (1.0, 2.0, 3.0, 4.0), _RATE_BY_VECTOR)
-    rate = peak * share / machine.num_multiprocessors
-    load = _L2_OVER_DRAM * machine.bytes_per_us / machine.num_multiprocessors
-    best = np.full(np.shape(m), np.inf)
-    for rows, cols in _CANDIDATE_TILES:
-        tiles = batch * _ceil(m, rows) * _ceil(n, cols)
-        efficiency = min(1.0, 0.35 + 0.65 * (rows * cols) / (128 * 128))
-        per_k = np.maximum(2.0 * rows * cols / (rate * efficiency), (rows + cols) * item_size / load)
-        for split in _SPLITS:
-            waves = np.ceil(tiles * split / machine.num_multiprocessors)
-            reduce_us = np.zeros(np.shape(m))
-            if split > 1:
-                reduce_us = machine.floor_us + 4.0 * (split + 1) * batch * m * n / (2 * machine.bytes_per_us)
-            best = np.minimum(best, waves * (np.maximum(k / split, 32.0) * per_k + _TILE_US) + reduce_us)
-    return best
 
 
 def row_alignment(sides: tuple[Array, Array, Array, Array], direction: str, index: int) -> Array:
@@ -246,9 +205,12 @@ def _expected_us(
         limit = np.maximum(_column(work.flops, count) / peak, memory)
         if work.gemm is not None and work.kind != "convolution":
             sides = _sides(work, count)
-            aligned = row_alignment(sides, direction, products)
-            limit = np.maximum(memory, tile_time(sides, aligned, item_size, peak, machine))
+            row_bytes = _row_bytes(row_alignment(sides, direction, products), item_size)
+            # Launch included.
+            taken = np.minimum(*product_times(sides, row_bytes, item_size, peak, machine))
+            total = total + np.maximum(memory, taken)
             products += 1
+            continue
         # A kernel that moves nothing at a shape (a bias that is not there) is not launched there.
         total = total + np.where(moved > 0, limit + machine.floor_us, 0.0)
     return np.asarray(np.maximum(total, machine.floor_us))
@@ -263,9 +225,111 @@ def _launch_shape_columns(
         columns.update(gemm_columns(f"gemm {index}", *sides, machine))
         aligned = row_alignment(sides, direction, index)
         columns[f"gemm {index} vector"] = np.minimum(aligned + np.log2(item_size), _VECTOR_BYTES_LOG2)
+        if index == 0 or direction == "forward":
+            columns[f"gemm {index} alignment of n"] = alignment(sides[2])
+            columns[f"gemm {index} alignment of k"] = alignment(sides[3])
         columns[f"gemm {index} log narrow"] = np.log(np.minimum(sides[1], sides[2]))
-        columns[f"gemm {index} log tiles"] = np.log(tile_time(sides, aligned, item_size, peak, machine))
+        if work.kind == "gemm":
+            columns.update(
+                _tile_columns(f"gemm {index}", sides, _row_bytes(aligned, item_size), item_size, peak, machine)
+            )
     return columns
+
+
+def _convolution_columns(
+    operator: Operator, p: Parameters, direction: str, item_size: Array, peak: Array, machine: Machine
+) -> dict[str, Array]:
+    """A convolution by the ways in which a library may run it, and what decides among them."""
+    if operator.name != "conv2d":
+        return {}
+    inside, outside = p.c_in // p.groups, p.c_out // p.groups
+    height = (p.height + 2 * p.padding - p.kernel) // p.stride + 1
+    width = (p.width + 2 * p.padding - p.kernel) // p.stride + 1
+    one_each = (p.groups == p.c_in) & (p.groups > 1)
+    columns: dict[str, Any] = {
+        "one filter a channel": one_each,
+        "grouped": (p.groups > 1) & ~one_each,
+        "log inside": np.log(inside),
+        "log outside": np.log(outside),
+        "log pixels": np.log(p.n * height * width),
+        "log taps inside": np.log(p.kernel * p.kernel * inside),
+        "inside alignment": np.minimum(alignment(inside), _CHANNEL_ALIGNMENT),
+        "outside alignment": np.minimum(alignment(outside), _CHANNEL_ALIGNMENT),
+        "places alignment": np.minimum(alignment(height * width), _CHANNEL_ALIGNMENT),
+        "one by one": (p.kernel == 1) & (p.stride == 1),
+    }
+    ways = convolution_times(p, direction, item_size, peak, machine)
+    columns |= {f"log {name}": np.log(time) for name, time in ways.items()}
+    return {name: _column(value, len(item_size)).astype(np.float64) for name, value in columns.items()}
+
+
+def _element_columns(works: tuple[Work, ...], item_size: Array, machine: Machine, count: int) -> dict[str, Array]:
+    """How the elements of a pointwise kernel divide into blocks: the last, partly filled block takes a slower path."""
+    work = next((work for work in works if work.kind == "pointwise"), None)
+    if work is None:
+        return {}
+    elements = np.maximum(_column(work.bytes_written, count) / item_size, 1.0)
+    columns = {f"tail {size}": elements % size / size for size in _BLOCK_ELEMENTS}
+    waves = _ceil(elements, 1024) / (16 * machine.num_multiprocessors)
+    return columns | {"elements wave waste": np.minimum(np.log(np.ceil(waves) / waves), _MOST_WASTE)}
+
+
+def _row_columns(operator: Operator, p: Parameters, machine: Machine) -> dict[str, Array]:
+    """How kernels that give a block (or a warp) to each row fill the device, and a row the block's threads."""
+    found = _rows_and_width(operator, p)
+    if found is None:
+        return {}
+    rows, width = found
+    columns = {}
+    for each in _ROWS_AT_ONCE:
+        waves = rows / (each * machine.num_multiprocessors)
+        columns[f"row waste {each}"] = np.minimum(np.log(np.ceil(waves) / waves), _MOST_WASTE)
+    for size in _ROW_THREADS:
+        columns[f"fill {size} width"] = np.minimum(np.log(_round_up(width, size) / width), _MOST_WASTE)
+    return columns
+
+
+def _rows_and_width(operator: Operator, p: Parameters) -> tuple[Array, Array] | None:
+    form = operator.general_form(p)
+    given: Mapping[str, Any] = p if form is None else form[1]
+    if form is None and operator.feature_names[-2:] == ("l", "columns"):
+        values = operator.features(p)
+        given = {"rows": np.prod(np.broadcast_arrays(*values[:-1]), axis=0), "dim": values[-1]}
+    for rows, width in (("rows", "dim"), ("tokens", "vocab"), ("tokens", "dim")):
+        if rows in given and width in given:
+            return np.asarray(given[rows], dtype=np.float64), np.asarray(given[width], dtype=np.float64)
+    return None
+
+
+def _optimizer_columns(operator: Operator, p: Parameters) -> dict[str, Array]:
+    """How a fused optimizer cuts its tensors into chunks, and these into launches (ATen's ``MultiTensorApply.cuh``)."""
+    form = ("adamw", p) if operator.name == "adamw" else operator.general_form(p)
+    if form is None or form[0] != "adamw":
+        return {}
+    tensors, numel = np.asarray(form[1]["tensors"]), np.asarray(form[1]["numel"])
+    per_tensor = numel / tensors
+    chunks = tensors * _ceil(per_tensor, _CHUNK_ELEMENTS)
+    launches = np.maximum(_ceil(chunks, _CHUNKS_A_LAUNCH), _ceil(tensors, _TENSORS_A_LAUNCH))
+    return {
+        "log per tensor": np.log(per_tensor),
+        "log chunks": np.log(chunks),
+        "log launches": np.log(launches),
+        "chunk fill": np.log(_round_up(per_tensor, _CHUNK_ELEMENTS) / per_tensor),
+        "chunks of last launch": chunks % _CHUNKS_A_LAUNCH / _CHUNKS_A_LAUNCH,
+        "tail 4": per_tensor % 4,
+    }
+
+
+def _tile_columns(
+    name: str, sides: Sides, row_bytes: Array, item_size: Array, peak: Array, machine: Machine
+) -> dict[str, Array]:
+    whole, split = product_times(sides, row_bytes, item_size, peak, machine)
+    gain = np.clip(np.log(whole / split), -_MOST_GAIN, _MOST_GAIN)
+    return {f"{name} log tiles": np.log(np.minimum(whole, split)), f"{name} split gain": gain}
+
+
+def _row_bytes(aligned: Array, item_size: Array) -> Array:
+    return np.asarray(np.minimum(2.0**aligned * item_size, 16.0))
 
 
 def _sides(work: Work, count: int) -> tuple[Array, Array, Array, Array]:

@@ -411,12 +411,13 @@ class Conv2d(Operator):
         x = p.n * p.c_in * p.height * p.width * item_size
         weight, y = p.c_out * taps * item_size, pixels * p.c_out * item_size
         flops = 2 * pixels * p.c_out * taps
-        as_gemm = (p.groups, pixels, p.c_out // p.groups, taps)
+        out_channels = p.c_out // p.groups
         if direction == "forward":
-            return (Work("convolution", x + weight, y, flops=flops, gemm=as_gemm),)
+            return (Work("convolution", x + weight, y, flops=flops, gemm=(p.groups, pixels, out_channels, taps)),)
+        out_taps, in_channels = out_channels * p.kernel * p.kernel, p.c_in // p.groups
         return (
-            Work("convolution", y + weight, x, flops=flops, gemm=as_gemm),
-            Work("convolution", y + x, weight, flops=flops, gemm=as_gemm),
+            Work("convolution", y + weight, x, flops=flops, gemm=(p.groups, pixels, in_channels, out_taps)),
+            Work("convolution", y + x, weight, flops=flops, gemm=(p.groups, out_channels, taps, pixels)),
         )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from torchledger.errors import FitError
-from torchledger.fitting.data import gate_public_labels, read_operator_samples
+from torchledger.fitting.baselines import forest_on_shapes, inductor_of_samples
+from torchledger.fitting.data import gate_public_labels, of_group, read_operator_samples
 from torchledger.fitting.evaluate import Evaluation, errors_of, evaluate_tables, predict_rows
 from torchledger.fitting.tables import LeftOut, SampleTable, build_tables, machine_of_tables, to_general
 from torchledger.fitting.time_model import TimeModel
@@ -35,7 +36,8 @@ def evaluate_data(
     for split in splits:
         if split not in _SPLITS:
             raise FitError(f"split {split!r} is unknown; there are {', '.join(_SPLITS)}.")
-    samples = gate_public_labels(read_operator_samples(paths, group=group))
+    everything = gate_public_labels(read_operator_samples(paths))
+    samples = of_group(everything, group)
     names = sorted({sample.device for sample in samples})
     if device is None and len(names) > 1:
         raise FitError(f"the samples come from {', '.join(names)}. Choose one with --device.")
@@ -47,7 +49,9 @@ def evaluate_data(
         raise FitError(f"no samples to evaluate; the data are of {', '.join(names) or 'no device'}.")
     tables, left_out = build_tables(samples)
     if model is not None:
-        evaluations, refused = ask_about(load_model(model), list(tables.values()))
+        others = [sample for sample in everything if group is not None and sample.group != group]
+        learned = build_tables(others)[0] if with_forest else {}
+        evaluations, refused = ask_about(load_model(model), list(tables.values()), learned)
         return evaluations, refused, left_out
     machine = machine_of_tables(samples[0].device, list(tables.values()))
     evaluations, refused = evaluate_tables(
@@ -60,8 +64,10 @@ def evaluate_data(
     return evaluations, refused, left_out
 
 
-def ask_about(model: TimeModel, tables: Sequence[SampleTable]) -> tuple[list[Evaluation], list[str]]:
-    """Ask a finished model about measured rows."""
+def ask_about(
+    model: TimeModel, tables: Sequence[SampleTable], learned: Mapping[str, SampleTable]
+) -> tuple[list[Evaluation], list[str]]:
+    """Ask a finished model about measured rows; ``learned`` are those that the forest beside it may learn from."""
     evaluations, refused = [], []
     for given in tables:
         table, general = given, to_general(given)
@@ -78,5 +84,14 @@ def ask_about(model: TimeModel, tables: Sequence[SampleTable]) -> tuple[list[Eva
         # The one factor of the bare roofline is fitted on the very rows that it is tested on, in its favour.
         factor = np.median(table.times_us / np.maximum(features.roofline_us, 1e-9))
         bare = errors_of(np.maximum(features.roofline_us, 1e-9) * factor, table.times_us)
-        evaluations.append(Evaluation(given.key, "new rows", errors, {"roofline": bare}))
+        baselines = {"roofline": bare}
+        if (estimated := inductor_of_samples(given, model.machine)) is not None:
+            baselines["inductor"] = errors_of(estimated, given.times_us)
+        if given.key in learned:
+            own = learned[given.key]
+            asked, known = given.features(model.machine).shape, own.features(model.machine).shape
+            baselines["random forest on shapes"] = errors_of(
+                forest_on_shapes(known, own.times_us, asked), given.times_us
+            )
+        evaluations.append(Evaluation(given.key, "new rows", errors, baselines))
     return evaluations, refused

@@ -229,6 +229,7 @@ COLUMNS: Mapping[str, Column] = _table(
     Column("bias_pct", "bias", "%", format_percent, "mean of predicted over measured, less one"),
     Column("coverage_pct", "coverage", "%", format_percent, "measurements inside their 90 % interval"),
     Column("roofline_mape", "roofline", "%", format_percent, "MAPE of the bare roofline, scaled to the training rows"),
+    Column("inductor_mape", "Inductor", "%", format_percent, "MAPE of Inductor's own estimated_runtime"),
     Column("forest_mape", "forest", "%", format_percent, "MAPE of a random forest on the bare shapes"),
     # sets of samples
     Column("operator", "operator", None, format_text, "operator of the catalogue", "left"),

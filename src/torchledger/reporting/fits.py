@@ -24,6 +24,7 @@ _KEYS = (
     "bias_pct",
     "coverage_pct",
     "roofline_mape",
+    "inductor_mape",
     "forest_mape",
 )
 
@@ -126,6 +127,7 @@ def _evaluation_row(evaluation: Evaluation) -> tuple[Any, ...]:
         model.bias,
         model.coverage,
         baselines["roofline"].mape if "roofline" in baselines else None,
+        baselines["inductor"].mape if "inductor" in baselines else None,
         baselines["random forest on shapes"].mape if "random forest on shapes" in baselines else None,
     )
 
