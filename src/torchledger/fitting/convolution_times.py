@@ -78,6 +78,7 @@ def convolution_times(
 ) -> dict[str, Array]:
     """Microseconds of ``conv2d`` at its parameters, by the ways of running it.
 
+    ``direction`` is ``"forward"``, ``"backward"``, or ``"weight"`` for a backward of the weight's gradient only.
     ``"product"``, ``"filters"``, ``"one each"`` and ``"few channels"`` are the ways, whichever applies, ``"change"`` is
     the change of layouts, and ``"expected"`` the way taken with what it needs.
     """
@@ -91,14 +92,17 @@ def convolution_times(
     is_last = p["channels_last"] > 0
     is_product = (p["kernel"] == 1) & (p["stride"] == 1) & (p["groups"] == 1)
     is_one_each = (p["groups"] == p["c_in"]) & (p["groups"] > 1)
-    passes = 1 if direction == "forward" else 2
+    passes = 2 if direction == "backward" else 1
+    # The vector kernels' gradients of image and weight were measured together, and are taken for alike.
+    share = 0.5 if direction == "weight" else 1.0
+    measured = "backward" if direction == "weight" else direction
 
     product = _as_products(p, is_last, height * width, direction, item_size, peak, machine)
     filters = _as_filters(p["groups"], pixels, inside, outside, taps, direction, item_size, peak, machine)
     one_each = np.where(
         is_last,
         *(
-            _one_each(_ONE_EACH[direction, last], p, pixels, image + result, item_size, peak, machine)
+            share * _one_each(_ONE_EACH[measured, last], p, pixels, image + result, item_size, machine)
             for last in (True, False)
         ),
     )
@@ -108,11 +112,11 @@ def convolution_times(
     pad = np.where(is_padded, _PAD_LAUNCHES + (image + result) * _PAD_BYTE * bandwidth, 0.0)
     few = np.where(
         p["groups"] > 1,
-        _few_channels(_GROUPED[direction], pixels * p["c_out"] * taps * inside, image),
+        share * _few_channels(_GROUPED[measured], pixels * p["c_out"] * taps * inside, image),
         np.where(
             is_last,
             *(
-                _few_channels(_FEW[direction, last], pixels * p["c_out"] * taps * inside, image)
+                share * _few_channels(_FEW[measured, last], pixels * p["c_out"] * taps * inside, image)
                 for last in (True, False)
             ),
         ),
@@ -138,9 +142,10 @@ def _as_products(
     pixels = np.where(is_last, p["n"] * places, places)
     c_in, c_out = p["c_in"], p["c_out"]
     row_bytes = np.minimum(_row_bytes(c_in, item_size), _row_bytes(np.where(is_last, c_out, places), item_size))
+    of_weight: Sides = (batch, c_out, c_in, pixels)
     sides: list[Sides] = [(batch, pixels, c_out, c_in)]
-    if direction == "backward":
-        sides = [(batch, pixels, c_in, c_out), (batch, c_out, c_in, pixels)]
+    if direction != "forward":
+        sides = [of_weight, (batch, pixels, c_in, c_out)] if direction == "backward" else [of_weight]
     return np.asarray(
         sum(np.minimum(*product_times(side, row_bytes, item_size, peak, machine)) for side in sides), dtype=np.float64
     )
@@ -156,14 +161,14 @@ def _as_filters(
         return tile_times(_FORWARD, sides, item_size, peak, machine)[0]
     of_image = (groups, pixels, padded_in, taps * _round_up(outside, 32))
     of_weight = (groups, padded_out, taps * padded_in, pixels)
-    return np.asarray(
-        tile_times(_OF_IMAGE, of_image, item_size, peak, machine)[0]
-        + np.minimum(*tile_times(_OF_WEIGHT, of_weight, item_size, peak, machine))
+    weight_us = np.asarray(np.minimum(*tile_times(_OF_WEIGHT, of_weight, item_size, peak, machine)))
+    return (
+        weight_us if direction == "weight" else tile_times(_OF_IMAGE, of_image, item_size, peak, machine)[0] + weight_us
     )
 
 
 def _one_each(
-    costs: _Vector, p: Mapping[str, Array], pixels: Array, moved: Array, item_size: Array, peak: Array, machine: Machine
+    costs: _Vector, p: Mapping[str, Array], pixels: Array, moved: Array, item_size: Array, machine: Machine
 ) -> Array:
     places = pixels * p["c_out"]
     taps = p["kernel"] ** 2

@@ -24,7 +24,10 @@ def family_of(launch: Launch) -> str | None:
     if "attention" in name or "sdpa" in name or "flash" in name:
         return f"launch:attention/{direction}"
     if "convolution" in name or "conv2d" in name:
-        return f"launch:convolution/{direction}"
+        gradients = [buffer for buffer in launch.buffers if buffer.role == "output" and len(buffer.shape) == 4]
+        # The first layer of a model needs no gradient of its image.
+        only_weight = direction == "backward" and len(gradients) == 1
+        return f"launch:convolution/{'weight' if only_weight else direction}"
     if name.removesuffix("_out").endswith(("mm", "linear", "addmv", "mv")) or name == "template":
         return "launch:gemm/any"
     return "launch:library/other"

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchledger.fitting.launch_families import family_of
-from torchledger.fitting.launch_library import library_columns
+from torchledger.fitting.launch_library import EXPECTED, expected_columns, library_columns
 from torchledger.fitting.machine import Machine
 from torchledger.nouns import Access, Launch, LoopNest
 
@@ -42,7 +42,12 @@ L2_BYTES = 32e6
 L2_SPEED = 2.5
 """How much quicker the L2 answers than DRAM, for the baseline only."""
 
-_SPECIAL = ("exp", "log", "erf", "tanh", "sigmoid", "sin", "cos", "pow", "softplus", "expm1", "log1p", "erfinv")
+_TURNS = ("sin", "cos")
+_SPECIAL = ("exp", "log", "erf", "tanh", "sigmoid", "pow", "softplus", "expm1", "log1p", "erfinv")
+_INSTRUCTIONS = {"turn": 50.0, "special": 8.0, "root": 8.0, "random": 100.0, "select": 1.0, "plain": 1.5}
+"""Vector instructions of one operation of a kind, for the baseline only."""
+_LANES = 128 * 1.98e3  # instructions that a multiprocessor of the last generations ends in a microsecond
+_VECTOR_TIME = "vector time"
 _ROOTS = ("sqrt", "rsqrt", "truediv", "reciprocal", "div")
 _RANDOM = ("rand", "randn", "load_seed", "philox")
 _SELECT = ("where", "lt", "le", "gt", "ge", "eq", "ne", "and", "or", "logical", "masked", "maximum", "minimum")
@@ -67,17 +72,19 @@ def features_of_launches(launches: Sequence[Launch], machine: Machine) -> list[L
     recency = _Recency()
     found: list[LaunchFeatures | None] = []
     graph = None
-    for launch in launches:
+    for launch, expected in zip(launches, expected_columns(launches, machine), strict=True):
         if launch.graph != graph:
             # Between two graphs of a step lies other work; what one leaves behind is not counted on.
             recency, graph = _Recency(), launch.graph
         warm = recency.warm_bytes(launch)
-        found.append(_features(launch, warm, machine))
+        found.append(_features(launch, warm, machine, expected))
         recency.touch(launch)
     return found
 
 
-def _features(launch: Launch, warm_bytes: float, machine: Machine) -> LaunchFeatures | None:
+def _features(
+    launch: Launch, warm_bytes: float, machine: Machine, expected: Mapping[str, float]
+) -> LaunchFeatures | None:
     family = family_of(launch)
     read, written = launch.bytes_read, launch.bytes_written
     if family is None or read is None or written is None:
@@ -104,8 +111,11 @@ def _features(launch: Launch, warm_bytes: float, machine: Machine) -> LaunchFeat
     if family.startswith("launch:fused"):
         values |= _loop_columns(launch, machine)
     else:
-        values |= library_columns(launch, machine)
-    return LaunchFeatures(family, values, roofline_us + machine.floor_us, roofline_us)
+        values |= {**library_columns(launch, machine), **expected}
+    baseline_us = max(roofline_us, values.pop(_VECTOR_TIME, 0.0)) + machine.floor_us
+    if EXPECTED in expected and machine.has_hopper_tiles:
+        baseline_us = math.exp(expected[EXPECTED])
+    return LaunchFeatures(family, values, baseline_us, roofline_us)
 
 
 class _Recency:
@@ -137,7 +147,7 @@ def _loop_columns(launch: Launch, machine: Machine) -> dict[str, float]:
     iterations = [math.prod(nest.extents) * math.prod(nest.reduction_extents) for nest in nests]
     main = max(range(len(nests)), key=lambda index: iterations[index], default=None)
     total = float(sum(iterations))
-    counts: dict[str, float] = {"special": 0, "root": 0, "random": 0, "select": 0, "plain": 0}
+    counts: dict[str, float] = {"turn": 0, "special": 0, "root": 0, "random": 0, "select": 0, "plain": 0}
     for nest, count in zip(nests, iterations, strict=True):
         for name, number in nest.ops.items():
             counts[_kind_of_op(name)] += number * count
@@ -146,7 +156,13 @@ def _loop_columns(launch: Launch, machine: Machine) -> dict[str, float]:
     reductions = [nest for nest in nests if nest.reduction_extents]
     reduced = max((math.prod(nest.reduction_extents) for nest in reductions), default=1)
     kept = max((math.prod(nest.extents) for nest in reductions), default=1)
+    vector_us = sum(_INSTRUCTIONS[kind] * number for kind, number in counts.items())
+    vector_us /= _LANES * machine.num_multiprocessors
     values = {
+        _VECTOR_TIME: vector_us,
+        "log vector time": math.log(vector_us + machine.floor_us),
+    }
+    values |= {
         f"category {name}": float(launch.category == name)
         for name in ("pointwise", "reduction", "persistent_reduction", "cpp", "foreach", "template", "split_scan")
     }
@@ -173,7 +189,8 @@ def _loop_columns(launch: Launch, machine: Machine) -> dict[str, float]:
 def _access_columns(nests: Iterable[tuple[LoopNest, int]], launch: Launch) -> dict[str, float]:
     """Requested bytes by how the innermost contiguous loop meets them."""
     kinds = {"contiguous": 0.0, "broadcast": 0.0, "strided": 0.0, "unknown": 0.0, "indirect": 0.0, "atomic": 0.0}
-    loads = stores = requested = sectors = 0.0
+    loads = stores = requested = sectors = scattered_loads = scattered_stores = 0.0
+    runs = {"load": 0.0, "store": 0.0}
     by_reduction = across = 0.0
     for nest, count in nests:
         lead = _leading_loop(nest)
@@ -186,6 +203,11 @@ def _access_columns(nests: Iterable[tuple[LoopNest, int]], launch: Launch) -> di
             kinds[kind] += amount
             spread = 1.0 if stride is None else min(max(abs(stride), 0) * size, _SECTOR) / size if stride else 1 / 8
             sectors += amount * max(spread, 1 / 8)
+            if stride not in (0, 1):
+                scattered_loads += amount if access.kind == "load" else 0.0
+                scattered_stores += amount if access.kind != "load" else 0.0
+            of_kind = "load" if access.kind == "load" else "store"
+            runs[of_kind] += amount * math.log(max(_run(nest, access), 1))
             loads += access.kind == "load"
             stores += access.kind != "load"
             if nest.reduction_extents and access.kind == "load":
@@ -199,6 +221,10 @@ def _access_columns(nests: Iterable[tuple[LoopNest, int]], launch: Launch) -> di
         "stores": stores,
         "log requested per moved": math.log(whole / moved),
         "log sectors per moved": math.log(max(sectors, 1.0) / moved),
+        "scattered load share": scattered_loads / whole,
+        "scattered store share": scattered_stores / whole,
+        "log load run": runs["load"] / whole,
+        "log store run": runs["store"] / whole,
         "reduced along rows": by_reduction / whole,
         "reduced across rows": across / whole,
     }
@@ -214,6 +240,19 @@ def _leading_loop(nest: LoopNest) -> int | None:
     return max(votes, key=lambda place: votes[place]) if votes else None
 
 
+def _run(nest: LoopNest, access: Access) -> int:
+    """How many elements an access walks over one after the other: the extents of its loops of stride 1, then the next
+    that carries on where these end."""
+    extents = (*nest.extents, *nest.reduction_extents)
+    left = [(stride, extent) for stride, extent in zip(access.strides, extents, strict=False) if stride]
+    run = 1
+    for stride, extent in sorted(left, key=lambda pair: abs(pair[0])):
+        if abs(stride) != run:
+            break
+        run *= extent
+    return run
+
+
 def _kind_of_access(access: Access, stride: int | None) -> str:
     if access.kind == "atomic":
         return "atomic"
@@ -227,6 +266,9 @@ def _kind_of_access(access: Access, stride: int | None) -> str:
 def _kind_of_op(name: str) -> str:
     if any(word in name for word in _RANDOM):
         return "random"
+    if name.removeprefix("libdevice_").rstrip("h") in _TURNS:
+        # Sine and cosine of large arguments reduce them in many steps.
+        return "turn"
     if any(name.startswith((word, f"libdevice_{word}")) for word in _SPECIAL):
         return "special"
     if any(name.startswith(word) for word in _ROOTS):

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from torchledger.fitting.convolution_times import convolution_times
 from torchledger.fitting.launch_families import family_of, operation_of
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.operator_features import attention_columns, gemm_columns
+from torchledger.fitting.product_times import product_times
 from torchledger.nouns import Buffer, Launch
+from torchledger.operators import ITEM_SIZES
 
 
 def library_columns(launch: Launch, machine: Machine) -> dict[str, float]:
     """Features of a library call; those of an unknown kind are only its bytes and FLOPs."""
     kind = str(family_of(launch)).split("/")[0]
-    inputs = [buffer for buffer in launch.buffers if buffer.role != "output" and len(buffer.shape) > 0]
-    outputs = [buffer for buffer in launch.buffers if buffer.role != "input" and len(buffer.shape) > 0]
+    inputs, outputs = _tensors(launch)
     if kind == "launch:gemm":
         return _product(launch, inputs, outputs, machine)
     if kind == "launch:attention":
@@ -26,6 +29,98 @@ def library_columns(launch: Launch, machine: Machine) -> dict[str, float]:
         return _convolution(launch, inputs, outputs, machine)
     largest = max(launch.buffers, key=lambda buffer: math.prod(buffer.shape), default=None)
     return {"log largest": math.log1p(math.prod(largest.shape)) if largest else 0.0}
+
+
+_COPY_OVER_DRAM = 1.5
+EXPECTED = "log expected"
+"""The column that holds the logarithm of the time by the library's tiles, where they are known."""
+
+
+def expected_columns(launches: Sequence[Launch], machine: Machine) -> list[dict[str, float]]:
+    """For each launch the columns that need its tiles' times: all of them computed at once, as one costs as many steps
+    as a thousand. Empty for what is neither a matrix product nor a convolution."""
+    found: list[dict[str, float]] = [{} for _ in launches]
+    products: list[tuple[int, tuple[float, ...]]] = []
+    convolutions: dict[str, list[tuple[int, dict[str, float]]]] = {"forward": [], "backward": [], "weight": []}
+    for index, launch in enumerate(launches):
+        kind = str(family_of(launch)).split("/")[0]
+        inputs, outputs = _tensors(launch)
+        if kind == "launch:gemm" and (row := _product_sides(inputs, outputs)) is not None:
+            products.append((index, (*row, machine.peak(inputs[-1].dtype))))
+        elif kind == "launch:convolution" and (given := _convolution_shape(launch, inputs, outputs)) is not None:
+            given["peak"] = machine.peak(inputs[-1].dtype)
+            convolutions[str(family_of(launch)).split("/")[1]].append((index, given))
+    if products:
+        batch, m, n, k, row_bytes, item_size, peak = np.array([row for _, row in products]).T
+        whole, split = product_times((batch, m, n, k), row_bytes, item_size, peak, machine)
+        for place, (index, _) in enumerate(products):
+            gain = float(np.clip(np.log(whole[place] / split[place]), -1.5, 1.5))
+            found[index] = {EXPECTED: float(np.log(min(whole[place], split[place]))), "split gain": gain}
+    for direction, rows in convolutions.items():
+        if not rows:
+            continue
+        columns = {name: np.array([given[name] for _, given in rows]) for name in rows[0][1]}
+        item_size, peak = columns.pop("item size"), columns.pop("peak")
+        copied_bytes = columns.pop("copied bytes")
+        times = convolution_times(columns, direction, item_size, peak, machine)
+        for place, (index, _) in enumerate(rows):
+            copied = _COPY_OVER_DRAM * copied_bytes[place] / machine.bytes_per_us
+            times_here = {name: float(time[place]) for name, time in times.items()}
+            times_here["expected"] += copied + (machine.floor_us if copied else 0.0)
+            found[index] = {f"log {name}": math.log(time) for name, time in times_here.items()}
+    return found
+
+
+def _tensors(launch: Launch) -> tuple[list[Buffer], list[Buffer]]:
+    inputs = [buffer for buffer in launch.buffers if buffer.role != "output" and len(buffer.shape) > 0]
+    outputs = [buffer for buffer in launch.buffers if buffer.role != "input" and len(buffer.shape) > 0]
+    return inputs, outputs
+
+
+def _product_sides(inputs: list[Buffer], outputs: list[Buffer]) -> tuple[float, ...] | None:
+    """(batch, m, n, k), bytes at which rows begin, size of an element; ``None`` where the factors are not plain."""
+    factors = [buffer for buffer in inputs if len(buffer.shape) >= 2][-2:]
+    if len(factors) < 2 or not outputs or len(outputs[0].shape) < 2:
+        return None
+    product = outputs[0]
+    item_size = float(ITEM_SIZES.get(factors[1].dtype, 2))
+    strides = [max(factor.stride[-2:]) for factor in factors] + [product.shape[-1]]
+    row_bytes = min(2.0 ** _alignment(stride) for stride in strides) * item_size
+    sides = (math.prod(product.shape[:-2]), product.shape[-2], product.shape[-1], factors[0].shape[-1])
+    return (*(float(max(side, 1)) for side in sides), min(row_bytes, 16.0), item_size)
+
+
+def _convolution_shape(launch: Launch, inputs: list[Buffer], outputs: list[Buffer]) -> dict[str, float] | None:
+    """The parameters of ``conv2d`` and the size of an element; ``None`` where the tensors are not plain."""
+    images = [buffer for buffer in inputs if len(buffer.shape) == 4]
+    if "backward" in operation_of(launch):
+        if len(images) < 3:
+            return None
+        result, image, weight = images[:3]
+    else:
+        results = [buffer for buffer in outputs if len(buffer.shape) == 4]
+        if len(images) < 2 or not results:
+            return None
+        image, weight, result = images[0], images[1], results[0]
+    count, channels, height, width = image.shape
+    out_channels, per_group, kernel, _ = weight.shape
+    out_height = max(result.shape[2], 1)
+    stride = max(round(height / out_height), 1)
+    return {
+        "n": count,
+        "c_in": channels,
+        "height": height,
+        "width": width,
+        "c_out": out_channels,
+        "kernel": kernel,
+        "stride": stride,
+        # As much as makes the result as high as it is.
+        "padding": max(math.ceil(((out_height - 1) * stride + kernel - height) / 2), 0),
+        "groups": max(channels // max(per_group, 1), 1),
+        "channels_last": float(_is_channels_last(image, weight)),
+        "item size": float(ITEM_SIZES.get(image.dtype, 2)),
+        "copied bytes": sum(_copied_bytes(buffer, _is_channels_last(image, weight)) for buffer in images),
+    }
 
 
 def _product(launch: Launch, inputs: list[Buffer], outputs: list[Buffer], machine: Machine) -> dict[str, float]:
@@ -120,13 +215,32 @@ def _convolution(launch: Launch, inputs: list[Buffer], outputs: list[Buffer], ma
         "log groups": math.log(groups),
         "depthwise": float(per_group == 1 and channels > 1),
         "stride": float(round(height / max(result.shape[-2], 1))) if len(result.shape) == 4 else 1.0,
-        "channels last": float(image.stride[1] == 1 and channels > 1),
+        "channels last": float(_is_channels_last(image, weight)),
+        "image channels last": float(image.stride[1] == 1 and channels > 1),
         "weight channels last": float(weight.stride[1] == 1 and per_group > 1),
         "result channels last": float(len(result.shape) == 4 and result.stride[1] == 1),
         "gradients": float(len(made)),
         "channel alignment": _alignment(per_group),
         "out channel alignment": _alignment(out_channels),
     }
+
+
+def _is_channels_last(image: Buffer, weight: Buffer) -> bool:
+    """Whether ATen runs a convolution with channels last: it does for the sake of either tensor (``ConvUtils.h``)."""
+    of_image = image.stride[1] == 1 and image.shape[1] > 1
+    _, per_group, kernel, _ = weight.shape
+    of_weight = weight.stride[1] == 1 and weight.stride[3] == per_group and per_group * kernel > 1
+    return of_image or of_weight
+
+
+def _copied_bytes(buffer: Buffer, channels_last: bool) -> float:
+    """Bytes read and written to bring an image into the layout in which the convolution runs, if it has another."""
+    count, channels, height, width = buffer.shape
+    dense = (1, width * channels, channels) if channels_last else (height * width, width, 1)
+    plain = all(
+        size == 1 or have == want for size, have, want in zip(buffer.shape[1:], buffer.stride[1:], dense, strict=True)
+    )
+    return 0.0 if plain else 2.0 * count * channels * height * width * ITEM_SIZES.get(buffer.dtype, 2)
 
 
 def _column(size: float) -> NDArray[np.float64]:

@@ -1,11 +1,12 @@
 """Operator samples as the library launches that they are, so that both kinds of data teach one regressor.
 
-A model's convolutions are few and alike; a sweep's are many and unlike. Written as launches, a sweep's convolutions
-fill the family that predicts a model's.
+A model's convolutions and matrix products are few and alike; a sweep's are many and unlike. Written as launches, the
+sweep's fill the families that predict a model's.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -16,12 +17,18 @@ from torchledger.store.launch_file import MeasuredLaunch
 
 
 def launches_of_samples(samples: Iterable[Sample]) -> list[MeasuredLaunch]:
-    """The convolutions among measured samples, each a graph of its own, so that nothing before it is in the cache."""
+    """The convolutions and forward products among measured samples, each a graph of its own, so that nothing before it
+    is in the cache. A product's backward is two launches, whose times were not measured apart."""
     found = []
     for index, sample in enumerate(samples):
-        if sample.operator != "conv2d" or sample.status != "ok" or not sample.times_us:
+        if sample.status != "ok" or not sample.times_us:
             continue
-        launch = _convolution(sample, f"sample_{index}")
+        if sample.operator == "conv2d":
+            launch = _convolution(sample, f"sample_{index}")
+        elif sample.operator in ("linear", "bmm") and sample.direction == "forward":
+            launch = _product(sample, f"sample_{index}")
+        else:
+            continue
         found.append(MeasuredLaunch(launch, (float(np.median(sample.times_us)),), f"sample-{sample.point_id}"))
     return found
 
@@ -56,12 +63,48 @@ def _convolution(sample: Sample, graph: str) -> Launch:
     )
 
 
+def _product(sample: Sample, graph: str) -> Launch:
+    operator = find_operator(sample.operator)
+    p = operator.resolve(sample.parameters)
+    (work,) = operator.work(p, "forward", ITEM_SIZES[sample.dtype])
+    m, k, n = int(p.m), int(p.k), int(p.n)
+    # A linear layer's weight is stored [n, k] and enters as its transpose.
+    left, right, result = ((m, k), (k, 1)), ((k, n), (1, k)), ((m, n), (n, 1))
+    batched = sample.operator == "bmm"
+    if batched:
+        b = int(p.b)
+        left, right = ((b, m, k), (m * k, k, 1)), ((b, k, n), (k * n, n, 1))  # type: ignore[assignment]
+        result = ((b, m, n), (m * n, n, 1))  # type: ignore[assignment]
+    bias = [("input", ((n,), (1,)))] if p.get("bias") else []
+    name = "extern_kernels.bmm" if batched else f"extern_kernels.{'addmm' if bias else 'mm'}"
+    buffers = tuple(
+        _plain_buffer(f"{graph}_{place}", role, shape, stride, sample)
+        for place, (role, (shape, stride)) in enumerate(
+            [*bias, ("input", left), ("input", right), ("output", result)]  # type: ignore[list-item]
+        )
+    )
+    return Launch(
+        graph=graph,
+        order=0,
+        kernel=name,
+        kernel_name=name,
+        category="extern",
+        device="cuda:0",
+        buffers=buffers,
+        flops=int(work.flops),
+    )
+
+
 def _buffer(name: str, role: str, shape: tuple[int, ...], channels_last: bool, sample: Sample) -> Buffer:
-    count, channels, height, width = shape
-    size = count * channels * height * width * ITEM_SIZES[sample.dtype]
-    stride = (channels * height * width, height * width, width, 1)
+    _, channels, height, width = shape
+    stride: tuple[int, ...] = (channels * height * width, height * width, width, 1)
     if channels_last:
         stride = (channels * height * width, 1, width * channels, channels)
+    return _plain_buffer(name, role, shape, stride, sample)
+
+
+def _plain_buffer(name: str, role: str, shape: tuple[int, ...], stride: tuple[int, ...], sample: Sample) -> Buffer:
+    size = math.prod(shape) * ITEM_SIZES[sample.dtype]
     return Buffer(
         name=name,
         role=role,  # type: ignore[arg-type]
