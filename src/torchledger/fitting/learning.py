@@ -35,6 +35,7 @@ _HYPER_STEPS = 22
 _PARITY = 1e-4
 _LARGEST_SHIFT = 0.04
 _MIN_HELD_OUT = 8
+_RIDGES = (1e-9, 1e-7, 1e-5, 1e-3)
 
 
 @dataclass(frozen=True)
@@ -297,8 +298,6 @@ def _choose_lengths(rows: Array, target: Array, seed: int) -> _Lengths:
 
 def _fit_process(rows: Array, target: Array, hyper: _Lengths, options: Options) -> GaussianProcess:
     """Regress through a subset of the shapes (subset of regressors), the trend as ordinary features beside them."""
-    from scipy.linalg import cho_factor, cho_solve
-
     shapes, values, weight = _merge(rows, target)
     normal = (shapes - hyper.center) / hyper.scale
     near = (normal * hyper.inverse_lengths).astype(np.float32)
@@ -316,8 +315,7 @@ def _fit_process(rows: Array, target: Array, hyper: _Lengths, options: Options) 
     for _ in range(2 if options.robust else 1):
         scaled = design * weight[:, None]
         system = design.T @ scaled / hyper.noise + prior
-        system[np.diag_indices(len(system))] += 1e-9 * np.trace(system) / len(system)
-        solution = cho_solve(cho_factor(system), scaled.T @ goal / hyper.noise)
+        solution = _solve(system, scaled.T @ goal / hyper.noise)
         # Huber weights: rows far off count less in the second pass.
         away = np.abs(goal - design @ solution)
         limit = 2.0 * np.median(away) + 1e-6
@@ -332,6 +330,19 @@ def _fit_process(rows: Array, target: Array, hyper: _Lengths, options: Options) 
         slope=slope,
         offset=offset + float(constant),
     )
+
+
+def _solve(system: Array, goal: Array) -> Array:
+    """Solve a positive definite system; one that rounding has made indefinite gets a larger ridge until it is not."""
+    from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+    scale = np.trace(system) / len(system)
+    for ridge in _RIDGES:
+        try:
+            return np.asarray(cho_solve(cho_factor(system + ridge * scale * np.eye(len(system))), goal))
+        except LinAlgError:
+            continue
+    raise FitError("the Gaussian process cannot be fitted: its rows are too alike. Leave it out (members=('trees',)).")
 
 
 def _merge(rows: Array, target: Array) -> tuple[Array, Array, Array]:

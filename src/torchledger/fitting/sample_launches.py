@@ -80,7 +80,7 @@ def _product(sample: Sample, graph: str) -> Launch:
     buffers = tuple(
         _plain_buffer(f"{graph}_{place}", role, shape, stride, sample)
         for place, (role, (shape, stride)) in enumerate(
-            [*bias, ("input", left), ("input", right), ("output", result)]  # type: ignore[list-item]
+            [*bias, ("input", left), ("input", right), ("output", result)]
         )
     )
     return Launch(
