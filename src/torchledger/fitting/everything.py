@@ -10,8 +10,8 @@ from pathlib import Path
 
 from torchledger.errors import FitError
 from torchledger.fitting.data import gate_public_labels, read_operator_samples
-from torchledger.fitting.fit import fit, now_utc
-from torchledger.fitting.launches import build_launch_tables, fit_launch_table, machine_of_launches
+from torchledger.fitting.fit import fit, in_processes, now_utc
+from torchledger.fitting.launches import LaunchTable, build_launch_tables, fit_launch_table, machine_of_launches
 from torchledger.fitting.sample_launches import launches_of_samples
 from torchledger.fitting.tables import LeftOut
 from torchledger.fitting.time_model import Entry, TimeModel
@@ -50,7 +50,8 @@ def fit_everything(
         raise FitError("the data hold neither samples nor launches.")
     if found is not None:
         own = [sample for sample in samples if sample.device == model.device]
-        entries, refused = fit_launches([*found.launches, *launches_of_samples(own)], model, progress=progress)
+        launches = [*found.launches, *launches_of_samples(own)]
+        entries, refused = fit_launches(launches, model, jobs=jobs, progress=progress)
         left_out += refused
         model = replace(model, entries=dict(sorted({**model.entries, **entries}.items())))
     if not model.entries:
@@ -69,16 +70,29 @@ def read_launch_files(paths: Iterable[str | os.PathLike[str]]) -> list[MeasuredL
 
 
 def fit_launches(
-    launches: Sequence[MeasuredLaunch], model: TimeModel, *, progress: Progress | None = None
+    launches: Sequence[MeasuredLaunch],
+    model: TimeModel,
+    *,
+    jobs: int | None = 1,
+    progress: Progress | None = None,
 ) -> tuple[dict[str, Entry], list[LeftOut]]:
-    """Fit every family of launches, on the scales of a model."""
+    """Fit every family of launches, on the scales of a model, in ``jobs`` processes (``None``: one per core)."""
     tables, left_out = build_launch_tables(launches, model.machine)
     entries = {}
-    for done, (family, table) in enumerate(tables.items(), start=1):
-        try:
-            entries[family] = fit_launch_table(table)
-        except FitError as error:
-            left_out.append(LeftOut(family, str(error)))
+    largest_first = sorted(tables.values(), key=lambda table: len(table.times_us), reverse=True)
+    for done, outcome in enumerate(in_processes(_fit_or_say, largest_first, jobs), start=1):
+        label = outcome.key if isinstance(outcome, Entry) else outcome.subject
+        if isinstance(outcome, Entry):
+            entries[outcome.key] = outcome
+        else:
+            left_out.append(outcome)
         if progress is not None:
-            progress(done, len(tables), family)
+            progress(done, len(tables), label)
     return entries, left_out
+
+
+def _fit_or_say(table: LaunchTable) -> Entry | LeftOut:
+    try:
+        return fit_launch_table(table)
+    except FitError as error:
+        return LeftOut(table.family, str(error))

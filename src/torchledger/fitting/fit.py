@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from torchledger.nouns import Sample
 log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int, str], None]
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 
 def fit(
@@ -111,24 +114,27 @@ def _fit_all(
     tables: list[SampleTable], machine: Machine, options: Options, jobs: int | None
 ) -> Iterable[Entry | LeftOut]:
     """Entries as they are done, the largest tables begun first."""
-    tables = sorted(tables, key=len, reverse=True)
-    jobs = min(jobs or os.cpu_count() or 1, len(tables))
-    if jobs <= 1:
-        for table in tables:
-            yield _fit_or_say(table, machine, options)
-        return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
-        waiting = [pool.submit(_fit_or_say, table, machine, options) for table in tables]
-        for future in as_completed(waiting):
-            yield future.result()
+    largest_first = sorted(tables, key=len, reverse=True)
+    return in_processes(partial(_fit_or_say, machine=machine, options=options), largest_first, jobs)
 
 
 def _fit_or_say(table: SampleTable, machine: Machine, options: Options) -> Entry | LeftOut:
-    with _threads(1):
-        try:
-            return fit_entry(table, machine, options)
-        except FitError as error:
-            return LeftOut(table.key, str(error))
+    try:
+        return fit_entry(table, machine, options)
+    except FitError as error:
+        return LeftOut(table.key, str(error))
+
+
+def in_processes(work: Callable[[Given], Made], items: Sequence[Given], jobs: int | None) -> Iterator[Made]:
+    """What ``work`` makes of each item, as it is done, in ``jobs`` processes (``None``: one per core) of one thread."""
+    jobs = min(jobs or os.cpu_count() or 1, len(items))
+    if jobs <= 1:
+        with _threads(1):
+            yield from map(work, items)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+        for future in as_completed([pool.submit(work, item) for item in items]):
+            yield future.result()
 
 
 def _one_thread() -> None:

@@ -44,8 +44,9 @@ class Options:
 
     members: tuple[str, ...] = ("trees", "process")
     robust: bool = True
-    physics: Literal["all", "work", "shape"] = "all"
-    """``"work"``: no tiles and alignment; ``"shape"``: the parameters alone."""
+    physics: Literal["all", "roofline", "work", "shape"] = "all"
+    """``"roofline"``: no times of tiles, and the roofline as baseline; ``"work"``: nor how shapes divide and align;
+    ``"shape"``: the parameters alone."""
     baseline: bool = True
     """Learn the distance from the roofline, not the time itself."""
     seed: int = 0

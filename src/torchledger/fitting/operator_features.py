@@ -26,6 +26,16 @@ TILES = ((128, 128), (256, 128), (128, 256), (64, 64), (128, 64))
 WORK_COLUMNS = ("log flops", "log bytes", "log intensity", "log roofline")
 _VECTOR_BYTES_LOG2 = 4  # the widest load of a thread is 16 bytes
 _MOST_GAIN = 1.5
+_OF_TILES = (
+    "log tiles",
+    "split gain",
+    "log expected",
+    "log product",
+    "log filters",
+    "log one each",
+    "log few",
+    "log change",
+)
 _CHANNEL_ALIGNMENT = 5
 _ATTENTION_TILE = 128
 _BLOCK_ELEMENTS = (512, 1024, 2048)
@@ -57,7 +67,12 @@ class FeatureTable:
 def reduce_features(table: FeatureTable, physics: str, baseline: bool) -> FeatureTable:
     """The table without some of its ideas, for the ablation: see ``learning.Options``."""
     keep = np.arange(len(table.names))
-    if physics == "work":
+    base = table.log_baseline
+    if physics != "all":
+        base = table.values[:, table.names.index("log roofline")]
+    if physics == "roofline":
+        keep = np.array([i for i in keep if not any(part in table.names[i] for part in _OF_TILES)])
+    elif physics == "work":
         keep = keep[: table.n_shape]
     elif physics == "shape":
         keep = np.array([i for i in keep[: table.n_shape] if table.names[i] not in WORK_COLUMNS])
@@ -65,7 +80,7 @@ def reduce_features(table: FeatureTable, physics: str, baseline: bool) -> Featur
         table,
         names=tuple(table.names[i] for i in keep),
         values=table.values[:, keep],
-        log_baseline=table.log_baseline if baseline else np.zeros_like(table.log_baseline),
+        log_baseline=base if baseline else np.zeros_like(base),
         n_shape=min(table.n_shape, len(keep)),
     )
 

@@ -79,9 +79,7 @@ def _product(sample: Sample, graph: str) -> Launch:
     name = "extern_kernels.bmm" if batched else f"extern_kernels.{'addmm' if bias else 'mm'}"
     buffers = tuple(
         _plain_buffer(f"{graph}_{place}", role, shape, stride, sample)
-        for place, (role, (shape, stride)) in enumerate(
-            [*bias, ("input", left), ("input", right), ("output", result)]
-        )
+        for place, (role, (shape, stride)) in enumerate([*bias, ("input", left), ("input", right), ("output", result)])
     )
     return Launch(
         graph=graph,

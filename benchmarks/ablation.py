@@ -1,0 +1,84 @@
+"""What each idea of the fit buys, on H200 operators at shapes held out.
+
+    python benchmarks/ablation.py data/h200/operators_torch2.11.parquet [--output docs/results/ablation.md]
+
+Every line is a fit of each operator on the ``train`` group without one idea, asked about the ``held_out`` group.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+from pathlib import Path
+
+import numpy as np
+
+from torchledger.fitting.data import of_group, read_operator_samples
+from torchledger.fitting.evaluate import errors_of, predict_rows
+from torchledger.fitting.fit import fit_entry
+from torchledger.fitting.learning import Options
+from torchledger.fitting.operator_features import reduce_features
+from torchledger.fitting.tables import build_tables, machine_of_tables
+
+KEYS = (
+    "linear/forward",
+    "linear/backward",
+    "bmm/forward",
+    "conv2d/forward",
+    "gelu/forward",
+    "softmax/forward",
+    "sdpa/backward",
+    "adamw/step",
+)
+IDEAS = {
+    "everything": Options(),
+    "trees alone": Options(members=("trees",)),
+    "process alone": Options(members=("process",)),
+    "squared error": Options(robust=False),
+    "no times of tiles: roofline as baseline": Options(physics="roofline"),
+    "nor how shapes divide and align": Options(physics="work"),
+    "nor FLOPs and bytes: shape alone": Options(physics="shape"),
+    "nor a baseline: the time itself": Options(physics="shape", baseline=False),
+}
+
+
+def main() -> None:
+    """Fit each operator without each idea and write the page."""
+    arguments = _arguments()
+    samples = read_operator_samples([arguments.data])
+    train, _ = build_tables(of_group(samples, "train"))
+    asked, _ = build_tables(of_group(samples, "held_out"))
+    machine = machine_of_tables(samples[0].device, list(train.values()))
+    today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    lines = [
+        "# What each idea buys",
+        "",
+        f"{samples[0].device}, {today}; `python benchmarks/ablation.py {arguments.data}`.",
+    ]
+    lines += ["Mean error on the held-out rows, in per cent; each operator fitted on its training rows alone.", ""]
+    lines += [f"| what is used | {' | '.join(KEYS)} | mean |", "|---" * (len(KEYS) + 2) + "|"]
+    for name, options in IDEAS.items():
+        errors = []
+        for key in KEYS:
+            entry = fit_entry(train[key], machine, options)
+            table = asked[key]
+            features = reduce_features(table.features(machine), options.physics, options.baseline)
+            log_us, _ = predict_rows(entry, features.values, features.log_baseline, table.units)
+            errors.append(errors_of(np.exp(log_us), table.times_us).mape)
+        lines.append(f"| {name} | {' | '.join(f'{error:.2f}' for error in errors)} | {np.mean(errors):.2f} |")
+        print(lines[-1], flush=True)
+    arguments.output.write_text("\n".join(lines) + "\n")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    root = Path(__file__).resolve().parents[1]
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--output", type=Path, default=root / "docs" / "results" / "ablation.md")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()
