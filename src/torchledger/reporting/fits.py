@@ -88,7 +88,11 @@ def evaluation_document(
         table = Table(
             columns(*_KEYS),
             rows,
-            total=("mean", sum(row[1] for row in rows), *(_mean([row[i] for row in rows]) for i in range(2, len(_KEYS)))),
+            total=(
+                "mean",
+                sum(row[1] for row in rows),
+                *(_mean(column) for column in list(zip(*rows, strict=True))[2:]),
+            ),
         )
         sections.append(Section(f"{split}: {some[0].description}", (table,)))
     notes: list[Block] = [Sentence(f"not evaluated: {reason}", "quiet") for reason in refused]
