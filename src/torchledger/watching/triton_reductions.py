@@ -13,7 +13,7 @@ import triton.language as tl
 log = logging.getLogger(__name__)
 
 MOST_PROGRAMS = 512
-_BLOCK = 4096
+_BLOCK = 2048
 _TRITON_DTYPES = {
     torch.float16: tl.float16,
     torch.bfloat16: tl.bfloat16,
@@ -39,6 +39,89 @@ another, on a raw stream."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _magnitude_bits(raw, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Floats as the integers that their bits are, without sign: ordered as magnitudes are, NaN above Inf above all."""
+    if BITS == 16:
+        bits = raw.to(tl.int16, bitcast=True)
+    elif BITS == 32:
+        bits = raw.to(tl.int32, bitcast=True)
+    else:
+        bits = raw.to(tl.int64, bitcast=True)
+    return bits & ((1 << (BITS - 1)) - 1)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _store_bad(  # type: ignore[no-untyped-def]
+    here_ptr, row, begin, many, EXPONENT: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr, HAS_BAD: tl.constexpr
+):
+    """Count and place NaN and Inf; without ``HAS_BAD`` there are none."""
+    if HAS_BAD:
+        LANES: tl.constexpr = BLOCK // 8
+        n_nan = tl.zeros((LANES,), tl.int32)
+        n_inf = tl.zeros((LANES,), tl.int32)
+        first = tl.full((LANES,), 2147483647, tl.int32)
+        last = tl.full((LANES,), -1, tl.int32)
+        for step in range(tl.cdiv(many, BLOCK)):
+            place = step * BLOCK + tl.arange(0, LANES)[:, None] * 8 + tl.arange(0, 8)[None, :]
+            size = _magnitude_bits(tl.load(here_ptr + place, mask=place < many, other=0), BITS)
+            is_bad = size >= EXPONENT
+            n_nan += tl.sum((size > EXPONENT).to(tl.int32), axis=1)
+            n_inf += tl.sum((size == EXPONENT).to(tl.int32), axis=1)
+            first = tl.minimum(first, tl.min(tl.where(is_bad, place, 2147483647), axis=1))
+            last = tl.maximum(last, tl.max(tl.where(is_bad, place, -1), axis=1))
+        tl.store(row + 0, tl.sum(n_nan, axis=0).to(tl.float64))
+        tl.store(row + 1, tl.sum(n_inf, axis=0).to(tl.float64))
+        tl.store(row + 8, (begin + tl.min(first, axis=0)).to(tl.float64))
+        tl.store(row + 9, (begin + tl.max(last, axis=0)).to(tl.float64))
+    else:
+        tl.store(row + 0, 0.0)
+        tl.store(row + 1, 0.0)
+        tl.store(row + 8, 4611686018427387904.0)
+        tl.store(row + 9, -1.0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _add_block(  # type: ignore[no-untyped-def]
+    raw,
+    inside,
+    biggest,
+    n_zero,
+    n_subnormal,
+    total,
+    squares,
+    low,
+    high,
+    EXPONENT: tl.constexpr,
+    BITS: tl.constexpr,
+    IS_FLOAT: tl.constexpr,
+    IS_FULL: tl.constexpr,
+):
+    """Add one block of elements to what is known so far."""
+    if IS_FLOAT:
+        # Told by their bits: arithmetic may flush subnormal numbers to zero. What lies outside was read as zero.
+        size = _magnitude_bits(raw, BITS)
+        biggest = tl.maximum(biggest, tl.max(size, axis=1))
+        if IS_FULL:
+            is_good = inside & (size < EXPONENT)
+            is_zero = inside & (size == 0)
+            is_subnormal = (size < (EXPONENT & -EXPONENT)) & (size != 0)
+            n_subnormal += tl.sum(is_subnormal.to(tl.int32), axis=1)
+            value = raw.to(tl.float32) if BITS <= 32 else raw.to(tl.float64)
+    else:
+        is_good = inside
+        is_zero = inside & (raw == 0)
+        value = raw.to(tl.float64)
+    if IS_FULL:
+        n_zero += tl.sum(is_zero.to(tl.int32), axis=1)
+        low = tl.minimum(low, tl.min(tl.where(is_good, value, float("inf")), axis=1))
+        high = tl.maximum(high, tl.max(tl.where(is_good, value, float("-inf")), axis=1))
+        finite = tl.where(is_good, value, 0.0).to(tl.float64)
+        total += tl.sum(finite, axis=1)
+        squares += tl.sum(finite * finite, axis=1)
+    return biggest, n_zero, n_subnormal, total, squares, low, high
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _reduce_part(  # type: ignore[no-untyped-def]
     here_ptr,
     row,
@@ -54,63 +137,34 @@ def _reduce_part(  # type: ignore[no-untyped-def]
     # Eight neighbours are folded inside a thread at once: few registers stay live, and loads are wide.
     LANES: tl.constexpr = BLOCK // 8
     IS_NARROW: tl.constexpr = IS_FLOAT and BITS <= 32
-    n_nan = tl.zeros((LANES,), tl.int32)
-    n_inf = tl.zeros((LANES,), tl.int32)
-    first = tl.full((LANES,), 2147483647, tl.int32)
-    last = tl.full((LANES,), -1, tl.int32)
-    if IS_FULL:
-        n_zero = tl.zeros((LANES,), tl.int32)
-        n_subnormal = tl.zeros((LANES,), tl.int32)
-        total = tl.zeros((LANES,), tl.float64)
-        squares = tl.zeros((LANES,), tl.float64)
-        if IS_NARROW:
-            low = tl.full((LANES,), float("inf"), tl.float32)
-            high = tl.full((LANES,), float("-inf"), tl.float32)
+    biggest = tl.zeros((LANES,), tl.int32 if BITS <= 32 else tl.int64)
+    n_zero = tl.zeros((LANES,), tl.int32)
+    n_subnormal = tl.zeros((LANES,), tl.int32)
+    total = tl.zeros((LANES,), tl.float64)
+    squares = tl.zeros((LANES,), tl.float64)
+    low = tl.full((LANES,), float("inf"), tl.float32 if IS_NARROW else tl.float64)
+    high = tl.full((LANES,), float("-inf"), tl.float32 if IS_NARROW else tl.float64)
+    lane = tl.arange(0, LANES)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    # Without a mask, as a mask that may end anywhere makes one load of each element.
+    for step in range(many // BLOCK):
+        biggest, n_zero, n_subnormal, total, squares, low, high = _add_block(
+            tl.load(here_ptr + step * BLOCK + lane), lane >= 0, biggest, n_zero, n_subnormal, total, squares, low, high,
+            EXPONENT, BITS, IS_FLOAT, IS_FULL,
+        )  # fmt: skip
+    rest = many % BLOCK
+    if rest > 0:
+        inside = lane < rest
+        biggest, n_zero, n_subnormal, total, squares, low, high = _add_block(
+            tl.load(here_ptr + (many - rest) + lane, mask=inside, other=0), inside, biggest, n_zero, n_subnormal,
+            total, squares, low, high, EXPONENT, BITS, IS_FLOAT, IS_FULL,
+        )  # fmt: skip
+    if IS_FLOAT:
+        if tl.max(biggest, axis=0) >= EXPONENT:
+            _store_bad(here_ptr, row, begin, many, EXPONENT, BITS, BLOCK, True)
         else:
-            low = tl.full((LANES,), float("inf"), tl.float64)
-            high = tl.full((LANES,), float("-inf"), tl.float64)
-    for step in range(tl.cdiv(many, BLOCK)):
-        place = step * BLOCK + tl.arange(0, LANES)[:, None] * 8 + tl.arange(0, 8)[None, :]
-        inside = place < many
-        raw = tl.load(here_ptr + place, mask=inside, other=0)
-        if IS_FLOAT:
-            # Told by their bits: arithmetic may flush subnormal numbers to zero.
-            if BITS == 16:
-                bits = raw.to(tl.int16, bitcast=True)
-            elif BITS == 32:
-                bits = raw.to(tl.int32, bitcast=True)
-            else:
-                bits = raw.to(tl.int64, bitcast=True)
-            size = bits & ((1 << (BITS - 1)) - 1)
-            is_bad = (size >= EXPONENT) & inside
-            n_nan += tl.sum(((size > EXPONENT) & inside).to(tl.int32), axis=1)
-            n_inf += tl.sum(((size == EXPONENT) & inside).to(tl.int32), axis=1)
-            first = tl.minimum(first, tl.min(tl.where(is_bad, place, 2147483647), axis=1))
-            last = tl.maximum(last, tl.max(tl.where(is_bad, place, -1), axis=1))
-            if IS_FULL:
-                is_good = inside & (size < EXPONENT)
-                is_zero = (size == 0) & inside
-                is_subnormal = (size < (EXPONENT & -EXPONENT)) & (size != 0) & inside
-                n_subnormal += tl.sum(is_subnormal.to(tl.int32), axis=1)
-        elif IS_FULL:
-            is_good = inside
-            is_zero = (raw == 0) & inside
-        if IS_FULL:
-            n_zero += tl.sum(is_zero.to(tl.int32), axis=1)
-            if IS_NARROW:
-                value = raw.to(tl.float32)
-            else:
-                value = raw.to(tl.float64)
-            low = tl.minimum(low, tl.min(tl.where(is_good, value, float("inf")), axis=1))
-            high = tl.maximum(high, tl.max(tl.where(is_good, value, float("-inf")), axis=1))
-            finite = tl.where(is_good, value, 0.0).to(tl.float64)
-            total += tl.sum(finite, axis=1)
-            squares += tl.sum(finite * finite, axis=1)
-    is_clean = tl.max(last, axis=0) < 0
-    tl.store(row + 0, tl.sum(n_nan, axis=0).to(tl.float64))
-    tl.store(row + 1, tl.sum(n_inf, axis=0).to(tl.float64))
-    tl.store(row + 8, tl.where(is_clean, 4611686018427387904, begin + tl.min(first, axis=0)).to(tl.float64))
-    tl.store(row + 9, tl.where(is_clean, -1, begin + tl.max(last, axis=0)).to(tl.float64))
+            _store_bad(here_ptr, row, begin, many, EXPONENT, BITS, BLOCK, False)
+    else:
+        _store_bad(here_ptr, row, begin, many, EXPONENT, BITS, BLOCK, False)
     tl.store(row + 10, many.to(tl.float64))
     if IS_FULL:
         tl.store(row + 2, tl.min(low, axis=0).to(tl.float64))
