@@ -198,11 +198,15 @@ def device_time_account(books: Books) -> Account | None:
     if not profiles:
         return Account("device_time", "us", None, None, missing=gaps) if gaps else None
     latest = profiles[-1]
+    copies = Difference(
+        "device_time", "CUDA graphs", "inputs copied to where a CUDA graph reads them", -latest.copied_us
+    )
     return Account(
         name="device_time",
         unit="us",
         ledger=latest.matched_us,
         reference=latest.inside_us,
+        differences=(copies,) if latest.copied_us else (),
         missing=gaps,
         note=f"{latest.entries_seen:,} of {latest.entries:,} entries ran in the profiled steps (clock: {latest.clock})",
     )

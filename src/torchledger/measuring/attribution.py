@@ -65,12 +65,14 @@ class Attribution:
     """Device events with their entries, and what found none.
 
     ``inside_ns`` is the time of kernels launched inside calls of compiled graphs, ``matched_ns`` that of those given to
-    an entry; ``unmatched`` maps why the rest was not to its time.
+    an entry, ``copied_ns`` that of copies to where a CUDA graph reads its inputs; ``unmatched`` maps why the rest was
+    not given to its time.
     """
 
     events: tuple[DeviceEvent, ...]
     inside_ns: int
     matched_ns: int
+    copied_ns: int = 0
     unmatched: Mapping[str, int] = field(default_factory=dict)
     calls: Mapping[str, int] = field(default_factory=dict)
     entries_seen: int = 0
@@ -78,8 +80,9 @@ class Attribution:
 
     @property
     def matched_share(self) -> float | None:
-        """Share of the kernel time inside compiled graphs that belongs to entries."""
-        return self.matched_ns / self.inside_ns if self.inside_ns else None
+        """Share of the kernel time inside compiled graphs, input copies of CUDA graphs aside, that entries have."""
+        asked_for_ns = self.inside_ns - self.copied_ns
+        return self.matched_ns / asked_for_ns if asked_for_ns else None
 
 
 def attribute_events(
@@ -101,7 +104,7 @@ def attribute_events(
     replayed: dict[int, list[int]] = defaultdict(list)
     graph_of_replay: dict[int, _Call] = {}
     found: list[DeviceEvent] = []
-    inside = matched = 0
+    inside = matched = copied = 0
     order_of: dict[int, Launch] = {}
     call_of: dict[int, _Call] = {}
     for index, event in enumerate(events):
@@ -136,6 +139,8 @@ def attribute_events(
             inside += event.duration_ns
             if entry is not None:
                 matched += event.duration_ns
+            elif id(call_around) in replayed and not event.is_graph_replay and "copy" in (event.op or ""):
+                copied += event.duration_ns
             else:
                 unmatched[_why_unmatched(trace, event)] += event.duration_ns
         if entry is not None:
@@ -147,6 +152,7 @@ def attribute_events(
         events=tuple(found),
         inside_ns=inside,
         matched_ns=matched,
+        copied_ns=copied,
         unmatched=dict(unmatched.most_common()),
         calls=Counter(call.graph for call in {id(call): call for call in call_of.values()}.values()),
         entries_seen=len({entry.launch_id for entry in order_of.values()}),
@@ -213,9 +219,10 @@ def learn_sequence(
     for event in attribution.events:
         if event.launch_id is None or event.graph is None:
             continue
-        pair = (event.name, order_of[event.launch_id])
-        # A first call may try several configurations of a generated kernel; a later one launches it once.
-        is_trial = entry_of[event.launch_id].category in _GENERATED and learned[event.graph][-1:] == [pair]
+        entry, pair = entry_of[event.launch_id], (event.name, order_of[event.launch_id])
+        # A first call may try several configurations of a generated kernel, and flush the cache between: a later one
+        # launches it once.
+        is_trial = entry.category in _GENERATED and (event.name != entry.kernel_name or pair in learned[event.graph])
         if not is_trial:
             learned[event.graph].append(pair)
     return {graph: sequence for graph, sequence in learned.items() if attribution.calls.get(graph) == 1}
@@ -528,5 +535,5 @@ def _why_unmatched(trace: Trace, event: DeviceEvent) -> str:
         return "replayed by a CUDA graph, in a place that no entry's sequence explains"
     op = event.op or "no operator"
     if "copy" in op:
-        return f"launched by {op}: inputs copied to where a CUDA graph reads them, or another copy that no entry makes"
+        return f"launched by {op}: a copy that no entry makes"
     return f"launched by {op}, which no entry calls"

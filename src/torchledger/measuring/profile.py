@@ -108,7 +108,7 @@ class StepProfiler(Watcher):
         self._step_mark: Any = None
         self._called: set[str] = set()
         self._learned: dict[str, list[tuple[str, int]]] = {}
-        self._learning: list[tuple[str, Any]] = []
+        self._learning: list[tuple[str, Path]] = []
         self._patches: list[Any] = []
         self._is_graphed = False
 
@@ -185,8 +185,15 @@ class StepProfiler(Watcher):
             with profiler.mark(f"{GRAPH_MARK}{name}"):
                 return proceed()
         finally:
+            self._keep_first_call(name, recording)
+
+    def _keep_first_call(self, name: str, recording: Any) -> None:
+        """End the recording of a first call, and export it at once: the profiler's next one takes its memory over."""
+        try:
             recording.stop()
-            self._learning.append((name, recording))
+            self._learning.append((name, recording.export()))
+        except Exception as error:  # the program's call has its result
+            self._capture.add(Gap("device_time", name, f"its un-graphed call could not be recorded: {error}"))
 
     def _restart(self) -> None:
         self._state, self._count = "warming", 0
@@ -284,8 +291,8 @@ class StepProfiler(Watcher):
         self._capture.add(*self._records())
 
     def _records(self) -> list[Any]:
-        for name, recording in self._learning:
-            self._learned.update(self._sequence_of_first_call(name, recording))
+        for name, path in self._learning:
+            self._learned.update(self._sequence_of_first_call(name, path))
         with _exported(self._recording) as path:
             records, events = profile_records(
                 read_trace(path),
@@ -299,9 +306,11 @@ class StepProfiler(Watcher):
             annotate_trace(path, self._capture.path.with_suffix(".trace.json.gz"), facts_by_row(events), force=True)
         return records
 
-    def _sequence_of_first_call(self, name: str, recording: Any) -> dict[str, list[tuple[str, int]]]:
-        with _exported(recording) as path:
+    def _sequence_of_first_call(self, name: str, path: Path) -> dict[str, list[tuple[str, int]]]:
+        try:
             trace = read_trace(path)
+        finally:
+            path.unlink(missing_ok=True)
         events = device_events(trace)
         learned = learn_sequence(trace, events, self._launches[name])
         log.debug("%s: %d kernels in its first call, %d learned", name, len(events), len(learned.get(name, ())))
@@ -351,6 +360,7 @@ def profile_records(
         profiled_step_us=median(steps.profiled_us) if steps.profiled_us else None,
         inside_us=attribution.inside_ns / 1e3,
         matched_us=attribution.matched_ns / 1e3,
+        copied_us=attribution.copied_ns / 1e3,
         unmatched_us={reason: ns / 1e3 for reason, ns in attribution.unmatched.items()},
         entries=attribution.entries,
         entries_seen=attribution.entries_seen,

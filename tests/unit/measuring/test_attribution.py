@@ -39,13 +39,15 @@ def device(name: str, start: float, duration: float, correlation: int, **argumen
     }  # fmt: skip
 
 
-def un_graphed_trace(calls: int = 1, extra_kernel: bool = False) -> Trace:
+def un_graphed_trace(
+    calls: int = 1, extra_kernel: bool = False, launched: tuple[tuple[str, ...], ...] = KERNELS
+) -> Trace:
     """Calls of the graph, each operator launching its kernels, then an eager kernel outside any graph."""
     events: list[dict[str, Any]] = []
     correlation, clock, busy = 0, 0.0, 1000.0
     for _ in range(calls):
         start = clock
-        for name, kernels in zip(OPERATORS, KERNELS, strict=True):
+        for name, kernels in zip(OPERATORS, launched, strict=True):
             events.append(host(name, clock + 1, 20))
             if name.startswith("aten"):
                 events.append(host("aten::inner", clock + 2, 18))
@@ -121,6 +123,13 @@ def test_replayed_kernels_follow_the_sequence_that_an_un_graphed_run_showed() ->
     learned = learn_sequence(trace, device_events(trace), LAUNCHES)
     names = [name for kernels in KERNELS for name in kernels]
     assert found(replayed_trace(names), learned=learned) == EXPECTED
+
+
+def test_a_first_call_that_tried_configurations_teaches_what_a_later_one_launches() -> None:
+    tried = ("triton_poi_fused_add_0", "fill", "triton_poi_fused_add_0", "fill", "triton_poi_fused_add_0")
+    trace = un_graphed_trace(launched=(tried, *KERNELS[1:]))
+    learned = learn_sequence(trace, device_events(trace), LAUNCHES)
+    assert learned["forward_0"] == [(name, int(str(launch)[-1])) for name, launch in EXPECTED]
 
 
 def test_a_replay_that_picked_another_library_kernel_is_matched_by_its_neighbours() -> None:
