@@ -90,6 +90,8 @@ def values_document(summary: ValuesSummary, *, top: int) -> Document:
     if summary.comparisons:
         sections += _comparison_sections(summary, top=top)
     remarks = [Sentence(one_line(note)) for note in summary.notes]
+    if not summary.graphs and not summary.n_stats:
+        remarks.append(Sentence("No values were watched in this run: record some with `torchledger values SCRIPT`."))
     if summary.first_bad is not None and summary.first_bad.subject in summary.launches:
         remarks.append(
             Sentence(f"The bad kernel's story: torchledger show {summary.file} '{summary.first_bad.subject}'.")

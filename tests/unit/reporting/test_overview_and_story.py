@@ -16,6 +16,7 @@ from torchledger.reporting.overview import overview_as_plain, overview_document,
 from torchledger.reporting.story import story_as_plain, story_document, tell_story, wrapper_document
 from torchledger.reporting.summary import Costs, Summary, fold_modules, summarize_ledger
 from torchledger.reporting.terminal import render
+from torchledger.reporting.values import summarize_values, values_document
 from torchledger.store import LedgerReader, LedgerWriter, open_ledger
 from torchledger.store.find import find_kernel
 
@@ -87,6 +88,18 @@ def test_a_group_of_unknown_costs_is_unknown_and_not_zero(tmp_path: Path) -> Non
 
 def test_a_run_that_compiled_nothing_asks_whether_torch_compile_is_called(tmp_path: Path) -> None:
     assert "no compiled graph: is torch.compile called?" in _remarks(tmp_path / "x", make_run()).lower()
+
+
+def test_an_imported_trace_is_not_asked_whether_torch_compile_is_called(tmp_path: Path) -> None:
+    imported = make_run(notes=("Imported from a.json; torchledger did not see this program run.",))
+    assert not any("is torch.compile called?" in text for text in remarks(_summarize(tmp_path / "x", imported)))
+
+
+def test_values_of_a_run_that_watched_none_say_how_to_record_some(tmp_path: Path) -> None:
+    with LedgerWriter(tmp_path / "x") as writer:
+        writer.add(make_run(), make_graph())
+    with open_ledger(tmp_path / "x") as reader:
+        assert "No values were watched in this run" in render(values_document(summarize_values(reader), top=3))
 
 
 def test_a_run_that_is_not_finished_says_so(tmp_path: Path) -> None:
