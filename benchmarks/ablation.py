@@ -23,12 +23,9 @@ from torchledger.fitting.tables import build_tables, machine_of_tables
 
 KEYS = (
     "linear/forward",
-    "linear/backward",
-    "bmm/forward",
+    "bmm/backward",
     "conv2d/forward",
     "gelu/forward",
-    "softmax/forward",
-    "sdpa/backward",
     "adamw/step",
 )
 IDEAS = {

@@ -6,7 +6,7 @@ and for matrix products how well tiles fill the device. Computed for whole table
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from torchledger.fitting.convolution_times import convolution_times
 from torchledger.fitting.machine import Machine
-from torchledger.fitting.product_times import Sides, product_times
+from torchledger.fitting.product_times import product_times
 from torchledger.operators import ITEM_SIZES, Operator, Parameters, Work
 
 Array = NDArray[np.float64]
@@ -125,13 +125,16 @@ def operator_features(
             if not is_product:
                 columns[f"alignment {name}"] = alignment(value)
                 columns[f"vector {name}"] = np.minimum(alignment(value) + np.log2(item_size), _VECTOR_BYTES_LOG2)
-    columns.update(_launch_shape_columns(works, direction, item_size, peak, machine, count))
+    products = [_sides(work, count) for work in works if work.kind == "gemm"]
+    row_bytes = [_row_bytes(row_alignment(sides, direction, i), item_size) for i, sides in enumerate(products)]
+    tiles = [product_times(*one, item_size, peak, machine) for one in zip(products, row_bytes, strict=True)]
+    columns.update(_launch_shape_columns(works, direction, item_size, tiles, machine, count))
     columns.update(_element_columns(works, item_size, machine, count))
     columns.update(_row_columns(operator, resolved, machine))
     columns.update(_optimizer_columns(operator, resolved))
     columns.update(_attention_columns(operator, resolved, machine))
     columns.update(_convolution_columns(operator, resolved, direction, item_size, peak, machine))
-    expected_us = _expected_us(works, direction, item_size, peak, machine, count)
+    expected_us = _expected_us(works, tiles, peak, machine, count)
     if "log expected" in columns:
         expected_us = np.exp(columns["log expected"])
     columns["log expected"] = np.log(expected_us)
@@ -139,7 +142,7 @@ def operator_features(
     base = np.log(expected_us if machine.has_hopper_tiles else limit_us + machine.floor_us)
     return FeatureTable(
         names=tuple(columns),
-        values=np.stack(list(columns.values()), axis=1).astype(np.float64),
+        values=np.stack(list(columns.values()), axis=1).astype(np.float64, copy=False),
         log_baseline=base,
         roofline_us=limit_us,
         shape=np.stack([*shape, codes], axis=1).astype(np.float64),
@@ -209,7 +212,7 @@ def alignment(value: Array) -> Array:
 
 
 def _expected_us(
-    works: tuple[Work, ...], direction: str, item_size: Array, peak: Array, machine: Machine, count: int
+    works: tuple[Work, ...], tiles: Sequence[tuple[Array, Array]], peak: Array, machine: Machine, count: int
 ) -> Array:
     """The baseline: per kernel the roofline, or what its tiles need if that is more, and a launch floor."""
     total = np.zeros(count)
@@ -218,12 +221,9 @@ def _expected_us(
         moved = _column(work.bytes_moved, count)
         memory = moved / machine.bytes_per_us
         limit = np.maximum(_column(work.flops, count) / peak, memory)
-        if work.gemm is not None and work.kind != "convolution":
-            sides = _sides(work, count)
-            row_bytes = _row_bytes(row_alignment(sides, direction, products), item_size)
+        if work.kind == "gemm":
             # Launch included.
-            taken = np.minimum(*product_times(sides, row_bytes, item_size, peak, machine))
-            total = total + np.maximum(memory, taken)
+            total = total + np.maximum(memory, np.minimum(*tiles[products]))
             products += 1
             continue
         # A kernel that moves nothing at a shape (a bias that is not there) is not launched there.
@@ -232,7 +232,12 @@ def _expected_us(
 
 
 def _launch_shape_columns(
-    works: tuple[Work, ...], direction: str, item_size: Array, peak: Array, machine: Machine, count: int
+    works: tuple[Work, ...],
+    direction: str,
+    item_size: Array,
+    tiles: Sequence[tuple[Array, Array]],
+    machine: Machine,
+    count: int,
 ) -> dict[str, Array]:
     columns: dict[str, Array] = {}
     for index, work in enumerate([work for work in works if work.gemm is not None][:4]):
@@ -245,9 +250,7 @@ def _launch_shape_columns(
             columns[f"gemm {index} alignment of k"] = alignment(sides[3])
         columns[f"gemm {index} log narrow"] = np.log(np.minimum(sides[1], sides[2]))
         if work.kind == "gemm":
-            columns.update(
-                _tile_columns(f"gemm {index}", sides, _row_bytes(aligned, item_size), item_size, peak, machine)
-            )
+            columns.update(_tile_columns(f"gemm {index}", *tiles[index]))
     return columns
 
 
@@ -335,10 +338,7 @@ def _optimizer_columns(operator: Operator, p: Parameters) -> dict[str, Array]:
     }
 
 
-def _tile_columns(
-    name: str, sides: Sides, row_bytes: Array, item_size: Array, peak: Array, machine: Machine
-) -> dict[str, Array]:
-    whole, split = product_times(sides, row_bytes, item_size, peak, machine)
+def _tile_columns(name: str, whole: Array, split: Array) -> dict[str, Array]:
     gain = np.clip(np.log(whole / split), -_MOST_GAIN, _MOST_GAIN)
     return {f"{name} log tiles": np.log(np.minimum(whole, split)), f"{name} split gain": gain}
 
