@@ -165,7 +165,7 @@ def page(
         "",
         f"{train.device}, torch {train.versions.get('torch')}, {today}; `python benchmarks/launch_accuracy.py`.",
         f"Training: {measured:,} measured launches of {programs:,} random programs and "
-        f"{swept:,} convolutions of a sweep; test: "
+        f"{swept:,} convolutions and products of a sweep; test: "
         f"{sum(bool(item.times_us) for item in tests.launches):,} launches of models held out whole.",
         "",
     ]
