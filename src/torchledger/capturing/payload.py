@@ -8,7 +8,7 @@ import torchledger
 from torchledger.nouns import Difference, Gap, Graph, Kernel, Launch
 from torchledger.store.codec import decode, encode
 
-PAYLOAD_VERSION = f"{torchledger.__version__}/5"
+PAYLOAD_VERSION = f"{torchledger.__version__}/6"
 """Part of the cache key: raise the number whenever what is recorded changes within a release."""
 
 
