@@ -247,9 +247,18 @@ class GraphWatch:
         question = self.sink.plans_for() if self._is_straight else None
         if question is None:
             return None
-        return question, tuple(
-            (value.shape, value.stride(), value.dtype) if isinstance(value, torch.Tensor) else value for value in args
+        key = (
+            question,
+            tuple(
+                (value.shape, value.stride(), value.dtype) if isinstance(value, torch.Tensor) else value
+                for value in args
+            ),
         )
+        try:
+            hash(key)
+        except TypeError:  # an input that is neither a tensor nor a number
+            return None
+        return key
 
     def run_for(self, plan: Plan) -> Callable[[list[Any]], Any]:
         """The wrapper's ``call`` with nothing in it but what a plan looks at."""
