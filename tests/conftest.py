@@ -10,8 +10,10 @@ from pathlib import Path
 # Several workers share few cores: one thread each, and no pool of compile processes beside each of them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-# What an earlier run left in the machine's cache is no part of a test.
-os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="torchledger-tests-")
+# What an earlier run left in the machine's cache is no part of a test; the workers of one run share theirs.
+_CACHE = os.environ.get("TORCHLEDGER_TESTS_CACHE") if "PYTEST_XDIST_WORKER" in os.environ else None
+os.environ["TORCHLEDGER_TESTS_CACHE"] = _CACHE or tempfile.mkdtemp(prefix="torchledger-tests-")
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TORCHLEDGER_TESTS_CACHE"]
 
 import hypothesis
 import pytest
