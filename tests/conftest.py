@@ -11,8 +11,9 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # What an earlier run left in the machine's cache is no part of a test; the workers of one run share theirs.
-_CACHE = os.environ.get("TORCHLEDGER_TESTS_CACHE") if "PYTEST_XDIST_WORKER" in os.environ else None
-os.environ["TORCHLEDGER_TESTS_CACHE"] = _CACHE or tempfile.mkdtemp(prefix="torchledger-tests-")
+os.environ["TORCHLEDGER_TESTS_CACHE"] = (
+    "PYTEST_XDIST_WORKER" in os.environ and os.environ.get("TORCHLEDGER_TESTS_CACHE")
+) or tempfile.mkdtemp(prefix="torchledger-tests-")
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TORCHLEDGER_TESTS_CACHE"]
 
 import hypothesis
