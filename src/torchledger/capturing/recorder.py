@@ -248,7 +248,7 @@ class Recorder:
         if recording is None:
             return
         direction = inductor.direction(graph)
-        reference = self._reference(graph, direction)
+        reference = self._take_reference(getattr(graph, "graph_id", None), direction == "backward")
         differences = list(recording.differences)
         launches = _without_later_values(tuple(recording.launches[index] for index in sorted(recording.launches)))
         if reference is not None:
@@ -285,15 +285,7 @@ class Recorder:
         Without this a forward from the cache would leave its backward, compiled afresh, without number and reference.
         """
         graph_id = settings["graph_id"]
-        if settings.get("is_backward"):
-            return Traced(self._model_key(graph_id), self._backward_references.pop(graph_id, None))
-        references: tuple[FlopReference, FlopReference] | None = getattr(self._thread, "model_reference", None)
-        if references is None:
-            return Traced(self._model_key(graph_id), None)
-        self._thread.model_reference = None
-        if not settings.get("is_inference"):
-            self._backward_references[graph_id] = references[1]
-        return Traced(self._model_key(graph_id), references[0])
+        return Traced(self._model_key(graph_id), self._take_reference(graph_id, bool(settings.get("is_backward"))))
 
     def _model_key(self, graph_id: Any) -> str:
         return f"{self._key}:{graph_id}"
@@ -304,18 +296,16 @@ class Recorder:
         graph = inductor.current_graph()
         return getattr(inductor.root_graph(graph), _ATTRIBUTE, None) if graph is not None else None
 
-    def _reference(self, graph: Any, direction: str) -> FlopReference | None:
-        """The model's FLOP reference for this graph; a forward keeps its backward's until that is compiled."""
-        graph_id = getattr(graph, "graph_id", None)
-        if direction == "backward":
+    def _take_reference(self, graph_id: Any, is_backward: bool) -> FlopReference | None:
+        """The model's FLOP reference for a graph; a forward keeps its backward's until that is there."""
+        if is_backward:
             return self._backward_references.pop(graph_id, None)
-        references = getattr(self._thread, "model_reference", None)
+        references: tuple[FlopReference, FlopReference] | None = getattr(self._thread, "model_reference", None)
         if references is None:
             return None
         self._thread.model_reference = None
-        forward: FlopReference = references[0]
         self._backward_references[graph_id] = references[1]
-        return forward
+        return references[0]
 
     def _describe(self, graph: Any, recording: _Recording) -> None:
         """Fill in provenance, buffers and FLOPs of the entries of one graph while Inductor still knows them."""

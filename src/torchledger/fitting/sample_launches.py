@@ -51,16 +51,7 @@ def _convolution(sample: Sample, graph: str) -> Launch:
     buffers = tuple(
         _buffer(f"{graph}_{place}", role, shape, last, sample) for place, (role, shape) in enumerate(shapes)
     )
-    return Launch(
-        graph=graph,
-        order=0,
-        kernel=name,
-        kernel_name=name,
-        category="extern",
-        device="cuda:0",
-        buffers=buffers,
-        flops=sum(int(work.flops) for work in works),
-    )
+    return _library_call(graph, name, buffers, sum(int(work.flops) for work in works))
 
 
 def _product(sample: Sample, graph: str) -> Launch:
@@ -81,6 +72,10 @@ def _product(sample: Sample, graph: str) -> Launch:
         _plain_buffer(f"{graph}_{place}", role, shape, stride, sample)
         for place, (role, (shape, stride)) in enumerate([*bias, ("input", left), ("input", right), ("output", result)])
     )
+    return _library_call(graph, name, buffers, int(work.flops))
+
+
+def _library_call(graph: str, name: str, buffers: tuple[Buffer, ...], flops: int) -> Launch:
     return Launch(
         graph=graph,
         order=0,
@@ -89,7 +84,7 @@ def _product(sample: Sample, graph: str) -> Launch:
         category="extern",
         device="cuda:0",
         buffers=buffers,
-        flops=int(work.flops),
+        flops=flops,
     )
 
 

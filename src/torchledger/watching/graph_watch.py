@@ -182,7 +182,7 @@ class GraphWatch:
         self._roles: dict[int, Roles] = {}
         self._local = threading.local()
         self._plans: dict[Hashable, Planned | None] = {}
-        self._is_straight = len({site.function for site in self.sites}) == 1
+        self._may_plan = len({site.function for site in self.sites}) == 1
         if rewritten is not None:
             namespace = dict(vars(module))
             namespace[LAUNCH], namespace[ALLOCATE] = self._launch, self._allocate
@@ -244,7 +244,7 @@ class GraphWatch:
 
     def _plan_key(self, args: Sequence[Any]) -> Hashable | None:
         """What decides what happens in a call: the question, and the shapes and numbers that come in."""
-        question = self.sink.plans_for() if self._is_straight else None
+        question = self.sink.plans_for() if self._may_plan else None
         if question is None:
             return None
         key = (
@@ -282,7 +282,7 @@ class GraphWatch:
     def drop_plans(self) -> None:
         """Follow no plan any more."""
         self._plans.clear()
-        self._is_straight = False
+        self._may_plan = False
 
     def _frames(self) -> list[Any]:
         frames: list[Any] | None = getattr(self._local, "frames", None)

@@ -73,10 +73,7 @@ class Plan:
             item = queued.get(look.ticket)
             if item is None:
                 continue
-            numel = 1
-            for extent, stride in zip(item.layout.shape, item.layout.strides, strict=True):
-                numel *= extent if stride or extent == 1 else 1
-            programs = kernel.programs(numel)
+            programs = kernel.programs(math.prod(item.layout.shape))
             reduction = _Reduction(look, item, self.n_rows, programs)
             self.n_rows += programs
             self.reductions.append(reduction)
@@ -87,7 +84,7 @@ class Plan:
         self.ranges = row_ranges([(item.start_row, item.programs) for item in self.reductions], self.device)
         self.batches: list[tuple[list[_Reduction], Any]] | None = None
         self.alone: list[_Reduction] = []
-        self.tickets = [item.ticket for item in self.reductions]
+        self.numels = np.array([float(item.numel) for item in self.reductions])
 
     @classmethod
     def make(cls, looks: Sequence[Look], queued: Mapping[int, Queued], done: Mapping[int, Summary]) -> Plan | None:
@@ -221,8 +218,7 @@ def has_bad(rows: np.ndarray[Any, Any]) -> bool:
 def numbers_of(plan: Plan, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The statistics of a call, a row of ``VALUE_NUMBERS`` for each of the plan's tickets; NaN where there is none."""
     n_nan, n_inf, low, high, total, squares, n_zero, n_subnormal, _, _, looked_at = rows.T
-    whole = np.array([float(np.prod(item.shape, dtype=np.float64)) for item in plan.reductions])
-    factor = whole // np.maximum(looked_at, 1)
+    factor = plan.numels // np.maximum(looked_at, 1)
     n_finite = looked_at - n_nan - n_inf
     with np.errstate(all="ignore"):
         mean = total / n_finite

@@ -453,7 +453,7 @@ def _stats(record: Any) -> list[ValueStats]:
 def _table(planned: Any) -> ValueTable:
     """What the statistics of all calls that follow a plan share."""
     plan, record = planned.plan, planned.record
-    row_of = {ticket: row for row, ticket in enumerate(plan.tickets)}
+    row_of = {reduction.ticket: row for row, reduction in enumerate(plan.reductions)}
     assert not record.graph.is_opaque
     seen = [*record.inputs, *(item for event in record.events for item in (*event.before, *event.after))]
     template = dataclasses.replace(record, index=-1, summaries=plan.done)

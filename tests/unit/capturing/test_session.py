@@ -15,6 +15,7 @@ from torch import nn
 
 import torchledger
 from captured import capture_call, read
+from command_line import run_cli
 from factories import make_graph, make_launch, make_run
 from torchledger.capturing.process import run_warnings
 from torchledger.capturing.session import match_calls
@@ -35,18 +36,6 @@ for _ in range(2):
     loss = F.cross_entropy(compiled(torch.randn(4, 8)), torch.randint(0, 2, (4,)))
     loss.backward()
 """
-
-
-def run_cli(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """``torchledger ARGUMENTS`` in a folder, in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "torchledger", *arguments],
-        cwd=folder,
-        env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")} | environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
 
 
 def write_script(folder: Path, *parts: str) -> Path:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from command_line import run_cli
 
 SCRIPT = """
 import torch
@@ -37,43 +36,32 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "torchledger", *arguments],
-        cwd=folder,
-        env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")} | environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-
-
 def test_the_first_bad_launch_of_a_script_is_named_with_its_call(folder: Path) -> None:
-    result = run(folder, "values", "--find", "nan", "-f", "--json", "broken.py")
+    result = run_cli(folder, "values", "--find", "nan", "-f", "--json", "broken.py")
     assert result.returncode == 0, result.stderr
     document = json.loads(result.stdout.split("done\n")[1])
     assert document["first_bad"]["call_index"] == 2
     assert document["first_bad"]["verdict"] == "created here"
     assert all(graph["watched"] == graph["launches"] for graph in document["graphs"])
-    shown = run(folder, "values", "broken.ledger")
+    shown = run_cli(folder, "values", "broken.ledger")
     assert "NaN created here" in shown.stdout
     assert "torchledger show" in shown.stdout
 
 
 def test_statistics_of_two_runs_part_where_they_differ(folder: Path) -> None:
     for name in ("clean", "other"):
-        result = run(folder, "values", "-f", "--quiet", f"{name}.py")
+        result = run_cli(folder, "values", "-f", "--quiet", f"{name}.py")
         assert result.returncode == 0, result.stderr
         assert "mean" not in result.stderr
-    same = run(folder, "diff", "--values", "clean.ledger", "clean.ledger")
+    same = run_cli(folder, "diff", "--values", "clean.ledger", "clean.ledger")
     assert "No tensor differs" in same.stdout
-    result = run(folder, "diff", "--values", "--json", "clean.ledger", "other.ledger")
+    result = run_cli(folder, "diff", "--values", "--json", "clean.ledger", "other.ledger")
     first = json.loads(result.stdout)["apart"][0]["first"]
     assert (first["moment"], first["call_index"]) == ("input", 2)
 
 
 def test_the_variables_of_the_builtin_printer_are_honoured_and_kept_from_the_script(folder: Path) -> None:
-    result = run(
+    result = run_cli(
         folder, "values", "-f", "clean.py",
         AOT_INDUCTOR_DEBUG_INTERMEDIATE_VALUE_PRINTER="3", AOT_INDUCTOR_FILTERED_KERNELS_TO_PRINT="absent_kernel",
     )  # fmt: skip
