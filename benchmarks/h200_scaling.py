@@ -56,7 +56,7 @@ def scaling(plan: Plan, counts: list[int], seconds: float, out: Path) -> dict[st
             folder = Path(scratch)
             save_plan(plan, folder)
             started = time.monotonic()
-            run_engine("local", Job(folder, WorkerOptions("cuda", 32, seconds), workers=count))
+            run_engine("local", Job(folder, WorkerOptions("cuda", 64, seconds), workers=count))
             wall = time.monotonic() - started
             rate, points = steady_rate(folder)
             samples = read_samples(folder)

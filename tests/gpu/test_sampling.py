@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torchledger.operators import find_operator, operator_names  # noqa: E402
 from torchledger.sampling.cases import InputPool  # noqa: E402
-from torchledger.sampling.independent import gap_between_kernels_us, replay_point  # noqa: E402
+from torchledger.sampling.independent import PointReplay, gap_between_kernels_us, without_gaps  # noqa: E402
 from torchledger.sampling.points import Plan, Point, save_plan, unique_points  # noqa: E402
 from torchledger.sampling.timing import CuptiTimer, make_timer  # noqa: E402
 from torchledger.sampling.worker import run_worker  # noqa: E402
@@ -48,9 +48,9 @@ def test_a_long_kernel_agrees_with_its_replay_as_a_cuda_graph():
     (tiny, result) = timer.measure([Point("add", {"numel": 1}, "float32"), large], warmup=2, active=10)
     gap = gap_between_kernels_us(kernel_us=statistics.median(tiny.directions["forward"].times_us))
     kernels = {name: len(times.kernels) for name, times in result.directions.items()}
-    for replay in replay_point(large, InputPool("cuda:0"), kernels=kernels, gap_us=gap):
-        us = statistics.median(result.directions[replay.direction].times_us)
-        assert us == pytest.approx(replay.corrected_us, rel=0.1)
+    replayed = without_gaps(PointReplay(large, InputPool("cuda:0")).times_us(), kernels, gap)
+    for direction, times in result.directions.items():
+        assert statistics.median(times.times_us) == pytest.approx(replayed[direction], rel=0.1)
 
 
 def test_a_shape_that_does_not_fit_is_recorded_and_the_next_is_measured(tmp_path):

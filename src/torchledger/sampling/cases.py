@@ -74,11 +74,10 @@ class InputPool:
 
         numel = math.prod(shape)
         block = self._block(dtype)
-        if numel > block.numel():
+        if self._next + numel > block.numel():
+            # Two inputs over the same bytes would be read as one.
             block, start = self._fill(numel, dtype), 0
         else:
-            if self._next + numel > block.numel():
-                self._next = 0
             start = self._next
             self._next += -(-numel // _ALIGNMENT) * _ALIGNMENT
         if stride is None:

@@ -2,14 +2,14 @@
 
 It shares nothing with CUPTI: a graph of several iterations is captured and replayed, and two events around the replay
 divide by the iterations. What it includes beyond the kernels is the device's gap between two nodes, which is measured
-with a kernel of one element and taken off per kernel.
+with a kernel of one element and taken off per kernel. Warm-up and number of iterations are a sample's own, because a
+device at its power cap runs a burst of ten and a long replay at different clocks.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torchledger.operators import find_operator
@@ -17,38 +17,53 @@ from torchledger.sampling.cases import InputPool, make_case
 from torchledger.sampling.points import Point
 
 
-@dataclass(frozen=True)
-class ReplayTime:
-    """Per iteration, in microseconds: replay time over iterations, and the same less the gaps between kernels."""
-
-    direction: str
-    raw_us: float
-    corrected_us: float
-
-
-def replay_point(
-    point: Point, pool: InputPool, *, kernels: dict[str, int], gap_us: float, iterations: int = 10, repeats: int = 7
-) -> list[ReplayTime]:
-    """Replay each direction of a point; ``kernels`` says how many one iteration of a direction launches.
+class PointReplay:
+    """A point's directions, captured as CUDA graphs of ``iterations`` runs each; replayed as often as asked.
 
     Raises torch's ``RuntimeError`` for operators that cannot be captured, such as those that synchronise.
     """
-    import torch
 
-    stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    found = []
-    with torch.cuda.stream(stream):
-        # Backward kernels run on the stream of their forward, so the graph that is differentiated is made here too.
-        case = make_case(find_operator(point.operator), point.parameters, point.dtype, pool)
-        for direction, run in case.runs.items():
-            if direction in case.prepare:
-                case.prepare[direction]()
-            raw = _replay(run, stream, iterations, repeats)
-            found.append(ReplayTime(direction, raw, raw - gap_us * kernels.get(direction, 1)))
-    return found
+    def __init__(self, point: Point, pool: InputPool, *, warmup: int = 2, iterations: int = 10) -> None:
+        import torch
+
+        self.warmup, self.iterations = warmup, iterations
+        self._stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._graphs: dict[str, tuple[Callable[[], Any], Any]] = {}
+        with torch.cuda.stream(self._stream):
+            # Backward kernels run on the stream of their forward, so the graph that is differentiated is made here too.
+            case = make_case(find_operator(point.operator), point.parameters, point.dtype, pool)
+            for direction, run in case.runs.items():
+                if direction in case.prepare:
+                    case.prepare[direction]()
+                self._graphs[direction] = (run, _capture(run, self._stream, iterations))
+
+    def times_us(self) -> dict[str, float]:
+        """Microseconds an iteration, by direction, of one replay after the warm-up runs; gaps between kernels count."""
+        import torch
+
+        events = {}
+        with torch.cuda.stream(self._stream):
+            for direction, (run, graph) in self._graphs.items():
+                for _ in range(self.warmup):
+                    run()
+                events[direction] = _replay(graph, self._stream)
+        self._stream.synchronize()
+        return {
+            direction: float(first.elapsed_time(second)) * 1e3 / self.iterations
+            for direction, (first, second) in events.items()
+        }
 
 
-def gap_between_kernels_us(*, kernel_us: float, count: int = 200) -> float:
+def without_gaps(times_us: Mapping[str, float], kernels: Mapping[str, int], gap_us: float) -> dict[str, float]:
+    """Times by direction less the gap that follows each kernel; ``kernels`` says how many an iteration launches.
+
+    >>> without_gaps({"forward": 10.0}, {"forward": 2}, 0.5)
+    {'forward': 9.0}
+    """
+    return {direction: us - gap_us * kernels[direction] for direction, us in times_us.items()}
+
+
+def gap_between_kernels_us(*, kernel_us: float, count: int = 200, repeats: int = 7) -> float:
     """The device's idle time between two nodes of a graph: a chain of one-element additions, each less its own
     ``kernel_us`` as CUPTI gives it."""
     import torch
@@ -56,10 +71,13 @@ def gap_between_kernels_us(*, kernel_us: float, count: int = 200) -> float:
     stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):
         one = torch.zeros(1, device="cuda")
-        return _replay(lambda: one.add_(1.0), stream, count, 7) - kernel_us
+        graph = _capture(lambda: one.add_(1.0), stream, count)
+        pairs = [_replay(graph, stream) for _ in range(repeats)]
+    stream.synchronize()
+    return statistics.median(float(a.elapsed_time(b)) * 1e3 / count for a, b in pairs[1:]) - kernel_us
 
 
-def _replay(run: Callable[[], Any], stream: Any, iterations: int, repeats: int) -> float:
+def _capture(run: Callable[[], Any], stream: Any, iterations: int) -> Any:
     import torch
 
     for _ in range(3):
@@ -69,13 +87,18 @@ def _replay(run: Callable[[], Any], stream: Any, iterations: int, repeats: int) 
     with torch.cuda.graph(graph, stream=stream):
         for _ in range(iterations):
             run()
-    times = []
-    for _ in range(repeats + 1):
-        first: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        second: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        first.record(stream)
-        graph.replay()
-        second.record(stream)
-        second.synchronize()
-        times.append(float(first.elapsed_time(second)) * 1e3 / iterations)
-    return statistics.median(times[1:])
+    # The first replay also uploads the graph.
+    graph.replay()
+    stream.synchronize()
+    return graph
+
+
+def _replay(graph: Any, stream: Any) -> tuple[Any, Any]:
+    import torch
+
+    first: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    second: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    first.record(stream)
+    graph.replay()
+    second.record(stream)
+    return first, second

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from dataclasses import dataclass
 
@@ -174,3 +175,12 @@ def test_an_input_larger_than_the_pool_gets_its_own_memory():
     from torchledger.operators import Input
 
     assert InputPool("cpu", pool_bytes=64).tensor(Input((100,)), "float32").numel() == 100
+
+
+def test_an_input_that_the_rest_of_the_pool_cannot_hold_shares_no_bytes_with_another():
+    from torchledger.operators import Input
+
+    pool = InputPool("cpu", pool_bytes=4096)
+    made = pool.tensors({name: Input((600,)) for name in "abc"}, "float32")
+    starts = sorted(tensor.data_ptr() for tensor in made.values())
+    assert all(second - first >= 2400 for first, second in itertools.pairwise(starts))
