@@ -311,7 +311,7 @@ def main() -> None:
         left = options.limit - (time.monotonic() - STARTED)
         try:
             if name == "speed":
-                summary[name] = speed(plan.points, min(40.0, left))
+                summary[name] = speed(plan.points, min(60.0, left))
                 profile_host(plan.points, out)
             elif name == "agreement":
                 summary[name] = agreement(plan.points, min(100.0, left), out)
