@@ -1,8 +1,9 @@
 """Steps of eight models compiled for training, two batch sizes each, launched one by one and as CUDA graphs.
 
-    python benchmarks/model_steps.py --out OUT [--models gpt2 bert ...]
+    python benchmarks/model_steps.py --out OUT [--models gpt2 bert ...] [--modes graphs] [--sizes large] [--limit 200]
 
-Each model has a process; all compile at once, then one after the other is measured alone on the GPU. Writes
+Each model has a process; all compile at once, then one after the other is measured alone on the GPU; one that has not
+compiled when ``--limit`` seconds are over is left out and named. Writes
 ``models.launches`` (the launches of both batch sizes, with their profiled times) and ``steps.json`` (step times without
 the profiler, kernel sums, counts of launches) into OUT. A step is forward, backward and a fused AdamW step.
 Needs what ``cuda_models.py`` needs.
@@ -26,6 +27,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
 
 MODES = ("eager", "graphs")
+SIZES = ("small", "large")
 WARM, TIMED = 8, 20
 
 
@@ -36,7 +38,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--models", nargs="*", default=list(cuda_models.STEP_TIME_NAMES))
-    parser.add_argument("--limit", type=float, default=420, help="seconds after which no further variant is begun")
+    parser.add_argument("--modes", nargs="*", default=list(MODES), choices=MODES)
+    parser.add_argument("--sizes", nargs="*", default=list(SIZES), choices=SIZES, help="of each model's two batches")
+    parser.add_argument("--limit", type=float, default=420, help="seconds after which nothing more is compiled")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + arguments.limit
@@ -48,28 +52,31 @@ def main() -> None:
         process.start()
         workers[name] = (process, ours)
     steps: list[dict[str, Any]] = []
-    for place in (0, 1):
-        for mode in MODES:
-            if time.monotonic() > end:
-                print("out of time", flush=True)
-                break
-            for _, pipe in workers.values():
-                pipe.send(("compile", place, mode))
-            for name, (_, pipe) in workers.items():
-                print(name, place, mode, receive(pipe, 200), flush=True)
-            for name, (_, pipe) in workers.items():
-                pipe.send(("measure", place, mode))
-                answer = receive(pipe, 120)
-                print(name, place, mode, {k: v for k, v in answer.items() if k != "trace"}, flush=True)
-                if "step_us" in answer:
-                    steps.append(answer)
+    for place, mode in [(SIZES.index(size), mode) for size in arguments.sizes for mode in arguments.modes]:
+        if time.monotonic() > end:
+            print("out of time", flush=True)
+            break
+        for _, pipe in workers.values():
+            pipe.send(("compile", place, mode))
+        for name in list(workers):
+            answer = receive(workers[name][1], max(1.0, end - time.monotonic()))
+            print(name, place, mode, answer, flush=True)
+            if answer.get("unanswered"):
+                workers.pop(name)[0].terminate()
+        for name, (_, pipe) in workers.items():
+            pipe.send(("measure", place, mode))
+            answer = receive(pipe, 120)
+            print(name, place, mode, answer, flush=True)
+            if "step_us" in answer:
+                steps.append(answer)
             (arguments.out / "steps.json").write_text(json.dumps(steps, indent=1))
     for process, pipe in workers.values():
         pipe.send(("finish", 0, ""))
         receive(pipe, 60)
         process.join(10)
     parts = sorted(arguments.out.glob(".*.launches"))
-    (arguments.out / "models.launches").write_bytes(b"".join(part.read_bytes() for part in parts))
+    if parts:
+        (arguments.out / "models.launches").write_bytes(b"".join(part.read_bytes() for part in parts))
     for part in parts:
         part.unlink()
 
@@ -80,15 +87,17 @@ def receive(pipe: Connection, limit_s: float) -> dict[str, Any]:
         if pipe.poll(limit_s):
             answer: dict[str, Any] = pipe.recv()
             return answer
-        return {"error": f"no answer in {limit_s} s"}
+        return {"unanswered": f"in {limit_s:.0f} s"}
     except (EOFError, OSError) as error:
-        return {"error": repr(error)}
+        return {"unanswered": repr(error)}
 
 
 def work(pipe: Connection, name: str, out: str) -> None:
     """The process of one model."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")
+    from torchledger.store.launch_file import join_launches, write_launches
+
     variant: Variant | None = None
     found: list[Any] = []
     while True:
@@ -101,12 +110,11 @@ def work(pipe: Connection, name: str, out: str) -> None:
                 pipe.send({"compile_s": round(variant.compile(), 1)})
             elif task == "measure":
                 assert variant is not None
-                pipe.send(variant.measure(found))
-            else:
+                answer = variant.measure(found)
                 if found:
-                    from torchledger.store.launch_file import join_launches, write_launches
-
                     write_launches(Path(out) / f".{name}.launches", join_launches(found))
+                pipe.send(answer)
+            else:
                 pipe.send({})
                 return
         except Exception:

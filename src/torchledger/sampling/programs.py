@@ -2,8 +2,9 @@
 
 A program is drawn from a seed, so that every process draws the same one. Chains mix pointwise functions, reductions,
 norms, softmax, gathers, cat, permutes, residuals, random masks and products; blocks are the usual parts of networks
-(attention, feed-forward, convolution with batch norm, squeeze and excite) with random sizes. Each is run forward and
-backward, in bfloat16, under autocast with float32 parameters, or in float32.
+(attention, feed-forward, convolution with batch norm, squeeze and excite) with random sizes; networks are small models
+from inputs to loss. Each is run forward and backward, in bfloat16, under autocast with float32 parameters, or in
+float32.
 """
 
 from __future__ import annotations
@@ -13,24 +14,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
+from torchledger.sampling.drawing import (
+    VOCABULARIES,
+    Draw,
+    Function,
+    TensorSpec,
+    activate,
+    functional,
+    rms_norm,
+    rotate,
+    rotate_by,
+)
+from torchledger.sampling.networks import NETWORKS
 
 Precision = Literal["bfloat16", "autocast", "float32"]
-Function = Callable[..., Any]
-
 LARGEST_NUMEL = 2**27
-_WIDTHS = (64, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 8192)
-_VOCABULARIES = (1000, 8192, 10_000, 30_522, 32_000, 32_128, 50_257, 50_304, 65_536, 128_256)
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """One input: its shape, and what is in it. ``dtype`` ``None`` is the program's."""
-
-    shape: tuple[int, ...]
-    kind: Literal["activation", "weight", "state", "buffer", "ids"] = "activation"
-    high: int = 0
-    channels_last: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,12 +47,15 @@ class Program:
         return f"{self.family}-{self.seed}"
 
 
-def draw_program(seed: int, *, largest_numel: int = LARGEST_NUMEL) -> Program:
-    """The program of a seed; its activations have at most about ``largest_numel`` elements."""
-    draw = _Draw(seed, largest_numel)
-    family = draw.choose(tuple(_FAMILIES), weights=tuple(weight for _, weight in _FAMILIES.values()))
+def draw_program(seed: int, *, largest_numel: int = LARGEST_NUMEL, family: str | None = None) -> Program:
+    """The program of a seed, of a given family or of any; its activations have at most about ``largest_numel``
+    elements."""
+    draw = Draw(seed, largest_numel)
+    family = family or draw.choose(tuple(_FAMILIES), weights=tuple(weight for _, weight in _FAMILIES.values()))
     function = _FAMILIES[family][0](draw)
-    precision: Precision = draw.choose(("bfloat16", "autocast", "float32"), weights=(0.55, 0.35, 0.1))
+    # Whole models are mostly trained under autocast.
+    weights = (0.25, 0.7, 0.05) if family in NETWORKS else (0.55, 0.35, 0.1)
+    precision: Precision = draw.choose(("bfloat16", "autocast", "float32"), weights=weights)
     return Program(seed, family, precision, function, dict(draw.inputs))
 
 
@@ -80,65 +81,20 @@ def make_inputs(program: Program, device: str) -> dict[str, Any]:
     return tensors
 
 
-class _Draw:
-    """Random choices, and the inputs that a program under construction asks for."""
-
-    def __init__(self, seed: int, largest: int) -> None:
-        self._random = np.random.default_rng([seed, 20_261_121])
-        self.largest = largest
-        self.inputs: dict[str, TensorSpec] = {}
-
-    def choose(self, options: Any, weights: tuple[float, ...] | None = None) -> Any:
-        shares = None if weights is None else np.array(weights) / sum(weights)
-        return options[int(self._random.choice(len(options), p=shares))]
-
-    def chance(self, share: float) -> bool:
-        return bool(self._random.random() < share)
-
-    def size(self, low: int, high: int, multiple: int = 1) -> int:
-        """Log-uniform between two sizes, a multiple of something."""
-        value = math.exp(self._random.uniform(math.log(low), math.log(high)))
-        return max(multiple, round(value / multiple) * multiple)
-
-    def width(self, low: int = 64, high: int = 8192) -> int:
-        if self.chance(0.75):
-            return int(self.choose([width for width in _WIDTHS if low <= width <= high]))
-        return self.size(low, high, self.choose((1, 2, 8, 16)))
-
-    def tokens(self, width: int) -> tuple[int, int]:
-        """Batch and length such that batch x length x width is a sensible tensor."""
-        numel = self.size(min(2**17, self.largest // 16), self.largest)
-        count = max(32, numel // width)
-        length = min(self.choose((64, 128, 197, 256, 384, 512, 577, 1000, 1024, 2048, 4096)), count)
-        return max(1, min(count // length, 512)), length
-
-    def add(
-        self,
-        shape: tuple[int, ...],
-        kind: Literal["activation", "weight", "state", "buffer", "ids"] = "activation",
-        *,
-        high: int = 0,
-        channels_last: bool = False,
-    ) -> str:
-        name = f"t{len(self.inputs)}"
-        self.inputs[name] = TensorSpec(shape, kind, high, channels_last)
-        return name
-
-
 # Chains of steps on one tensor
 
 Step = Callable[[Any, Mapping[str, Any]], Any]
 
 
-def _chain(draw: _Draw) -> Function:
+def _chain(draw: Draw) -> Function:
     """Two to seven steps on a tensor [batch, length, width]."""
     width = draw.width()
     batch, length = draw.tokens(width)
     source: Step
     if draw.chance(0.15):
-        vocabulary = draw.choose(_VOCABULARIES)
+        vocabulary = draw.choose(VOCABULARIES)
         ids, table = draw.add((batch, length), "ids", high=vocabulary), draw.add((vocabulary, width), "weight")
-        source = lambda _, t: _nn().embedding(t[ids], t[table])  # noqa: E731
+        source = lambda _, t: functional().embedding(t[ids], t[table])  # noqa: E731
     else:
         first = draw.add((batch, length, width))
         source = lambda _, t: t[first]  # noqa: E731
@@ -158,79 +114,58 @@ def _chain(draw: _Draw) -> Function:
     return run
 
 
-def _step(draw: _Draw, shape: list[int]) -> Step:
+def _step(draw: Draw, shape: list[int]) -> Step:
     kind = draw.choose(
         ("activation", "vector", "residual", "gate", "norm", "softmax", "cat", "permute", "mask", "dropout", "scale",
-         "rotate", "slice", "statistics", "linear"),
-        weights=(5, 3, 3, 2, 3.5, 1.2, 0.8, 1.2, 0.7, 0.8, 1, 0.6, 0.6, 1, 1.2),
+         "rotate", "slice", "statistics", "linear", "scan", "pick"),
+        weights=(5, 3, 3, 2, 3.5, 1.2, 0.8, 1.2, 0.7, 0.8, 1, 0.6, 0.6, 1, 1.2, 0.3, 0.4),
     )  # fmt: skip
     return _STEPS[kind](draw, shape)
 
 
-def _nn() -> Any:
-    import torch
-
-    return torch.nn.functional
-
-
-def _activation(draw: _Draw, shape: list[int]) -> Step:
+def _activation(draw: Draw, shape: list[int]) -> Step:
     name = draw.choose(
         ("gelu", "gelu_tanh", "relu", "silu", "sigmoid", "tanh", "softplus", "hardswish", "leaky_relu", "elu", "square")
     )
     return lambda x, t: activate(name, x)
 
 
-def activate(name: str, x: Any) -> Any:
-    """An activation function by name."""
-    if name == "gelu_tanh":
-        return _nn().gelu(x, approximate="tanh")
-    if name == "square":
-        return _nn().relu(x).square()
-    return getattr(_nn(), name)(x) if name not in ("sigmoid", "tanh") else getattr(x, name)()
-
-
-def _vector(draw: _Draw, shape: list[int]) -> Step:
+def _vector(draw: Draw, shape: list[int]) -> Step:
     vector, adds = draw.add((shape[-1],), "weight"), draw.chance(0.6)
     return (lambda x, t: x + t[vector]) if adds else (lambda x, t: x * t[vector])
 
 
-def _residual(draw: _Draw, shape: list[int]) -> Step:
+def _residual(draw: Draw, shape: list[int]) -> Step:
     other = draw.add(tuple(shape))
     return lambda x, t: x + t[other]
 
 
-def _gate(draw: _Draw, shape: list[int]) -> Step:
+def _gate(draw: Draw, shape: list[int]) -> Step:
     other, name = draw.add(tuple(shape)), draw.choose(("silu", "gelu", "sigmoid", "relu"))
     return lambda x, t: activate(name, t[other]) * x
 
 
-def _norm(draw: _Draw, shape: list[int]) -> Step:
+def _norm(draw: Draw, shape: list[int]) -> Step:
     width = shape[-1]
     weight = draw.add((width,), "weight")
     if draw.chance(0.5):
         bias = draw.add((width,), "weight") if draw.chance(0.8) else None
-        return lambda x, t: _nn().layer_norm(x, (width,), t[weight], t[bias] if bias else None)
+        return lambda x, t: functional().layer_norm(x, (width,), t[weight], t[bias] if bias else None)
     return lambda x, t: rms_norm(x, t[weight])
 
 
-def rms_norm(x: Any, weight: Any) -> Any:
-    """As models write it: in float32, then back."""
-    wide = x.float()
-    return weight * (wide * (wide.square().mean(-1, keepdim=True) + 1e-6).rsqrt()).to(x.dtype)
-
-
-def _softmax(draw: _Draw, shape: list[int]) -> Step:
+def _softmax(draw: Draw, shape: list[int]) -> Step:
     scale, logarithm, wide = draw.choose((1.0, 0.125)), draw.chance(0.25), draw.chance(0.4)
 
     def run(x: Any, t: Mapping[str, Any]) -> Any:
         y = x.float() if wide else x
-        y = _nn().log_softmax(y * scale, -1) if logarithm else _nn().softmax(y * scale, -1)
+        y = functional().log_softmax(y * scale, -1) if logarithm else functional().softmax(y * scale, -1)
         return y.to(x.dtype)
 
     return run
 
 
-def _cat(draw: _Draw, shape: list[int]) -> Step:
+def _cat(draw: Draw, shape: list[int]) -> Step:
     import operator
 
     share, axis = draw.choose((1, 2)), draw.choose((1, 2))
@@ -249,7 +184,7 @@ def _cat(draw: _Draw, shape: list[int]) -> Step:
     return run
 
 
-def _permute(draw: _Draw, shape: list[int]) -> Step:
+def _permute(draw: Draw, shape: list[int]) -> Step:
     if draw.chance(0.5) or shape[-1] % 8:
         shape[1], shape[2] = shape[2], shape[1]
         contiguous = draw.chance(0.7)
@@ -264,7 +199,7 @@ def _permute(draw: _Draw, shape: list[int]) -> Step:
     return run
 
 
-def _mask(draw: _Draw, shape: list[int]) -> Step:
+def _mask(draw: Draw, shape: list[int]) -> Step:
     value, length, width = draw.choose((0.0, -1e4)), shape[1], shape[2]
 
     def run(x: Any, t: Mapping[str, Any]) -> Any:
@@ -276,30 +211,25 @@ def _mask(draw: _Draw, shape: list[int]) -> Step:
     return run
 
 
-def _dropout(draw: _Draw, shape: list[int]) -> Step:
-    return lambda x, t: _nn().dropout(x, 0.1, training=True)
+def _dropout(draw: Draw, shape: list[int]) -> Step:
+    return lambda x, t: functional().dropout(x, 0.1, training=True)
 
 
-def _scale(draw: _Draw, shape: list[int]) -> Step:
+def _scale(draw: Draw, shape: list[int]) -> Step:
     factor, wide = draw.choose((0.5, 2.0, 1.7)), draw.chance(0.5)
     return lambda x, t: (x.float() * factor).to(x.dtype) if wide else x * factor
 
 
-def _rotate(draw: _Draw, shape: list[int]) -> Step:
+def _rotate(draw: Draw, shape: list[int]) -> Step:
     if shape[-1] % 2:
         return lambda x, t: x + 1.0
-    cosine = draw.add((shape[1], shape[-1]), "buffer")
-
-    def run(x: Any, t: Mapping[str, Any]) -> Any:
-        import torch
-
-        left, right = x.chunk(2, dim=-1)
-        return (x * t[cosine] + torch.cat((-right, left), -1) * t[cosine]).to(x.dtype)
-
-    return run
+    angles, computed = draw.add((shape[1], shape[-1]), "buffer"), draw.chance(0.4)
+    if computed:
+        return lambda x, t: rotate_by(x, t[angles])
+    return lambda x, t: rotate(x, t[angles], t[angles])
 
 
-def _slice(draw: _Draw, shape: list[int]) -> Step:
+def _slice(draw: Draw, shape: list[int]) -> Step:
     if draw.chance(0.5) and shape[-1] % 2 == 0 and shape[-1] > 16:
         shape[-1] //= 2
 
@@ -311,34 +241,45 @@ def _slice(draw: _Draw, shape: list[int]) -> Step:
     return lambda x, t: x.roll(1, 1)
 
 
-def _statistics(draw: _Draw, shape: list[int]) -> Step:
+def _statistics(draw: Draw, shape: list[int]) -> Step:
     axis = draw.choose((0, 1, 2, (0, 1)))
     return lambda x, t: x - x.mean(axis, keepdim=True)
 
 
-def _linear(draw: _Draw, shape: list[int]) -> Step:
+def _scan(draw: Draw, shape: list[int]) -> Step:
+    axis = draw.choose((1, 2))
+    return lambda x, t: x.cumsum(axis) * (1.0 / shape[axis])
+
+
+def _pick(draw: Draw, shape: list[int]) -> Step:
+    """Rows by number, some of them many times: their gradient is summed by atomics."""
+    ids = draw.add((shape[1],), "ids", high=max(1, shape[1] // draw.choose((1, 4, 64))))
+    return lambda x, t: x[:, t[ids]]
+
+
+def _linear(draw: Draw, shape: list[int]) -> Step:
     width = draw.width(64, 4096)
     if shape[0] * shape[1] * width > draw.largest:
         width = 64
     weight = draw.add((width, shape[-1]), "weight")
     bias = draw.add((width,), "weight") if draw.chance(0.5) else None
     shape[-1] = width
-    return lambda x, t: _nn().linear(x, t[weight], t[bias] if bias else None)
+    return lambda x, t: functional().linear(x, t[weight], t[bias] if bias else None)
 
 
-def _ending(draw: _Draw, shape: list[int]) -> Step:
+def _ending(draw: Draw, shape: list[int]) -> Step:
     batch, length, width = shape
     kind = draw.choose(("cross_entropy", "mean", "sum_rows", "pool"), weights=(3, 1, 1, 1))
     if kind == "cross_entropy":
         ids = draw.add((batch * length,), "ids", high=width)
-        return lambda x, t: _nn().cross_entropy(x.reshape(batch * length, width).float(), t[ids])
+        return lambda x, t: functional().cross_entropy(x.reshape(batch * length, width).float(), t[ids])
     if kind == "mean":
         return lambda x, t: x.mean()
     axis = draw.choose((0, 1, 2))
     return lambda x, t: x.float().sum(axis) if kind == "sum_rows" else x.amax(axis)
 
 
-_STEPS: Mapping[str, Callable[[_Draw, list[int]], Step]] = {
+_STEPS: Mapping[str, Callable[[Draw, list[int]], Step]] = {
     "activation": _activation,
     "vector": _vector,
     "residual": _residual,
@@ -354,13 +295,15 @@ _STEPS: Mapping[str, Callable[[_Draw, list[int]], Step]] = {
     "slice": _slice,
     "statistics": _statistics,
     "linear": _linear,
+    "scan": _scan,
+    "pick": _pick,
 }
 
 
 # Blocks of networks
 
 
-def _attention(draw: _Draw) -> Function:
+def _attention(draw: Draw) -> Function:
     """Norm, projections, rotary or learned bias, attention (fused or spelled out), output projection, residual."""
     head_dim, heads = draw.choose((32, 64, 64, 80, 96, 128, 128)), draw.choose((4, 6, 8, 12, 16, 20, 32))
     groups = draw.choose((1, 1, 1, 2, 4)) if heads % 4 == 0 else 1
@@ -376,21 +319,22 @@ def _attention(draw: _Draw) -> Function:
     k, v = (draw.add((kv_heads * head_dim, width), "weight") for _ in range(2)) if not packed else ("", "")
     out = draw.add((width, width), "weight")
     biases = [draw.add((width * (3 if packed else 1),), "weight"), draw.add((width,), "weight")] if bias else []
-    cosine = draw.add((length, head_dim), "buffer") if rotary else ""
+    angles, computed = draw.add((length, head_dim), "buffer") if rotary else "", draw.chance(0.4)
     score_bias = draw.add((1, heads, length, length), "weight") if spelled_out and draw.chance(0.4) else ""
 
     def run(**t: Any) -> Any:
         import torch
 
         def normalise(y: Any) -> Any:
-            return rms_norm(y, t[norm]) if rms else _nn().layer_norm(y, (width,), t[norm], t[shift])
+            return rms_norm(y, t[norm]) if rms else functional().layer_norm(y, (width,), t[norm], t[shift])
 
         y = t[x] if post_norm else normalise(t[x])
-        first = _nn().linear(y, t[q], t[biases[0]] if bias else None)
-        parts = first.chunk(3, -1) if packed else (first, _nn().linear(y, t[k]), _nn().linear(y, t[v]))
+        first = functional().linear(y, t[q], t[biases[0]] if bias else None)
+        parts = first.chunk(3, -1) if packed else (first, functional().linear(y, t[k]), functional().linear(y, t[v]))
         query, key, value = (part.reshape(batch, length, -1, head_dim).transpose(1, 2) for part in parts)
         if rotary:
-            query, key = (_rotated(part, t[cosine]) for part in (query, key))
+            turned = rotate_by if computed else lambda part, table: rotate(part, table, table)
+            query, key = (turned(part, t[angles]) for part in (query, key))
         if spelled_out:
             key, value = (part.repeat_interleave(groups, 1) for part in (key, value)) if groups > 1 else (key, value)
             scores = query @ key.transpose(2, 3) * head_dim**-0.5
@@ -399,30 +343,25 @@ def _attention(draw: _Draw) -> Function:
             if causal:
                 seen = torch.ones(length, length, device=scores.device, dtype=torch.bool).tril()
                 scores = scores.masked_fill(~seen, torch.finfo(scores.dtype).min)
-            weights = _nn().softmax(scores.float(), -1).to(value.dtype)
+            weights = functional().softmax(scores.float(), -1).to(value.dtype)
             if dropout:
-                weights = _nn().dropout(weights, 0.1, training=True)
+                weights = functional().dropout(weights, 0.1, training=True)
             mixed = weights @ value
         else:
-            mixed = _nn().scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=groups > 1)
+            mixed = functional().scaled_dot_product_attention(
+                query, key, value, is_causal=causal, enable_gqa=groups > 1
+            )
         joined = mixed.transpose(1, 2).reshape(batch, length, width)
-        result = _nn().linear(joined, t[out], t[biases[1]] if bias else None)
+        result = functional().linear(joined, t[out], t[biases[1]] if bias else None)
         if dropout:
-            result = _nn().dropout(result, 0.1, training=True)
+            result = functional().dropout(result, 0.1, training=True)
         result = t[x] + result
         return normalise(result) if post_norm else result
 
     return run
 
 
-def _rotated(x: Any, cosine: Any) -> Any:
-    import torch
-
-    left, right = x.chunk(2, dim=-1)
-    return (x * cosine + torch.cat((-right, left), -1) * cosine).to(x.dtype)
-
-
-def _feed_forward(draw: _Draw) -> Function:
+def _feed_forward(draw: Draw) -> Function:
     """Norm, up, activation or gate, down, residual."""
     width = draw.width(128, 4096)
     batch, length = draw.tokens(4 * width)
@@ -437,28 +376,28 @@ def _feed_forward(draw: _Draw) -> Function:
 
     def run(**t: Any) -> Any:
         def normalise(y: Any) -> Any:
-            return rms_norm(y, t[norm]) if rms else _nn().layer_norm(y, (width,), t[norm], t[shift])
+            return rms_norm(y, t[norm]) if rms else functional().layer_norm(y, (width,), t[norm], t[shift])
 
         y = t[x] if post else normalise(t[x])
-        h = activate(name, _nn().linear(y, t[up], t[biases[0]] if bias else None))
+        h = activate(name, functional().linear(y, t[up], t[biases[0]] if bias else None))
         if gated:
-            h = h * _nn().linear(y, t[gate])
-        result = _nn().linear(h, t[down], t[biases[1]] if bias else None)
+            h = h * functional().linear(y, t[gate])
+        result = functional().linear(h, t[down], t[biases[1]] if bias else None)
         if dropout:
-            result = _nn().dropout(result, 0.1, training=True)
+            result = functional().dropout(result, 0.1, training=True)
         result = t[x] + result
         return normalise(result) if post else result
 
     return run
 
 
-def _image(draw: _Draw, channels: int) -> tuple[int, int]:
+def _image(draw: Draw, channels: int) -> tuple[int, int]:
     side = draw.choose((7, 14, 16, 28, 32, 56, 64, 112))
     numel = draw.size(min(2**18, draw.largest // 16), draw.largest // 2)
     return max(1, min(256, numel // (channels * side * side))), side
 
 
-def _convolution(draw: _Draw) -> Function:
+def _convolution(draw: Draw) -> Function:
     """Convolutions with batch norm, activation and residual, as residual and inverted-residual networks have them."""
     channels = draw.choose((16, 24, 32, 40, 64, 80, 96, 120, 128, 192, 256, 384, 512, 768, 1024))
     count, side = _image(draw, channels)
@@ -483,18 +422,18 @@ def _convolution(draw: _Draw) -> Function:
     def run(**t: Any) -> Any:
         y = t[x]
         for weight, groups, padding, stride, scale, shift, mean, variance in layers:
-            y = _nn().conv2d(y, t[weight], None, stride, padding, 1, groups)
-            y = _nn().batch_norm(y, t[mean].clone(), t[variance].abs(), t[scale], t[shift], training=True)
+            y = functional().conv2d(y, t[weight], None, stride, padding, 1, groups)
+            y = functional().batch_norm(y, t[mean].clone(), t[variance].abs(), t[scale], t[shift], training=True)
             y = activate(name, y)
         if excite:
-            pooled = _nn().linear(y.mean((2, 3)), t[squeeze[0]])
-            y = y * _nn().linear(activate(name, pooled), t[squeeze[1]]).sigmoid()[:, :, None, None]
+            pooled = functional().linear(y.mean((2, 3)), t[squeeze[0]])
+            y = y * functional().linear(activate(name, pooled), t[squeeze[1]]).sigmoid()[:, :, None, None]
         return y + t[x] if residual and y.shape == t[x].shape else y
 
     return run
 
 
-def _image_chain(draw: _Draw) -> Function:
+def _image_chain(draw: Draw) -> Function:
     """Pointwise functions, norms over channels or space, pooling and permutes on images."""
     channels = draw.choose((3, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048))
     count, side = _image(draw, channels)
@@ -509,48 +448,48 @@ def _image_chain(draw: _Draw) -> Function:
     def run(**t: Any) -> Any:
         y = activate(name, t[x]) if before else t[x]
         if kind == "batch_norm":
-            y = _nn().batch_norm(y, None, None, t[weight], t[bias], training=True)
+            y = functional().batch_norm(y, None, None, t[weight], t[bias], training=True)
         elif kind == "channel_norm":
-            y = _nn().layer_norm(y.permute(0, 2, 3, 1), (channels,), t[weight], t[bias]).permute(0, 3, 1, 2)
+            y = functional().layer_norm(y.permute(0, 2, 3, 1), (channels,), t[weight], t[bias]).permute(0, 3, 1, 2)
         elif kind == "group_norm":
-            y = _nn().group_norm(y, groups, t[weight], t[bias])
+            y = functional().group_norm(y, groups, t[weight], t[bias])
         elif kind == "scale":
             y = t[weight][:, None, None] * y
         if residual:
             y = y + t[other]
         y = activate(name, y)
         if kind == "pool" and side >= 14:
-            return _nn().max_pool2d(y, 3, 2, 1)
+            return functional().max_pool2d(y, 3, 2, 1)
         if kind == "average":
             return y.mean((2, 3))
         if kind == "resize" and side <= 32:
-            return _nn().interpolate(y, scale_factor=2.0, mode="nearest")
+            return functional().interpolate(y, scale_factor=2.0, mode="nearest")
         return y
 
     return run
 
 
-def _head(draw: _Draw) -> Function:
+def _head(draw: Draw) -> Function:
     """A language model's end: norm, products with the vocabulary, cross entropy."""
-    width, vocabulary = draw.width(256, 4096), draw.choose(_VOCABULARIES)
+    width, vocabulary = draw.width(256, 4096), draw.choose(VOCABULARIES)
     tokens = max(64, min(16_384, draw.size(draw.largest // 32, 2 * draw.largest) // vocabulary))
     x, weight = draw.add((1, tokens, width)), draw.add((vocabulary, width), "weight")
     norm, ids = draw.add((width,), "weight"), draw.add((tokens,), "ids", high=vocabulary)
     rms, shifted = draw.chance(0.5), draw.chance(0.5)
 
     def run(**t: Any) -> Any:
-        y = rms_norm(t[x], t[norm]) if rms else _nn().layer_norm(t[x], (width,), t[norm])
-        logits = _nn().linear(y, t[weight]).float()
+        y = rms_norm(t[x], t[norm]) if rms else functional().layer_norm(t[x], (width,), t[norm])
+        logits = functional().linear(y, t[weight]).float()
         if shifted:
-            return _nn().cross_entropy(logits[0, :-1], t[ids][1:])
-        return _nn().cross_entropy(logits[0], t[ids])
+            return functional().cross_entropy(logits[0, :-1], t[ids][1:])
+        return functional().cross_entropy(logits[0], t[ids])
 
     return run
 
 
-def _embeddings(draw: _Draw) -> Function:
+def _embeddings(draw: Draw) -> Function:
     """A language model's beginning: tables of tokens and positions, norm, dropout."""
-    width, vocabulary = draw.width(128, 4096), draw.choose(_VOCABULARIES)
+    width, vocabulary = draw.width(128, 4096), draw.choose(VOCABULARIES)
     batch, length = draw.tokens(width)
     ids, table = draw.add((batch, length), "ids", high=vocabulary), draw.add((vocabulary, width), "weight")
     places = draw.add((max(length, 64), width), "weight")
@@ -558,15 +497,15 @@ def _embeddings(draw: _Draw) -> Function:
     normed, dropout = draw.chance(0.5), draw.chance(0.4)
 
     def run(**t: Any) -> Any:
-        y = _nn().embedding(t[ids], t[table]) + t[places][:length]
+        y = functional().embedding(t[ids], t[table]) + t[places][:length]
         if normed:
-            y = _nn().layer_norm(y, (width,), t[norm], t[shift])
-        return _nn().dropout(y, 0.1, training=True) if dropout else y
+            y = functional().layer_norm(y, (width,), t[norm], t[shift])
+        return functional().dropout(y, 0.1, training=True) if dropout else y
 
     return run
 
 
-def _library(draw: _Draw) -> Function:
+def _library(draw: Draw) -> Function:
     """Several library calls side by side: products, batched products, attention; for their shapes, not for fusion."""
     calls: list[tuple[Any, ...]] = []
     for _ in range(draw.choose((4, 6, 8))):
@@ -590,18 +529,18 @@ def _library(draw: _Draw) -> Function:
         outputs = []
         for kind, *names in calls:
             if kind == "linear":
-                outputs.append(_nn().linear(t[names[0]], t[names[1]], t[names[2]]))
+                outputs.append(functional().linear(t[names[0]], t[names[1]], t[names[2]]))
             elif kind == "bmm":
                 outputs.append(t[names[0]] @ t[names[1]])
             else:
                 query, key, value = (t[name].transpose(1, 2) for name in names[:3])
-                outputs.append(_nn().scaled_dot_product_attention(query, key, value, is_causal=names[3]))
+                outputs.append(functional().scaled_dot_product_attention(query, key, value, is_causal=names[3]))
         return tuple(outputs)
 
     return run
 
 
-_FAMILIES: Mapping[str, tuple[Callable[[_Draw], Function], float]] = {
+_FAMILIES: Mapping[str, tuple[Callable[[Draw], Function], float]] = {
     "chain": (_chain, 4.0),
     "attention": (_attention, 1.6),
     "feed_forward": (_feed_forward, 1.3),
@@ -609,5 +548,6 @@ _FAMILIES: Mapping[str, tuple[Callable[[_Draw], Function], float]] = {
     "image_chain": (_image_chain, 1.2),
     "head": (_head, 0.5),
     "embeddings": (_embeddings, 0.5),
-    "library": (_library, 1.0),
+    "library": (_library, 0.7),
+    **NETWORKS,
 }

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from torchledger.sampling.programs import draw_program, make_inputs
+from torchledger.sampling.networks import NETWORKS
+from torchledger.sampling.programs import Program, draw_program, make_inputs
 
 _SMALL = 2**12
 
@@ -18,9 +19,9 @@ def test_a_seed_gives_the_same_program() -> None:
         assert (first.name, first.precision, first.inputs) == (second.name, second.precision, second.inputs)
 
 
-def test_forty_seeds_draw_every_family_and_precision() -> None:
-    programs = [draw_program(seed) for seed in range(60)]
-    assert len({program.family for program in programs}) == 8
+def test_the_first_seeds_draw_every_family_and_precision() -> None:
+    programs = [draw_program(seed) for seed in range(120)]
+    assert len({program.family for program in programs}) == 11
     assert {program.precision for program in programs} == {"bfloat16", "autocast", "float32"}
 
 
@@ -29,6 +30,19 @@ def test_programs_run_forward_and_backward(seed: int) -> None:
     program = draw_program(seed, largest_numel=_SMALL)
     if sum(math.prod(spec.shape) for spec in program.inputs.values()) > 2e6:
         pytest.skip("its vocabulary or weights are too large for a quick test")
+    _run(program)
+
+
+@pytest.mark.parametrize("family", NETWORKS)
+def test_networks_of_many_seeds_run_forward_and_backward(family: str) -> None:
+    drawn = [draw_program(seed, largest_numel=_SMALL, family=family) for seed in range(60)]
+    small = [program for program in drawn if sum(math.prod(spec.shape) for spec in program.inputs.values()) < 3e6]
+    assert len(small) >= 3
+    for program in small[:8]:
+        _run(program)
+
+
+def _run(program: Program) -> None:
     inputs = make_inputs(program, "cpu")
     with torch.autocast("cpu", torch.bfloat16, enabled=program.precision == "autocast"):
         output = program.function(**inputs)
