@@ -68,6 +68,10 @@ def work(arguments: argparse.Namespace) -> dict[str, Any]:
     eager = None
     path = arguments.out / f"{name.replace(':', '_')}.{mode}.ledger"
     started = time.perf_counter()
+
+    def say(what: str) -> None:
+        print(f"{name} {mode}: {time.perf_counter() - started:.1f} s, {what}", file=sys.stderr, flush=True)
+
     compiled = torch.compile(module, mode="reduce-overhead" if mode == "reduce-overhead" else None)
     with torchledger.capture(path, force=True) as run:
         if mode != "capture":
@@ -79,10 +83,14 @@ def work(arguments: argparse.Namespace) -> dict[str, Any]:
             if index == 0:
                 torch.cuda.synchronize()
                 compile_s = time.perf_counter() - started
+            if index < 3:
+                say(f"step {index} has run")
             module.zero_grad(set_to_none=True)
         torch.cuda.synchronize()
         if mode == "capture":
             eager = run.count_eager(lambda: step(compiled)).flops
+        say("all steps have run")
+    say("the ledger is written")
     with open_ledger(path) as ledger:
         launches, graphs = ledger.read(Launch), ledger.read(Graph)
         gaps, differences = ledger.read(Gap), ledger.read(Difference)
@@ -143,8 +151,9 @@ def run_case(case: str, mode: str, out: Path, limit_s: float) -> dict[str, Any]:
             result: dict[str, Any] = json.loads(lines[-1].removeprefix("RESULT "))
         else:
             result = {"case": case, "mode": mode, "error": (done.stderr or done.stdout)[-1500:]}
-    except subprocess.TimeoutExpired:
-        result = {"case": case, "mode": mode, "error": f"exceeded {limit_s} s"}
+    except subprocess.TimeoutExpired as ended:
+        reached = (ended.stderr or b"").decode(errors="replace").strip().splitlines()[-1:]
+        result = {"case": case, "mode": mode, "error": f"exceeded {limit_s} s; {' '.join(reached)}"}
     result["wall_s"] = round(time.perf_counter() - started, 1)
     print(json.dumps(result)[:1800], flush=True)
     return result

@@ -15,7 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from torchledger.measuring.kernel_names import category_of_kernel, is_helper_kernel
+import numpy as np
+
+from torchledger.measuring.kernel_names import category_of_kernel, is_finishing_kernel, is_helper_kernel
 from torchledger.measuring.trace import NONE, EventKind, Trace
 from torchledger.nouns import Cost, DeviceEvent, Launch, Quality
 from torchledger.nouns.breakdown import TimeCategory
@@ -26,13 +28,11 @@ GRAPH_MARK = "torchledger::"
 _INDUCTOR_MARK = re.compile(r"^## Call CompiledFxGraph (\S+) ##$")
 """What Inductor itself writes: the graph's cache key."""
 
-_FINISHES = re.compile(
-    r"splitk_?reduce|splitKreduce|epilogue|reduce_kernel_?splitk|convert_dq|postprocess", re.IGNORECASE
-)
-"""Kernels that a library runs behind its main one."""
-
 _REACH = 64
 """How many kernels a replay may differ in one place from the known sequence."""
+
+_NEAR = 64
+"""How many operators are looked at one by one for what an entry launched."""
 
 _REGIONS = ("## Call", GRAPH_MARK, "Torch-Compiled Region", "CompiledFunction", "inductor_wrapper_call")
 """Marks around a whole graph call, which are no operators."""
@@ -100,6 +100,7 @@ def attribute_events(
     by_graph = _by_graph(launches)
     calls = _graph_calls(trace, by_graph, graph_keys or {})
     finder = _CallFinder(calls)
+    place_of_name = {graph: _places_of_lone_names(entries) for graph, entries in by_graph.items()}
     unmatched: Counter[str] = Counter()
     replayed: dict[int, list[int]] = defaultdict(list)
     graph_of_replay: dict[int, _Call] = {}
@@ -122,7 +123,7 @@ def attribute_events(
             continue
         order = _order_of_launch(call, int(trace.events.start_ns[launch_row]))
         if order is None:
-            order = _by_kernel_name(event, by_graph[call.graph])
+            order = place_of_name[call.graph].get(event.name)
         if order is not None:
             order_of[index] = by_graph[call.graph][order]
     for key, indices in replayed.items():
@@ -216,15 +217,17 @@ def learn_sequence(
     order_of = {launch.launch_id: order for group in _by_graph(launches).values() for order, launch in enumerate(group)}
     entry_of = {launch.launch_id: launch for launch in launches}
     learned: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    taught: set[tuple[str, str, int]] = set()
     for event in attribution.events:
         if event.launch_id is None or event.graph is None:
             continue
         entry, pair = entry_of[event.launch_id], (event.name, order_of[event.launch_id])
         # A first call may try several configurations of a generated kernel, and flush the cache between: a later one
         # launches it once.
-        is_trial = entry.category in _GENERATED and (event.name != entry.kernel_name or pair in learned[event.graph])
-        if not is_trial:
+        is_known = (event.graph, *pair) in taught
+        if entry.category not in _GENERATED or (event.name == entry.kernel_name and not is_known):
             learned[event.graph].append(pair)
+            taught.add((event.graph, *pair))
     return {graph: sequence for graph, sequence in learned.items() if attribution.calls.get(graph) == 1}
 
 
@@ -255,7 +258,7 @@ def _graph_calls(trace: Trace, by_graph: Mapping[str, Sequence[Launch]], graph_k
     columns = trace.events
     ops = trace.rows(EventKind.OP)
     ops_of_lane: dict[int, list[int]] = defaultdict(list)
-    for row in sorted(ops.tolist(), key=lambda row: (int(columns.start_ns[row]), -int(columns.end_ns[row]))):
+    for row in ops[np.lexsort((-columns.end_ns[ops], columns.start_ns[ops]))].tolist():
         ops_of_lane[int(columns.lane[row])].append(row)
     starts_of_lane = {lane: [int(columns.start_ns[row]) for row in rows] for lane, rows in ops_of_lane.items()}
     calls = []
@@ -298,14 +301,16 @@ def match_operators(names: Sequence[str], entries: Sequence[Launch]) -> dict[int
     """
     matched: dict[int, int] = {}
     places: dict[int, int] = {}
+    positions: dict[str, list[int]] = defaultdict(list)
+    for at, name in enumerate(names):
+        positions[name].append(at)
     position = 0
     for place, entry in enumerate(entries):
-        for candidate in range(position, len(names)):
-            if _fits(names[candidate], entry):
-                matched[candidate] = place
-                places[place] = candidate
-                position = candidate + 1
-                break
+        candidate = _next_fitting(names, positions, position, entry)
+        if candidate is not None:
+            matched[candidate] = place
+            places[place] = candidate
+            position = candidate + 1
     for place, entry in enumerate(entries):
         # A call that replays a CUDA graph has operators of its own (input copies), but none of an entry.
         if not matched or place in places or entry.category in _GENERATED:
@@ -317,6 +322,23 @@ def match_operators(names: Sequence[str], entries: Sequence[Launch]) -> dict[int
             matched[between[0]] = place
             places[place] = between[0]
     return matched
+
+
+def _next_fitting(
+    names: Sequence[str], positions: Mapping[str, Sequence[int]], start: int, entry: Launch
+) -> int | None:
+    """The first operator from ``start`` on that an entry fits; ``positions`` are the places of each name."""
+    near = min(start + _NEAR, len(names))
+    for candidate in range(start, near):
+        if _fits(names[candidate], entry):
+            return candidate
+    # A first call may launch thousands of trials before what comes next: look at each name once.
+    found = []
+    for name, at in positions.items():
+        index = bisect.bisect_left(at, near)
+        if index < len(at) and _fits(name, entry):
+            found.append(at[index])
+    return min(found, default=None)
 
 
 def _fits(name: str, entry: Launch) -> bool:
@@ -368,10 +390,10 @@ def _order_of_launch(call: _Call, moment: int) -> int | None:
     return call.launches.get(position)
 
 
-def _by_kernel_name(event: DeviceEvent, entries: Sequence[Launch]) -> int | None:
-    """A launch outside any operator: a generated kernel says its own name, if only one entry has it."""
-    places = [place for place, entry in enumerate(entries) if entry.kernel_name == event.name]
-    return places[0] if len(places) == 1 else None
+def _places_of_lone_names(entries: Sequence[Launch]) -> dict[str, int]:
+    """For launches outside any operator: a generated kernel says its own name, if only one entry has it."""
+    counts = Counter(entry.kernel_name for entry in entries)
+    return {entry.kernel_name: place for place, entry in enumerate(entries) if counts[entry.kernel_name] == 1}
 
 
 def _match_replay(
@@ -426,7 +448,7 @@ def _between(
     result = []
     for index in kernels:
         following = bisect.bisect_left(mains, index)
-        finishes = _FINISHES.search(names[index]) is not None and following > 0
+        finishes = is_finishing_kernel(names[index]) and following > 0
         at = following - 1 if finishes and index not in mains else following
         result.append((index, places[min(at, len(mains) - 1)]))
     return result

@@ -68,6 +68,9 @@ _HELPER = re.compile(
     r"bwd_preprocess|_kernel_seqk_reduce|combine",
     re.IGNORECASE,
 )
+_FINISHES = re.compile(
+    r"splitk_?reduce|splitKreduce|epilogue|reduce_kernel_?splitk|convert_dq|postprocess", re.IGNORECASE
+)
 
 
 @lru_cache(maxsize=100_000)
@@ -94,6 +97,12 @@ def category_of_kernel(name: str) -> TimeCategory:
 def is_helper_kernel(name: str) -> bool:
     """True for kernels that prepare or finish another one's product: layout changes, split sums, epilogues."""
     return bool(_HELPER.search(name))
+
+
+@lru_cache(maxsize=100_000)
+def is_finishing_kernel(name: str) -> bool:
+    """True for helpers that a library runs behind its main kernel: split sums, epilogues, conversions of gradients."""
+    return bool(_FINISHES.search(name))
 
 
 _LAMBDA = re.compile(

@@ -153,7 +153,7 @@ class Events:
     def __len__(self) -> int:
         return len(self.kind)
 
-    @property
+    @cached_property
     def end_ns(self) -> IntColumn:
         """Where each event ends."""
         return self.start_ns + self.duration_ns

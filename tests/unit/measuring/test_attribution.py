@@ -198,3 +198,10 @@ def test_operators_that_run_in_order_are_all_matched_whatever_stands_between(
         expected[len(noisy)] = place
         noisy.append(name)
     assert match_operators(noisy, entries) == expected
+
+
+@pytest.mark.parametrize("trials", [3, 500])
+def test_an_entry_is_found_behind_any_number_of_trials_of_the_one_before(trials: int) -> None:
+    entries = [make_launch(order=place, kernel_name=name) for place, name in enumerate(("triton_a", "triton_b"))]
+    names = [*["aten::zero_", "triton_a"] * trials, "triton_b", "triton_a"]
+    assert match_operators(names, entries) == {1: 0, 2 * trials: 1}

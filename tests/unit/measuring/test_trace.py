@@ -265,3 +265,9 @@ def test_rows_of_a_kind_are_what_the_categories_say() -> None:
     trace = trace_from_events(small_trace()["traceEvents"])
     assert len(trace.rows(EventKind.KERNEL)) == 1
     assert len(trace.rows(EventKind.OP)) == 2
+
+
+def test_the_ends_of_events_are_added_up_once() -> None:
+    trace = trace_from_events([{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 2, "pid": 1, "tid": 1}])
+    assert (trace.events.end_ns - trace.events.start_ns).tolist() == [2000]
+    assert trace.events.end_ns is trace.events.end_ns
