@@ -101,7 +101,9 @@ class StepProfiler(Watcher):
         self._explicit = False
         self._state: Literal["warming", "timing", "settling", "recording", "done"] = "warming"
         self._count = 0
+        self._seen = 0
         self._moments: list[float] = []
+        self._early: str | None = None
         self._plain: list[float] = []
         self._profiled: list[float] = []
         self._recording: Any = None
@@ -133,9 +135,9 @@ class StepProfiler(Watcher):
     def on_close(self) -> None:
         for patches in self._patches:
             patches.undo()
-        if self._recording is not None and self._state == "recording":
-            self._stop()
         try:
+            if self._state in ("settling", "recording"):
+                self._stop_early()
             self._finish()
         except Exception as error:  # the profile is lost, the program and its ledger are not
             log.debug("profile failed", exc_info=error)
@@ -196,7 +198,7 @@ class StepProfiler(Watcher):
             self._capture.add(Gap("device_time", name, f"its un-graphed call could not be recorded: {error}"))
 
     def _restart(self) -> None:
-        self._state, self._count = "warming", 0
+        self._state, self._count, self._seen = "warming", 0, 0
         self._plain.clear()
         if not self._explicit:
             self._anchor = None
@@ -208,6 +210,7 @@ class StepProfiler(Watcher):
         if self._state == "done":
             return
         self._count += 1
+        self._seen += 1
         if self._state == "warming" and self._count > self._warmup:
             profiler.synchronize()
             self._state, self._count = "timing", 0
@@ -233,6 +236,7 @@ class StepProfiler(Watcher):
             self._open_step(0)
         elif self._state == "recording":
             self._close_step()
+            self._moments.append(time.perf_counter())
             if self._count >= self._repeats:
                 self._stop()
             else:
@@ -259,6 +263,22 @@ class StepProfiler(Watcher):
         self._recording.stop()
         self._state = "done"
 
+    def _stop_early(self) -> None:
+        """The program ends in the middle of a step: keep the steps before it, or that one if there are none."""
+        from torchledger._torch import profiler
+
+        if self._count:
+            self._profiled = [(self._moments[-1] - self._moments[0]) * 1e6 / self._count]
+            self._early = f"the program ended after {self._count} of {self._repeats} steps to profile"
+        elif self._state == "recording":
+            self._early = "the program ended in the first step to profile: its time on the host is not known"
+        else:
+            self._early = "the program ended in the first step under the profiler, which is slower than later ones"
+        self._close_step()
+        profiler.synchronize()
+        self._recording.stop()
+        self._state = "done"
+
     # --- what is made of it -------------------------------------------------------------------------------------
 
     def result(self) -> Breakdown:
@@ -269,8 +289,8 @@ class StepProfiler(Watcher):
         self._capture.unwatch(self)
         for patches in self._patches:
             patches.undo()
-        if self._state == "recording":
-            self._stop()
+        if self._state in ("settling", "recording"):
+            self._stop_early()
         if self._recording is None:
             raise MeasureError("nothing was profiled: did the step call a compiled model?")
         records = self._records()
@@ -280,15 +300,19 @@ class StepProfiler(Watcher):
     def _finish(self) -> None:
         launches = [launch for group in self._launches.values() for launch in group]
         if self._recording is None and launches:
-            needed = self._warmup + self._timed + self._repeats + 1
-            reason = (
-                f"the program ended before the profile: it needs {needed} steps without compilation. "
-                "Run more steps, or lower --warmup or --repeats"
-            )
-            self._capture.add(Gap("device_time", "profile", reason))
+            self._capture.add(Gap("device_time", "profile", self._too_few_steps()))
         if self._recording is None:
             return
         self._capture.add(*self._records())
+
+    def _too_few_steps(self) -> str:
+        """Why nothing was profiled, and the options with which the steps there were would do."""
+        least, needed = self._timed + 1, self._warmup + self._timed + 1
+        steps = f"{self._seen} step{'' if self._seen == 1 else 's'}"
+        reason = f"the program ended after {steps} without compilation, and the profile needs {needed}. "
+        if self._seen >= least:
+            return f"{reason}Run more steps, or profile with --warmup {self._seen - least}"
+        return f"{reason}Run more steps: {least} at least, with --warmup 0"
 
     def _records(self) -> list[Any]:
         for name, path in self._learning:
@@ -303,6 +327,8 @@ class StepProfiler(Watcher):
                 n_steps=max(self._count, 1),
                 trace_name=self._capture.path.with_suffix(".trace.json.gz").name,
             )
+            if self._early is not None:
+                records = [_with_note(record, self._early) for record in records]
             annotate_trace(path, self._capture.path.with_suffix(".trace.json.gz"), facts_by_row(events), force=True)
         return records
 
@@ -336,7 +362,7 @@ def profile_records(
     """
     cuda = [device for device in devices if device.kind == "cuda"]
     ceilings = known_ceilings(cuda[0] if cuda else devices[0]) if devices else None
-    window = _step_window(trace)
+    window = _step_window(trace, n_steps)
     everything = [event for event in device_events(trace) if _is_inside(event.launch_start_ns, window)]
     clock: Clock = "cupti" if everything else "cpu_profiler"
     if everything:
@@ -371,7 +397,7 @@ def profile_records(
         Gap("device_time", reason, "kernel time inside compiled graphs that no entry explains", ns / 1e3)
         for reason, ns in attribution.unmatched.items()
     ]
-    timeline = step_timeline(attribution.events, clock=clock, steps=_step_spans(trace))
+    timeline = step_timeline(attribution.events, clock=clock, steps=_step_spans(trace, n_steps))
     pictures = [] if timeline is None else [timeline]
     lead = round(breakdown.wall_us - sum(breakdown.step_us), 3)
     outside = Difference("wall_time", "steps", "before the first and after the last kernel of the steps", lead)
@@ -417,15 +443,16 @@ def add_trace_to_ledger(trace: Path, ledger: Path, *, progress: Progress | None 
     return next(record for record in records if isinstance(record, Breakdown))
 
 
-def _step_window(trace: Trace) -> tuple[int, int] | None:
+def _step_window(trace: Trace, n_steps: int) -> tuple[int, int] | None:
     """From the first recorded step's start to the last one's end; what the profiler saw before it is warm-up."""
-    spans = _step_spans(trace)
+    spans = _step_spans(trace, n_steps)
     return (min(start for start, _ in spans), max(end for _, end in spans)) if spans else None
 
 
-def _step_spans(trace: Trace) -> list[tuple[int, int]]:
-    """Start and end of each recorded step on the trace's clock."""
-    marks = [row for row in trace.rows(EventKind.ANNOTATION).tolist() if trace.name(row).startswith(_STEP_MARK)]
+def _step_spans(trace: Trace, n_steps: int) -> list[tuple[int, int]]:
+    """Start and end on the trace's clock of each recorded step; one more may have been under way at the end."""
+    wanted = {f"{_STEP_MARK}#{index}" for index in range(n_steps)}
+    marks = [row for row in trace.rows(EventKind.ANNOTATION).tolist() if trace.name(row) in wanted]
     return [(int(trace.events.start_ns[row]), int(trace.events.end_ns[row])) for row in marks]
 
 
@@ -476,8 +503,7 @@ def _per_call(events: Sequence[DeviceEvent], n_calls: int) -> tuple[float, ...]:
 
 def over_steps(breakdown: Breakdown, trace: Trace, steps: Steps, n_steps: int, clock: str) -> Breakdown:
     """A breakdown that also says how long its steps took, with the profiler and without."""
-    marks = [row for row in trace.rows(EventKind.ANNOTATION).tolist() if trace.name(row).startswith(_STEP_MARK)]
-    step_us = tuple(int(trace.events.duration_ns[row]) / 1e3 for row in marks)
+    step_us = tuple((end - start) / 1e3 for start, end in _step_spans(trace, n_steps)) if steps.profiled_us else ()
     notes = list(breakdown.notes)
     if steps.plain_us and steps.profiled_us:
         ratio = median(steps.profiled_us) / median(steps.plain_us)
@@ -497,6 +523,10 @@ def over_steps(breakdown: Breakdown, trace: Trace, steps: Steps, n_steps: int, c
         )
     result = replace(breakdown, clock=clock, steps=n_steps, step_us=step_us, notes=tuple(notes))
     return replace(result, verdict=verdict(result))
+
+
+def _with_note(record: Any, note: str) -> Any:
+    return replace(record, notes=(*record.notes, note)) if isinstance(record, Breakdown) else record
 
 
 @contextmanager

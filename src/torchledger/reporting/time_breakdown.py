@@ -74,7 +74,8 @@ def _facts(breakdown: Breakdown) -> list[tuple[str, str]]:
     rows.append(("busy", f"{format_us(breakdown.busy_us)}{busy} (clock: {breakdown.clock})"))
     if breakdown.steps:
         times = sorted(breakdown.step_us)
-        rows.append(("steps", f"{breakdown.steps}, median {format_us(times[len(times) // 2])} on the host"))
+        duration = f", median {format_us(times[len(times) // 2])} on the host" if times else ""
+        rows.append(("steps", f"{breakdown.steps}{duration}"))
     if (overhead := breakdown.launch_overhead) is not None and overhead.launches:
         text = f"{format_count(overhead.launches)} calls, {format_us(overhead.host_us)} of host time"
         if overhead.median_us is not None:

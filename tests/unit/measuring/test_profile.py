@@ -17,6 +17,7 @@ from torchledger.errors import MeasureError
 from torchledger.measuring.profile import Steps, attach, over_steps, pair_with_ledger
 from torchledger.measuring.trace import read_trace, trace_from_events
 from torchledger.nouns import Breakdown, Gap, Launch, Measurement, Profile
+from torchledger.reporting.time_breakdown import breakdown_document
 from torchledger.store import open_ledger
 from trace_factories import kernel_event
 
@@ -103,7 +104,40 @@ def test_a_program_that_ends_too_soon_says_how_many_steps_it_takes(tmp_path: Pat
     with open_ledger(tmp_path / "a.ledger") as ledger:
         (gap,) = ledger.read(Gap)
     assert gap.account == "device_time"
-    assert "9 steps" in gap.reason
+    assert gap.reason == (
+        "the program ended after 1 step without compilation, and the profile needs 6. "
+        "Run more steps: 3 at least, with --warmup 0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ran", "profiled", "said"),
+    [
+        (1, 0, "needs 2"),
+        (2, 1, "first step under the profiler"),
+        (3, 1, "its time on the host is not known"),
+        (5, 2, "ended after 2 of 3 steps"),
+        (6, 3, None),
+    ],
+)
+def test_a_program_that_ends_in_the_middle_keeps_the_steps_that_were_profiled(
+    tmp_path: Path, ran: int, profiled: int, said: str | None
+) -> None:
+    torch._dynamo.reset()
+    with torchledger.capture(tmp_path / "a.ledger") as run:
+        attach(run, {"warmup": 0, "timed": 1, "repeats": 3})
+        model = torch.compile(nn.Linear(4, 4))
+        for _ in range(ran):
+            model(torch.randn(2, 4))
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        breakdowns, gaps = ledger.read(Breakdown), ledger.read(Gap)
+        samples = [each.repeats for each in ledger.read(Measurement)]
+    assert [breakdown.steps for breakdown in breakdowns] == [profiled] * bool(profiled)
+    assert set(samples) == {profiled} - {0}
+    notes = [note for breakdown in breakdowns for note in breakdown.notes]
+    assert any(said in text for text in [*notes, *(gap.reason for gap in gaps)]) if said else not gaps
+    for breakdown in breakdowns:
+        assert breakdown_document(breakdown, top=3)
 
 
 def test_a_trace_of_other_code_is_refused_by_name(profiled: Path, tmp_path: Path) -> None:
