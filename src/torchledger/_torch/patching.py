@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -24,6 +25,18 @@ class Patches:
         held = vars(owner).get(name) if isinstance(owner, type) else None  # with its classmethod or staticmethod
         self._undo.append((owner, name, getattr(owner, name) if held is None else held))
         setattr(owner, name, value)
+
+    def set_config(self, owner: Any, name: str, value: Any) -> None:
+        """Set a field of a torch config until ``undo``, for threads that start later too.
+
+        Since torch 2.13 what is set holds in its own thread; others read the field's default.
+        """
+        prefix: str = getattr(owner, "_prefix", "")
+        entries = owner._config._config if prefix else owner._config
+        entry = entries.get(prefix + name)
+        self.set(owner, name, value)
+        if isinstance(getattr(entry, "user_override", None), ContextVar):
+            self.set(entry, "default", value)
 
     def around(self, owner: Any, name: str, around: Around) -> bool:
         """Call ``around(original, ...)`` in place of ``owner.name``; False if the owner does not define it itself."""

@@ -33,8 +33,8 @@ def make_kernels_visible() -> Patches:
     C++ kernels get profiler ranges (none by default); Triton kernels keep the names that the wrapper gives them.
     """
     patches = Patches()
-    patches.set(config.cpp, "enable_kernel_profile", True)
-    patches.set(config.triton, "unique_kernel_names", True)
+    patches.set_config(config.cpp, "enable_kernel_profile", True)
+    patches.set_config(config.triton, "unique_kernel_names", True)
     return patches
 
 

@@ -54,12 +54,12 @@ def switch_off_cuda_graphs(patches: Patches, on_skip: Callable[[], None]) -> Non
 def switch_off_builtin_printer(patches: Patches) -> None:
     """Keep Inductor's own printer out of the generated code, which its variables would switch on too."""
     if hasattr(config.aot_inductor, "debug_intermediate_value_printer"):
-        patches.set(config.aot_inductor, "debug_intermediate_value_printer", "0")
+        patches.set_config(config.aot_inductor, "debug_intermediate_value_printer", "0")
 
 
 def switch_off_caches(patches: Patches) -> None:
     """Compile anew: a graph out of a cache brings no FX graph to compare with."""
-    patches.set(config, "force_disable_caches", True)
+    patches.set_config(config, "force_disable_caches", True)
 
 
 def wrapper_source(compiled: Any) -> str | None:

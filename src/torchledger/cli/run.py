@@ -17,8 +17,14 @@ import click
 @click.option("-f", "--force", is_flag=True, help="Replace an existing ledger.")
 @click.option("-m", "--module", "is_module", is_flag=True, help="SCRIPT is a module name, as in python -m.")
 @click.option("--profile", "is_profiled", is_flag=True, help="Also time the steps and give every kernel's time to it.")
-@click.option("--warmup", default=3, show_default=True, help="Steps without compilation before the profile.")
-@click.option("--repeats", default=3, show_default=True, help="Steps to profile.")
+@click.option(
+    "--warmup",
+    type=click.IntRange(0),
+    default=3,
+    show_default=True,
+    help="Steps without compilation before the profile.",
+)
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Steps to profile.")
 @click.option("--save-inputs", is_flag=True, help="Save what each launch of the first step reads, for bench.")
 @click.option("--inputs-gb", default=1.0, show_default=True, help="How much --save-inputs may write, in 1e9 bytes.")
 @click.argument("script", nargs=1)

@@ -299,7 +299,7 @@ class StepProfiler(Watcher):
 
     def _finish(self) -> None:
         launches = [launch for group in self._launches.values() for launch in group]
-        if self._recording is None and launches:
+        if self._recording is None and launches and self._state != "done":
             self._capture.add(Gap("device_time", "profile", self._too_few_steps()))
         if self._recording is None:
             return
@@ -379,6 +379,13 @@ def profile_records(
     if not attribution.calls:
         raise MeasureError("the trace holds no call of this ledger's graphs: it was taken from other code.")
     breakdown = over_steps(breakdown, trace, steps, n_steps, clock)
+    uneven = [f"{graph} {calls}" for graph, calls in attribution.calls.items() if steps.plain_us and calls % n_steps]
+    if uneven:
+        note = (
+            f"the {n_steps} steps are not alike ({', '.join(uneven[:3])} calls): each begins with a call of the first "
+            "graph; where the program's own are longer, end them with torchledger.step()"
+        )
+        breakdown = replace(breakdown, notes=(*breakdown.notes, note))
     profile = Profile(
         clock=clock,
         steps=n_steps,
@@ -397,6 +404,7 @@ def profile_records(
         Gap("device_time", reason, "kernel time inside compiled graphs that no entry explains", ns / 1e3)
         for reason, ns in attribution.unmatched.items()
     ]
+    gaps += _entries_without_time(attribution, launches)
     timeline = step_timeline(attribution.events, clock=clock, steps=_step_spans(trace, n_steps))
     pictures = [] if timeline is None else [timeline]
     lead = round(breakdown.wall_us - sum(breakdown.step_us), 3)
@@ -458,6 +466,19 @@ def _step_spans(trace: Trace, n_steps: int) -> list[tuple[int, int]]:
 
 def _is_inside(moment: int | None, window: tuple[int, int] | None) -> bool:
     return moment is None or window is None or window[0] <= moment <= window[1]
+
+
+def _entries_without_time(attribution: Attribution, launches: Sequence[Launch]) -> list[Gap]:
+    """Entries of graphs that ran in the profiled steps for which no kernel was seen."""
+    seen = {event.launch_id for event in attribution.events}
+    missing: dict[str, list[str]] = {}
+    for launch in launches:
+        if launch.category != "nop" and launch.graph in attribution.calls and launch.launch_id not in seen:
+            missing.setdefault(launch.graph, []).append(launch.kernel_name)
+    return [
+        Gap("device_time", graph, f"it ran, but {len(names)} of its entries show no kernel: {', '.join(names[:3])}")
+        for graph, names in missing.items()
+    ]
 
 
 def _measurements(attribution: Attribution, launches: Sequence[Launch], clock: Clock) -> list[Measurement]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,32 @@ def test_a_program_that_ends_in_the_middle_keeps_the_steps_that_were_profiled(
     assert any(said in text for text in [*notes, *(gap.reason for gap in gaps)]) if said else not gaps
     for breakdown in breakdowns:
         assert breakdown_document(breakdown, top=3)
+
+
+def test_a_graph_compiled_on_another_thread_has_times_too(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    with torchledger.capture(tmp_path / "a.ledger") as run:
+        attach(run, {"warmup": 0, "timed": 1, "repeats": 1})
+        model = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.GELU()))
+        worker = threading.Thread(target=lambda: [model(torch.randn(2, 4)) for _ in range(4)])
+        worker.start()
+        worker.join()
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        (profile,) = ledger.read(Profile)
+        assert not ledger.read(Gap)
+    assert profile.entries_seen == profile.entries == 2
+
+
+def test_steps_that_are_not_alike_are_named(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    with torchledger.capture(tmp_path / "a.ledger") as run, torch.no_grad():
+        attach(run, {"warmup": 0, "timed": 1, "repeats": 3})
+        first, second = torch.compile(nn.Linear(4, 4)), torch.compile(nn.Linear(4, 3))
+        for _ in range(5):
+            second(first(first(torch.randn(2, 4))))
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        (breakdown,) = ledger.read(Breakdown)
+    assert any("torchledger.step()" in note for note in breakdown.notes)
 
 
 def test_a_trace_of_other_code_is_refused_by_name(profiled: Path, tmp_path: Path) -> None:
