@@ -113,6 +113,7 @@ class StepProfiler(Watcher):
         self._learning: list[tuple[str, Path]] = []
         self._patches: list[Any] = []
         self._is_graphed = False
+        self._is_settled = True
 
     # --- watching the capture ----------------------------------------------------------------------------------
 
@@ -129,8 +130,9 @@ class StepProfiler(Watcher):
         self._names[id(compiled)] = name
         self._keep.append(compiled)  # an id is only a name while its object lives
         self._launches[name] = list(launches)
-        if self._state in ("warming", "timing", "settling"):
+        if self._state in ("warming", "timing"):
             self._restart()
+        self._is_settled = False
 
     def on_close(self) -> None:
         for patches in self._patches:
@@ -228,7 +230,9 @@ class StepProfiler(Watcher):
                 return
             self._recording = profiler.Recording()
             self._recording.start()
-            self._state, self._count = "settling", 0
+            self._state, self._count, self._is_settled = "settling", 0, True
+        elif self._state == "settling" and not self._is_settled:
+            self._is_settled = True  # something compiled in this step: wait for the next
         elif self._state == "settling":
             self._state, self._count = "recording", 0
             profiler.synchronize()
