@@ -7,7 +7,7 @@ Sampling an operator runs its forward and its backward many times through autogr
 convolution's three (forward, gradient of the image, of the weight), is called alone, once to warm up and three times
 to be timed. Limits are in seconds. The convolutions' shapes are the ``conv2d`` points of PLAN_FOLDER in their order
 (layers of networks, and random ones, none that DATA holds in whatever group); products are drawn. Writes
-OUT/products.npz, OUT/convolutions.npz and OUT/kernels.json (the names).
+OUT/products.npz and OUT/convolutions.npz, and the kernels' names beside them (*_kernels.json).
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import argparse
 import gc
 import json
 import math
+import multiprocessing
 import random
 import statistics
+import tempfile
+import threading
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -302,64 +304,115 @@ def save_products(rows: list[tuple[Any, ...]], out: Path, names: Names) -> None:
         spread=np.array(columns[7], np.float32),
         kernels=np.array(columns[8], np.int32),
     )
-    (out / "kernels.json").write_text(json.dumps([list(key) for key in names.known]))
+    (out / "product_kernels.json").write_text(json.dumps([list(key) for key in names.known]))
 
 
-def convolutions(limit_s: float, plan: Path, out: Path, names: Names, part: int, parts: int) -> None:
-    """Time the plan's convolutions in order until the limit."""
-    import torch
+def convolutions(limit_s: float, plan: Path, out: Path, part: str, workers: int) -> None:
+    """Time the plan's convolutions in order until the limit.
 
-    from torchledger.sampling.cases import InputPool
-
+    A library takes 40 ms of the host to choose a convolution's kernels, and microseconds to run them: so many processes
+    choose at once, then each times what it has chosen, alone on the device.
+    """
+    number, parts = map(int, part.split("/"))
     with (plan / "plan.jsonl").open() as file:
         points = [json.loads(line) for line in file][1:]
-    points = [point for point in points if point[0] == "conv2d"][part - 1 :: parts]
-    deadline, saved, place = time.monotonic() + limit_s, time.monotonic(), 0
+    points = [point for point in points if point[0] == "conv2d"][number - 1 :: parts]
+    context = multiprocessing.get_context("spawn")
+    barrier, stop = context.Barrier(workers), context.Value("b", 0)
+    with tempfile.TemporaryDirectory() as folder:
+        until = time.time() + limit_s
+        processes = [
+            context.Process(target=_work, args=(i, workers, points[i::workers], until, folder, barrier, stop))
+            for i in range(workers)
+        ]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(max(1.0, until + 45 - time.time()))
+        for process in processes:
+            if process.is_alive():
+                process.kill()
+        names, rows = Names(), []
+        for path in sorted(Path(folder).glob("*.json")):
+            given = json.loads(path.read_text())
+            known = [names.number(tuple(kernels)) for kernels in given["names"]]
+            rows += [(*row[:-1], known[row[-1]]) for row in given["rows"]]
+    if rows:
+        save_convolutions(rows, out, names)
+    say(f"convolutions: {len(rows):,} passes in {limit_s:.0f} s")
+
+
+def _work(index: int, workers: int, points: list[Any], until: float, folder: str, barrier: Any, stop: Any) -> None:
+    import torch
+
+    from torchledger._torch.device_trace import DeviceTrace
+    from torchledger.sampling.cases import InputPool
+
+    gc.disable()
+    torch.set_num_threads(1)
     pool = InputPool("cuda:0", pool_bytes=2 << 30)
-    rows: list[tuple[Any, ...]] = []
-    failed: Counter[str] = Counter()
+    names, rows, place, cycle = Names(), [], 0, 0
+    with torch.no_grad(), DeviceTrace() as trace:
+        trace.mark()
+    try:
+        while place < len(points) and not stop.value:
+            ready: list[tuple[Any, Callable[[], Any]]] = []
+            started = time.monotonic()
+            # The first cycle is short, so that something is there early.
+            for _, parameters, dtype, _group in points[place : place + (24 if cycle == 0 else 80)]:
+                place += 1
+                try:
+                    with torch.no_grad():
+                        calls = convolution_calls(parameters, dtype, pool)
+                        for call in calls:
+                            call()
+                except RuntimeError as error:
+                    if index == 0:
+                        say(f"{parameters}: {str(error).splitlines()[0][:120]}")
+                    continue
+                ready += [((parameters, dtype, number), call) for number, call in enumerate(calls)]
+                if time.time() > until:
+                    break
+            torch.cuda.synchronize()
+            built = time.monotonic() - started
+            barrier.wait(60)
+            for turn in range(workers):
+                if turn == index:
+                    with torch.no_grad():
+                        found = list(timed(iter(ready)))
+                    torch.cuda.synchronize()
+                barrier.wait(60)
+            rows += [
+                (*key, statistics.median(times), max(times) / min(times), names.number(kernels))
+                for key, times, kernels in found
+            ]
+            path = Path(folder) / f"{index}.json"
+            path.with_suffix(".part").write_text(json.dumps({"rows": rows, "names": list(names.known)}))
+            path.with_suffix(".part").replace(path)
+            cycle += 1
+            if index == 0:
+                say(f"cycle {cycle}: {len(rows):,} passes of mine, chosen in {built:.1f} s")
+                if time.time() + 20 > until:
+                    stop.value = 1
+            barrier.wait(60)
+    except threading.BrokenBarrierError:
+        say(f"process {index}: another one is gone")
 
-    def calls() -> Iterator[tuple[Any, Callable[[], Any]]]:
-        nonlocal place
-        for index, (_, parameters, dtype, _group) in list(enumerate(points))[place : place + GROUP // 4]:
-            place = index + 1
-            if time.monotonic() > deadline:
-                return
-            try:
-                ready = convolution_calls(parameters, dtype, pool)
-            except (RuntimeError, torch.AcceleratorError) as error:
-                failed[str(error).splitlines()[0][:100]] += 1
-                continue
-            for number, call in enumerate(ready):
-                yield (index, number), call
 
-    with torch.no_grad():
-        while time.monotonic() < deadline and place < len(points):
-            for (index, number), times, kernels in timed(calls()):
-                rows.append((index, number, statistics.median(times), max(times) / min(times), names.number(kernels)))
-            if time.monotonic() > saved + SAVE_EVERY_S:
-                save_convolutions(rows, points, out, names)
-                saved = time.monotonic()
-                say(f"convolutions: {place:,} shapes so far")
-    save_convolutions(rows, points, out, names)
-    say(f"convolutions: {len(rows):,} passes of {place:,} shapes in {limit_s:.0f} s; failed: {dict(failed)}")
-
-
-def save_convolutions(rows: list[tuple[Any, ...]], points: list[Any], out: Path, names: Names) -> None:
+def save_convolutions(rows: list[tuple[Any, ...]], out: Path, names: Names) -> None:
     """Write what there is."""
-    columns = list(zip(*rows, strict=True))
-    asked = [points[index] for index in columns[0]]
+    asked, dtypes, passes, times, spreads, kernels = zip(*rows, strict=True)
     parameters = ("n", "c_in", "height", "width", "c_out", "kernel", "stride", "padding", "groups", "channels_last")
     np.savez_compressed(
         out / "convolutions.npz",
-        dtype=np.array([point[2] for point in asked], dtype="U8"),
-        **{name: np.array([point[1].get(name, 0) for point in asked], np.int32) for name in parameters},
-        direction=np.array(columns[1], np.int8),
-        time_us=np.array(columns[2], np.float32),
-        spread=np.array(columns[3], np.float32),
-        kernels=np.array(columns[4], np.int32),
+        dtype=np.array(dtypes, dtype="U8"),
+        **{name: np.array([point.get(name, 0) for point in asked], np.int32) for name in parameters},
+        direction=np.array(passes, np.int8),
+        time_us=np.array(times, np.float32),
+        spread=np.array(spreads, np.float32),
+        kernels=np.array(kernels, np.int32),
     )
-    (out / "kernels.json").write_text(json.dumps([list(key) for key in names.known]))
+    (out / "convolution_kernels.json").write_text(json.dumps([list(key) for key in names.known]))
 
 
 def main() -> None:
@@ -374,13 +427,13 @@ def main() -> None:
     parser.add_argument("--plan", type=Path)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--part", default="1/1", help="of the plan's convolutions: every PARTS-th from the PART-th")
+    parser.add_argument("--workers", type=int, default=14, help="processes that choose convolutions' kernels")
     arguments = parser.parse_args()
     if arguments.make_plan:
         make_plan(arguments.make_plan, arguments.measured, arguments.count, arguments.seed)
         return
     arguments.out.mkdir(parents=True, exist_ok=True)
     names = Names()
-    part, parts = map(int, arguments.part.split("/"))
     gc.disable()
     if arguments.products > 0:
         try:
@@ -389,7 +442,7 @@ def main() -> None:
             # What one part cannot do must not cost the other, on a machine that is there for minutes.
             traceback.print_exc()
     if arguments.convolutions > 0 and arguments.plan:
-        convolutions(arguments.convolutions, arguments.plan, arguments.out, names, part, parts)
+        convolutions(arguments.convolutions, arguments.plan, arguments.out, arguments.part, arguments.workers)
 
 
 if __name__ == "__main__":
