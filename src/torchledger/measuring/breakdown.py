@@ -73,6 +73,7 @@ def breakdown_of_trace(
     rank = trace.metadata["distributedInfo"].get("rank")
     result = summarize(events, source=trace.source, clock="trace", busy=busy, ceilings=ceilings)
     steps = step_durations(trace)
+    texts = problem_texts(trace)
     result = replace(
         result,
         devices=devices_of_trace(trace),
@@ -83,8 +84,8 @@ def breakdown_of_trace(
         idle_causes=idle.causes,
         host_during_idle=dict(list(idle.host.items())[:50]),
         launch_overhead=_launch_overhead(trace, events),
-        is_partial=trace.is_truncated or any("left out" in problem.what for problem in trace.problems),
-        problems=(*_problem_texts(trace), *problems),
+        is_partial=trace.is_truncated or any("left out" in text for text in texts),
+        problems=(*texts, *problems),
         notes=_notes(trace, events),
     )
     return replace(result, verdict=verdict(result))
@@ -452,8 +453,25 @@ def with_modules_and_lines(trace: Trace, events: list[DeviceEvent]) -> list[Devi
     ]
 
 
-def _problem_texts(trace: Trace) -> list[str]:
-    return [f"{problem.events} {problem.what}" if problem.events else problem.what for problem in trace.problems]
+def problem_texts(trace: Trace) -> list[str]:
+    """What the trace leaves out or what is doubtful in it, in words."""
+    texts = [f"{problem.events} {problem.what}" if problem.events else problem.what for problem in trace.problems]
+    missing, launches = trace.launches_without_kernel
+    if missing > launches / 100:
+        is_captured = any("BeginCapture" in name or "GraphInstantiate" in name for name in trace.names)
+        why = "CUDA graphs were recorded in it" if is_captured else "their time is left out"
+        texts.append(f"{missing:,} of {launches:,} launches have no kernel in the trace: {why}")
+    is_cut = trace.is_truncated and bool(trace.metadata.get("deviceProperties"))
+    if not len(trace.device_rows) and (launches or is_cut):
+        texts.append("nothing that ran on the device is in the file: these are times of the host")
+    processes: dict[int | str | None, set[int | str | None]] = defaultdict(set)
+    for row in _one_row_per_lane(trace):
+        processes[trace.kernel(row).device].add(trace.lanes[int(trace.events.lane[row])].process)
+    if shared := [f"{device}" for device, found in processes.items() if len(found) > 1]:
+        texts.append(
+            f"device {', '.join(shared)} has kernels of several processes: if these are ranks, import their own traces"
+        )
+    return texts
 
 
 def _notes(trace: Trace, events: Sequence[DeviceEvent]) -> tuple[str, ...]:

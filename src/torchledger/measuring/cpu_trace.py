@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from torchledger.measuring.breakdown import step_durations, summarize, with_modules_and_lines
+from torchledger.measuring.breakdown import problem_texts, step_durations, summarize, with_modules_and_lines
 from torchledger.measuring.idle import busy_time
 from torchledger.measuring.op_costs import NO_TENSOR_SHAPES, has_formula, op_category, op_cost
 from torchledger.measuring.trace import NONE, EventKind, Trace
@@ -84,14 +84,15 @@ def cpu_breakdown(trace: Trace, events: list[DeviceEvent]) -> Breakdown:
             "`torchledger run --profile SCRIPT` times each"
         )
     idle = result.idle_us
+    problems = problem_texts(trace)
     result = replace(
         result,
         steps=len(steps) or None,
         step_us=tuple(steps),
         idle_causes={NO_OPERATOR_RAN: idle} if idle > 0 else {},
         gaps=tuple(replace(gap, cause=NO_OPERATOR_RAN) for gap in result.gaps),
-        is_partial=trace.is_truncated or any("left out" in problem.what for problem in trace.problems),
-        problems=tuple(f"{each.events} {each.what}" if each.events else each.what for each in trace.problems),
+        is_partial=trace.is_truncated or any("left out" in text for text in problems),
+        problems=tuple(problems),
         notes=tuple(notes),
     )
     return replace(result, verdict=verdict(result))

@@ -283,6 +283,14 @@ class Trace:
         return launches
 
     @cached_property
+    def launches_without_kernel(self) -> tuple[int, int]:
+        """How many runtime calls that launch one kernel have none in the trace, and how many such calls there are."""
+        is_launch = np.array(["aunch" in name and "Kernel" in name for name in self.names] or [False])
+        runtime = self.rows(EventKind.RUNTIME)
+        launches = runtime[is_launch[self.events.name[runtime]]]
+        return len(launches) - int(np.isin(launches, self.launch_of).sum()), len(launches)
+
+    @cached_property
     def op_of(self) -> IntColumn:
         """Per event: the row of the innermost operator around it (host events) or its launch (device events).
 

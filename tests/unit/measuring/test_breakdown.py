@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -186,3 +188,33 @@ def test_public_traces_add_up_and_are_explained(name: str) -> None:
     if name != "hta_alexnet.json.gz":
         assert breakdown.known_kernel_us >= 0.95 * breakdown.kernel_us
     assert breakdown.verdict
+
+
+def test_launches_whose_kernels_were_lost_are_counted_and_the_report_is_partial() -> None:
+    launches = [runtime_event(correlation=index, ts=100 + index) for index in range(4)]
+    whole = breakdown_of_trace(trace_from_events([launches[0], kernel_event(correlation=0)]))
+    cut = breakdown_of_trace(trace_from_events([*launches, kernel_event(correlation=0)]))
+    assert not whole.is_partial
+    assert cut.is_partial
+    assert "3 of 4 launches have no kernel" in cut.problems[0]
+
+
+def test_launches_that_a_cuda_graph_recorded_are_not_lost() -> None:
+    events = [runtime_event(name="cudaStreamBeginCapture"), runtime_event(correlation=5), kernel_event(correlation=9)]
+    breakdown = breakdown_of_trace(trace_from_events(events))
+    assert not breakdown.is_partial
+    assert "CUDA graphs" in breakdown.problems[0]
+
+
+def test_a_trace_cut_off_before_its_kernels_says_that_its_times_are_the_hosts(tmp_path: Path) -> None:
+    path = tmp_path / "cut.json"
+    events = json.dumps([op_event(), op_event(ts=200)])[1:-1]
+    path.write_text(f'{{"deviceProperties": [{{"id": 0, "name": "GPU"}}], "traceEvents": [{events}, {{"ph": "X", "ca')
+    breakdown, _ = import_trace(path)
+    assert breakdown.is_partial
+    assert any("times of the host" in problem for problem in breakdown.problems)
+
+
+def test_ranks_in_one_file_are_named() -> None:
+    breakdown = breakdown_of_trace(trace_from_events([kernel_event(), kernel_event(pid=1000, ts=300)]))
+    assert any("several processes" in problem for problem in breakdown.problems)
