@@ -161,14 +161,22 @@ def attribute_events(
     )
 
 
-def cpu_events(trace: Trace, launches: Sequence[Launch], *, window: tuple[int, int] | None = None) -> Attribution:
+def cpu_events(
+    trace: Trace,
+    launches: Sequence[Launch],
+    *,
+    window: tuple[int, int] | None = None,
+    graph_keys: Mapping[str, str] | None = None,
+) -> Attribution:
     """The same for a CPU: each entry's operator on the host is its kernel; time is the operator's.
 
     Only graph calls that start inside ``window`` (nanoseconds on the trace's clock) count.
     """
     by_graph = _by_graph(launches)
     calls = [
-        call for call in _graph_calls(trace, by_graph, {}) if window is None or window[0] <= call.start_ns <= window[1]
+        call
+        for call in _graph_calls(trace, by_graph, graph_keys or {})
+        if window is None or window[0] <= call.start_ns <= window[1]
     ]
     found: list[DeviceEvent] = []
     seen: set[str] = set()

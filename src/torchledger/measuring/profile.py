@@ -373,7 +373,7 @@ def profile_records(
         attribution = attribute_events(trace, everything, launches, learned=learned, graph_keys=graph_keys)
         breakdown = breakdown_of_trace(trace, attribution.events, ceilings=ceilings)
     else:
-        attribution = cpu_events(trace, launches, window=window)
+        attribution = cpu_events(trace, launches, window=window, graph_keys=graph_keys)
         if not attribution.events:
             raise MeasureError(
                 "the profile holds no kernel of the ledger. C++ kernels are visible only if the profile was on when "
@@ -480,7 +480,11 @@ def _entries_without_time(attribution: Attribution, launches: Sequence[Launch]) 
         if launch.category != "nop" and launch.graph in attribution.calls and launch.launch_id not in seen:
             missing.setdefault(launch.graph, []).append(launch.kernel_name)
     return [
-        Gap("device_time", graph, f"it ran, but {len(names)} of its entries show no kernel: {', '.join(names[:3])}")
+        Gap(
+            "device_time",
+            graph,
+            f"it ran, and of {len(names)} of its entries no kernel was seen: {', '.join(names[:3])}",
+        )
         for graph, names in missing.items()
     ]
 

@@ -186,6 +186,20 @@ def test_a_trace_of_other_code_is_refused_by_name(profiled: Path, tmp_path: Path
         pair_with_ledger(read_trace(path), captured.launches, captured.graphs, ())
 
 
+def test_somebodys_trace_of_the_same_graphs_gives_its_times_and_names_what_it_cannot_show(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    with torchledger.capture(tmp_path / "a.ledger"):
+        model = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.GELU()))
+        model(torch.randn(2, 4))
+    with torch.profiler.profile() as recorded:
+        model(torch.randn(2, 4))
+    recorded.export_chrome_trace(str(tmp_path / "a.json"))
+    captured = read(tmp_path / "a.ledger")
+    records = pair_with_ledger(read_trace(tmp_path / "a.json"), captured.launches, captured.graphs, ())
+    assert [each.subject for each in records if isinstance(each, Measurement)] == ["forward_0#0"]
+    assert any("no kernel was seen" in each.reason for each in records if isinstance(each, Gap))
+
+
 def test_run_with_profile_records_an_unmodified_script(tmp_path: Path) -> None:
     script = tmp_path / "loop.py"
     script.write_text(
