@@ -22,7 +22,7 @@ from pathlib import Path
 import torchledger
 from torchledger.capturing.session import Capture
 from torchledger.errors import StoreError, UsageError
-from torchledger.nouns import Gap, Graph, Run
+from torchledger.nouns import Gap, Graph, Profile, Run
 from torchledger.nouns.run import RunStatus
 from torchledger.store import LedgerWriter, open_ledger
 
@@ -74,7 +74,9 @@ def run_script(
     _mark_ended(output, exit_code, tuple(arguments))
     pattern = f"{output.stem}.*{output.suffix}"
     children = sorted(path for path in output.parent.glob(pattern) if path.name not in started)
-    return RunOutcome(exit_code, output, tuple(children), run_warnings(output, has_children=bool(children)))
+    is_profiled = "torchledger.measuring.profile" in (attached or {})
+    warnings = run_warnings(output, has_children=bool(children), is_profiled=is_profiled)
+    return RunOutcome(exit_code, output, tuple(children), warnings)
 
 
 def start_in_process() -> None:
@@ -124,15 +126,17 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def run_warnings(path: Path, *, has_children: bool) -> tuple[str, ...]:
+def run_warnings(path: Path, *, has_children: bool, is_profiled: bool = False) -> tuple[str, ...]:
     """What the ledger at ``path`` lacks although it was asked for, a sentence each; children hold their own graphs."""
     try:
         with open_ledger(path) as ledger:
-            runs, has_graphs = ledger.read(Run), ledger.count(Graph) > 0
+            runs, has_graphs, has_profile = ledger.read(Run), ledger.count(Graph) > 0, ledger.count(Profile) > 0
             gaps = [gap for gap in ledger.read(Gap) if (gap.account, gap.where) == ("device_time", "profile")]
     except StoreError as error:
         return (str(error),)
     found = [f"no profile: {gap.reason}." for gap in gaps]
+    if is_profiled and has_graphs and not has_profile and not gaps:
+        found.append("no profile: the process ended before it could write one (killed, or os._exit).")
     if not runs:
         found.append("nothing was captured: see the messages above.")
     elif not has_graphs and not has_children:

@@ -61,6 +61,13 @@ def test_the_end_of_a_run_tells_what_is_missing(tmp_path: Path, records: list[ob
     assert [warning.startswith(said) for warning in warnings] == ([] if said is None else [True])
 
 
+def test_a_profile_that_a_killed_process_never_wrote_is_missed(tmp_path: Path) -> None:
+    with LedgerWriter(tmp_path / "a.ledger") as writer:
+        writer.add(make_run(), make_graph())
+    (warning,) = run_warnings(tmp_path / "a.ledger", has_children=False, is_profiled=True)
+    assert warning.startswith("no profile: the process ended")
+
+
 def test_a_second_process_with_warm_caches_gets_the_same_ledger(tmp_path: Path) -> None:
     script = write_script(tmp_path, TRAIN)
     plain = subprocess.run(
