@@ -274,8 +274,16 @@ def host_us(step: Callable[[], object]) -> float:
     return (time.process_time() - begin) * 1e6
 
 
-def cost(layers: int, batch: int) -> dict[str, Any]:
-    """One compile, timed unwatched, with --find nan, with statistics, and with names only."""
+MODES: dict[str, dict[str, Any]] = {
+    "unwatched": {"level": "off", "find": None},
+    "find nan": {"level": "off", "find": "nan"},
+    "statistics of every launch": {"level": "stats", "find": None},
+    "names only": {"level": "names", "find": None},
+}
+
+
+def cost(layers: int, batch: int, rounds: int = 6) -> dict[str, Any]:
+    """One compile, timed unwatched, with --find nan, with statistics, and with names only, by turns."""
     torch._dynamo.reset()
     rows: dict[str, Any] = {}
     with limit(170), torchledger.values(find="nan", level="off") as watch:
@@ -284,31 +292,37 @@ def cost(layers: int, batch: int) -> dict[str, Any]:
         gpt.step()
         torch.cuda.synchronize()
         rows["compile_and_first_step_s"] = time.perf_counter() - begin
-        for name, options in (
-            ("unwatched", {"level": "off", "find": None}),
-            ("find nan", {"level": "off", "find": "nan"}),
-            ("statistics of every launch", {"level": "stats", "find": None}),
-            ("names only", {"level": "names", "find": None}),
-            ("unwatched again", {"level": "off", "find": None}),
-        ):
-            watch.change(**options)
-            rows[name] = timed(gpt.step)
-            rows[name]["host_us"] = host_us(gpt.step)
-            if name == "statistics of every launch":
-                rows["stats_per_step"] = len(watch.stats) / 16
+        rounds_ms: dict[str, list[float]] = {name: [] for name in MODES}
+        host: dict[str, list[float]] = {name: [] for name in MODES}
+        for number in range(rounds):
+            for name, options in MODES.items():
+                watch.change(**options)
+                rounds_ms[name].append(timed(gpt.step, warmup=1 if number else 3, repeats=4)["median_ms"])
+                host[name].append(host_us(gpt.step))
+        rows["stats_per_step"] = len(watch.stats) / (rounds * 6 + 2)
         rows["findings"] = len(watch.findings)
+    for name in MODES:
+        ratios = [ms / base for ms, base in zip(rounds_ms[name], rounds_ms["unwatched"], strict=True)]
+        rows[name] = {
+            "median_ms": statistics.median(rounds_ms[name]),
+            "rounds_ms": rounds_ms[name],
+            "host_us": statistics.median(host[name]),
+            "over_unwatched": statistics.median(ratios),
+            "ratios": ratios,
+        }
     with torchledger.open_ledger(watch.path) as reader:
         graphs = reader.read(WatchedGraph)
     rows["launches"] = sum(graph.launches for graph in graphs)
     rows["watched"] = sum(graph.watched for graph in graphs)
+    rows["batched_launches"] = [
+        len(planned.plan.groups) for graph in watch._graphs for planned in graph._plans.values() if planned is not None
+    ]
     from torchledger.watching.device_reductions import row_kernel
 
     kernel = row_kernel(torch.device("cuda", 0))
     rows["triton_reduction"] = kernel is not None
     rows["quick_launches"] = kernel is not None and kernel._is_quick
-    rows["unwatched_reference_ms"] = rows["unwatched"]["median_ms"]
-    for name in ("find nan", "statistics of every launch", "names only"):
-        rows[name]["over_unwatched"] = rows[name]["median_ms"] / rows["unwatched"]["median_ms"]
+    rows["batches"] = kernel is not None and kernel._has_batches
     return rows
 
 
@@ -439,12 +453,13 @@ def as_markdown(result: dict[str, Any]) -> str:
             f"GPT-2, {result['layers']} layers, batch {result['batch']} x 1024, bf16 autocast, training step; "
             f"{rows['watched']} of {rows['launches']} launches watched:",
             "",
-            "| | median ms | over unwatched |",
-            "|---|---|---|",
+            "| | median ms | over unwatched | of each round |",
+            "|---|---|---|---|",
         ]
-        for name in ("unwatched", "find nan", "statistics of every launch", "names only"):
-            ratio = rows[name].get("over_unwatched")
-            lines.append(f"| {name} | {rows[name]['median_ms']:.1f} | {f'{ratio:.2f}' if ratio else ''} |")
+        for name in MODES:
+            row = rows[name]
+            of_rounds = ", ".join(f"{ratio:.2f}" for ratio in row["ratios"])
+            lines.append(f"| {name} | {row['median_ms']:.1f} | {row['over_unwatched']:.2f} | {of_rounds} |")
         lines.append("")
     rows = result.get("peers")
     if isinstance(rows, dict) and "without torchledger" in rows:

@@ -262,11 +262,11 @@ class GraphWatch:
 
     def run_for(self, plan: Plan) -> Callable[[list[Any]], Any]:
         """The wrapper's ``call`` with nothing in it but what a plan looks at."""
-        sites = plan.before.keys() | plan.after.keys()
+        sites = plan.before.keys() | plan.after.keys() | plan.flushes
         namespace = dict(vars(self._module))
         for site in sites:
             before, after = plan.before.get(site, ()), plan.after.get(site, ())
-            namespace[launch_name(site)] = _planned_launch(self._frames, before, after)
+            namespace[launch_name(site)] = _planned_launch(self._frames, before, after, flushes=site in plan.flushes)
         rewritten = rewrite_wrapper(self.source, str(self._module.__file__), only=sites)
         assert rewritten is not None
         exec(rewritten.code, namespace)
@@ -322,6 +322,7 @@ class _Frame:
     def __init__(self, watch: GraphWatch, index: int, *, plan_key: Hashable | None = None) -> None:
         self._plan_key = plan_key
         self._looks: list[Look] = []
+        self._written: dict[int, set[int]] = {}
         self._at: tuple[int | None, str] = (None, "input")
         self._first_sequence = _ORDER.take()
         self._n_launched = 0
@@ -418,6 +419,7 @@ class _Frame:
             if operand.is_written
         ]
         written += [item for item in results(site, result) if all(item.tensor is not other.tensor for other in written)]
+        self._written[site.index] = {_storage(operand.tensor) for operand in written}
         for operand in written:
             key = _storage(operand.tensor)
             self._unwritten.discard(key)
@@ -455,7 +457,7 @@ class _Frame:
         """The plan of this call, if every site ran once."""
         if self._n_launched != len(self._watch.sites):
             return None
-        plan = Plan.make(self._looks, queued, record.summaries)
+        plan = Plan.make(self._looks, queued, record.summaries, self._written)
         if plan is None:
             return None
         name = f"{self._watch.name or 'unrecorded graph'}@{self._index}.{self._first_sequence}"
@@ -488,7 +490,9 @@ class _Frame:
                     key in self._input_places
                 ):  # the same at the start of the call, where all inputs are looked at together
                     site, moment, place = None, "input", ("argument", self._input_places[key])
-                self._looks.append(Look(site, moment, place, ticket, tells_nothing or not tensor.numel()))
+                memory = tensor.untyped_storage()
+                is_fixed = tells_nothing or not tensor.numel()
+                self._looks.append(Look(site, moment, place, ticket, memory._cdata, memory.nbytes(), is_fixed))
         return ticket
 
     def _key(self, tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -533,7 +537,7 @@ class _PlannedFrame:
         with torch.cuda.device(plan.device):
             stream = torch.cuda.current_stream(plan.device).cuda_stream
             self._call = PlannedCall(plan, is_full=self._watch.sink.is_full, stream=stream)
-            self._call.look_at_all(args)
+            self._call.look_at_inputs(args)
 
     def look(
         self, reductions: Sequence[Any], function: Any, arguments: Sequence[Any], keywords: dict[str, Any], result: Any
@@ -542,6 +546,10 @@ class _PlannedFrame:
         look = self._call.look  # type: ignore[union-attr]
         for reduction in reductions:
             look(reduction, reduction.get(function, arguments, keywords, result))
+
+    def flush(self) -> None:
+        """Queue the reductions of what is held."""
+        self._call.flush()  # type: ignore[union-attr]
 
     def end(self, result: Any) -> None:
         assert self._call is not None
@@ -555,7 +563,7 @@ class _PlannedFrame:
 
 
 def _planned_launch(
-    frames: Callable[[], Sequence[Any]], before: Sequence[Any], after: Sequence[Any]
+    frames: Callable[[], Sequence[Any]], before: Sequence[Any], after: Sequence[Any], *, flushes: bool
 ) -> Callable[..., Any]:
     """What a wrapper calls at one site of a planned call."""
 
@@ -563,6 +571,8 @@ def _planned_launch(
         frame = frames()[-1]
         if before:
             frame.guard(frame.look, before, function, arguments, keywords, None)
+        if flushes:
+            frame.guard(frame.flush)
         result = function(*arguments, **keywords)
         if after:
             frame.guard(frame.look, after, function, arguments, keywords, result)

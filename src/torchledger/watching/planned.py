@@ -1,15 +1,19 @@
 """The second and later calls of a graph: the same launches on the same shapes, watched without finding out again.
 
 The first call with given input shapes finds out which tensors are looked at, and when; that is its ``Plan``. A later
-call only queues those reductions, at a few microseconds each, and keeps their results as rows of numbers. Full records
-are made of them where somebody asks.
+call only queues those reductions and keeps their results as rows of numbers. Full records are made of them where
+somebody asks.
+
+A launch of a reduction costs the host more than many a launch that is watched. So tensors wait, held in memory, and are
+reduced together in one launch: at the latest before a launch that writes to one of them, and before more than
+``HELD_BYTES`` are kept from being freed.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +25,9 @@ from torchledger.watching.reductions import Queued, Summary, flatten, from_row
 
 _ALIGNED = 15
 
+HELD_BYTES = 256 * 1024 * 1024
+_MOST_HELD = 256
+
 Place = tuple[Any, ...]
 """Where a call has a tensor: ``("argument", 2)``, ``("keyword", "out")``, ``("result",)``, ``("receiver",)`` ...; one
 more item is the place in a list."""
@@ -30,23 +37,34 @@ more item is the place in a list."""
 class Look:
     """One tensor that was looked at: at which site (``None``: the graph's inputs or outputs), when, and where it was.
 
-    ``is_fixed`` is True if its values tell nothing: it is empty, or of integers where only NaN and Inf are looked for.
+    ``storage`` tells its memory apart from that of the call's other tensors (``Plan.make``'s ``written``), and
+    ``n_bytes`` is the size of that memory. ``is_fixed`` is True if its values tell nothing: it is empty, or of integers
+    where only NaN and Inf are looked for.
     """
 
     site: int | None
     moment: str
     place: Place
     ticket: int
+    storage: int
+    n_bytes: int
     is_fixed: bool
 
 
 class _Reduction:
-    """The queued reduction of one ticket: its rows in the slab, and a quick launch once one is known."""
+    """The queued reduction of one ticket: its rows in the slab, and a quick launch once one is known.
 
-    __slots__ = ("get", "launch", "layout", "numel", "place", "programs", "shape", "start_row", "ticket")
+    ``is_held`` is True if its tensor waits for others, ``is_last`` if they are then reduced.
+    """
+
+    __slots__ = (
+        "get", "is_held", "is_last", "launch", "layout", "n_bytes", "numel", "place", "programs", "shape", "start_row",
+        "storage", "ticket",
+    )  # fmt: skip
 
     def __init__(self, look: Look, queued: Queued, start_row: int, programs: int) -> None:
-        self.ticket, self.place = look.ticket, look.place
+        self.ticket, self.place, self.storage, self.n_bytes = look.ticket, look.place, look.storage, look.n_bytes
+        self.is_held = self.is_last = False
         self.get = _getter(look.place)
         self.start_row, self.programs = start_row, programs
         self.layout, self.shape = queued.layout, queued.shape
@@ -54,11 +72,32 @@ class _Reduction:
         self.launch: Any = None
 
 
+class _Group:
+    """Reductions that are launched together, and how, once their tensors have been seen."""
+
+    __slots__ = ("alone", "batches", "reductions")
+
+    def __init__(self, reductions: list[_Reduction]) -> None:
+        self.reductions = reductions
+        self.batches: list[tuple[list[int], Any]] | None = None
+        self.alone: list[int] = []
+
+
 class Plan:
-    """What is looked at in every call of a graph with the same input shapes."""
+    """What is looked at in every call of a graph with the same input shapes.
+
+    ``before`` and ``after`` are the reductions at each site; before the launch of a site in ``flushes``, what is held
+    is reduced. The k-th time that happens, it is ``groups[k]``.
+    """
 
     def __init__(
-        self, looks: Sequence[Look], queued: Mapping[int, Queued], done: Mapping[int, Summary], *, kernel: Any
+        self,
+        looks: Sequence[Look],
+        queued: Mapping[int, Queued],
+        done: Mapping[int, Summary],
+        written: Mapping[int, Collection[int]],
+        *,
+        kernel: Any,
     ) -> None:
         self.done = {ticket: done[ticket] for ticket in done if ticket not in queued}
         self.kernel = kernel
@@ -67,7 +106,7 @@ class Plan:
         self.reductions: list[_Reduction] = []
         self.before: dict[int, list[_Reduction]] = {}
         self.after: dict[int, list[_Reduction]] = {}
-        self.inputs: list[_Reduction] = []
+        inputs: list[_Reduction] = []
         self.outputs: list[_Reduction] = []
         for look in looks:
             item = queued.get(look.ticket)
@@ -78,23 +117,64 @@ class Plan:
             self.n_rows += programs
             self.reductions.append(reduction)
             if look.site is None:
-                (self.inputs if look.moment == "input" else self.outputs).append(reduction)
+                (inputs if look.moment == "input" else self.outputs).append(reduction)
             else:
                 (self.before if look.moment == "before" else self.after).setdefault(look.site, []).append(reduction)
+        self.inputs = _Group(inputs)
+        self.groups: list[_Group] = []
+        self.flushes: set[int] = set()
+        self._hold(written)
         self.ranges = row_ranges([(item.start_row, item.programs) for item in self.reductions], self.device)
-        self.batches: list[tuple[list[_Reduction], Any]] | None = None
-        self.alone: list[_Reduction] = []
         self.numels = np.array([float(item.numel) for item in self.reductions])
 
+    def _hold(self, written: Mapping[int, Collection[int]]) -> None:
+        """Decide which tensors wait for others, and until when."""
+        held: list[_Reduction] = []
+
+        def close(site: int | None) -> None:
+            nonlocal held
+            if len(held) > 1:
+                self.groups.append(_Group(held))
+                for reduction in held:
+                    reduction.is_held = True
+                if site is not None:
+                    self.flushes.add(site)
+                else:
+                    held[-1].is_last = True
+            held = []
+
+        def add(reductions: Sequence[_Reduction]) -> None:
+            for reduction in reductions:
+                if sum(item.n_bytes for item in held) + reduction.n_bytes > HELD_BYTES or len(held) == _MOST_HELD:
+                    close(None)
+                if reduction.n_bytes <= HELD_BYTES:
+                    held.append(reduction)
+
+        for site, storages in written.items():
+            add(self.before.get(site, ()))
+            if any(reduction.storage in storages for reduction in held):
+                close(site)
+            add(self.after.get(site, ()))
+        close(None)
+
     @classmethod
-    def make(cls, looks: Sequence[Look], queued: Mapping[int, Queued], done: Mapping[int, Summary]) -> Plan | None:
+    def make(
+        cls,
+        looks: Sequence[Look],
+        queued: Mapping[int, Queued],
+        done: Mapping[int, Summary],
+        written: Mapping[int, Collection[int]],
+    ) -> Plan | None:
         """The plan of a call that was watched from start to end, or ``None`` if such calls have to be watched anew:
-        where tensors are not on one CUDA device, or there is no kernel for it."""
+        where tensors are not on one CUDA device, or there is no kernel for it.
+
+        ``written`` says which storages each site writes to, sites in the order in which they ran.
+        """
         devices = {item.device for item in queued.values()}
         if len(devices) != 1 or not all(look.is_fixed or look.ticket in queued for look in looks):
             return None
         kernel = row_kernel(next(iter(devices)))
-        return cls(looks, queued, done, kernel=kernel) if kernel is not None else None
+        return cls(looks, queued, done, written, kernel=kernel) if kernel is not None else None
 
 
 class PlannedCall:
@@ -106,12 +186,22 @@ class PlannedCall:
         self._stream = stream
         self._slab = torch.zeros((plan.n_rows, len(COLUMNS)), dtype=torch.float64, device=plan.device)
         self._address = self._slab.data_ptr()
+        self._held: list[torch.Tensor] = []
+        self._n_flushed = 0
 
     def look(self, reduction: _Reduction, tensor: torch.Tensor) -> None:
-        """Queue the reduction of a tensor; the device that it is on has to be the current one.
+        """Queue the reduction of a tensor, now or with others; the device that it is on has to be the current one.
 
         Raises ``ValueError`` if the tensor is not the one that was planned for.
         """
+        if reduction.is_held:
+            self._held.append(tensor)
+            if reduction.is_last:
+                self.flush()
+        else:
+            self._look_now(reduction, tensor)
+
+    def _look_now(self, reduction: _Reduction, tensor: torch.Tensor) -> None:
         launch = reduction.launch
         if launch is not None and tensor.numel() == reduction.numel:
             address = tensor.data_ptr()
@@ -120,26 +210,58 @@ class PlannedCall:
                 return
         self._look_slowly(reduction, tensor)
 
-    def look_at_all(self, values: Sequence[Any]) -> None:
+    def flush(self) -> None:
+        """Queue the reductions of the tensors that are held."""
+        held, self._held = self._held, []
+        group = self._plan.groups[self._n_flushed]
+        self._n_flushed += 1
+        self._look_at_group(group, held)
+
+    def look_at_inputs(self, values: Sequence[Any]) -> None:
         """Queue the reductions of a graph's inputs, one launch for those of a dtype."""
-        plan = self._plan
-        if plan.batches is None:
-            plan.batches, plan.alone = _batches(plan, values, is_full=self._is_full)
-        for reductions, launch in plan.batches:
-            addresses = [values[reduction.place[1]].data_ptr() for reduction in reductions]
-            if any(address & _ALIGNED for address in addresses):
-                for reduction in reductions:
-                    self._look_slowly(reduction, values[reduction.place[1]])
+        group = self._plan.inputs
+        self._look_at_group(group, [values[reduction.place[1]] for reduction in group.reductions])
+
+    def _look_at_group(self, group: _Group, tensors: Sequence[torch.Tensor]) -> None:
+        if len(tensors) < len(group.reductions):  # the call ends early
+            for reduction, tensor in zip(group.reductions, tensors, strict=False):
+                self._look_now(reduction, tensor)
+            return
+        if group.batches is None:
+            self._prepare(group, tensors)
+        for places, launch in group.batches or ():
+            addresses = [tensors[place].data_ptr() for place in places]
+            if any(address & _ALIGNED for address in addresses) or any(
+                tensors[place].numel() != group.reductions[place].numel for place in places
+            ):
+                for place in places:
+                    self._look_slowly(group.reductions[place], tensors[place])
             else:
-                launch(addresses, self._slab)
-        for reduction in plan.alone:
-            self.look(reduction, values[reduction.place[1]])
+                launch(addresses, self._slab, self._stream)
+        for place in group.alone:
+            self._look_now(group.reductions[place], tensors[place])
+
+    def _prepare(self, group: _Group, tensors: Sequence[torch.Tensor]) -> None:
+        """Find the launches for a group, one a dtype; what none can be found for is launched alone."""
+        plan = self._plan
+        by_dtype: dict[torch.dtype, list[int]] = {}
+        for place, (reduction, tensor) in enumerate(zip(group.reductions, tensors, strict=True)):
+            if _is_dense(_checked(reduction, tensor), tensor):
+                by_dtype.setdefault(tensor.dtype, []).append(place)
+            else:
+                group.alone.append(place)
+        group.batches = []
+        for dtype, places in by_dtype.items():
+            items = [(r.numel, r.start_row, r.programs) for r in (group.reductions[place] for place in places)]
+            launch = plan.kernel.batch(dtype, items, len(COLUMNS), is_full=self._is_full)
+            if launch is None:
+                group.alone += places
+            else:
+                group.batches.append((places, launch))
 
     def _look_slowly(self, reduction: _Reduction, tensor: torch.Tensor) -> None:
         plan = self._plan
-        flat, layout = flatten(tensor.detach())
-        if tuple(tensor.shape) != reduction.shape or layout != reduction.layout:
-            raise ValueError(f"a tensor of shape {tuple(tensor.shape)} stands where {reduction.shape} was planned for")
+        flat = _checked(reduction, tensor)
         compiled = plan.kernel.launch(flat, self._slab, reduction.start_row, reduction.programs, is_full=self._is_full)
         if reduction.launch is None and _is_dense(flat, tensor):
             reduction.launch = plan.kernel.quick(
@@ -147,40 +269,28 @@ class PlannedCall:
             )
 
     def fetch(self) -> np.ndarray[Any, Any]:
-        """Wait for the device; a row of ``device_reductions.COLUMNS`` for each of the plan's tickets."""
+        """Reduce what is still held and wait for the device; a row of ``device_reductions.COLUMNS`` for each of the
+        plan's tickets."""
         plan = self._plan
         with torch.cuda.device(plan.device):
+            if self._held:
+                self.flush()
             rows = plan.kernel.fold(self._slab, plan.ranges[0], plan.ranges[1])
         found: np.ndarray[Any, Any] = rows.cpu().numpy()
         return found
 
 
+def _checked(reduction: _Reduction, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor flattened; raises ``ValueError`` if it is not the one that was planned for."""
+    flat, layout = flatten(tensor.detach())
+    if tuple(tensor.shape) != reduction.shape or layout != reduction.layout:
+        raise ValueError(f"a tensor of shape {tuple(tensor.shape)} stands where {reduction.shape} was planned for")
+    return flat
+
+
 def _is_dense(flat: torch.Tensor, tensor: torch.Tensor) -> bool:
     """True if the address of a tensor leads to all that is to be reduced of it."""
     return flat.data_ptr() == tensor.data_ptr() and flat.numel() == tensor.numel() and not tensor.data_ptr() & _ALIGNED
-
-
-def _batches(
-    plan: Plan, values: Sequence[Any], *, is_full: bool
-) -> tuple[list[tuple[list[_Reduction], Any]], list[_Reduction]]:
-    """The inputs of a plan by dtype, with the launch for each dtype; and those that are launched alone."""
-    groups: dict[torch.dtype, list[_Reduction]] = {}
-    alone = []
-    for reduction in plan.inputs:
-        tensor = values[reduction.place[1]]
-        if _is_dense(flatten(tensor.detach())[0], tensor):
-            groups.setdefault(tensor.dtype, []).append(reduction)
-        else:
-            alone.append(reduction)
-    batches = []
-    for dtype, group in groups.items():
-        items = [(reduction.numel, reduction.start_row, reduction.programs) for reduction in group]
-        launch = plan.kernel.batch(dtype, items, len(COLUMNS), is_full=is_full)
-        if launch is None:
-            alone += group
-        else:
-            batches.append((group, launch))
-    return batches, alone
 
 
 def _getter(place: Place) -> Callable[[Any, Sequence[Any], Mapping[str, Any], Any], Any]:

@@ -33,6 +33,10 @@ _EXPONENT_BITS = {
     torch.float64: 0x7FF0000000000000,
 }
 
+BatchLaunch = Callable[[Sequence[int], torch.Tensor, int], None]
+"""``launch(addresses, slab, stream)``: reduces the tensors at device addresses into the slab, on a raw stream, which is
+the current one."""
+
 Launch = Callable[[int, int, int, int], None]
 """``launch(address, slab, start_row, stream)``: reduces the tensor at a device address into rows of the slab at
 another, on a raw stream."""
@@ -284,25 +288,36 @@ class RowKernel:
             return None
         numbers, settings = self._arguments(flat, programs, columns, is_full)
         rest = (*numbers, *settings.values())
-        try:
-            run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
-        except Exception as error:  # another version of Triton; its ordinary launch remains
-            log.debug("no quick launch: %s", error)
-            self._is_quick = False
+        run = self.runner(compiled)
+        if run is None:
             return None
 
         def launch(address: int, slab: int, start_row: int, stream: int) -> None:
-            run(programs, 1, 1, stream, function, metadata, None, None, None, address, slab, start_row, *rest)
+            run(programs, stream, address, slab, start_row, *rest)
 
         return launch
 
+    def runner(self, compiled: Any) -> Callable[..., None] | None:
+        """``run(programs, stream, *arguments)`` of a compiled kernel, or ``None`` if this version of Triton has no such
+        way; ordinary launches remain."""
+        if not self._is_quick:
+            return None
+        try:
+            run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
+        except Exception as error:
+            log.debug("no quick launch: %s", error)
+            self._is_quick = False
+            return None
+        return lambda programs, stream, *arguments: run(
+            programs, 1, 1, stream, function, metadata, None, None, None, *arguments
+        )
+
     def batch(
         self, dtype: torch.dtype, items: Sequence[tuple[int, int, int]], columns: int, *, is_full: bool
-    ) -> Callable[[Sequence[int], torch.Tensor], None] | None:
+    ) -> BatchLaunch | None:
         """One launch for many tensors of a dtype, each given as (elements, first row, programs).
 
-        What is returned takes their addresses, each a multiple of 16, and the slab. ``None`` for a dtype that has to be
-        converted first.
+        Their addresses have to be multiples of 16. ``None`` for a dtype that has to be converted first.
         """
         if dtype not in _TRITON_DTYPES or not self._has_batches:
             return None
@@ -315,11 +330,7 @@ class RowKernel:
         table = torch.tensor(parts, dtype=torch.int64).to(self._device, non_blocking=True)
         settings = self._settings(dtype, columns, is_full)
 
-        def launch(addresses: Sequence[int], slab: torch.Tensor) -> None:
-            where = torch.tensor(addresses, dtype=torch.int64).to(self._device, non_blocking=True)
-            _many_kernel[(len(parts),)](where, table, slab, DTYPE=_TRITON_DTYPES[dtype], **settings, num_warps=8)
-
-        return launch
+        return _Batch(self, dtype, table, settings)
 
     def try_out(self, probes: Sequence[torch.Tensor], columns: int) -> None:
         """Use quick launches and batches only if they do here what ordinary launches do."""
@@ -346,8 +357,11 @@ class RowKernel:
         slabs = torch.zeros((2, programs, columns), dtype=torch.float64, device=self._device)
         self.launch(probe, slabs[0], 0, programs)
         batch = self.batch(probe.dtype, [(probe.numel(), 0, programs)], columns, is_full=True)
-        if batch is not None:
-            batch([probe.data_ptr()], slabs[1])
+        if batch is None:
+            return
+        for _ in range(2):  # the second time is the quick one
+            slabs[1].zero_()
+            batch([probe.data_ptr()], slabs[1], torch.cuda.current_stream(self._device).cuda_stream)
             _expect_equal(slabs, f"a batch over {probe.dtype}")
 
     def _arguments(
@@ -374,6 +388,30 @@ class RowKernel:
             slab, starts, counts, rows, COLUMNS=slab.shape[1], WIDTH=16, BLOCK=MOST_PROGRAMS, num_warps=8
         )
         return rows
+
+
+class _Batch:
+    """One launch for many tensors of a dtype; what it asks for once is kept for the next call."""
+
+    def __init__(self, kernel: RowKernel, dtype: torch.dtype, table: torch.Tensor, settings: dict[str, Any]) -> None:
+        self._kernel = kernel
+        self._table = table
+        self._settings = {"DTYPE": _TRITON_DTYPES[dtype], **settings}
+        self._addresses: Sequence[int] = ()
+        self._where = table
+        self._run: Callable[..., None] | None = None
+
+    def __call__(self, addresses: Sequence[int], slab: torch.Tensor, stream: int) -> None:
+        if addresses != self._addresses:
+            # A step that is repeated mostly finds its memory where the step before had it.
+            self._addresses = addresses
+            self._where = torch.tensor(addresses, dtype=torch.int64).to(self._table.device, non_blocking=True)
+        where, table, programs = self._where, self._table, len(self._table)
+        if self._run is None:
+            compiled = _many_kernel[(programs,)](where, table, slab, **self._settings, num_warps=8)
+            self._run = self._kernel.runner(compiled)
+        else:
+            self._run(programs, stream, where.data_ptr(), table.data_ptr(), slab.data_ptr(), *self._settings.values())
 
 
 def _expect_equal(slabs: torch.Tensor, what: str) -> None:

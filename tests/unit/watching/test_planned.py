@@ -18,7 +18,7 @@ import model_zoo
 import torchledger
 from torchledger.nouns import Gap, ValueCall, ValueStats, WatchedGraph
 from torchledger.store.value_stats import count_value_stats, iterate_value_stats
-from torchledger.watching import Watch, device_reductions, graph_watch, reductions
+from torchledger.watching import Watch, device_reductions, graph_watch, planned, reductions
 from torchledger.watching.device_reductions import COLUMNS, plain_row
 
 
@@ -57,7 +57,7 @@ class PlainKernel:
         if dtype == torch.float64:
             return None
 
-        def launch(addresses: list[int], slab: Tensor) -> None:
+        def launch(addresses: list[int], slab: Tensor, stream: int) -> None:
             self.n_batched += len(addresses)
             for address, (numel, start_row, programs) in zip(addresses, items, strict=True):
                 values = torch.frombuffer(_memory(address, numel * dtype.itemsize), dtype=dtype)
@@ -115,20 +115,23 @@ def key(stats: ValueStats) -> tuple[Any, ...]:
     return stats.subject, stats.call_index, stats.moment, stats.buffer, stats.dtype, stats.shape, stats.fx_node
 
 
+@pytest.mark.parametrize("held_bytes", [0, 100_000, planned.HELD_BYTES])
 @pytest.mark.parametrize("name", ["gpt_block", "mixer", "conv_net"])
 def test_a_planned_call_tells_what_a_call_that_is_watched_anew_tells(
-    name: str, kernel: PlainKernel, monkeypatch: pytest.MonkeyPatch
+    name: str, held_bytes: int, kernel: PlainKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planned = train(name, 3, level="stats", find="nan", print_to=[].append)
-    assert kernel.n_quick > 0 and kernel.n_batched > 0
+    monkeypatch.setattr(planned, "HELD_BYTES", held_bytes)
+    followed = train(name, 3, level="stats", find="nan", print_to=[].append)
+    assert kernel.n_batched > 0
+    assert kernel.n_quick > 0 or held_bytes
     monkeypatch.setattr(graph_watch.GraphWatch, "_plan_key", lambda self, args: None)
     anew = train(name, 3, level="stats", find="nan")
-    assert planned.findings == anew.findings == []
-    assert [key(stats) for stats in planned.stats] == [key(stats) for stats in anew.stats]
-    for one, other in zip(planned.stats, anew.stats, strict=True):
+    assert followed.findings == anew.findings == []
+    assert [key(stats) for stats in followed.stats] == [key(stats) for stats in anew.stats]
+    for one, other in zip(followed.stats, anew.stats, strict=True):
         for field in ("n_nan", "n_inf", "n_zero", "n_subnormal", "minimum", "maximum", "mean", "std"):
             assert getattr(one, field) == pytest.approx(getattr(other, field), rel=1e-6, abs=1e-9), (key(one), field)
-    sequences = [stats.sequence for stats in planned.stats if stats.sequence is not None]
+    sequences = [stats.sequence for stats in followed.stats if stats.sequence is not None]
     assert sequences == sorted(sequences)
 
 
@@ -143,6 +146,34 @@ def test_the_ledger_holds_a_call_as_numbers_and_gives_back_its_statistics(kernel
         assert chosen and all(item.moment == "after" and item.call_index == 2 for item in chosen)
         assert [gap for gap in reader.read(Gap) if gap.account == "values"] == []
         assert all(graph.calls == 3 and graph.seen == graph.watched for graph in reader.read(WatchedGraph))
+
+
+def test_what_waits_for_others_is_looked_at_before_it_is_written_over(kernel: PlainKernel) -> None:
+    torch._dynamo.reset()
+    cache, weight = torch.zeros(8, 8), torch.randn(8, 8)
+
+    def model(x: Tensor) -> Tensor:
+        cache.copy_(x @ weight)
+        y = cache @ weight
+        cache.add_(1.0)
+        z = cache @ y
+        cache.mul_(2.0)
+        return z
+
+    compiled = torch.compile(model)
+    with torch.no_grad(), torchledger.values(level="stats") as watch:
+        for step in range(3):
+            compiled(torch.full((8, 8), 1.0 + step))
+    written = [
+        [stats.mean for stats in watch.stats if stats.call_index == call and stats.moment == "after"]
+        for call in (0, 1, 2)
+    ]
+    assert kernel.n_batched > 0 and len(written[0]) > 3
+    for call, factor in ((1, 2.0), (2, 3.0)):
+        product = weight.sum() * factor / 8
+        assert any(mean == pytest.approx(float(product), rel=1e-4) for mean in written[call])
+        assert any(mean == pytest.approx(float(product) + 1, rel=1e-4) for mean in written[call])
+        assert any(mean == pytest.approx(2 * float(product) + 2, rel=1e-4) for mean in written[call])
 
 
 @pytest.mark.parametrize("level", ["off", "stats"])
