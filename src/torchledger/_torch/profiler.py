@@ -65,22 +65,37 @@ def synchronize() -> None:
 
 
 class Recording:
-    """One recording of host and (where in use) device activity."""
+    """One recording of host and (where in use) device activity.
+
+    torch has one profiler session a process. If the program starts its own meanwhile, this one ends first and
+    ``is_lost``: there is nothing to stop or export.
+    """
 
     def __init__(self) -> None:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if has_cuda():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         self._profile = torch.profiler.profile(activities=activities)
+        self._patches = Patches()
+        self.is_lost = False
 
     def start(self) -> None:
         """Begin to record; the first kernels under a new recording are slower."""
         self._profile.start()
+        self._patches.around(torch.autograd.profiler.profile, "_prepare_trace", self._give_way)
 
     def stop(self) -> None:
-        """End the recording, once the device has finished."""
+        """End the recording, once the device has finished. Raises ``RuntimeError`` if it is lost."""
+        if self.is_lost:
+            raise RuntimeError("another profiler took over")
+        self._patches.undo()
         synchronize()
         self._profile.stop()
+
+    def _give_way(self, prepare: Callable[..., Any], *args: Any) -> Any:
+        self.stop()
+        self.is_lost = True
+        return prepare(*args)
 
     def export(self) -> Path:
         """The recording as a Kineto trace in a temporary file, which the caller removes."""

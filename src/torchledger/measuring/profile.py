@@ -138,7 +138,7 @@ class StepProfiler(Watcher):
         for patches in self._patches:
             patches.undo()
         try:
-            if self._state in ("settling", "recording"):
+            if self._state in ("settling", "recording") and not self._has_lost_recording():
                 self._stop_early()
             self._finish()
         except Exception as error:  # the profile is lost, the program and its ledger are not
@@ -209,7 +209,7 @@ class StepProfiler(Watcher):
         """A step begins: go on from warming up to timing to recording to done."""
         from torchledger._torch import profiler
 
-        if self._state == "done":
+        if self._state == "done" or self._has_lost_recording():
             return
         self._count += 1
         self._seen += 1
@@ -245,6 +245,15 @@ class StepProfiler(Watcher):
                 self._stop()
             else:
                 self._open_step(self._count)
+
+    def _has_lost_recording(self) -> bool:
+        """True once the program has started a profiler of its own in the middle of ours; that is then said."""
+        if self._recording is None or not self._recording.is_lost:
+            return False
+        self._state, self._recording = "done", None
+        reason = "the program started a profiler of its own meanwhile: it owns the device's clock"
+        self._capture.add(Gap("device_time", "profile", reason))
+        return True
 
     def _open_step(self, index: int) -> None:
         from torchledger._torch import profiler
@@ -293,7 +302,7 @@ class StepProfiler(Watcher):
         self._capture.unwatch(self)
         for patches in self._patches:
             patches.undo()
-        if self._state in ("settling", "recording"):
+        if self._state in ("settling", "recording") and not self._has_lost_recording():
             self._stop_early()
         if self._recording is None:
             raise MeasureError("nothing was profiled: did the step call a compiled model?")
@@ -317,6 +326,16 @@ class StepProfiler(Watcher):
         if self._seen >= least:
             return f"{reason}Run more steps, or profile with --warmup {self._seen - least}"
         return f"{reason}Run more steps: {least} at least, with --warmup 0"
+
+    def abandon(self) -> None:
+        """End the profile and keep nothing of it: what it should have watched has failed."""
+        self._capture.unwatch(self)
+        for patches in self._patches:
+            patches.undo()
+        if self._state in ("settling", "recording") and not self._recording.is_lost:
+            self._close_step()
+            self._recording.stop()
+        self._state = "done"
 
     def _records(self) -> list[Any]:
         for name, path in self._learning:
@@ -594,8 +613,12 @@ def profile(
     """
     profiler = StepProfiler(capture, warmup=warmup, repeats=repeats)
     capture.watch(profiler)
-    for _ in range(warmup + DEFAULT_TIMED + repeats + 2):
+    try:
+        for _ in range(warmup + DEFAULT_TIMED + repeats + 2):
+            profiler.step()
+            step_fn()
         profiler.step()
-        step_fn()
-    profiler.step()
+    except BaseException:
+        profiler.abandon()
+        raise
     return profiler.result()

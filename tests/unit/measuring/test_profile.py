@@ -200,6 +200,43 @@ def test_somebodys_trace_of_the_same_graphs_gives_its_times_and_names_what_it_ca
     assert any("no kernel was seen" in each.reason for each in records if isinstance(each, Gap))
 
 
+def test_a_program_that_starts_its_own_profiler_keeps_it_and_ours_is_said_to_be_lost(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    with torchledger.capture(tmp_path / "a.ledger") as run:
+        attach(run, {"warmup": 0, "timed": 1, "repeats": 3})
+        model = torch.compile(nn.Linear(4, 4))
+        for _ in range(3):
+            model(torch.randn(2, 4))
+        with torch.profiler.profile() as own:
+            for _ in range(3):
+                model(torch.randn(2, 4))
+        for _ in range(3):
+            model(torch.randn(2, 4))
+    assert any("addmm" in event.name for event in own.events())
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        (gap,) = ledger.read(Gap)
+        assert not ledger.read(Breakdown)
+    assert "profiler of its own" in gap.reason
+
+
+def test_a_step_that_raises_does_not_spoil_the_next_profile(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    model = torch.compile(nn.Linear(4, 4))
+    calls = iter(range(100))
+
+    def step() -> None:
+        model(torch.randn(2, 4))
+        if next(calls) == 5:  # when the profiler is on
+            raise KeyError("the program's own")
+
+    with torchledger.capture(tmp_path / "a.ledger") as run:
+        with pytest.raises(KeyError):
+            run.profile(step, warmup=1, repeats=2)
+        assert run.profile(step, warmup=1, repeats=2).steps == 2
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        assert not ledger.read(Gap)
+
+
 def test_run_with_profile_records_an_unmodified_script(tmp_path: Path) -> None:
     script = tmp_path / "loop.py"
     script.write_text(
