@@ -97,9 +97,41 @@ class Recording:
         self.is_lost = True
         return prepare(*args)
 
+    def saw_device(self) -> bool:
+        """True if the recording, once stopped, holds anything that ran on a GPU."""
+        cuda = torch.autograd.DeviceType.CUDA
+        return any(event.device_type() == cuda for event in self._profile.profiler.kineto_results.events())
+
     def export(self) -> Path:
         """The recording as a Kineto trace in a temporary file, which the caller removes."""
         with tempfile.NamedTemporaryFile(suffix=".json", prefix="torchledger-", delete=False) as file:
             path = Path(file.name)
         self._profile.export_chrome_trace(str(path))
         return path
+
+
+class CallTimer:
+    """Times calls on the GPU between two events each, on the stream that they are made on."""
+
+    def __init__(self) -> None:
+        self._pairs: list[tuple[str, Any, Any]] = []
+
+    def call(self, name: str, proceed: Callable[[], Any]) -> Any:
+        """Do ``proceed()`` between two events; not timed while a CUDA graph is being recorded."""
+        if torch.cuda.is_current_stream_capturing():
+            return proceed()
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        try:
+            return proceed()
+        finally:
+            end.record()
+            self._pairs.append((name, start, end))
+
+    def spans(self) -> list[tuple[str, int, int]]:
+        """Name, start after the first call's start, and duration of each call, in nanoseconds."""
+        synchronize()
+        return [
+            (name, round(self._pairs[0][1].elapsed_time(start) * 1e6), round(start.elapsed_time(end) * 1e6))
+            for name, start, end in self._pairs
+        ]

@@ -30,6 +30,7 @@ from torchledger.measuring.attribution import (
 from torchledger.measuring.breakdown import breakdown_of_trace, summarize
 from torchledger.measuring.ceilings import known_ceilings
 from torchledger.measuring.chrome_export import annotate_trace, facts_by_row
+from torchledger.measuring.event_times import breakdown_of_calls
 from torchledger.measuring.timeline import step_timeline
 from torchledger.measuring.trace import EventKind, Trace, read_trace
 from torchledger.measuring.trace_costs import device_events
@@ -99,11 +100,13 @@ class StepProfiler(Watcher):
         self._launches: dict[str, list[Launch]] = {}
         self._anchor: str | None = None
         self._explicit = False
-        self._state: Literal["warming", "timing", "settling", "recording", "done"] = "warming"
+        self._state: Literal["warming", "timing", "settling", "recording", "by_events", "done"] = "warming"
         self._count = 0
         self._seen = 0
         self._moments: list[float] = []
         self._early: str | None = None
+        self._call_timer: Any = None
+        self._why_not: str | None = None
         self._plain: list[float] = []
         self._profiled: list[float] = []
         self._recording: Any = None
@@ -170,6 +173,8 @@ class StepProfiler(Watcher):
                 self._boundary()
         if is_first and self._recording is None and self._is_graphed and not profiler.is_profiling():
             return self._learn(name, proceed)
+        if self._state == "by_events":
+            return self._call_timer.call(name, proceed)
         if profiler.is_profiling():
             with profiler.mark(f"{GRAPH_MARK}{name}"):
                 return proceed()
@@ -223,10 +228,7 @@ class StepProfiler(Watcher):
             profiler.synchronize()
             self._plain = [(time.perf_counter() - self._moments[0]) * 1e6 / self._timed]
             if profiler.is_profiling():
-                self._state = "done"
-                self._capture.add(
-                    Gap("device_time", "profile", "another profiler is running: it owns the device's clock")
-                )
+                self._fall_back("another profiler is running: it owns the device's clock")
                 return
             self._recording = profiler.Recording()
             self._recording.start()
@@ -245,15 +247,23 @@ class StepProfiler(Watcher):
                 self._stop()
             else:
                 self._open_step(self._count)
+        elif self._state == "by_events" and self._count >= self._repeats:
+            self._state = "done"
 
     def _has_lost_recording(self) -> bool:
         """True once the program has started a profiler of its own in the middle of ours; that is then said."""
         if self._recording is None or not self._recording.is_lost:
             return False
-        self._state, self._recording = "done", None
-        reason = "the program started a profiler of its own meanwhile: it owns the device's clock"
-        self._capture.add(Gap("device_time", "profile", reason))
+        self._fall_back("the program started a profiler of its own meanwhile: it owns the device's clock")
         return True
+
+    def _fall_back(self, reason: str) -> None:
+        """Without the device's own records: on a GPU time the next steps' graphs by events, and say so."""
+        from torchledger._torch import profiler
+
+        self._recording, self._why_not, self._state = None, reason, "done"
+        if profiler.has_cuda():
+            self._state, self._count, self._call_timer = "by_events", 0, profiler.CallTimer()
 
     def _open_step(self, index: int) -> None:
         from torchledger._torch import profiler
@@ -275,6 +285,8 @@ class StepProfiler(Watcher):
             self._profiled = [(time.perf_counter() - self._moments[0]) * 1e6 / self._count]
         self._recording.stop()
         self._state = "done"
+        if profiler.has_cuda() and not self._recording.saw_device():
+            self._fall_back("the profiler recorded nothing of the device (is CUPTI there?)")
 
     def _stop_early(self) -> None:
         """The program ends in the middle of a step: keep the steps before it, or that one if there are none."""
@@ -304,19 +316,37 @@ class StepProfiler(Watcher):
             patches.undo()
         if self._state in ("settling", "recording") and not self._has_lost_recording():
             self._stop_early()
-        if self._recording is None:
+        if self._recording is None and self._why_not is None:
             raise MeasureError("nothing was profiled: did the step call a compiled model?")
-        records = self._records()
+        records = self._records() if self._recording is not None else self._event_records()
         self._capture.add(*records)
-        return next(record for record in records if isinstance(record, Breakdown))
+        for record in records:
+            if isinstance(record, Breakdown):
+                return record
+        raise MeasureError(f"nothing was profiled: {self._why_not}.")
 
     def _finish(self) -> None:
         launches = [launch for group in self._launches.values() for launch in group]
-        if self._recording is None and launches and self._state != "done":
+        if self._why_not is not None:
+            self._capture.add(*self._event_records())
+        elif self._recording is None and launches:
             self._capture.add(Gap("device_time", "profile", self._too_few_steps()))
         if self._recording is None:
             return
         self._capture.add(*self._records())
+
+    def _event_records(self) -> list[Any]:
+        """What there is without the device's records: why, and on a GPU the graphs' times by events."""
+        spans = self._call_timer.spans() if self._call_timer is not None else ()
+        if not spans:
+            return [Gap("device_time", "profile", str(self._why_not))]
+        launches = [launch for group in self._launches.values() for launch in group]
+        steps = self._count if self._state == "done" else self._count + 1
+        reason = f"{self._why_not}; graphs are timed as a whole, by CUDA events, and entries have no times"
+        return [
+            Gap("device_time", "profile", reason),
+            breakdown_of_calls(spans, launches, n_steps=steps, plain_us=self._plain),
+        ]
 
     def _too_few_steps(self) -> str:
         """Why nothing was profiled, and the options with which the steps there were would do."""

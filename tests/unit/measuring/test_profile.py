@@ -6,7 +6,10 @@ import json
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -261,3 +264,45 @@ def test_kernels_that_outlast_their_step_are_doubted(busy_us: float, is_doubted:
     steps = Steps(plain_us=(100.0,), profiled_us=(120.0,))
     notes = over_steps(breakdown, trace_from_events([kernel_event()]), steps, 1, "cpu_profiler").notes
     assert any("kernels outlast the step" in note for note in notes) is is_doubted
+
+
+class HostCallTimer:
+    """Stands for events on a GPU: the host's clock."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[str, int, int]] = []
+
+    def call(self, name: str, proceed: Callable[[], Any]) -> Any:
+        start = time.perf_counter_ns()
+        result = proceed()
+        self._spans.append((name, start, time.perf_counter_ns() - start))
+        return result
+
+    def spans(self) -> list[tuple[str, int, int]]:
+        return self._spans
+
+
+@pytest.mark.parametrize(("ran", "timed"), [(2, 1), (3, 2), (9, 3)])
+def test_a_gpu_whose_profiler_is_taken_has_its_graphs_timed_by_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran: int, timed: int
+) -> None:
+    from torchledger._torch import profiler
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(profiler, "has_cuda", lambda: True)
+    monkeypatch.setattr(profiler, "synchronize", lambda: None)
+    monkeypatch.setattr(profiler, "CallTimer", HostCallTimer)
+    with torchledger.capture(tmp_path / "a.ledger") as run, torch.profiler.profile():
+        attach(run, {"warmup": 0, "timed": 1, "repeats": 3})
+        model = torch.compile(nn.Linear(4, 4))
+        for _ in range(ran):
+            model(torch.randn(2, 4))
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        (breakdown,), (gap,) = ledger.read(Breakdown), ledger.read(Gap)
+        assert not ledger.read(Measurement)
+    assert breakdown.clock == "cuda_event"
+    assert breakdown.steps == timed
+    assert [(row.name, row.calls) for row in breakdown.graphs] == [("forward_0", timed)]
+    assert breakdown.graphs[0].flops == 64 * timed
+    assert "by CUDA events" in gap.reason
+    assert breakdown_document(breakdown, top=3)
