@@ -13,7 +13,7 @@ from torchledger.measuring.profile import attach
 from torchledger.nouns import Breakdown, Gap
 from torchledger.store import open_ledger
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 
 
 @pytest.mark.parametrize("starts_before", [True, False])
