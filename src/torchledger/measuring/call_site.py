@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from torchledger.errors import MeasureError
+from torchledger.measuring.accumulators import accumulators
 from torchledger.measuring.index_bounds import index_bounds
 from torchledger.measuring.positive_inputs import positive_inputs
 from torchledger.nouns import Buffer, Graph, Kernel, Launch
@@ -27,7 +28,7 @@ class CannotReplay(MeasureError):
 @dataclass(frozen=True)
 class Allocation:
     """``name = make_tensor(...)``: a tensor to make, sizes as Python text; ``high`` bounds an index buffer's values,
-    ``is_positive`` those of one that the kernel takes the root of."""
+    ``is_positive`` those of one that the kernel takes the root of; ``is_zero`` is one that it adds to."""
 
     name: str
     size: str
@@ -37,6 +38,7 @@ class Allocation:
     high: int | None = None
     low: int | None = None
     is_positive: bool = False
+    is_zero: bool = False
 
     @property
     def code(self) -> str:
@@ -44,6 +46,7 @@ class Allocation:
         bound = f", high={self.high}" if self.high is not None else ""
         bound += f", low={self.low}" if self.low is not None else ""
         bound += ", positive=True" if self.is_positive else ""
+        bound += ", zero=True" if self.is_zero else ""
         return f"{self.name} = make_tensor({self.size}, {self.stride}, {self.dtype}, {self.device!r}{bound})"
 
 
@@ -122,7 +125,7 @@ class CallSites:
         self.launches = tuple(launches)
         self.wrapper = read_wrapper(graph)
         self._facts = Facts(graph, self.launches)
-        self._limits: dict[str, tuple[dict[str, int], frozenset[str]]] = {}
+        self._limits: dict[str, tuple[dict[str, int], frozenset[str], frozenset[str]]] = {}
         self._kernels: dict[str, list[Kernel]] = {}
         for kernel in kernels:
             self._kernels.setdefault(kernel.key, []).append(kernel)
@@ -138,18 +141,20 @@ class CallSites:
         address."""
         bounds: dict[str, int] = {}
         positive: set[str] = set()
+        zero: set[str] = set()
         for launch in launches:
-            highs, roots = self._limits_of(launch)
+            highs, roots, sums = self._limits_of(launch)
             positive |= roots
+            zero |= sums
             for name, high in highs.items():
                 bounds[name] = min(high, bounds.get(name, high))
-        return Builder(self.wrapper, self._facts, bounds, frozenset(positive))
+        return Builder(self.wrapper, self._facts, bounds, frozenset(positive), frozenset(zero))
 
-    def _limits_of(self, launch: Launch) -> tuple[dict[str, int], frozenset[str]]:
+    def _limits_of(self, launch: Launch) -> tuple[dict[str, int], frozenset[str], frozenset[str]]:
         if launch.launch_id not in self._limits:
             sources = [kernel.source for kernel in self._kernels_of(launch) if kernel.source]
             bounds = index_bounds(launch, sources, self.graph.symbols)
-            self._limits[launch.launch_id] = bounds, positive_inputs(launch, sources)
+            self._limits[launch.launch_id] = bounds, positive_inputs(launch, sources), accumulators(launch, sources)
         return self._limits[launch.launch_id]
 
     def _kernels_of(self, launch: Launch) -> Iterator[Kernel]:
@@ -263,12 +268,18 @@ class Builder:
     """Collects, backwards from a statement, the lines that its names come from."""
 
     def __init__(
-        self, wrapper: Wrapper, facts: Facts, bounds: dict[str, int], positive: frozenset[str] = frozenset()
+        self,
+        wrapper: Wrapper,
+        facts: Facts,
+        bounds: dict[str, int],
+        positive: frozenset[str] = frozenset(),
+        zero: frozenset[str] = frozenset(),
     ) -> None:
         self.wrapper = wrapper
         self.facts = facts
         self.bounds = bounds
         self.positive = positive
+        self.zero = zero
         self.setup: list[Allocation | str] = []
         self.before: list[str] = []
         self.stream: list[str] = []
@@ -456,7 +467,8 @@ class Builder:
             return step
         if step.dtype.startswith(("torch.float", "torch.bfloat")):
             is_positive = any(step.name in self.roots.get(name, {name}) for name in self.positive)
-            return replace(step, is_positive=True) if is_positive else step
+            is_zero = any(step.name in self.roots.get(name, {name}) for name in self.zero)
+            return replace(step, is_positive=is_positive, is_zero=is_zero)
         bounds = [bound for name, bound in self.bounds.items() if step.name in self.roots.get(name, {name})]
         if not bounds or not step.dtype.startswith(("torch.int", "torch.uint")):
             return step

@@ -236,8 +236,8 @@ class _CudaMeter:
     def __init__(self, place: Any) -> None:
         import torch
 
-        self.place = place
-        torch.cuda.set_device(place)
+        self.place = torch.device("cuda", torch.cuda.current_device() if place.index is None else place.index)
+        torch.cuda.set_device(self.place)
 
     def best_us(self, run: Callable[[], Any], deadline: float, repeats: int = 10) -> float:
         """The shortest time of one call, each between two events, after the first ones."""

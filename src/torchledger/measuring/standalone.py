@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from torchledger.measuring.call_site import Allocation, CallSite
 
 MAKE_TENSOR = '''\
-def make_tensor(shape, stride, dtype, device, high=None, low=0, positive=False):
-    """Random values, never all zero; integers lie in [low, high). The storage ends at the last element."""
+def make_tensor(shape, stride, dtype, device, high=None, low=0, positive=False, zero=False):
+    """Random values, never all zero but for a tensor that is added to; integers lie in [low, high). The storage ends at
+    the last element."""
     if 0 in shape:
         return torch.empty_strided(shape, stride, dtype=dtype, device=device)
     length = 1 + sum((extent - 1) * step for extent, step in zip(shape, stride))
@@ -23,6 +24,8 @@ def make_tensor(shape, stride, dtype, device, high=None, low=0, positive=False):
     else:
         high = 4 if high is None else max(high, low + 1)
         values = torch.randint(low, high, (length,), device=device).to(dtype)
+    if zero:
+        values.zero_()
     return torch.as_strided(values.abs_() if positive else values, shape, stride)
 '''
 

@@ -96,6 +96,7 @@ def _add_block(  # type: ignore[no-untyped-def]
     low,
     high,
     EXPONENT: tl.constexpr,
+    TINY: tl.constexpr,
     BITS: tl.constexpr,
     IS_FLOAT: tl.constexpr,
     IS_FULL: tl.constexpr,
@@ -108,7 +109,7 @@ def _add_block(  # type: ignore[no-untyped-def]
         if IS_FULL:
             is_good = inside & (size < EXPONENT)
             is_zero = inside & (size == 0)
-            is_subnormal = (size < (EXPONENT & -EXPONENT)) & (size != 0)
+            is_subnormal = (size < TINY) & (size != 0)
             n_subnormal += tl.sum(is_subnormal.to(tl.int32), axis=1)
             value = raw.to(tl.float32) if BITS <= 32 else raw.to(tl.float64)
     else:
@@ -132,6 +133,7 @@ def _reduce_part(  # type: ignore[no-untyped-def]
     begin,
     many,
     EXPONENT: tl.constexpr,
+    TINY: tl.constexpr,
     BITS: tl.constexpr,
     BLOCK: tl.constexpr,
     IS_FLOAT: tl.constexpr,
@@ -153,14 +155,14 @@ def _reduce_part(  # type: ignore[no-untyped-def]
     for step in range(many // BLOCK):
         biggest, n_zero, n_subnormal, total, squares, low, high = _add_block(
             tl.load(here_ptr + step * BLOCK + lane), lane >= 0, biggest, n_zero, n_subnormal, total, squares, low, high,
-            EXPONENT, BITS, IS_FLOAT, IS_FULL,
+            EXPONENT, TINY, BITS, IS_FLOAT, IS_FULL,
         )  # fmt: skip
     rest = many % BLOCK
     if rest > 0:
         inside = lane < rest
         biggest, n_zero, n_subnormal, total, squares, low, high = _add_block(
             tl.load(here_ptr + (many - rest) + lane, mask=inside, other=0), inside, biggest, n_zero, n_subnormal,
-            total, squares, low, high, EXPONENT, BITS, IS_FLOAT, IS_FULL,
+            total, squares, low, high, EXPONENT, TINY, BITS, IS_FLOAT, IS_FULL,
         )  # fmt: skip
     if IS_FLOAT:
         if tl.max(biggest, axis=0) >= EXPONENT:
@@ -190,6 +192,7 @@ def _row_kernel(  # type: ignore[no-untyped-def]
     numel,
     blocks_each,
     EXPONENT: tl.constexpr,
+    TINY: tl.constexpr,
     BITS: tl.constexpr,
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -200,7 +203,7 @@ def _row_kernel(  # type: ignore[no-untyped-def]
     begin = program * blocks_each * BLOCK
     many = tl.minimum(tl.maximum(numel - begin, 0), blocks_each * BLOCK).to(tl.int32)
     row = slab_ptr + (start_row + program) * COLUMNS
-    _reduce_part(values_ptr + begin, row, begin, many, EXPONENT, BITS, BLOCK, IS_FLOAT, IS_FULL)
+    _reduce_part(values_ptr + begin, row, begin, many, EXPONENT, TINY, BITS, BLOCK, IS_FLOAT, IS_FULL)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -210,6 +213,7 @@ def _many_kernel(  # type: ignore[no-untyped-def]
     slab_ptr,
     DTYPE: tl.constexpr,
     EXPONENT: tl.constexpr,
+    TINY: tl.constexpr,
     BITS: tl.constexpr,
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -225,7 +229,7 @@ def _many_kernel(  # type: ignore[no-untyped-def]
     values_ptr = tl.load(addresses_ptr + tensor).to(tl.pointer_type(DTYPE))
     values_ptr = tl.multiple_of(values_ptr, 16)
     begin = tl.multiple_of(begin, BLOCK)
-    _reduce_part(values_ptr + begin, row, begin, many, EXPONENT, BITS, BLOCK, IS_FLOAT, IS_FULL)
+    _reduce_part(values_ptr + begin, row, begin, many, EXPONENT, TINY, BITS, BLOCK, IS_FLOAT, IS_FULL)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -272,11 +276,13 @@ class RowKernel:
         self, flat: torch.Tensor, slab: torch.Tensor, start_row: int, programs: int, *, is_full: bool = True
     ) -> Any:
         """Reduce ``flat`` into rows ``start_row`` and following of ``slab``; returns what Triton compiled for it."""
+        tiny = _tiny_bits(flat.dtype)
         if flat.dtype == torch.bool:
             flat = flat.view(torch.uint8)
         elif flat.is_floating_point() and flat.element_size() == 1:
             flat = flat.to(torch.float32)
         numbers, settings = self._arguments(flat, programs, slab.shape[1], is_full)
+        settings["TINY"] = tiny
         return _row_kernel[(programs,)](flat, slab, start_row, *numbers, **settings, num_warps=8)
 
     def quick(self, compiled: Any, flat: torch.Tensor, programs: int, columns: int, *, is_full: bool) -> Launch | None:
@@ -374,6 +380,7 @@ class RowKernel:
     def _settings(self, dtype: torch.dtype, columns: int, is_full: bool) -> dict[str, Any]:
         return {
             "EXPONENT": _EXPONENT_BITS.get(dtype, 0),
+            "TINY": _tiny_bits(dtype),
             "BITS": 8 * dtype.itemsize,
             "COLUMNS": columns,
             "BLOCK": self._block,
@@ -388,6 +395,16 @@ class RowKernel:
             slab, starts, counts, rows, COLUMNS=slab.shape[1], WIDTH=16, BLOCK=MOST_PROGRAMS, num_warps=8
         )
         return rows
+
+
+def _tiny_bits(dtype: torch.dtype) -> int:
+    """The bits of a dtype's least normal magnitude; of 8-bit floats, which are widened, those of a float32."""
+    if not dtype.is_floating_point:
+        return 0
+    if dtype.itemsize == 1:
+        return int(torch.tensor(torch.finfo(dtype).tiny, dtype=torch.float32).view(torch.int32))
+    exponent = _EXPONENT_BITS[dtype]
+    return exponent & -exponent
 
 
 class _Batch:
