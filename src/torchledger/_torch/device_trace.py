@@ -49,6 +49,13 @@ class Piece:
         return (max(end for _, end in self.intervals) - self.intervals[0][0]) / 1e3
 
 
+def spin(cycles: int) -> None:
+    """Have the current stream's device do nothing for so many of its clock's cycles."""
+    import torch
+
+    torch.cuda._sleep(cycles)
+
+
 class DeviceTrace:
     """Context manager: one profiler session on the present CUDA device, with ``mark`` to cut it."""
 

@@ -16,6 +16,10 @@ from torchledger.operators import find_operator
 from torchledger.sampling.cases import InputPool, make_case
 from torchledger.sampling.points import Point
 
+_LEAD_CYCLES = 1_500_000
+"""The device spins for so long, nearly a millisecond, while the host queues what is timed: otherwise the first event
+passes before the host has launched the graph, and the wait counts."""
+
 
 class PointReplay:
     """A point's directions, captured as CUDA graphs of ``iterations`` runs each; replayed as often as asked.
@@ -41,9 +45,12 @@ class PointReplay:
         """Microseconds an iteration, by direction, of one replay after the warm-up runs; gaps between kernels count."""
         import torch
 
+        from torchledger._torch.device_trace import spin
+
         events = {}
         with torch.cuda.stream(self._stream):
             for direction, (run, graph) in self._graphs.items():
+                spin(_LEAD_CYCLES)
                 for _ in range(self.warmup):
                     run()
                 events[direction] = _replay(graph, self._stream)
@@ -68,11 +75,16 @@ def gap_between_kernels_us(*, kernel_us: float, count: int = 200, repeats: int =
     ``kernel_us`` as CUPTI gives it."""
     import torch
 
+    from torchledger._torch.device_trace import spin
+
     stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):
         one = torch.zeros(1, device="cuda")
         graph = _capture(lambda: one.add_(1.0), stream, count)
-        pairs = [_replay(graph, stream) for _ in range(repeats)]
+        pairs = []
+        for _ in range(repeats):
+            spin(_LEAD_CYCLES)
+            pairs.append(_replay(graph, stream))
     stream.synchronize()
     return statistics.median(float(a.elapsed_time(b)) * 1e3 / count for a, b in pairs[1:]) - kernel_us
 
