@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from torchledger.fitting.launch_costs import kernel_costs
 from torchledger.fitting.launch_families import family_of
 from torchledger.fitting.launch_library import EXPECTED, expected_columns, library_columns
 from torchledger.fitting.machine import Machine
@@ -47,7 +48,6 @@ _SPECIAL = ("exp", "log", "erf", "tanh", "sigmoid", "pow", "softplus", "expm1", 
 _INSTRUCTIONS = {"turn": 50.0, "special": 8.0, "root": 8.0, "random": 100.0, "select": 1.0, "plain": 1.5}
 """Vector instructions of one operation of a kind, for the baseline only."""
 _LANES = 128 * 1.98e3  # instructions that a multiprocessor of the last generations ends in a microsecond
-_VECTOR_TIME = "vector time"
 _ROOTS = ("sqrt", "rsqrt", "truediv", "reciprocal", "div")
 _RANDOM = ("rand", "randn", "load_seed", "philox")
 _SELECT = ("where", "lt", "le", "gt", "ge", "eq", "ne", "and", "or", "logical", "masked", "maximum", "minimum")
@@ -108,11 +108,18 @@ def _features(
         "wide share": _share_of_wide(launch),
         "double share": _share_of_integers(launch),
     }
+    baseline_us = roofline_us + machine.floor_us
     if family.startswith("launch:fused"):
-        values |= _loop_columns(launch, machine)
+        vector_us = _vector_us(launch, machine)
+        values |= _loop_columns(launch, sum(vector_us), machine)
+        baseline_us = max(roofline_us, sum(vector_us)) + machine.floor_us
+        if launch.category != "cpp":
+            warm_us = warm / L2_SPEED / machine.bytes_per_us
+            costs = kernel_costs(launch, machine, cold_bytes=moved - warm, warm_us=warm_us, vector_us=vector_us)
+            values |= costs.columns(machine)
+            baseline_us = costs.baseline_us(machine)
     else:
         values |= {**library_columns(launch, machine), **expected}
-    baseline_us = max(roofline_us, values.pop(_VECTOR_TIME, 0.0)) + machine.floor_us
     if EXPECTED in expected and machine.has_hopper_tiles:
         baseline_us = math.exp(expected[EXPECTED])
     return LaunchFeatures(family, values, baseline_us, roofline_us)
@@ -142,7 +149,19 @@ class _Recency:
             self._touched[buffer.name] = self._traffic
 
 
-def _loop_columns(launch: Launch, machine: Machine) -> dict[str, float]:
+def _vector_us(launch: Launch, machine: Machine) -> list[float]:
+    """Time of the vector instructions of each nest, all lanes busy."""
+    lanes = _LANES * machine.num_multiprocessors
+    return [
+        math.prod(nest.extents)
+        * math.prod(nest.reduction_extents)
+        * sum(_INSTRUCTIONS[_kind_of_op(name)] * number for name, number in nest.ops.items())
+        / lanes
+        for nest in launch.loops
+    ]
+
+
+def _loop_columns(launch: Launch, vector_us: float, machine: Machine) -> dict[str, float]:
     nests = launch.loops
     iterations = [math.prod(nest.extents) * math.prod(nest.reduction_extents) for nest in nests]
     main = max(range(len(nests)), key=lambda index: iterations[index], default=None)
@@ -156,12 +175,7 @@ def _loop_columns(launch: Launch, machine: Machine) -> dict[str, float]:
     reductions = [nest for nest in nests if nest.reduction_extents]
     reduced = max((math.prod(nest.reduction_extents) for nest in reductions), default=1)
     kept = max((math.prod(nest.extents) for nest in reductions), default=1)
-    vector_us = sum(_INSTRUCTIONS[kind] * number for kind, number in counts.items())
-    vector_us /= _LANES * machine.num_multiprocessors
-    values = {
-        _VECTOR_TIME: vector_us,
-        "log vector time": math.log(vector_us + machine.floor_us),
-    }
+    values = {"log vector time": math.log(vector_us + machine.floor_us)}
     values |= {
         f"category {name}": float(launch.category == name)
         for name in ("pointwise", "reduction", "persistent_reduction", "cpp", "foreach", "template", "split_scan")

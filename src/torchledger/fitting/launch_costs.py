@@ -1,0 +1,183 @@
+"""What a fused kernel's time is made of: memory, caches, instructions, loops that wait, atomics.
+
+The rates are of an H200 and were fitted to the kernels of random programs alone (least mean logarithmic error of the
+sum below); on another device they scale with its multiprocessors and only place the baseline.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torchledger.fitting.launch_tiles import TileCost, cost_of_tiles, next_power
+from torchledger.fitting.launch_walks import Walk, divisions_of, walks_of
+from torchledger.fitting.machine import Machine
+from torchledger.nouns import Launch, LoopNest
+
+# Bytes per microsecond and multiprocessor.
+_LOADED, _STORED, _NEAR = 37.5e3, 209e3, 354e3
+_GATHERED = 52e3
+
+# Instructions.
+_LANES = 128 * 1.98e3  # that a multiprocessor of the last generations ends in a microsecond
+_MOVE, _DIVIDE = 3.3, 6.2
+_UNCHANGING = 0.4
+"""Share of a reduction's operations that are left where all it loads stands still: the others are done once."""
+
+# Elements folded per microsecond and multiprocessor, by how a reduction goes.
+_FOLDED: Mapping[str, float] = {
+    "persistent across": 3.7e3,
+    "persistent along": 48.6e3,
+    "looped across": 29.2e3,
+    "looped along": 19.3e3,
+}
+
+# Microseconds.
+_TURN, _TURN_OF_LOAD = 0.2, 0.05
+_ROW_ATOMIC, _SCATTERED_ATOMIC, _CROWDED_ATOMIC = 3.7e-7, 8.1e-6, 8.1e-4
+
+_LONE = 0.41  # how much of the memory's rate one needs all multiprocessors for
+_POWER = 2.15
+_FLOORS = 1.5
+_SMALL = 0.3
+
+
+@dataclass(frozen=True)
+class KernelCosts:
+    """Microseconds of each part, the shape of the blocks, and what the other shapes would have cost."""
+
+    parts: Mapping[str, float]
+    chosen: TileCost | None = None
+    shapes_us: tuple[float, ...] = ()
+    filled: float = 1.0
+    reads_again: bool = False
+
+    def baseline_us(self, machine: Machine) -> float:
+        """The time by the sum of the parts: what limits most counts most, atomics and the launch come on top."""
+        part = self.parts
+        limits = (
+            part["far"] + part["warm"] + part["lone"],
+            part["load"] + part["store"],
+            part["near"],
+            part["vector"] + part["move"] + part["divide"] + sum(part[f"fold {kind}"] for kind in _FOLDED),
+            part["turn"],
+        )
+        longest = max(*limits, 1e-6)
+        together = longest * sum((limit / longest) ** _POWER for limit in limits) ** (1 / _POWER)
+        extra = part["row atomic"] + part["scattered atomic"] + part["crowded atomic"] + part["gather"]
+        return float(together + extra + _FLOORS * machine.floor_us)
+
+    def columns(self, machine: Machine) -> dict[str, float]:
+        """The parts as features."""
+        baseline = self.baseline_us(machine)
+        values = {f"log {name} us": math.log(time + _SMALL) for name, time in self.parts.items()}
+        values["log cost"] = math.log(baseline)
+        if self.chosen is None:
+            return values
+        tile = self.chosen.tile
+        threads = 32 * tile.warps * self.chosen.blocks
+        return values | {
+            "log blocks": math.log(self.chosen.blocks),
+            "log turns": math.log(self.chosen.turns),
+            "log rounds": math.log(self.chosen.rounds),
+            "log block kept": math.log(tile.inner * tile.outer),
+            "log block reduced": math.log(tile.reduced),
+            "log warps": math.log(tile.warps),
+            "log thread rounds": math.log(threads / (2048 * machine.num_multiprocessors)),
+            "two axes": float(tile.split > 0),
+            "shapes": float(len(self.shapes_us)),
+            "log first shape": math.log(self.shapes_us[0] + _SMALL),
+            "log worst shape": math.log(max(self.shapes_us) + _SMALL),
+            "load of cost": math.log((self.parts["load"] + 0.1) / baseline),
+            "store of cost": math.log((self.parts["store"] + 0.1) / baseline),
+            "filled": self.filled,
+            "reads again": float(self.reads_again),
+        }
+
+
+def kernel_costs(
+    launch: Launch, machine: Machine, *, cold_bytes: float, warm_us: float, vector_us: Sequence[float]
+) -> KernelCosts:
+    """The costs of a fused kernel; ``vector_us`` are its nests' instructions, in the order of its loops."""
+    names = ("far", "warm", "lone", "load", "store", "near", "vector", "move", "divide", "turn", "gather")
+    parts = dict.fromkeys((*names, "row atomic", "scattered atomic", "crowded atomic"), 0.0)
+    parts |= {f"fold {kind}": 0.0 for kind in _FOLDED}
+    parts["far"], parts["warm"] = cold_bytes / machine.bytes_per_us, warm_us
+    parts["vector"] = sum(
+        time * (1.0 if _changes(nest) else _UNCHANGING) for nest, time in zip(launch.loops, vector_us, strict=True)
+    )
+    nests = [nest for nest in launch.loops if math.prod(nest.extents) * math.prod(nest.reduction_extents) > 0]
+    if not nests:
+        return KernelCosts(parts)
+    walks = walks_of(launch, nests)
+    costs = cost_of_tiles(launch, nests, walks, machine)
+    chosen = min(costs, key=lambda cost: cost.time_us)
+    each = machine.num_multiprocessors * chosen.busy
+    parts["lone"] = _LONE * parts["far"] * (1 / chosen.busy - 1)
+    parts["load"] = chosen.loaded_bytes / (_LOADED * each)
+    parts["store"] = chosen.stored_bytes / (_STORED * each)
+    parts["near"] = chosen.near_bytes / (_NEAR * each)
+    lanes = _LANES * machine.num_multiprocessors
+    parts["move"] = _MOVE * chosen.instructions / lanes
+    divisions = sum(divisions_of(walk.access.index) * walk.count for walk in walks if None in walk.access.strides)
+    parts["divide"] = _DIVIDE * divisions / lanes
+    loads = sum(walk.is_load for walk in walks)
+    parts["turn"] = chosen.rounds * (chosen.turns - 1) * (_TURN + _TURN_OF_LOAD * loads)
+    gathered = sum(walk.size * walk.count for walk in walks if walk.access.is_indirect)
+    parts["gather"] = gathered / (_GATHERED * machine.num_multiprocessors)
+    _add_atomics(parts, walks, launch)
+    reduced = max((math.prod(nest.reduction_extents) for nest in nests if nest.reduction_extents), default=1)
+    _add_folds(parts, nests, walks, next_power(reduced), launch, machine)
+    return KernelCosts(
+        parts,
+        chosen,
+        tuple(cost.time_us for cost in costs),
+        filled=reduced / next_power(reduced),
+        reads_again=chosen.turns > 1 and any(not walk.in_reduction and walk.is_load for walk in walks),
+    )
+
+
+def _changes(nest: LoopNest) -> bool:
+    """Whether anything that a reduction touches changes along it."""
+    kept = len(nest.extents)
+    return not nest.reduction_extents or any(
+        stride != 0 for access in nest.accesses for stride in access.strides[kept:]
+    )
+
+
+def _add_atomics(parts: dict[str, float], walks: Sequence[Walk], launch: Launch) -> None:
+    """Atomics on whole rows, on scattered addresses, and on so few that they wait for one another."""
+    sizes = {buffer.name: math.prod(buffer.shape) for buffer in launch.buffers}
+    for walk in walks:
+        if walk.access.kind != "atomic":
+            continue
+        each = walk.count / max(sizes.get(walk.access.buffer, 1), 1)
+        last = walk.innermost()
+        if last == 1:
+            parts["row atomic"] += _ROW_ATOMIC * walk.count * (1.0 + 9.0 * min(each / 1000, 1.0))
+        elif each > 16:
+            parts["crowded atomic"] += _CROWDED_ATOMIC * walk.count * min(each / 64, 1.0)
+        else:
+            parts["scattered atomic"] += _SCATTERED_ATOMIC * walk.count * (1.0 if last > 8 else 0.2)
+
+
+def _add_folds(
+    parts: dict[str, float],
+    nests: Sequence[LoopNest],
+    walks: Sequence[Walk],
+    width: float,
+    launch: Launch,
+    machine: Machine,
+) -> None:
+    """Elements that reductions fold: those kept whole in registers cost most where neighbours are kept elements."""
+    full = [walk for walk in walks if walk.in_reduction and walk.is_load and walk.has_every_loop]
+    is_along = 2 * sum(walk.innermost(in_reduction=True) == 1 for walk in full) >= len(full)
+    whole = "persistent" if launch.category == "persistent_reduction" else "looped"
+    kind = f"{whole} {'along' if is_along else 'across'}"
+    count = 0.0
+    for nest in nests:
+        if nest.reduction_extents:
+            names = str(nest.reduction_type or "").split("+")
+            count += max(1, sum(nest.ops.get(name, 1) for name in names)) * math.prod(nest.extents) * width
+    parts[f"fold {kind}"] += count / (_FOLDED[kind] * machine.num_multiprocessors)

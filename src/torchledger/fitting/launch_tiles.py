@@ -1,0 +1,234 @@
+"""The blocks of a fused kernel, and how they meet memory.
+
+A GPU moves 32-byte sectors. A block of threads that walks along a tensor's contiguous axis uses all of a sector; one
+that walks across it uses two or four bytes of each. Which it does follows from the shape of the block, and that shape
+Inductor chooses by rules (``triton_heuristics.py`` and ``simd.py`` of torch 2.11): along the rows or across them for a
+reduction, one or two axes for pointwise kernels. Where its rules leave several shapes, it measures them; here each is
+costed and the quickest one stands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torchledger.fitting.launch_walks import Walk, kept_and_reduced
+from torchledger.fitting.machine import Machine
+from torchledger.nouns import Launch, LoopNest
+
+_SECTOR = 32.0
+_L1_BYTES = 128e3
+_THREADS = 2048.0 * 0.6  # threads of a multiprocessor that are in use, registers being scarce
+_FEW_KEPT = 132 * 64  # fewer kept elements than this and Inductor knows which way a reduction goes
+
+# Only to choose between shapes, per microsecond and multiprocessor:
+_SECTOR_BYTES = 30e3
+_NEAR_BYTES = 225e3
+_START_US, _TURN_US = 1.2, 0.2
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The elements of a block: along the innermost kept loops, along loops further out (those with at least ``split``
+    elements inside them), and along the reduction."""
+
+    inner: float
+    outer: float = 1.0
+    split: int = 0
+    reduced: float = 1.0
+    warps: float = 4.0
+
+
+@dataclass(frozen=True)
+class TileCost:
+    """What all blocks of a shape ask for: bytes of sectors loaded from beyond the multiprocessor and stored, bytes of
+    all sectors, instructions that load or store; blocks, turns of a block's loop, rounds of blocks."""
+
+    tile: Tile
+    loaded_bytes: float
+    stored_bytes: float
+    near_bytes: float
+    instructions: float
+    blocks: float
+    turns: float
+    rounds: float
+    busy: float
+    """Share of the multiprocessors that have a block."""
+    time_us: float
+
+
+def cost_of_tiles(launch: Launch, nests: Sequence[LoopNest], walks: Sequence[Walk], machine: Machine) -> list[TileCost]:
+    """Every shape that Inductor would consider, the one of its first choice first."""
+    kept, reduced = kept_and_reduced(nests)
+    whole = any(not nest.reduction_extents and math.prod(nest.extents) >= kept * reduced for nest in nests)
+    return [
+        _cost(walks, tile, kept, reduced, 2.0 if whole else 1.0, machine)
+        for tile in _tiles(launch, walks, kept, reduced)
+    ]
+
+
+def next_power(value: float) -> float:
+    """The power of two that is not smaller."""
+    return float(2.0 ** math.ceil(math.log2(max(value, 1.0))))
+
+
+def _tiles(launch: Launch, walks: Sequence[Walk], kept: int, reduced: int) -> list[Tile]:
+    split = _split(walks, kept, reduced)
+    if reduced > 1:
+        tiles = _reduction_tiles(launch, walks, kept, reduced)
+        if split:
+            tiles += [Tile(1.0, tile.inner, split, tile.reduced, tile.warps) for tile in tiles if tile.inner > 1]
+        return tiles
+    block = float(min(max(kept // 128, 256), 1024))
+    shapes = ((32.0, 32.0), (64.0, 64.0), (256.0, 16.0), (16.0, 256.0), (1.0, block)) if split else ()
+    return [Tile(block), *(Tile(inner, outer, split) for inner, outer in shapes)]
+
+
+def _split(walks: Sequence[Walk], kept: int, reduced: int) -> int:
+    """Elements inside the axis along which most bytes are contiguous that are not so along the innermost one; 0 if
+    there is no such axis, or blocks of two axes do not fit all nests."""
+    nests = {
+        tuple(extent for extent, _, inner in walk.loops if not inner) for walk in walks if walk.count >= kept * reduced
+    }
+    deepest = max((len(extents) for extents in nests), default=0)
+    borders = [
+        {math.prod(extents[place:]) for place in range(len(extents) + 1)}
+        for extents in nests
+        if len(extents) > 1 or deepest > 2
+    ]
+    votes: dict[int, float] = {}
+    for walk in walks:
+        inside = 1
+        for extent, stride, of_reduction in reversed(walk.loops):
+            if of_reduction:
+                continue
+            if stride == 1 and extent > 1 and (None not in walk.access.strides or "%" in walk.access.index):
+                if inside > 1 and extent >= 8 and all(inside in border for border in borders):
+                    votes[inside] = votes.get(inside, 0.0) + walk.size * walk.walked
+                break
+            inside *= extent
+    return max(votes, key=lambda place: votes[place]) if votes else 0
+
+
+def _reduction_tiles(launch: Launch, walks: Sequence[Walk], kept: int, reduced: int) -> list[Tile]:
+    full = [walk for walk in walks if walk.in_reduction and walk.is_load and walk.has_every_loop]
+    by_rows = sum(walk.innermost(in_reduction=True) == 1 for walk in full)
+    along = across = 0.0
+    for walk in walks:
+        amount = walk.size * walk.walked * (1.0 if walk.is_load else 2.0)
+        along += amount if walk.innermost(in_reduction=True) == 1 else 0.0
+        across += amount if walk.innermost(in_reduction=False) == 1 else 0.0
+    only_rows = all(walk.innermost(in_reduction=True) in (0, 1) for walk in walks)
+    is_inner = only_rows or along >= 8 * max(across, 1.0)
+    is_outer = not is_inner and 2 * by_rows <= len(full) and kept < _FEW_KEPT
+    whole = next_power(reduced)
+    most = min(whole, 2048.0)
+    if is_outer and ((kept <= 512 and reduced <= 512) or (kept <= 256 and reduced <= 1024)):
+        # The second step of a reduction in two.
+        count = max(2 * (256 // whole), 1.0)
+        return [Tile(count, reduced=most, warps=_warps(count * most, 8))]
+    if launch.category == "persistent_reduction":
+        if is_inner and reduced >= 256:
+            count = 1.0 if reduced > 1024 or kept // 8 < 128 else max(1.0, min(1024.0 // whole, 8.0))
+            return [Tile(count, reduced=whole, warps=min(max(whole / 128, 1), 8))]
+        counts = [float(count) for count in (1, 8, 32, 128) if count == 1 or (whole * count <= 4096 and count <= kept)]
+        return [
+            Tile(count, reduced=whole, warps=_warps(count * whole, 8))
+            for count in (counts[-1:] if is_outer else counts)
+        ]
+    inner = Tile(2.0 if reduced <= 2048 else 1.0, reduced=most, warps=_warps(most, 16))
+    outer = _outer_tile(kept, whole, len({walk.access.buffer for walk in walks if walk.is_load}))
+    if is_inner:
+        return [inner]
+    if is_outer:
+        return [outer]
+    more = ((64.0, 64.0, 16.0), (8.0, 512.0, 16.0), (64.0, 4.0, 8.0))
+    return [inner, outer, *(Tile(count, reduced=min(turn, most), warps=warps) for count, turn, warps in more)]
+
+
+def _warps(elements: float, most: float) -> float:
+    return min(max(elements / 128, 2.0), most)
+
+
+def _outer_tile(kept: int, reduced: float, loads: int) -> Tile:
+    if kept <= 1024:
+        count, turn = float(max(min(kept // 128, 8), 2)), 64.0
+    elif kept // 4096 <= 8:
+        count, turn = 16.0, 32.0
+    else:
+        count = max(min(256.0, next_power(kept // 4096)), 64.0)
+        turn = 512.0 / count
+        if loads >= 4 and reduced > 128:
+            count, turn = min(count, 32.0), 64.0 if reduced >= 2048 else 32.0
+    turn = min(turn, reduced)
+    return Tile(count, reduced=turn, warps=_warps(count * turn, 8))
+
+
+def _cost(walks: Sequence[Walk], tile: Tile, kept: int, reduced: int, passes: float, machine: Machine) -> TileCost:
+    loaded = stored = near = instructions = 0.0
+    for walk in walks:
+        asked, distinct, vector = _sector_bytes(walk, tile)
+        asked *= walk.share
+        instructions += walk.count / vector
+        near += asked
+        if walk.again:
+            continue
+        if not walk.is_load:
+            stored += asked
+        elif distinct < _L1_BYTES:
+            # Small enough to stay near each multiprocessor.
+            loaded += min(asked, machine.num_multiprocessors * distinct)
+        else:
+            loaded += asked
+    blocks = max(1.0, kept / (tile.inner * tile.outer))
+    busy = min(1.0, blocks / machine.num_multiprocessors)
+    turns = max(1.0, reduced / tile.reduced) * (passes if reduced > tile.reduced else 1.0)
+    slots = machine.num_multiprocessors * max(1.0, min(16.0, _THREADS / (32 * tile.warps)))
+    rounds = max(1.0, blocks / slots)
+    time_us = max(
+        (loaded + stored) / (_SECTOR_BYTES * machine.num_multiprocessors * busy),
+        near / (_NEAR_BYTES * machine.num_multiprocessors * busy),
+        rounds * (_START_US + turns * _TURN_US),
+    )
+    return TileCost(tile, loaded, stored, near, instructions, blocks, turns, rounds, busy, time_us)
+
+
+def _sector_bytes(walk: Walk, tile: Tile) -> tuple[float, float, float]:
+    """Bytes of the sectors that all blocks together ask for, distinct bytes, and elements of one instruction."""
+    kept_left, outer_left, reduced_left, inside = tile.inner, tile.outer, tile.reduced, 1
+    spread: list[tuple[int, float]] = []
+    blocks, distinct = 1.0, float(walk.size)
+    for extent, stride, of_reduction in reversed(walk.loops):
+        if of_reduction:
+            count = min(float(extent), reduced_left)
+            reduced_left = max(1.0, reduced_left / extent)
+        elif tile.split and inside >= tile.split:
+            count = min(float(extent), outer_left)
+            outer_left = max(1.0, outer_left / extent)
+        else:
+            count = min(float(extent), kept_left)
+            kept_left = max(1.0, kept_left / extent)
+            inside *= extent
+        blocks *= extent / count
+        if stride:
+            distinct *= extent
+            if count > 1:
+                spread.append((abs(stride), count))
+    run, rows = 1.0, 1.0
+    for stride, count in sorted(spread):
+        if stride <= run or (stride * walk.size < _SECTOR and rows == 1.0):
+            run += stride * (count - 1)
+        else:
+            rows *= count
+    sectors = rows * max(1.0, run * walk.size / _SECTOR)
+    vector = _vector(walk, tile, run) if spread and min(spread)[0] == 1 else 1.0
+    return blocks * sectors * _SECTOR, distinct, vector
+
+
+def _vector(walk: Walk, tile: Tile, run: float) -> float:
+    """Elements of one instruction along a contiguous run: every row has to begin, and the mask to end, at one of its
+    multiples."""
+    masked = math.prod(extent for extent, _, inner in walk.loops if inner == (tile.reduced > 1))
+    whole = math.gcd(1 << 20, masked, *(stride for _, stride, _ in walk.loops if stride not in (0, 1)))
+    return float(min(whole, max(16 // walk.size, 1), 8)) if min(run, whole) > 1 else 1.0

@@ -1,0 +1,193 @@
+"""How the loops of a fused kernel walk over memory: every access by its loops and strides, once.
+
+Strides that are no constant (an index with divisions, remainders, minima) are replaced by how far the address moves in
+a usual step of the loop.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from torchledger.nouns import Access, Launch, LoopNest
+from torchledger.operators import ITEM_SIZES
+
+_LONGEST_INDEX = 2000
+_OFFSET = re.compile(r"[+-] \d+$")
+_DIVISOR = re.compile(r"(?://|%) (\d+)")
+_OPERATIONS: Mapping[type[ast.AST], Callable[..., int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.USub: operator.neg,
+}
+
+
+@dataclass(frozen=True)
+class Walk:
+    """One access: its loops as (extent, stride, belongs to the reduction), innermost last.
+
+    ``again`` says that an earlier access meets the same sectors, ``share`` what part of the loops it loads for: what is
+    a cat of several tensors loads from each only where that lies.
+    """
+
+    access: Access
+    size: int
+    loops: tuple[tuple[int, int, bool], ...]
+    in_reduction: bool
+    again: bool = False
+    share: float = 1.0
+
+    @property
+    def is_load(self) -> bool:
+        """Whether it reads."""
+        return self.access.kind == "load"
+
+    @property
+    def count(self) -> int:
+        """How often it happens."""
+        return math.prod(extent for extent, _, _ in self.loops)
+
+    @property
+    def walked(self) -> int:
+        """Elements that it walks over, loops that stand still left out."""
+        return math.prod(extent for extent, stride, _ in self.loops if stride)
+
+    @property
+    def has_every_loop(self) -> bool:
+        """Whether it moves in every loop."""
+        return all(stride for extent, stride, _ in self.loops if extent > 1)
+
+    def innermost(self, *, in_reduction: bool | None = None) -> int:
+        """The stride of the innermost loop (of the kept or the reduced ones); 0 without one."""
+        for extent, stride, reduced in reversed(self.loops):
+            if extent > 1 and in_reduction in (None, reduced):
+                return stride
+        return 0
+
+
+def kept_and_reduced(nests: Sequence[LoopNest]) -> tuple[int, int]:
+    """Elements that a kernel keeps and reduces over, of its largest reduction; (all, 1) without one."""
+    reductions = [nest for nest in nests if nest.reduction_extents]
+    if not reductions:
+        return max(math.prod(nest.extents) for nest in nests), 1
+    largest = max(reductions, key=lambda nest: math.prod(nest.extents) * math.prod(nest.reduction_extents))
+    return math.prod(largest.extents), math.prod(largest.reduction_extents)
+
+
+def walks_of(launch: Launch, nests: Sequence[LoopNest]) -> list[Walk]:
+    """What goes to memory: each buffer once per pass over the data, not what the kernel itself has just made."""
+    kept, reduced = kept_and_reduced(nests)
+    sizes = {buffer.name: math.prod(buffer.shape) for buffer in launch.buffers}
+    has_one_pass = launch.category != "reduction"
+    made: set[str] = set()
+    seen: set[tuple[object, ...]] = set()
+    found = []
+    for nest in nests:
+        of_reduction = bool(nest.reduction_extents)
+        axes = [(extent, False) for extent in nest.extents] + [(extent, True) for extent in nest.reduction_extents]
+        for access in nest.accesses:
+            if access.kind == "load" and access.buffer in made:
+                continue
+            loops = _loops(axes, access, kept, reduced, of_reduction)
+            strides = tuple(stride for _, stride, _ in loops if stride)
+            place = (access.buffer, access.kind, of_reduction or has_one_pass, strides)
+            exact = (*place, access.index if None in access.strides else "".join(_OFFSET.findall(access.index)))
+            if exact in seen:
+                continue
+            walk = Walk(access, ITEM_SIZES.get(access.dtype or "", 4), loops, of_reduction, place in seen)
+            if None in access.strides:
+                share = sizes.get(access.buffer, walk.walked) / max(walk.walked, 1)
+                walk = Walk(access, walk.size, loops, of_reduction, walk.again, min(1.0, share))
+            found.append(walk)
+            seen |= {place, exact}
+        made |= {access.buffer for access in nest.accesses if access.kind == "store"}
+    return found
+
+
+def _loops(
+    axes: Sequence[tuple[int, bool]], access: Access, kept: int, reduced: int, of_reduction: bool
+) -> tuple[tuple[int, int, bool], ...]:
+    extents = tuple(extent for extent, _ in axes)
+    strides = local_strides(access.index, access.strides, extents)
+    loops = [(extent, stride, inner) for (extent, inner), stride in zip(axes, strides, strict=False)]
+    if of_reduction or reduced == 1 or math.prod(extents) < kept * reduced:
+        return tuple(loops)
+    # A pointwise nest of a kernel with a reduction: its innermost loops are those that the reduction runs over.
+    left, parts = reduced, []
+    for extent, stride, _ in reversed(loops):
+        if left <= 1:
+            parts.append((extent, stride, False))
+        elif extent <= left:
+            parts.append((extent, stride, True))
+            left = round(left / max(extent, 1))
+        else:
+            parts += [(left, stride, True), (max(extent // left, 1), stride * left, False)]
+            left = 1
+    return tuple(reversed(parts))
+
+
+@lru_cache(maxsize=20_000)
+def local_strides(index: str, strides: tuple[int | None, ...], extents: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides; one that is no constant is how far the address moves in a usual step, 0 if that cannot be told."""
+    if None not in strides:
+        return tuple(stride or 0 for stride in strides)
+    tree = _parsed(index)
+    middle = {f"p{place}": extent // 3 for place, extent in enumerate(extents)}
+    found = []
+    for place, stride in enumerate(strides):
+        if stride is not None or extents[place] < 2 or tree is None:
+            found.append(stride or 0)
+            continue
+        last = extents[place] - 2
+        starts = sorted({min(start, last) for start in (0, 1, extents[place] // 2, last)})
+        try:
+            steps = sorted(
+                abs(_value(tree, {**middle, f"p{place}": at + 1}) - _value(tree, {**middle, f"p{place}": at}))
+                for at in starts
+            )
+        except (ArithmeticError, KeyError, ValueError):
+            steps = [0]
+        found.append(steps[(len(steps) - 1) // 2])
+    return tuple(found)
+
+
+def _parsed(index: str) -> ast.expr | None:
+    if len(index) > _LONGEST_INDEX:
+        return None
+    try:
+        return ast.parse(index, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _value(node: Any, values: Mapping[str, int]) -> int:
+    """The number that an index is; ``ValueError`` for what is no arithmetic, ``KeyError`` for unknown names."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.Name):
+        return values[node.id]
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+        return _OPERATIONS[type(node.op)](_value(node.left, values), _value(node.right, values))
+    if isinstance(node, ast.UnaryOp) and type(node.op) in _OPERATIONS:
+        return _OPERATIONS[type(node.op)](_value(node.operand, values))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
+        chosen = min if node.func.id == "min" else max
+        return chosen(_value(argument, values) for argument in node.args)
+    raise ValueError(type(node).__name__)
+
+
+@lru_cache(maxsize=20_000)
+def divisions_of(index: str) -> float:
+    """Divisions and remainders of an index; those by powers of two are shifts, minima and maxima are cheaper yet."""
+    divisors = [int(number) for number in _DIVISOR.findall(index)]
+    whole = sum(0.2 if number & (number - 1) == 0 else 1.0 for number in divisors if number > 1)
+    return whole + 0.25 * (index.count("min(") + index.count("max("))
