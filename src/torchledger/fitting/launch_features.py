@@ -76,21 +76,20 @@ def features_of_launches(launches: Sequence[Launch], machine: Machine) -> list[L
         if launch.graph != graph:
             # Between two graphs of a step lies other work; what one leaves behind is not counted on.
             recency, graph = _Recency(), launch.graph
-        warm = recency.warm_bytes(launch)
-        found.append(_features(launch, warm, machine, expected))
+        found.append(_features(launch, recency, machine, expected))
         recency.touch(launch)
     return found
 
 
 def _features(
-    launch: Launch, warm_bytes: float, machine: Machine, expected: Mapping[str, float]
+    launch: Launch, recency: _Recency, machine: Machine, expected: Mapping[str, float]
 ) -> LaunchFeatures | None:
     family = family_of(launch)
     read, written = launch.bytes_read, launch.bytes_written
     if family is None or read is None or written is None:
         return None
     moved = read + written
-    warm = min(warm_bytes, read)
+    warm = min(recency.warm_bytes(launch), read)
     dtype = _main_dtype(launch)
     flops = float(launch.flops or 0)
     memory_us = (moved - warm + warm / L2_SPEED) / machine.bytes_per_us
@@ -112,6 +111,8 @@ def _features(
     if family.startswith("launch:fused"):
         vector_us = _vector_us(launch, machine)
         values |= _loop_columns(launch, sum(vector_us), machine)
+        # What this launch brings into the cache drives out as much, and what is dirty there has to be written.
+        values["dirty share"] = recency.dirty_share
         baseline_us = max(roofline_us, sum(vector_us)) + machine.floor_us
         if launch.category != "cpp":
             warm_us = warm / L2_SPEED / machine.bytes_per_us
@@ -126,10 +127,14 @@ def _features(
 
 
 class _Recency:
-    """How much traffic passed since each buffer was touched."""
+    """What the L2 holds: how much traffic passed since each buffer was touched, and how much is yet to be written.
+
+    A graph is taken to find the L2 full of dirty lines, as an optimizer's step leaves it, or a sweep before a sample.
+    """
 
     def __init__(self) -> None:
         self._traffic = 0.0
+        self.dirty_share = 1.0
         self._touched: dict[str, float] = {}
 
     def warm_bytes(self, launch: Launch) -> float:
@@ -144,7 +149,11 @@ class _Recency:
 
     def touch(self, launch: Launch) -> None:
         """The launch has run."""
-        self._traffic += launch.bytes_moved or 0
+        moved, written = float(launch.bytes_moved or 0), float(launch.bytes_written or 0)
+        self._traffic += moved
+        if moved:
+            left = math.exp(-moved / L2_BYTES)
+            self.dirty_share = self.dirty_share * left + written / moved * (1 - left)
         for buffer in launch.buffers:
             self._touched[buffer.name] = self._traffic
 
