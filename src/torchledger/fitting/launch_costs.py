@@ -16,7 +16,7 @@ from torchledger.fitting.machine import Machine
 from torchledger.nouns import Launch, LoopNest
 
 # Bytes per microsecond and multiprocessor.
-_LOADED, _STORED, _NEAR = 37.5e3, 209e3, 354e3
+_LOADED, _SCATTERED, _NEAR = 37.5e3, 24e3, 354e3
 _GATHERED = 52e3
 
 # Instructions.
@@ -116,7 +116,8 @@ def kernel_costs(
     each = machine.num_multiprocessors * chosen.busy
     parts["lone"] = _LONE * parts["far"] * (1 / chosen.busy - 1)
     parts["load"] = chosen.loaded_bytes / (_LOADED * each)
-    parts["store"] = chosen.stored_bytes / (_STORED * each)
+    # Sectors that are written whole are part of what memory carries.
+    parts["store"] = max(0.0, chosen.stored_bytes - (launch.bytes_written or 0)) / (_SCATTERED * each)
     parts["near"] = chosen.near_bytes / (_NEAR * each)
     lanes = _LANES * machine.num_multiprocessors
     parts["move"] = _MOVE * chosen.instructions / lanes

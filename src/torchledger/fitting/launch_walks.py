@@ -154,7 +154,7 @@ def local_strides(index: str, strides: tuple[int | None, ...], extents: tuple[in
                 abs(_value(tree, {**middle, f"p{place}": at + 1}) - _value(tree, {**middle, f"p{place}": at}))
                 for at in starts
             )
-        except (ArithmeticError, KeyError, ValueError):
+        except (ArithmeticError, KeyError, ValueError, RecursionError):
             steps = [0]
         found.append(steps[(len(steps) - 1) // 2])
     return tuple(found)
@@ -165,7 +165,7 @@ def _parsed(index: str) -> ast.expr | None:
         return None
     try:
         return ast.parse(index, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 

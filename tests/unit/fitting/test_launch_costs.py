@@ -1,0 +1,111 @@
+"""What a fused kernel's time is made of, from how its loops walk over memory."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from factories import make_buffer, make_launch
+from torchledger.fitting.launch_costs import KernelCosts, kernel_costs
+from torchledger.fitting.launch_tiles import cost_of_tiles
+from torchledger.fitting.launch_walks import divisions_of, local_strides, walks_of
+from torchledger.fitting.machine import Machine
+from torchledger.nouns import Access, Launch, LoopNest
+
+_MACHINE = Machine("TEST", 132, {"bfloat16": 8e8}, 4.5e6, 0.8)
+
+
+def _load(strides: tuple[int | None, ...], buffer: str = "x", index: str = "p0") -> Access:
+    return Access(buffer, "load", index, strides, "bfloat16")
+
+
+def _kernel(*nests: LoopNest, category: str = "pointwise") -> Launch:
+    return make_launch(category=category, loops=nests)
+
+
+def _costs(launch: Launch) -> KernelCosts:
+    return kernel_costs(launch, _MACHINE, cold_bytes=0.0, warm_us=0.0, vector_us=[0.0] * len(launch.loops))
+
+
+def test_a_load_across_rows_asks_for_more_sectors_than_one_along_them() -> None:
+    along = _costs(_kernel(LoopNest((4096, 4096), accesses=(_load((4096, 1)),))))
+    across = _costs(_kernel(LoopNest((4096,), (4096,), accesses=(_load((1, 4096)),)), category="reduction"))
+    scattered = _costs(_kernel(LoopNest((4096, 4096), accesses=(_load((4096 * 64, 64)),))))
+    assert along.parts["load"] == pytest.approx(across.parts["load"], rel=0.3)
+    assert scattered.parts["load"] > 8 * along.parts["load"]
+
+
+def test_a_transpose_gets_blocks_of_two_axes_unless_another_nest_has_no_border_there() -> None:
+    store = Access("y", "store", "p0", (1 << 20, 1024, 1), "bfloat16")
+    turned = LoopNest((8, 1024, 1024), accesses=(_load((1 << 20, 1, 1024)), store))
+    flat = LoopNest((8 << 20,), accesses=(_load((1,), "z"),))
+    alone, beside_flat = _costs(_kernel(turned)), _costs(_kernel(turned, flat))
+    assert alone.chosen is not None and beside_flat.chosen is not None
+    assert alone.chosen.tile.split == 1024 and beside_flat.chosen.tile.split == 0
+    assert beside_flat.parts["load"] > 4 * alone.parts["load"]
+
+
+def test_what_a_kernel_has_just_made_is_not_loaded() -> None:
+    first = LoopNest((64,), accesses=(_load((1,), "x"), Access("y", "store", "p0", (1,), "bfloat16")))
+    second = LoopNest((64,), accesses=(_load((1,), "y"), _load((1,), "x")))
+    launch = _kernel(first, second)
+    assert [walk.access.buffer for walk in walks_of(launch, launch.loops)] == ["x", "y"]
+
+
+def test_atomics_on_few_addresses_cost_a_hundred_times_those_on_rows() -> None:
+    def summed(strides: tuple[int, ...], size: int) -> KernelCosts:
+        atomic = Access("table", "atomic", "indirect0", strides, "float32", is_indirect=True)
+        buffer = make_buffer(name="table", shape=(size,), stride=(1,))
+        nest = LoopNest((1024, 1024), accesses=(atomic,))
+        return _costs(make_launch(category="pointwise", loops=(nest,), buffers=(buffer,)))
+
+    rows, crowded = summed((0, 1), 1 << 20), summed((0, 0), 256)
+    assert crowded.parts["crowded atomic"] > 100 * rows.parts["row atomic"] > 0
+    assert crowded.baseline_us(_MACHINE) > 500
+
+
+def test_strides_that_are_no_constant_are_those_of_a_usual_step() -> None:
+    assert local_strides("64*(p0 // 4) + (p1 % 32)", (None, None), (16, 64)) == (0, 1)
+    assert local_strides("min(p0, 56)*3584 + p1", (None, 1), (40, 64)) == (3584, 1)
+
+
+@given(st.text(alphabet="p0123456789+-*/%()., minax_", max_size=40))
+def test_no_text_of_an_index_is_more_than_arithmetic(index: str) -> None:
+    strides = local_strides(index, (None,), (8,))
+    assert len(strides) == 1 and isinstance(strides[0], int)
+
+
+@pytest.mark.parametrize("index", ["__import__('os').getpid()", "p0 ** p0", "open('x')", "p0 if p0 else 1", "("])
+def test_an_index_that_is_no_arithmetic_is_not_evaluated(index: str) -> None:
+    assert local_strides(index, (None,), (8,)) == (0,)
+
+
+def test_shifts_are_cheaper_than_divisions() -> None:
+    assert divisions_of("p0 // 64") < divisions_of("p0 // 49") < divisions_of("p0 // 49 + p0 % 49")
+    assert divisions_of("p0 // 1") == 0
+
+
+@given(
+    extents=st.tuples(st.integers(1, 300), st.integers(1, 3000)),
+    strides=st.tuples(st.sampled_from([0, 1, 7, 64, 3000]), st.sampled_from([0, 1, 8, 4096])),
+    category=st.sampled_from(["pointwise", "reduction", "persistent_reduction"]),
+)
+def test_costs_are_finite_and_a_block_is_never_without_time(
+    extents: tuple[int, int], strides: tuple[int, int], category: str
+) -> None:
+    outer, inner = ((extents[0],), (extents[1],)) if category != "pointwise" else (extents, ())
+    nest = LoopNest(outer, inner, {"sum": 1}, (_load(strides),), "sum" if inner else None)
+    launch = _kernel(nest, category=category)
+    costs = _costs(launch)
+    assert all(math.isfinite(value) for value in costs.columns(_MACHINE).values())
+    assert all(time >= 0 for time in costs.parts.values())
+    tiles = cost_of_tiles(launch, launch.loops, walks_of(launch, launch.loops), _MACHINE)
+    assert all(cost.blocks >= 1 and cost.time_us > 0 for cost in tiles)
+
+
+def test_a_kernel_without_loops_costs_its_memory_and_the_launch() -> None:
+    costs = kernel_costs(make_launch(loops=()), _MACHINE, cold_bytes=4.5e6, warm_us=0.0, vector_us=[])
+    assert 1.0 < costs.baseline_us(_MACHINE) < 3.0
