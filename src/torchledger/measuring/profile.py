@@ -600,7 +600,8 @@ def over_steps(breakdown: Breakdown, trace: Trace, steps: Steps, n_steps: int, c
             f"step ({busy_us / median(steps.plain_us):.1%}; device time over host time: two clocks)"
         )
     result = replace(breakdown, clock=clock, steps=n_steps, step_us=step_us, notes=tuple(notes))
-    return replace(result, verdict=verdict(result))
+    plain_us = median(steps.plain_us) if steps.plain_us and steps.profiled_us else None
+    return replace(result, verdict=verdict(result, plain_us=plain_us))
 
 
 def _with_note(record: Any, note: str) -> Any:

@@ -34,14 +34,17 @@ _LARGE = 0.3
 _SHORT_KERNEL_US = 10.0
 
 
-def verdict(breakdown: Breakdown) -> tuple[str, ...]:
-    """One or more sentences; empty when there is nothing on the device."""
+def verdict(breakdown: Breakdown, *, plain_us: float | None = None) -> tuple[str, ...]:
+    """One or more sentences; empty when there is nothing on the device.
+
+    ``plain_us`` is how long a step takes without the profiler, which makes the host slower and so the device idle.
+    """
     if breakdown.device_us <= 0 or not breakdown.categories:
         return ()
     sentences = [_what_dominates(breakdown)]
-    if (idle := _idle(breakdown)) is not None:
+    if (idle := _idle(breakdown, plain_us)) is not None:
         sentences.append(idle)
-    if (advice := _advice(breakdown)) is not None:
+    if (advice := _advice(breakdown, plain_us)) is not None:
         sentences.append(advice)
     return tuple(sentences)
 
@@ -65,7 +68,17 @@ def _what_dominates(breakdown: Breakdown) -> str:
     return text + "."
 
 
-def _idle(breakdown: Breakdown) -> str | None:
+_REASONS = {
+    HOST_LATE: "the device waited for launches",
+    AFTER_SYNCHRONIZATION: "the host waited for the device before it launched more",
+    QUEUED: "work was launched in time but waited (another stream, or the launch itself)",
+    BETWEEN_KERNELS: "the pauses between one kernel and the next",
+}
+
+
+def _idle(breakdown: Breakdown, plain_us: float | None) -> str | None:
+    if plain_us is not None and breakdown.steps:
+        return _idle_of_plain_step(breakdown, plain_us, plain_us - breakdown.busy_us / breakdown.steps)
     if breakdown.busy_share is None or breakdown.idle_us < _IDLE_WORTH_SAYING * breakdown.wall_us:
         return None
     text = f"The device is idle for {1 - breakdown.busy_share:.0%} of {_time(breakdown.wall_us)}"
@@ -73,12 +86,7 @@ def _idle(breakdown: Breakdown) -> str | None:
     if not causes:
         return text + "."
     cause, time = causes[0]
-    reason = {
-        HOST_LATE: "the device waited for launches",
-        AFTER_SYNCHRONIZATION: "the host waited for the device before it launched more",
-        QUEUED: "work was launched in time but waited (another stream, or the launch itself)",
-        BETWEEN_KERNELS: "the pauses between one kernel and the next",
-    }.get(cause, cause)
+    reason = _REASONS.get(cause, cause)
     text += f": for {_time(time)} of that {reason}"
     if cause in (HOST_LATE, AFTER_SYNCHRONIZATION) and breakdown.host_during_idle:
         doing, doing_time = next(iter(breakdown.host_during_idle.items()))
@@ -87,23 +95,37 @@ def _idle(breakdown: Breakdown) -> str | None:
     return text + "."
 
 
-def _advice(breakdown: Breakdown) -> str | None:
+def _idle_of_plain_step(breakdown: Breakdown, plain_us: float, idle_us: float) -> str | None:
+    if idle_us < _IDLE_WORTH_SAYING * plain_us:
+        return None
+    text = f"Without the profiler the device is idle for {idle_us / plain_us:.0%} of a {_time(plain_us)} step"
+    causes = [cause for cause in breakdown.idle_causes if cause != UNKNOWN]
+    return f"{text}; in most of the idle time under it {_REASONS.get(causes[0], causes[0])}." if causes else f"{text}."
+
+
+def _advice(breakdown: Breakdown, plain_us: float | None) -> str | None:
     """The first thing to look at, from the largest loss that the numbers show."""
-    late = breakdown.idle_causes.get(HOST_LATE, 0.0)
-    waits = breakdown.idle_causes.get(AFTER_SYNCHRONIZATION, 0.0)
+    scale, whole = 1.0, breakdown.wall_us
+    if plain_us is not None and breakdown.steps and breakdown.idle_us > 0:
+        # Idle causes are known under the profiler only: their shares hold, their times are those of a plain step.
+        scale = max(plain_us - breakdown.busy_us / breakdown.steps, 0.0) / breakdown.idle_us
+        whole = plain_us
+    late = breakdown.idle_causes.get(HOST_LATE, 0.0) * scale
+    waits = breakdown.idle_causes.get(AFTER_SYNCHRONIZATION, 0.0) * scale
     overhead = breakdown.launch_overhead
     kernels = breakdown.kernels
-    if breakdown.wall_us and late > _LARGE * breakdown.wall_us:
+    if whole and late > _LARGE * whole:
         median = _median_kernel_us(breakdown)
         doing, doing_time = next(iter(breakdown.host_during_idle.items()), ("", 0.0))
+        doing_time *= scale
         if doing_time > late / 2 and doing != NOTHING_RECORDED:
             return f"Look first at {doing} on the host: the device waits {_time(doing_time)} for it."
-        text = f"Look first at launching: {_time(late)} of {_time(breakdown.wall_us)} is lost to it"
+        text = f"Look first at launching: {_time(late)} of {_time(whole)} is lost to it"
         if overhead is not None and not overhead.graph_launches and median is not None and median < _SHORT_KERNEL_US:
             text += f" with kernels of {median:.1f} us (median); CUDA graphs or fewer, larger kernels would help"
         return text + "."
-    if breakdown.wall_us and waits > _LARGE * breakdown.wall_us:
-        return f"Look first at synchronization: {_time(waits)} of {_time(breakdown.wall_us)} follows waits of the host."
+    if whole and waits > _LARGE * whole:
+        return f"Look first at synchronization: {_time(waits)} of {_time(whole)} follows waits of the host."
     if breakdown.copy_us > _LARGE * breakdown.device_us:
         share = breakdown.copy_us / breakdown.device_us
         return f"Look first at copies: {_time(breakdown.copy_us)}, {share:.0%} of device time."
