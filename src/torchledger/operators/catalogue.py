@@ -11,6 +11,7 @@ from pathlib import Path
 
 from torchledger.errors import SampleError
 from torchledger.operators import general, guide
+from torchledger.operators.collectives import COLLECTIVE_OPERATORS, OPERATOR_PREFIX
 from torchledger.operators.declaration import Operator
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,9 @@ def find_operator(name: str, *, prefer_guide: bool = False) -> Operator:
     Raises ``SampleError`` with the nearest names if there is none.
     """
     _load_built_in()
+    collective = COLLECTIVE_OPERATORS.get(OPERATOR_PREFIX + name.removeprefix(OPERATOR_PREFIX))
+    if collective is not None:
+        return collective
     for key in [f"guide.{name}", name] if prefer_guide else [name, f"guide.{name}"]:
         if key in _OPERATORS:
             return _OPERATORS[key]

@@ -1,18 +1,22 @@
 """Collective operations over the GPUs of a group: parameters, bytes, and what each rank runs.
 
-A collective needs peers, so it is no ``Operator``: it is run by all ranks together and timed by the sampling room's
-collective worker. ``numel`` is the size of the message as nccl-tests count it: the whole tensor of an all_reduce or
-broadcast, the gathered output of an all_gather, the whole input of a reduce_scatter or all_to_all, the tensor sent by
-p2p.
+A collective needs peers: it is run by all ranks together and timed by the sampling room's collective worker. To fit and
+predict it, it is an ``Operator`` like others, ``collective.all_reduce`` (numel, world). ``numel`` is the size of the
+message as nccl-tests count it: the whole tensor of an all_reduce or broadcast, the gathered output of an all_gather,
+the whole input of a reduce_scatter or all_to_all, the tensor sent by p2p.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+from torchledger.operators.declaration import Input, Operator, Parameters, Work
 
 Number = Any
+
+OPERATOR_PREFIX = "collective."
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,44 @@ COLLECTIVES: Mapping[str, Collective] = {
         Collective("broadcast", lambda world: world / world),
         Collective("p2p", lambda world: world / world),
     )
+}
+
+
+class CollectiveOperator(Operator):
+    """A collective on ``numel`` elements over ``world`` ranks, as a question to a fitted model. No backward."""
+
+    parameters = ("numel", "world")
+    directions = ("forward",)
+    needs_peers = True
+    collective: ClassVar[Collective]
+
+    @property
+    def key(self) -> str:
+        """``"collective.all_reduce"``, as samples of it are named."""
+        return OPERATOR_PREFIX + self.name
+
+    def check(self, p: Parameters) -> str | None:
+        """Why this cannot run, or ``None``."""
+        return self.collective.check(p.numel, p.world)
+
+    def tensors(self, p: Parameters) -> dict[str, Input]:
+        """The message, as one rank holds it at the most."""
+        return {"message": Input((p.numel,))}
+
+    def work(self, p: Parameters, direction: str, item_size: int) -> tuple[Work, ...]:
+        """What passes a rank's busiest link, once read and once written."""
+        moved = self.collective.bus_bytes(p.numel, p.world, item_size)
+        return (Work("gather", moved, moved),)
+
+
+def _declare(collective: Collective) -> CollectiveOperator:
+    attributes = {"name": collective.name, "collective": collective, "__doc__": CollectiveOperator.__doc__}
+    declared: type[CollectiveOperator] = type(collective.name, (CollectiveOperator,), attributes)
+    return declared()
+
+
+COLLECTIVE_OPERATORS: Mapping[str, CollectiveOperator] = {
+    OPERATOR_PREFIX + collective.name: _declare(collective) for collective in COLLECTIVES.values()
 }
 
 

@@ -171,6 +171,9 @@ class Operator:
         """What is run and timed; the backward is torch's own of this, for the inputs that ask for gradients."""
         raise NotImplementedError(f"{type(self).__name__} declares no forward")
 
+    needs_peers: ClassVar[bool] = False
+    """One process alone cannot run it: it is sampled as a collective, and fitted and predicted like any other."""
+
     in_place: ClassVar[bool] = False
     """The timed forward is ``run_in_place``, without autograd; the backward still comes from ``forward``."""
 

@@ -20,15 +20,13 @@ from typing import Any
 from torchledger.errors import SampleError
 from torchledger.nouns import Sample
 from torchledger.operators import ITEM_SIZES
-from torchledger.operators.collectives import COLLECTIVES, make_call
+from torchledger.operators.collectives import COLLECTIVES, OPERATOR_PREFIX, make_call
 from torchledger.sampling.dataset import compact, measured_points, single_precision
 from torchledger.sampling.journal import JOURNAL_FOLDER, Journal, read_journals
 from torchledger.sampling.points import point_id
 from torchledger.sampling.worker import describe_device, refuse_other_device
 
 log = logging.getLogger(__name__)
-
-OPERATOR_PREFIX = "collective."
 
 LARGEST_REPEATED_BYTES = 2**26
 """Above this, three warm-ups and ten iterations take long enough to be steady."""

@@ -91,6 +91,8 @@ def load_guide_sweep(path: str | Path) -> GuideSweep:
         operator = find_operator(settings.function_name, prefer_guide=True)
     except SampleError as error:
         raise file.error(("function_name",), str(error)) from error
+    if operator.needs_peers:
+        raise file.error(("function_name",), f"{operator.name} needs several ranks, which a guide file cannot ask for")
     _check_lengths(file, settings, operator)
     axes = [_axis(file, settings, index) for index in range(settings.first_n_column)]
     count = 1

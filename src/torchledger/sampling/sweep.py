@@ -245,6 +245,8 @@ def _operator(file: YamlFile, part: OperatorSweep, where: Location) -> Operator:
         operator = find_operator(part.operator)
     except SampleError as error:
         raise file.error((*where, "operator"), str(error)) from error
+    if operator.needs_peers:
+        raise file.error((*where, "operator"), f"{operator.name} needs several ranks: name it under `collectives:`")
     known = [*operator.parameters, *operator.defaults]
     for key, names in (("parameters", part.parameters), ("derived", part.derived)):
         for name in names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from torchledger.fitting.machine import Machine, known_multiprocessors
 from torchledger.fitting.operator_features import alignment, operator_features
 from torchledger.fitting.tables import build_tables, machine_of_tables, pool_tables, shape_groups
 from torchledger.operators import find_operator, operator_names
+from torchledger.predicting import predict
+from torchledger.sampling.dataset import read_samples
 
 
 def test_samples_without_a_usable_time_are_named_and_left_out() -> None:
@@ -150,3 +153,16 @@ def test_guide_rows_of_the_same_kernels_join_the_general_operator() -> None:
     joined = tables["linear/forward"]
     assert len(joined) == 83
     assert [int(joined.parameters[name][-1]) for name in ("m", "k", "n", "bias")] == [1536, 512, 1024, 0]
+
+
+def test_a_collective_is_fitted_and_predicted_between_its_sizes() -> None:
+    recorded = Path(__file__).parents[3] / "data" / "h200" / "collectives_torch2.11.parquet"
+    samples = [sample for sample in read_samples(recorded) if sample.operator == "collective.broadcast"]
+    model, left_out = fit(samples, jobs=1)
+    assert left_out == []
+    sizes = [3 * 2**power for power in range(20, 28)]
+    times = [predict(model, "broadcast", {"numel": size, "world": 4}).duration_us for size in sizes]
+    assert times == sorted(times)
+    measured = {(s.parameters["numel"], s.dtype): np.median(s.times_us) for s in samples if s.parameters["world"] == 4}
+    for size, us in zip(sizes, times, strict=True):
+        assert measured[size * 2 // 3, "bfloat16"] < us < measured[size * 4 // 3, "bfloat16"]

@@ -140,3 +140,14 @@ def test_a_broken_user_file_is_named(tmp_path):
     path.write_text("1 / 0")
     with pytest.raises(SampleError, match=r"mine\.py failed to import: ZeroDivisionError"):
         load_operators(path)
+
+
+def test_a_collective_is_a_question_with_numel_and_world():
+    operator = find_operator("all_reduce")
+    assert operator is find_operator("collective.all_reduce")
+    assert operator.key == "collective.all_reduce" and operator.needs_peers
+    assert operator.key not in operator_names()
+    p = operator.resolve({"numel": 1000, "world": numpy.array([2, 4])})
+    (work,) = operator.work(p, "forward", 2)
+    assert work.bytes_read.tolist() == [2000.0, 3000.0]
+    assert find_operator("all_gather").check(find_operator("all_gather").resolve({"numel": 7, "world": 2}))

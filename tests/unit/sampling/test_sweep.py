@@ -62,6 +62,7 @@ def test_the_same_file_gives_the_same_plan(tmp_path):
     [
         (4, "group: train", "grop: train", "sweep.yml:4: sweeps.0.grop: unknown key"),
         (3, "linear", "linaer", "did you mean linear"),
+        (3, "linear", "all_reduce", "all_reduce needs several ranks: name it under `collectives:`"),
         (7, "from: 16, to: 16384", "from: 16, to: 8", "to (8) is below from (16)"),
         (8, "factor: 2", "factor: 1", "multiplying 64 by 1.0 never reaches 8192"),
         (13, "step: 128", "step: 0", "step 0 never reaches 1024"),
