@@ -103,6 +103,20 @@ def node_flops(node: Any, graph: Any = None) -> NodeFlops | None:
     return NodeFlops(node, name, flops, is_backward) if flops else None
 
 
+def is_overcounted(owned: Mapping[str, int], launch: Launch) -> bool:
+    """True for the backward of a grouped convolution: torch counts its weight gradient as if it had one group.
+
+    The sum stays torch's, which is what everybody compares with.
+    """
+    if "aten.convolution_backward" not in owned:
+        return False
+    shapes = [buffer.shape for buffer in launch.buffers if buffer.role == "input" and len(buffer.shape) >= 3]
+    if len(shapes) < 3:
+        return False
+    gradient, values, weight = shapes[:3]
+    return weight[0] * weight[1] != gradient[1] * values[1]
+
+
 def padding_flops(node: Any, graph: Any = None) -> int:
     """FLOPs that a product does only because Inductor padded its operands (``pad_mm``); 0 for others.
 

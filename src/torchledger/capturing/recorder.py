@@ -21,7 +21,7 @@ from torchledger.capturing.buffers import extern_buffers, fused_buffers
 from torchledger.capturing.flop_changes import flop_changes
 from torchledger.capturing.payload import Payload, pack
 from torchledger.capturing.wrapper_code import is_launching_line, launching_callee
-from torchledger.nouns import Category, Difference, FlopReference, Gap, Graph, Kernel, Launch
+from torchledger.nouns import Category, Difference, FlopReference, Gap, Graph, Kernel, Launch, Quality
 
 log = logging.getLogger(__name__)
 
@@ -428,7 +428,8 @@ def _with_flops(
     launch: Launch, entry: _Entry, owned: Counter[str] | None, counted: flop_count.GraphFlops, graph: Any
 ) -> Launch:
     if owned:
-        return replace(launch, flops=sum(owned.values()), flops_by_op=dict(owned))
+        quality: Quality = "upper_bound" if flop_count.is_overcounted(owned, launch) else "exact"
+        return replace(launch, flops=sum(owned.values()), flops_by_op=dict(owned), flops_quality=quality)
     if entry.kind == "extern":
         packet = flop_count.packet_of(entry.name)
         found = flop_count.extern_flops(packet, launch) if packet is not None else None
