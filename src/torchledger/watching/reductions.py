@@ -181,7 +181,8 @@ def flatten(tensor: torch.Tensor) -> tuple[torch.Tensor, Layout]:
     expected = 1
     for dim in sorted((dim for dim in range(len(shape)) if shape[dim] > 1), key=lambda dim: strides[dim]):
         if strides[dim] != expected:
-            return tensor.reshape(-1), Layout(shape, _contiguous_strides(shape))
+            # One column of a matrix can be viewed flat, but its elements do not stand next to each other.
+            return tensor.reshape(-1).contiguous(), Layout(shape, _contiguous_strides(shape))
         expected *= shape[dim]
     return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset()), Layout(shape, strides)
 

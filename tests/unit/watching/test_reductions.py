@@ -131,3 +131,12 @@ def test_a_reducer_forgets_nothing_when_tensors_are_overwritten() -> None:
     x.zero_()
     summary = reducer.fetch()[ticket]
     assert (summary.n_nan, summary.n_flagged, summary.flagged, summary.not_finite) == (1, 2, ((0, 1),), ((1, 0),))
+
+
+def test_what_is_flattened_stands_in_one_piece():
+    matrix = torch.arange(66.0).view(2, 33)
+    for view in (matrix[:, :1], matrix[:, 1:], matrix[:, ::2], matrix.t()[:1], matrix[:1].expand(3, 33), matrix.t()):
+        flat, layout = flatten(view)
+        assert flat.is_contiguous()
+        for position in range(flat.numel()):
+            assert flat[position] == view[layout.index(position)]
