@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 
 Array = NDArray[np.float64]
 
+_INDUCING_OF_FUSED = 1280
+"""Fused kernels differ in more ways than the calls of one library."""
+
 _RANGE_COLUMNS = (
     "log read",
     "log written",
@@ -133,6 +136,9 @@ def fit_launch_table(table: LaunchTable, options: Options | None = None) -> Entr
     """Learn one family. Programs are held out whole; raises ``FitError`` for too few of them."""
     merged = merge_alike(table)
     _, groups = np.unique(merged.programs, return_inverse=True)
+    is_fused = table.family.startswith("launch:fused")
+    if options is None and is_fused:
+        options = Options(inducing=_INDUCING_OF_FUSED)
     blend = fit_blend(
         merged.values,
         np.log(merged.times_us) - merged.log_baseline,
@@ -140,7 +146,7 @@ def fit_launch_table(table: LaunchTable, options: Options | None = None) -> Entr
         n_shape=merged.n_range,
         options=options,
         # A few odd kernels of random programs would shift the sums of all models.
-        log_baseline=None if table.family.startswith("launch:fused") else merged.log_baseline,
+        log_baseline=None if is_fused else merged.log_baseline,
     )
     return Entry(
         key=table.family,

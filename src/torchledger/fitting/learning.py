@@ -29,7 +29,6 @@ MIN_SHAPES = 12
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _TREES = 220
 _LEARNING_RATE = 0.08
-_INDUCING = 640
 _HYPER_ROWS = 320
 _HYPER_STEPS = 22
 _PARITY = 1e-4
@@ -50,6 +49,8 @@ class Options:
     baseline: bool = True
     """Learn the distance from the roofline, not the time itself."""
     seed: int = 0
+    inducing: int = 640
+    """Points through which the process is fitted: the more, the closer it follows many columns, and the slower."""
 
 
 def fit_blend(
@@ -302,7 +303,7 @@ def _fit_process(rows: Array, target: Array, hyper: _Lengths, options: Options) 
     shapes, values, weight = _merge(rows, target)
     normal = (shapes - hyper.center) / hyper.scale
     near = (normal * hyper.inverse_lengths).astype(np.float32)
-    chosen = _spread_out(near, _INDUCING, options.seed)
+    chosen = _spread_out(near, options.inducing, options.seed)
     points = near[chosen]
     offset = float(np.median(values))
     cross = hyper.signal * matern(near, points).astype(np.float64)
