@@ -351,6 +351,9 @@ class StepProfiler(Watcher):
     def _too_few_steps(self) -> str:
         """Why nothing was profiled, and the options with which the steps there were would do."""
         least, needed = self._timed + 1, self._warmup + self._timed + 1
+        graphs = len([name for name in self._launches if not name.startswith("backward")])
+        if self._seen <= 1 and graphs > 2:
+            return f"the program compiled to its end ({graphs} graphs), and the profile needs {needed} steps without"
         steps = f"{self._seen} step{'' if self._seen == 1 else 's'}"
         reason = f"the program ended after {steps} without compilation, and the profile needs {needed}. "
         if self._seen >= least:

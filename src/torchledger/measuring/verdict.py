@@ -146,7 +146,8 @@ def _advice(breakdown: Breakdown, plain_us: float | None) -> str | None:
     rates = []
     if top.achieved_tflops_per_s:
         tflops = top.achieved_tflops_per_s
-        rates.append(f"{tflops:.1f} TFLOP/s" if tflops >= 1 else f"{tflops:.2g} TFLOP/s")
+        at_most = "at most " if top.flops_quality == "upper_bound" else ""
+        rates.append(f"{at_most}{tflops:.1f} TFLOP/s" if tflops >= 1 else f"{at_most}{tflops:.2g} TFLOP/s")
     if top.achieved_gb_per_s:
         bandwidth = top.achieved_gb_per_s
         rates.append(f"{bandwidth:.0f} GB/s" if bandwidth >= 10 else f"{bandwidth:.2g} GB/s")

@@ -114,6 +114,18 @@ def test_a_program_that_ends_too_soon_says_how_many_steps_it_takes(tmp_path: Pat
     )
 
 
+def test_a_program_that_compiles_in_every_step_is_told_so(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    with torchledger.capture(tmp_path / "a.ledger") as run:
+        attach(run, {})
+        model = torch.compile(nn.Linear(4, 4), dynamic=False)
+        for rows in (2, 3, 4, 5, 6, 7, 8, 9, 10, 11):
+            model(torch.randn(rows, 4))
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        (gap,) = ledger.read(Gap)
+    assert gap.reason.startswith("the program compiled to its end (8 graphs)")
+
+
 @pytest.mark.parametrize(
     ("ran", "profiled", "said"),
     [
