@@ -95,7 +95,8 @@ def test_commands_in_the_docs_exist_with_their_options(page: Path) -> None:
         command = cli.get_command(None, name)  # type: ignore[arg-type]
         if name in ("run", "values", "samples"):  # what follows their script or subcommand is not theirs
             continue
-        known = {option for parameter in command.params for option in parameter.opts} | {"--help"}  # type: ignore[union-attr]
+        options = [(*parameter.opts, *parameter.secondary_opts) for parameter in command.params]  # type: ignore[union-attr]
+        known = {option for names in options for option in names} | {"--help"}
         used = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
         assert used <= known, f"{page}: {transcript}: {used - known}"
 
