@@ -42,7 +42,7 @@ _FITTED_BYTES = 4.32e6
 @dataclass(frozen=True)
 class _Vector:
     """One filter a channel: microseconds of launch, per multiply-add, per row of taps, per byte, per tap and pixel
-    position, per tap."""
+    position, per tap, and more per multiply-add where the filter moves by more than one pixel."""
 
     launch: float
     multiply: float
@@ -50,14 +50,19 @@ class _Vector:
     byte: float
     position: float
     tap: float
+    strided: float = 0.0
 
 
 _ONE_EACH: Mapping[tuple[str, bool], _Vector] = {
-    ("forward", True): _Vector(1.452, 1.19e-7, 0.0, 2.0e-7, 0.0, 0.167),
+    ("forward", True): _Vector(1.452, 1.19e-7, 0.0, 2.0e-7, 0.0, 0.167, 9e-8),
     ("forward", False): _Vector(1.106, 4.37e-7, 1.14e-6, 2.13e-7, 7.0e-7, 0.076),
-    ("backward", True): _Vector(5.226, 3.46e-7, 0.0, 7.39e-7, 3.89e-6, 0.141),
+    ("backward", True): _Vector(5.226, 3.46e-7, 0.0, 7.39e-7, 3.89e-6, 0.141, 8e-7),
     ("backward", False): _Vector(3.762, 1.4e-6, 0.0, 4.58e-6, 3.16e-5, 0.14),
 }
+
+_WIDEST = 7
+_BEYOND_WIDEST: Mapping[str, tuple[float, float]] = {"forward": (1.2e-6, 4e-7), "backward": (2.8e-6, 4.7e-6)}
+"""With channels last, filters wider than 7 x 7 have slower kernels: per multiply-add, and more where strided."""
 
 _FEW_CHANNELS = 4
 _GROUPED: Mapping[str, tuple[float, float, float]] = {
@@ -102,7 +107,15 @@ def convolution_times(
     one_each = np.where(
         is_last,
         *(
-            share * _one_each(_ONE_EACH[measured, last], p, pixels, image + result, item_size, machine)
+            share
+            * _one_each(
+                _ONE_EACH[measured, last],
+                _BEYOND_WIDEST[measured] if last else None,
+                p,
+                pixels,
+                image + result,
+                machine,
+            )
             for last in (True, False)
         ),
     )
@@ -168,11 +181,20 @@ def _as_filters(
 
 
 def _one_each(
-    costs: _Vector, p: Mapping[str, Array], pixels: Array, moved: Array, item_size: Array, machine: Machine
+    costs: _Vector,
+    beyond_widest: tuple[float, float] | None,
+    p: Mapping[str, Array],
+    pixels: Array,
+    moved: Array,
+    machine: Machine,
 ) -> Array:
     places = pixels * p["c_out"]
     taps = p["kernel"] ** 2
-    arithmetic = places * (taps * costs.multiply + p["kernel"] * costs.row) + pixels * taps * costs.position
+    is_strided = p["stride"] > 1
+    multiply = costs.multiply + is_strided * costs.strided
+    if beyond_widest is not None:
+        multiply = np.where(p["kernel"] > _WIDEST, beyond_widest[0] + is_strided * beyond_widest[1], multiply)
+    arithmetic = places * (taps * multiply + p["kernel"] * costs.row) + pixels * taps * costs.position
     memory = moved * costs.byte * _FITTED_BYTES / machine.bytes_per_us
     return np.asarray(costs.launch + taps * costs.tap + arithmetic + memory)
 

@@ -145,8 +145,8 @@ def fit_launch_table(table: LaunchTable, options: Options | None = None) -> Entr
         groups.ravel(),
         n_shape=merged.n_range,
         options=options,
-        # A few odd kernels of random programs would shift the sums of all models.
-        log_baseline=None if is_fused else merged.log_baseline,
+        # A few odd kernels of random programs, or the huge convolutions of a sweep, would shift the sums of all models.
+        log_baseline=None if is_fused or "convolution" in table.family else merged.log_baseline,
     )
     return Entry(
         key=table.family,
