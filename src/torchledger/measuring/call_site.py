@@ -343,10 +343,16 @@ class Builder:
             for name in arguments:
                 self.resolve(name, function, statement.lineno)
             self._produce_inputs(producer, given, depth - 1)
-            self.setup += [*dict.fromkeys(self.stream), text, *self._unpacking(function, statement)[0]]
+            written = {other.name for other in producer.buffers if other.role != "input"}
             for name in arguments:
-                if name in self.roots:
-                    given[name] = self._value_before(name, producer, function, statement.lineno)
+                value = self._value_before(name, producer, function, statement.lineno) if name in self.roots else None
+                if value is not None and name in written:
+                    # The reference reads what was there before the producer wrote over it.
+                    self.setup.append(f"{name}_before = {name}.clone()")
+                    given[f"{name}_before"] = value
+                elif name in self.roots:
+                    given[name] = value
+            self.setup += [*dict.fromkeys(self.stream), text, *self._unpacking(function, statement)[0]]
 
     # --- finding things in the wrapper --------------------------------------------------------------------------
 
