@@ -1,4 +1,4 @@
-"""Which arguments a kernel adds to atomically."""
+"""Which arguments a kernel adds to."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from torchledger.measuring.extract import kernel_module
     [
         "tl.atomic_add(out_ptr1 + (x2 + 768*tmp8), tmp13, None, sem='relaxed')",
         "atomic_add(&out_ptr1[static_cast<int64_t>(x1 + 16L*tmp9)], tmp0);",
+        "out_ptr1[static_cast<int64_t>(x1 + 16L*tmp9)] += static_cast<float>(tmp0);",
+        "(tmp44 + at::vec::Vectorized<float>::loadu(out_ptr1 + x1 + 16L*tmp9)).store(out_ptr1 + x1 + 16L*tmp9);",
         "atomic_add_vec<float, int64_t, 1>(out_ptr1, tmp7, tmp9);",
     ],
 )
