@@ -182,6 +182,8 @@ class GraphWatch:
         self._roles: dict[int, Roles] = {}
         self._local = threading.local()
         self._plans: dict[Hashable, Planned | None] = {}
+        # Freed storage is no launch, and what runs on other streams is not in the order of the lines.
+        self._may_hold = "resize_storage_bytes_" not in source and "torch.ops.streams." not in source
         self._may_plan = len({site.function for site in self.sites}) == 1
         if rewritten is not None:
             namespace = dict(vars(module))
@@ -278,6 +280,16 @@ class GraphWatch:
         while len(self._plans) >= _PLANS_KEPT:
             self._plans.pop(next(iter(self._plans)))
         self._plans[key] = planned
+
+    def plan(
+        self,
+        looks: Sequence[Look],
+        queued: Mapping[int, Queued],
+        done: Mapping[int, Summary],
+        written: Mapping[int, set[int]],
+    ) -> Plan | None:
+        """The plan of a call, from what was looked at and written in it; ``None`` where there is none."""
+        return Plan.make(looks, queued, done, written if self._may_hold else {})
 
     def drop_plans(self) -> None:
         """Follow no plan any more."""
@@ -457,7 +469,7 @@ class _Frame:
         """The plan of this call, if every site ran once."""
         if self._n_launched != len(self._watch.sites):
             return None
-        plan = Plan.make(self._looks, queued, record.summaries, self._written)
+        plan = self._watch.plan(self._looks, queued, record.summaries, self._written)
         if plan is None:
             return None
         name = f"{self._watch.name or 'unrecorded graph'}@{self._index}.{self._first_sequence}"

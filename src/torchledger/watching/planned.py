@@ -168,7 +168,8 @@ class Plan:
         """The plan of a call that was watched from start to end, or ``None`` if such calls have to be watched anew:
         where tensors are not on one CUDA device, or there is no kernel for it.
 
-        ``written`` says which storages each site writes to, sites in the order in which they ran.
+        ``written`` says which storages each site writes to, sites in the order in which they ran; nothing is held at
+        sites that are not in it.
         """
         devices = {item.device for item in queued.values()}
         if len(devices) != 1 or not all(look.is_fixed or look.ticket in queued for look in looks):

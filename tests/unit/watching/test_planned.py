@@ -176,6 +176,19 @@ def test_what_waits_for_others_is_looked_at_before_it_is_written_over(kernel: Pl
         assert any(mean == pytest.approx(2 * float(product) + 2, rel=1e-4) for mean in written[call])
 
 
+def test_nothing_waits_where_storage_may_be_freed_between_launches(
+    kernel: PlainKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = graph_watch.GraphWatch.__init__
+
+    def frees(self: Any, sink: Any, module: Any, source: str, rewritten: Any) -> None:
+        original(self, sink, module, source + "\n# inductor_ops.resize_storage_bytes_(buf0, 0)", rewritten)
+
+    monkeypatch.setattr(graph_watch.GraphWatch, "__init__", frees)
+    train("mlp", 3, level="off", find="nan")
+    assert kernel.n_quick > 0
+
+
 @pytest.mark.parametrize("level", ["off", "stats"])
 def test_nan_that_comes_with_a_later_call_is_found_where_it_is_made(kernel: PlainKernel, level: str) -> None:
     torch._dynamo.reset()
