@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 Array = NDArray[np.float64]
 
 _INDUCING_OF_FUSED = 1280
+_HYPER_ROWS = 320
 """Fused kernels differ in more ways than the calls of one library."""
 
 _RANGE_COLUMNS = (
@@ -137,8 +138,9 @@ def fit_launch_table(table: LaunchTable, options: Options | None = None) -> Entr
     merged = merge_alike(table)
     _, groups = np.unique(merged.programs, return_inverse=True)
     is_fused = table.family.startswith("launch:fused")
-    if options is None and is_fused:
-        options = Options(inducing=_INDUCING_OF_FUSED)
+    if options is None:
+        options = Options(hyper_rows=_HYPER_ROWS)
+        options = replace(options, inducing=_INDUCING_OF_FUSED) if is_fused else options
     blend = fit_blend(
         merged.values,
         np.log(merged.times_us) - merged.log_baseline,

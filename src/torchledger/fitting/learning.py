@@ -29,7 +29,6 @@ MIN_SHAPES = 12
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _TREES = 220
 _LEARNING_RATE = 0.08
-_HYPER_ROWS = 320
 _HYPER_STEPS = 22
 _PARITY = 1e-4
 _LARGEST_SHIFT = 0.04
@@ -51,6 +50,8 @@ class Options:
     seed: int = 0
     inducing: int = 640
     """Points through which the process is fitted: the more, the closer it follows many columns, and the slower."""
+    hyper_rows: int = 560
+    """Shapes on which the process's lengths are chosen, at most; their cost grows with the cube."""
 
 
 def fit_blend(
@@ -77,7 +78,7 @@ def fit_blend(
     if not len(columns):
         columns = np.array([0])
     rows = features[:, columns]
-    hyper = _choose_lengths(rows, target, options.seed) if "process" in options.members else None
+    hyper = _choose_lengths(rows, target, options.seed, options.hyper_rows) if "process" in options.members else None
 
     inside_trees, inside_process = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
     for fold in _fold_of(groups, options.seed):
@@ -250,13 +251,13 @@ class _Lengths:
     noise: float
 
 
-def _choose_lengths(rows: Array, target: Array, seed: int) -> _Lengths:
+def _choose_lengths(rows: Array, target: Array, seed: int, hyper_rows: int) -> _Lengths:
     """Maximise the marginal likelihood on a subset of the shapes (Rasmussen and Williams 2006, chapter 5)."""
     from scipy.optimize import minimize
 
     shapes, values, _ = _merge(rows, target)
     center, scale = shapes.mean(axis=0), shapes.std(axis=0) + 1e-9
-    pick = np.random.default_rng(seed).permutation(len(shapes))[:_HYPER_ROWS]
+    pick = np.random.default_rng(seed).permutation(len(shapes))[:hyper_rows]
     normal = (shapes[pick] - center) / scale
     spread = float(np.std(values)) + 1e-9
     goal = (values[pick] - np.mean(values)) / spread

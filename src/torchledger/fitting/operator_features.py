@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from torchledger.fitting.convolution_times import convolution_times
 from torchledger.fitting.machine import Machine
+from torchledger.fitting.product_network import learned_times
 from torchledger.fitting.product_times import product_times
 from torchledger.operators import ITEM_SIZES, Operator, Parameters, Work
 
@@ -36,12 +37,21 @@ _OF_TILES = (
     "log few",
     "log change",
 )
+_LAYOUTS: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("linear", "forward"): ("tn",),
+    ("linear", "backward"): ("nn", "nt"),
+    ("bmm", "forward"): ("nn",),
+    ("bmm", "backward"): ("tn", "nt"),
+}
+"""How each product of these operators, and of those that amount to them, has its factors stored."""
+
 _CHANNEL_ALIGNMENT = 5
 _ATTENTION_TILE = 128
 _BLOCK_ELEMENTS = (512, 1024, 2048)
 _ROWS_AT_ONCE = (1, 2, 4, 8, 16)
 _ROW_THREADS = (256, 512, 1024, 2048, 4096)
 _MOST_WASTE = 2.0
+_WARP, _MOST_THREADS, _RESIDENT_THREADS, _WIDEST_IN_WARP = 32, 1024, 2048, (1024, 2048)
 _CHUNK_ELEMENTS = 65536
 _CHUNKS_A_LAUNCH = 320
 _TENSORS_A_LAUNCH = 36
@@ -128,13 +138,19 @@ def operator_features(
     products = [_sides(work, count) for work in works if work.kind == "gemm"]
     row_bytes = [_row_bytes(row_alignment(sides, direction, i), item_size) for i, sides in enumerate(products)]
     tiles = [product_times(*one, item_size, peak, machine) for one in zip(products, row_bytes, strict=True)]
-    columns.update(_launch_shape_columns(works, direction, item_size, tiles, machine, count))
+    form = operator.general_form(resolved)
+    layouts = _LAYOUTS.get((operator.name if form is None else form[0], direction), ())
+    product_us = [np.minimum(*one) for one in tiles]
+    if machine.has_hopper_tiles:
+        for index, layout in enumerate(layouts[: len(products)]):
+            product_us[index] = learned_times(layout, products[index], item_size, peak, machine)
+    columns.update(_launch_shape_columns(works, direction, item_size, tiles, product_us, machine, count))
     columns.update(_element_columns(works, item_size, machine, count))
-    columns.update(_row_columns(operator, resolved, machine))
+    columns.update(_row_columns(operator, resolved, item_size, machine))
     columns.update(_optimizer_columns(operator, resolved))
     columns.update(_attention_columns(operator, resolved, machine))
     columns.update(_convolution_columns(operator, resolved, direction, item_size, peak, machine))
-    expected_us = _expected_us(works, tiles, peak, machine, count)
+    expected_us = _expected_us(works, product_us, peak, machine, count)
     if "log expected" in columns:
         expected_us = np.exp(columns["log expected"])
     columns["log expected"] = np.log(expected_us)
@@ -212,7 +228,7 @@ def alignment(value: Array) -> Array:
 
 
 def _expected_us(
-    works: tuple[Work, ...], tiles: Sequence[tuple[Array, Array]], peak: Array, machine: Machine, count: int
+    works: tuple[Work, ...], product_us: Sequence[Array], peak: Array, machine: Machine, count: int
 ) -> Array:
     """The baseline: per kernel the roofline, or what its tiles need if that is more, and a launch floor."""
     total = np.zeros(count)
@@ -223,7 +239,7 @@ def _expected_us(
         limit = np.maximum(_column(work.flops, count) / peak, memory)
         if work.kind == "gemm":
             # Launch included.
-            total = total + np.maximum(memory, np.minimum(*tiles[products]))
+            total = total + np.maximum(memory, product_us[products])
             products += 1
             continue
         # A kernel that moves nothing at a shape (a bias that is not there) is not launched there.
@@ -236,6 +252,7 @@ def _launch_shape_columns(
     direction: str,
     item_size: Array,
     tiles: Sequence[tuple[Array, Array]],
+    product_us: Sequence[Array],
     machine: Machine,
     count: int,
 ) -> dict[str, Array]:
@@ -250,7 +267,7 @@ def _launch_shape_columns(
             columns[f"gemm {index} alignment of k"] = alignment(sides[3])
         columns[f"gemm {index} log narrow"] = np.log(np.minimum(sides[1], sides[2]))
         if work.kind == "gemm":
-            columns.update(_tile_columns(f"gemm {index}", *tiles[index]))
+            columns.update(_tile_columns(f"gemm {index}", *tiles[index], product_us[index]))
     return columns
 
 
@@ -292,7 +309,7 @@ def _element_columns(works: tuple[Work, ...], item_size: Array, machine: Machine
     return columns | {"elements wave waste": np.minimum(np.log(np.ceil(waves) / waves), _MOST_WASTE)}
 
 
-def _row_columns(operator: Operator, p: Parameters, machine: Machine) -> dict[str, Array]:
+def _row_columns(operator: Operator, p: Parameters, item_size: Array, machine: Machine) -> dict[str, Array]:
     """How kernels that give a block (or a warp) to each row fill the device, and a row the block's threads."""
     found = _rows_and_width(operator, p)
     if found is None:
@@ -304,7 +321,29 @@ def _row_columns(operator: Operator, p: Parameters, machine: Machine) -> dict[st
         columns[f"row waste {each}"] = np.minimum(np.log(np.ceil(waves) / waves), _MOST_WASTE)
     for size in _ROW_THREADS:
         columns[f"fill {size} width"] = np.minimum(np.log(_round_up(width, size) / width), _MOST_WASTE)
+    vectors = width * item_size / 2**_VECTOR_BYTES_LOG2
+    # Norms load four elements at once or take another kernel, gathers 16 bytes.
+    columns["width in fours"] = (width % 4 == 0).astype(np.float64)
+    columns["width in vectors"] = (vectors % 1 == 0).astype(np.float64)
+    if "softmax" in operator.name.lower() or "cross_entropy" in operator.name:
+        columns.update(_softmax_columns(rows, width, vectors, machine))
     return columns
+
+
+def _softmax_columns(rows: Array, width: Array, vectors: Array, machine: Machine) -> dict[str, Array]:
+    """ATen's softmax (``SoftMax.cuh``): a block of the power of two of threads that leaves each one or two vectors of
+    16 bytes; up to 2,048 elements forward and 1,024 backward a warp that keeps them."""
+    threads = 2 ** np.ceil(np.log2(np.clip(vectors, 1, _MOST_THREADS) / 2))
+    threads = np.maximum(threads, _WARP)
+    steps = vectors / threads
+    waves = rows * threads / (_RESIDENT_THREADS * machine.num_multiprocessors)
+    return {
+        "log block threads": np.log(threads),
+        "block steps": np.log(np.ceil(steps)),
+        "block step waste": np.minimum(np.log(np.ceil(steps) / steps), _MOST_WASTE),
+        "block wave waste": np.minimum(np.log(np.ceil(waves) / waves), _MOST_WASTE),
+        **{f"row of {widest} at most": (width <= widest).astype(np.float64) for widest in _WIDEST_IN_WARP},
+    }
 
 
 def _rows_and_width(operator: Operator, p: Parameters) -> tuple[Array, Array] | None:
@@ -335,12 +374,14 @@ def _optimizer_columns(operator: Operator, p: Parameters) -> dict[str, Array]:
         "chunk fill": np.log(_round_up(per_tensor, _CHUNK_ELEMENTS) / per_tensor),
         "chunks of last launch": chunks % _CHUNKS_A_LAUNCH / _CHUNKS_A_LAUNCH,
         "tail 4": per_tensor % 4,
+        "in vectors": ((numel // tensors % 4 == 0) & (numel % tensors % 4 == 0)).astype(np.float64),
     }
 
 
-def _tile_columns(name: str, whole: Array, split: Array) -> dict[str, Array]:
+def _tile_columns(name: str, whole: Array, split: Array, product_us: Array) -> dict[str, Array]:
     gain = np.clip(np.log(whole / split), -_MOST_GAIN, _MOST_GAIN)
-    return {f"{name} log tiles": np.log(np.minimum(whole, split)), f"{name} split gain": gain}
+    beside = np.clip(np.log(product_us / np.minimum(whole, split)), -_MOST_GAIN, _MOST_GAIN)
+    return {f"{name} log tiles": np.log(product_us), f"{name} split gain": gain, f"{name} log tiles beside": beside}
 
 
 def _row_bytes(aligned: Array, item_size: Array) -> Array:
@@ -354,6 +395,8 @@ def _sides(work: Work, count: int) -> tuple[Array, Array, Array, Array]:
 
 
 def _attention_columns(operator: Operator, p: Parameters, machine: Machine) -> dict[str, Array]:
+    if operator.name == "sdpa_varlen":
+        return attention_columns(p["sequences"] * p["h"], p["l"], p["d"], machine)
     form = ("sdpa", p) if operator.name == "sdpa" else operator.general_form(p)
     if form is None or form[0] != "sdpa":
         return {}

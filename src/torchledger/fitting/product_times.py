@@ -87,14 +87,7 @@ def product_times(
     library may use. ``peak`` is in FLOP per microsecond.
     """
     whole, split = np.full(len(item_size), np.nan), np.full(len(item_size), np.nan)
-    is_single = item_size >= 4
-    kinds = (
-        (is_single, _SINGLE_PRECISION, _FITTED_SINGLE),
-        (~is_single & (row_bytes >= 16), _ALIGNED_16, _FITTED_HALF),
-        (~is_single & (row_bytes >= 4) & (row_bytes < 16), _ALIGNED_4, _FITTED_HALF),
-        (~is_single & (row_bytes < 4), _ALIGNED_2, _FITTED_HALF),
-    )
-    for rows, library, fitted_peak in kinds:
+    for rows, library, fitted_peak in _kinds(row_bytes, item_size):
         if not rows.any():
             continue
         own = tuple(np.asarray(side, dtype=np.float64)[rows] for side in sides)
@@ -155,3 +148,44 @@ def tile_times(
 def _longer(one: Array, other: Array) -> Array:
     """The longer of two times that overlap, and somewhat more where they are alike."""
     return np.asarray(((one * one) ** 2 + (other * other) ** 2) ** 0.25)
+
+
+def tiles_apart(
+    tiles: tuple[tuple[int, int], ...], sides: Sides, row_bytes: Array, item_size: Array, peak: Array, machine: Machine
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Microseconds of each product by each of some tiles, [products, tiles]: whole, and with k split in four."""
+    shape = (len(item_size), len(tiles))
+    whole, split = np.empty(shape, np.float32), np.empty(shape, np.float32)
+    for rows, library, fitted_peak in _kinds(row_bytes, item_size):
+        if not rows.any():
+            continue
+        batch, m, n, k = (np.asarray(side, dtype=np.float64)[rows] for side in sides)
+        slower = fitted_peak / _FITTED_MULTIPROCESSORS / (peak[rows] / machine.num_multiprocessors)
+        memory = batch * (m * k + k * n + m * n) * item_size[rows] * library.byte
+        memory = (memory * _FITTED_BYTES / machine.bytes_per_us).astype(np.float32)
+        steps, quarter = np.ceil(k / _K_STEP) * (_K_STEP / 1e3), np.ceil(k / 4 / _K_STEP) * (_K_STEP / 1e3)
+        summed = batch * m * n * ((4 + library.reduce_more) * library.reduce_element) + library.reduce
+        for index, (tall, wide) in enumerate(tiles):
+            area, side = tall * wide / 1e4, (tall + wide) / 1e2
+            at_once = min(max(library.shared // (tall * wide), 1), 8)
+            per_k = (library.step + at_once * (library.step_area * area + library.step_side * side)) * slower
+            start = library.start + at_once * library.start_area * area
+            share = at_once * (library.part + library.part_area * area)
+            share_k = at_once * library.part_step * area * slower
+            waves = np.ceil(n / tall) * np.ceil(m / wide) * batch / (machine.num_multiprocessors * at_once)
+            own = np.ceil(waves) * (start + steps * per_k) + waves * (share + steps * share_k)
+            whole[rows, index] = np.maximum(own, memory) + library.launch
+            waves = waves * 4
+            own = np.ceil(waves) * (start + quarter * per_k) + waves * (share + quarter * share_k) + summed
+            split[rows, index] = np.maximum(own, memory) + library.launch
+    return whole, split
+
+
+def _kinds(row_bytes: Array, item_size: Array) -> tuple[tuple[NDArray[np.bool_], Library, float], ...]:
+    is_single = item_size >= 4
+    return (
+        (is_single, _SINGLE_PRECISION, _FITTED_SINGLE),
+        (~is_single & (row_bytes >= 16), _ALIGNED_16, _FITTED_HALF),
+        (~is_single & (row_bytes >= 4) & (row_bytes < 16), _ALIGNED_4, _FITTED_HALF),
+        (~is_single & (row_bytes < 4), _ALIGNED_2, _FITTED_HALF),
+    )

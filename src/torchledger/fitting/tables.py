@@ -17,7 +17,7 @@ from torchledger.operators import ITEM_SIZES, find_operator
 
 log = logging.getLogger(__name__)
 
-_RICHER = 4
+_RICHER = 1
 
 Array = NDArray[np.float64]
 
@@ -119,7 +119,7 @@ def to_general(table: SampleTable) -> SampleTable | None:
 
 
 def pool_tables(tables: Mapping[str, SampleTable]) -> tuple[dict[str, SampleTable], dict[str, str]]:
-    """Join tables that measure the same kernels under two names, where the general one is much the richer.
+    """Join tables that measure the same kernels under two names, where the general one is the richer.
 
     The second value maps the key of each table that went into another to that other's key.
     """

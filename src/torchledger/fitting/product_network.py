@@ -1,0 +1,158 @@
+"""Which kernel a library takes for a matrix product, and what it then needs, as learned from 100,000 products.
+
+The times of tiles (``product_times``) know what each tile needs, not which one the library takes. A small network for
+each alignment of the operands' rows learned the difference from products of an H200 timed alone, in all three layouts
+(``benchmarks/fit_product_network.py``). They are a constant of the device's library, like the tiles' times. Networks,
+because on so many rows they err less than trees do, and are asked more quickly.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchledger.fitting.machine import Machine
+from torchledger.fitting.product_times import (
+    Sides,
+    product_times,
+    tiles_apart,
+)
+
+Array = NDArray[np.float64]
+
+LAYOUTS = ("tn", "nn", "nt")
+"""How the factors are stored: ``tn`` x[m, k] w[n, k]^T (linear), ``nn`` x[m, k] w[k, n], ``nt`` x[k, m]^T w[k, n]."""
+
+CLASSES = (2, 4, 16, 0)
+"""Bytes at which every operand's rows begin (2, from 4 below 16, at least 16), and 0 for single precision."""
+
+_FILE = "hopper_products.npz"
+_MOST = 3.0
+_FARTHEST = 4.0  # standard deviations, beyond which a feature says no more
+_STEEPEST = 30.0
+_CHUNK = 4096
+_TILES = (
+    *((64, 8), (64, 16), (64, 32), (64, 64), (128, 64), (64, 128), (128, 128), (128, 256), (256, 128), (192, 192)),
+    *((192, 128), (128, 192), (32, 32), (16, 16), (256, 64), (64, 256), (32, 64), (8, 64), (64, 192), (320, 128)),
+)
+_WASTES = ((64, 8), (64, 64), (128, 64), (128, 128), (256, 128), (128, 256), (192, 192), (32, 32), (64, 128))
+_FILLS = (8, 16, 32, 64, 128, 192, 256)
+
+
+@dataclass(frozen=True)
+class Network:
+    """Layers of weights [in, out] and biases with x / (1 + exp(-x)) between them, on features shifted by ``center`` and
+    divided by ``scale``; its one output is multiplied by ``unit``."""
+
+    center: NDArray[np.float32]
+    scale: NDArray[np.float32]
+    unit: float
+    layers: Sequence[tuple[NDArray[np.float32], NDArray[np.float32]]]
+
+    def predict(self, rows: NDArray[np.float32]) -> Array:
+        """One number per row of [rows, features]."""
+        return np.concatenate([self._chunk(rows[start : start + _CHUNK]) for start in range(0, len(rows), _CHUNK)])
+
+    def _chunk(self, rows: NDArray[np.float32]) -> Array:
+        value = np.clip((rows - self.center) / self.scale, -_FARTHEST, _FARTHEST)
+        for weight, bias in self.layers[:-1]:
+            value = value @ weight + bias
+            value /= 1 + np.exp(-np.clip(value, -_STEEPEST, _STEEPEST))
+        weight, bias = self.layers[-1]
+        return np.asarray((value @ weight + bias)[:, 0] * self.unit, dtype=np.float64)
+
+
+def learned_times(layout: str, sides: Sides, item_size: Array, peak: Array, machine: Machine) -> Array:
+    """Microseconds of products [m, k] x [k, n] stored in one of ``LAYOUTS``; sides are (batch, m, n, k) arrays."""
+    kinds = product_class(layout, sides, item_size)
+    features, log_base = product_features(layout, sides, item_size, peak, machine, kinds)
+    residual = np.zeros(len(kinds))
+    for kind, network in _learned().items():
+        rows = kinds == kind
+        if rows.any():
+            residual[rows] = network.predict(features[rows])
+    return np.asarray(np.exp(log_base + residual))
+
+
+def product_class(layout: str, sides: Sides, item_size: Array) -> NDArray[np.int64]:
+    """Which of ``CLASSES`` each product is of."""
+    left, right, out = _row_lengths(layout, sides)
+    aligned = np.minimum(np.minimum(_lowest_bit(left), _lowest_bit(right)), _lowest_bit(out)) * item_size
+    kinds = np.where(aligned >= 16, 16, np.where(aligned >= 4, 4, 2))
+    return np.asarray(np.where(item_size >= 4, 0, kinds), dtype=np.int64)
+
+
+def product_features(
+    layout: str, sides: Sides, item_size: Array, peak: Array, machine: Machine, kinds: NDArray[np.int64]
+) -> tuple[NDArray[np.float32], Array]:
+    """What the networks see, [rows, features], and the logarithm of the tiles' time in microseconds."""
+    batch, m, n, k = (np.asarray(side, dtype=np.float64) for side in sides)
+    log = np.log
+    moved = batch * (m * k + k * n + m * n)
+    row_bytes = np.select([kinds == 2, kinds == 4], [2.0, 4.0], 16.0)
+    log_base = log(np.minimum(*product_times((batch, m, n, k), row_bytes, item_size, peak, machine)))
+    columns = [log(batch), log(m), log(n), log(k), log(batch * m * n), log(batch * m * n * k), log(moved)]
+    columns += [log(batch * m * n * k / moved), log(m / n), log(np.minimum(m, n)), log_base]
+    columns += [np.full(len(m), float(layout == name)) for name in LAYOUTS]
+    columns += [log2_alignment(length) for length in _row_lengths(layout, sides)]
+    for size in _FILLS:
+        columns += [np.minimum(log(np.ceil(side / size) * size / side), _MOST) for side in (m, n)]
+    columns += [np.minimum(log(np.ceil(k / size) * size / k), _MOST) for size in (16, 32, 64)]
+    for rows, cols in _WASTES:
+        waves = batch * np.ceil(n / rows) * np.ceil(m / cols) / machine.num_multiprocessors
+        columns.append(np.minimum(log(np.ceil(waves) / waves), _MOST))
+    whole, split = tiles_apart(_TILES, (batch, m, n, k), row_bytes, item_size, peak, machine)
+    apart = np.log(np.concatenate([whole, split], axis=1)) - log_base[:, None].astype(np.float32)
+    return np.concatenate(
+        [np.stack(columns, axis=1).astype(np.float32), np.clip(apart, -1.0, 1.5)], axis=1
+    ), np.asarray(log_base)
+
+
+def log2_alignment(length: Array) -> Array:
+    """log2 of the largest power of two, up to 64, that divides each length."""
+    return np.asarray(np.minimum(np.log2(_lowest_bit(length)), 6.0))
+
+
+def _row_lengths(layout: str, sides: Sides) -> tuple[Array, Array, Array]:
+    _, m, n, k = sides
+    return (m if layout == "nt" else k), (k if layout == "tn" else n), n
+
+
+def _lowest_bit(value: Array) -> Array:
+    whole = np.asarray(value, dtype=np.int64)
+    return np.asarray(whole & -whole, dtype=np.float64)
+
+
+def to_file(networks: Mapping[int, Network]) -> bytes:
+    """The network of each class, as the package carries them."""
+    arrays: dict[str, NDArray[np.float32]] = {}
+    for kind, network in networks.items():
+        arrays |= {f"{kind}.center": network.center, f"{kind}.scale": network.scale}
+        arrays[f"{kind}.unit"] = np.array(network.unit, np.float32)
+        for index, (weight, bias) in enumerate(network.layers):
+            arrays |= {f"{kind}.weight {index}": weight.astype(np.float16), f"{kind}.bias {index}": bias}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+@cache
+def _learned() -> Mapping[int, Network]:
+    data = importlib.resources.files("torchledger.fitting").joinpath(_FILE).read_bytes()
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        found = dict(arrays)
+    networks = {}
+    for kind in CLASSES:
+        count = sum(name.startswith(f"{kind}.weight ") for name in found)
+        layers = [
+            (found[f"{kind}.weight {index}"].astype(np.float32), found[f"{kind}.bias {index}"])
+            for index in range(count)
+        ]
+        networks[kind] = Network(found[f"{kind}.center"], found[f"{kind}.scale"], float(found[f"{kind}.unit"]), layers)
+    return networks

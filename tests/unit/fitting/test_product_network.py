@@ -1,0 +1,68 @@
+"""Networks that know which kernels a library takes for matrix products."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from torchledger.fitting.machine import Machine
+from torchledger.fitting.operator_features import operator_features
+from torchledger.fitting.product_network import LAYOUTS, learned_times, product_class
+from torchledger.fitting.product_times import product_times, tiles_apart
+from torchledger.operators import find_operator
+
+H200 = Machine("NVIDIA H200", 132, {"bfloat16": 7.93e8, "float32": 4.57e7}, bytes_per_us=4.32e6, floor_us=1.8)
+
+
+def sides_of(*rows: tuple[int, int, int, int]) -> tuple[np.ndarray, ...]:
+    return tuple(np.array(column, dtype=np.float64) for column in zip(*rows, strict=True))
+
+
+SHAPES = sides_of((1, 4096, 4096, 4096), (1, 1, 50, 768), (64, 128, 128, 64), (1, 333, 777, 1111), (512, 16, 24, 8))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("item_size", [2.0, 4.0])
+def test_a_learned_time_is_of_the_order_of_the_tiles_time(layout: str, item_size: float) -> None:
+    size = np.full(5, item_size)
+    peak = np.full(5, H200.peak("float32" if item_size == 4 else "bfloat16"))
+    learned = learned_times(layout, SHAPES, size, peak, H200)  # type: ignore[arg-type]
+    row_bytes = product_class(layout, SHAPES, size).astype(np.float64)  # type: ignore[arg-type]
+    by_tiles = np.minimum(*product_times(SHAPES, row_bytes, size, peak, H200))  # type: ignore[arg-type]
+    assert np.all(learned > 1.0)
+    assert np.all(np.abs(np.log(learned / by_tiles)) < np.log(6))
+
+
+def test_a_product_costs_the_same_alone_as_among_others() -> None:
+    size, peak = np.full(5, 2.0), np.full(5, H200.peak("bfloat16"))
+    together = learned_times("nn", SHAPES, size, peak, H200)  # type: ignore[arg-type]
+    for row in range(5):
+        one = tuple(side[row : row + 1] for side in SHAPES)
+        alone = learned_times("nn", one, size[:1], peak[:1], H200)  # type: ignore[arg-type]
+        assert alone[0] == pytest.approx(together[row], rel=1e-6)
+
+
+def test_the_class_follows_the_rows_that_the_layout_stores() -> None:
+    sides = sides_of((1, 3, 64, 64), (1, 64, 64, 3), (1, 64, 66, 64))
+    size = np.full(3, 2.0)
+    assert product_class("tn", sides, size).tolist() == [16, 2, 4]  # type: ignore[arg-type]
+    assert product_class("nn", sides, size).tolist() == [16, 2, 4]  # type: ignore[arg-type]
+    assert product_class("nt", sides, size).tolist() == [2, 16, 4]  # type: ignore[arg-type]
+    assert product_class("nt", sides, np.full(3, 4.0)).tolist() == [0, 0, 0]  # type: ignore[arg-type]
+
+
+def test_the_best_tile_apart_is_no_quicker_than_the_least_over_all_tiles() -> None:
+    size, peak, row_bytes = np.full(5, 2.0), np.full(5, H200.peak("bfloat16")), np.full(5, 16.0)
+    whole, split = tiles_apart(((64, 64), (128, 128), (256, 128)), SHAPES, row_bytes, size, peak, H200)  # type: ignore[arg-type]
+    least = np.minimum(*product_times(SHAPES, row_bytes, size, peak, H200))  # type: ignore[arg-type]
+    assert np.all(np.minimum(whole, split).min(axis=1) >= 0.8 * least)
+
+
+def test_only_the_generation_that_was_measured_uses_the_networks() -> None:
+    operator = find_operator("linear")
+    shape = {"m": np.array([333]), "k": np.array([1111]), "n": np.array([777])}
+    for name, uses in (("NVIDIA H200", True), ("NVIDIA A100-SXM4-40GB", False)):
+        machine = Machine(name, 132, {"bfloat16": 7.93e8}, bytes_per_us=4.32e6)
+        table = operator_features(operator, shape, "forward", np.array(["bfloat16"]), machine)
+        beside = table.values[0, table.names.index("gemm 0 log tiles beside")]
+        assert (beside != 0) == uses
