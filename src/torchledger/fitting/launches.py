@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 
 Array = NDArray[np.float64]
 
-_INDUCING_OF_FUSED = 1280
 _HYPER_ROWS = 320
+_INDUCING_OF_FUSED = 1280
 """Fused kernels differ in more ways than the calls of one library."""
 
 _RANGE_COLUMNS = (
