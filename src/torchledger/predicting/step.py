@@ -203,9 +203,9 @@ def fit_overheads(observations: Sequence[StepObservation]) -> dict[str, float]:
 
         def loss(logarithms: Array) -> float:
             trial = dict(zip(names, np.exp(logarithms), strict=True))
-            # A weak pull to the usual values decides what the observations do not.
+            # A pull to the usual values decides what the observations do not: few of them are bound by the host.
             away = np.mean(np.square(logarithms - np.log([OVERHEADS[name] for name in names])))
-            return _mean_error(observations, trial) + 2e-3 * float(away)
+            return _mean_error(observations, trial) + 1e-2 * float(away)
 
         found = minimize(loss, start, method="Nelder-Mead", options={"maxiter": 3000, "xatol": 1e-3, "fatol": 1e-6}).x
         trial = {**best, **dict(zip(names, map(float, np.exp(found)), strict=True))}
