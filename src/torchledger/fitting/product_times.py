@@ -122,12 +122,8 @@ def tile_times(
         for parts in _SPLITS
     }
     for rows, columns in library.tiles:
-        area, side = rows * columns / 1e4, (rows + columns) / 1e2
-        at_once = min(max(library.shared // (rows * columns), 1), 8)
-        per_k = (library.step + at_once * (library.step_area * area + library.step_side * side)) * slower32
-        start = library.start + at_once * library.start_area * area
-        share = at_once * (library.part + library.part_area * area)
-        share_k = at_once * library.part_step * area * slower32
+        at_once, step, start, share, share_step = _tile_costs(library, rows, columns)
+        per_k, share_k = step * slower32, share_step * slower32
         waves = (down[rows] * along[columns] / (machine.num_multiprocessors * at_once)).astype(np.float32)
         taken = np.ceil(waves) * (start + steps[1] * per_k) + waves * (share + steps[1] * share_k)
         np.minimum(whole, taken, out=whole)
@@ -139,10 +135,28 @@ def tile_times(
             more, own = some * parts, steps[parts][few]
             taken = np.ceil(more) * (start + own * one_k) + more * (share + own * one_share) + parts_us[parts][few]
             split[few] = np.minimum(split[few], taken)
-    memory = batch * (m * k + k * n + m * n) * item_size * library.byte * _FITTED_BYTES / machine.bytes_per_us
+    memory = _memory_us(library, sides, item_size, machine)
     whole_us = _longer(whole.astype(np.float64), memory) + library.launch
     split_us = _longer(np.minimum(split.astype(np.float64), 1e9), memory) + library.launch + library.reduce
     return whole_us, split_us
+
+
+def _tile_costs(library: Library, rows: int, columns: int) -> tuple[int, float, float, float, float]:
+    """Of one tile: how many share a multiprocessor; microseconds of a step and of the start of a round of them; those
+    of each tile's share, whole and by step. Steps are those of the device that the library was fitted on."""
+    area, side = rows * columns / 1e4, (rows + columns) / 1e2
+    at_once = min(max(library.shared // (rows * columns), 1), 8)
+    step = library.step + at_once * (library.step_area * area + library.step_side * side)
+    start = library.start + at_once * library.start_area * area
+    share = at_once * (library.part + library.part_area * area)
+    return at_once, step, start, share, at_once * library.part_step * area
+
+
+def _memory_us(library: Library, sides: Sides, item_size: Array, machine: Machine) -> Array:
+    """Microseconds that the factors and the product take through memory."""
+    batch, m, n, k = sides
+    moved = batch * (m * k + k * n + m * n) * item_size
+    return np.asarray(moved * library.byte * _FITTED_BYTES / machine.bytes_per_us)
 
 
 def _longer(one: Array, other: Array) -> Array:
@@ -161,17 +175,12 @@ def tiles_apart(
             continue
         batch, m, n, k = (np.asarray(side, dtype=np.float64)[rows] for side in sides)
         slower = fitted_peak / _FITTED_MULTIPROCESSORS / (peak[rows] / machine.num_multiprocessors)
-        memory = batch * (m * k + k * n + m * n) * item_size[rows] * library.byte
-        memory = (memory * _FITTED_BYTES / machine.bytes_per_us).astype(np.float32)
+        memory = _memory_us(library, (batch, m, n, k), item_size[rows], machine).astype(np.float32)
         steps, quarter = np.ceil(k / _K_STEP) * (_K_STEP / 1e3), np.ceil(k / 4 / _K_STEP) * (_K_STEP / 1e3)
         summed = batch * m * n * ((4 + library.reduce_more) * library.reduce_element) + library.reduce
         for index, (tall, wide) in enumerate(tiles):
-            area, side = tall * wide / 1e4, (tall + wide) / 1e2
-            at_once = min(max(library.shared // (tall * wide), 1), 8)
-            per_k = (library.step + at_once * (library.step_area * area + library.step_side * side)) * slower
-            start = library.start + at_once * library.start_area * area
-            share = at_once * (library.part + library.part_area * area)
-            share_k = at_once * library.part_step * area * slower
+            at_once, step, start, share, share_step = _tile_costs(library, tall, wide)
+            per_k, share_k = step * slower, share_step * slower
             waves = np.ceil(n / tall) * np.ceil(m / wide) * batch / (machine.num_multiprocessors * at_once)
             own = np.ceil(waves) * (start + steps * per_k) + waves * (share + steps * share_k)
             whole[rows, index] = np.maximum(own, memory) + library.launch
