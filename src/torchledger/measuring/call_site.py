@@ -468,13 +468,15 @@ class Builder:
         self.roots[allocation.name] = {allocation.name}
 
     def _bounded(self, step: Allocation | str) -> Allocation | str:
-        """An index buffer's values must stay within what each reader may address; a variance is positive."""
+        """An index buffer's values must stay within what each reader may address; a variance is positive, a sum begins
+        at zero, of whatever dtype."""
         if isinstance(step, str):
             return step
+        if any(step.name in self.roots.get(name, {name}) for name in self.zero):
+            return replace(step, is_zero=True)
         if step.dtype.startswith(("torch.float", "torch.bfloat")):
             is_positive = any(step.name in self.roots.get(name, {name}) for name in self.positive)
-            is_zero = any(step.name in self.roots.get(name, {name}) for name in self.zero)
-            return replace(step, is_positive=is_positive, is_zero=is_zero)
+            return replace(step, is_positive=True) if is_positive else step
         bounds = [bound for name, bound in self.bounds.items() if step.name in self.roots.get(name, {name})]
         if not bounds or not step.dtype.startswith(("torch.int", "torch.uint")):
             return step

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from factories import make_buffer, make_graph, make_launch
+from factories import make_buffer, make_graph, make_kernel, make_launch
 from torchledger.measuring.call_site import Allocation, find_call_site
 
 WRAPPER = """
@@ -55,3 +55,19 @@ def test_what_an_earlier_launch_writes_over_is_kept_for_the_reference() -> None:
     assert lines.index("primals_1_before = primals_1.clone()") < lines.index("partial_sums(primals_1, buf0)")
     assert dict(site.inputs)["primals_1_before"] == "primals_1"
     assert "primals_1" not in dict(site.inputs)
+
+
+def test_a_buffer_that_is_added_to_starts_from_zeros_whatever_its_dtype() -> None:
+    wrapper = WRAPPER.replace("((4, ), (1, ), torch.float32)", "((4, ), (1, ), torch.int32)")
+    launch = make_launch(
+        kernel_name="partial_sums",
+        wrapper_line=line_of("partial_sums(primals_1, buf0)"),
+        buffers=(
+            make_buffer(name="primals_1", role="input", argument="in_ptr0"),
+            make_buffer(name="buf0", shape=(4,), dtype="int32", argument="out_ptr0"),
+        ),
+    )
+    kernel = make_kernel(source="atomic_add(&out_ptr0[static_cast<int64_t>(tmp0)], static_cast<int32_t>(1));")
+    site = find_call_site(make_graph(wrapper_source=wrapper), launch, [launch], [kernel])
+    zero = {step.name: step.is_zero for step in site.setup if isinstance(step, Allocation)}
+    assert zero == {"primals_1": False, "buf0": True}
