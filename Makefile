@@ -20,7 +20,7 @@ $(VENV)/.dev: $(VENV)/.installed
 	@touch $@
 
 demo: $(VENV)/.installed ## Record a small GPT training script, show its ledger and write its page, gpt.html
-	$(BIN)/torchledger run --profile --force -o gpt.ledger examples/train_gpt.py
+	$(BIN)/torchledger run --profile --force -o gpt.ledger examples/train_gpt.py --steps 12
 	$(BIN)/torchledger show gpt.ledger
 	$(BIN)/torchledger report --force gpt.ledger -o gpt.html
 	@if [ -n "$$DISPLAY$$WAYLAND_DISPLAY" ]; then $(BIN)/python -m webbrowser "file://$(CURDIR)/gpt.html"; \
