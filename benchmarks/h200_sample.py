@@ -1,9 +1,9 @@
 """Sampling on one CUDA device: speed, agreement, repeatability, and the data set.
 
-    python benchmarks/h200_sample.py --make-plan PLAN_FOLDER [--denser --measured DATA]   # anywhere; needs pydantic
+    python benchmarks/h200_sample.py --make-plan PLAN_FOLDER [--sweep denser --measured DATA]   # needs pydantic
     python benchmarks/h200_sample.py --plan PLAN_FOLDER -o OUT [--limit 560] [--only speed,repeats,data,agreement]
 
-``--denser`` plans the sweep that only trains, without the shapes that DATA holds already, in whatever group.
+``--sweep`` plans another sweep of ``h200_sweep.py``, without the shapes that DATA holds already, in whatever group.
 Prints as it goes; each part keeps to its own time limit. Writes OUT/sample_summary.json, OUT/agreement.csv,
 OUT/profile.txt and OUT/samples.parquet.
 """
@@ -47,16 +47,16 @@ def say(text: str) -> None:
     print(f"[{time.monotonic() - STARTED:6.1f}s] {text}", flush=True)
 
 
-def make_plan(folder: Path, *, denser: bool = False, measured: Path | None = None) -> None:
+def make_plan(folder: Path, *, sweep: str | None = None, measured: Path | None = None) -> None:
     """Expand the sweep of the data set into a plan that needs no pydantic, without the shapes of ``measured``."""
     from torchledger.sampling.sweep import load_sweep
 
-    sweep = folder / "h200.yml"
+    file = folder / "h200.yml"
     folder.mkdir(parents=True, exist_ok=True)
     script = Path(__file__).with_name("h200_sweep.py")
-    command = [sys.executable, str(script), *(["--denser"] if denser else [])]
-    sweep.write_text(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    plan = load_sweep(sweep)
+    command = [sys.executable, str(script), *([f"--{sweep}"] if sweep else [])]
+    file.write_text(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    plan = load_sweep(file)
     if measured:
         known = {shape_of(sample) for sample in read_samples(measured)}
         plan = replace(plan, points=tuple(point for point in plan.points if shape_of(point) not in known))
@@ -290,7 +290,7 @@ def main() -> None:
     """Run the parts that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--make-plan", type=Path)
-    parser.add_argument("--denser", action="store_true", help="plan the sweep that only trains")
+    parser.add_argument("--sweep", choices=("denser", "rows", "anew"), help="plan this one")
     parser.add_argument("--measured", type=Path, help="samples whose shapes are left out of the plan")
     parser.add_argument("--group-size", type=int, default=32, help="points of the data set a profiler session")
     parser.add_argument("--plan", type=Path)
@@ -299,7 +299,7 @@ def main() -> None:
     parser.add_argument("--only", default="speed,repeats,data,agreement")
     options = parser.parse_args()
     if options.make_plan:
-        make_plan(options.make_plan, denser=options.denser, measured=options.measured)
+        make_plan(options.make_plan, sweep=options.sweep, measured=options.measured)
         return
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)

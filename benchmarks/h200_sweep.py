@@ -6,7 +6,9 @@ shuffled, so that any beginning of the sweep is a fair share of the whole. Condi
 millisecond, so that points stay cheap.
 
 ``--denser`` writes a second sweep, to train on only: more of the products and convolutions, whose times jump with the
-library's choice of kernel, and the guide's operators between the lines of its grid.
+library's choice of kernel, and the guide's operators between the lines of its grid. ``--rows`` writes a third one, to
+train on: kernels that work on rows, attention and the optimizer. ``--anew`` writes the held-out part of the first with
+other draws: shapes for judging a model that is finished.
 """
 
 from __future__ import annotations
@@ -29,6 +31,10 @@ DENSER = {"linear": 0.25, "bmm": 0.3, "conv2d": 1.3, "grouped_gemm": 1.0, "linea
 DENSER |= {"sdpa_varlen": 0.5, "embedding": 0.5, "cross_entropy": 0.5, "adamw": 1.5, "swiglu": 0.7}
 DENSER |= {"layer_norm": 0.35, "rms_norm": 0.35, "softmax": 0.45, "gelu": 0.5, "add": 0.7, "mul": 0.5}
 """How much of each operator the denser sweep draws again, in shares of the first one's training draws."""
+ROWS = {"softmax": 1.6, "cross_entropy": 1.5, "layer_norm": 0.8, "rms_norm": 1.0, "embedding": 0.9, "adamw": 2.4}
+ROWS |= {"grouped_gemm": 1.2, "linear_fp8": 0.8, "sdpa": 0.35, "sdpa_varlen": 1.2, "swiglu": 0.2, "gelu": 0.3}
+ROWS |= {"add": 0.5, "mul": 0.3}
+"""The same of the sweep of kernels on rows."""
 HEADS = [4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64]
 
 
@@ -283,6 +289,11 @@ def depthwise_convolutions(draws: int) -> None:
     part("conv2d", shapes, draws, "train", where=limits, derived=derived, dtypes=BF16)
 
 
+def only_held_out() -> None:
+    """Keep the held-out parts of what was written."""
+    SWEEPS[:] = [entry for entry in SWEEPS if entry["group"] == "held_out"]
+
+
 def only_to_train(scale: Mapping[str, float]) -> None:
     """Keep the training parts of what was written, ``scale`` times as many draws; operators not named are left out."""
     kept = [{**e, "draws": max(int(e["draws"] * scale[e["operator"]]), 4)} for e in SWEEPS if e["operator"] in scale]
@@ -302,8 +313,15 @@ def main() -> None:
         products_of_mixed_alignment(160)
         depthwise_convolutions(700)
         seed = 20261122
+    elif "--rows" in sys.argv[1:]:
+        only_to_train(ROWS)
+        guide_between_the_lines(60)
+        seed = 20261123
     else:
         guide_operators()
+    if "--anew" in sys.argv[1:]:
+        only_held_out()
+        seed = 20261124
     head = {"dtypes": BF16, "order": "shuffle", "seed": seed, "warmup": 2, "active": 10}
     yaml.safe_dump({**head, "sweeps": SWEEPS}, sys.stdout, sort_keys=False, default_flow_style=None, width=118)
 
