@@ -83,8 +83,9 @@ class Driver:
                     trace = str(self.folder(case) / "step.json")
                     jobs.append((found, "import", pool.submit(self.part, f"import of {case}", "imported", trace)))
                     jobs.append((found, "analysis", pool.submit(self.part, f"analysis of {case}", "analysed", trace)))
-            for case, found in self.results["cases"].items():
-                for graph in found.get("graphs", ()):
+            # The largest first: the time may end.
+            for case, found in sorted(self.results["cases"].items(), key=lambda item: -item[1].get("entries", 0)):
+                for graph in sorted(found.get("graphs", ()), key=lambda name: -found["entries_of_graph"][name]):
                     ran = self.run_wrapper(case, graph)
                     found.setdefault("wrapper_p", {})[graph] = ran
                     if ran.get("trace"):
@@ -103,7 +104,7 @@ class Driver:
 
     def record(self, case: str) -> dict[str, Any]:
         self.folder(case)
-        found = self.part(f"record {case}", "record", case, str(self.arguments.work), limit=115)
+        found = self.part(f"record {case}", "record", case, str(self.arguments.work), limit=self.arguments.budget)
         Turns(self.arguments.work).ready(_file_name(case))  # nobody waits for one that failed
         return found
 
@@ -263,7 +264,7 @@ def record(name: str, work: str) -> None:
         synchronize()
         turns = Turns(Path(work))
         turns.ready(_file_name(name))
-        turn = turns.wait(100)
+        turn = turns.wait(240)
         for _ in range(3 + 2 * STEPS + 4):
             step()
         synchronize()
