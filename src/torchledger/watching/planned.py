@@ -284,7 +284,15 @@ class PlannedCall:
 def _checked(reduction: _Reduction, tensor: torch.Tensor) -> torch.Tensor:
     """The tensor flattened; raises ``ValueError`` if it is not the one that was planned for."""
     flat, layout = flatten(tensor.detach())
-    if tuple(tensor.shape) != reduction.shape or layout != reduction.layout:
+    is_same = tuple(tensor.shape) == reduction.shape and layout == reduction.layout
+    # A launch may take an input as a view of another shape: one reduction tells about both.
+    planned = reduction.layout
+    is_same_memory = (
+        tensor.is_contiguous()
+        and planned.is_contiguous
+        and tensor.numel() == math.prod(planned.shape) == reduction.numel
+    )
+    if not is_same and not is_same_memory:
         raise ValueError(f"a tensor of shape {tuple(tensor.shape)} stands where {reduction.shape} was planned for")
     return flat
 

@@ -152,6 +152,15 @@ class Layout:
                 index[dim], position = divmod(position, self.strides[dim])
         return tuple(index)
 
+    @property
+    def is_contiguous(self) -> bool:
+        """True if elements stand in the order of the dims."""
+        expected = _contiguous_strides(self.shape)
+        return all(
+            extent <= 1 or stride == wanted
+            for extent, stride, wanted in zip(self.shape, self.strides, expected, strict=True)
+        )
+
 
 @dataclass(frozen=True)
 class Queued:

@@ -189,6 +189,21 @@ def test_nothing_waits_where_storage_may_be_freed_between_launches(
     assert kernel.n_quick > 0
 
 
+@pytest.mark.parametrize("find", ["nan", "inf"])
+def test_an_input_that_a_launch_takes_in_another_shape_stays_in_the_plan(
+    find: str, kernel: PlainKernel, tmp_path: Path
+) -> None:
+    torch._dynamo.reset()
+    weight = torch.randn(4, 8, 8)
+    compiled = torch.compile(lambda x: torch.bmm(x.view(4, 2, 8), weight).view(8, 8).exp())
+    with torch.no_grad(), torchledger.values(tmp_path / "a.ledger", find=find, level="off") as watch:
+        for step in range(3):
+            compiled(torch.full((8, 8), math.inf if step == 1 else 0.0))
+    with torchledger.open_ledger(watch.path) as reader:
+        assert reader.read(Gap) == []
+    assert {finding.call_index for finding in watch.findings} == {1}
+
+
 @pytest.mark.parametrize("level", ["off", "stats"])
 def test_nan_that_comes_with_a_later_call_is_found_where_it_is_made(kernel: PlainKernel, level: str) -> None:
     torch._dynamo.reset()
