@@ -78,7 +78,16 @@ def test_one_call_waits_once(monkeypatch):
     assert watch.findings == []
 
 
-def test_training_is_the_same_bits_and_every_launch_is_watched():
+@pytest.fixture
+def deterministic(monkeypatch):
+    # Without it atomic additions come in any order, and two plain runs differ now and then.
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def test_training_is_the_same_bits_and_every_launch_is_watched(deterministic):
     def run():
         torch._dynamo.reset()
         model, x = make_planted("attention", "cuda")
