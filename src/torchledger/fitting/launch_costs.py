@@ -34,7 +34,7 @@ _FOLDED: Mapping[str, float] = {
 }
 
 # Microseconds.
-_TURN, _TURN_OF_LOAD = 0.2, 0.05
+_TURN, _TURN_OF_LOAD, _ROW_TURN = 0.2, 0.05, 0.6
 _ROW_ATOMIC, _SCATTERED_ATOMIC, _CROWDED_ATOMIC = 3.7e-7, 8.1e-6, 8.1e-4
 
 _LONE = 0.41  # how much of the memory's rate one needs all multiprocessors for
@@ -61,7 +61,7 @@ class KernelCosts:
             part["load"] + part["store"],
             part["near"],
             part["vector"] + part["move"] + part["divide"] + sum(part[f"fold {kind}"] for kind in _FOLDED),
-            part["turn"],
+            part["turn"] + part["row turn"],
         )
         longest = max(*limits, 1e-6)
         together = longest * sum((limit / longest) ** _POWER for limit in limits) ** (1 / _POWER)
@@ -101,7 +101,7 @@ def kernel_costs(
 ) -> KernelCosts:
     """The costs of a fused kernel; ``vector_us`` are its nests' instructions, in the order of its loops."""
     names = ("far", "warm", "lone", "load", "store", "near", "vector", "move", "divide", "turn", "gather")
-    parts = dict.fromkeys((*names, "row atomic", "scattered atomic", "crowded atomic"), 0.0)
+    parts = dict.fromkeys((*names, "row turn", "row atomic", "scattered atomic", "crowded atomic"), 0.0)
     parts |= {f"fold {kind}": 0.0 for kind in _FOLDED}
     parts["far"], parts["warm"] = cold_bytes / machine.bytes_per_us, warm_us
     parts["vector"] = sum(
@@ -124,7 +124,10 @@ def kernel_costs(
     divisions = sum(divisions_of(walk.access.index) * walk.count for walk in walks if None in walk.access.strides)
     parts["divide"] = _DIVIDE * divisions / lanes
     loads = sum(walk.is_load for walk in walks)
-    parts["turn"] = chosen.rounds * (chosen.turns - 1) * (_TURN + _TURN_OF_LOAD * loads)
+    if chosen.tile.rows:
+        parts["row turn"] = chosen.rounds * chosen.turns * _ROW_TURN
+    else:
+        parts["turn"] = chosen.rounds * (chosen.turns - 1) * (_TURN + _TURN_OF_LOAD * loads)
     gathered = sum(walk.size * walk.count for walk in walks if walk.access.is_indirect)
     parts["gather"] = gathered / (_GATHERED * machine.num_multiprocessors)
     _add_atomics(parts, walks, launch)

@@ -164,10 +164,23 @@ def _vector_us(launch: Launch, machine: Machine) -> list[float]:
     return [
         math.prod(nest.extents)
         * math.prod(nest.reduction_extents)
-        * sum(_INSTRUCTIONS[_kind_of_op(name)] * number for name, number in nest.ops.items())
+        * sum(_INSTRUCTIONS[_kind_of_op(name)] * number for name, number in ops.items())
         / lanes
-        for nest in launch.loops
+        for nest, ops in zip(launch.loops, _own_ops(launch), strict=True)
     ]
+
+
+def _own_ops(launch: Launch) -> list[dict[str, int]]:
+    """Operations of each nest that no earlier one of the same pass does: nests that share a pass over the data share
+    what they compute, and the recording has it in each of them."""
+    done: dict[tuple[int, bool], dict[str, int]] = {}
+    found = []
+    for nest in launch.loops:
+        looped = launch.category == "reduction" and bool(nest.reduction_extents)
+        same = done.setdefault((math.prod(nest.extents) * math.prod(nest.reduction_extents), looped), {})
+        found.append({name: max(0, number - same.get(name, 0)) for name, number in nest.ops.items()})
+        same |= {name: max(number, same.get(name, 0)) for name, number in nest.ops.items()}
+    return found
 
 
 def _loop_columns(launch: Launch, vector_us: float, machine: Machine) -> dict[str, float]:
@@ -176,8 +189,8 @@ def _loop_columns(launch: Launch, vector_us: float, machine: Machine) -> dict[st
     main = max(range(len(nests)), key=lambda index: iterations[index], default=None)
     total = float(sum(iterations))
     counts: dict[str, float] = {"turn": 0, "special": 0, "root": 0, "random": 0, "select": 0, "plain": 0}
-    for nest, count in zip(nests, iterations, strict=True):
-        for name, number in nest.ops.items():
+    for ops, count in zip(_own_ops(launch), iterations, strict=True):
+        for name, number in ops.items():
             counts[_kind_of_op(name)] += number * count
     largest = nests[main] if main is not None else LoopNest(())
     outer, inner = math.prod(largest.extents), math.prod(largest.reduction_extents)

@@ -20,6 +20,7 @@ from torchledger.nouns import Launch, LoopNest
 _SECTOR = 32.0
 _L1_BYTES = 128e3
 _THREADS = 2048.0 * 0.6  # threads of a multiprocessor that are in use, registers being scarce
+_MIXED_BLOCKS = 132 * 8  # blocks that Inductor aims at where a kernel also adds across its rows
 _FEW_KEPT = 132 * 64  # fewer kept elements than this and Inductor knows which way a reduction goes
 
 # Only to choose between shapes, per microsecond and multiprocessor:
@@ -31,13 +32,14 @@ _START_US, _TURN_US = 1.2, 0.2
 @dataclass(frozen=True)
 class Tile:
     """The elements of a block: along the innermost kept loops, along loops further out (those with at least ``split``
-    elements inside them), and along the reduction."""
+    elements inside them), and along the reduction; ``rows`` that a block takes one after the other (0: its own only)."""
 
     inner: float
     outer: float = 1.0
     split: int = 0
     reduced: float = 1.0
     warps: float = 4.0
+    rows: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -75,14 +77,35 @@ def next_power(value: float) -> float:
 
 def _tiles(launch: Launch, walks: Sequence[Walk], kept: int, reduced: int) -> list[Tile]:
     split = _split(walks, kept, reduced)
+    if adds_across_rows(launch):
+        return [_mixed_tile(kept, reduced)]
     if reduced > 1:
         tiles = _reduction_tiles(launch, walks, kept, reduced)
         if split:
             tiles += [Tile(1.0, tile.inner, split, tile.reduced, tile.warps) for tile in tiles if tile.inner > 1]
         return tiles
     block = float(min(max(kept // 128, 256), 1024))
-    shapes = ((32.0, 32.0), (64.0, 64.0), (256.0, 16.0), (16.0, 256.0), (1.0, block)) if split else ()
+    shapes = [(32.0, 32.0), (64.0, 64.0), (256.0, 16.0), (16.0, 256.0), (1.0, block)] if split else []
+    if len(launch.buffers) == 2:
+        # One tensor in and one out: Inductor takes the first shape and measures none.
+        shapes = shapes[:1]
     return [Tile(block), *(Tile(inner, outer, split) for inner, outer in shapes)]
+
+
+def adds_across_rows(launch: Launch) -> bool:
+    """Whether a kernel reduces along its rows and adds up columns on the way, as the backward of a norm does."""
+    return any("partial_accumulate" in nest.ops for nest in launch.loops) and any(
+        nest.reduction_extents for nest in launch.loops
+    )
+
+
+def _mixed_tile(kept: int, reduced: int) -> Tile:
+    """Each block takes so many rows, a few at a time, and writes what it added up when it is through."""
+    whole = next_power(reduced)
+    rows = min(max(next_power(kept // _MIXED_BLOCKS + 1) / 2, 16.0), 128.0)
+    at_once = min(max(rows // 32, 4.0 if whole <= 512 else 1.0), 16.0)
+    warps = _warps(whole, 8)
+    return Tile(at_once, reduced=whole, warps=max(warps / 2, 1.0) if whole <= 1024 else warps, rows=rows)
 
 
 def _split(walks: Sequence[Walk], kept: int, reduced: int) -> int:
@@ -130,8 +153,9 @@ def _reduction_tiles(launch: Launch, walks: Sequence[Walk], kept: int, reduced: 
         return [Tile(count, reduced=most, warps=_warps(count * most, 8))]
     if launch.category == "persistent_reduction":
         if is_inner and reduced >= 256:
-            count = 1.0 if reduced > 1024 or kept // 8 < 128 else max(1.0, min(1024.0 // whole, 8.0))
-            return [Tile(count, reduced=whole, warps=min(max(whole / 128, 1), 8))]
+            alone = whole > 1024 or next_power(kept) // 8 < 128
+            count = 1.0 if alone else max(1.0, min(1024.0 // whole, 8.0))
+            return [Tile(count, reduced=whole, warps=_warps(whole, 8) if count == 1 else 1.0)]
         counts = [float(count) for count in (1, 8, 32, 128) if count == 1 or (whole * count <= 4096 and count <= kept)]
         return [
             Tile(count, reduced=whole, warps=_warps(count * whole, 8))
@@ -181,9 +205,12 @@ def _cost(walks: Sequence[Walk], tile: Tile, kept: int, reduced: int, passes: fl
             loaded += min(asked, machine.num_multiprocessors * distinct)
         else:
             loaded += asked
-    blocks = max(1.0, kept / (tile.inner * tile.outer))
+    blocks = max(1.0, kept / (tile.rows or tile.inner * tile.outer))
+    if tile.split:
+        blocks = math.ceil(tile.split / tile.inner) * math.ceil(kept / tile.split / tile.outer)
     busy = min(1.0, blocks / machine.num_multiprocessors)
     turns = max(1.0, reduced / tile.reduced) * (passes if reduced > tile.reduced else 1.0)
+    turns = max(turns, tile.rows / tile.inner)
     slots = machine.num_multiprocessors * max(1.0, min(16.0, _THREADS / (32 * tile.warps)))
     rounds = max(1.0, blocks / slots)
     time_us = max(
@@ -216,12 +243,17 @@ def _sector_bytes(walk: Walk, tile: Tile) -> tuple[float, float, float]:
             if count > 1:
                 spread.append((abs(stride), count))
     run, rows = 1.0, 1.0
+    jumps = {abs(stride) for _, stride, _ in walk.loops if stride} - {stride for stride, _ in spread}
     for stride, count in sorted(spread):
         if stride <= run or (stride * walk.size < _SECTOR and rows == 1.0):
             run += stride * (count - 1)
         else:
             rows *= count
-    sectors = rows * max(1.0, run * walk.size / _SECTOR)
+            jumps.add(stride)
+    # A run that begins anywhere meets a sector more than one that begins where a sector does.
+    length = round(run * walk.size)
+    aligned = math.gcd(int(_SECTOR), length, *(stride * walk.size for stride in jumps))
+    sectors = rows * ((length - aligned) / _SECTOR + 1.0)
     vector = _vector(walk, tile, run) if spread and min(spread)[0] == 1 else 1.0
     return blocks * sectors * _SECTOR, distinct, vector
 

@@ -98,7 +98,7 @@ def walks_of(launch: Launch, nests: Sequence[LoopNest]) -> list[Walk]:
             if access.kind == "load" and access.buffer in made:
                 continue
             loops = _loops(axes, access, kept, reduced, of_reduction)
-            strides = tuple(stride for _, stride, _ in loops if stride)
+            strides = _merged_strides(loops)
             place = (access.buffer, access.kind, of_reduction or has_one_pass, strides)
             exact = (*place, access.index if None in access.strides else "".join(_OFFSET.findall(access.index)))
             if exact in seen:
@@ -111,6 +111,20 @@ def walks_of(launch: Launch, nests: Sequence[LoopNest]) -> list[Walk]:
             seen |= {place, exact}
         made |= {access.buffer for access in nest.accesses if access.kind == "store"}
     return found
+
+
+def _merged_strides(loops: Sequence[tuple[int, int, bool]]) -> tuple[int, ...]:
+    """The strides of the loops that move, those that carry on where the next ones end taken as one loop: two nests of
+    a kernel may cut the same axis into different loops."""
+    merged: list[tuple[int, int]] = []
+    for extent, stride, _ in reversed(loops):
+        if not stride or extent == 1:
+            continue
+        if merged and merged[-1][0] * merged[-1][1] == stride:
+            merged[-1] = (merged[-1][0] * extent, merged[-1][1])
+        else:
+            merged.append((extent, stride))
+    return tuple(stride for _, stride in reversed(merged))
 
 
 def _loops(

@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 Array = NDArray[np.float64]
 
 _HYPER_ROWS = 320
-_INDUCING_OF_FUSED = 1280
+_HYPER_DRAWS_OF_FUSED = 4
+_INDUCING_OF_FUSED = 2048
 """Fused kernels differ in more ways than the calls of one library."""
 
 _RANGE_COLUMNS = (
@@ -140,7 +141,8 @@ def fit_launch_table(table: LaunchTable, options: Options | None = None) -> Entr
     is_fused = table.family.startswith("launch:fused")
     if options is None:
         options = Options(hyper_rows=_HYPER_ROWS)
-        options = replace(options, inducing=_INDUCING_OF_FUSED) if is_fused else options
+        if is_fused:
+            options = replace(options, inducing=_INDUCING_OF_FUSED, hyper_draws=_HYPER_DRAWS_OF_FUSED)
     blend = fit_blend(
         merged.values,
         np.log(merged.times_us) - merged.log_baseline,

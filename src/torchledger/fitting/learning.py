@@ -52,6 +52,8 @@ class Options:
     """Points through which the process is fitted: the more, the closer it follows many columns, and the slower."""
     hyper_rows: int = 560
     """Shapes on which the process's lengths are chosen, at most; their cost grows with the cube."""
+    hyper_draws: int = 1
+    """Sets of such shapes, drawn anew: with many columns each says something else, their mean is steadier."""
 
 
 def fit_blend(
@@ -78,7 +80,7 @@ def fit_blend(
     if not len(columns):
         columns = np.array([0])
     rows = features[:, columns]
-    hyper = _choose_lengths(rows, target, options.seed, options.hyper_rows) if "process" in options.members else None
+    hyper = _usual_lengths(rows, target, options) if "process" in options.members else None
 
     inside_trees, inside_process = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
     for fold in _fold_of(groups, options.seed):
@@ -249,6 +251,25 @@ class _Lengths:
     signal: float
     trend: float
     noise: float
+
+
+def _usual_lengths(rows: Array, target: Array, options: Options) -> _Lengths:
+    """The geometric mean of what several sets of shapes say."""
+    found = [
+        _choose_lengths(rows, target, options.seed + draw, options.hyper_rows) for draw in range(options.hyper_draws)
+    ]
+
+    def mean(name: str) -> Array:
+        return np.asarray(np.exp(np.mean([np.log(getattr(lengths, name)) for lengths in found], axis=0)))
+
+    return _Lengths(
+        found[0].center,
+        found[0].scale,
+        mean("inverse_lengths"),
+        float(mean("signal")),
+        float(mean("trend")),
+        float(mean("noise")),
+    )
 
 
 def _choose_lengths(rows: Array, target: Array, seed: int, hyper_rows: int) -> _Lengths:

@@ -55,6 +55,36 @@ def test_what_a_kernel_has_just_made_is_not_loaded() -> None:
     assert [walk.access.buffer for walk in walks_of(launch, launch.loops)] == ["x", "y"]
 
 
+def test_two_nests_that_cut_one_axis_into_different_loops_load_once() -> None:
+    flat = LoopNest((128,), (64,), {"sum": 1}, (_load((64, 1)), _load((0, 1), "scale"), _load((1, 0), "mean")), "sum")
+    cut = LoopNest((8, 16, 64), accesses=(_load((1024, 64, 1)), _load((0, 0, 1), "scale"), _load((16, 1, 0), "mean")))
+    launch = _kernel(flat, cut, category="persistent_reduction")
+    assert [walk.access.buffer for walk in walks_of(launch, launch.loops)] == ["x", "scale", "mean"]
+
+
+def test_a_kernel_that_also_adds_across_its_rows_takes_them_one_after_the_other() -> None:
+    def made(*more: LoopNest) -> KernelCosts:
+        rows = LoopNest((8192,), (768,), {"sum": 1}, (_load((768, 1)),), "sum")
+        return _costs(_kernel(rows, *more, category="persistent_reduction"))
+
+    columns = LoopNest((16, 512, 768), ops={"partial_accumulate": 1}, accesses=(_load((393216, 768, 1)),))
+    plain, mixed = made(), made(columns)
+    assert mixed.chosen is not None and plain.chosen is not None
+    assert (mixed.chosen.tile.rows, mixed.chosen.blocks, mixed.chosen.turns) == (16, 512, 16)
+    assert mixed.parts["row turn"] > 0 == plain.parts["row turn"]
+    assert plain.chosen.blocks == 8192
+
+
+def test_short_runs_that_begin_anywhere_meet_more_sectors_than_those_that_begin_where_a_sector_does() -> None:
+    def turned(side: int) -> float:
+        store = Access("y", "store", "p0", (1 << 20, 512, 1), "bfloat16")
+        nest = LoopNest((64, side, 512), accesses=(_load((1 << 20, 1, side)), store))
+        buffers = (make_buffer(name="x"), make_buffer(name="y", role="output"))
+        return _costs(make_launch(category="pointwise", loops=(nest,), buffers=buffers)).parts["load"] / side
+
+    assert turned(196) > 1.2 * turned(192)
+
+
 def test_atomics_on_few_addresses_cost_a_hundred_times_those_on_rows() -> None:
     def summed(strides: tuple[int, ...], size: int) -> KernelCosts:
         atomic = Access("table", "atomic", "indirect0", strides, "float32", is_indirect=True)

@@ -51,6 +51,20 @@ def test_a_launch_of_unknown_bytes_has_no_features() -> None:
     assert features_of_launches([unknown], _MACHINE) == [None]
 
 
+def test_what_two_nests_of_one_pass_both_compute_counts_once() -> None:
+    def vector_time(category: str, *nests: LoopNest) -> float:
+        (found,) = features_of_launches([make_launch(category=category, loops=nests)], _MACHINE)
+        assert found is not None
+        return found.values["log vector time"]
+
+    sums = LoopNest((4096,), (1024,), {"exp": 2, "sum": 1}, (), "sum")
+    stores = LoopNest((4096, 1024), ops={"exp": 2, "mul": 1})
+    added = LoopNest((4096, 1024), ops={"mul": 1})
+    together = vector_time("persistent_reduction", sums, stores)
+    assert together == pytest.approx(vector_time("persistent_reduction", sums, added))
+    assert vector_time("reduction", sums, stores) > together
+
+
 def test_a_buffer_just_written_is_warm_and_one_long_ago_is_cold() -> None:
     def reading(name: str, megabytes: int, order: int) -> object:
         buffer = make_buffer(name=name, role="input", dtype="bfloat16", bytes_read=megabytes * 10**6, bytes_written=0)
