@@ -32,7 +32,7 @@ _START_US, _TURN_US = 1.2, 0.2
 @dataclass(frozen=True)
 class Tile:
     """The elements of a block: along the innermost kept loops, along loops further out (those with at least ``split``
-    elements inside them), and along the reduction; ``rows`` that a block takes one after the other (0: its own only)."""
+    elements inside them), and along the reduction; ``rows`` that a block takes one after another (0: its own only)."""
 
     inner: float
     outer: float = 1.0
