@@ -12,9 +12,12 @@ optimizer's time is predicted too; else it is left out of the step and measured 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -24,19 +27,25 @@ from typing import Any
 
 import numpy as np
 
+from torchledger.errors import FitError
 from torchledger.fitting.data import read_operator_samples
-from torchledger.fitting.everything import fit_launches
 from torchledger.fitting.fit import fit
 from torchledger.fitting.launches import (
+    LaunchTable,
     ProgramError,
     build_launch_tables,
     evaluate_on_programs,
+    fit_launch_table,
     machine_of_launches,
 )
 from torchledger.fitting.sample_launches import launches_of_samples
 from torchledger.fitting.time_model import TimeModel
 from torchledger.predicting.step import fit_overheads, host_us, observe_steps, predict_step, step_shape, step_us
 from torchledger.store.launch_file import LaunchSet, MeasuredLaunch, join_launches, read_launches
+
+_BASELINES = {"roofline": "roofline", "inductor": "Inductor", "forest": "forest"}
+
+Learned = tuple[TimeModel, dict[str, LaunchTable]]
 
 
 def main() -> None:
@@ -73,19 +82,27 @@ def main() -> None:
 
 
 def hold_out(
-    work: tuple[str, LaunchSet, LaunchSet, Sequence[Mapping[str, Any]], TimeModel, TimeModel | None],
+    work: tuple[str, LaunchSet, LaunchSet, Sequence[Mapping[str, Any]], Learned, TimeModel | None],
 ) -> tuple[dict[str, list[ProgramError]], list[dict[str, Any]], list[tuple[float, int]]]:
     """Everything that is asked about one held-out model."""
     name, train, tests, steps, alone, optimizer = work
     own = [item for item in tests.launches if model_of(item.program) == name]
     others = [item for item in tests.launches if model_of(item.program) != name]
-    model = fit_without([*train.launches, *others], own, train.device)
+    with_others = fit_without([*train.launches, *others], own, train.device)
     by_label = {}
-    for label, asked in (("random programs alone", alone), ("and the other models", model)):
-        tables, _ = build_launch_tables(own, asked.machine)
-        evaluations, by_label[label] = evaluate_on_programs(dict(asked.entries), tables)
+    for label, (model, learned) in (("random programs alone", alone), ("and the other models", with_others)):
+        tables, _ = build_launch_tables(own, model.machine)
+        evaluations, by_label[label] = evaluate_on_programs(
+            dict(model.entries), tables, train=learned, with_forest=model is with_others[0]
+        )
     covered = [(e.model.coverage or 0.0, e.model.count) for e in evaluations]
-    return by_label, held_out_steps(name, model, own, steps, tests.launches, optimizer), covered
+    rows = held_out_steps(name, with_others[0], own, steps, tests.launches, optimizer)
+    for row in rows:
+        parts = [item for item in by_label["and the other models"] if item.program == f"{name}-{row['batch']}"]
+        for baseline in _BASELINES:
+            kernels = sum(item.measured_us * (1 + getattr(item, f"{baseline}_sum_error_pct") / 100) for item in parts)
+            row[baseline] = kernels + row["optimizer_us"]
+    return by_label, rows, covered
 
 
 def model_of(program: str) -> str:
@@ -93,13 +110,17 @@ def model_of(program: str) -> str:
     return program.rsplit("-", 1)[0]
 
 
-def fit_without(learned: Sequence[MeasuredLaunch], held: Sequence[MeasuredLaunch], device: str) -> TimeModel:
-    """A model of launches from which the held-out generated kernels are taken out."""
+def fit_without(learned: Sequence[MeasuredLaunch], held: Sequence[MeasuredLaunch], device: str) -> Learned:
+    """A model of launches from which the held-out generated kernels are taken out, and what it learned from."""
     keys = {item.launch.kernel for item in held if item.launch.category != "extern"}
     kept = [replace(item, times_us=()) if item.launch.kernel in keys else item for item in learned]
-    model = TimeModel(device, machine_of_launches(device, kept), {})
-    entries, _ = fit_launches(kept, model)
-    return replace(model, entries=entries)
+    machine = machine_of_launches(device, kept)
+    tables, _ = build_launch_tables(kept, machine)
+    entries = {}
+    for family, table in tables.items():
+        with contextlib.suppress(FitError):
+            entries[family] = fit_launch_table(table)
+    return TimeModel(device, machine, entries), tables
 
 
 def held_out_steps(
@@ -123,7 +144,8 @@ def held_out_steps(
             continue
         launched = [item.launch for item in items]
         predicted, _ = predict_step(model, launched, mode=step["mode"])
-        device = predicted.device_us + _optimizer(optimizer, step)
+        optimizer_us = _optimizer(optimizer, step)
+        device = predicted.device_us + optimizer_us
         host = host_us(step_shape(launched, int(step["tensors"])), step["mode"], model.extras)
         rows.append(
             {
@@ -134,6 +156,7 @@ def held_out_steps(
                 "predicted_us": step_us(device, host, model.extras),
                 "kernels_us": predicted.kernels_us,
                 "host_bound": host > device,
+                "optimizer_us": optimizer_us,
             }
         )
     return rows
@@ -157,13 +180,14 @@ def page(
 ) -> list[str]:
     """The results as Markdown."""
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    command = shlex.join(["python", "benchmarks/launch_accuracy.py", *sys.argv[1:]])
     programs = len({item.program for item in train.launches if not item.program.startswith("sample-")})
     swept = sum(item.program.startswith("sample-") for item in train.launches)
     measured = sum(bool(item.times_us) for item in train.launches) - swept
     lines = [
         "# Kernel and step times of models that the fit never saw",
         "",
-        f"{train.device}, torch {train.versions.get('torch')}, {today}; `python benchmarks/launch_accuracy.py`.",
+        f"{train.device}, torch {train.versions.get('torch')}, {today}; `{command}`.",
         f"Training: {measured:,} measured launches of {programs:,} random programs and "
         f"{swept:,} convolutions and products of a sweep; test: "
         f"{sum(bool(item.times_us) for item in tests.launches):,} launches of models held out whole.",
@@ -171,8 +195,10 @@ def page(
     ]
     for label, found in errors.items():
         lines += [f"## Launches: {label}", ""]
-        heads = ("model", "kind", "launches", "median", "mean", "p90", "sum")
+        heads: tuple[str, ...] = ("model", "kind", "launches", "median", "mean", "p90", "sum")
         heads += ("roofline mean", "roofline sum", "Inductor mean", "Inductor sum")
+        has_forest = any(item.forest is not None for item in found)
+        heads += ("forest mean", "forest sum") if has_forest else ()
         lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
         for item in sorted(found, key=lambda item: (item.kind, item.program)):
             lines.append(
@@ -180,6 +206,7 @@ def page(
                 f"{item.errors.mape:.1f} % | {item.errors.p90_ape:.1f} % | {item.sum_error_pct:+.1f} % | "
                 f"{item.roofline.mape:.1f} % | {item.roofline_sum_error_pct:+.1f} % | "
                 f"{item.inductor.mape:.1f} % | {item.inductor_sum_error_pct:+.1f} % |"
+                + (f" {item.forest.mape:.1f} % | {item.forest_sum_error_pct:+.1f} % |" if item.forest else "")
             )
         for kind in ("fused", "library"):
             some = [item for item in found if item.kind == kind]
@@ -195,8 +222,14 @@ def page(
         total = sum(share * count for share, count in covered) / sum(count for _, count in covered)
         lines += [f"90 % intervals hold {total:.1f} % of the held-out launches.", ""]
     if rows:
-        lines += ["## Steps", "", "| model | batch | mode | measured | predicted | error | limited by |"]
-        lines += ["|---|---|---|---|---|---|---|"]
+        lines += [
+            "## Steps",
+            "",
+            "Overheads are learned from the other models' steps. The baselines add up kernels and the",
+        ]
+        lines += ["optimizer (as predicted here), and know no gaps.", ""]
+        lines += ["| model | batch | mode | measured | predicted | error | limited by | roofline | Inductor | forest |"]
+        lines += ["|---|---|---|---|---|---|---|---|---|---|"]
         off = []
         for row in rows:
             error = 100 * (row["predicted_us"] / row["measured_us"] - 1)
@@ -205,8 +238,13 @@ def page(
             lines.append(
                 f"| {row['model']} | {row['batch']} | {row['mode']} | {row['measured_us'] / 1e3:.2f} ms | "
                 f"{row['predicted_us'] / 1e3:.2f} ms | {error:+.1f} % | {limit} |"
+                + "".join(f" {100 * (row[name] / row['measured_us'] - 1):+.1f} % |" for name in _BASELINES)
             )
-        lines += ["", f"Mean error {np.mean(off):.2f} %, worst {max(off):.1f} %, over {len(off)} steps."]
+        others = ", ".join(
+            f"{label} {np.mean([100 * abs(row[name] / row['measured_us'] - 1) for row in rows]):.1f} %"
+            for name, label in _BASELINES.items()
+        )
+        lines += ["", f"Mean error {np.mean(off):.2f} %, worst {max(off):.1f} %, over {len(off)} steps; {others}."]
     return lines
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchledger.errors import FitError
-from torchledger.fitting.baselines import inductor_of_launch
+from torchledger.fitting.baselines import forest_on_shapes, inductor_of_launch
 from torchledger.fitting.evaluate import Errors, Evaluation, errors_of
 from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches
 from torchledger.fitting.learning import Options, fit_blend
@@ -183,7 +183,10 @@ def merge_alike(table: LaunchTable) -> LaunchTable:
 
 @dataclass(frozen=True)
 class ProgramError:
-    """How one held-out model's launches of a kind come out: errors per launch, and of their sum (per cent)."""
+    """How one held-out model's launches of a kind come out: errors per launch, and of their sum (per cent).
+
+    ``measured_us`` is their measured sum. The forest is there where it was asked for.
+    """
 
     program: str
     kind: str
@@ -193,18 +196,26 @@ class ProgramError:
     roofline_sum_error_pct: float
     inductor: Errors
     inductor_sum_error_pct: float
+    measured_us: float
+    forest: Errors | None = None
+    forest_sum_error_pct: float | None = None
 
 
 def evaluate_on_programs(
-    entries: dict[str, Entry], tables: dict[str, LaunchTable], *, train: dict[str, LaunchTable] | None = None
+    entries: dict[str, Entry],
+    tables: dict[str, LaunchTable],
+    *,
+    train: dict[str, LaunchTable] | None = None,
+    with_forest: bool = False,
 ) -> tuple[list[Evaluation], list[ProgramError]]:
     """Ask fitted entries about launches of programs that they never saw.
 
     The first list has one evaluation per family, the second one row per program and kind (fused, library). The bare
-    roofline is scaled by the factor that fits ``train`` best, else its own rows.
+    roofline is scaled by the factor that fits ``train`` best, else its own rows. ``with_forest`` also asks a random
+    forest that learned microseconds from the bare sizes of ``train``.
     """
     evaluations = []
-    rows: dict[tuple[str, str], list[tuple[Array, Array, Array, Array]]] = {}
+    rows: dict[tuple[str, str], list[tuple[Array, Array, Array, Array, Array]]] = {}
     for family, table in tables.items():
         # A family that was not learned is answered by the baseline, a factor of two either way.
         residual, width = np.zeros(len(table.times_us)), np.full(len(table.times_us), np.log(2.0))
@@ -216,6 +227,7 @@ def evaluate_on_programs(
         basis = (train or {}).get(family, table)
         factor = float(np.median(basis.times_us / np.maximum(basis.roofline_us, 1e-3)))
         bare = np.maximum(table.roofline_us, 1e-3) * factor
+        forest = _forest(basis, table) if with_forest else np.full(len(predicted), np.nan)
         evaluations.append(
             Evaluation(
                 family,
@@ -228,11 +240,11 @@ def evaluate_on_programs(
         for program in np.unique(table.programs):
             own = table.programs == program
             rows.setdefault((str(program), kind), []).append(
-                (predicted[own], table.times_us[own], bare[own], table.inductor_us[own])
+                (predicted[own], table.times_us[own], bare[own], table.inductor_us[own], forest[own])
             )
     found = []
     for (program, kind), parts in sorted(rows.items()):
-        predicted, measured, bare, inductor = (np.concatenate(column) for column in zip(*parts, strict=True))
+        predicted, measured, bare, inductor, forest = (np.concatenate(column) for column in zip(*parts, strict=True))
         found.append(
             ProgramError(
                 program=program,
@@ -243,9 +255,19 @@ def evaluate_on_programs(
                 roofline_sum_error_pct=float(100 * (bare.sum() / measured.sum() - 1)),
                 inductor=errors_of(inductor, measured),
                 inductor_sum_error_pct=float(100 * (inductor.sum() / measured.sum() - 1)),
+                measured_us=float(measured.sum()),
+                forest=errors_of(forest, measured) if with_forest else None,
+                forest_sum_error_pct=float(100 * (forest.sum() / measured.sum() - 1)) if with_forest else None,
             )
         )
     return evaluations, found
+
+
+def _forest(train: LaunchTable, asked: LaunchTable) -> Array:
+    merged = merge_alike(train)
+    names = merged.names[: merged.n_range]
+    shapes = align_columns(asked.values, asked.names, names)
+    return forest_on_shapes(merged.values[:, : merged.n_range], merged.times_us, shapes)
 
 
 def align_columns(values: Array, names: Sequence[str], wanted: Sequence[str]) -> Array:

@@ -36,7 +36,8 @@ class StepPrediction:
     """The predicted time of one step: what its parts add to.
 
     ``mode`` is how launches reach the device: one by one from the host, or replayed as CUDA graphs. ``device_us`` is
-    the device's time (``kernels_us`` plus ``gaps_us`` between kernels plus ``optimizer_us``), ``host_us`` what the host
+    the device's time (``kernels_us`` plus ``gaps_us`` between kernels plus ``optimizer_us`` plus ``sustained_us``, what
+    products take longer at the power limit of a run that lasts), ``host_us`` what the host
     needs to launch it all; the step takes the longer of both. ``measured_us`` is the ledger's own step time, if it
     holds one.
     """
@@ -57,11 +58,12 @@ class StepPrediction:
     unlearned: int = 0
     measured_us: float | None = None
     measured_kernels_us: float | None = None
+    sustained_us: float = 0.0
 
     @property
     def device_us(self) -> float:
         """Time that the device needs."""
-        return self.kernels_us + self.gaps_us + self.optimizer_us
+        return self.kernels_us + self.gaps_us + self.optimizer_us + self.sustained_us
 
     @property
     def is_host_bound(self) -> bool:

@@ -2,7 +2,8 @@
 
 In steady state the host launches ahead of the device, so that a step takes about the longer of two sums: what the
 device needs (kernels and the gaps between them) and what the host needs to launch them. Under CUDA graphs the host
-launches a graph at once and gaps are shorter.
+launches a graph at once and gaps are shorter. Step after step the device reaches its power limit, and matrix products
+take somewhat longer than in the few steps of a profile.
 """
 
 from __future__ import annotations
@@ -39,12 +40,14 @@ OVERHEADS: Mapping[str, float] = {
     "gap us": 1.0,
     "graphs step host us": 400.0,
     "graphs gap us": 0.7,
+    "sustained products": 0.03,
     "overlap": 6.0,
     "step error": 0.10,
 }
 """What stands in where a model holds no measured overheads: usual figures of an H200 with PyTorch 2.11, in
-microseconds. ``"step error"`` is the half width of a step's interval, as a fraction; ``"overlap"`` is the power with
-which device and host time are added: the larger, the nearer to the longer of both."""
+microseconds. ``"sustained products"`` is by what fraction matrix products and attention take longer in a run that lasts
+than in the profile that measured them; ``"step error"`` is the half width of a step's interval, as a fraction;
+``"overlap"`` is the power with which device and host time are added: the larger, the nearer to the longer of both."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,11 @@ def gaps_us(shape: StepShape, mode: Mode, overheads: Mapping[str, float]) -> flo
     return overheads["graphs gap us" if mode == "graphs" else "gap us"] * shape.launches
 
 
+def is_product(family: str) -> bool:
+    """Whether launches of a family are matrix products or attention, which draw the most power."""
+    return family.startswith(("launch:gemm", "launch:attention"))
+
+
 def predict_step(
     model: TimeModel,
     launches: Sequence[Launch],
@@ -124,7 +132,9 @@ def predict_step(
     shape = step_shape(launches, _optimizer_tensors(optimizer))
     kernels = sum(prediction.duration_us for prediction in predictions)
     optimizer_us = _optimizer_us(model, optimizer)
-    device = kernels + gaps_us(shape, mode, overheads) + optimizer_us
+    products = sum(prediction.duration_us for prediction in predictions if is_product(prediction.model))
+    sustained = overheads["sustained products"] * products
+    device = kernels + sustained + gaps_us(shape, mode, overheads) + optimizer_us
     duration = step_us(device, host_us(shape, mode, overheads), overheads)
     spread = np.array([max(p.high_us - p.duration_us, p.duration_us - p.low_us) for p in predictions])
     half = overheads["step error"] * duration + float(np.sqrt(np.square(spread).sum()))
@@ -140,6 +150,7 @@ def predict_step(
         gaps_us=gaps_us(shape, mode, overheads),
         host_us=host_us(shape, mode, overheads),
         optimizer_us=optimizer_us,
+        sustained_us=sustained,
         launches=len(predictions),
         extrapolated=sum(prediction.is_extrapolated for prediction in predictions),
         unlearned=sum(prediction.model == "roofline" for prediction in predictions),
@@ -178,13 +189,22 @@ def predict_ledger(
 
 @dataclass(frozen=True)
 class StepObservation:
-    """A step that was measured: the sum of its kernels' times, its shape and mode, and how long it took."""
+    """A step that was measured: the sum of its kernels' times, its shape and mode, and how long it took.
+
+    ``products_us`` is the part of the kernels' time that matrix products and attention took.
+    """
 
     name: str
     mode: Mode
     shape: StepShape
     kernels_us: float
     step_us: float
+    products_us: float = 0.0
+
+    def device_us(self, overheads: Mapping[str, float]) -> float:
+        """What the device needs with these overheads."""
+        gaps = gaps_us(self.shape, self.mode, overheads)
+        return self.kernels_us + overheads["sustained products"] * self.products_us + gaps
 
 
 def fit_overheads(observations: Sequence[StepObservation]) -> dict[str, float]:
@@ -217,8 +237,7 @@ def fit_overheads(observations: Sequence[StepObservation]) -> dict[str, float]:
 def _mean_error(observations: Sequence[StepObservation], overheads: Mapping[str, float]) -> float:
     errors = []
     for item in observations:
-        device = item.kernels_us + gaps_us(item.shape, item.mode, overheads)
-        predicted = step_us(device, host_us(item.shape, item.mode, overheads), overheads)
+        predicted = step_us(item.device_us(overheads), host_us(item.shape, item.mode, overheads), overheads)
         errors.append(abs(predicted / item.step_us - 1))
     return float(np.mean(errors)) if errors else 0.0
 
@@ -269,6 +288,7 @@ def observe_steps(
         kernels = sum(item.duration_us or 0.0 for item in items)
         if optimizer is not None:
             kernels += _optimizer_us(optimizer, f"adamw:{row['numel']}:{row['tensors']}")
+        products = sum(item.duration_us or 0.0 for item in items if is_product(family_of(item.launch) or ""))
         shape = step_shape([item.launch for item in items], int(row["tensors"]))
-        found.append(StepObservation(str(row["model"]), row["mode"], shape, kernels, float(row["step_us"])))
+        found.append(StepObservation(str(row["model"]), row["mode"], shape, kernels, float(row["step_us"]), products))
     return found

@@ -26,6 +26,8 @@ def step_document(
         ("gaps between them", format_us(step.gaps_us)),
         ("host", f"{format_us(step.host_us)}{', which is what limits the step' if step.is_host_bound else ''}"),
     ]
+    if step.sustained_us:
+        facts.insert(3, ("power limit", f"{format_us(step.sustained_us)} more for products in a run that lasts"))
     if step.optimizer_us:
         facts.insert(3, ("optimizer", format_us(step.optimizer_us)))
     if step.measured_us is not None:

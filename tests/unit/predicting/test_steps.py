@@ -24,7 +24,6 @@ from torchledger.predicting.step import (
     StepObservation,
     StepShape,
     fit_overheads,
-    gaps_us,
     host_us,
     predict_step,
     step_us,
@@ -50,7 +49,9 @@ def test_a_step_is_the_sum_of_its_launches_and_what_lies_between(model: TimeMode
     launches = _launches(200)
     step, predictions = predict_step(model, launches)
     assert step.kernels_us == pytest.approx(sum(item.duration_us for item in predictions))
-    assert step.device_us == pytest.approx(step.kernels_us + 200 * OVERHEADS["gap us"])
+    products = sum(item.duration_us for item in predictions if item.model == "launch:gemm/any")
+    assert step.sustained_us == pytest.approx(OVERHEADS["sustained products"] * products) and products > 0
+    assert step.device_us == pytest.approx(step.kernels_us + step.sustained_us + 200 * OVERHEADS["gap us"])
     assert max(step.device_us, step.host_us) <= step.duration_us < step.device_us + step.host_us
     assert step.low_us < step.duration_us < step.high_us
     assert step.kernels_us == pytest.approx(sum(time_of(launch) for launch in launches), rel=0.1)
@@ -82,20 +83,19 @@ def test_an_empty_ledger_and_an_unknown_optimizer_are_refused(model: TimeModel) 
 
 
 def test_overheads_are_found_again_from_steps_that_obey_them() -> None:
-    truth = {**OVERHEADS, "gap us": 2.0, "fused launch host us": 9.0, "graphs gap us": 0.5}
+    truth = {**OVERHEADS, "gap us": 2.0, "fused launch host us": 9.0, "graphs gap us": 0.5, "sustained products": 0.06}
     observations = []
     for number in range(24):
         shape = StepShape(fused=50 + 40 * number, library=30 + 7 * (number * 5 % 11), graphs=2)
         for mode in ("eager", "graphs"):
             kernels = 900.0 * (1 + number * 7 % 13)
-            device = kernels + gaps_us(shape, mode, truth)  # type: ignore[arg-type]
-            step = step_us(device, host_us(shape, mode, truth), truth)  # type: ignore[arg-type]
-            observations.append(StepObservation("m", mode, shape, kernels, step))  # type: ignore[arg-type]
+            item = StepObservation("m", mode, shape, kernels, 0.0, 0.1 * (number % 7) * kernels)  # type: ignore[arg-type]
+            step = step_us(item.device_us(truth), host_us(shape, item.mode, truth), truth)
+            observations.append(replace(item, step_us=step))
     found = fit_overheads(observations)
     errors = []
     for item in observations:
-        device = item.kernels_us + gaps_us(item.shape, item.mode, found)
-        predicted = step_us(device, host_us(item.shape, item.mode, found), found)
+        predicted = step_us(item.device_us(found), host_us(item.shape, item.mode, found), found)
         errors.append(abs(predicted / item.step_us - 1))
     assert sum(errors) / len(errors) < 0.03
 
