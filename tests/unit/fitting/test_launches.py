@@ -106,12 +106,16 @@ def test_the_fit_learns_the_made_up_device_and_sums_come_out() -> None:
     entries, refused = fit_launches(train.launches, model)
     assert not refused and set(entries) == {"launch:fused/pointwise", "launch:gemm/any"}
     tables, _ = build_launch_tables(test.launches, model.machine)
-    evaluations, programs = evaluate_on_programs(entries, tables)
+    learned, _ = build_launch_tables(train.launches, model.machine)
+    evaluations, programs = evaluate_on_programs(entries, tables, train=learned, with_forest=True)
     for evaluation in evaluations:
         assert evaluation.model.mape < 12
         assert evaluation.model.mape < evaluation.baselines["roofline"].mape
     assert len(programs) == 40
     assert abs(sum(item.sum_error_pct for item in programs)) / len(programs) < 5
+    measured = sum(item.duration_us or 0.0 for item in test.launches)
+    assert sum(item.measured_us for item in programs) == pytest.approx(measured)
+    assert all(item.forest is not None and item.forest.mape > item.errors.mape / 2 for item in programs)
 
 
 def test_a_family_of_few_programs_is_refused_and_the_others_go_on() -> None:
