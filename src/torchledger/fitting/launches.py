@@ -206,13 +206,12 @@ def evaluate_on_programs(
     tables: dict[str, LaunchTable],
     *,
     train: dict[str, LaunchTable] | None = None,
-    with_forest: bool = False,
 ) -> tuple[list[Evaluation], list[ProgramError]]:
     """Ask fitted entries about launches of programs that they never saw.
 
     The first list has one evaluation per family, the second one row per program and kind (fused, library). The bare
-    roofline is scaled by the factor that fits ``train`` best, else its own rows. ``with_forest`` also asks a random
-    forest that learned microseconds from the bare sizes of ``train``.
+    roofline is scaled by the factor that fits the asked rows themselves best, which is kind to it. With ``train``, a
+    random forest that learned microseconds from its bare sizes is asked too.
     """
     evaluations = []
     rows: dict[tuple[str, str], list[tuple[Array, Array, Array, Array, Array]]] = {}
@@ -224,10 +223,11 @@ def evaluate_on_programs(
             residual, width, _ = entries[family].predict(features)
         log_us = table.log_baseline + residual
         predicted = np.exp(log_us)
-        basis = (train or {}).get(family, table)
-        factor = float(np.median(basis.times_us / np.maximum(basis.roofline_us, 1e-3)))
+        factor = float(np.median(table.times_us / np.maximum(table.roofline_us, 1e-3)))
         bare = np.maximum(table.roofline_us, 1e-3) * factor
-        forest = _forest(basis, table) if with_forest else np.full(len(predicted), np.nan)
+        forest = np.full(len(predicted), np.nan)
+        if train is not None:
+            forest = _forest(train[family], table) if family in train else bare
         evaluations.append(
             Evaluation(
                 family,
@@ -256,8 +256,8 @@ def evaluate_on_programs(
                 inductor=errors_of(inductor, measured),
                 inductor_sum_error_pct=float(100 * (inductor.sum() / measured.sum() - 1)),
                 measured_us=float(measured.sum()),
-                forest=errors_of(forest, measured) if with_forest else None,
-                forest_sum_error_pct=float(100 * (forest.sum() / measured.sum() - 1)) if with_forest else None,
+                forest=None if train is None else errors_of(forest, measured),
+                forest_sum_error_pct=None if train is None else float(100 * (forest.sum() / measured.sum() - 1)),
             )
         )
     return evaluations, found

@@ -107,7 +107,7 @@ def test_the_fit_learns_the_made_up_device_and_sums_come_out() -> None:
     assert not refused and set(entries) == {"launch:fused/pointwise", "launch:gemm/any"}
     tables, _ = build_launch_tables(test.launches, model.machine)
     learned, _ = build_launch_tables(train.launches, model.machine)
-    evaluations, programs = evaluate_on_programs(entries, tables, train=learned, with_forest=True)
+    evaluations, programs = evaluate_on_programs(entries, tables, train=learned)
     for evaluation in evaluations:
         assert evaluation.model.mape < 12
         assert evaluation.model.mape < evaluation.baselines["roofline"].mape
