@@ -226,10 +226,7 @@ def page(
             "",
             "Overheads are learned from the other models' steps. The baselines add up kernels and the",
         ]
-        lines += [
-            "optimizer (as predicted here), and know no gaps; the roofline's factor is the one that fits the asked launches.",
-            "",
-        ]
+        lines += ["optimizer (as predicted here), and know no gaps; the roofline is scaled to the asked launches.", ""]
         lines += ["| model | batch | mode | measured | predicted | error | limited by | roofline | Inductor | forest |"]
         lines += ["|---|---|---|---|---|---|---|---|---|---|"]
         off = []
