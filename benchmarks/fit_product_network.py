@@ -9,52 +9,50 @@ error on them, and writes nothing.
 from __future__ import annotations
 
 import argparse
+import random
 import time
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from h200_kernels import LAYOUTS as DRAWN_LAYOUTS
+from h200_kernels import draw_product
+from teach_networks import Teacher, kernel_classes, learn, report_errors
 
 from torchledger.fitting.machine import Machine
-from torchledger.fitting.product_network import CLASSES, LAYOUTS, Network, product_class, product_features, to_file
+from torchledger.fitting.networks import to_file
+from torchledger.fitting.product_network import CLASSES, LAYOUTS, product_class, product_features
 
 ROOT = Path(__file__).resolve().parents[1]
 MACHINE = Machine(
     "NVIDIA H200", 132, {"bfloat16": 7.93e8, "float16": 7.93e8, "float32": 4.57e7}, bytes_per_us=4.32e6, floor_us=1.8
 )
-WIDTH, HIDDEN, RATE, DECAY, BATCH = 112, 3, 3e-3, 1e-2, 256
-EPOCHS = {2: 120, 4: 120, 16: 60, 0: 80}
+MEMBERS, TEACHER_WIDTH, TEACHER_EPOCHS = 4, 160, {2: 45, 4: 45, 16: 30, 0: 40}
+WIDTH, HIDDEN, EPOCHS, ASKED = 112, 3, {2: 50, 4: 50, 16: 35, 0: 50}, 300_000
 
 
-def learn(rows: Any, goal: Any, epochs: int) -> Network:
-    """A network for some rows, by mean absolute error."""
-    import torch
+def described(layout: Any, sides: Any, item_size: Any) -> tuple[Any, Any, Any]:
+    """Features of products, the logarithm of their tiles' time, and which of ``CLASSES`` each is of."""
+    peak = np.where(item_size >= 4, MACHINE.peak("float32"), MACHINE.peak("bfloat16"))
+    rows, log_base, kinds = None, np.empty(len(layout)), np.empty(len(layout), dtype=np.int64)
+    for number, name in enumerate(LAYOUTS):
+        some = layout == number
+        own = tuple(side[some] for side in sides)
+        kinds[some] = product_class(name, own, item_size[some])
+        features, log_base[some] = product_features(name, own, item_size[some], peak[some], MACHINE, kinds[some])
+        if rows is None:
+            rows = np.empty((len(layout), features.shape[1]), dtype=np.float32)
+        rows[some] = features
+    return rows, log_base, kinds
 
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    center, scale = rows.mean(axis=0), rows.std(axis=0) + 1e-6
-    unit = float(goal.std())
-    x = torch.tensor((rows - center) / scale).clip(-4, 4)
-    y = torch.tensor(goal / unit, dtype=torch.float32)[:, None]
-    sizes = [x.shape[1], *[WIDTH] * HIDDEN]
-    layers = [torch.nn.Linear(a, b) for a, b in pairwise(sizes)] + [torch.nn.Linear(WIDTH, 1)]
-    parts = [part for layer in layers for part in (layer, torch.nn.SiLU())][:-1]
-    network = torch.nn.Sequential(*parts)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=DECAY)
-    steps = epochs * (len(x) // BATCH)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps + 1)
-    for _ in range(epochs):
-        order = torch.randperm(len(x))
-        for start in range(0, len(x) - BATCH + 1, BATCH):
-            some = order[start : start + BATCH]
-            loss = (network(x[some]) - y[some]).abs().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-    learned = [(layer.weight.detach().numpy().T.copy(), layer.bias.detach().numpy()) for layer in layers]
-    return Network(center.astype(np.float32), scale.astype(np.float32), unit, learned)
+
+def drawn(count: int) -> tuple[Any, Any, Any]:
+    """Layouts, sides and sizes of products that nobody measured."""
+    draw = random.Random(0)
+    points = [draw_product(draw) for _ in range(count)]
+    layouts, dtypes, *sides = zip(*points, strict=True)
+    layout = np.array([DRAWN_LAYOUTS.index(name) for name in layouts])
+    return layout, [np.array(side, dtype=np.float64) for side in sides], np.where(np.array(dtypes) == "float32", 4.0, 2)
 
 
 def main() -> None:
@@ -68,29 +66,29 @@ def main() -> None:
         layout, time_us = found["layout"], found["time_us"].astype(np.float64)
         sides = [found[name].astype(np.float64) for name in ("b", "m", "n", "k")]
         item_size = np.where(found["dtype"] == "float32", 4.0, 2.0)
-    peak = np.where(item_size >= 4, MACHINE.peak("float32"), MACHINE.peak("bfloat16"))
-    rows, goals, kinds = [], [], []
-    for number, name in enumerate(LAYOUTS):
-        some = layout == number
-        own = tuple(side[some] for side in sides)
-        kind = product_class(name, own, item_size[some])
-        features, log_base = product_features(name, own, item_size[some], peak[some], MACHINE, kind)
-        rows.append(features)
-        goals.append(np.log(time_us[some]) - log_base)
-        kinds.append(kind)
-    features, goal, kind = np.concatenate(rows), np.concatenate(goals), np.concatenate(kinds)
-    held = np.random.default_rng(0).random(len(goal)) < (0.125 if arguments.check else 0.0)
+        names = found["kernel_names"].astype(str)[found["kernels"]]
+    features, log_base, kind = described(layout, sides, item_size)
+    goal = np.log(time_us) - log_base
+    _, shape = np.unique(np.stack([layout, *sides, item_size]), axis=1, return_inverse=True)
+    held = (np.random.default_rng(0).random(shape.max() + 1) < (0.125 if arguments.check else 0.0))[shape.ravel()]
+    more, _, more_kind = described(*drawn(ASKED))
     networks = {}
     for one in CLASSES:
-        some, started = (kind == one) & ~held, time.monotonic()
-        networks[one] = learn(features[some], goal[some], EPOCHS[one])
+        rest, started = np.flatnonzero((kind == one) & ~held), time.monotonic()
+        kernels = kernel_classes(names[rest])
+        sizes = {"members": MEMBERS, "width": TEACHER_WIDTH, "epochs": TEACHER_EPOCHS[one]}
+        teacher = Teacher(features[rest], goal[rest], kernels, **sizes)
+        questions = np.concatenate([features[rest], more[more_kind == one]])
+        answers = teacher.answer(questions)
+        networks[str(one)] = learn(questions, answers, width=WIDTH, hidden=HIDDEN, epochs=EPOCHS[one])
         told = f"rows at {one} bytes" if one else "single precision"
-        print(f"{told}: {some.sum():,} products, {time.monotonic() - started:.0f} s", flush=True)
+        seconds = time.monotonic() - started
+        print(f"{told}: {len(rest):,} products of {kernels.max() + 1} kinds, {seconds:.0f} s", flush=True)
         if arguments.check:
             test = (kind == one) & held
-            error = 100 * np.abs(np.expm1(networks[one].predict(features[test]) - goal[test]))
-            before = 100 * np.abs(np.expm1(-goal[test]))
-            print(f"  error {error.mean():.2f} % (median {np.median(error):.2f}), tiles alone {before.mean():.2f} %")
+            report_errors("tiles alone", 0 * goal[test], goal[test])
+            report_errors("large networks", teacher.answer(features[test]), goal[test])
+            report_errors("small network", networks[str(one)].predict(features[test]), goal[test])
     if not arguments.check:
         arguments.out.write_bytes(to_file(networks))
         print(f"{arguments.out}: {arguments.out.stat().st_size / 1e6:.2f} MB")

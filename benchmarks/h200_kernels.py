@@ -77,7 +77,8 @@ def draw_product(draw: random.Random) -> tuple[str, str, int, int, int, int]:
             m, n, k = sides
         flops, elements = 2 * batch * m * n * k, batch * (m * k + k * n + m * n)
         rate = 4e7 if dtype == "float32" else 6e8
-        if elements > 4.5e8 or flops > (5e10 if dtype == "float32" else 6e11):
+        # No factor may be longer than its third of a block.
+        if elements > (2.6e8 if dtype == "float32" else 4.5e8) or flops > (5e10 if dtype == "float32" else 6e11):
             continue
         # The long ones are regular and dear.
         if draw.random() < (120 / max(120, flops / rate, elements * 2 / 4e6)) ** 0.6:

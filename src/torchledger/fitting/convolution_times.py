@@ -83,7 +83,7 @@ def convolution_times(
 ) -> dict[str, Array]:
     """Microseconds of ``conv2d`` at its parameters, by the ways of running it.
 
-    ``direction`` is ``"forward"``, ``"backward"``, or ``"weight"`` for a backward of the weight's gradient only.
+    ``direction`` is ``"forward"``, ``"backward"``, or ``"image"`` or ``"weight"`` for one of its two gradients.
     ``"product"``, ``"filters"``, ``"one each"`` and ``"few channels"`` are the ways, whichever applies, ``"change"`` is
     the change of layouts, and ``"expected"`` the way taken with what it needs.
     """
@@ -99,8 +99,8 @@ def convolution_times(
     is_one_each = (p["groups"] == p["c_in"]) & (p["groups"] > 1)
     passes = 2 if direction == "backward" else 1
     # The vector kernels' gradients of image and weight were measured together, and are taken for alike.
-    share = 0.5 if direction == "weight" else 1.0
-    measured = "backward" if direction == "weight" else direction
+    share = 0.5 if direction in ("image", "weight") else 1.0
+    measured = "forward" if direction == "forward" else "backward"
 
     product = _as_products(p, is_last, height * width, direction, item_size, peak, machine)
     filters = _as_filters(p["groups"], pixels, inside, outside, taps, direction, item_size, peak, machine)
@@ -158,7 +158,8 @@ def _as_products(
     of_weight: Sides = (batch, c_out, c_in, pixels)
     sides: list[Sides] = [(batch, pixels, c_out, c_in)]
     if direction != "forward":
-        sides = [of_weight, (batch, pixels, c_in, c_out)] if direction == "backward" else [of_weight]
+        of_image: Sides = (batch, pixels, c_in, c_out)
+        sides = {"backward": [of_weight, of_image], "image": [of_image]}.get(direction, [of_weight])
     return np.asarray(
         sum(np.minimum(*product_times(side, row_bytes, item_size, peak, machine)) for side in sides), dtype=np.float64
     )
@@ -174,10 +175,29 @@ def _as_filters(
         return tile_times(_FORWARD, sides, item_size, peak, machine)[0]
     of_image = (groups, pixels, padded_in, taps * _round_up(outside, 32))
     of_weight = (groups, padded_out, taps * padded_in, pixels)
-    weight_us = np.asarray(np.minimum(*tile_times(_OF_WEIGHT, of_weight, item_size, peak, machine)))
-    return (
-        weight_us if direction == "weight" else tile_times(_OF_IMAGE, of_image, item_size, peak, machine)[0] + weight_us
-    )
+    total = np.zeros(len(item_size))
+    if direction != "image":
+        total = total + np.minimum(*tile_times(_OF_WEIGHT, of_weight, item_size, peak, machine))
+    if direction != "weight":
+        total = total + tile_times(_OF_IMAGE, of_image, item_size, peak, machine)[0]
+    return total
+
+
+def pass_product(p: Mapping[str, Array], one: str) -> tuple[Library, Sides]:
+    """The product (groups, rows, columns, depth) that a pass amounts to, channels padded, and its kernels' constants.
+
+    ``one`` is ``"forward"``, ``"image"`` or ``"weight"``; a strided pass over the image skips the taps between.
+    """
+    height = (p["height"] + 2 * p["padding"] - p["kernel"]) // p["stride"] + 1
+    width = (p["width"] + 2 * p["padding"] - p["kernel"]) // p["stride"] + 1
+    pixels, taps = p["n"] * height * width, p["kernel"] ** 2
+    inside, outside = _round_up(p["c_in"] / p["groups"], 8), _round_up(p["c_out"] / p["groups"], 8)
+    if one == "forward":
+        return _FORWARD, (p["groups"], pixels, outside, taps * inside)
+    if one == "image":
+        places = p["n"] * p["height"] * p["width"]
+        return _OF_IMAGE, (p["groups"], places, inside, taps * outside / p["stride"] ** 2)
+    return _OF_WEIGHT, (p["groups"], outside, taps * inside, pixels)
 
 
 def _one_each(

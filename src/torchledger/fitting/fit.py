@@ -24,6 +24,10 @@ from torchledger.nouns import Sample
 
 log = logging.getLogger(__name__)
 
+_MANY_ROWS, _INDUCING_BESIDE_NETWORKS = 4000, 160
+"""Beside a network that has learned a library's choices, trees learn the rest of many rows and a process adds little:
+it need not be a slow one."""
+
 Progress = Callable[[int, int, str], None]
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -58,7 +62,7 @@ def fit(
     machine = machine_of_tables(samples[0].device, list(tables.values()))
     tables, _ = pool_tables(tables)
     entries: dict[str, Entry] = {}
-    for done, outcome in enumerate(_fit_all(list(tables.values()), machine, options or Options(), jobs), start=1):
+    for done, outcome in enumerate(_fit_all(list(tables.values()), machine, options, jobs), start=1):
         if isinstance(outcome, Entry):
             entries[outcome.key] = outcome
             label = outcome.key
@@ -89,8 +93,11 @@ def now_utc() -> str:
 
 def fit_entry(table: SampleTable, machine: Machine, options: Options | None = None) -> Entry:
     """Learn one table. Raises ``FitError`` if it holds too few shapes."""
-    options = options or Options()
-    features = reduce_features(table.features(machine), options.physics, options.baseline)
+    features = table.features(machine)
+    if options is None:
+        is_simple = features.has_learned_baseline and len(table) >= _MANY_ROWS
+        options = Options(inducing=_INDUCING_BESIDE_NETWORKS) if is_simple else Options()
+    features = reduce_features(features, options.physics, options.baseline)
     target = np.log(table.times_us) - features.log_baseline
     units = tuple(str(unit) for unit in np.unique(table.units)) if len(np.unique(table.units)) > 1 else ()
     values = features.values
@@ -111,14 +118,14 @@ def fit_entry(table: SampleTable, machine: Machine, options: Options | None = No
 
 
 def _fit_all(
-    tables: list[SampleTable], machine: Machine, options: Options, jobs: int | None
+    tables: list[SampleTable], machine: Machine, options: Options | None, jobs: int | None
 ) -> Iterable[Entry | LeftOut]:
     """Entries as they are done, the largest tables begun first."""
     largest_first = sorted(tables, key=len, reverse=True)
     return in_processes(partial(_fit_or_say, machine=machine, options=options), largest_first, jobs)
 
 
-def _fit_or_say(table: SampleTable, machine: Machine, options: Options) -> Entry | LeftOut:
+def _fit_or_say(table: SampleTable, machine: Machine, options: Options | None) -> Entry | LeftOut:
     try:
         return fit_entry(table, machine, options)
     except FitError as error:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from torchledger.fitting.convolution_network import learned_convolution_times
 from torchledger.fitting.convolution_times import convolution_times
 from torchledger.fitting.launch_families import family_of, operation_of
 from torchledger.fitting.machine import Machine
@@ -62,7 +63,11 @@ def expected_columns(launches: Sequence[Launch], machine: Machine) -> list[dict[
         columns = {name: np.array([given[name] for _, given in rows]) for name in rows[0][1]}
         item_size, peak = columns.pop("item size"), columns.pop("peak")
         copied_bytes = columns.pop("copied bytes")
+        is_float16 = columns.pop("float16") > 0
         times = convolution_times(columns, direction, item_size, peak, machine)
+        if machine.has_hopper_tiles:
+            times["way"] = times["expected"]
+            times["expected"] = learned_convolution_times(columns, direction, item_size, is_float16, peak, machine)
         for place, (index, _) in enumerate(rows):
             copied = _COPY_OVER_DRAM * copied_bytes[place] / machine.bytes_per_us
             times_here = {name: float(time[place]) for name, time in times.items()}
@@ -119,6 +124,7 @@ def _convolution_shape(launch: Launch, inputs: list[Buffer], outputs: list[Buffe
         "groups": max(channels // max(per_group, 1), 1),
         "channels_last": float(_is_channels_last(image, weight)),
         "item size": float(ITEM_SIZES.get(image.dtype, 2)),
+        "float16": float(image.dtype == "float16"),
         "copied bytes": sum(_copied_bytes(buffer, _is_channels_last(image, weight)) for buffer in images),
     }
 

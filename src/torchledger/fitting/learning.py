@@ -27,7 +27,6 @@ MIN_SHAPES = 12
 """Fewer distinct shapes than this are too few to learn from and to test on."""
 
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
-_TREES = 220
 _LEARNING_RATE = 0.08
 _HYPER_STEPS = 22
 _PARITY = 1e-4
@@ -51,6 +50,7 @@ class Options:
     seed: int = 0
     inducing: int = 640
     """Points through which the process is fitted: the more, the closer it follows many columns, and the slower."""
+    trees: int = 220
     hyper_rows: int = 560
     """Shapes on which the process's lengths are chosen, at most; their cost grows with the cube."""
     hyper_draws: int = 1
@@ -190,7 +190,7 @@ def _boosted(options: Options) -> Any:
 
     return HistGradientBoostingRegressor(
         loss="absolute_error" if options.robust else "squared_error",
-        max_iter=_TREES,
+        max_iter=options.trees,
         learning_rate=_LEARNING_RATE,
         max_leaf_nodes=MAX_LEAVES,
         min_samples_leaf=4,

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torchledger.fitting.convolution_network import learned_convolution_times
 from torchledger.fitting.convolution_times import convolution_times
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.product_network import learned_times
 from torchledger.fitting.product_times import product_times
-from torchledger.operators import ITEM_SIZES, Operator, Parameters, Work
+from torchledger.operators import ITEM_SIZES, Operator, Parameters, Work, find_operator
 
 Array = NDArray[np.float64]
 
@@ -36,6 +37,7 @@ _OF_TILES = (
     "log one each",
     "log few",
     "log change",
+    "log learned",
 )
 _LAYOUTS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("linear", "forward"): ("tn",),
@@ -47,11 +49,16 @@ _LAYOUTS: Mapping[tuple[str, str], tuple[str, ...]] = {
 
 _CHANNEL_ALIGNMENT = 5
 _ATTENTION_TILE = 128
+_ATTENTION_BLOCKS = ((128, 128), (128, 64), (64, 128), (64, 64))
 _BLOCK_ELEMENTS = (512, 1024, 2048)
 _ROWS_AT_ONCE = (1, 2, 4, 8, 16)
 _ROW_THREADS = (256, 512, 1024, 2048, 4096)
 _MOST_WASTE = 2.0
-_WARP, _MOST_THREADS, _RESIDENT_THREADS, _WIDEST_IN_WARP = 32, 1024, 2048, (1024, 2048)
+_WARP, _MOST_THREADS, _RESIDENT_THREADS = 32, 1024, 2048
+_WIDEST, _REGISTERS, _SHARED_BYTES, _SHORT_REST = (1024, 2048, 7168, 9216), 9, 48e3, 0.1
+_NORM_ROWS, _NORM_BLOCKS = (64, 128, 256, 512, 65536), (8, 16, 32, 64, 128, 256)
+_FEW_TOKENS, _VERY_FEW_TOKENS = 3072, 16
+_SMALL_SIDE = 128
 _CHUNK_ELEMENTS = 65536
 _CHUNKS_A_LAUNCH = 320
 _TENSORS_A_LAUNCH = 36
@@ -72,6 +79,8 @@ class FeatureTable:
     roofline_us: Array
     shape: Array
     n_shape: int
+    has_learned_baseline: bool = False
+    """Whether networks that know the library's choices made the baseline."""
 
 
 def reduce_features(table: FeatureTable, physics: str, baseline: bool) -> FeatureTable:
@@ -146,14 +155,27 @@ def operator_features(
             product_us[index] = learned_times(layout, products[index], item_size, peak, machine)
     columns.update(_launch_shape_columns(works, direction, item_size, tiles, product_us, machine, count))
     columns.update(_element_columns(works, item_size, machine, count))
-    columns.update(_row_columns(operator, resolved, item_size, machine))
+    columns.update(_row_columns(operator, resolved, direction, item_size, machine))
     columns.update(_optimizer_columns(operator, resolved))
     columns.update(_attention_columns(operator, resolved, machine))
-    columns.update(_convolution_columns(operator, resolved, direction, item_size, peak, machine))
+    columns.update(_convolution_columns(operator, resolved, direction, dtypes, item_size, peak, machine))
     expected_us = _expected_us(works, product_us, peak, machine, count)
     if "log expected" in columns:
         expected_us = np.exp(columns["log expected"])
     columns["log expected"] = np.log(expected_us)
+    attention = _attention_shape(operator, resolved)
+    if attention is not None:
+        columns.update(_attention_rounds(attention, columns["log expected"], machine))
+    if operator.name == "grouped_gemm":
+        rows = _column(resolved["groups"] * resolved["m"], count).astype(np.float64)
+        columns.update(_grouped_columns(works, rows, columns["log expected"], machine))
+    if operator.name == "linear_fp8" and machine.has_hopper_tiles:
+        # Two elements of one byte as one of two: the nearest product whose library is known.
+        batch, m, n, k = products[0]
+        learned = learned_times(
+            "tn", (batch, m, n, k / 2), np.full(count, 2.0), np.full(count, machine.peak("bfloat16")), machine
+        )
+        columns["log learned beside"] = np.log(learned) - columns["log expected"]
     # On another generation the tiles' times inform the regressors; the baseline under them is the roofline.
     base = np.log(expected_us if machine.has_hopper_tiles else limit_us + machine.floor_us)
     return FeatureTable(
@@ -163,6 +185,7 @@ def operator_features(
         roofline_us=limit_us,
         shape=np.stack([*shape, codes], axis=1).astype(np.float64),
         n_shape=n_shape,
+        has_learned_baseline=machine.has_hopper_tiles and (bool(layouts) or operator.name == "conv2d"),
     )
 
 
@@ -272,7 +295,13 @@ def _launch_shape_columns(
 
 
 def _convolution_columns(
-    operator: Operator, p: Parameters, direction: str, item_size: Array, peak: Array, machine: Machine
+    operator: Operator,
+    p: Parameters,
+    direction: str,
+    dtypes: NDArray[np.str_],
+    item_size: Array,
+    peak: Array,
+    machine: Machine,
 ) -> dict[str, Array]:
     """A convolution by the ways in which a library may run it, and what decides among them."""
     if operator.name != "conv2d":
@@ -295,6 +324,10 @@ def _convolution_columns(
     }
     ways = convolution_times(p, direction, item_size, peak, machine)
     columns |= {f"log {name}": np.log(time) for name, time in ways.items()}
+    if machine.has_hopper_tiles:
+        learned = learned_convolution_times(p, direction, item_size, dtypes == "float16", peak, machine)
+        columns["log expected"] = np.log(learned)
+        columns["log learned beside"] = np.clip(np.log(learned / ways["expected"]), -_MOST_GAIN, _MOST_GAIN)
     return {name: _column(value, len(item_size)).astype(np.float64) for name, value in columns.items()}
 
 
@@ -309,7 +342,9 @@ def _element_columns(works: tuple[Work, ...], item_size: Array, machine: Machine
     return columns | {"elements wave waste": np.minimum(np.log(np.ceil(waves) / waves), _MOST_WASTE)}
 
 
-def _row_columns(operator: Operator, p: Parameters, item_size: Array, machine: Machine) -> dict[str, Array]:
+def _row_columns(
+    operator: Operator, p: Parameters, direction: str, item_size: Array, machine: Machine
+) -> dict[str, Array]:
     """How kernels that give a block (or a warp) to each row fill the device, and a row the block's threads."""
     found = _rows_and_width(operator, p)
     if found is None:
@@ -326,23 +361,99 @@ def _row_columns(operator: Operator, p: Parameters, item_size: Array, machine: M
     columns["width in fours"] = (width % 4 == 0).astype(np.float64)
     columns["width in vectors"] = (vectors % 1 == 0).astype(np.float64)
     if "softmax" in operator.name.lower() or "cross_entropy" in operator.name:
-        columns.update(_softmax_columns(rows, width, vectors, machine))
+        columns.update(_softmax_columns(rows, width, vectors, item_size, machine))
+    form = operator.general_form(p)
+    general = operator.name if form is None else form[0]
+    if general in ("layer_norm", "rms_norm"):
+        columns.update(_norm_columns(rows, width, machine))
+    if general == "embedding" and direction == "forward":
+        columns.update(_lookup_columns(rows, width, vectors, machine))
+    elif general == "embedding":
+        columns.update(_gathered_columns(rows, np.asarray(p["vocab"] if form is None else form[1]["vocab"])))
+    if operator.name == "cross_entropy":
+        # The loss itself is one block, of so many threads (``NLLLoss2d``'s and ``Loss.cu``'s ``nll_loss_threads``).
+        threads = np.clip(2 ** np.round(np.log2(np.maximum(rows // 16, 1))), _WARP, _MOST_THREADS)
+        steps = np.ceil(rows / threads)
+        columns.update(
+            {
+                "log loss threads": np.log2(threads),
+                "log loss steps": np.log(steps),
+                "loss step waste": np.log(steps * threads / rows),
+            }
+        )
     return columns
 
 
-def _softmax_columns(rows: Array, width: Array, vectors: Array, machine: Machine) -> dict[str, Array]:
-    """ATen's softmax (``SoftMax.cuh``): a block of the power of two of threads that leaves each one or two vectors of
-    16 bytes; up to 2,048 elements forward and 1,024 backward a warp that keeps them."""
+def _softmax_columns(rows: Array, width: Array, vectors: Array, item_size: Array, machine: Machine) -> dict[str, Array]:
+    """ATen's softmax (``SoftMax.cuh``): up to 2,048 elements forward and 1,024 backward a warp keeps the row.
+
+    Longer rows have a block of the power of two of threads that leaves each one or two vectors of 16 bytes. Forward it
+    keeps up to nine elements of a thread in registers, or the row in shared memory; a row that does not begin at 16
+    bytes pays for a rest that is short beside the block."""
     threads = 2 ** np.ceil(np.log2(np.clip(vectors, 1, _MOST_THREADS) / 2))
     threads = np.maximum(threads, _WARP)
     steps = vectors / threads
+    rest = steps - np.floor(steps)
+    step_waste = np.minimum(np.log(np.ceil(steps) / steps), _MOST_WASTE)
     waves = rows * threads / (_RESIDENT_THREADS * machine.num_multiprocessors)
+    kept = np.ceil(width / _MOST_THREADS)
+    is_unaligned, is_of_block = vectors % 1 != 0, width > _MOST_THREADS
+    is_kept = (width > _MOST_THREADS / 2) & (width <= _REGISTERS * _MOST_THREADS)
     return {
         "log block threads": np.log(threads),
         "block steps": np.log(np.ceil(steps)),
-        "block step waste": np.minimum(np.log(np.ceil(steps) / steps), _MOST_WASTE),
+        "block step waste": step_waste,
         "block wave waste": np.minimum(np.log(np.ceil(waves) / waves), _MOST_WASTE),
-        **{f"row of {widest} at most": (width <= widest).astype(np.float64) for widest in _WIDEST_IN_WARP},
+        **{f"row of {widest} at most": (width <= widest).astype(np.float64) for widest in _WIDEST},
+        "row in shared memory": (width * item_size <= _SHARED_BYTES).astype(np.float64),
+        "log kept": np.log(np.minimum(kept, _REGISTERS + 1)),
+        "kept waste": np.where(is_kept, np.log(kept * _MOST_THREADS / width), 0.0),
+        "unaligned step waste": np.where(is_unaligned, step_waste, 0.0),
+        "unaligned rest": np.where(is_unaligned & is_of_block, rest, 0.0),
+        "short unaligned rest": np.where(is_unaligned & is_of_block, np.exp(-rest / _SHORT_REST), 0.0),
+    }
+
+
+def _norm_columns(rows: Array, width: Array, machine: Machine) -> dict[str, Array]:
+    """How ATen's norms (``layer_norm_kernel.cu``) sum the gradients of weights: a block for every 32 columns, of more
+    rows the more there are, in two stages for very many rows of few columns."""
+    columns = {f"fewer rows than {most}": (rows < most).astype(np.float64) for most in _NORM_ROWS}
+    blocks = np.ceil(width / _WARP)
+    waves = blocks / machine.num_multiprocessors
+    is_two_stages = (rows > _NORM_ROWS[-1]) & (blocks < machine.num_multiprocessors / 2)
+    columns["two stages"] = is_two_stages.astype(np.float64)
+    columns["log column waves"] = np.log(waves)
+    columns["column wave waste"] = np.minimum(np.log(np.ceil(waves) / waves), _MOST_WASTE)
+    columns["log column rounds"] = np.log(np.ceil(waves) * rows)
+    for size in _NORM_BLOCKS:
+        columns[f"fill {size} rows"] = np.minimum(np.log(_round_up(rows, size) / rows), _MOST_WASTE)
+    return columns
+
+
+def _lookup_columns(tokens: Array, width: Array, vectors: Array, machine: Machine) -> dict[str, Array]:
+    """How ATen looks up rows (``Indexing.cu``): by vectors of 16 bytes, a block for each row, or by elements where rows
+    do not begin at 16 bytes; very few rows by a kernel of their own."""
+    threads = np.minimum(_round_up(vectors, _WARP), _MOST_THREADS)
+    waves = tokens * threads / (_RESIDENT_THREADS * machine.num_multiprocessors)
+    return {
+        "very few tokens": (tokens <= _VERY_FEW_TOKENS).astype(np.float64),
+        "log unaligned width": np.where(vectors % 1 != 0, np.log(width), 0.0),
+        "thread waste": np.log(_ceil(vectors / threads, 1) * threads / vectors),
+        "row wave waste": np.minimum(np.log(np.ceil(waves) / waves), _MOST_WASTE),
+    }
+
+
+def _gathered_columns(tokens: Array, vocab: Array) -> dict[str, Array]:
+    """How ATen sums an embedding's gradients (``Embedding.cu``): few tokens by a kernel of their own, more after a
+    radix sort of their numbers, in runs of equal ones."""
+    bits = np.ceil(np.log2(np.maximum(vocab, 2)))
+    distinct = -np.expm1(-tokens / vocab)
+    return {
+        "few tokens": (tokens <= _FEW_TOKENS).astype(np.float64),
+        **{f"passes of {size} bits": np.ceil(bits / size) for size in (6, 7, 8)},
+        **{f"at most {most} tokens": (tokens <= most).astype(np.float64) for most in (4096, 8192, 16384)},
+        "log tokens each": np.log(tokens / vocab),
+        "log distinct": np.log(distinct * vocab),
     }
 
 
@@ -358,6 +469,30 @@ def _rows_and_width(operator: Operator, p: Parameters) -> tuple[Array, Array] | 
     return None
 
 
+def _grouped_columns(works: Sequence[Work], rows: Array, log_base: Array, machine: Machine) -> dict[str, Array]:
+    """How ATen's grouped product (``GroupMM.cu``) is cut: into one of two tiles, by the rows of all groups and the
+    columns, over clusters of two multiprocessors."""
+    columns: dict[str, Array] = {}
+    for index, work in enumerate(works):
+        groups, m, n, k = _sides(work, len(rows))
+        # The weight's gradient sums over rows: its own rows are those of one group.
+        is_small = ((m if index == 1 else rows) <= _SMALL_SIDE) | (n <= _SMALL_SIDE)
+        tall, wide, deep = np.where(is_small, 64, 128), np.where(is_small, 128, 256), np.where(is_small, 128, 64)
+        steps = np.ceil(k / deep) * deep / 64
+        columns[f"grouped {index} small"] = is_small.astype(np.float64)
+        columns[f"grouped {index} log steps"] = np.log(steps)
+        for cluster in (1, 2):
+            tiles = groups * np.ceil(m / (tall * cluster)) * cluster * np.ceil(n / wide)
+            waves = tiles / machine.num_multiprocessors
+            # A tile's start takes about as long as four steps.
+            rounds = np.ceil(waves) * (steps + 4) * np.where(is_small, 0.5, 1.0)
+            columns[f"grouped {index} log waves {cluster}"] = np.log(waves)
+            columns[f"grouped {index} wave waste {cluster}"] = np.minimum(np.log(np.ceil(waves) / waves), _MOST_WASTE)
+            columns[f"grouped {index} pad {cluster}"] = np.log(tiles * tall * wide / (groups * m * n))
+            columns[f"grouped {index} rounds beside {cluster}"] = np.log(rounds) - log_base
+    return columns
+
+
 def _optimizer_columns(operator: Operator, p: Parameters) -> dict[str, Array]:
     """How a fused optimizer cuts its tensors into chunks, and these into launches (ATen's ``MultiTensorApply.cuh``)."""
     form = ("adamw", p) if operator.name == "adamw" else operator.general_form(p)
@@ -365,6 +500,8 @@ def _optimizer_columns(operator: Operator, p: Parameters) -> dict[str, Array]:
         return {}
     tensors, numel = np.asarray(form[1]["tensors"]), np.asarray(form[1]["numel"])
     per_tensor = numel / tensors
+    share = numel // tensors
+    first = numel - share * (tensors - 1)
     chunks = tensors * _ceil(per_tensor, _CHUNK_ELEMENTS)
     launches = np.maximum(_ceil(chunks, _CHUNKS_A_LAUNCH), _ceil(tensors, _TENSORS_A_LAUNCH))
     return {
@@ -375,6 +512,7 @@ def _optimizer_columns(operator: Operator, p: Parameters) -> dict[str, Array]:
         "chunks of last launch": chunks % _CHUNKS_A_LAUNCH / _CHUNKS_A_LAUNCH,
         "tail 4": per_tensor % 4,
         "in vectors": ((numel // tensors % 4 == 0) & (numel % tensors % 4 == 0)).astype(np.float64),
+        "share in vectors": (first * (first % 4 == 0) + (numel - first) * (share % 4 == 0)) / numel,
     }
 
 
@@ -395,12 +533,42 @@ def _sides(work: Work, count: int) -> tuple[Array, Array, Array, Array]:
 
 
 def _attention_columns(operator: Operator, p: Parameters, machine: Machine) -> dict[str, Array]:
+    given = _attention_shape(operator, p)
+    if given is None:
+        return {}
+    heads, length, _, d, _ = given
+    return attention_columns(heads, length, d, machine)
+
+
+def _attention_shape(operator: Operator, p: Parameters) -> tuple[Array, Array, Array, Array, Array] | None:
+    """Heads of all sequences, length, length of keys, d, and whether causal."""
     if operator.name == "sdpa_varlen":
-        return attention_columns(p["sequences"] * p["h"], p["l"], p["d"], machine)
+        return p["sequences"] * p["h"], p["l"], p["l"], p["d"], np.asarray(p["causal"])
     form = ("sdpa", p) if operator.name == "sdpa" else operator.general_form(p)
     if form is None or form[0] != "sdpa":
-        return {}
-    return attention_columns(form[1]["b"] * form[1]["h"], form[1]["l"], form[1]["d"], machine)
+        return None
+    q = find_operator("sdpa").resolve(form[1])
+    keys = np.where(np.asarray(q["l_kv"]) > 0, q["l_kv"], q["l"])
+    return q["b"] * q["h"], q["l"], keys, q["d"], np.asarray(q["causal"])
+
+
+def _attention_rounds(
+    shape: tuple[Array, Array, Array, Array, Array], log_base: Array, machine: Machine
+) -> dict[str, Array]:
+    """Rounds of blocks of queries and the blocks of keys that each goes through, for the sizes of blocks in use."""
+    heads, length, keys, _, causal = (np.broadcast_to(part, log_base.shape).astype(np.float64) for part in shape)
+    columns: dict[str, Array] = {}
+    for tall, wide in _ATTENTION_BLOCKS:
+        down, steps = np.ceil(length / tall), np.ceil(keys / wide)
+        each = np.where(causal > 0, (steps + 1) / 2, steps)
+        name = f"attention {tall}x{wide}"
+        for at_once in (1, 2):
+            waves = down * heads / (machine.num_multiprocessors * at_once)
+            columns[f"{name} rounds {at_once}"] = np.log(np.maximum(np.ceil(waves) * each, steps) + 1) - log_base
+            columns[f"{name} wave waste {at_once}"] = np.minimum(np.log(np.ceil(waves) / waves), _MOST_WASTE)
+        columns[f"{name} blocks"] = np.log(down * heads * each) - log_base
+        columns[f"{name} pad"] = np.log(down * tall * steps * wide / (length * keys))
+    return columns
 
 
 def attention_columns(heads: Array, length: Array, d: Array, machine: Machine) -> dict[str, Array]:

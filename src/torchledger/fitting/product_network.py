@@ -8,16 +8,14 @@ because on so many rows they err less than trees do, and are asked more quickly.
 
 from __future__ import annotations
 
-import importlib.resources
-import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torchledger.fitting.machine import Machine
+from torchledger.fitting.networks import Network, of_package
 from torchledger.fitting.product_times import (
     Sides,
     product_times,
@@ -34,38 +32,12 @@ CLASSES = (2, 4, 16, 0)
 
 _FILE = "hopper_products.npz"
 _MOST = 3.0
-_FARTHEST = 4.0  # standard deviations, beyond which a feature says no more
-_STEEPEST = 30.0
-_CHUNK = 4096
 _TILES = (
     *((64, 8), (64, 16), (64, 32), (64, 64), (128, 64), (64, 128), (128, 128), (128, 256), (256, 128), (192, 192)),
     *((192, 128), (128, 192), (32, 32), (16, 16), (256, 64), (64, 256), (32, 64), (8, 64), (64, 192), (320, 128)),
 )
 _WASTES = ((64, 8), (64, 64), (128, 64), (128, 128), (256, 128), (128, 256), (192, 192), (32, 32), (64, 128))
 _FILLS = (8, 16, 32, 64, 128, 192, 256)
-
-
-@dataclass(frozen=True)
-class Network:
-    """Layers of weights [in, out] and biases with x / (1 + exp(-x)) between them, on features shifted by ``center`` and
-    divided by ``scale``; its one output is multiplied by ``unit``."""
-
-    center: NDArray[np.float32]
-    scale: NDArray[np.float32]
-    unit: float
-    layers: Sequence[tuple[NDArray[np.float32], NDArray[np.float32]]]
-
-    def predict(self, rows: NDArray[np.float32]) -> Array:
-        """One number per row of [rows, features]."""
-        return np.concatenate([self._chunk(rows[start : start + _CHUNK]) for start in range(0, len(rows), _CHUNK)])
-
-    def _chunk(self, rows: NDArray[np.float32]) -> Array:
-        value = np.clip((rows - self.center) / self.scale, -_FARTHEST, _FARTHEST)
-        for weight, bias in self.layers[:-1]:
-            value = value @ weight + bias
-            value /= 1 + np.exp(-np.clip(value, -_STEEPEST, _STEEPEST))
-        weight, bias = self.layers[-1]
-        return np.asarray((value @ weight + bias)[:, 0] * self.unit, dtype=np.float64)
 
 
 def learned_times(layout: str, sides: Sides, item_size: Array, peak: Array, machine: Machine) -> Array:
@@ -129,30 +101,6 @@ def _lowest_bit(value: Array) -> Array:
     return np.asarray(whole & -whole, dtype=np.float64)
 
 
-def to_file(networks: Mapping[int, Network]) -> bytes:
-    """The network of each class, as the package carries them."""
-    arrays: dict[str, NDArray[np.float32]] = {}
-    for kind, network in networks.items():
-        arrays |= {f"{kind}.center": network.center, f"{kind}.scale": network.scale}
-        arrays[f"{kind}.unit"] = np.array(network.unit, np.float32)
-        for index, (weight, bias) in enumerate(network.layers):
-            arrays |= {f"{kind}.weight {index}": weight.astype(np.float16), f"{kind}.bias {index}": bias}
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-    return buffer.getvalue()
-
-
 @cache
 def _learned() -> Mapping[int, Network]:
-    data = importlib.resources.files("torchledger.fitting").joinpath(_FILE).read_bytes()
-    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        found = dict(arrays)
-    networks = {}
-    for kind in CLASSES:
-        count = sum(name.startswith(f"{kind}.weight ") for name in found)
-        layers = [
-            (found[f"{kind}.weight {index}"].astype(np.float32), found[f"{kind}.bias {index}"])
-            for index in range(count)
-        ]
-        networks[kind] = Network(found[f"{kind}.center"], found[f"{kind}.scale"], float(found[f"{kind}.unit"]), layers)
-    return networks
+    return {int(kind): network for kind, network in of_package(_FILE, [str(kind) for kind in CLASSES]).items()}

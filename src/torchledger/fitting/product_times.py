@@ -174,20 +174,55 @@ def tiles_apart(
         if not rows.any():
             continue
         batch, m, n, k = (np.asarray(side, dtype=np.float64)[rows] for side in sides)
-        slower = fitted_peak / _FITTED_MULTIPROCESSORS / (peak[rows] / machine.num_multiprocessors)
+        slower = (fitted_peak / _FITTED_MULTIPROCESSORS / (peak[rows] / machine.num_multiprocessors)).astype(np.float32)
         memory = _memory_us(library, (batch, m, n, k), item_size[rows], machine).astype(np.float32)
-        steps, quarter = np.ceil(k / _K_STEP) * (_K_STEP / 1e3), np.ceil(k / 4 / _K_STEP) * (_K_STEP / 1e3)
+        steps = ((np.ceil(k / _K_STEP) * (_K_STEP / 1e3)).astype(np.float32)) * slower
+        quarter = ((np.ceil(k / 4 / _K_STEP) * (_K_STEP / 1e3)).astype(np.float32)) * slower
         summed = batch * m * n * ((4 + library.reduce_more) * library.reduce_element) + library.reduce
+        summed32 = summed.astype(np.float32)
+        down = {tall: np.ceil(n / tall) for tall in {tall for tall, _ in tiles}}
+        along = {
+            wide: np.ceil(m / wide) * (batch / machine.num_multiprocessors) for wide in {wide for _, wide in tiles}
+        }
+        own_whole, own_split = np.empty((len(tiles), len(m)), np.float32), np.empty((len(tiles), len(m)), np.float32)
         for index, (tall, wide) in enumerate(tiles):
             at_once, step, start, share, share_step = _tile_costs(library, tall, wide)
-            per_k, share_k = step * slower, share_step * slower
-            waves = np.ceil(n / tall) * np.ceil(m / wide) * batch / (machine.num_multiprocessors * at_once)
-            own = np.ceil(waves) * (start + steps * per_k) + waves * (share + steps * share_k)
-            whole[rows, index] = np.maximum(own, memory) + library.launch
-            waves = waves * 4
-            own = np.ceil(waves) * (start + quarter * per_k) + waves * (share + quarter * share_k) + summed
-            split[rows, index] = np.maximum(own, memory) + library.launch
+            waves = (down[tall] * along[wide]).astype(np.float32)
+            if at_once > 1:
+                waves /= at_once
+            own_whole[index] = np.ceil(waves) * (steps * step + start) + waves * (steps * share_step + share)
+            waves *= 4
+            own_split[index] = np.ceil(waves) * (quarter * step + start) + waves * (quarter * share_step + share)
+        own_split += summed32
+        for own, out in ((own_whole, whole), (own_split, split)):
+            np.maximum(own, memory, out=own)
+            own += np.float32(library.launch)
+            out[rows] = own.T
     return whole, split
+
+
+def tiles_of_library(
+    library: Library, tiles: tuple[tuple[int, int], ...], splits: tuple[int, ...], sides: Sides, machine: Machine
+) -> NDArray[np.float32]:
+    """Microseconds of each product by each of some tiles of one library with k cut in each of some numbers of parts,
+    [products, tiles x splits], on the device that the library was fitted on, whatever goes through memory."""
+    batch, m, n, k = sides
+    times = np.empty((len(m), len(tiles) * len(splits)), np.float32)
+    steps = [np.ceil(k / parts / _K_STEP) * (_K_STEP / 1e3) for parts in splits]
+    summed = [
+        np.zeros(())
+        if parts == 1
+        else batch * m * n * ((parts + library.reduce_more) * library.reduce_element) + library.reduce
+        for parts in splits
+    ]
+    for index, (tall, wide) in enumerate(tiles):
+        at_once, step, start, share, share_step = _tile_costs(library, tall, wide)
+        waves = np.ceil(m / tall) * np.ceil(n / wide) * batch / (machine.num_multiprocessors * at_once)
+        for place, parts in enumerate(splits):
+            more, own = waves * parts, steps[place]
+            taken = np.ceil(more) * (start + own * step) + more * (share + own * share_step) + summed[place]
+            times[:, index * len(splits) + place] = taken + library.launch
+    return times
 
 
 def _kinds(row_bytes: Array, item_size: Array) -> tuple[tuple[NDArray[np.bool_], Library, float], ...]:

@@ -22,7 +22,7 @@ MAX_LEAVES = 16
 EDGE = 0.02
 """A question that leaves the measured range by less (2 %, in logarithms) is answered as one inside it."""
 
-_CHUNK = 4096
+_CHUNK = 2048
 _FEW_ROWS = 64
 
 

@@ -1,0 +1,115 @@
+"""What a convolution's three passes need on an H200, as learned from 45,000 of them timed alone.
+
+The ways of ``convolution_times`` say what a convolution could need; cuDNN's heuristic often takes another kernel, at
+times one ten times slower, changes layouts and pads channels. A small network for each pass (forward, gradient of the
+image, gradient of the weight) learned what it does (``benchmarks/fit_convolution_network.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchledger.fitting.convolution_times import convolution_times, pass_product
+from torchledger.fitting.machine import Machine
+from torchledger.fitting.networks import Network, of_package
+from torchledger.fitting.product_network import log2_alignment
+from torchledger.fitting.product_times import tiles_of_library
+
+Array = NDArray[np.float64]
+
+PASSES = ("forward", "image", "weight")
+
+_FILE = "hopper_convolutions.npz"
+_MEASURED_SIZE = 2.0  # bytes of an element
+_SPLITS = (1, 4, 16)
+_TILES = (
+    *((64, 64), (128, 64), (64, 128), (128, 128), (256, 64)),
+    *((64, 256), (256, 128), (128, 256), (32, 64), (128, 32)),
+)
+_WAVES = ((64, 64), (128, 64), (128, 128), (256, 128), (128, 256))
+_KERNELS, _STRIDES = (1, 2, 3, 4, 5, 7, 9, 11), (1, 2)
+_CHANNEL_FILLS, _FILLS, _WIDTH_FILLS = (8, 16, 32, 64, 128, 256), (32, 64, 128, 256), (8, 16, 32, 64)
+_MOST = 3.0
+_LEAST_BESIDE, _MOST_BESIDE = -1.5, 2.5
+
+
+def learned_convolution_times(
+    p: Mapping[str, Any], direction: str, item_size: Array, is_float16: NDArray[np.bool_], peak: Array, machine: Machine
+) -> Array:
+    """Microseconds of ``conv2d`` at its parameters, which are arrays.
+
+    ``direction`` is ``"forward"``, ``"backward"`` (both gradients) or one of ``PASSES``. What no network knows (single
+    precision) is taken from ``convolution_times``.
+    """
+    passes = PASSES[1:] if direction == "backward" else (direction,)
+    total = np.zeros(len(item_size))
+    for one in passes:
+        features, log_base = convolution_features(p, one, item_size, is_float16, peak, machine)
+        residual = np.where(item_size == _MEASURED_SIZE, _learned()[one].predict(features), 0.0)
+        total += np.exp(log_base + residual)
+    return total
+
+
+def convolution_features(
+    p: Mapping[str, Any], one: str, item_size: Array, is_float16: NDArray[np.bool_], peak: Array, machine: Machine
+) -> tuple[NDArray[np.float32], Array]:
+    """What the network of one of ``PASSES`` sees, [rows, features], and the logarithm of the time by the way expected,
+    in microseconds."""
+    count = len(item_size)
+    p = {name: np.broadcast_to(np.asarray(value, dtype=np.float64), (count,)) for name, value in p.items()}
+    n, c_in, c_out, kernel, stride, groups = (p[name] for name in ("n", "c_in", "c_out", "kernel", "stride", "groups"))
+    height, width, padding = p["height"], p["width"], p["padding"]
+    out_height = (height + 2 * padding - kernel) // stride + 1
+    out_width = (width + 2 * padding - kernel) // stride + 1
+    inside, outside, taps = c_in / groups, c_out / groups, kernel**2
+    pixels, places = n * out_height * out_width, out_height * out_width
+    image, result = n * c_in * height * width * item_size, pixels * c_out * item_size
+    weight = c_out * inside * taps * item_size
+    multiplies, moved = pixels * c_out * taps * inside, image + result + weight
+    ways = convolution_times(p, one, item_size, peak, machine)
+    log_base = np.log(ways["expected"])
+    library, (_, rows, columns, depth) = pass_product(p, one)
+    # fmt: off
+    sizes = (
+        n, c_in, c_out, height, width, kernel, groups, inside, outside, pixels, n * height * width, out_height,
+        out_width, image, result, weight, rows, columns, depth, rows * columns * groups, multiplies, moved,
+        multiplies / moved, np.minimum(rows, columns), rows / columns, inside / outside,
+    )
+    # fmt: on
+    seen: list[Any] = [np.log(size) for size in sizes]
+    seen += [np.log(time) - log_base for time in ways.values()]
+    seen.append(log_base)
+    seen += [kernel == size for size in _KERNELS] + [stride == size for size in _STRIDES]
+    is_one_each = (groups == c_in) & (groups > 1)
+    is_product = (kernel == 1) & (stride == 1) & (groups == 1) & (padding == 0)
+    seen += [padding == kernel // 2, padding == 0, p["channels_last"] > 0, is_one_each, (groups > 1) & ~is_one_each]
+    seen += [is_product, is_float16, height % 2 == 0]
+    aligned = (c_in, c_out, inside, outside, n, places, height * width, pixels)
+    seen += [log2_alignment(size) for size in aligned]
+    for size in (inside, outside):
+        seen += [_waste(size / step) for step in _CHANNEL_FILLS]
+    for size in (rows, columns, depth):
+        seen += [_waste(size / step) for step in _FILLS]
+    for tall, wide in _WAVES:
+        tiles = groups * np.ceil(rows / tall) * np.ceil(columns / wide)
+        seen.append(_waste(tiles / machine.num_multiprocessors))
+    seen += [_waste(out_width / step) for step in _WIDTH_FILLS]
+    apart = tiles_of_library(library, _TILES, _SPLITS, (groups, rows, columns, depth), machine)
+    beside = np.clip(np.log(apart) - log_base[:, None].astype(np.float32), _LEAST_BESIDE, _MOST_BESIDE)
+    described = np.stack([np.asarray(column, dtype=np.float32) for column in seen], axis=1)
+    return np.concatenate([described, beside], axis=1), log_base
+
+
+def _waste(share: Array) -> Array:
+    """The logarithm of what rounding up to whole ones costs."""
+    return np.asarray(np.minimum(np.log(np.ceil(share) / share), _MOST))
+
+
+@cache
+def _learned() -> Mapping[str, Network]:
+    return of_package(_FILE, PASSES)

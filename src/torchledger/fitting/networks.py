@@ -1,0 +1,76 @@
+"""Small networks that come with the package as constants; numpy asks them, scripts in ``benchmarks/`` make them."""
+
+from __future__ import annotations
+
+import importlib.resources
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+FARTHEST = 4.0
+"""Standard deviations, beyond which a feature says no more."""
+
+_STEEPEST = 30.0
+_CHUNK = 2048
+
+
+@dataclass(frozen=True)
+class Network:
+    """Layers of weights [in, out] and biases with x / (1 + exp(-x)) between them, on features shifted by ``center`` and
+    divided by ``scale``; its one output is multiplied by ``unit``."""
+
+    center: NDArray[np.float32]
+    scale: NDArray[np.float32]
+    unit: float
+    layers: Sequence[tuple[NDArray[np.float32], NDArray[np.float32]]]
+
+    def predict(self, rows: NDArray[np.float32]) -> Array:
+        """One number per row of [rows, features]."""
+        return np.concatenate([self._chunk(rows[start : start + _CHUNK]) for start in range(0, len(rows), _CHUNK)])
+
+    def _chunk(self, rows: NDArray[np.float32]) -> Array:
+        value = np.clip((rows - self.center) / self.scale, -FARTHEST, FARTHEST)
+        for weight, bias in self.layers[:-1]:
+            value = value @ weight
+            value += bias
+            decay = np.maximum(value, -_STEEPEST)
+            np.negative(decay, out=decay)
+            np.exp(decay, out=decay)
+            decay += 1
+            value /= decay
+        weight, bias = self.layers[-1]
+        return np.asarray((value @ weight + bias)[:, 0] * self.unit, dtype=np.float64)
+
+
+def to_file(networks: Mapping[str, Network]) -> bytes:
+    """Networks by name, as the package carries them."""
+    arrays: dict[str, NDArray[np.float32]] = {}
+    for kind, network in networks.items():
+        arrays |= {f"{kind}.center": network.center, f"{kind}.scale": network.scale}
+        arrays[f"{kind}.unit"] = np.array(network.unit, np.float32)
+        for index, (weight, bias) in enumerate(network.layers):
+            arrays |= {f"{kind}.weight {index}": weight.astype(np.float16), f"{kind}.bias {index}": bias}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def of_package(file: str, kinds: Sequence[str]) -> dict[str, Network]:
+    """The networks in a file of this package."""
+    data = importlib.resources.files("torchledger.fitting").joinpath(file).read_bytes()
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        found = dict(arrays)
+    networks = {}
+    for kind in kinds:
+        count = sum(name.startswith(f"{kind}.weight ") for name in found)
+        layers = [
+            (found[f"{kind}.weight {index}"].astype(np.float32), found[f"{kind}.bias {index}"])
+            for index in range(count)
+        ]
+        networks[kind] = Network(found[f"{kind}.center"], found[f"{kind}.scale"], float(found[f"{kind}.unit"]), layers)
+    return networks

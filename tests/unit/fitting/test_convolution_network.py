@@ -1,0 +1,87 @@
+"""Networks that know what a library takes for convolutions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from torchledger.fitting.convolution_network import PASSES, convolution_features, learned_convolution_times
+from torchledger.fitting.convolution_times import convolution_times
+from torchledger.fitting.machine import Machine
+from torchledger.fitting.networks import Network, of_package, to_file
+from torchledger.fitting.operator_features import operator_features
+from torchledger.operators import find_operator
+
+H200 = Machine("NVIDIA H200", 132, {"bfloat16": 7.93e8, "float32": 4.57e7}, bytes_per_us=4.32e6, floor_us=1.8)
+NAMES = ("n", "c_in", "height", "width", "c_out", "kernel", "stride", "padding", "groups", "channels_last")
+LAYERS = (
+    (32, 64, 56, 56, 64, 3, 1, 1, 1, 1),
+    (32, 256, 56, 56, 64, 1, 1, 0, 1, 1),
+    (32, 3, 224, 224, 64, 7, 2, 3, 1, 0),
+    (16, 384, 14, 14, 384, 7, 1, 3, 384, 1),
+    (16, 128, 56, 56, 128, 3, 1, 1, 32, 0),
+)
+P = {name: np.array(column, dtype=np.float64) for name, column in zip(NAMES, zip(*LAYERS, strict=True), strict=True)}
+SIZE, PEAK, IS_FLOAT16 = np.full(5, 2.0), np.full(5, H200.peak("bfloat16")), np.zeros(5, dtype=bool)
+
+
+@pytest.mark.parametrize("one", PASSES)
+def test_a_learned_pass_is_of_the_order_of_the_way_expected(one: str) -> None:
+    learned = learned_convolution_times(P, one, SIZE, IS_FLOAT16, PEAK, H200)
+    expected = convolution_times(P, one, SIZE, PEAK, H200)["expected"]
+    assert np.all(learned > 1.0)
+    assert np.all(np.abs(np.log(learned / expected)) < np.log(12))
+
+
+def test_a_backward_is_the_sum_of_both_gradients() -> None:
+    image, weight, both = (
+        learned_convolution_times(P, one, SIZE, IS_FLOAT16, PEAK, H200) for one in ("image", "weight", "backward")
+    )
+    assert both == pytest.approx(image + weight)
+
+
+def test_the_ways_of_both_gradients_sum_to_those_of_the_backward() -> None:
+    image, weight, both = (convolution_times(P, one, SIZE, PEAK, H200) for one in ("image", "weight", "backward"))
+    for way in ("product", "filters", "one each", "few channels"):
+        assert both[way] == pytest.approx(image[way] + weight[way])
+
+
+def test_single_precision_is_left_to_the_ways() -> None:
+    size, peak = np.full(5, 4.0), np.full(5, H200.peak("float32"))
+    learned = learned_convolution_times(P, "forward", size, IS_FLOAT16, peak, H200)
+    assert learned == pytest.approx(convolution_times(P, "forward", size, peak, H200)["expected"])
+
+
+def test_a_convolution_costs_the_same_alone_as_among_others() -> None:
+    together = learned_convolution_times(P, "weight", SIZE, IS_FLOAT16, PEAK, H200)
+    for row in range(5):
+        own = {name: value[row : row + 1] for name, value in P.items()}
+        alone = learned_convolution_times(own, "weight", SIZE[:1], IS_FLOAT16[:1], PEAK[:1], H200)
+        assert alone[0] == pytest.approx(together[row], rel=1e-5)
+
+
+def test_features_are_finite_where_a_filter_moves_farther_than_it_is_wide() -> None:
+    own = {name: np.array([value]) for name, value in zip(NAMES, (1, 8, 9, 9, 8, 1, 3, 0, 1, 1), strict=True)}
+    features, log_base = convolution_features(own, "image", SIZE[:1], IS_FLOAT16[:1], PEAK[:1], H200)
+    assert np.isfinite(features).all() and np.isfinite(log_base).all()
+
+
+def test_only_the_generation_that_was_measured_uses_the_networks() -> None:
+    shape = {name: value.astype(np.int64) for name, value in P.items()}
+    for name, uses in (("NVIDIA H200", True), ("NVIDIA A100-SXM4-40GB", False)):
+        machine = Machine(name, 132, {"bfloat16": 7.93e8}, bytes_per_us=4.32e6)
+        table = operator_features(find_operator("conv2d"), shape, "forward", np.full(5, "bfloat16"), machine)
+        assert ("log learned beside" in table.names) == uses
+
+
+def test_a_network_is_read_back_as_it_was_written(tmp_path, monkeypatch) -> None:
+    generator = np.random.default_rng(0)
+    layers = [
+        (generator.normal(size=shape).astype(np.float16).astype(np.float32), np.zeros(shape[1], np.float32))
+        for shape in ((3, 8), (8, 1))
+    ]
+    network = Network(np.zeros(3, np.float32), np.ones(3, np.float32), 0.5, layers)
+    (tmp_path / "some.npz").write_bytes(to_file({"one": network}))
+    monkeypatch.setattr("importlib.resources.files", lambda _package: tmp_path)
+    rows = generator.normal(size=(5000, 3)).astype(np.float32)
+    assert of_package("some.npz", ["one"])["one"].predict(rows) == pytest.approx(network.predict(rows))
