@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from typing import Any, TypeVar
@@ -24,9 +25,11 @@ from torchledger.nouns import Sample
 
 log = logging.getLogger(__name__)
 
-_MANY_ROWS, _INDUCING_BESIDE_NETWORKS = 4000, 160
+_USUAL = Options(trees=120)
+_MANY_ROWS = 4000
+_BESIDE_NETWORKS, _OF_CONVOLUTIONS = replace(_USUAL, inducing=160), replace(_USUAL, inducing=160, trees=40)
 """Beside a network that has learned a library's choices, trees learn the rest of many rows and a process adds little:
-it need not be a slow one."""
+it need not be a slow one. Of convolutions there is next to nothing left that could be learned."""
 
 Progress = Callable[[int, int, str], None]
 Given = TypeVar("Given")
@@ -95,8 +98,9 @@ def fit_entry(table: SampleTable, machine: Machine, options: Options | None = No
     """Learn one table. Raises ``FitError`` if it holds too few shapes."""
     features = table.features(machine)
     if options is None:
-        is_simple = features.has_learned_baseline and len(table) >= _MANY_ROWS
-        options = Options(inducing=_INDUCING_BESIDE_NETWORKS) if is_simple else Options()
+        options = _USUAL
+        if features.has_learned_baseline and len(table) >= _MANY_ROWS:
+            options = _OF_CONVOLUTIONS if table.operator == "conv2d" else _BESIDE_NETWORKS
     features = reduce_features(features, options.physics, options.baseline)
     target = np.log(table.times_us) - features.log_baseline
     units = tuple(str(unit) for unit in np.unique(table.units)) if len(np.unique(table.units)) > 1 else ()

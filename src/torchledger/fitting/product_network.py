@@ -31,6 +31,7 @@ CLASSES = (2, 4, 16, 0)
 """Bytes at which every operand's rows begin (2, from 4 below 16, at least 16), and 0 for single precision."""
 
 _FILE = "hopper_products.npz"
+_ROWS_AT_ONCE = 8192
 _MOST = 3.0
 _TILES = (
     *((64, 8), (64, 16), (64, 32), (64, 64), (128, 64), (64, 128), (128, 128), (128, 256), (256, 128), (192, 192)),
@@ -42,14 +43,19 @@ _FILLS = (8, 16, 32, 64, 128, 192, 256)
 
 def learned_times(layout: str, sides: Sides, item_size: Array, peak: Array, machine: Machine) -> Array:
     """Microseconds of products [m, k] x [k, n] stored in one of ``LAYOUTS``; sides are (batch, m, n, k) arrays."""
-    kinds = product_class(layout, sides, item_size)
-    features, log_base = product_features(layout, sides, item_size, peak, machine, kinds)
-    residual = np.zeros(len(kinds))
-    for kind, network in _learned().items():
-        rows = kinds == kind
-        if rows.any():
-            residual[rows] = network.predict(features[rows])
-    return np.asarray(np.exp(log_base + residual))
+    times = np.empty(len(item_size))
+    # In pieces whose features stay in the processor's cache.
+    for start in range(0, len(times), _ROWS_AT_ONCE):
+        some = slice(start, start + _ROWS_AT_ONCE)
+        own: Sides = tuple(side[some] for side in sides)  # type: ignore[assignment]
+        kinds = product_class(layout, own, item_size[some])
+        features, log_us = product_features(layout, own, item_size[some], peak[some], machine, kinds)
+        for kind, network in _learned().items():
+            rows = kinds == kind
+            if rows.any():
+                log_us[rows] += network.predict(features[rows])
+        times[some] = np.exp(log_us)
+    return times
 
 
 def product_class(layout: str, sides: Sides, item_size: Array) -> NDArray[np.int64]:
