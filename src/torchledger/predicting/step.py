@@ -50,6 +50,11 @@ than in the profile that measured them; ``"step error"`` is the half width of a 
 ``"overlap"`` is the power with which device and host time are added: the larger, the nearer to the longer of both."""
 
 
+_PULL = 8e-2
+"""How strongly fitted overheads keep to the usual ones: where few steps are bound by the host, many sets of overheads
+explain them equally well, some of them with a step that costs the host 2.4 ms before the first launch."""
+
+
 @dataclass(frozen=True)
 class StepShape:
     """What of a step decides its overheads: how many launches of which kind, and graph calls."""
@@ -225,7 +230,7 @@ def fit_overheads(observations: Sequence[StepObservation]) -> dict[str, float]:
             trial = dict(zip(names, np.exp(logarithms), strict=True))
             # A pull to the usual values decides what the observations do not: few of them are bound by the host.
             away = np.mean(np.square(logarithms - np.log([OVERHEADS[name] for name in names])))
-            return _mean_error(observations, trial) + 1e-2 * float(away)
+            return _mean_error(observations, trial) + _PULL * float(away)
 
         found = minimize(loss, start, method="Nelder-Mead", options={"maxiter": 3000, "xatol": 1e-3, "fatol": 1e-6}).x
         trial = {**best, **dict(zip(names, map(float, np.exp(found)), strict=True))}
