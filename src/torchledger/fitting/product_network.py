@@ -1,4 +1,4 @@
-"""Which kernel a library takes for a matrix product, and what it then needs, as learned from 100,000 products.
+"""Which kernel a library takes for a matrix product, and what it then needs, as learned from 291,000 products.
 
 The times of tiles (``product_times``) know what each tile needs, not which one the library takes. A small network for
 each alignment of the operands' rows learned the difference from products of an H200 timed alone, in all three layouts
