@@ -1,0 +1,144 @@
+"""Does a kernel last longer because CUPTI records it? The same launches timed in five ways, on one CUDA device.
+
+    python benchmarks/profiler_effect.py
+
+Microseconds a launch, medians of four rounds: by CUPTI with and without markers between launches, by CUDA events around
+ten launches, and the same ten launches as a replayed graph by events and by CUPTI. Four seconds on an H200.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+LAUNCHES, ROUNDS, SPIN_CYCLES = 10, 4, 1_500_000
+Run = Callable[[], Any]
+
+
+def main() -> None:
+    """Print one line of JSON per kernel."""
+    import torch
+    from torch.nn.functional import gelu, layer_norm
+
+    x, y = (torch.randn(1 << 28, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    rows = torch.randn(1 << 16, 2048, device="cuda", dtype=torch.bfloat16)
+    cases: dict[str, Run] = {
+        "gelu": lambda: gelu(x),
+        "softmax": lambda: torch.softmax(rows, -1),
+        "mul": lambda: x * y,
+        "layer_norm": lambda: layer_norm(rows, (2048,)),
+    }
+    with torch.no_grad():
+        for name, run in cases.items():
+            graph, stream = captured(run)
+            found = [
+                {
+                    "cupti": by_cupti(run, is_marked=True),
+                    "cupti, no markers": by_cupti(run, is_marked=False),
+                    "events": by_events(run),
+                    "graph, events": graph_by_events(run, graph, stream),
+                    "graph, cupti": graph_by_cupti(graph, stream),
+                }
+                for _ in range(ROUNDS)
+            ]
+            print(name, json.dumps({key: round(statistics.median(row[key] for row in found), 2) for key in found[0]}))
+
+
+def by_cupti(run: Run, *, is_marked: bool) -> float:
+    """The median launch, behind a spinning kernel so that the queue is never empty."""
+    import torch
+
+    from torchledger._torch.device_trace import DeviceTrace
+
+    with DeviceTrace() as trace:
+        torch.cuda._sleep(SPIN_CYCLES)
+        trace.marks += 1  # a spinning kernel is a marker, too
+        run()
+        run()
+        marks = [trace.mark()]
+        for _ in range(LAUNCHES):
+            run()
+            if is_marked:
+                marks.append(trace.mark())
+        if not is_marked:
+            trace.mark()
+    pieces = trace.pieces()
+    assert pieces is not None
+    if is_marked:
+        return statistics.median(pieces[mark].busy_us for mark in marks[:-1])
+    return statistics.median((end - start) / 1e3 for start, end in pieces[marks[0]].intervals)
+
+
+def by_events(run: Run) -> float:
+    """The mean of launches one after the other."""
+    import torch
+
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda._sleep(SPIN_CYCLES)
+    run()
+    run()
+    begin.record()
+    for _ in range(LAUNCHES):
+        run()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) * 1e3 / LAUNCHES
+
+
+def captured(run: Run) -> tuple[Any, Any]:
+    """A graph of the launches, replayed once, and its stream."""
+    import torch
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            run()
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            for _ in range(LAUNCHES):
+                run()
+        graph.replay()
+        stream.synchronize()
+    return graph, stream
+
+
+def graph_by_events(run: Run, graph: Any, stream: Any) -> float:
+    """The mean launch of a replay."""
+    import torch
+
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(SPIN_CYCLES)
+        run()
+        run()
+        begin.record(stream)
+        graph.replay()
+        end.record(stream)
+    stream.synchronize()
+    return begin.elapsed_time(end) * 1e3 / LAUNCHES
+
+
+def graph_by_cupti(graph: Any, stream: Any) -> float:
+    """The median launch of a replay that is recorded."""
+    import torch
+
+    from torchledger._torch.device_trace import DeviceTrace
+
+    with DeviceTrace() as trace:
+        trace.mark()
+        with torch.cuda.stream(stream):
+            graph.replay()
+        stream.synchronize()
+    intervals = [interval for piece in trace.pieces() or () for interval in piece.intervals]
+    return statistics.median((end - start) / 1e3 for start, end in intervals)
+
+
+if __name__ == "__main__":
+    main()
