@@ -149,10 +149,11 @@ def in_processes(work: Callable[[Given], Made], items: Sequence[Given], jobs: in
 
 
 def _one_thread() -> None:
-    # Set before numpy and scikit-learn load their libraries in the worker: processes share the cores, threads would
-    # only get in each other's way.
+    # Processes share the cores: threads would only get in each other's way. numpy's library is there already, those of
+    # scikit-learn read the variables when they are loaded.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
+    _threads(1)
 
 
 def _threads(count: int) -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info
 
 from times import make_linear_samples
 from torchledger.errors import FitError
@@ -17,6 +19,7 @@ from torchledger.fitting.evaluate import (
     extrapolation_split,
     grouped_split,
 )
+from torchledger.fitting.fit import in_processes
 from torchledger.fitting.machine import Machine, known_multiprocessors
 from torchledger.fitting.operator_features import alignment, operator_features
 from torchledger.fitting.tables import build_tables, machine_of_tables, pool_tables, shape_groups
@@ -166,3 +169,9 @@ def test_a_collective_is_fitted_and_predicted_between_its_sizes() -> None:
     measured = {(s.parameters["numel"], s.dtype): np.median(s.times_us) for s in samples if s.parameters["world"] == 4}
     for size, us in zip(sizes, times, strict=True):
         assert measured[size * 2 // 3, "bfloat16"] < us < measured[size * 4 // 3, "bfloat16"]
+
+
+def test_a_process_that_fits_has_one_thread_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    for libraries in in_processes(operator.call, [threadpool_info] * 2, 2):
+        assert libraries and {library["num_threads"] for library in libraries} == {1}
