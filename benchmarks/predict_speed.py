@@ -2,7 +2,8 @@
 
     python benchmarks/predict_speed.py [--data DIR] [--output docs/results/predict_speed.md]
 
-Learns from the public GH200 timings (``--data``, else ``TORCHLEDGER_PUBLIC_DATA/ett``) and made-up launches.
+Learns from the public GH200 timings (``--data``, else ``TORCHLEDGER_PUBLIC_DATA/ett``) and made-up launches; asks the
+shipped model of the H200, too, at random shapes.
 """
 
 from __future__ import annotations
@@ -15,8 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 if os.environ.get("OMP_NUM_THREADS") != "1":
@@ -40,7 +47,7 @@ def main() -> None:
     from torchledger.fitting.fit import fit
     from torchledger.fitting.launches import machine_of_launches
     from torchledger.fitting.time_model import TimeModel
-    from torchledger.predicting import load_model, predict_table, save_model
+    from torchledger.predicting import find_model, load_model, predict_table, save_model
     from torchledger.predicting.step import predict_step
 
     arguments = _arguments()
@@ -75,14 +82,14 @@ def main() -> None:
         }
         loaded = load_model(path)
         for name, question in questions.items():
-            predict_table(loaded, f"guide.{name}", question, dtype="fp16")
-            spent = []
-            for _ in range(3):
-                begun = time.process_time()
-                predict_table(loaded, f"guide.{name}", question, dtype="fp16")
-                spent.append(time.process_time() - begun)
-            rate = ROWS / min(spent)
+            rate = answers_per_second(partial(predict_table, loaded, f"guide.{name}", question, dtype="fp16"))
             lines.append(f"| {name}: table of {ROWS:,}, per second of one core | {rate:,.0f} | >= 100,000 |")
+        shipped = find_model("H200")
+        for name, question in _random_shapes(generator).items():
+            for direction in ("forward", "backward"):
+                ask = partial(predict_table, shipped, name, question, dtype="bf16", direction=direction)
+                rate = answers_per_second(ask)
+                lines.append(f"| H200, {name} {direction}: the same | {rate:,.0f} | >= 100,000 |")
         command = [sys.executable, "-m", "torchledger", "predict", "flash_atten", "mp=1", "b=4", "h=32", "l=2048"]
         command += ["dim=4096", "--dtype", "fp16", "--device", str(path)]
         environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
@@ -107,6 +114,32 @@ def main() -> None:
     lines.append(f"| step of 1,000 launches | {min(taken):.3f} s | < 1 s |")
     arguments.output.write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
+
+
+def answers_per_second(ask: Callable[[], object]) -> float:
+    """Rows a second of processor time, the best of three after one to warm up."""
+    ask()
+    spent = []
+    for _ in range(3):
+        begun = time.process_time()
+        ask()
+        spent.append(time.process_time() - begun)
+    return ROWS / min(spent)
+
+
+def _random_shapes(generator: np.random.Generator) -> dict[str, dict[str, object]]:
+    def sides(low: int, high: int) -> object:
+        return generator.integers(low, high, ROWS)
+
+    image = {"n": sides(1, 64), "c_in": sides(3, 512), "height": sides(7, 128), "width": 56, "c_out": sides(16, 512)}
+    return {
+        "linear": {"m": sides(1, 9000), "k": sides(64, 8000), "n": sides(64, 8000)},
+        "bmm": {"b": sides(1, 64), "m": sides(8, 2000), "k": sides(8, 2000), "n": sides(8, 2000)},
+        "conv2d": {**image, "kernel": 3, "stride": 1, "padding": 1, "groups": 1},
+        "softmax": {"rows": sides(1, 100_000), "dim": sides(32, 20_000)},
+        "sdpa": {"b": sides(1, 32), "h": 16, "l": sides(64, 4096), "d": 64, "causal": 1},
+        "layer_norm": {"rows": sides(1, 100_000), "dim": sides(32, 20_000)},
+    }
 
 
 def _processor() -> str:
