@@ -8,21 +8,27 @@ on them, and writes nothing.
 
 from __future__ import annotations
 
-import argparse
 import random
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fit_product_network import MACHINE, ROOT
 from h200_kernels import draw_convolution
 from scipy.optimize import nnls
-from teach_networks import Teacher, kernel_classes, learn, report_errors
+from teach_networks import (
+    HELD_OUT,
+    MACHINE,
+    Teacher,
+    held_out,
+    kernel_classes,
+    learn,
+    parsed,
+    report_errors,
+    write_networks,
+)
 
 from torchledger.fitting.convolution_network import PASSES, convolution_features
-from torchledger.fitting.networks import to_file
 
 PARAMETERS = ("n", "c_in", "height", "width", "c_out", "kernel", "stride", "padding", "groups", "channels_last")
 TILES = (
@@ -104,18 +110,13 @@ def drawn(count: int) -> tuple[dict[str, Any], Any]:
 
 def main() -> None:
     """Fit, and write or check."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=ROOT / "data/h200/convolutions_torch2.11.npz")
-    parser.add_argument("--out", type=Path, default=ROOT / "src/torchledger/fitting/hopper_convolutions.npz")
-    parser.add_argument("--check", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parsed(__doc__, "convolutions")
     with np.load(arguments.data, allow_pickle=False) as found:
         p = {name: found[name].astype(np.float64) for name in PARAMETERS}
         direction, time_us, steady = found["direction"], found["time_us"], found["spread"] < MOST_SPREAD
         is_float16 = found["dtype"] == "float16"
         names = found["kernel_names"].astype(str)[found["kernels"]]
-    _, shape = np.unique(np.stack([*p.values(), is_float16]), axis=1, return_inverse=True)
-    held = (np.random.default_rng(0).random(shape.max() + 1) < (0.125 if arguments.check else 0.0))[shape.ravel()]
+    held = held_out([*p.values(), is_float16], HELD_OUT if arguments.check else 0.0)
     asked, asked_float16 = drawn(ASKED)
     networks = {}
     for number, one in enumerate(PASSES):
@@ -141,8 +142,7 @@ def main() -> None:
             report_errors("large networks", teacher.answer(rows[test], each[test]), goal[test])
             report_errors("small network", networks[one].predict(rows[test]), goal[test])
     if not arguments.check:
-        arguments.out.write_bytes(to_file(networks))
-        print(f"{arguments.out}: {arguments.out.stat().st_size / 1e6:.2f} MB")
+        write_networks(networks, arguments.out)
 
 
 if __name__ == "__main__":

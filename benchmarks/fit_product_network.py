@@ -8,25 +8,27 @@ error on them, and writes nothing.
 
 from __future__ import annotations
 
-import argparse
 import random
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from h200_kernels import LAYOUTS as DRAWN_LAYOUTS
 from h200_kernels import draw_product
-from teach_networks import Teacher, kernel_classes, learn, report_errors
+from teach_networks import (
+    HELD_OUT,
+    MACHINE,
+    Teacher,
+    held_out,
+    kernel_classes,
+    learn,
+    parsed,
+    report_errors,
+    write_networks,
+)
 
-from torchledger.fitting.machine import Machine
-from torchledger.fitting.networks import to_file
 from torchledger.fitting.product_network import CLASSES, LAYOUTS, product_class, product_features
 
-ROOT = Path(__file__).resolve().parents[1]
-MACHINE = Machine(
-    "NVIDIA H200", 132, {"bfloat16": 7.93e8, "float16": 7.93e8, "float32": 4.57e7}, bytes_per_us=4.32e6, floor_us=1.8
-)
 MEMBERS, TEACHER_WIDTH, TEACHER_EPOCHS = 4, 160, {2: 45, 4: 45, 16: 30, 0: 40}
 WIDTH, HIDDEN, EPOCHS, ASKED = 112, 3, {2: 50, 4: 50, 16: 35, 0: 50}, 300_000
 
@@ -57,11 +59,7 @@ def drawn(count: int) -> tuple[Any, Any, Any]:
 
 def main() -> None:
     """Fit, and write or check."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=ROOT / "data/h200/products_torch2.11.npz")
-    parser.add_argument("--out", type=Path, default=ROOT / "src/torchledger/fitting/hopper_products.npz")
-    parser.add_argument("--check", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parsed(__doc__, "products")
     with np.load(arguments.data, allow_pickle=False) as found:
         layout, time_us = found["layout"], found["time_us"].astype(np.float64)
         sides = [found[name].astype(np.float64) for name in ("b", "m", "n", "k")]
@@ -69,8 +67,7 @@ def main() -> None:
         names = found["kernel_names"].astype(str)[found["kernels"]]
     features, log_base, kind = described(layout, sides, item_size)
     goal = np.log(time_us) - log_base
-    _, shape = np.unique(np.stack([layout, *sides, item_size]), axis=1, return_inverse=True)
-    held = (np.random.default_rng(0).random(shape.max() + 1) < (0.125 if arguments.check else 0.0))[shape.ravel()]
+    held = held_out([layout, *sides, item_size], HELD_OUT if arguments.check else 0.0)
     more, _, more_kind = described(*drawn(ASKED))
     networks = {}
     for one in CLASSES:
@@ -90,8 +87,7 @@ def main() -> None:
             report_errors("large networks", teacher.answer(features[test]), goal[test])
             report_errors("small network", networks[str(one)].predict(features[test]), goal[test])
     if not arguments.check:
-        arguments.out.write_bytes(to_file(networks))
-        print(f"{arguments.out}: {arguments.out.stat().st_size / 1e6:.2f} MB")
+        write_networks(networks, arguments.out)
 
 
 if __name__ == "__main__":

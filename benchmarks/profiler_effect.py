@@ -12,6 +12,7 @@ import json
 import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ def main() -> None:
     import torch
     from torch.nn.functional import gelu, layer_norm
 
+    from torchledger.sampling.independent import capture_graph
+
     x, y = (torch.randn(1 << 28, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     rows = torch.randn(1 << 16, 2048, device="cuda", dtype=torch.bfloat16)
     cases: dict[str, Run] = {
@@ -36,13 +39,15 @@ def main() -> None:
     }
     with torch.no_grad():
         for name, run in cases.items():
-            graph, stream = captured(run)
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                graph = capture_graph(run, stream, LAUNCHES)
             found = [
                 {
                     "cupti": by_cupti(run, is_marked=True),
                     "cupti, no markers": by_cupti(run, is_marked=False),
-                    "events": by_events(run),
-                    "graph, events": graph_by_events(run, graph, stream),
+                    "events": by_events(run, partial(several, run), torch.cuda.current_stream()),
+                    "graph, events": by_events(run, graph.replay, stream),
                     "graph, cupti": graph_by_cupti(graph, stream),
                 }
                 for _ in range(ROUNDS)
@@ -52,13 +57,10 @@ def main() -> None:
 
 def by_cupti(run: Run, *, is_marked: bool) -> float:
     """The median launch, behind a spinning kernel so that the queue is never empty."""
-    import torch
-
     from torchledger._torch.device_trace import DeviceTrace
 
     with DeviceTrace() as trace:
-        torch.cuda._sleep(SPIN_CYCLES)
-        trace.marks += 1  # a spinning kernel is a marker, too
+        trace.mark(SPIN_CYCLES)
         run()
         run()
         marks = [trace.mark()]
@@ -75,54 +77,26 @@ def by_cupti(run: Run, *, is_marked: bool) -> float:
     return statistics.median((end - start) / 1e3 for start, end in pieces[marks[0]].intervals)
 
 
-def by_events(run: Run) -> float:
-    """The mean of launches one after the other."""
+def by_events(run: Run, timed: Run, stream: Any) -> float:
+    """The mean of the ``LAUNCHES`` launches that ``timed`` makes, behind a spinning kernel and two runs."""
     import torch
 
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda._sleep(SPIN_CYCLES)
-    run()
-    run()
-    begin.record()
+    from torchledger._torch.kernels import spin
+    from torchledger.sampling.independent import between_events
+
+    with torch.cuda.stream(stream):
+        spin(SPIN_CYCLES)
+        run()
+        run()
+        begin, end = between_events(timed, stream)
+    stream.synchronize()
+    return float(begin.elapsed_time(end)) * 1e3 / LAUNCHES
+
+
+def several(run: Run) -> None:
+    """The launches one after the other."""
     for _ in range(LAUNCHES):
         run()
-    end.record()
-    torch.cuda.synchronize()
-    return begin.elapsed_time(end) * 1e3 / LAUNCHES
-
-
-def captured(run: Run) -> tuple[Any, Any]:
-    """A graph of the launches, replayed once, and its stream."""
-    import torch
-
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            run()
-        stream.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            for _ in range(LAUNCHES):
-                run()
-        graph.replay()
-        stream.synchronize()
-    return graph, stream
-
-
-def graph_by_events(run: Run, graph: Any, stream: Any) -> float:
-    """The mean launch of a replay."""
-    import torch
-
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(SPIN_CYCLES)
-        run()
-        run()
-        begin.record(stream)
-        graph.replay()
-        end.record(stream)
-    stream.synchronize()
-    return begin.elapsed_time(end) * 1e3 / LAUNCHES
 
 
 def graph_by_cupti(graph: Any, stream: Any) -> float:

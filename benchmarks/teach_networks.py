@@ -3,18 +3,27 @@ network learns to answer as their mean does, on as many questions as one likes t
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from torchledger.fitting.networks import FARTHEST, Network
+from torchledger.fitting.machine import Machine
+from torchledger.fitting.networks import FARTHEST, Network, to_file
+
+ROOT = Path(__file__).resolve().parents[1]
+MACHINE = Machine(
+    "NVIDIA H200", 132, {"bfloat16": 7.93e8, "float16": 7.93e8, "float32": 4.57e7}, bytes_per_us=4.32e6, floor_us=1.8
+)
 
 RATE, DECAY, BATCH, DROPPED = 3e-3, 1e-2, 256, 0.1
+HELD_OUT = 0.125
 RARE = 30
 """Kernels seen less often than this are one class."""
 _OF_A_DTYPE = re.compile(r"__nv_bfloat16|__half|c10::BFloat16|c10::Half|bf16|f16")
@@ -133,6 +142,27 @@ def _batches(count: int, epochs: int, parameters: list[Any]) -> Any:
         order = torch.randperm(count)
         for start in range(0, count - BATCH + 1, BATCH):
             yield order[start : start + BATCH], step
+
+
+def parsed(description: str | None, name: str) -> argparse.Namespace:
+    """The command line of both scripts; ``name`` is that of the data and of the networks."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=ROOT / f"data/h200/{name}_torch2.11.npz")
+    parser.add_argument("--out", type=Path, default=ROOT / f"src/torchledger/fitting/hopper_{name}.npz")
+    parser.add_argument("--check", action="store_true")
+    return parser.parse_args()
+
+
+def held_out(columns: Sequence[Any], share: float) -> np.ndarray:
+    """Which rows are held out: all those of a share of the shapes that ``columns`` tell apart."""
+    _, shape = np.unique(np.stack(columns), axis=1, return_inverse=True)
+    return (np.random.default_rng(0).random(shape.max() + 1) < share)[shape.ravel()]
+
+
+def write_networks(networks: Mapping[str, Network], path: Path) -> None:
+    """Write the file that the package carries."""
+    path.write_bytes(to_file(networks))
+    print(f"{path}: {path.stat().st_size / 1e6:.2f} MB")
 
 
 def report_errors(told: str, said: Any, goal: Any) -> None:

@@ -49,13 +49,6 @@ class Piece:
         return (max(end for _, end in self.intervals) - self.intervals[0][0]) / 1e3
 
 
-def spin(cycles: int) -> None:
-    """Have the current stream's device do nothing for so many of its clock's cycles."""
-    import torch
-
-    torch.cuda._sleep(cycles)
-
-
 class DeviceTrace:
     """Context manager: one profiler session on the present CUDA device, with ``mark`` to cut it."""
 
@@ -73,9 +66,9 @@ class DeviceTrace:
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         self._profile.__exit__(kind, error, traceback)
 
-    def mark(self) -> int:
-        """Cut here; returns the index of the piece that begins."""
-        self._sleep(0)
+    def mark(self, cycles: int = 0) -> int:
+        """Cut here, with a marker that spins for so many clock cycles; returns the index of the piece that begins."""
+        self._sleep(cycles)
         self.marks += 1
         return self.marks
 

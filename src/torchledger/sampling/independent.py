@@ -39,13 +39,13 @@ class PointReplay:
             for direction, run in case.runs.items():
                 if direction in case.prepare:
                     case.prepare[direction]()
-                self._graphs[direction] = (run, _capture(run, self._stream, iterations))
+                self._graphs[direction] = (run, capture_graph(run, self._stream, iterations))
 
     def times_us(self) -> dict[str, float]:
         """Microseconds an iteration, by direction, of one replay after the warm-up runs; gaps between kernels count."""
         import torch
 
-        from torchledger._torch.device_trace import spin
+        from torchledger._torch.kernels import spin
 
         events = {}
         with torch.cuda.stream(self._stream):
@@ -53,7 +53,7 @@ class PointReplay:
                 spin(_LEAD_CYCLES)
                 for _ in range(self.warmup):
                     run()
-                events[direction] = _replay(graph, self._stream)
+                events[direction] = between_events(graph.replay, self._stream)
         self._stream.synchronize()
         return {
             direction: float(first.elapsed_time(second)) * 1e3 / self.iterations
@@ -75,21 +75,22 @@ def gap_between_kernels_us(*, kernel_us: float, count: int = 200, repeats: int =
     ``kernel_us`` as CUPTI gives it."""
     import torch
 
-    from torchledger._torch.device_trace import spin
+    from torchledger._torch.kernels import spin
 
     stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):
         one = torch.zeros(1, device="cuda")
-        graph = _capture(lambda: one.add_(1.0), stream, count)
+        graph = capture_graph(lambda: one.add_(1.0), stream, count)
         pairs = []
         for _ in range(repeats):
             spin(_LEAD_CYCLES)
-            pairs.append(_replay(graph, stream))
+            pairs.append(between_events(graph.replay, stream))
     stream.synchronize()
     return statistics.median(float(a.elapsed_time(b)) * 1e3 / count for a, b in pairs[1:]) - kernel_us
 
 
-def _capture(run: Callable[[], Any], stream: Any, iterations: int) -> Any:
+def capture_graph(run: Callable[[], Any], stream: Any, iterations: int) -> Any:
+    """A CUDA graph of ``iterations`` runs on a stream, replayed once."""
     import torch
 
     for _ in range(3):
@@ -105,12 +106,13 @@ def _capture(run: Callable[[], Any], stream: Any, iterations: int) -> Any:
     return graph
 
 
-def _replay(graph: Any, stream: Any) -> tuple[Any, Any]:
+def between_events(run: Callable[[], Any], stream: Any) -> tuple[Any, Any]:
+    """Run between two events on a stream; the events, whose ``elapsed_time`` is known once the stream is through."""
     import torch
 
     first: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     second: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     first.record(stream)
-    graph.replay()
+    run()
     second.record(stream)
     return first, second
