@@ -48,8 +48,8 @@ def measure(name: str, path: Path) -> dict[str, Any]:
     import torchledger
     from captured import capture_call
     from model_zoo import make
-    from torchledger.measuring.bench_timing import Budget
-    from torchledger.measuring.extract import graph_module, kernel_module
+    from torchledger.replaying.bench_timing import Budget
+    from torchledger.replaying.extract import graph_module, kernel_module
 
     torch.set_num_threads(1)
     case = make(name)
@@ -101,7 +101,7 @@ def check(text: str) -> bool | None:
 def page(rows: list[dict[str, Any]]) -> str:
     import torch
 
-    from torchledger.device import describe_cpu
+    from torchledger.device.describe import describe_cpu
 
     cpu = describe_cpu()
     lines = [

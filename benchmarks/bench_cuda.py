@@ -223,7 +223,7 @@ class Turns:
 
 
 def ceilings() -> None:
-    from torchledger.measuring.doctor import examine
+    from torchledger.device.doctor import examine
     from torchledger.reporting.document import as_plain
 
     _answer({"measured": as_plain(examine(["cuda:0"]).measured)})
@@ -234,7 +234,7 @@ def record(name: str, path: str, mode: str) -> None:
     import torch
 
     import torchledger
-    from torchledger.measuring.profile import attach
+    from torchledger.profiling.profile import attach
 
     torch.manual_seed(0)
     errors: list[str] = []
@@ -314,7 +314,7 @@ def _with_own_kernel() -> Callable[[Any], Any]:
 def bench(path: str, seconds: str) -> None:
     """Bench every launch of a ledger."""
     import torchledger
-    from torchledger.measuring.bench_timing import Budget
+    from torchledger.replaying.bench_timing import Budget
 
     budget = Budget(seconds=float(seconds), min_repeats=20, max_repeats=60)
     report = torchledger.bench(path, all_kernels=True, budget=budget, save=False, total_s=105, timeout_s=60)
@@ -469,8 +469,8 @@ def compared_table(compared: dict[str, Any], entries: list[dict[str, Any]]) -> l
 def plan_extracts(folder: str, *ledgers: str) -> None:
     """Write ten kernels out of the ledgers, of every category that they have; of each those that can be checked."""
     from torchledger.errors import TorchledgerError
-    from torchledger.measuring.extract import extract_kernel
     from torchledger.nouns import Launch
+    from torchledger.replaying.extract import extract_kernel
     from torchledger.store import open_ledger
 
     candidates: dict[str, list[tuple[str, str]]] = {}
@@ -514,10 +514,10 @@ def compare(path: str, folder: str) -> None:
 
     import torchledger
     from torchledger._torch.kernels import wait_for_kernels
-    from torchledger.measuring.bench_timing import Budget
-    from torchledger.measuring.call_site import CallSites
-    from torchledger.measuring.standalone import MAKE_TENSOR, body_text, head_text
     from torchledger.nouns import Graph, Kernel, Launch
+    from torchledger.replaying.bench_timing import Budget
+    from torchledger.replaying.call_site import CallSites
+    from torchledger.replaying.standalone import MAKE_TENSOR, body_text, head_text
     from torchledger.store import open_ledger
 
     with open_ledger(path) as reader:

@@ -32,7 +32,7 @@ def listen(messages: list[str]) -> None:
         def emit(self, record: logging.LogRecord) -> None:
             messages.append(record.getMessage())
 
-    logger = logging.getLogger("torchledger.measuring.profile")
+    logger = logging.getLogger("torchledger.profiling.profile")
     logger.setLevel(logging.DEBUG)
     logger.addHandler(Keep())
 
@@ -51,8 +51,8 @@ def work(arguments: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     import torchledger
-    from torchledger.measuring.profile import attach
     from torchledger.nouns import Breakdown, Difference, Gap, Graph, Launch, Profile
+    from torchledger.profiling.profile import attach
     from torchledger.store import open_ledger
 
     name, mode = arguments.case, arguments.mode

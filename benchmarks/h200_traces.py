@@ -188,7 +188,7 @@ def make_transformer(*, width: int, layers: int, heads: int) -> Any:
 
 def check(folder: Path) -> None:
     """Read the recorded traces: coverage, sums, and FLOPs per step beside the counter's."""
-    from torchledger.measuring.breakdown import import_trace
+    from torchledger.traces.breakdown import import_trace
 
     summary = json.loads((folder / "traces_summary.json").read_text())
     is_good = True

@@ -167,11 +167,11 @@ class Variant:
         import torch
 
         from torchledger._torch import profiler
-        from torchledger.device import describe_devices
-        from torchledger.measuring.profile import Steps, profile_records
-        from torchledger.measuring.trace import read_trace
+        from torchledger.device.describe import describe_devices
         from torchledger.nouns import Measurement
+        from torchledger.profiling.profile import Steps, profile_records
         from torchledger.store.launch_file import LaunchSet, MeasuredLaunch
+        from torchledger.traces.trace import read_trace
 
         for _ in range(WARM):
             self.step()
@@ -206,7 +206,7 @@ class Variant:
         trace = read_trace(path)
         path.unlink(missing_ok=True)
         if self.mode == "graphs":
-            from torchledger.measuring.trace_costs import device_events
+            from torchledger.traces.costs import device_events
 
             answer["device_kernels_us"] = sum(event.duration_us for event in device_events(trace)) / 2
             return answer

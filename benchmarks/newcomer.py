@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
 
 from browser import complaints, open_browser, open_page  # noqa: E402 - after the path is set
-from torchledger.device import describe_cpu  # noqa: E402
+from torchledger.device.describe import describe_cpu  # noqa: E402
 
 COMMAND = "make demo"
 PYTHON = subprocess.run(["python3", "--version"], capture_output=True, text=True, check=True).stdout.strip()

@@ -247,8 +247,8 @@ def record(name: str, work: str) -> None:
     import torch
 
     import torchledger
-    from torchledger.measuring.profile import attach
     from torchledger.nouns import Breakdown, Graph, Launch, Profile
+    from torchledger.profiling.profile import attach
     from torchledger.store import open_ledger
 
     folder = Path(work) / _file_name(name)
@@ -329,7 +329,7 @@ def make_step(name: str) -> Callable[[], Any]:
 
 def imported(path: str) -> None:
     """What ``torchledger import`` makes of a trace, beside the trace's own sums."""
-    from torchledger.measuring.breakdown import import_trace
+    from torchledger.traces.breakdown import import_trace
 
     sums = trace_sums(json.loads(Path(path).read_bytes()))
     breakdown, events = import_trace(path)

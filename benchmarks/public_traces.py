@@ -19,8 +19,8 @@ import time
 from decimal import Decimal
 from pathlib import Path
 
-from torchledger.measuring.breakdown import import_trace
 from torchledger.nouns import Breakdown, Cost
+from torchledger.traces.breakdown import import_trace
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILT_IN = """

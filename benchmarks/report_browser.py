@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
 import torchledger  # noqa: E402 - after the path is set
 from browser import open_browser, open_page, wait_for  # noqa: E402
 from synthetic import write_ledger  # noqa: E402
-from torchledger.device import describe_cpu, describe_environment  # noqa: E402
+from torchledger.device.describe import describe_cpu, describe_environment  # noqa: E402
 from torchledger.nouns import Launch, Measurement, Profile  # noqa: E402
 from torchledger.store import LedgerWriter, open_ledger  # noqa: E402
 

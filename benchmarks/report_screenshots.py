@@ -25,7 +25,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
 
 import torchledger  # noqa: E402 - after the path is set
 from browser import complaints, open_browser, open_page, wait_for  # noqa: E402
-from torchledger.measuring.ceilings import put_ceilings_into  # noqa: E402
+from torchledger.device.ceilings import put_ceilings_into  # noqa: E402
 from torchledger.nouns import Ceilings  # noqa: E402
 from torchledger.store import open_ledger  # noqa: E402
 

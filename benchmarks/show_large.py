@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
 
 from synthetic import write_ledger  # noqa: E402 - after the path is set
-from torchledger.device import describe_cpu, describe_environment  # noqa: E402
+from torchledger.device.describe import describe_cpu, describe_environment  # noqa: E402
 
 
 def main() -> None:

@@ -12,9 +12,9 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "capture": "torchledger.api",
-    "step": "torchledger.measuring.profile",
-    "bench": "torchledger.measuring.bench",
-    "import_trace": "torchledger.measuring.breakdown",
+    "step": "torchledger.profiling.profile",
+    "bench": "torchledger.replaying.bench",
+    "import_trace": "torchledger.traces.breakdown",
     "report": "torchledger.reporting.html",
     "open_ledger": "torchledger.store",
     "values": "torchledger.watching",

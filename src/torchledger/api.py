@@ -8,13 +8,13 @@ from typing import Any
 
 from torchledger.capturing.eager import EagerCount, count_eager
 from torchledger.capturing.session import Capture
-from torchledger.measuring.profile import (
+from torchledger.nouns import Breakdown
+from torchledger.profiling.profile import (
     DEFAULT_REPEATS,
     DEFAULT_WARMUP,
     KernelVisibility,
     profile,
 )
-from torchledger.nouns import Breakdown
 
 
 class CapturedRun(Capture):
@@ -23,7 +23,7 @@ class CapturedRun(Capture):
     def profile(
         self, step_fn: Callable[[], Any], *, warmup: int = DEFAULT_WARMUP, repeats: int = DEFAULT_REPEATS
     ) -> Breakdown:
-        """Time ``repeats`` calls of ``step_fn`` and give every kernel's time to its entry; see ``measuring.profile``.
+        """Time ``repeats`` calls of ``step_fn`` and give every kernel's time to its entry; see ``profiling.profile``.
 
         Raises ``MeasureError`` if the step ran nothing compiled, or its kernels were compiled invisible (on a CPU use
         ``capture(path, profile=True)`` before compiling).

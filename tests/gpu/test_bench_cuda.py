@@ -8,10 +8,10 @@ torch = pytest.importorskip("torch")
 
 import torchledger  # noqa: E402
 from captured import Captured, capture_call  # noqa: E402
-from torchledger.measuring.bench import bench  # noqa: E402
-from torchledger.measuring.bench_timing import Budget  # noqa: E402
-from torchledger.measuring.ceilings import measure_ceilings  # noqa: E402
-from torchledger.measuring.extract import kernel_module  # noqa: E402
+from torchledger.device.ceilings import measure_ceilings  # noqa: E402
+from torchledger.replaying.bench import bench  # noqa: E402
+from torchledger.replaying.bench_timing import Budget  # noqa: E402
+from torchledger.replaying.extract import kernel_module  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 
@@ -52,7 +52,7 @@ def test_every_configuration_is_timed(captured: Captured) -> None:
 def test_an_illegal_address_is_marked_and_the_others_go_on(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     import dataclasses
 
-    from torchledger.measuring import bench as module
+    from torchledger.replaying import bench as module
 
     first, second = captured.calls[:2]
     original = module._tasks

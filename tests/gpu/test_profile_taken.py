@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import torchledger
-from torchledger.measuring.profile import attach
 from torchledger.nouns import Breakdown, Gap
+from torchledger.profiling.profile import attach
 from torchledger.store import open_ledger
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]

@@ -11,11 +11,13 @@ import torchledger
 
 HOUSE = Path(torchledger.__file__).parent
 IN_ORDER = (
-    ("nouns", "errors", "roofline", "printable"),
-    ("device", "_torch", "store"),
+    ("nouns", "errors", "printable"),
+    ("work", "roofline"),
+    ("store", "_torch"),
+    ("device",),
+    ("traces", "operators"),
     ("capturing",),
-    ("measuring",),
-    ("watching", "operators"),
+    ("profiling", "replaying", "watching", "comparing"),
     ("sampling",),
     ("fitting",),
     ("predicting",),

@@ -57,7 +57,7 @@ def run_script(
     """Run ``python ARGUMENTS`` (or ``python -m ARGUMENTS``) and record what it compiles into ``output``.
 
     ``attached`` maps modules of torchledger to settings: in the process, each module's ``attach(capture, settings)`` is
-    called once the capture has started (``{"torchledger.measuring.profile": {"warmup": 3}}``). ``environment`` holds
+    called once the capture has started (``{"torchledger.profiling.profile": {"warmup": 3}}``). ``environment`` holds
     variables to change for the script, or to remove (``None``). Raises ``UsageError`` if the script does not exist and
     ``StoreError`` if ``output`` cannot be written; both before anything runs.
     """
@@ -74,7 +74,7 @@ def run_script(
     _mark_ended(output, exit_code, tuple(arguments))
     pattern = f"{output.stem}.*{output.suffix}"
     children = sorted(path for path in output.parent.glob(pattern) if path.name not in started)
-    is_profiled = "torchledger.measuring.profile" in (attached or {})
+    is_profiled = "torchledger.profiling.profile" in (attached or {})
     warnings = run_warnings(output, has_children=bool(children), is_profiled=is_profiled)
     return RunOutcome(exit_code, output, tuple(children), warnings)
 

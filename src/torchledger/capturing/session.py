@@ -18,7 +18,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from torchledger import device
 from torchledger._torch import version_warning
 from torchledger._torch.dynamo import eager_counts
 from torchledger._torch.lazy_import import after_import
@@ -26,6 +25,7 @@ from torchledger.capturing.flop_changes import flop_changes
 from torchledger.capturing.graph_breaks import graph_breaks_note
 from torchledger.capturing.payload import PAYLOAD_VERSION, Payload, unpack
 from torchledger.capturing.wrapper_code import WrapperCall, find_calls
+from torchledger.device import describe as device
 from torchledger.errors import StoreError
 from torchledger.nouns import Difference, Gap, Graph, Launch, Run
 from torchledger.store import LedgerWriter

@@ -45,8 +45,8 @@ def command(
     heaviest ones are taken until 95 % of the time is covered. Times are with a warm cache, with a flushed one, and
     after the launches that come before it in the step, which leave the cache as it is there.
     """
-    from torchledger.measuring.bench import STATES, bench
-    from torchledger.measuring.bench_timing import Budget
+    from torchledger.replaying.bench import STATES, bench
+    from torchledger.replaying.bench_timing import Budget
     from torchledger.reporting.benches import bench_as_plain, bench_document
 
     report = bench(

@@ -45,7 +45,7 @@ def command(first: Path, second: Path, of_values: bool, tolerance: float | None,
 
 def _compare_launches(first: Path, second: Path, *, top: int, as_json: bool) -> None:
     from torchledger.cli.progress import progress_bar
-    from torchledger.measuring.run_diff import diff_ledgers
+    from torchledger.comparing.run_diff import diff_ledgers
     from torchledger.reporting.run_diff import run_diff_as_plain, run_diff_document
 
     with progress_bar("comparing") as progress:

@@ -21,7 +21,7 @@ def command(file: Path | None, devices: tuple[str, ...], budget: float, as_json:
     fraction refers to. They are kept for later runs on this machine and, with FILE, written into that ledger.
     """
     from torchledger.cli.progress import progress_bar
-    from torchledger.measuring.doctor import examine
+    from torchledger.device.doctor import examine
     from torchledger.reporting.ceilings import ceilings_document
     from torchledger.reporting.document import as_plain
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from torchledger.cli.output import force_option, json_option, print_json
-from torchledger.measuring.chrome_export import export_chrome
 from torchledger.store import open_ledger
 from torchledger.store.inductor_json import export_inductor_json
 from torchledger.store.parquet import export_parquet
+from torchledger.traces.chrome_export import export_chrome
 
 FORMATS = {"inductor-json": export_inductor_json, "parquet": export_parquet, "chrome": export_chrome}
 

@@ -23,7 +23,7 @@ def command(file: Path, kernel: str | None, graph: str | None, output: Path, for
     The module makes its inputs, runs the kernel as the generated code does, compares its outputs with eager ATen ops
     and takes the time. Nothing is executed here.
     """
-    from torchledger.measuring.extract import extract_graph, extract_kernel
+    from torchledger.replaying.extract import extract_graph, extract_kernel
 
     if (kernel is None) == (graph is None):
         raise UsageError("Name one KERNEL, or a graph with --graph.")

@@ -11,14 +11,14 @@ import click
 
 from torchledger.cli.output import force_option, json_option, print_document, print_json
 from torchledger.errors import UsageError
-from torchledger.measuring.breakdown import import_trace
-from torchledger.measuring.chrome_export import annotate_trace, facts_by_row
-from torchledger.measuring.profile import add_trace_to_ledger
-from torchledger.measuring.ranks import import_ranks
-from torchledger.measuring.trace_ledger import write_trace_ledger
-from torchledger.measuring.trace_stream import Progress
+from torchledger.profiling.profile import add_trace_to_ledger
 from torchledger.reporting.rank_comparison import ranks_as_plain, ranks_document
 from torchledger.reporting.time_breakdown import breakdown_as_plain, breakdown_document
+from torchledger.traces.breakdown import import_trace
+from torchledger.traces.chrome_export import annotate_trace, facts_by_row
+from torchledger.traces.ranks import import_ranks
+from torchledger.traces.stream import Progress
+from torchledger.traces.trace_ledger import write_trace_ledger
 
 PARTIAL = 3
 

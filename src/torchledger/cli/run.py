@@ -50,7 +50,7 @@ def command(
 
     stem = script.rsplit(".", 1)[-1] if is_module else Path(script).stem
     attached: dict[str, Any] = (
-        {"torchledger.measuring.profile": {"warmup": warmup, "repeats": repeats}} if is_profiled else {}
+        {"torchledger.profiling.profile": {"warmup": warmup, "repeats": repeats}} if is_profiled else {}
     )
     if save_inputs:
         from torchledger.watching.options import ValueOptions

@@ -55,7 +55,7 @@ def gate_public_labels(samples: list[Sample]) -> list[Sample]:
 
     Samples that torchledger measured have passed the gates while they were taken; those of a CSV have not.
     """
-    from torchledger.sampling.datasheets import datasheet_ceilings
+    from torchledger.device.datasheets import datasheet_ceilings
     from torchledger.sampling.gates import GateLimits, quarantine
 
     gated: list[Sample] = []

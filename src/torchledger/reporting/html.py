@@ -88,7 +88,7 @@ def _compare(
     file: str | os.PathLike[str], against: str | os.PathLike[str], progress: Progress | None
 ) -> RunDiff | None:
     """Both runs aligned by what they compute; ``None`` where one of them holds no launches."""
-    from torchledger.measuring.run_diff import diff_ledgers
+    from torchledger.comparing.run_diff import diff_ledgers
 
     with open_ledger(file) as first, open_ledger(against) as second:
         if not (first.count(Launch) and second.count(Launch)):

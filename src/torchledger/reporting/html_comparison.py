@@ -1,6 +1,6 @@
 """Two ledgers side by side as plain data: totals, categories, and launches aligned by what they compute.
 
-The alignment is that of ``torchledger diff`` (``measuring.run_diff``). Imported traces hold no launches; then kernels
+The alignment is that of ``torchledger diff`` (``comparing.run_diff``). Imported traces hold no launches; then kernels
 are aligned by name, and the page says so.
 """
 

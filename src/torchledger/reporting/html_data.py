@@ -12,9 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from torchledger.measuring.attribution import time_category
-from torchledger.measuring.ceilings import known_ceilings, product_rate
-from torchledger.measuring.verdict import describe_category
+from torchledger.device.ceilings import known_ceilings, product_rate
 from torchledger.nouns import (
     Account,
     Breakdown,
@@ -35,12 +33,14 @@ from torchledger.nouns import (
     ValueStats,
 )
 from torchledger.printable import printable, shorten
+from torchledger.profiling.attribution import time_category
 from torchledger.reporting.columns import format_bytes, format_share, format_si, format_us
 from torchledger.reporting.overview import balance_lines, remarks, run_facts, shorten_source
 from torchledger.reporting.summary import Summary, summarize_ledger
 from torchledger.roofline import bound, roofline_us
 from torchledger.store import LedgerReader
 from torchledger.store.value_stats import iterate_value_stats
+from torchledger.traces.verdict import describe_category
 
 Progress = Callable[[int, int, str], None]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torchledger.measuring.ranks import collective_us, compare_ranks, rank_name
 from torchledger.nouns import Breakdown
 from torchledger.reporting.document import Document, Section, Sentence, Table, columns, joined
 from torchledger.reporting.time_breakdown import breakdown_as_plain, breakdown_document
+from torchledger.traces.ranks import collective_us, compare_ranks, rank_name
 
 
 def ranks_as_plain(breakdowns: Sequence[Breakdown]) -> dict[str, Any]:

@@ -184,7 +184,7 @@ class GraphMarks(Watcher):
 
     def _around(self, compiled: Any, proceed: Callable[[], Any]) -> Any:
         from torchledger._torch import profiler
-        from torchledger.measuring.attribution import GRAPH_MARK
+        from torchledger.profiling.attribution import GRAPH_MARK
 
         name = self._names.get(id(compiled))
         if name is None or not profiler.is_profiling():
@@ -327,9 +327,9 @@ class FusedWorker:
         """The launches of the compiled programs with their times, out of a recording."""
         import torch
 
-        from torchledger.device import describe_devices
-        from torchledger.measuring.profile import Steps, profile_records
-        from torchledger.measuring.trace import read_trace
+        from torchledger.device.describe import describe_devices
+        from torchledger.profiling.profile import Steps, profile_records
+        from torchledger.traces.trace import read_trace
 
         path: Path = recording.export()
         try:

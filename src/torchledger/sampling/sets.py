@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from torchledger.device.datasheets import datasheet_ceilings
 from torchledger.errors import SampleError
 from torchledger.nouns import Sample
 from torchledger.operators import find_operator
 from torchledger.sampling.dataset import PARQUET_FILE, merge_samples, read_samples, write_samples
-from torchledger.sampling.datasheets import datasheet_ceilings
 from torchledger.sampling.gates import GateLimits, quarantine
 from torchledger.sampling.guide_csv import (
     COLUMN_DIRECTIONS,

@@ -143,7 +143,7 @@ def describe_device(device: str) -> dict[str, Any]:
     """Name, uuid and versions of what measures: what every sample of a worker has in common."""
     import torch
 
-    from torchledger.device import describe_cpu, describe_environment
+    from torchledger.device.describe import describe_cpu, describe_environment
 
     place = torch.device(device)
     if place.type == "cuda":
@@ -339,7 +339,7 @@ def _limits(device: str, timer: Timer) -> dict[str, Any] | None:
         return None
     import torch
 
-    from torchledger.measuring.ceilings import measure_ceilings
+    from torchledger.device.ceilings import measure_ceilings
 
     ceilings = measure_ceilings(device, dtypes=("bfloat16", "float16", "float32"), with_launches=False)
     return {

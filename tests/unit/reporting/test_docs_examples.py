@@ -24,8 +24,8 @@ _PAGES = sorted([_ROOT / "README.md", *(_ROOT / "docs").rglob("*.md")])
 _NOT_RUN = {
     "run": "runs a script for a minute: test_quickstart.py and the tests of capturing do",
     "values": "runs a script: tests/unit/cli/test_values_command.py",
-    "bench": "runs kernels: tests/unit/measuring/test_bench.py",
-    "doctor": "measures for seconds: tests/unit/measuring/test_ceilings.py",
+    "bench": "runs kernels: tests/unit/replaying/test_bench.py",
+    "doctor": "measures for seconds: tests/unit/device/test_ceilings.py",
     "sample": "measures: tests/unit/sampling",
     "fit": "learns for seconds to minutes: tests/unit/fitting",
     "evaluate": "likewise",

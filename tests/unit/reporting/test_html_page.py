@@ -18,8 +18,8 @@ import torchledger
 from factories import make_buffer, make_graph, make_kernel, make_launch, make_run
 from synthetic import write_ledger
 from torchledger.cli import cli
+from torchledger.comparing.run_diff import diff_runs, read_run
 from torchledger.errors import PredictError, ReportError, UsageError
-from torchledger.measuring.run_diff import diff_runs, read_run
 from torchledger.nouns import (
     Breakdown,
     Measurement,

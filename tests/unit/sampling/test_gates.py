@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from torchledger.device.datasheets import datasheet_ceilings
 from torchledger.nouns import Ceilings, Sample
 from torchledger.operators import find_operator
-from torchledger.sampling.datasheets import datasheet_ceilings
 from torchledger.sampling.gates import Doubt, GateLimits, doubt_samples, label_key, quarantine, settle
 from torchledger.sampling.guide_csv import read_guide_csv
 

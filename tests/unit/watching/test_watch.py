@@ -109,7 +109,7 @@ def test_saved_tensors_are_what_the_launch_computed_and_nothing_is_overwritten(t
 
 
 def test_an_extracted_kernel_starts_from_what_the_bad_launch_read(tmp_path: Path) -> None:
-    from torchledger.measuring.extract import extract_kernel
+    from torchledger.replaying.extract import extract_kernel
 
     watch = run_planted(tmp_path / "a.ledger", level="save", kernel=("fused", "addmm"))
     for word in ("fused", "addmm"):

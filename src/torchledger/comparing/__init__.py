@@ -1,0 +1,1 @@
+"""Two ledgers become groups of launches that correspond, and what each group changed."""

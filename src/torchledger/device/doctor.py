@@ -1,0 +1,83 @@
+"""``torchledger doctor``: measure the devices at hand, keep their ceilings, say what is unusual."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torchledger._torch import version_warning
+from torchledger.device import describe as machine
+from torchledger.device.ceilings import measure_ceilings, put_ceilings_into, store_ceilings
+from torchledger.errors import MeasureError
+from torchledger.nouns import Ceilings, Device
+from torchledger.store import open_ledger
+
+
+@dataclass(frozen=True)
+class Examination:
+    """Devices with their ceilings, the files that now hold them, and what is unusual about this machine."""
+
+    measured: tuple[tuple[Device, Ceilings], ...]
+    kept_in: tuple[str, ...]
+    complaints: tuple[str, ...]
+
+
+def examine(
+    devices: Sequence[str] = (),
+    *,
+    file: str | os.PathLike[str] | None = None,
+    budget_s: float = 20.0,
+    scale: float = 1.0,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Examination:
+    """Measure ``devices`` (default: the CPU and each CUDA device), store the ceilings and write them into ``file``.
+
+    ``progress`` is told measurements done, their number, and what is measured next.
+
+    Raises ``MeasureError`` for a device that is not there, ``StoreError`` for a file that is no ledger.
+    """
+    import torch
+
+    if file is not None:
+        open_ledger(file).close()
+    names = list(devices) or ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    measured = []
+    for name in names:
+        ceilings = measure_ceilings(name, budget_s=budget_s, scale=scale, progress=progress)
+        measured.append((_describe(name), ceilings))
+    kept = [str(store_ceilings(device, ceilings)) for device, ceilings in measured]
+    if file is not None:
+        put_ceilings_into(file, {str(index): pair for index, pair in enumerate(measured)})
+        kept.append(str(file))
+    return Examination(tuple(measured), tuple(dict.fromkeys(kept)), tuple(_complaints(measured)))
+
+
+def _describe(name: str) -> Device:
+    """The record of a torch device; CUDA has been initialised by measuring it."""
+    import torch
+
+    place = torch.device(name)
+    for device in machine.describe_devices():
+        if device.kind == place.type and (place.type == "cpu" or device.index == (place.index or 0)):
+            return device
+    raise MeasureError(f"{name} was measured but cannot be described; pass its index, as in cuda:0.")
+
+
+def _complaints(measured: Sequence[tuple[Device, Ceilings]]) -> list[str]:
+    import torch
+
+    found = []
+    if warning := version_warning(str(torch.__version__)):
+        found.append(warning)
+    for device, _ in measured:
+        if device.kind != "cpu":
+            continue
+        load = os.getloadavg()[0]
+        # Our own measuring keeps the cores busy; what is beyond them is somebody else's.
+        if device.num_cores and load > 1.5 * device.num_cores:
+            found.append(
+                f"the load is {load:.1f} on {device.num_cores} cores: other programs share this CPU, so its ceilings "
+                "may be too low. Measure again when it is idle."
+            )
+    return found

@@ -1,0 +1,1 @@
+"""A step under the profiler becomes times given to the ledger's entries."""

@@ -1,0 +1,569 @@
+"""Give every device kernel of a profiled run to the ledger's entry that launched it.
+
+Three facts decide, none of them a guess about time: which compiled graph's call a launch was made in (the capture marks
+each call with the graph's name), which operator inside that call made it, and the order of the entries, which the
+wrapper runs one after the other. Kernels that a CUDA graph replays have no operator; they are matched in order with the
+kernels that the same graph's un-graphed first run was seen to launch, or with the entries' own names.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+import numpy as np
+
+from torchledger.nouns import Cost, DeviceEvent, Launch, Quality
+from torchledger.nouns.breakdown import TimeCategory
+from torchledger.traces.trace import NONE, EventKind, Trace
+from torchledger.work.kernel_names import category_of_kernel, is_finishing_kernel, is_helper_kernel
+
+GRAPH_MARK = "torchledger::"
+"""What the capture puts in front of a graph's name to mark its calls in a trace."""
+
+_INDUCTOR_MARK = re.compile(r"^## Call CompiledFxGraph (\S+) ##$")
+"""What Inductor itself writes: the graph's cache key."""
+
+_REACH = 64
+"""How many kernels a replay may differ in one place from the known sequence."""
+
+_NEAR = 64
+"""How many operators are looked at one by one for what an entry launched."""
+
+_REGIONS = ("## Call", GRAPH_MARK, "Torch-Compiled Region", "CompiledFunction", "inductor_wrapper_call")
+"""Marks around a whole graph call, which are no operators."""
+
+_CPU_PREFIX = re.compile(r"^graph_\w*?_(?=cpp_)")
+_GENERATED = frozenset(
+    {"pointwise", "reduction", "persistent_reduction", "split_scan", "template", "foreach", "combo", "user_triton"}
+)
+
+LearnedSequences = Mapping[str, Sequence[tuple[str, int]]]
+"""Graph name to ``(device kernel name, launch order)`` in the order in which an un-graphed run launched them."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call of a compiled graph on one host thread, with its outermost operators in order of time."""
+
+    graph: str
+    lane: int
+    start_ns: int
+    end_ns: int
+    op_rows: tuple[int, ...]
+    op_starts: tuple[int, ...]
+    op_ends: tuple[int, ...]
+    launches: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Device events with their entries, and what found none.
+
+    ``inside_ns`` is the time of kernels launched inside calls of compiled graphs, ``matched_ns`` that of those given to
+    an entry, ``copied_ns`` that of copies to where a CUDA graph reads its inputs; ``unmatched`` maps why the rest was
+    not given to its time.
+    """
+
+    events: tuple[DeviceEvent, ...]
+    inside_ns: int
+    matched_ns: int
+    copied_ns: int = 0
+    unmatched: Mapping[str, int] = field(default_factory=dict)
+    calls: Mapping[str, int] = field(default_factory=dict)
+    entries_seen: int = 0
+    entries: int = 0
+
+    @property
+    def matched_share(self) -> float | None:
+        """Share of the kernel time inside compiled graphs, input copies of CUDA graphs aside, that entries have."""
+        asked_for_ns = self.inside_ns - self.copied_ns
+        return self.matched_ns / asked_for_ns if asked_for_ns else None
+
+
+def attribute_events(
+    trace: Trace,
+    events: Sequence[DeviceEvent],
+    launches: Sequence[Launch],
+    *,
+    learned: LearnedSequences | None = None,
+    graph_keys: Mapping[str, str] | None = None,
+) -> Attribution:
+    """Match the device events of a trace (``trace_costs.device_events``) with the entries that launched them.
+
+    ``graph_keys`` maps cache keys to graph names, for traces that were recorded without a capture's marks.
+    """
+    by_graph = _by_graph(launches)
+    calls = _graph_calls(trace, by_graph, graph_keys or {})
+    finder = _CallFinder(calls)
+    place_of_name = {graph: _places_of_lone_names(entries) for graph, entries in by_graph.items()}
+    unmatched: Counter[str] = Counter()
+    replayed: dict[int, list[int]] = defaultdict(list)
+    graph_of_replay: dict[int, _Call] = {}
+    found: list[DeviceEvent] = []
+    inside = matched = copied = 0
+    order_of: dict[int, Launch] = {}
+    call_of: dict[int, _Call] = {}
+    for index, event in enumerate(events):
+        row = event.row
+        launch_row = int(trace.launch_of[row]) if row is not None else NONE
+        if launch_row == NONE:
+            continue
+        call = finder.around(int(trace.events.lane[launch_row]), int(trace.events.start_ns[launch_row]))
+        if call is None:
+            continue
+        call_of[index] = call
+        if "GraphLaunch" in trace.name(launch_row):
+            replayed[id(call)].append(index)
+            graph_of_replay[id(call)] = call
+            continue
+        order = _order_of_launch(call, int(trace.events.start_ns[launch_row]))
+        if order is None:
+            order = place_of_name[call.graph].get(event.name)
+        if order is not None:
+            order_of[index] = by_graph[call.graph][order]
+    for key, indices in replayed.items():
+        call = graph_of_replay[key]
+        entries = by_graph[call.graph]
+        names = [events[index].name for index in indices]
+        for index, order in _match_replay(names, entries, (learned or {}).get(call.graph)):
+            order_of[indices[index]] = entries[order]
+    main = _main_events(events, order_of, call_of)
+    for index, event in enumerate(events):
+        call_around = call_of.get(index)
+        entry = order_of.get(index)
+        if call_around is not None and event.kind == "kernel":
+            inside += event.duration_ns
+            if entry is not None:
+                matched += event.duration_ns
+            elif id(call_around) in replayed and not event.is_graph_replay and "copy" in (event.op or ""):
+                copied += event.duration_ns
+            else:
+                unmatched[_why_unmatched(trace, event)] += event.duration_ns
+        if entry is not None:
+            event = _with_entry(event, entry, is_main=index in main)
+        elif call_around is not None:
+            event = replace(event, graph=call_around.graph)
+        found.append(event)
+    return Attribution(
+        events=tuple(found),
+        inside_ns=inside,
+        matched_ns=matched,
+        copied_ns=copied,
+        unmatched=dict(unmatched.most_common()),
+        calls=Counter(call.graph for call in {id(call): call for call in call_of.values()}.values()),
+        entries_seen=len({entry.launch_id for entry in order_of.values()}),
+        entries=len([launch for launch in launches if launch.category != "nop"]),
+    )
+
+
+def cpu_events(
+    trace: Trace,
+    launches: Sequence[Launch],
+    *,
+    window: tuple[int, int] | None = None,
+    graph_keys: Mapping[str, str] | None = None,
+) -> Attribution:
+    """The same for a CPU: each entry's operator on the host is its kernel; time is the operator's.
+
+    Only graph calls that start inside ``window`` (nanoseconds on the trace's clock) count.
+    """
+    by_graph = _by_graph(launches)
+    calls = [
+        call
+        for call in _graph_calls(trace, by_graph, graph_keys or {})
+        if window is None or window[0] <= call.start_ns <= window[1]
+    ]
+    found: list[DeviceEvent] = []
+    seen: set[str] = set()
+    unmatched: Counter[str] = Counter()
+    inside = 0
+    for call in calls:
+        for position, row in enumerate(call.op_rows):
+            order = call.launches.get(position)
+            duration = call.op_ends[position] - call.op_starts[position]
+            if order is None:
+                if not trace.name(row).startswith(("aten::empty", "aten::as_strided", "aten::view")):
+                    inside += duration
+                    unmatched[trace.name(row)] += duration
+                continue
+            inside += duration
+            entry = by_graph[call.graph][order]
+            seen.add(entry.launch_id)
+            event = DeviceEvent(
+                name=entry.kernel_name,
+                kind="kernel",
+                category=time_category(entry, trace.name(row)),
+                start_ns=call.op_starts[position],
+                duration_ns=duration,
+                device="cpu",
+                stream=call.lane,
+                op=trace.name(row),
+                row=row,
+            )
+            found.append(_with_entry(event, entry, is_main=True))
+    return Attribution(
+        events=tuple(sorted(found, key=lambda event: event.start_ns)),
+        inside_ns=inside,
+        matched_ns=sum(event.duration_ns for event in found),
+        unmatched=dict(unmatched.most_common()),
+        calls=Counter(call.graph for call in calls),
+        entries_seen=len(seen),
+        entries=len([launch for launch in launches if launch.category != "nop"]),
+    )
+
+
+def learn_sequence(
+    trace: Trace, events: Sequence[DeviceEvent], launches: Sequence[Launch]
+) -> dict[str, list[tuple[str, int]]]:
+    """What each graph's entries launch on the device, from a trace of un-graphed calls (the first of each graph)."""
+    attribution = attribute_events(trace, events, launches)
+    order_of = {launch.launch_id: order for group in _by_graph(launches).values() for order, launch in enumerate(group)}
+    entry_of = {launch.launch_id: launch for launch in launches}
+    learned: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    taught: set[tuple[str, str, int]] = set()
+    for event in attribution.events:
+        if event.launch_id is None or event.graph is None:
+            continue
+        entry, pair = entry_of[event.launch_id], (event.name, order_of[event.launch_id])
+        # A first call may try several configurations of a generated kernel, and flush the cache between: a later one
+        # launches it once.
+        is_known = (event.graph, *pair) in taught
+        if entry.category not in _GENERATED or (event.name == entry.kernel_name and not is_known):
+            learned[event.graph].append(pair)
+            taught.add((event.graph, *pair))
+    return {graph: sequence for graph, sequence in learned.items() if attribution.calls.get(graph) == 1}
+
+
+def _by_graph(launches: Sequence[Launch]) -> dict[str, list[Launch]]:
+    groups: dict[str, list[Launch]] = defaultdict(list)
+    for launch in launches:
+        if launch.category != "nop":
+            groups[launch.graph].append(launch)
+    return {graph: sorted(group, key=lambda launch: launch.order) for graph, group in groups.items()}
+
+
+def cache_keys_in(trace: Trace) -> set[str]:
+    """The cache keys of the compiled graphs that a trace says it called."""
+    found = (_INDUCTOR_MARK.match(trace.name(row)) for row in trace.rows(EventKind.ANNOTATION, EventKind.OP).tolist())
+    return {match[1] for match in found if match}
+
+
+def _graph_name(mark: str, by_graph: Mapping[str, Sequence[Launch]], graph_keys: Mapping[str, str]) -> str | None:
+    if mark.startswith(GRAPH_MARK):
+        name: str | None = mark.removeprefix(GRAPH_MARK)
+    else:
+        match = _INDUCTOR_MARK.match(mark) if graph_keys else None
+        name = graph_keys.get(match[1]) if match else None
+    return name if name in by_graph else None
+
+
+def _graph_calls(trace: Trace, by_graph: Mapping[str, Sequence[Launch]], graph_keys: Mapping[str, str]) -> list[_Call]:
+    columns = trace.events
+    ops = trace.rows(EventKind.OP)
+    ops_of_lane: dict[int, list[int]] = defaultdict(list)
+    for row in ops[np.lexsort((-columns.end_ns[ops], columns.start_ns[ops]))].tolist():
+        ops_of_lane[int(columns.lane[row])].append(row)
+    starts_of_lane = {lane: [int(columns.start_ns[row]) for row in rows] for lane, rows in ops_of_lane.items()}
+    calls = []
+    for mark in trace.rows(EventKind.ANNOTATION, EventKind.OP).tolist():
+        graph = _graph_name(trace.name(mark), by_graph, graph_keys)
+        if graph is None:
+            continue
+        lane, start, end = int(columns.lane[mark]), int(columns.start_ns[mark]), int(columns.end_ns[mark])
+        rows = ops_of_lane.get(lane, [])
+        first = bisect.bisect_left(starts_of_lane.get(lane, []), start)
+        outer: list[int] = []
+        reach = start
+        for row in rows[first:]:
+            if int(columns.start_ns[row]) > end:
+                break
+            if int(columns.start_ns[row]) >= reach and not trace.name(row).startswith(_REGIONS):
+                outer.append(row)
+                reach = int(columns.end_ns[row])
+        names = [trace.name(row) for row in outer]
+        calls.append(
+            _Call(
+                graph,
+                lane,
+                start,
+                end,
+                tuple(outer),
+                tuple(int(columns.start_ns[row]) for row in outer),
+                tuple(int(columns.end_ns[row]) for row in outer),
+                match_operators(names, by_graph[graph]),
+            )
+        )
+    return calls
+
+
+def match_operators(names: Sequence[str], entries: Sequence[Launch]) -> dict[int, int]:
+    """Position of an operator to the place of its entry; both run in the same order.
+
+    An entry without an operator of its name gets the lone operator that stands between its neighbours', if there is
+    exactly one (a library function that goes by another name inside).
+    """
+    matched: dict[int, int] = {}
+    places: dict[int, int] = {}
+    positions: dict[str, list[int]] = defaultdict(list)
+    for at, name in enumerate(names):
+        positions[name].append(at)
+    position = 0
+    for place, entry in enumerate(entries):
+        candidate = _next_fitting(names, positions, position, entry)
+        if candidate is not None:
+            matched[candidate] = place
+            places[place] = candidate
+            position = candidate + 1
+    for place, entry in enumerate(entries):
+        # A call that replays a CUDA graph has operators of its own (input copies), but none of an entry.
+        if not matched or place in places or entry.category in _GENERATED:
+            continue
+        before = places.get(place - 1, -1)
+        after = places.get(place + 1, len(names))
+        between = [at for at in range(before + 1, after) if at not in matched and not _allocates(names[at])]
+        if len(between) == 1:
+            matched[between[0]] = place
+            places[place] = between[0]
+    return matched
+
+
+def _next_fitting(
+    names: Sequence[str], positions: Mapping[str, Sequence[int]], start: int, entry: Launch
+) -> int | None:
+    """The first operator from ``start`` on that an entry fits; ``positions`` are the places of each name."""
+    near = min(start + _NEAR, len(names))
+    for candidate in range(start, near):
+        if _fits(names[candidate], entry):
+            return candidate
+    # A first call may launch thousands of trials before what comes next: look at each name once.
+    found = []
+    for name, at in positions.items():
+        index = bisect.bisect_left(at, near)
+        if index < len(at) and _fits(name, entry):
+            found.append(at[index])
+    return min(found, default=None)
+
+
+def _fits(name: str, entry: Launch) -> bool:
+    if entry.category not in ("extern", "inline"):
+        kernel = _CPU_PREFIX.sub("", name)
+        return kernel == entry.kernel_name or (
+            entry.category == "multi_kernel" and kernel.startswith("triton_") and _shares_stem(kernel, entry)
+        )
+    called = (entry.call or entry.kernel_name).removeprefix("torch.ops.").removeprefix("extern_kernels.")
+    operator = name.split("::")[-1].rstrip("_")
+    parts = [part.rstrip("_") for part in called.strip(".").split(".")]
+    return operator in parts or operator in [part.rstrip("_") for part in entry.kernel_name.split(".")]
+
+
+def _shares_stem(kernel: str, entry: Launch) -> bool:
+    return any(op.split(".")[-1] in kernel for op in entry.aten_ops)
+
+
+def _allocates(name: str) -> bool:
+    return name.startswith(("aten::empty", "aten::as_strided", "aten::view", "aten::set_", "aten::resize"))
+
+
+class _CallFinder:
+    """The innermost graph call around a moment of a host thread."""
+
+    def __init__(self, calls: Sequence[_Call]) -> None:
+        self._by_lane: dict[int, list[_Call]] = defaultdict(list)
+        for call in sorted(calls, key=lambda call: call.start_ns):
+            self._by_lane[call.lane].append(call)
+        self._starts = {lane: [call.start_ns for call in group] for lane, group in self._by_lane.items()}
+
+    def around(self, lane: int, moment: int) -> _Call | None:
+        starts = self._starts.get(lane)
+        if starts is None:
+            return None
+        for index in range(bisect.bisect_right(starts, moment) - 1, -1, -1):
+            call = self._by_lane[lane][index]
+            if call.end_ns >= moment:
+                return call
+            if index and self._by_lane[lane][index - 1].end_ns < moment:
+                return None
+        return None
+
+
+def _order_of_launch(call: _Call, moment: int) -> int | None:
+    position = bisect.bisect_right(call.op_starts, moment) - 1
+    if position < 0 or call.op_ends[position] < moment:
+        return None
+    return call.launches.get(position)
+
+
+def _places_of_lone_names(entries: Sequence[Launch]) -> dict[str, int]:
+    """For launches outside any operator: a generated kernel says its own name, if only one entry has it."""
+    counts = Counter(entry.kernel_name for entry in entries)
+    return {entry.kernel_name: place for place, entry in enumerate(entries) if counts[entry.kernel_name] == 1}
+
+
+def _match_replay(
+    names: Sequence[str], entries: Sequence[Launch], learned: Sequence[tuple[str, int]] | None
+) -> list[tuple[int, int]]:
+    """Give replayed kernels their entries: from the learned sequence, or from the entries' own names.
+
+    The two are different witnesses of one order; the one that explains more kernels is believed.
+    """
+    if learned and [name for name, _ in learned] == list(names):
+        return [(index, order) for index, (_, order) in enumerate(learned)]
+    generated = [place for place, entry in enumerate(entries) if entry.category in _GENERATED]
+    known = {entries[place].kernel_name for place in generated}
+    replayed = [index for index, name in enumerate(names) if name in known]
+    matches = _aligned([names[index] for index in replayed], [entries[place].kernel_name for place in generated])
+    by_name = _filled(names, entries, {replayed[index]: generated[place] for index, place in matches})
+    if not learned:
+        return by_name
+    matches = _aligned(names, [name for name, _ in learned])
+    by_learning = _filled(names, entries, {index: learned[place][1] for index, place in matches})
+    return max(by_learning, by_name, key=len)
+
+
+def _filled(names: Sequence[str], entries: Sequence[Launch], pairs: Mapping[int, int]) -> list[tuple[int, int]]:
+    """The pairs, and the kernels between two of them: they belong to the entries that stand between the two."""
+    result = []
+    before, start = -1, 0
+    for index in [*sorted(pairs), len(names)]:
+        after = pairs.get(index, len(entries))
+        result += _between(names, range(start, index), entries, range(before + 1, after))
+        if index in pairs:
+            result.append((index, after))
+        before, start = after, index + 1
+    return result
+
+
+def _between(
+    names: Sequence[str], kernels: Sequence[int], entries: Sequence[Launch], places: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Share kernels among the library calls that stand between two known launches.
+
+    A lone call gets them all. Several calls are told apart by their main kernels (products, convolutions, attention)
+    if those come in the calls' order; what prepares a product goes with the next main kernel, what finishes one with
+    the last.
+    """
+    if len(places) == 1:
+        return [(index, places[0]) for index in kernels]
+    mains = [index for index in kernels if _main_kind(names[index]) is not None]
+    wanted = [time_category(entries[place], None) for place in places]
+    if not places or [_main_kind(names[index]) for index in mains] != wanted:
+        return []
+    result = []
+    for index in kernels:
+        following = bisect.bisect_left(mains, index)
+        finishes = is_finishing_kernel(names[index]) and following > 0
+        at = following - 1 if finishes and index not in mains else following
+        result.append((index, places[min(at, len(mains) - 1)]))
+    return result
+
+
+def _main_kind(name: str) -> TimeCategory | None:
+    kind = category_of_kernel(name)
+    return kind if kind in ("gemm", "convolution", "attention") and not is_helper_kernel(name) else None
+
+
+def _aligned(names: Sequence[str], known: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Walk both sequences together; where they part, go on from the nearest place at which they agree again."""
+    at, place = 0, 0
+    while at < len(names) and place < len(known):
+        if names[at] == known[place]:
+            yield at, place
+            at, place = at + 1, place + 1
+            continue
+        for skipped in range(1, 2 * _REACH):
+            steps = (
+                (ahead, skipped - ahead)
+                for ahead in range(skipped + 1)
+                if _agree(names, known, at + ahead, place + skipped - ahead)
+            )
+            # Of equally near places the one that skips alike in both is a kernel that was exchanged for another.
+            best = min(steps, key=lambda step: abs(step[0] - step[1]), default=None)
+            if best is not None:
+                at, place = at + best[0], place + best[1]
+                break
+        else:
+            return
+
+
+def _agree(names: Sequence[str], known: Sequence[str], at: int, place: int) -> bool:
+    """The next kernels are the same: three of them, or all that are left on both sides."""
+    ahead = list(names[at : at + 3])
+    return bool(ahead) and ahead == list(known[place : place + 3])
+
+
+def _main_events(
+    events: Sequence[DeviceEvent], entry_of: Mapping[int, Launch], call_of: Mapping[int, _Call]
+) -> set[int]:
+    """Of the kernels that one entry launched in one call, the longest: it carries the entry's work."""
+    longest: dict[tuple[int, str], int] = {}
+    for index, entry in entry_of.items():
+        key = (id(call_of[index]), entry.launch_id)
+        if key not in longest or events[index].duration_ns > events[longest[key]].duration_ns:
+            longest[key] = index
+    return set(longest.values())
+
+
+def _with_entry(event: DeviceEvent, entry: Launch, *, is_main: bool) -> DeviceEvent:
+    if is_main:
+        bytes_quality: Quality = (
+            "unavailable"
+            if entry.bytes_moved is None
+            else "upper_bound"
+            if any(buffer.bytes_quality == "upper_bound" for buffer in entry.buffers)
+            else "exact"
+        )
+        cost = Cost(
+            entry.flops,
+            entry.bytes_moved,
+            "unavailable" if entry.flops is None else entry.flops_quality,
+            bytes_quality,
+            reason=(entry.reason or "not recorded") if entry.flops is None or entry.bytes_moved is None else None,
+            basis="the ledger's entry",
+        )
+    else:
+        cost = Cost(0, 0, "exact", "exact", basis="its work counts at the entry's longest kernel")
+    return replace(
+        event,
+        category=time_category(entry, event.op, event),
+        launch_id=entry.launch_id,
+        graph=entry.graph,
+        ops=entry.aten_ops,
+        op=entry.aten_ops[-1] if entry.aten_ops else event.op,
+        modules=entry.modules,
+        sources=tuple(f"{source.file}:{source.line}" for source in entry.sources),
+        cost=cost,
+    )
+
+
+def time_category(entry: Launch, op: str | None, event: DeviceEvent | None = None) -> TimeCategory:
+    """What a library call computes, from its operator; its kernels' names only where that says nothing."""
+    if entry.category in _GENERATED:
+        return cast(TimeCategory, entry.category)
+    if entry.category == "multi_kernel":
+        return "persistent_reduction" if "_per_" in (event.name if event else entry.kernel_name) else "reduction"
+    text = f"{entry.kernel_name} {op or ''} {' '.join(entry.aten_ops)}".lower()
+    families: tuple[tuple[tuple[str, ...], TimeCategory], ...] = (
+        (("attention", "flash", "sdpa"), "attention"),
+        (("conv",), "convolution"),
+        (("mm", "linear", "bmm", "matmul", "dot"), "gemm"),
+        (("all_reduce", "all_gather", "reduce_scatter", "c10d", "broadcast", "all_to_all"), "collective"),
+        (("copy", "zero", "fill", "clone", "index", "gather", "scatter", "cat"), "memory"),
+    )
+    for words, category in families:
+        if any(word in text for word in words):
+            return category
+    return category_of_kernel(event.name) if event is not None else "other"
+
+
+def _why_unmatched(trace: Trace, event: DeviceEvent) -> str:
+    if event.is_graph_replay:
+        return "replayed by a CUDA graph, in a place that no entry's sequence explains"
+    op = event.op or "no operator"
+    if "copy" in op:
+        return f"launched by {op}: a copy that no entry makes"
+    return f"launched by {op}, which no entry calls"

@@ -1,0 +1,718 @@
+"""Run entries of a ledger alone and time them: ``torchledger bench``.
+
+Enters: a ledger. Leaves: ``Measurement`` records of kind ``"bench"``, one per launch and cache state, and a
+``BenchReport`` that sets them beside what was measured inside the step. Kernels run in a process of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import logging
+import os
+import selectors
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from torchledger import roofline
+from torchledger.device.ceilings import known_ceilings, product_rate
+from torchledger.errors import MeasureError, UsageError
+from torchledger.nouns import Ceilings, Device, Graph, Kernel, Launch, Measurement, Run, ValueStats
+from torchledger.replaying.bench_timing import HOST_FLUSH_BYTES, Budget, relative_interval
+from torchledger.replaying.bench_worker import Job, Task, write_job
+from torchledger.replaying.call_site import CallSite, CallSites, CannotReplay
+from torchledger.replaying.lead_in import LeadIn, find_lead_in, lead_in_text
+from torchledger.replaying.standalone import allocated_bytes, body_text, input_bytes, preamble_text
+from torchledger.store import LedgerReader, LedgerWriter, open_ledger
+from torchledger.store.find import find_kernel
+from torchledger.store.seal import is_sealed_here
+
+log = logging.getLogger(__name__)
+
+Mode = Literal["run", "configurations", "max_autotune"]
+
+STATES = ("warm", "cold", "step")
+"""What the cache holds: what the last call of the kernel left, nothing of use, or what the launches before it leave."""
+
+SHORT_US = 5.0
+"""Kernels below are dominated by their launch; a timer tick is a per cent of them."""
+
+SPREAD_LIMIT = 0.05
+"""A 95 % confidence interval of the median wider than this share of it is pointed out."""
+
+
+@dataclass(frozen=True)
+class Benched:
+    """One launch, run alone: its measurements by cache state, or why there is none.
+
+    ``status`` is ``"ok"``, ``"cannot"`` (nothing to run), ``"failed"``, ``"crashed"`` (the process or the device was
+    lost to it), ``"out_of_memory"`` or ``"timed_out"``. ``same_as`` names the launch that was run instead: same kernel,
+    same sizes. ``placed`` is its time after its lead-in, the ``lead_in`` launches before it in the wrapper;
+    ``unplaced`` says why there is none. ``configurations`` are those that were tried, with their warm times; ``as_run``
+    is then the time with the configuration of the run. ``keeps_lines``: its source asks the cache to keep what it
+    reads, which outlived a flush in measurements on an H200.
+    """
+
+    launch: Launch
+    status: str
+    warm: Measurement | None = None
+    cold: Measurement | None = None
+    placed: Measurement | None = None
+    in_step: Measurement | None = None
+    reason: str | None = None
+    same_as: str | None = None
+    bound: roofline.Bound | None = None
+    roofline_us: float | None = None
+    configurations: tuple[Measurement, ...] = ()
+    as_run: Measurement | None = None
+    notes: tuple[str, ...] = ()
+    lead_in: int | None = None
+    unplaced: str | None = None
+    keeps_lines: bool = False
+
+    @property
+    def duration_us(self) -> float | None:
+        """Median warm time, or the cold one where only that was taken."""
+        measured = self.warm or self.cold
+        return measured.duration_us if measured else None
+
+    @property
+    def achieved_gb_per_s(self) -> float | None:
+        """Minimum traffic over the time."""
+        return roofline.achieved_gb_per_s(self.launch.bytes_moved, self.duration_us)
+
+    @property
+    def achieved_tflops_per_s(self) -> float | None:
+        """Tensor FLOPs over the time."""
+        return roofline.achieved_tflops_per_s(self.launch.flops, self.duration_us)
+
+    @property
+    def roofline_fraction(self) -> float | None:
+        """Lower-bound time over the time; can exceed 1 where the inputs fit into a cache."""
+        if self.roofline_us is None or not self.duration_us:
+            return None
+        return self.roofline_us / self.duration_us
+
+    @property
+    def over_step(self) -> float | None:
+        """Time alone in its place over the time inside the step; the warm time where none was taken in its place."""
+        return self._over_step(self.placed.duration_us if self.placed else self.duration_us)
+
+    @property
+    def warm_over_step(self) -> float | None:
+        """Warm time over the time inside the step."""
+        return self._over_step(self.warm.duration_us if self.warm else None)
+
+    @property
+    def cold_over_step(self) -> float | None:
+        """Cold time over the time inside the step."""
+        return self._over_step(self.cold.duration_us if self.cold else None)
+
+    def _over_step(self, time_us: float | None) -> float | None:
+        if self.in_step is None or not time_us or not self.in_step.duration_us:
+            return None
+        return time_us / self.in_step.duration_us
+
+    @property
+    def explanation(self) -> str | None:
+        """Why the warm time is not the time inside the step, where they differ by more than 5 %: what the cache
+        explains (the time in its place agrees better), and what it leaves to clocks and neighbours."""
+        warm, placed = self.warm_over_step, self._over_step(self.placed.duration_us if self.placed else None)
+        if warm is None or abs(warm - 1) <= 0.05:
+            return None
+        if placed is not None and abs(placed - 1) <= 0.05:
+            return "cache: in its place it takes what it takes inside the step"
+        if placed is not None and abs(placed - 1) < 0.5 * abs(warm - 1):
+            return f"mostly cache: in its place {placed:.2f} of the time inside the step"
+        cold = self.cold_over_step
+        if placed is None and cold is not None and min(warm, cold) <= 1 <= max(warm, cold):
+            return "cache: the time inside the step lies between warm and cold"
+        if self.keeps_lines and cold is not None and cold < 0.95:
+            return (
+                "kept lines: it asks the cache to keep what it reads, which can outlive a flush: cold is no bound then"
+            )
+        if any("the clock fell" in note for note in self.notes):
+            return "clocks: they fell while it was timed"
+        if self.in_step is not None and self.in_step.duration_us < SHORT_US:
+            return f"shorter than {SHORT_US:g} us: launch and drain of a few hundred nanoseconds weigh"
+        return "not the cache: clocks (a busy device runs slower), values, or another kernel that ran at the same time"
+
+    @property
+    def best_configuration(self) -> Measurement | None:
+        """The fastest of the configurations that were tried."""
+        return min(self.configurations, key=lambda found: found.duration_us, default=None)
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """What was benched: one entry per launch in the ledger's order; ``selection`` says how they were chosen."""
+
+    file: str
+    run: Run
+    entries: tuple[Benched, ...]
+    selection: str
+    mode: Mode
+    seconds: float
+    ceilings: Mapping[str, Ceilings | None] = field(default_factory=dict)
+
+    @property
+    def failures(self) -> tuple[Benched, ...]:
+        """Entries that have a kernel but no time."""
+        return tuple(entry for entry in self.entries if entry.status not in ("ok", "cannot"))
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """Time alone over time inside the step, of entries that have both."""
+        return tuple(ratio for entry in self.entries if (ratio := entry.over_step) is not None)
+
+
+def bench(
+    path: str | os.PathLike[str],
+    kernels: Sequence[str] = (),
+    *,
+    all_kernels: bool = False,
+    mode: Mode = "run",
+    states: Sequence[str] = STATES,
+    budget: Budget | None = None,
+    trust: bool = False,
+    save: bool = True,
+    timeout_s: float = 120.0,
+    total_s: float | None = None,
+) -> BenchReport:
+    """Run kernels of a ledger alone and time them.
+
+    ``kernels`` are launch ids, names, keys or unambiguous parts of them; without any, the heaviest ones are taken until
+    95 % of the time is covered (``all_kernels``: every one). Launches of one kernel on equal sizes are run once.
+    ``budget`` is per kernel and cache state, ``timeout_s`` the longest that one kernel may take with compiling,
+    ``total_s`` the longest for all. ``save`` appends the measurements to the ledger.
+
+    Raises ``UsageError`` for a name that is not in the ledger and ``MeasureError`` if the ledger's code must not or
+    cannot be run here.
+
+    >>> torchledger.bench("gpt.ledger", ["forward_0#12"]).entries[0].duration_us  # doctest: +SKIP
+    41.3
+    """
+    started = time.monotonic()
+    with open_ledger(path) as reader:
+        run = reader.run()
+        graphs = {graph.name: graph for graph in reader.read(Graph)}
+        launches = [launch for launch in reader.read(Launch) if launch.category != "nop"]
+        known_kernels = reader.read(Kernel)
+        in_step = _in_step(reader)
+        saved = _saved_inputs(reader)
+        chosen, selection = _select(reader, launches, kernels, all_kernels, in_step, run)
+    check_trust(str(path), [graphs[name] for name in dict.fromkeys(launch.graph for launch in chosen)], trust)
+    _check_machine(str(path), run, chosen)
+    devices = {device: _device(run, device) for device in {launch.device for launch in chosen}}
+    sites, refused = _find_sites(graphs, launches, known_kernels, chosen)
+    groups = _group(sites)
+    plan = _Plan()
+    for site, _ in groups:
+        for task in _tasks(site, mode, tuple(state for state in states if state != "step"), saved):
+            plan.add(task, site.definitions)
+    leads = _find_leads(sites, graphs, launches, known_kernels, devices) if "step" in states and mode == "run" else {}
+    # Where a whole step fits into the cache, nothing is cold in its place.
+    is_larger = sum(launch.bytes_moved or 0 for launch in launches) > max(map(_cache_bytes, devices.values()))
+    for site, launch in sites:
+        lead = leads.get(launch.launch_id)
+        if isinstance(lead, LeadIn):
+            plan.add(_led_task(site, lead, is_flushed=is_larger), lead.definitions, lead.signature)
+    job = Job(
+        tuple(plan.tasks),
+        budget or Budget(),
+        plan.kernels,
+        settings=dict(run.environment.settings),
+        num_threads=run.environment.num_threads,
+    )
+    deadline = None if total_s is None else started + total_s
+    answers = run_tasks(job, timeout_s=timeout_s, deadline=deadline)
+    ceilings = {name: known_ceilings(device) for name, device in devices.items()}
+    allow_tf32 = run.environment.settings.get("float32_matmul_precision") in ("high", "medium")
+    by_launch: dict[str, Benched] = {}
+    for site, members in groups:
+        answer = answers.get(site.launch_id, _NO_TIME_LEFT)
+        keeps_lines = any("evict_last" in text for _, text in site.definitions)
+        for launch in members:
+            entry = _entry(launch, answer, None if launch.launch_id == site.launch_id else site.launch_id)
+            entry = replace(entry, keeps_lines=keeps_lines)
+            limits = _limits(launch, ceilings.get(launch.device), allow_tf32=allow_tf32)
+            if mode != "run" and (other := answers.get(f"{site.launch_id}{_AS_RUN}")) is not None:
+                same = _entry(launch, other, entry.same_as)
+                entry = replace(entry, as_run=same.warm)
+            if launch.launch_id in leads:
+                task_id = plan.task_of(_led_id(launch.launch_id))
+                entry = _with_place(entry, leads[launch.launch_id], task_id, answers.get(task_id, _NO_TIME_LEFT))
+            by_launch[launch.launch_id] = replace(entry, in_step=in_step.get(launch.launch_id), **limits)
+    entries = tuple(
+        by_launch.get(launch.launch_id) or Benched(launch, "cannot", reason=refused[launch.launch_id])
+        for launch in chosen
+    )
+    if save:
+        _save(path, entries)
+    return BenchReport(str(path), run, entries, selection, mode, time.monotonic() - started, ceilings)
+
+
+_NO_TIME_LEFT = {"status": "failed", "reason": "the time for all kernels was used up"}
+
+
+# --- whose code it is, and where it may run --------------------------------------------------------------------------
+
+
+def check_trust(path: str, graphs: Sequence[Graph], trust: bool) -> None:
+    """Raise ``MeasureError`` if code that this user did not record on this machine would be run without ``trust``."""
+    if trust:
+        return
+    foreign = [graph.name for graph in graphs if not is_sealed_here(graph.seal, graph.wrapper_source, graph.fx_source)]
+    if foreign:
+        names = ", ".join(foreign[:3]) + (" and others" if len(foreign) > 3 else "")
+        raise MeasureError(
+            f"{path} was not recorded by you on this machine, or was changed since: the code of {names} carries no "
+            "valid seal. Running its kernels executes that code with your rights. Read it first (`torchledger show "
+            f"{path} --wrapper {foreign[0]}`); if you trust who sent it, pass --trust."
+        )
+
+
+def _check_machine(path: str, run: Run, launches: Sequence[Launch]) -> None:
+    """Refuse what cannot run here, and say what differs where it can be compiled anew."""
+    import torch
+
+    kinds = {launch.device.partition(":")[0] for launch in launches}
+    if "cuda" in kinds and not torch.cuda.is_available():
+        theirs = ", ".join(device.name for device in run.devices if device.kind == "cuda") or "a CUDA device"
+        raise MeasureError(f"{path} holds kernels for {theirs}; torch {torch.__version__} sees no CUDA device here.")
+    theirs = (run.environment.torch or "").partition("+")[0]
+    here = str(torch.__version__).partition("+")[0]
+    if theirs and theirs.split(".")[:2] != here.split(".")[:2]:
+        raise MeasureError(
+            f"{path} was recorded with torch {run.environment.torch}, whose generated code torch {torch.__version__} "
+            "does not run. Bench it with the version that wrote it, or record the model anew."
+        )
+    if "cuda" in kinds:
+        name = torch.cuda.get_device_properties(0).name
+        recorded = [device.name for device in run.devices if device.kind == "cuda"]
+        if recorded and name not in recorded:
+            log.warning("recorded on %s, compiled anew for %s: times are those of this device", recorded[0], name)
+
+
+def _device(run: Run, name: str) -> Device | None:
+    kind, _, index = name.partition(":")
+    for device in run.devices:
+        if device.kind == kind and (kind == "cpu" or device.index == int(index or 0)):
+            return device
+    return None
+
+
+# --- what to run -----------------------------------------------------------------------------------------------------
+
+
+def _in_step(reader: LedgerReader) -> dict[str, Measurement]:
+    """The latest measurement of each launch inside the step."""
+    return {found.subject: found for found in reader.iterate(Measurement, kind="profile") if found.samples_us}
+
+
+def _saved_inputs(reader: LedgerReader) -> dict[str, str]:
+    """The file of each launch's captured tensors, of its first call that has one."""
+    found: dict[str, str] = {}
+    for stats in reader.iterate(ValueStats, moment="before"):
+        if stats.path is not None:
+            found.setdefault(stats.subject, stats.path)
+    return found
+
+
+def _select(
+    reader: LedgerReader,
+    launches: Sequence[Launch],
+    kernels: Sequence[str],
+    all_kernels: bool,
+    in_step: Mapping[str, Measurement],
+    run: Run,
+) -> tuple[list[Launch], str]:
+    if not launches:
+        raise MeasureError(f"{reader.path} holds no launch that could be run: `torchledger show {reader.path}`.")
+    if kernels:
+        if all_kernels:
+            raise UsageError("KERNEL and --all are two choices. Make one.")
+        chosen: dict[str, Launch] = {}
+        for question in kernels:
+            target = find_kernel(reader, question)
+            for launch in launches:
+                by_id = target.launch_id is not None and launch.launch_id == target.launch_id
+                by_kernel = (launch.kernel, launch.kernel_name) == (target.key, target.kernel_name)
+                if by_id or (target.launch_id is None and by_kernel):
+                    chosen[launch.launch_id] = launch
+        return list(chosen.values()), "the kernels that were named"
+    if all_kernels:
+        return list(launches), "every launch"
+    weights, source = _weights(launches, in_step, run)
+    if weights is None:
+        return list(launches), "every launch: nothing tells yet which ones are heavy"
+    total = sum(weights.values())
+    taken: set[str] = set()
+    covered = 0.0
+    for launch_id, weight in sorted(weights.items(), key=lambda item: -item[1]):
+        if covered >= 0.95 * total:
+            break
+        taken.add(launch_id)
+        covered += weight
+    selected = [launch for launch in launches if launch.launch_id in taken]
+    return selected, f"the heaviest {len(selected)} of {len(launches)} launches: 95 % of the {source}"
+
+
+def _weights(
+    launches: Sequence[Launch], in_step: Mapping[str, Measurement], run: Run
+) -> tuple[dict[str, float] | None, str]:
+    if in_step:
+        return {key: found.duration_us for key, found in in_step.items() if "#" in key}, "time inside the step"
+    weights = {}
+    for launch in launches:
+        found = _limits(launch, known_ceilings(_device(run, launch.device)))["roofline_us"]
+        if found is not None:
+            weights[launch.launch_id] = found
+    return (weights or None), "roofline time (there is no profile)"
+
+
+def _find_sites(
+    graphs: Mapping[str, Graph], launches: Sequence[Launch], kernels: Sequence[Kernel], chosen: Sequence[Launch]
+) -> tuple[list[tuple[CallSite, Launch]], dict[str, str]]:
+    by_graph = _by_graph(graphs, launches, kernels)
+    sites, refused = [], {}
+    for launch in chosen:
+        try:
+            sites.append((by_graph(launch.graph).find(launch), launch))
+        except CannotReplay as error:
+            refused[launch.launch_id] = str(error)
+    return sites, refused
+
+
+def _by_graph(
+    graphs: Mapping[str, Graph], launches: Sequence[Launch], kernels: Sequence[Kernel]
+) -> Callable[[str], CallSites]:
+    """The call sites of a graph by its name, read when first asked for."""
+    by_graph: dict[str, list[Launch]] = {}
+    for launch in launches:
+        by_graph.setdefault(launch.graph, []).append(launch)
+    return functools.cache(lambda name: CallSites(graphs[name], by_graph[name], kernels))
+
+
+def _find_leads(
+    sites: Sequence[tuple[CallSite, Launch]],
+    graphs: Mapping[str, Graph],
+    launches: Sequence[Launch],
+    kernels: Sequence[Kernel],
+    devices: Mapping[str, Device | None],
+) -> dict[str, LeadIn | str]:
+    """What runs before each launch, until twice the cache has been moved; or why that is not known."""
+    by_graph = _by_graph(graphs, launches, kernels)
+    leads: dict[str, LeadIn | str] = {}
+    for _, launch in sites:
+        cache = _cache_bytes(devices.get(launch.device))
+        try:
+            leads[launch.launch_id] = find_lead_in(by_graph(launch.graph), launch, window_bytes=2 * cache)
+        except CannotReplay as error:
+            leads[launch.launch_id] = str(error)
+    return leads
+
+
+def _cache_bytes(device: Device | None) -> int:
+    """The last-level cache that launches share; an upper guess where it is not known."""
+    return (device.l2_cache_bytes if device is not None and device.kind == "cuda" else None) or HOST_FLUSH_BYTES
+
+
+def _group(sites: Sequence[tuple[CallSite, Launch]]) -> list[tuple[CallSite, list[Launch]]]:
+    groups: dict[str, tuple[CallSite, list[Launch]]] = {}
+    for site, launch in sites:
+        groups.setdefault(site.signature, (site, []))[1].append(launch)
+    return list(groups.values())
+
+
+_AS_RUN = " as run"
+
+
+def _led_id(launch_id: str) -> str:
+    return f"{launch_id} led in"
+
+
+@dataclass
+class _Plan:
+    """Tasks for the worker: equal ones once, each kernel's definition once."""
+
+    tasks: list[Task] = field(default_factory=list)
+    kernels: dict[str, str] = field(default_factory=dict)
+    _by_signature: dict[str, str] = field(default_factory=dict)
+    _instead: dict[str, str] = field(default_factory=dict)
+
+    def add(self, task: Task, definitions: Sequence[tuple[str, str]], signature: str | None = None) -> None:
+        """Take a task up, unless one of the same signature is there: that is then its task."""
+        known = self._by_signature.setdefault(signature, task.task_id) if signature is not None else task.task_id
+        if known != task.task_id:
+            self._instead[task.task_id] = known
+            return
+        keys = {name: hashlib.sha256(text.encode()).hexdigest()[:20] for name, text in definitions}
+        self.kernels.update((keys[name], text) for name, text in definitions)
+        self.tasks.append(replace(task, kernels=keys))
+
+    def task_of(self, task_id: str) -> str:
+        """The task that is run for one."""
+        return self._instead.get(task_id, task_id)
+
+
+def _tasks(site: CallSite, mode: Mode, states: Sequence[str], saved: Mapping[str, str] | None = None) -> Iterator[Task]:
+    """The task of a call site, and before it the same with the run's own configuration where others are tried."""
+    task = Task(
+        site.launch_id,
+        site.device,
+        preamble_text(site),
+        body_text(site),
+        input_bytes(site),
+        states=tuple(states),
+        saved_inputs=(saved or {}).get(site.launch_id),
+    )
+    has_choice = any("async_compile.triton" in text for _, text in site.definitions)
+    if mode == "run" or not has_choice:
+        yield task
+    else:
+        yield replace(task, task_id=f"{site.launch_id}{_AS_RUN}", states=("warm",))
+        yield replace(task, mode=mode, states=("warm",))
+
+
+def _led_task(site: CallSite, lead: LeadIn, *, is_flushed: bool) -> Task:
+    return Task(
+        _led_id(site.launch_id),
+        site.device,
+        preamble_text(site),
+        lead_in_text(lead),
+        allocated_bytes(lead.setup),
+        states=("step",),
+        is_flushed=is_flushed,
+    )
+
+
+# --- running it ------------------------------------------------------------------------------------------------------
+
+
+def run_tasks(job: Job, *, timeout_s: float, deadline: float | None = None) -> dict[str, dict[str, Any]]:
+    """The answers of a worker process by task; a new process takes over what a lost one had not done."""
+    answers: dict[str, dict[str, Any]] = {}
+    remaining = list(job.tasks)
+    suspects: set[str] = set()
+    while remaining and (deadline is None or time.monotonic() < deadline):
+        # Of tasks that were lost together nobody knows which one it was: they are tried again one by one.
+        now = [task for task in remaining if task.task_id in suspects] or remaining
+        together = 1 if suspects else job.together
+        part = replace(job, tasks=tuple(now), together=together, kernels=_kernels_of(now, job.kernels))
+        done, lost, reason = _run_worker(part, timeout_s, deadline)
+        answers |= done
+        if not reason and deadline is not None and time.monotonic() >= deadline:
+            break
+        lost = [task_id for task_id in lost if task_id not in answers]
+        if len(lost) == 1:
+            status = "timed_out" if "took longer" in reason else "crashed"
+            answers[lost[0]] = {"status": status, "reason": reason}
+        elif lost:
+            suspects.update(lost)
+        elif not done:
+            for task in now:
+                answers[task.task_id] = {"status": "failed", "reason": reason or "the worker could not start"}
+        suspects -= set(answers)
+        remaining = [task for task in remaining if task.task_id not in answers]
+    return answers
+
+
+def _kernels_of(tasks: Sequence[Task], kernels: Mapping[str, str]) -> dict[str, str]:
+    return {key: kernels[key] for task in tasks for key in task.kernels.values()}
+
+
+def _run_worker(job: Job, timeout_s: float, deadline: float | None) -> tuple[dict[str, dict[str, Any]], list[str], str]:
+    """Answers of one process, the tasks that it was lost in (if it was), and how."""
+    with tempfile.TemporaryDirectory(prefix="torchledger-bench-") as folder:
+        path, errors = Path(folder) / "tasks.json", Path(folder) / "stderr"
+        write_job(job, path)
+        with errors.open("wb") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "torchledger.replaying.bench_worker", str(path)],
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=_worker_environment(),
+            )
+            try:
+                done, current, timed_out = _listen(process, timeout_s, deadline)
+            finally:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+                assert process.stdout is not None
+                process.stdout.close()
+        if timed_out and deadline is not None and time.monotonic() >= deadline:
+            return done, [], ""  # the time for all was over, which says nothing of the one that was running
+        if timed_out:
+            return done, current, f"it took longer than {timeout_s:g} s (compiling included)"
+        if process.returncode in (0, 3):
+            return done, [], ""
+        tail = errors.read_text(errors="replace").strip().splitlines()[-1:] or [""]
+        how = f"signal {-process.returncode}" if process.returncode < 0 else f"exit code {process.returncode}"
+        return done, current, f"its process was lost ({how}) {tail[0][:300]}".strip()
+
+
+def _listen(
+    process: subprocess.Popen[bytes], timeout_s: float, deadline: float | None
+) -> tuple[dict[str, dict[str, Any]], list[str], bool]:
+    done: dict[str, dict[str, Any]] = {}
+    current: list[str] = []
+    for line in _lines(process, timeout_s, deadline):
+        if line is None:
+            return done, current, True
+        message = json.loads(line)
+        if "start" in message:
+            current = message["start"]
+        else:
+            done[message.pop("done")] = message
+    return done, [task_id for task_id in current if task_id not in done], False
+
+
+def _lines(process: subprocess.Popen[bytes], timeout_s: float, deadline: float | None) -> Iterator[bytes | None]:
+    """Lines of the worker's answers; ``None``, as the last, when it is silent for too long."""
+    assert process.stdout is not None
+    buffered = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while True:
+            patience = timeout_s if deadline is None else min(timeout_s, max(deadline - time.monotonic(), 0.1))
+            if not selector.select(patience):
+                yield None
+                return
+            piece = os.read(process.stdout.fileno(), 65536)
+            if not piece:
+                return
+            *lines, buffered = (buffered + piece).split(b"\n")
+            yield from lines
+
+
+def _worker_environment() -> dict[str, str]:
+    """The caller's, with this package importable and without what would capture the worker."""
+    import torchledger
+
+    folder = str(Path(torchledger.__file__).parent.parent)
+    paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {name: value for name, value in os.environ.items() if name != "TORCHLEDGER_CAPTURE"}
+    return environment | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+# --- what came of it -------------------------------------------------------------------------------------------------
+
+
+def _entry(launch: Launch, answer: Mapping[str, Any], same_as: str | None) -> Benched:
+    if answer["status"] != "ok":
+        return Benched(launch, str(answer["status"]), reason=str(answer.get("reason", "")), same_as=same_as)
+    configurations = tuple(
+        _measurement(launch, found, "warm", same_as)
+        for found in answer.get("configurations", ())
+        if "warm" in found["samples_us"]
+    )
+    best = min(configurations, key=lambda found: found.duration_us, default=None)
+    if answer.get("configurations") is not None:
+        if best is None:
+            return Benched(launch, "failed", reason="no configuration could be timed", same_as=same_as)
+        return Benched(launch, "ok", warm=best, same_as=same_as, configurations=configurations)
+    found = {state: _measurement(launch, answer, state, same_as) for state in answer["samples_us"]}
+    notes = list(answer.get("notes", ()))
+    for state, measured in found.items():
+        width = relative_interval(measured.samples_us)
+        if SPREAD_LIMIT < width < float("inf"):
+            notes.append(
+                f"{state}: the median of {measured.repeats} samples is known to {100 * width:.0f} % only; "
+                "try --seconds 5, or `torchledger doctor` to see what else runs here"
+            )
+    return Benched(
+        launch, "ok", warm=found.get("warm"), cold=found.get("cold"), same_as=same_as, notes=tuple(dict.fromkeys(notes))
+    )
+
+
+def _with_place(entry: Benched, lead: LeadIn | str, task_id: str, answer: Mapping[str, Any]) -> Benched:
+    """The entry with its time after its lead-in, or why there is none."""
+    if isinstance(lead, str):
+        return replace(entry, unplaced=lead)
+    if answer["status"] != "ok":
+        return replace(entry, unplaced=f"after its lead-in: {answer.get('reason', '')}")
+    ran = task_id.partition(" ")[0]
+    placed = _measurement(entry.launch, answer, "step", None if ran == entry.launch.launch_id else ran)
+    notes = tuple(dict.fromkeys([*entry.notes, *(f"in place: {note}" for note in answer.get("notes", ()))]))
+    return replace(entry, placed=placed, lead_in=len(lead.launches), notes=notes)
+
+
+def _measurement(launch: Launch, answer: Mapping[str, Any], state: str, same_as: str | None) -> Measurement:
+    return Measurement(
+        subject=launch.launch_id,
+        kind="bench",
+        clock=answer["clock"],
+        samples_us=tuple(answer["samples_us"][state]),
+        warmup=int(answer["warmup"]),
+        l2_state=state,  # type: ignore[arg-type]
+        note=f"run as {same_as}" if same_as else None,
+        configuration=answer.get("configuration"),
+        num_warps=answer.get("num_warps"),
+        num_stages=answer.get("num_stages"),
+        n_regs=answer.get("n_regs"),
+        n_spills=answer.get("n_spills"),
+        shared_bytes=answer.get("shared_bytes"),
+    )
+
+
+def _limits(launch: Launch, ceilings: Ceilings | None, *, allow_tf32: bool = False) -> dict[str, Any]:
+    """Roofline time and bound of a launch at the measured ceilings; ``None`` where there are none."""
+    if ceilings is None:
+        return {"roofline_us": None, "bound": None}
+    dtypes = [buffer.dtype for buffer in launch.buffers if buffer.role == "input" and "int" not in buffer.dtype]
+    rate = product_rate(ceilings, dtypes[-1], allow_tf32=allow_tf32) if dtypes and launch.flops else None
+    peaks = {"peak_tflops_per_s": rate, "peak_gb_per_s": ceilings.copy_gb_per_s}
+    return {
+        "roofline_us": roofline.roofline_us(launch.flops, launch.bytes_moved, **peaks),
+        "bound": roofline.bound(launch.flops, launch.bytes_moved, **peaks),
+    }
+
+
+def _save(path: str | os.PathLike[str], entries: Sequence[Benched]) -> None:
+    records = [
+        measured
+        for entry in entries
+        for measured in (
+            *entry.configurations,
+            *((entry.warm,) if not entry.configurations else ()),
+            entry.cold,
+            entry.placed,
+        )
+        if measured is not None
+    ]
+    if records:
+        with LedgerWriter(path, append=True) as writer:
+            writer.add(*records)
+
+
+def gain(report: BenchReport) -> tuple[int, int, float, float]:
+    """Launches that gain by more than 2 % against the run's own configuration, how many had a choice, and the summed
+    time of all launches before and after, if only the winners are changed (microseconds)."""
+    before = after = 0.0
+    winners = choosable = 0
+    for entry in report.entries:
+        now = entry.duration_us
+        if now is None:
+            continue
+        former = entry.as_run.duration_us if entry.as_run else now
+        choosable += entry.as_run is not None
+        is_better = now < 0.98 * former
+        winners += is_better
+        before += former
+        after += now if is_better else former
+    return winners, choosable, before, after
+
+
+def median_ratio(report: BenchReport) -> float | None:
+    """Median of time alone, in its place, over time inside the step."""
+    return statistics.median(report.ratios) if report.ratios else None

@@ -1,0 +1,627 @@
+"""One launch, cut out of its graph's generated wrapper so that it can be made again alone.
+
+Enters: a ``Graph`` with its wrapper's text, and its ``Launch`` records. Leaves: a ``CallSite``: the statement that
+makes the launch, the kernels it calls and the code that makes its tensors, all as text. Nothing is executed and torch
+is not imported; the text is parsed only. The statement is the wrapper's own, with views, ``out=`` and scalars as in the
+run, so that fused kernels, templates, foreach kernels and library calls are handled alike.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from torchledger.errors import MeasureError
+from torchledger.nouns import Buffer, Graph, Kernel, Launch
+from torchledger.replaying.accumulators import accumulators
+from torchledger.replaying.index_bounds import index_bounds
+from torchledger.replaying.positive_inputs import positive_inputs
+
+
+class CannotReplay(MeasureError):
+    """This launch cannot be made alone; the message says why."""
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """``name = make_tensor(...)``: a tensor to make, sizes as Python text; ``high`` bounds an index buffer's values,
+    ``is_positive`` those of one that the kernel takes the root of; ``is_zero`` is one that it adds to."""
+
+    name: str
+    size: str
+    stride: str
+    dtype: str
+    device: str
+    high: int | None = None
+    low: int | None = None
+    is_positive: bool = False
+    is_zero: bool = False
+
+    @property
+    def code(self) -> str:
+        """The line that makes it."""
+        bound = f", high={self.high}" if self.high is not None else ""
+        bound += f", low={self.low}" if self.low is not None else ""
+        bound += ", positive=True" if self.is_positive else ""
+        bound += ", zero=True" if self.is_zero else ""
+        return f"{self.name} = make_tensor({self.size}, {self.stride}, {self.dtype}, {self.device!r}{bound})"
+
+
+@dataclass(frozen=True)
+class CallSite:
+    """Everything that making some launches again needs, as text, in order.
+
+    ``preamble`` are the wrapper's imports and names, ``definitions`` the kernels by name. ``setup`` makes tensors,
+    views and numbers, ``before`` clears workspaces, ``stream`` asks for the present stream, ``call`` makes the launch,
+    ``after`` names the outputs of a call that returns several. ``arguments`` are the names that ``call`` needs;
+    ``inputs`` the tensors among them and ``outputs`` the tensors that it writes, each with the FX node whose value it
+    holds before and after; ``unnamed`` are made-up inputs whose value no FX node stands for.
+    """
+
+    launch_id: str
+    device: str
+    preamble: tuple[str, ...]
+    definitions: tuple[tuple[str, str], ...]
+    setup: tuple[Allocation | str, ...]
+    before: tuple[str, ...]
+    stream: tuple[str, ...]
+    call: tuple[str, ...]
+    after: tuple[str, ...]
+    arguments: tuple[str, ...]
+    inputs: tuple[tuple[str, str | None], ...]
+    outputs: tuple[tuple[str, str | None], ...]
+    unnamed: tuple[str, ...] = ()
+
+    @property
+    def signature(self) -> str:
+        """Equal for launches that do the same work: same kernels, same sizes, the names of tensors left out."""
+        names: dict[str, str] = {}
+        kernels = dict(self.definitions)
+        lines = []
+        for step in (*self.setup, *self.before, *self.stream, *self.call):
+            (statement,) = ast.parse(step.code if isinstance(step, Allocation) else step).body
+            if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Name):
+                names[ast.unparse(statement.targets[0])] = names.get(statement.value.id, statement.value.id)
+                continue  # another name of the same tensor is no work
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Name) and node.id not in kernels:
+                    if isinstance(node.ctx, ast.Store):
+                        names.setdefault(node.id, f"n{len(names)}")
+                    node.id = names.get(node.id, node.id)
+            lines.append(ast.unparse(statement))
+        return "\n".join(lines)
+
+
+def find_call_site(
+    graph: Graph,
+    launch: Launch,
+    others: Sequence[Launch],
+    kernels: Sequence[Kernel] = (),
+    *,
+    with_producers: bool = False,
+) -> CallSite:
+    """The call site of ``launch``; ``others`` are all launches of its graph, ``kernels`` those of the ledger.
+
+    ``with_producers``: inputs that hold values of the compiler's own (partial sums) are not made up but computed by the
+    launches that wrote them, as part of the setup.
+
+    Raises ``CannotReplay`` for a launch that has no line in a Python wrapper, or needs something that only the running
+    program had.
+    """
+    return CallSites(graph, others, kernels).find(launch, with_producers=with_producers)
+
+
+class CallSites:
+    """The call sites of one graph: what is known of its buffers is collected once for all its launches.
+
+    Raises ``CannotReplay`` for a graph without a Python wrapper.
+    """
+
+    def __init__(self, graph: Graph, launches: Sequence[Launch], kernels: Sequence[Kernel] = ()) -> None:
+        self.graph = graph
+        self.launches = tuple(launches)
+        self.wrapper = read_wrapper(graph)
+        self._facts = Facts(graph, self.launches)
+        self._limits: dict[str, tuple[dict[str, int], frozenset[str], frozenset[str]]] = {}
+        self._kernels: dict[str, list[Kernel]] = {}
+        for kernel in kernels:
+            self._kernels.setdefault(kernel.key, []).append(kernel)
+
+    def find(self, launch: Launch, *, with_producers: bool = False) -> CallSite:
+        """The call site of one launch; as ``find_call_site``."""
+        if launch.wrapper_line is None:
+            raise CannotReplay(f"{launch.launch_id} has no line in the generated code that calls it.")
+        return self.builder(launch).build(launch, with_producers=with_producers)
+
+    def builder(self, *launches: Launch) -> Builder:
+        """What collects the lines that these launches need; made-up index buffers stay within what all of them may
+        address."""
+        bounds: dict[str, int] = {}
+        positive: set[str] = set()
+        zero: set[str] = set()
+        for launch in launches:
+            highs, roots, sums = self._limits_of(launch)
+            positive |= roots
+            zero |= sums
+            for name, high in highs.items():
+                bounds[name] = min(high, bounds.get(name, high))
+        return Builder(self.wrapper, self._facts, bounds, frozenset(positive), frozenset(zero))
+
+    def _limits_of(self, launch: Launch) -> tuple[dict[str, int], frozenset[str], frozenset[str]]:
+        if launch.launch_id not in self._limits:
+            sources = [kernel.source for kernel in self._kernels_of(launch) if kernel.source]
+            bounds = index_bounds(launch, sources, self.graph.symbols)
+            self._limits[launch.launch_id] = bounds, positive_inputs(launch, sources), accumulators(launch, sources)
+        return self._limits[launch.launch_id]
+
+    def _kernels_of(self, launch: Launch) -> Iterator[Kernel]:
+        for kernel in self._kernels.get(launch.kernel, ()):
+            yield kernel
+            for key in kernel.sub_kernels:
+                yield from self._kernels.get(key, ())
+
+
+# --- the wrapper's text ----------------------------------------------------------------------------------------------
+
+_INPUT_FUNCTIONS = ("get_args", "benchmark_compiled_module")
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """A parsed wrapper."""
+
+    lines: tuple[str, ...]
+    preamble: tuple[str, ...]
+    preamble_names: frozenset[str]
+    definitions: dict[str, tuple[str, ast.expr]]
+    functions: tuple[ast.FunctionDef, ...]
+    input_functions: tuple[ast.FunctionDef, ...]
+
+    def text(self, node: ast.stmt) -> str:
+        """A statement as written, without its indentation and what shares its line."""
+        return ast.unparse(node)
+
+
+@functools.lru_cache(maxsize=8)
+def _parse(source: str) -> Wrapper:
+    tree = ast.parse(source)
+    lines = tuple(source.splitlines())
+    preamble: list[str] = []
+    names: set[str] = set()
+    definitions: dict[str, tuple[str, ast.expr]] = {}
+    functions: list[ast.FunctionDef] = []
+    input_functions: list[ast.FunctionDef] = []
+    for statement in tree.body:
+        text = "\n".join(lines[statement.lineno - 1 : statement.end_lineno])
+        if isinstance(statement, (ast.Import, ast.ImportFrom)):
+            preamble.append(text)
+            names.update(alias.asname or alias.name.split(".")[0] for alias in statement.names)
+        elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            name = statement.targets[0].id
+            if ast.unparse(statement.value).startswith("async_compile."):
+                definitions[name] = (text, statement.value)
+            elif name not in ("runner", "call", "recursively_apply_fns"):
+                preamble.append(text)
+                names.add(name)
+        elif isinstance(statement, ast.FunctionDef):
+            (input_functions if statement.name in _INPUT_FUNCTIONS else functions).append(statement)
+        elif isinstance(statement, ast.ClassDef):
+            functions += [item for item in statement.body if isinstance(item, ast.FunctionDef)]
+    return Wrapper(lines, tuple(preamble), frozenset(names), definitions, tuple(functions), tuple(input_functions))
+
+
+def read_wrapper(graph: Graph) -> Wrapper:
+    """The graph's wrapper, parsed. Raises ``CannotReplay`` if there is none or it is not Python."""
+    if graph.wrapper_language != "python":
+        raise CannotReplay(
+            f"{graph.name} has a C++ wrapper, whose calls cannot be made one by one. Record it without cpp_wrapper."
+        )
+    if not graph.wrapper_source:
+        raise CannotReplay(f"{graph.name} was recorded without its generated code.")
+    try:
+        return _parse(graph.wrapper_source)
+    except SyntaxError as error:
+        raise CannotReplay(f"the generated code of {graph.name} cannot be parsed: {error}") from error
+
+
+# --- what the ledger knows of a name ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Facts:
+    """The buffers of a graph by name, and who writes them."""
+
+    graph: Graph
+    launches: tuple[Launch, ...]
+    buffers: dict[str, list[Buffer]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for launch in self.launches:
+            for buffer in launch.buffers:
+                self.buffers.setdefault(buffer.name, []).append(buffer)
+
+    def fx_node(self, name: str) -> str | None:
+        found = next((buffer.fx_node for buffer in self.buffers.get(name, ()) if buffer.fx_node), None)
+        # An input that is only ever seen under the name it is overwritten as bears its node's name.
+        return found if found is not None or name in self.buffers else name
+
+    def producer(self, name: str, before: int) -> Launch | None:
+        """The last launch before a place in the graph that wrote a buffer."""
+        for launch in reversed(self.launches):
+            writes = any(buffer.name == name and buffer.role != "input" for buffer in launch.buffers)
+            if writes and launch.order < before and launch.wrapper_line is not None:
+                return launch
+        return None
+
+    def device(self, name: str) -> str | None:
+        return next((buffer.device for buffer in self.buffers.get(name, ())), None)
+
+
+_ALLOCATIONS = ("empty_strided", "rand_strided", "torch.empty_strided")
+_PURE_CALLS = ("reinterpret_tensor", "alloc_from_pool", "torch.as_strided", "math.", "max", "min", "int", "float")
+
+
+class Builder:
+    """Collects, backwards from a statement, the lines that its names come from."""
+
+    def __init__(
+        self,
+        wrapper: Wrapper,
+        facts: Facts,
+        bounds: dict[str, int],
+        positive: frozenset[str] = frozenset(),
+        zero: frozenset[str] = frozenset(),
+    ) -> None:
+        self.wrapper = wrapper
+        self.facts = facts
+        self.bounds = bounds
+        self.positive = positive
+        self.zero = zero
+        self.setup: list[Allocation | str] = []
+        self.before: list[str] = []
+        self.stream: list[str] = []
+        self.roots: dict[str, set[str]] = {}
+        self.known: set[str] = set()
+        self.used: dict[str, str] = {}
+        self.produced: set[str] = set()
+
+    def build(self, launch: Launch, *, with_producers: bool) -> CallSite:
+        assert launch.wrapper_line is not None
+        function, statement = self.statement(launch.wrapper_line)
+        arguments = list(self.needed(statement))
+        for name in arguments:
+            self.resolve(name, function, statement.lineno)
+        given: dict[str, str | None] = {}
+        if with_producers and launch.category not in ("extern", "inline"):
+            self._produce_inputs(launch, given, depth=3)
+        after, made = self._unpacking(function, statement)
+        written = self._written(launch, statement, made)
+        read = [
+            (name, self._value_before(name, launch, function, statement.lineno))
+            for name in arguments
+            if name in self.roots
+        ]
+        return CallSite(
+            launch_id=launch.launch_id,
+            device=launch.device or "cpu",
+            preamble=self.wrapper.preamble,
+            definitions=tuple(self.used.items()),
+            setup=self.bounded_setup(),
+            before=tuple(self.before),
+            stream=tuple(dict.fromkeys(self.stream)),
+            call=(self.wrapper.text(statement),),
+            after=tuple(after),
+            arguments=tuple(name for name in arguments if name in self.known),
+            inputs=tuple((given | {name: node for name, node in read if name not in given}).items()),
+            outputs=tuple(written),
+            unnamed=tuple(self._unnamed(launch)),
+        )
+
+    def _unnamed(self, launch: Launch) -> Iterator[str]:
+        for buffer in launch.buffers:
+            is_read = buffer.role == "input" and buffer.name not in self.produced
+            if is_read and self.facts.fx_node(buffer.name) is None:
+                yield buffer.name
+
+    def _produce_inputs(self, launch: Launch, given: dict[str, str | None], depth: int) -> None:
+        """Put the calls that write the unnamed inputs of ``launch`` into the setup; ``given`` gets their own inputs."""
+        for buffer in launch.buffers:
+            if buffer.role != "input" or self.facts.fx_node(buffer.name) is not None:
+                continue
+            producer = self.facts.producer(buffer.name, launch.order)
+            if producer is None or depth == 0 or producer.wrapper_line is None:
+                continue
+            function, statement = self.statement(producer.wrapper_line)
+            text = self.wrapper.text(statement)
+            self.produced.update(other.name for other in producer.buffers if other.role != "input")
+            if text in self.setup:
+                continue
+            arguments = list(self.needed(statement))
+            for name in arguments:
+                self.resolve(name, function, statement.lineno)
+            self._produce_inputs(producer, given, depth - 1)
+            written = {other.name for other in producer.buffers if other.role != "input"}
+            for name in arguments:
+                value = self._value_before(name, producer, function, statement.lineno) if name in self.roots else None
+                if value is not None and name in written:
+                    # The reference reads what was there before the producer wrote over it.
+                    self.setup.append(f"{name}_before = {name}.clone()")
+                    given[f"{name}_before"] = value
+                elif name in self.roots:
+                    given[name] = value
+            self.setup += [*dict.fromkeys(self.stream), text, *self._unpacking(function, statement)[0]]
+
+    # --- finding things in the wrapper --------------------------------------------------------------------------
+
+    def statement(self, line: int) -> tuple[ast.FunctionDef, ast.stmt]:
+        """The statement that makes a launch, and the function that holds it."""
+        for function in self.wrapper.functions:
+            found = _statements_by_line(function).get(line)
+            if found is not None:
+                return function, found
+        raise CannotReplay(f"line {line} of the generated code of {self.facts.graph.name} holds no call.")
+
+    def needed(self, node: ast.AST) -> Iterator[str]:
+        """Names that must exist before ``node`` runs, each once; kernels are noted instead."""
+        for name in _loaded(node):
+            if name in self.wrapper.definitions:
+                self._use(name)
+            elif name not in self.wrapper.preamble_names and not hasattr(builtins, name):
+                yield name
+
+    def _use(self, kernel: str) -> None:
+        """Note a kernel, and first those that it is made of."""
+        if kernel in self.used:
+            return
+        text, value = self.wrapper.definitions[kernel]
+        for part in ast.walk(value):
+            if isinstance(part, ast.Name) and part.id in self.wrapper.definitions and part.id != kernel:
+                self._use(part.id)
+        self.used[kernel] = text
+
+    def bounded_setup(self) -> tuple[Allocation | str, ...]:
+        """The lines collected so far, index buffers within their bounds."""
+        return tuple(self._bounded(step) for step in self.setup)
+
+    def resolve(self, name: str, function: ast.FunctionDef, line: int) -> None:
+        """Put the lines that make ``name`` as it is before ``line`` into the setup."""
+        if name in self.known:
+            return
+        self.known.add(name)
+        found = _last_assignment(name, function, line)
+        if found is None and function not in self.wrapper.input_functions:
+            for inputs in self.wrapper.input_functions:
+                found = _last_assignment(name, inputs, 10**9)
+                if found is not None:
+                    function = inputs
+                    break
+        value = found.value if found is not None else None
+        callee = ast.unparse(value.func) if isinstance(value, ast.Call) else ""
+        if found is not None and value is not None and callee.startswith(_ALLOCATIONS):
+            self._allocate(name, value, callee, function, found.lineno)  # type: ignore[arg-type]
+        elif found is not None and callee.startswith("get_raw_stream"):
+            self.stream.append(self.wrapper.text(found))
+            self.known.discard(name)
+        elif found is not None and value is not None and _is_pure(value) and not self._renames_result(found, function):
+            for needed in self.needed(value):
+                self.resolve(needed, function, found.lineno)
+                self.roots.setdefault(name, set()).update(self.roots.get(needed, ()))
+            if not self.roots.get(name):
+                self.roots.pop(name, None)
+            self.setup.append(self.wrapper.text(found))
+        elif name in self.facts.graph.symbols:
+            self.setup.append(f"{name} = {self.facts.graph.symbols[name]}")
+        else:
+            self._make_from_facts(name, function)
+
+    def _renames_result(self, found: ast.Assign, function: ast.FunctionDef) -> bool:
+        """True for ``buf6 = buf5`` where a library call made buf5 and only buf6 is known to the ledger."""
+        if not isinstance(found.value, ast.Name) or found.value.id in self.facts.buffers:
+            return False
+        made = _last_assignment(found.value.id, function, found.lineno)
+        if made is None or not isinstance(made.value, ast.Call):
+            return False
+        return not _is_pure(made.value) and not ast.unparse(made.value.func).startswith(_ALLOCATIONS)
+
+    def _allocate(self, name: str, call: ast.Call, callee: str, function: ast.FunctionDef, line: int) -> None:
+        named = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+        size, stride = call.args[0], call.args[1]
+        for part in (size, stride):
+            for needed in self.needed(part):
+                self.resolve(needed, function, line)
+        dtype = ast.unparse(named["dtype"] if "dtype" in named else call.args[2])
+        if "device" in named:
+            device = ast.literal_eval(named["device"]) if isinstance(named["device"], ast.Constant) else None
+            device = device or self.facts.device(name) or "cuda:0"
+        else:
+            kind = callee.removeprefix("empty_strided").strip("_").partition("_")[0] or "cpu"
+            device = next((found for found in self.facts.graph.devices if found.startswith(kind)), kind)
+        self._add(Allocation(name, ast.unparse(size), ast.unparse(stride), dtype, device))
+        if name.startswith("workspace"):
+            self.before.append(f"{name}.zero_()")
+
+    def _make_from_facts(self, name: str, function: ast.FunctionDef) -> None:
+        buffers = self.facts.buffers.get(name)
+        if not buffers:
+            raise CannotReplay(
+                f"the call needs {name}, of which neither the generated code nor the ledger says what it is."
+            )
+        asserted = _asserted_size(name, self.wrapper.functions)
+        if asserted is not None:
+            for part in asserted:
+                for needed in self.needed(part):
+                    self.resolve(needed, function, 10**9)
+            size, stride = map(ast.unparse, asserted)
+        else:
+            length = max(_storage_length(buffer) for buffer in buffers)
+            whole = next(
+                (buffer for buffer in buffers if _storage_length(buffer) == length and not buffer.offset), None
+            )
+            size, stride = (str(whole.shape), str(whole.stride)) if whole else (f"({length},)", "(1,)")
+        self._add(Allocation(name, size, stride, f"torch.{buffers[0].dtype}", buffers[0].device))
+
+    def _add(self, allocation: Allocation) -> None:
+        self.setup.append(allocation)
+        self.roots[allocation.name] = {allocation.name}
+
+    def _bounded(self, step: Allocation | str) -> Allocation | str:
+        """An index buffer's values must stay within what each reader may address; a variance is positive, a sum begins
+        at zero, of whatever dtype."""
+        if isinstance(step, str):
+            return step
+        if any(step.name in self.roots.get(name, {name}) for name in self.zero):
+            return replace(step, is_zero=True)
+        if step.dtype.startswith(("torch.float", "torch.bfloat")):
+            is_positive = any(step.name in self.roots.get(name, {name}) for name in self.positive)
+            return replace(step, is_positive=True) if is_positive else step
+        bounds = [bound for name, bound in self.bounds.items() if step.name in self.roots.get(name, {name})]
+        if not bounds or not step.dtype.startswith(("torch.int", "torch.uint")):
+            return step
+        high = min(bounds)
+        if step.dtype == "torch.int8":
+            # Places inside a pooling window: only the middle one lies inside the image for every window.
+            return replace(step, low=(high - 1) // 2, high=(high - 1) // 2 + 1)
+        return replace(step, high=high)
+
+    # --- what the launch reads and writes -----------------------------------------------------------------------
+
+    def _unpacking(self, function: ast.FunctionDef, statement: ast.stmt) -> tuple[list[str], set[str]]:
+        """Lines after the call that only name parts of its result, and all names that then exist."""
+        made = {
+            part.id for part in ast.walk(statement) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+        }
+        lines = []
+        for node in _assignments(function):
+            if node.lineno <= statement.lineno or not isinstance(node.targets[0], ast.Name):
+                continue
+            value = node.value.value if isinstance(node.value, ast.Subscript) else node.value
+            if isinstance(value, ast.Name) and value.id in made:
+                lines.append(self.wrapper.text(node))
+                made.add(node.targets[0].id)
+        return lines, made
+
+    def _written(self, launch: Launch, statement: ast.stmt, made: set[str]) -> list[tuple[str, str | None]]:
+        exists = made | set(self.roots)
+        written: dict[str, str | None] = {}
+        for buffer in launch.buffers:
+            if buffer.role not in ("output", "inout") or buffer.name not in exists:
+                continue
+            node = buffer.fx_node
+            if launch.category in ("extern", "inline") and buffer.role == "inout" and launch.fx_nodes:
+                node = launch.fx_nodes[
+                    -1
+                ]  # the node is what changed the buffer, whose own name is that of the old value
+            written[buffer.name] = node
+        return list(written.items())
+
+    def _value_before(self, name: str, launch: Launch, function: ast.FunctionDef, line: int) -> str | None:
+        """The FX node whose value an argument holds before the call; ``None`` where it holds none, or is not read."""
+        roles = {buffer.role for buffer in launch.buffers if buffer.name == name}
+        if "input" in roles or (launch.category in ("extern", "inline") and "inout" in roles):
+            return self.facts.fx_node(name)
+        loaded = {access.buffer for nest in launch.loops for access in nest.accesses if access.kind != "store"}
+        written_by_others = {
+            buffer.name
+            for other in self.facts.launches
+            if other.order < launch.order
+            for buffer in other.buffers
+            if buffer.role != "input"
+        }
+        found = _last_assignment(name, function, line)
+        while found is not None and isinstance(found.value, (ast.Name, ast.Call)):
+            former = found.value if isinstance(found.value, ast.Name) else next(iter(found.value.args), None)
+            if not isinstance(former, ast.Name):
+                break
+            is_input = _last_assignment(former.id, function, found.lineno) is None
+            if former.id in loaded and (is_input or former.id in written_by_others):
+                return self.facts.fx_node(former.id)
+            found = _last_assignment(former.id, function, found.lineno)
+        if "inout" in roles and name in loaded and name in written_by_others:
+            return self.facts.fx_node(name)
+        return None
+
+
+@functools.lru_cache(maxsize=8192)
+def _loaded(node: ast.AST) -> tuple[str, ...]:
+    """The names that a piece of code reads, each once."""
+    names = (part for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load))
+    return tuple(dict.fromkeys(part.id for part in names))
+
+
+@functools.lru_cache(maxsize=64)
+def _statements_by_line(function: ast.FunctionDef) -> dict[int, ast.stmt]:
+    """The statement of each line; of several the last that calls something, since others free or rename."""
+    by_line: dict[int, ast.stmt] = {}
+    for node in ast.walk(function):
+        if not isinstance(node, (ast.Assign, ast.Expr, ast.AugAssign, ast.AnnAssign)):
+            continue
+        calls = any(isinstance(part, ast.Call) for part in ast.walk(node))
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+            if calls or line not in by_line:
+                by_line[line] = node
+    return by_line
+
+
+@functools.lru_cache(maxsize=64)
+def _assignments(function: ast.FunctionDef) -> tuple[ast.Assign, ...]:
+    return tuple(node for node in ast.walk(function) if isinstance(node, ast.Assign) and len(node.targets) == 1)
+
+
+def _last_assignment(name: str, function: ast.FunctionDef, line: int) -> ast.Assign | None:
+    """The latest ``name = ...`` before ``line``; ``None`` if a tuple, such as that of the arguments, was unpacked."""
+    found = None
+    for node in _assignments_by_name(function).get(name, ()):
+        if node.lineno < line:
+            found = node
+    return found if found is not None and isinstance(found.targets[0], ast.Name) else None
+
+
+@functools.lru_cache(maxsize=64)
+def _assignments_by_name(function: ast.FunctionDef) -> dict[str, list[ast.Assign]]:
+    by_name: dict[str, list[ast.Assign]] = {}
+    for node in sorted(_assignments(function), key=lambda node: (node.lineno, node.col_offset)):
+        target = node.targets[0]
+        for part in ast.walk(target):
+            if isinstance(part, ast.Name):
+                by_name.setdefault(part.id, []).append(node)
+    return by_name
+
+
+def _asserted_size(name: str, functions: Iterable[ast.FunctionDef]) -> tuple[ast.expr, ast.expr] | None:
+    for function in functions:
+        found = _asserted_sizes(function).get(name)
+        if found is not None:
+            return found
+    return None
+
+
+@functools.lru_cache(maxsize=64)
+def _asserted_sizes(function: ast.FunctionDef) -> dict[str, tuple[ast.expr, ast.expr]]:
+    found = {}
+    for node in ast.walk(function):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "assert_size_stride"
+            and isinstance(node.args[0], ast.Name)
+        ):
+            found[node.args[0].id] = (node.args[1], node.args[2])
+    return found
+
+
+def _is_pure(value: ast.expr) -> bool:
+    """True for an expression that only computes numbers or makes views."""
+    for part in ast.walk(value):
+        if isinstance(part, ast.Call) and not ast.unparse(part.func).startswith(_PURE_CALLS):
+            return False
+        if isinstance(part, (ast.Subscript, ast.Lambda, ast.Await, ast.NamedExpr)):
+            return False
+    return True
+
+
+def _storage_length(buffer: Buffer) -> int:
+    last = sum((extent - 1) * abs(step) for extent, step in zip(buffer.shape, buffer.stride, strict=False) if extent)
+    return buffer.offset + last + 1

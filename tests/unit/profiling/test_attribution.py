@@ -1,0 +1,207 @@
+"""Device time goes to the entry that launched it, by graph, operator and order; what finds none is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from factories import make_launch
+from torchledger.nouns import Launch
+from torchledger.profiling.attribution import attribute_events, learn_sequence, match_operators
+from torchledger.traces.costs import device_events
+from torchledger.traces.trace import Trace, trace_from_events
+
+POINTWISE = {"category": "pointwise", "device": "cuda:0", "graph": "forward_0"}
+LIBRARY = {"category": "extern", "device": "cuda:0", "graph": "forward_0"}
+LAUNCHES = [
+    make_launch(order=0, kernel_name="triton_poi_fused_add_0", call="triton_poi_fused_add_0.run", **POINTWISE),
+    make_launch(order=1, kernel_name="extern_kernels.mm", call="extern_kernels.mm", flops=1000, **LIBRARY),
+    make_launch(order=2, kernel_name="triton_poi_fused_add_0", call="triton_poi_fused_add_0.run", **POINTWISE),
+    make_launch(order=3, kernel_name="extern_kernels.mm", call="extern_kernels.mm", flops=1000, **LIBRARY),
+]
+OPERATORS = ("triton_poi_fused_add_0", "aten::mm", "triton_poi_fused_add_0", "aten::mm")
+KERNELS = (("triton_poi_fused_add_0",), ("gemm", "splitk_reduce"), ("triton_poi_fused_add_0",), ("gemm",))
+
+
+def host(name: str, start: float, duration: float, category: str = "cpu_op", **arguments: Any) -> dict[str, Any]:
+    return {
+        "ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1, "ts": start, "dur": duration, "args": arguments,
+    }  # fmt: skip
+
+
+def device(name: str, start: float, duration: float, correlation: int, **arguments: Any) -> dict[str, Any]:
+    return {
+        "ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": start, "dur": duration,
+        "args": {"correlation": correlation, "device": 0, "stream": 7, **arguments},
+    }  # fmt: skip
+
+
+def un_graphed_trace(
+    calls: int = 1, extra_kernel: bool = False, launched: tuple[tuple[str, ...], ...] = KERNELS
+) -> Trace:
+    """Calls of the graph, each operator launching its kernels, then an eager kernel outside any graph."""
+    events: list[dict[str, Any]] = []
+    correlation, clock, busy = 0, 0.0, 1000.0
+    for _ in range(calls):
+        start = clock
+        for name, kernels in zip(OPERATORS, launched, strict=True):
+            events.append(host(name, clock + 1, 20))
+            if name.startswith("aten"):
+                events.append(host("aten::inner", clock + 2, 18))
+            for kernel in kernels:
+                correlation += 1
+                events.append(host("cudaLaunchKernel", clock + 5, 1, "cuda_runtime", correlation=correlation))
+                events.append(device(kernel, busy, 4 if kernel == "splitk_reduce" else 10, correlation))
+                busy += 12
+            clock += 30
+        if extra_kernel:
+            correlation += 1
+            events.append(host("aten::mystery", clock + 1, 20))
+            events.append(host("cudaLaunchKernel", clock + 5, 1, "cuda_runtime", correlation=correlation))
+            events.append(device("mystery", busy, 7, correlation))
+            busy += 12
+            clock += 30
+        events.append(host("torchledger::forward_0", start, clock - start, "user_annotation"))
+        clock += 50
+    correlation += 1
+    events += [
+        host("aten::add_", clock, 20),
+        host("cudaLaunchKernel", clock + 1, 1, "cuda_runtime", correlation=correlation),
+        device("eager_add", busy, 5, correlation),
+    ]
+    return trace_from_events(events)
+
+
+def replayed_trace(names: list[str]) -> Trace:
+    events = [
+        host("torchledger::forward_0", 0, 100, "user_annotation"),
+        host("cudaGraphLaunch", 10, 5, "cuda_runtime", correlation=1),
+    ]
+    events += [device(name, 200 + 12 * at, 10, 1, **{"graph node id": at}) for at, name in enumerate(names)]
+    return trace_from_events(events)
+
+
+def found(trace: Trace, launches: list[Launch] = LAUNCHES, **options: Any) -> list[tuple[str, str | None]]:
+    attribution = attribute_events(trace, device_events(trace), launches, **options)
+    return [(event.name, event.launch_id) for event in attribution.events]
+
+
+EXPECTED = [
+    ("triton_poi_fused_add_0", "forward_0#0"),
+    ("gemm", "forward_0#1"),
+    ("splitk_reduce", "forward_0#1"),
+    ("triton_poi_fused_add_0", "forward_0#2"),
+    ("gemm", "forward_0#3"),
+]
+
+
+def test_each_kernel_finds_its_entry_in_every_call() -> None:
+    assert found(un_graphed_trace(calls=3)) == [*EXPECTED * 3, ("eager_add", None)]
+
+
+def test_time_inside_graphs_is_matched_or_named() -> None:
+    trace = un_graphed_trace(calls=2, extra_kernel=True)
+    attribution = attribute_events(trace, device_events(trace), LAUNCHES)
+    assert attribution.inside_ns == attribution.matched_ns + sum(attribution.unmatched.values())
+    assert sum(attribution.unmatched.values()) == 2 * 7_000
+    assert "aten::mystery" in next(iter(attribution.unmatched))
+    assert attribution.calls == {"forward_0": 2}
+
+
+def test_an_entrys_work_counts_once_however_many_kernels_do_it() -> None:
+    trace = un_graphed_trace()
+    events = attribute_events(trace, device_events(trace), LAUNCHES).events
+    assert sum(event.cost.flops or 0 for event in events if event.launch_id == "forward_0#1") == 1000
+    assert next(event for event in events if event.name == "splitk_reduce").cost.flops == 0
+
+
+def test_replayed_kernels_follow_the_sequence_that_an_un_graphed_run_showed() -> None:
+    trace = un_graphed_trace()
+    learned = learn_sequence(trace, device_events(trace), LAUNCHES)
+    names = [name for kernels in KERNELS for name in kernels]
+    assert found(replayed_trace(names), learned=learned) == EXPECTED
+
+
+def test_a_first_call_that_tried_configurations_teaches_what_a_later_one_launches() -> None:
+    tried = ("triton_poi_fused_add_0", "fill", "triton_poi_fused_add_0", "fill", "triton_poi_fused_add_0")
+    trace = un_graphed_trace(launched=(tried, *KERNELS[1:]))
+    learned = learn_sequence(trace, device_events(trace), LAUNCHES)
+    assert learned["forward_0"] == [(name, int(str(launch)[-1])) for name, launch in EXPECTED]
+
+
+def test_a_replay_that_picked_another_library_kernel_is_matched_by_its_neighbours() -> None:
+    trace = un_graphed_trace()
+    learned = learn_sequence(trace, device_events(trace), LAUNCHES)
+    names = ["triton_poi_fused_add_0", "other_gemm", "triton_poi_fused_add_0", "gemm"]
+    assert [launch for _, launch in found(replayed_trace(names), learned=learned)] == [
+        f"forward_0#{order}" for order in range(4)
+    ]
+
+
+def test_a_replay_without_a_learned_sequence_is_matched_by_the_entries_names() -> None:
+    names = ["triton_poi_fused_add_0", "gemm", "splitk_reduce", "triton_poi_fused_add_0", "gemm"]
+    assert found(replayed_trace(names)) == EXPECTED
+
+
+def test_a_trace_of_other_graphs_matches_nothing() -> None:
+    other = [make_launch(**{**POINTWISE, "graph": "backward_9"})]
+    trace = un_graphed_trace()
+    attribution = attribute_events(trace, device_events(trace), other)
+    assert attribution.inside_ns == 0
+    assert attribution.calls == {}
+
+
+def test_inductors_own_mark_names_the_graph_by_its_cache_key() -> None:
+    events = [
+        host("## Call CompiledFxGraph fabc ##", 0, 100, "user_annotation"),
+        host("triton_poi_fused_add_0", 5, 20),
+        host("cuLaunchKernel", 8, 1, "cuda_driver", correlation=1),
+        device("triton_poi_fused_add_0", 200, 10, 1),
+    ]
+    trace = trace_from_events(events)
+    assert found(trace, graph_keys={"fabc": "forward_0"}) == [("triton_poi_fused_add_0", "forward_0#0")]
+    assert found(trace, graph_keys={"other": "forward_0"}) == [("triton_poi_fused_add_0", None)]
+
+
+@pytest.mark.parametrize(
+    ("kernel_name", "operator"),
+    [
+        ("extern_kernels.addmm", "aten::addmm"),
+        ("torch.ops.aten.sort.stable", "aten::sort"),
+        ("aten.index_put_", "aten::index_put_"),
+        ("torch.ops.mylib.mine.default", "mylib::mine"),
+        ("torch.ops.aten._scaled_dot_product_flash_attention_backward.default",
+         "aten::_scaled_dot_product_flash_attention_backward"),
+    ],
+)  # fmt: skip
+def test_a_library_call_is_known_by_its_operator(kernel_name: str, operator: str) -> None:
+    entry = make_launch(kernel_name=kernel_name, call=kernel_name, category="extern")
+    assert match_operators(["aten::empty_strided", operator], [entry]) == {1: 0}
+
+
+@given(st.lists(st.sampled_from(["aten::mm", "aten::addmm", "triton_a", "triton_b"]), max_size=12), st.data())
+def test_operators_that_run_in_order_are_all_matched_whatever_stands_between(
+    names: list[str], data: st.DataObject
+) -> None:
+    entries = [
+        make_launch(order=place, kernel_name=name.replace("aten::", "extern_kernels."),
+                    category="extern" if "::" in name else "pointwise")
+        for place, name in enumerate(names)
+    ]  # fmt: skip
+    noisy: list[str] = []
+    expected = {}
+    for place, name in enumerate(names):
+        noisy += data.draw(st.lists(st.just("aten::empty"), max_size=2))
+        expected[len(noisy)] = place
+        noisy.append(name)
+    assert match_operators(noisy, entries) == expected
+
+
+@pytest.mark.parametrize("trials", [3, 500])
+def test_an_entry_is_found_behind_any_number_of_trials_of_the_one_before(trials: int) -> None:
+    entries = [make_launch(order=place, kernel_name=name) for place, name in enumerate(("triton_a", "triton_b"))]
+    names = [*["aten::zero_", "triton_a"] * trials, "triton_b", "triton_a"]
+    assert match_operators(names, entries) == {1: 0, 2 * trials: 1}

@@ -1,0 +1,320 @@
+"""A profile of a real program on the CPU: every C++ kernel has a time, and it belongs to an entry."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torchledger
+from captured import read
+from torchledger.errors import MeasureError
+from torchledger.nouns import Breakdown, Gap, Launch, Measurement, Profile
+from torchledger.profiling.profile import Steps, attach, over_steps, pair_with_ledger
+from torchledger.reporting.time_breakdown import breakdown_document
+from torchledger.store import open_ledger
+from torchledger.traces.trace import read_trace, trace_from_events
+from trace_factories import kernel_event
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small training loop that never heard of profiles, profiled."""
+    path = tmp_path_factory.mktemp("profile") / "a.ledger"
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 8))
+    with torchledger.capture(path) as run:
+        attach(run, {"warmup": 2, "repeats": 3})
+        compiled = torch.compile(model)
+        for _ in range(11):
+            compiled(torch.randn(16, 32)).sum().backward()
+    return path
+
+
+def test_every_launch_has_a_time_for_each_profiled_step(profiled: Path) -> None:
+    captured = read(profiled)
+    with open_ledger(profiled) as ledger:
+        measured = {each.subject: each for each in ledger.read(Measurement)}
+    assert set(measured) == {launch.launch_id for launch in captured.calls}
+    for each in measured.values():
+        assert each.repeats == 3
+        assert min(each.samples_us) > 0
+
+
+def test_categories_graphs_and_kernels_each_add_up_to_the_total(profiled: Path) -> None:
+    with open_ledger(profiled) as ledger:
+        (breakdown,) = ledger.read(Breakdown)
+        measured = ledger.read(Measurement)
+    for table in (breakdown.categories, breakdown.graphs, breakdown.kernels, breakdown.modules, breakdown.lines):
+        assert sum(row.total_us for row in table) == pytest.approx(breakdown.device_us if table else 0)
+    assert breakdown.categories
+    assert breakdown.graphs
+    assert breakdown.modules
+    assert sum(sum(each.samples_us) for each in measured) == pytest.approx(breakdown.device_us)
+    assert breakdown.busy_us <= breakdown.wall_us
+
+
+def test_the_profile_says_what_it_cost_and_what_it_missed(profiled: Path) -> None:
+    with open_ledger(profiled) as ledger:
+        (profile,) = ledger.read(Profile)
+        (breakdown,) = ledger.read(Breakdown)
+    assert profile.matched_share == 1
+    assert profile.entries_seen == profile.entries
+    assert profile.plain_step_us is not None
+    assert profile.profiled_step_us is not None
+    assert any("without the profiler" in note for note in breakdown.notes)
+
+
+def test_the_trace_beside_the_ledger_carries_its_facts(profiled: Path) -> None:
+    with open_ledger(profiled) as ledger:
+        (profile,) = ledger.read(Profile)
+    assert profile.trace is not None
+    trace = read_trace(profiled.with_name(profile.trace))
+    facts = [trace.arguments(row) for row in range(len(trace.events))]
+    marked = [each for each in facts if "torchledger launch" in each]
+    assert {str(each["torchledger launch"]) for each in marked} == {launch.launch_id for launch in read(profiled).calls}
+    assert any("module" in each or "source line" in each for each in marked)
+
+
+def test_profiling_a_step_function_returns_its_breakdown(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    model = torch.compile(nn.Linear(16, 16))
+    with torchledger.capture(tmp_path / "a.ledger", profile=True) as run:
+        model(torch.randn(4, 16)).sum().backward()
+        breakdown = run.profile(lambda: model(torch.randn(4, 16)).sum().backward(), warmup=2, repeats=4)
+    assert breakdown.steps == 4
+    assert breakdown.kernel_us > 0
+
+
+def test_a_step_that_compiles_nothing_is_refused(tmp_path: Path) -> None:
+    with torchledger.capture(tmp_path / "a.ledger") as run, pytest.raises(MeasureError):
+        run.profile(lambda: torch.randn(3).sum(), warmup=1, repeats=1)
+
+
+def test_a_program_that_ends_too_soon_says_how_many_steps_it_takes(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    with torchledger.capture(tmp_path / "a.ledger") as run:
+        attach(run, {})
+        torch.compile(nn.Linear(4, 4))(torch.randn(2, 4))
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        (gap,) = ledger.read(Gap)
+    assert gap.account == "device_time"
+    assert gap.reason == (
+        "the program ended after 1 step without compilation, and the profile needs 6. "
+        "Run more steps: 3 at least, with --warmup 0"
+    )
+
+
+def test_a_program_that_compiles_in_every_step_is_told_so(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    with torchledger.capture(tmp_path / "a.ledger") as run:
+        attach(run, {})
+        model = torch.compile(nn.Linear(4, 4), dynamic=False)
+        for rows in (2, 3, 4, 5, 6, 7, 8, 9, 10, 11):
+            model(torch.randn(rows, 4))
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        (gap,) = ledger.read(Gap)
+    assert gap.reason.startswith("the program compiled to its end (8 graphs)")
+
+
+@pytest.mark.parametrize(
+    ("ran", "profiled", "said"),
+    [
+        (1, 0, "needs 2"),
+        (2, 1, "first step under the profiler"),
+        (3, 1, "its time on the host is not known"),
+        (5, 2, "ended after 2 of 3 steps"),
+        (6, 3, None),
+    ],
+)
+def test_a_program_that_ends_in_the_middle_keeps_the_steps_that_were_profiled(
+    tmp_path: Path, ran: int, profiled: int, said: str | None
+) -> None:
+    torch._dynamo.reset()
+    with torchledger.capture(tmp_path / "a.ledger") as run:
+        attach(run, {"warmup": 0, "timed": 1, "repeats": 3})
+        model = torch.compile(nn.Linear(4, 4))
+        for _ in range(ran):
+            model(torch.randn(2, 4))
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        breakdowns, gaps = ledger.read(Breakdown), ledger.read(Gap)
+        samples = [each.repeats for each in ledger.read(Measurement)]
+    assert [breakdown.steps for breakdown in breakdowns] == [profiled] * bool(profiled)
+    assert set(samples) == {profiled} - {0}
+    notes = [note for breakdown in breakdowns for note in breakdown.notes]
+    assert any(said in text for text in [*notes, *(gap.reason for gap in gaps)]) if said else not gaps
+    for breakdown in breakdowns:
+        assert breakdown_document(breakdown, top=3)
+
+
+def test_a_graph_compiled_on_another_thread_has_times_too(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    with torchledger.capture(tmp_path / "a.ledger") as run:
+        attach(run, {"warmup": 0, "timed": 1, "repeats": 1})
+        model = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.GELU()))
+        worker = threading.Thread(target=lambda: [model(torch.randn(2, 4)) for _ in range(4)])
+        worker.start()
+        worker.join()
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        (profile,) = ledger.read(Profile)
+        assert not ledger.read(Gap)
+    assert profile.entries_seen == profile.entries == 2
+
+
+def test_steps_that_are_not_alike_are_named(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    with torchledger.capture(tmp_path / "a.ledger") as run, torch.no_grad():
+        attach(run, {"warmup": 0, "timed": 1, "repeats": 3})
+        first, second = torch.compile(nn.Linear(4, 4)), torch.compile(nn.Linear(4, 3))
+        for _ in range(5):
+            second(first(first(torch.randn(2, 4))))
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        (breakdown,) = ledger.read(Breakdown)
+    assert any("torchledger.step()" in note for note in breakdown.notes)
+
+
+def test_a_trace_of_other_code_is_refused_by_name(profiled: Path, tmp_path: Path) -> None:
+    captured = read(profiled)
+    events = [
+        {
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": "## Call CompiledFxGraph fother ##",
+            "pid": 1,
+            "tid": 1,
+            "ts": 0,
+            "dur": 9,
+        }
+    ]
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    with pytest.raises(MeasureError, match="fother"):
+        pair_with_ledger(read_trace(path), captured.launches, captured.graphs, ())
+
+
+def test_somebodys_trace_of_the_same_graphs_gives_its_times_and_names_what_it_cannot_show(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    with torchledger.capture(tmp_path / "a.ledger"):
+        model = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.GELU()))
+        model(torch.randn(2, 4))
+    with torch.profiler.profile() as recorded:
+        model(torch.randn(2, 4))
+    recorded.export_chrome_trace(str(tmp_path / "a.json"))
+    captured = read(tmp_path / "a.ledger")
+    records = pair_with_ledger(read_trace(tmp_path / "a.json"), captured.launches, captured.graphs, ())
+    assert [each.subject for each in records if isinstance(each, Measurement)] == ["forward_0#0"]
+    assert any("no kernel was seen" in each.reason for each in records if isinstance(each, Gap))
+
+
+def test_a_program_that_starts_its_own_profiler_keeps_it_and_ours_is_said_to_be_lost(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    with torchledger.capture(tmp_path / "a.ledger") as run:
+        attach(run, {"warmup": 0, "timed": 1, "repeats": 3})
+        model = torch.compile(nn.Linear(4, 4))
+        for _ in range(3):
+            model(torch.randn(2, 4))
+        with torch.profiler.profile() as own:
+            for _ in range(3):
+                model(torch.randn(2, 4))
+        for _ in range(3):
+            model(torch.randn(2, 4))
+    assert any("addmm" in event.name for event in own.events())
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        (gap,) = ledger.read(Gap)
+        assert not ledger.read(Breakdown)
+    assert "profiler of its own" in gap.reason
+
+
+def test_a_step_that_raises_does_not_spoil_the_next_profile(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    model = torch.compile(nn.Linear(4, 4))
+    calls = iter(range(100))
+
+    def step() -> None:
+        model(torch.randn(2, 4))
+        if next(calls) == 5:  # when the profiler is on
+            raise KeyError("the program's own")
+
+    with torchledger.capture(tmp_path / "a.ledger") as run:
+        with pytest.raises(KeyError):
+            run.profile(step, warmup=1, repeats=2)
+        assert run.profile(step, warmup=1, repeats=2).steps == 2
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        assert not ledger.read(Gap)
+
+
+def test_run_with_profile_records_an_unmodified_script(tmp_path: Path) -> None:
+    script = tmp_path / "loop.py"
+    script.write_text(
+        "import torch\nfrom torch import nn\n"
+        "model = torch.compile(nn.Linear(8, 8))\n"
+        "for _ in range(12):\n    model(torch.randn(2, 8)).sum().backward()\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-m", "torchledger", "run", "--profile", "loop.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert sorted(path.name for path in tmp_path.glob("loop.*")) == ["loop.ledger", "loop.py", "loop.trace.json.gz"]
+    with open_ledger(tmp_path / "loop.ledger") as ledger:
+        calls = [launch for launch in ledger.read(Launch) if launch.category != "nop"]
+        assert {each.subject for each in ledger.read(Measurement)} == {launch.launch_id for launch in calls}
+
+
+@pytest.mark.parametrize(("busy_us", "is_doubted"), [(90.0, False), (300.0, True)])
+def test_kernels_that_outlast_their_step_are_doubted(busy_us: float, is_doubted: bool) -> None:
+    breakdown = Breakdown("a", "cpu_profiler", busy_us, 0.0, 0.0, busy_us, busy_us, 1)
+    steps = Steps(plain_us=(100.0,), profiled_us=(120.0,))
+    notes = over_steps(breakdown, trace_from_events([kernel_event()]), steps, 1, "cpu_profiler").notes
+    assert any("kernels outlast the step" in note for note in notes) is is_doubted
+
+
+class HostCallTimer:
+    """Stands for events on a GPU: the host's clock."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[str, int, int]] = []
+
+    def call(self, name: str, proceed: Callable[[], Any]) -> Any:
+        start = time.perf_counter_ns()
+        result = proceed()
+        self._spans.append((name, start, time.perf_counter_ns() - start))
+        return result
+
+    def spans(self) -> list[tuple[str, int, int]]:
+        return self._spans
+
+
+@pytest.mark.parametrize(("ran", "timed"), [(2, 1), (3, 2), (9, 3)])
+def test_a_gpu_whose_profiler_is_taken_has_its_graphs_timed_by_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran: int, timed: int
+) -> None:
+    from torchledger._torch import profiler
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(profiler, "has_cuda", lambda: True)
+    monkeypatch.setattr(profiler, "synchronize", lambda: None)
+    monkeypatch.setattr(profiler, "CallTimer", HostCallTimer)
+    with torchledger.capture(tmp_path / "a.ledger") as run, torch.profiler.profile():
+        attach(run, {"warmup": 0, "timed": 1, "repeats": 3})
+        model = torch.compile(nn.Linear(4, 4))
+        for _ in range(ran):
+            model(torch.randn(2, 4))
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        (breakdown,), (gap,) = ledger.read(Breakdown), ledger.read(Gap)
+        assert not ledger.read(Measurement)
+    assert breakdown.clock == "cuda_event"
+    assert breakdown.steps == timed
+    assert [(row.name, row.calls) for row in breakdown.graphs] == [("forward_0", timed)]
+    assert breakdown.graphs[0].flops == 64 * timed
+    assert "by CUDA events" in gap.reason
+    assert breakdown_document(breakdown, top=3)

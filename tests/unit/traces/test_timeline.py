@@ -1,0 +1,44 @@
+"""One step out of a profile's events."""
+
+from __future__ import annotations
+
+from torchledger.nouns import DeviceEvent
+from torchledger.traces.timeline import step_timeline
+
+
+def make_event(start: int, duration: int = 5, **changes: object) -> DeviceEvent:
+    fields = {"name": "k", "kind": "kernel", "category": "gemm", "start_ns": start, "duration_ns": duration}
+    return DeviceEvent(**(fields | changes))  # type: ignore[arg-type]
+
+
+def test_the_step_of_median_length_is_kept_from_its_first_event_on() -> None:
+    events = [make_event(start) for start in (5, 105, 120, 305)]
+    timeline = step_timeline(events, clock="cupti", steps=[(0, 90), (100, 200), (300, 500)])
+    assert timeline is not None
+    assert (timeline.step, timeline.start_ns) == (1, (0, 15))
+
+
+def test_an_event_belongs_to_the_step_that_launched_it() -> None:
+    late = make_event(150, launch_start_ns=90)
+    timeline = step_timeline([late, make_event(160)], clock="cupti", steps=[(0, 100)])
+    assert timeline is not None
+    assert timeline.start_ns == (0,)
+
+
+def test_without_marks_everything_counts_and_what_is_beyond_the_longest_is_counted() -> None:
+    timeline = step_timeline([make_event(start) for start in range(0, 50, 5)], clock="trace", longest=4)
+    assert timeline is not None
+    assert (len(timeline.start_ns), timeline.left_out, timeline.step) == (4, 6, None)
+
+
+def test_no_events_are_no_timeline() -> None:
+    assert step_timeline([], clock="trace") is None
+
+
+def test_texts_are_kept_once_and_looked_up_by_place() -> None:
+    events = [make_event(0, launch_id="f#0", stream=7, device=0), make_event(9, name="other", launch_id="f#1")]
+    timeline = step_timeline(events, clock="cupti")
+    assert timeline is not None
+    assert [timeline.names[place] for place in timeline.name] == ["k", "other"]
+    assert [timeline.launch_ids[place] for place in timeline.launch if place is not None] == ["f#0", "f#1"]
+    assert timeline.lanes == ("device 0, stream 7", "cpu")

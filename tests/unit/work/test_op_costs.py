@@ -1,0 +1,274 @@
+"""Costs from shapes agree with torch's own counter and with tensors that are really there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
+
+from torchledger.work.op_costs import FORMULAS, op_category, op_cost
+from torchledger.work.op_shapes import OpCall, Tensor, broadcast_shape, dtype_name, parse_ints, promoted_dtype
+
+
+def as_argument(value):
+    if isinstance(value, torch.Tensor):
+        return Tensor(tuple(value.shape), str(value.dtype).removeprefix("torch."), tuple(value.stride())), ""
+    if isinstance(value, (list, tuple)) and value and all(isinstance(item, torch.Tensor) for item in value):
+        return tuple(as_argument(item)[0] for item in value), ""
+    return None, "" if value is None else str(value)
+
+
+def call_of(name: str, *values) -> OpCall:
+    arguments, constants = zip(*map(as_argument, values), strict=True)
+    return OpCall(name, arguments, constants)
+
+
+def distinct_bytes(*tensors: torch.Tensor) -> int:
+    """Bytes at distinct addresses, found by looking at every element's address."""
+    total = 0
+    for tensor in tensors:
+        offsets = torch.zeros(tensor.shape, dtype=torch.int64)
+        for axis, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+            view = [1] * tensor.dim()
+            view[axis] = size
+            offsets += (torch.arange(size) * stride).view(view)
+        total += offsets.unique().numel() * tensor.element_size()
+    return total
+
+
+def counted(function) -> int:
+    with FlopCounterMode(display=False) as counter:
+        function()
+    return counter.get_total_flops()
+
+
+def meta(*shape: int, dtype=torch.float32) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+aten = torch.ops.aten
+
+FLOP_CASES = {
+    "mm": (aten.mm, (meta(5, 7), meta(7, 3))),
+    "bmm": (aten.bmm, (meta(2, 5, 7), meta(2, 7, 3))),
+    "addmm": (aten.addmm, (meta(3), meta(5, 7), meta(7, 3))),
+    "baddbmm": (aten.baddbmm, (meta(2, 5, 3), meta(2, 5, 7), meta(2, 7, 3))),
+    "linear": (aten.linear, (meta(2, 5, 7), meta(3, 7), meta(3))),
+    "matmul": (aten.matmul, (meta(2, 1, 5, 7), meta(4, 7, 3))),
+    "convolution": (
+        aten.convolution,
+        (meta(2, 6, 9, 8), meta(4, 3, 3, 2), None, [2, 1], [1, 0], [1, 2], False, [0, 0], 2),
+    ),
+    "transposed convolution": (
+        aten.convolution,
+        (meta(2, 4, 5, 5), meta(4, 3, 3, 3), None, [2, 2], [1, 1], [1, 1], True, [1, 1], 1),
+    ),
+    "convolution in 1 dimension": (
+        aten.convolution,
+        (meta(2, 4, 50), meta(8, 4, 5), None, [1], [2], [1], False, [0], 1),
+    ),
+    "convolution backward": (
+        aten.convolution_backward,
+        (
+            *(meta(2, 8, 6, 6), meta(2, 4, 8, 8), meta(8, 4, 3, 3), None),
+            *([1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, False]),
+        ),
+    ),
+    "attention": (
+        aten._scaled_dot_product_efficient_attention,
+        (meta(2, 3, 16, 8), meta(2, 3, 24, 8), meta(2, 3, 24, 8), None, True, 0.0, False),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FLOP_CASES)
+def test_flops_are_those_of_torchs_counter(case: str) -> None:
+    operator, arguments = FLOP_CASES[case]
+    cost = op_cost(call_of(f"aten::{operator.__name__}", *arguments))
+    assert cost.flops == counted(lambda: operator(*arguments))
+    assert cost.flops_quality == "exact"
+
+
+def test_attention_backward_counts_what_torchs_counter_counts() -> None:
+    from torch.utils.flop_counter import sdpa_backward_flop_count
+
+    shapes = (2, 3, 16, 8), (2, 3, 24, 8), (2, 3, 24, 8)
+    gradient = (2, 3, 16, 8)
+    tensors = tuple(Tensor(shape, "bfloat16") for shape in (gradient, *shapes))
+    cost = op_cost(OpCall("aten::_scaled_dot_product_flash_attention_backward", tensors))
+    assert cost.flops == sdpa_backward_flop_count(gradient, *shapes)
+
+
+def test_flash_attention_keeps_heads_third() -> None:
+    inner = tuple(Tensor((2, 16, 3, 8), "bfloat16") for _ in range(3))
+    outer = tuple(Tensor((2, 3, 16, 8), "bfloat16") for _ in range(3))
+    assert (
+        op_cost(OpCall("aten::_flash_attention_forward", inner)).flops
+        == op_cost(OpCall("aten::_scaled_dot_product_flash_attention", outer)).flops
+        == 4 * 2 * 3 * 16 * 16 * 8
+    )
+
+
+def test_a_causal_mask_makes_attention_an_upper_bound() -> None:
+    query = Tensor((2, 3, 16, 8), "bfloat16")
+    constants = ("", "", "", "0.", "True", "False")
+    cost = op_cost(OpCall("aten::_scaled_dot_product_flash_attention", (query,) * 3 + (None,) * 3, constants))
+    assert cost.flops_quality == "upper_bound"
+    assert cost.bytes_quality == "exact"
+
+
+BYTE_CASES = {
+    "add of a row": (torch.add, "add", (torch.randn(4, 8), torch.randn(8))),
+    "add of an expanded row": (torch.add, "add", (torch.randn(4, 8), torch.randn(1, 8).expand(4, 8))),
+    "comparison": (torch.gt, "gt", (torch.randn(4, 8), torch.randn(4, 8))),
+    "mixed dtypes": (torch.mul, "mul", (torch.randn(4, 8, dtype=torch.bfloat16), torch.randn(4, 8))),
+    "where": (torch.where, "where", (torch.randn(4, 8) > 0, torch.randn(4, 8), torch.randn(4, 8))),
+    "gelu": (torch.nn.functional.gelu, "gelu", (torch.randn(3, 5),)),
+    "sum over one": (lambda x, _: x.sum(1), "sum", (torch.randn(3, 5, 2), [1])),
+    "sum over all": (lambda x: x.sum(), "sum", (torch.randn(3, 5, 2),)),
+    "sum of integers": (lambda x: x.sum(), "sum", (torch.ones(3, 5, dtype=torch.int32),)),
+    "all": (lambda x: x.all(), "all", (torch.ones(3, 5, dtype=torch.bool),)),
+    "argmax": (lambda x, _: x.argmax(1), "argmax", (torch.randn(3, 5), 1)),
+    "max with indices": (lambda x, _: x.max(1), "max", (torch.randn(3, 5), 1)),
+    "softmax": (lambda x, d, _: torch.softmax(x, d), "_softmax", (torch.randn(3, 5), -1, False)),
+    "cat": (lambda xs, d: torch.cat(xs, d), "cat", ((torch.randn(3, 5), torch.randn(3, 2)), 1)),
+    "stack": (lambda xs, d: torch.stack(xs, d), "stack", ((torch.randn(3, 5), torch.randn(3, 5)), 0)),
+    "layer norm": (
+        aten.native_layer_norm,
+        "native_layer_norm",
+        (torch.randn(3, 4, 5), [5], torch.randn(5), torch.randn(5), 1e-5),
+    ),
+    "max pool": (
+        aten.max_pool2d_with_indices,
+        "max_pool2d_with_indices",
+        (torch.randn(2, 3, 9, 9), [3, 3], [2, 2], [1, 1], [1, 1], True),
+    ),
+    "average pool": (aten.avg_pool2d, "avg_pool2d", (torch.randn(2, 3, 9, 9), [2, 2], [2, 2], [0, 0], True)),
+    "adaptive pool": (aten._adaptive_avg_pool2d, "_adaptive_avg_pool2d", (torch.randn(2, 3, 9, 9), [6, 6])),
+    "upsample": (aten.upsample_nearest2d, "upsample_nearest2d", (torch.randn(2, 3, 4, 4), [8, 8], None, None)),
+    "top k": (torch.topk, "topk", (torch.randn(3, 9), 4, 1)),
+    "glu": (torch.nn.functional.glu, "glu", (torch.randn(3, 8), 1)),
+    "pad": (aten.constant_pad_nd, "constant_pad_nd", (torch.randn(3, 8), [1, 2], 0.0)),
+    "cast": (lambda x, _: x.to(torch.bfloat16), "_to_copy", (torch.randn(3, 8), 15)),
+    "dropout": (aten.native_dropout, "native_dropout", (torch.randn(3, 8), 0.5, True)),
+    "foreach add": (torch._foreach_add, "_foreach_add", ([torch.randn(3), torch.randn(2)], [torch.randn(3)] * 2)),
+    "matrix product": (torch.mm, "mm", (torch.randn(3, 8), torch.randn(8, 2))),
+    "embedding of distinct rows": (aten.embedding, "embedding", (torch.randn(4, 8), torch.arange(4))),
+}
+
+
+@pytest.mark.parametrize("case", BYTE_CASES)
+def test_bytes_are_inputs_once_and_outputs_once(case: str) -> None:
+    function, name, values = BYTE_CASES[case]
+    outputs = function(*[list(v) if isinstance(v, tuple) else v for v in values]) if "foreach" not in case else None
+    if outputs is None:
+        outputs = torch._foreach_add(values[0], [torch.randn(3), torch.randn(2)])
+        values = (values[0], [torch.randn(3), torch.randn(2)])
+    outputs = (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
+    inputs = [t for v in values for t in (v if isinstance(v, (list, tuple)) else [v]) if isinstance(t, torch.Tensor)]
+    cost = op_cost(call_of(f"aten::{name}", *values))
+    assert cost.bytes_moved == distinct_bytes(*inputs, *outputs)
+    assert cost.flops == (96 if case == "matrix product" else 0)
+
+
+def test_an_in_place_operator_writes_its_first_argument() -> None:
+    assert op_cost(call_of("aten::add_", torch.randn(4, 8), torch.randn(4, 8))).bytes_moved == 3 * 128
+    assert op_cost(call_of("aten::copy_", torch.randn(4, 8), torch.randn(4, 8).half())).bytes_moved == 128 + 64
+    assert op_cost(call_of("aten::zero_", torch.randn(4, 8))).bytes_moved == 128
+
+
+def test_a_given_output_is_written_and_not_read() -> None:
+    call = call_of("aten::add", torch.randn(4, 8), torch.randn(4, 8), 1, torch.empty(4, 8))
+    assert op_cost(call).bytes_moved == 3 * 128
+
+
+def test_a_gather_is_bounded_by_its_table() -> None:
+    cost = op_cost(call_of("aten::embedding", torch.randn(2, 8), torch.zeros(100, dtype=torch.int64)))
+    assert cost.bytes_moved == 2 * 8 * 4 + 100 * 8 + 100 * 8 * 4
+    assert cost.bytes_quality == "upper_bound"
+
+
+def test_a_fused_optimizer_reads_all_and_writes_parameters_and_states() -> None:
+    lists = tuple((Tensor((4, 4), "float32"),) * 3 for _ in range(4))
+    cost = op_cost(OpCall("aten::_fused_adamw_", lists))
+    assert cost.bytes_moved == 3 * 64 * (4 + 3)
+
+
+def test_an_operator_without_formula_has_no_flops_and_says_so() -> None:
+    cost = op_cost(OpCall("mylib::strange", (Tensor((4,), "float32"),)))
+    assert cost.flops is None
+    assert cost.bytes_moved == 32
+    assert cost.bytes_quality == "estimated"
+    assert "mylib::strange" in (cost.reason or "")
+
+
+def test_a_call_without_shapes_is_unknown_not_zero() -> None:
+    cost = op_cost(OpCall("aten::mm", (None, None)))
+    assert (cost.flops, cost.bytes_moved) == (None, None)
+    assert "shapes" in (cost.reason or "")
+
+
+def test_an_unknown_dtype_leaves_bytes_unknown() -> None:
+    cost = op_cost(OpCall("aten::mm", (Tensor((2, 2), "c10::Odd"), Tensor((2, 2), "c10::Odd"))))
+    assert cost.flops == 16
+    assert cost.bytes_moved is None
+    assert "c10::Odd" in (cost.reason or "")
+
+
+shapes = st.lists(st.integers(0, 5), max_size=4).map(tuple)
+tensors = st.builds(Tensor, shapes, st.sampled_from(["float32", "bfloat16", "int64", "bool", "odd"]))
+arguments = st.lists(st.one_of(st.none(), tensors, st.lists(tensors, max_size=3).map(tuple)), max_size=6).map(tuple)
+constants = st.lists(st.sampled_from(["", "1", "-1", "[1, 2]", "[]", "True", "0.5", "9"]), max_size=9).map(tuple)
+
+
+@given(name=st.sampled_from(sorted(FORMULAS)), arguments=arguments, constants=constants)
+def test_no_recorded_nonsense_breaks_a_formula_or_makes_a_silent_unknown(name, arguments, constants) -> None:
+    cost = op_cost(OpCall(f"aten::{name}", arguments, constants))
+    assert (cost.flops is None) == (cost.flops_quality == "unavailable")
+    assert (cost.bytes_moved is None) == (cost.bytes_quality == "unavailable")
+    assert cost.reason or (cost.flops is not None and cost.bytes_moved is not None)
+
+
+@given(st.lists(st.lists(st.integers(1, 3), max_size=3).map(tuple), max_size=3))
+def test_broadcasting_is_torchs(some: list[tuple[int, ...]]) -> None:
+    try:
+        expected = tuple(torch.broadcast_shapes(*some)) if some else ()
+    except RuntimeError:
+        expected = None
+    assert broadcast_shape(some) == expected
+
+
+dtypes = st.sampled_from(["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"])
+
+
+@given(st.lists(dtypes, min_size=1, max_size=2), st.lists(dtypes, max_size=1))
+def test_promotion_is_torchs(with_dimensions: list[str], scalars: list[str]) -> None:
+    made = [Tensor((2,), dtype) for dtype in with_dimensions]
+    expected = torch.zeros(2, dtype=getattr(torch, with_dimensions[0]))
+    for dtype in with_dimensions[1:]:
+        expected = expected * torch.zeros(2, dtype=getattr(torch, dtype))
+    made += [Tensor((), dtype) for dtype in scalars]
+    for dtype in scalars:
+        if dtype in ("float64", "int64", "bool"):
+            expected = expected * {"float64": 1.0, "int64": 1, "bool": True}[dtype]
+        else:
+            return
+    if {"uint8"} & set(with_dimensions) and len(set(with_dimensions)) > 1:
+        return
+    assert promoted_dtype(made) == str(expected.dtype).removeprefix("torch.")
+
+
+def test_names_and_numbers_as_the_profiler_writes_them() -> None:
+    assert dtype_name("c10::BFloat16") == "bfloat16"
+    assert dtype_name("long int") == "int64"
+    assert parse_ints("[1, -2]") == (1, -2)
+    assert parse_ints("[]") == ()
+    assert parse_ints("0.5") is None
+    assert op_category("aten::_foreach_add_") == "foreach"
+    assert op_category("aten::convolution_backward") == "convolution"
+    assert op_category("aten::native_layer_norm") == "normalization"
+    assert op_category("aten::norm") == "reduction"
+    assert op_category("aten::addmm") == "gemm"
+    assert op_category("mylib::x") is None
