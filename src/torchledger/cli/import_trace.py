@@ -11,7 +11,7 @@ import click
 
 from torchledger.cli.output import force_option, json_option, print_document, print_json
 from torchledger.errors import UsageError
-from torchledger.profiling.profile import add_trace_to_ledger
+from torchledger.profiling.records import add_trace_to_ledger
 from torchledger.reporting.rank_comparison import ranks_as_plain, ranks_document
 from torchledger.reporting.time_breakdown import breakdown_as_plain, breakdown_document
 from torchledger.traces.breakdown import import_trace

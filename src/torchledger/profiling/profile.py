@@ -11,59 +11,33 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Any, Literal
 
 from torchledger.capturing.session import Capture, Watcher
-from torchledger.device.ceilings import known_ceilings
 from torchledger.device.describe import describe_devices
 from torchledger.errors import MeasureError
 from torchledger.nouns import (
     Breakdown,
-    Clock,
-    Device,
-    DeviceEvent,
-    Difference,
     Gap,
-    Graph,
     Launch,
-    Measurement,
-    Profile,
 )
 from torchledger.profiling.attribution import (
     GRAPH_MARK,
-    Attribution,
-    attribute_events,
-    cache_keys_in,
-    cpu_events,
     learn_sequence,
 )
 from torchledger.profiling.event_times import breakdown_of_calls
-from torchledger.store import LedgerWriter, open_ledger
-from torchledger.traces.breakdown import breakdown_of_trace, summarize
+from torchledger.profiling.records import STEP_MARK, Steps, profile_records
 from torchledger.traces.chrome_export import annotate_trace, facts_by_row
 from torchledger.traces.costs import device_events
-from torchledger.traces.stream import Progress
-from torchledger.traces.timeline import step_timeline
-from torchledger.traces.trace import EventKind, Trace, read_trace
-from torchledger.traces.verdict import verdict
+from torchledger.traces.trace import read_trace
 
 log = logging.getLogger(__name__)
 
 DEFAULT_WARMUP = 3
 DEFAULT_TIMED = 2
 DEFAULT_REPEATS = 3
-_STEP_MARK = "torchledger-step"
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Host wall times of steps, in microseconds."""
-
-    plain_us: tuple[float, ...] = ()
-    profiled_us: tuple[float, ...] = ()
 
 
 class KernelVisibility(Watcher):
@@ -268,7 +242,7 @@ class StepProfiler(Watcher):
     def _open_step(self, index: int) -> None:
         from torchledger._torch import profiler
 
-        self._step_mark = profiler.mark(f"{_STEP_MARK}#{index}")
+        self._step_mark = profiler.mark(f"{STEP_MARK}#{index}")
         self._step_mark.__enter__()
 
     def _close_step(self) -> None:
@@ -397,214 +371,6 @@ class StepProfiler(Watcher):
         learned = learn_sequence(trace, events, self._launches[name])
         log.debug("%s: %d kernels in its first call, %d learned", name, len(events), len(learned.get(name, ())))
         return learned
-
-
-def profile_records(
-    trace: Trace,
-    launches: Sequence[Launch],
-    *,
-    steps: Steps,
-    learned: Mapping[str, Sequence[tuple[str, int]]],
-    devices: Sequence[Device],
-    n_steps: int,
-    trace_name: str | None = None,
-    graph_keys: Mapping[str, str] | None = None,
-) -> tuple[list[Any], tuple[DeviceEvent, ...]]:
-    """Measurements of entries, the breakdown and the profile's account of itself, from a trace and a ledger's launches.
-
-    Also returns the device events with what the ledger says of them.
-
-    Raises ``MeasureError`` if the trace holds none of the ledger's graphs.
-    """
-    cuda = [device for device in devices if device.kind == "cuda"]
-    ceilings = known_ceilings(cuda[0] if cuda else devices[0]) if devices else None
-    window = _step_window(trace, n_steps)
-    everything = [event for event in device_events(trace) if _is_inside(event.launch_start_ns, window)]
-    clock: Clock = "cupti" if everything else "cpu_profiler"
-    if everything:
-        attribution = attribute_events(trace, everything, launches, learned=learned, graph_keys=graph_keys)
-        breakdown = breakdown_of_trace(trace, attribution.events, ceilings=ceilings)
-    else:
-        attribution = cpu_events(trace, launches, window=window, graph_keys=graph_keys)
-        if not attribution.events:
-            raise MeasureError(
-                "the profile holds no kernel of the ledger. C++ kernels are visible only if the profile was on when "
-                "they were compiled: use `torchledger run --profile`, or capture(path, profile=True)."
-            )
-        breakdown = summarize(attribution.events, source="cpu profile", clock=clock, ceilings=ceilings)
-    if not attribution.calls:
-        raise MeasureError("the trace holds no call of this ledger's graphs: it was taken from other code.")
-    breakdown = over_steps(breakdown, trace, steps, n_steps, clock)
-    uneven = [f"{graph} {calls}" for graph, calls in attribution.calls.items() if steps.plain_us and calls % n_steps]
-    if uneven:
-        note = (
-            f"the {n_steps} steps are not alike ({', '.join(uneven[:3])} calls): each begins with a call of the first "
-            "graph; where the program's own are longer, end them with torchledger.step()"
-        )
-        breakdown = replace(breakdown, notes=(*breakdown.notes, note))
-    profile = Profile(
-        clock=clock,
-        steps=n_steps,
-        plain_step_us=median(steps.plain_us) if steps.plain_us else None,
-        profiled_step_us=median(steps.profiled_us) if steps.profiled_us else None,
-        inside_us=attribution.inside_ns / 1e3,
-        matched_us=attribution.matched_ns / 1e3,
-        copied_us=attribution.copied_ns / 1e3,
-        unmatched_us={reason: ns / 1e3 for reason, ns in attribution.unmatched.items()},
-        entries=attribution.entries,
-        entries_seen=attribution.entries_seen,
-        graph_calls=dict(attribution.calls),
-        trace=trace_name,
-    )
-    gaps = [
-        Gap("device_time", reason, "kernel time inside compiled graphs that no entry explains", ns / 1e3)
-        for reason, ns in attribution.unmatched.items()
-    ]
-    gaps += _entries_without_time(attribution, launches)
-    timeline = step_timeline(attribution.events, clock=clock, steps=_step_spans(trace, n_steps))
-    pictures = [] if timeline is None else [timeline]
-    lead = round(breakdown.wall_us - sum(breakdown.step_us), 3)
-    outside = Difference("wall_time", "steps", "before the first and after the last kernel of the steps", lead)
-    records = [*_measurements(attribution, launches, clock), breakdown, profile, *pictures, *gaps]
-    return [*records, outside] if breakdown.step_us else records, attribution.events
-
-
-def pair_with_ledger(
-    trace: Trace, launches: Sequence[Launch], graphs: Sequence[Graph], devices: Sequence[Device]
-) -> list[Any]:
-    """Profile records from a trace that was recorded without a capture, of the same compiled graphs.
-
-    Graphs are recognised by the cache key that Inductor writes into a profile. Raises ``MeasureError`` naming the
-    mismatch if the trace was taken from other code than the ledger's.
-    """
-    keys = {graph.cache_key: graph.name for graph in graphs if graph.cache_key}
-    found = cache_keys_in(trace)
-    if not found & set(keys):
-        said = f"its graphs are {', '.join(sorted(found)[:3])}" if found else "it names no compiled graph"
-        raise MeasureError(
-            f"{trace.source} was taken from other code than this ledger's: {said}; "
-            f"the ledger's are {', '.join(sorted(keys)[:3]) or 'not known'}. Profile with `torchledger run --profile`."
-        )
-    n_calls = max(
-        len([row for row in trace.rows(EventKind.ANNOTATION) if trace.name(row).startswith("ProfilerStep")]), 1
-    )
-    records, _ = profile_records(
-        trace, launches, steps=Steps(), learned={}, devices=devices, n_steps=n_calls, graph_keys=keys
-    )
-    return records
-
-
-def add_trace_to_ledger(trace: Path, ledger: Path, *, progress: Progress | None = None) -> Breakdown:
-    """Read a trace, pair it with a ledger of the same graphs and write the times into that ledger.
-
-    Raises ``MeasureError`` as ``read_trace`` and ``pair_with_ledger``, ``StoreError`` as ``open_ledger``.
-    """
-    with open_ledger(ledger) as reader:
-        launches, graphs, devices = reader.read(Launch), reader.read(Graph), reader.run().devices
-    records = pair_with_ledger(read_trace(trace, progress=progress), launches, graphs, devices)
-    with LedgerWriter(ledger, append=True) as writer:
-        writer.add(*records)
-    return next(record for record in records if isinstance(record, Breakdown))
-
-
-def _step_window(trace: Trace, n_steps: int) -> tuple[int, int] | None:
-    """From the first recorded step's start to the last one's end; what the profiler saw before it is warm-up."""
-    spans = _step_spans(trace, n_steps)
-    return (min(start for start, _ in spans), max(end for _, end in spans)) if spans else None
-
-
-def _step_spans(trace: Trace, n_steps: int) -> list[tuple[int, int]]:
-    """Start and end on the trace's clock of each recorded step; one more may have been under way at the end."""
-    wanted = {f"{_STEP_MARK}#{index}" for index in range(n_steps)}
-    marks = [row for row in trace.rows(EventKind.ANNOTATION).tolist() if trace.name(row) in wanted]
-    return [(int(trace.events.start_ns[row]), int(trace.events.end_ns[row])) for row in marks]
-
-
-def _is_inside(moment: int | None, window: tuple[int, int] | None) -> bool:
-    return moment is None or window is None or window[0] <= moment <= window[1]
-
-
-def _entries_without_time(attribution: Attribution, launches: Sequence[Launch]) -> list[Gap]:
-    """Entries of graphs that ran in the profiled steps for which no kernel was seen."""
-    seen = {event.launch_id for event in attribution.events}
-    missing: dict[str, list[str]] = {}
-    for launch in launches:
-        if launch.category != "nop" and launch.graph in attribution.calls and launch.launch_id not in seen:
-            missing.setdefault(launch.graph, []).append(launch.kernel_name)
-    return [
-        Gap(
-            "device_time",
-            graph,
-            f"it ran, and of {len(names)} of its entries no kernel was seen: {', '.join(names[:3])}",
-        )
-        for graph, names in missing.items()
-    ]
-
-
-def _measurements(attribution: Attribution, launches: Sequence[Launch], clock: Clock) -> list[Measurement]:
-    """Per entry one sample for each call of its graph: the time of all its kernels in that call."""
-    per_entry: dict[str, list[DeviceEvent]] = {}
-    for event in attribution.events:
-        if event.launch_id is not None:
-            per_entry.setdefault(event.launch_id, []).append(event)
-    graph_of = {launch.launch_id: launch.graph for launch in launches}
-    found = []
-    for subject, events in per_entry.items():
-        samples = _per_call(events, attribution.calls.get(graph_of[subject], 0))
-        longest = max(events, key=lambda event: event.duration_ns)
-        found.append(
-            Measurement(
-                subject=subject,
-                kind="profile",
-                clock=clock,
-                samples_us=samples,
-                l2_state="step",
-                symbols=tuple(dict.fromkeys(event.name for event in events)),
-                grid=longest.grid,
-                block=longest.block,
-                n_regs=longest.n_regs,
-                n_spills=longest.n_spills,
-                shared_bytes=longest.shared_bytes,
-            )
-        )
-    return found
-
-
-def _per_call(events: Sequence[DeviceEvent], n_calls: int) -> tuple[float, ...]:
-    """Sum an entry's kernels by call; events come in order of time, the same number in each call."""
-    ordered = sorted(events, key=lambda event: event.start_ns)
-    if n_calls and len(ordered) % n_calls == 0:
-        size = len(ordered) // n_calls
-        return tuple(
-            sum(event.duration_ns for event in ordered[start : start + size]) / 1e3
-            for start in range(0, len(ordered), size)
-        )
-    return tuple(event.duration_ns / 1e3 for event in ordered)
-
-
-def over_steps(breakdown: Breakdown, trace: Trace, steps: Steps, n_steps: int, clock: str) -> Breakdown:
-    """A breakdown that also says how long its steps took, with the profiler and without."""
-    step_us = tuple((end - start) / 1e3 for start, end in _step_spans(trace, n_steps)) if steps.profiled_us else ()
-    notes = list(breakdown.notes)
-    if steps.plain_us and steps.profiled_us:
-        ratio = median(steps.profiled_us) / median(steps.plain_us)
-        notes.append(
-            f"a step takes {median(steps.plain_us) / 1e3:.3f} ms without the profiler and "
-            f"{median(steps.profiled_us) / 1e3:.3f} ms under it (x{ratio:.3f}, host clock)"
-        )
-        busy_us = breakdown.busy_us / n_steps
-        if busy_us > 1.1 * median(steps.plain_us):
-            notes.append(
-                "kernels outlast the step that holds them: other work on this machine disturbed the profile, or the "
-                "profiler itself; compare medians, and record it again on a quiet machine"
-            )
-        notes.append(
-            f"corrected for that, the device is busy {busy_us / 1e3:.3f} ms of a {median(steps.plain_us) / 1e3:.3f} ms "
-            f"step ({busy_us / median(steps.plain_us):.1%}; device time over host time: two clocks)"
-        )
-    result = replace(breakdown, clock=clock, steps=n_steps, step_us=step_us, notes=tuple(notes))
-    plain_us = median(steps.plain_us) if steps.plain_us and steps.profiled_us else None
-    return replace(result, verdict=verdict(result, plain_us=plain_us))
 
 
 def _with_note(record: Any, note: str) -> Any:

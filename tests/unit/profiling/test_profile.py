@@ -19,7 +19,8 @@ import torchledger
 from captured import read
 from torchledger.errors import MeasureError
 from torchledger.nouns import Breakdown, Gap, Launch, Measurement, Profile
-from torchledger.profiling.profile import Steps, attach, over_steps, pair_with_ledger
+from torchledger.profiling.profile import attach
+from torchledger.profiling.records import Steps, over_steps, pair_with_ledger
 from torchledger.reporting.time_breakdown import breakdown_document
 from torchledger.store import open_ledger
 from torchledger.traces.trace import read_trace, trace_from_events
