@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,9 @@ from torchledger.nouns import (
 )
 from torchledger.sampling.dataset import write_samples
 from torchledger.store import LedgerWriter, open_ledger
+from torchledger.traces.breakdown import import_trace
+from torchledger.traces.trace_ledger import write_trace_ledger
+from trace_factories import small_trace
 
 if find_browser() is None:
     warnings.warn(HOW_TO_GET_ONE, stacklevel=1)
@@ -145,6 +149,19 @@ def test_what_a_ledger_has_nothing_of_has_no_section(browser: Any, tmp_path: Pat
         writer.add(make_run())
     open_page(browser, torchledger.report(tmp_path / "empty.ledger"))
     assert sections_of(browser) == ["overview", "balance"]
+
+
+def test_every_section_of_an_imported_trace_draws(browser: Any, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps(small_trace(copies=3)))
+    write_trace_ledger(tmp_path / "trace.ledger", *import_trace(trace))
+    complaints(browser)
+    open_page(browser, torchledger.report(tmp_path / "trace.ledger"))
+    for section in sections_of(browser):
+        go_to(browser, section)
+    assert "could not be drawn" not in browser.find_element("id", "sections").text
+    assert "An imported trace holds no launches" in browser.find_element("id", "balance").text
+    assert complaints(browser) == []
 
 
 def test_a_category_on_the_first_screen_leads_to_its_launches(opened: Any) -> None:

@@ -93,7 +93,9 @@ const exactAmount = (value, unit) => known((each) => each.toLocaleString("en-US"
 
 function drawBalance(section) {
   const accounts = DATA.balance.accounts;
-  append(section, isImported ? element("p", { class: "hint" }, "An imported trace holds no launches of a ledger, so that there are no sums to compare.") : [
+  append(section, isImported ? [
+    element("p", { class: "hint" }, "An imported trace holds no launches of a ledger, so that there are no sums to compare."),
+  ] : [
     element("p", { class: "hint" }, "Each sum of the ledger stands beside an independent count; what differs is named, what is missing says why."),
     smallTable([{ label: "account", align: "left" }, { label: "ledger" }, { label: "reference" }, { label: "differences" }, { label: "missing" }, { label: "", align: "left" }],
       accounts.map((account) => [categoryText(account.name), exactAmount(account.ledger, account.unit), account.reference === null ? "" : exactAmount(account.reference, account.unit),
