@@ -37,6 +37,16 @@ from torchledger.nouns.prediction import Prediction, StepPrediction
 from torchledger.nouns.run import Run
 from torchledger.nouns.run_diff import DiffSide, LaunchGroup, ReadChange, RunDiff
 from torchledger.nouns.sample import Sample
+from torchledger.nouns.step import (
+    CallKind,
+    OptimizerFacts,
+    Phase,
+    Step,
+    StepCall,
+    StepFoundBy,
+    StepKind,
+    TensorArgument,
+)
 from torchledger.nouns.value_stats import (
     ValueCall,
     ValueComparison,
@@ -52,6 +62,7 @@ __all__ = [
     "BalanceSheet",
     "Breakdown",
     "Buffer",
+    "CallKind",
     "Category",
     "Ceilings",
     "Clock",
@@ -73,6 +84,8 @@ __all__ = [
     "LaunchOverhead",
     "LoopNest",
     "Measurement",
+    "OptimizerFacts",
+    "Phase",
     "Prediction",
     "Profile",
     "Quality",
@@ -81,7 +94,12 @@ __all__ = [
     "RunDiff",
     "Sample",
     "SourceLine",
+    "Step",
+    "StepCall",
+    "StepFoundBy",
+    "StepKind",
     "StepPrediction",
+    "TensorArgument",
     "TimeCategory",
     "TimeRow",
     "Timeline",

@@ -67,6 +67,8 @@ TABLES: dict[type, Table] = {
     nouns.Breakdown: Table("breakdowns", ("source", "clock", "kernel_us", "wall_us", "busy_us")),
     nouns.Profile: Table("profiles", ("clock", "inside_us", "matched_us")),
     nouns.Timeline: Table("timelines", ("clock", "step")),
+    nouns.Step: Table("steps", ("name", "found_by", "device_us"), unique=1),
+    nouns.StepCall: Table("step_calls", ("step", "order", "kind", "name", "phase"), unique=2),
     nouns.Prediction: Table("predictions", ("subject", "device", "model")),
     nouns.StepPrediction: Table("step_predictions", ("subject", "mode", "device")),
 }

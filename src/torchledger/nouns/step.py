@@ -1,0 +1,135 @@
+"""One whole step of a program: what it called, in order, with times; compiled graphs and eager work alike."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torchledger.nouns.launch import Quality
+from torchledger.nouns.measurement import Clock
+
+StepFoundBy = Literal["torchledger.step", "profiler_step", "optimizer", "period", "call"]
+"""What told where a step ends: ``torchledger.step()``, a profiler's ``ProfilerStep#``, the last optimizer's step of the
+round, the period of the sequence of calls, or one call by the user (``profile(step_fn)``)."""
+
+Phase = Literal["input", "forward", "loss", "backward", "clipping", "optimizer", "communication", "other"]
+"""What a part of a step is for."""
+
+CallKind = Literal["graph", "operator", "collective", "copy", "synchronization"]
+
+
+@dataclass(frozen=True)
+class StepKind:
+    """Steps that called the same graphs and optimizers in the same order: how many were seen, and what they called."""
+
+    count: int
+    calls: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OptimizerFacts:
+    """An optimizer that stepped: its class, and the parameters that it updates (tensors, elements, by dtype)."""
+
+    name: str
+    tensors: int
+    elements: int
+    dtypes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TensorArgument:
+    """A tensor as an eager operator was given it; ``dtype`` by its torch name, ``None`` where it was not recorded."""
+
+    shape: tuple[int, ...]
+    dtype: str | None = None
+    stride: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class StepCall:
+    """One entry of a step: a call of a compiled graph, an eager operator, a collective, a copy or a synchronization.
+
+    ``step`` is the name of the ``Step`` that it belongs to, ``name`` a graph's name (``"forward_0"``), an
+    operator's (``"aten::add"``) or a runtime call's (``"cudaStreamSynchronize"``). ``call`` counts the calls of
+    one graph within the step. ``thread`` is a small number for the host thread, ``start_us`` counts from the
+    step's beginning on the host's clock. ``samples_us`` is device time (on a CPU: the operator's own) in each
+    recorded step, ``kernels`` the number of device kernels launched, ``launches`` the graph's launches that ran
+    in this call. ``sources`` are the user's lines (``"train.py:12"``), innermost last; a backward operator
+    carries the lines of its forward. ``flops`` and ``bytes_moved`` are ``None`` where unknown, and ``reason``
+    says why. For a collective ``group`` and ``group_size`` name who takes part, ``message_bytes`` what each
+    rank gives. ``tensors`` and ``elements`` say how much a foreach or fused operator works on.
+    """
+
+    step: str
+    order: int
+    kind: CallKind
+    name: str
+    phase: Phase
+    thread: int = 0
+    call: int | None = None
+    start_us: float | None = None
+    host_us: float | None = None
+    samples_us: tuple[float, ...] = ()
+    kernels: int = 0
+    launches: int | None = None
+    streams: tuple[str, ...] = ()
+    category: str | None = None
+    arguments: tuple[TensorArgument, ...] = ()
+    tensors: int | None = None
+    elements: int | None = None
+    modules: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    flops: int | None = None
+    flops_quality: Quality = "unavailable"
+    bytes_moved: int | None = None
+    bytes_quality: Quality = "unavailable"
+    reason: str | None = None
+    group: str | None = None
+    group_size: int | None = None
+    message_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step, found, timed and recorded: the sums over its calls, and what they are checked against.
+
+    ``plain_us`` are host times of steps without the profiler, ``profiled_us`` of those under it. ``seen``
+    counts the steps that the program did while it was watched (compilation aside), ``recorded`` those under the
+    profiler; ``kinds`` says which of them were alike, the recorded kind first. ``device_us`` is the device time
+    of one step (median over the recorded ones), ``covered_us`` the part that belongs to calls, ``known_us`` the
+    part whose calls have FLOPs or bytes; ``busy_us`` the union of their intervals, ``wall_us`` the step's
+    length on the same clock, ``idle_us`` the rest by cause. On a CPU an operator's own time is device time.
+    ``graph_calls`` counts calls of each compiled graph.
+    """
+
+    name: str
+    found_by: StepFoundBy
+    clock: Clock
+    plain_us: tuple[float, ...] = ()
+    profiled_us: tuple[float, ...] = ()
+    seen: int = 0
+    recorded: int = 0
+    kinds: tuple[StepKind, ...] = ()
+    graph_calls: Mapping[str, int] = field(default_factory=dict)
+    device_us: float | None = None
+    covered_us: float = 0.0
+    known_us: float = 0.0
+    uncovered_us: Mapping[str, float] = field(default_factory=dict)
+    busy_us: float | None = None
+    wall_us: float | None = None
+    idle_us: Mapping[str, float] = field(default_factory=dict)
+    operators_seen: int | None = None
+    optimizers: tuple[OptimizerFacts, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def duration_us(self) -> float | None:
+        """Median host time of a step without the profiler, in microseconds; ``None`` if none was timed."""
+        return statistics.median(self.plain_us) if self.plain_us else None
+
+    @property
+    def covered_share(self) -> float | None:
+        """Share of the device time that belongs to calls of this record; ``None`` without device time."""
+        return self.covered_us / self.device_us if self.device_us else None
