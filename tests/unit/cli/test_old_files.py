@@ -1,0 +1,64 @@
+"""Files that an earlier version wrote open, and commands give the answers that it gave."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from torchledger.cli import cli
+from torchledger.store.launch_file import read_launches
+
+DATA = Path(__file__).parents[2] / "data" / "old"
+ANSWERS: dict[str, Any] = json.loads((DATA / "answers_torchledger0.1.0.json").read_text())
+SENTENCES = {"note", "notes", "remarks", "reason", "problems", "verdict"}
+"""Said in better words later, perhaps; what they speak of stands beside them as figures."""
+
+
+def differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
+    """Where an answer is no longer what it was; keys that are new are none."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key, value in old.items():
+            if key not in new:
+                yield f"{where}.{key} is gone"
+            elif key not in SENTENCES:
+                yield from differences(value, new[key], f"{where}.{key}")
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for place, (before, after) in enumerate(zip(old, new, strict=True)):
+            yield from differences(before, after, f"{where}[{place}]")
+    elif isinstance(old, float) and isinstance(new, float | int):
+        if not math.isclose(old, new, rel_tol=1e-6, abs_tol=1e-9):
+            yield f"{where}: {old} became {new}"
+    elif old != new:
+        yield f"{where}: {old!r} became {new!r}"
+
+
+@pytest.mark.parametrize("question", ANSWERS)
+def test_an_old_file_gives_the_answer_that_it_gave(
+    question: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(DATA)
+    monkeypatch.setenv("TORCHLEDGER_CACHE", str(tmp_path))
+    done = CliRunner().invoke(cli, [*question.split(), "--json"])
+    assert done.exit_code in (0, 3), done.output
+    assert not list(differences(ANSWERS[question], json.loads(done.stdout)))
+
+
+def test_old_measured_launches_are_read() -> None:
+    found = read_launches(DATA / "h200_torchledger0.1.0.launches")
+    assert found.device == "NVIDIA H200" and len(found.launches) == 401
+
+
+def test_a_value_that_changed_or_went_is_seen_and_a_new_key_is_not() -> None:
+    old = {"a": 1.0, "b": [{"c": "x"}], "note": "some words"}
+    assert not list(differences(old, {"a": 1.0, "b": [{"c": "x", "d": 2}], "note": "other words", "e": None}))
+    assert list(differences(old, {"a": 1.1, "b": [{"c": "y"}], "note": "some words"})) == [
+        ".a: 1.0 became 1.1",
+        ".b[0].c: 'x' became 'y'",
+    ]
+    assert list(differences(old, {"b": [], "note": "some words"})) == [".a is gone", ".b: [{'c': 'x'}] became []"]
