@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import median
 
 from torchledger.nouns import Breakdown, Ceilings, Cost, DeviceEvent, Launch
-from torchledger.traces.breakdown import summarize
+from torchledger.traces.summary import summarize
 from torchledger.traces.verdict import verdict
 
 CallSpan = tuple[str, int, int]

@@ -24,9 +24,10 @@ from torchledger.nouns import (
 )
 from torchledger.profiling.attribution import Attribution, attribute_events, cache_keys_in, cpu_events
 from torchledger.store import LedgerWriter, open_ledger
-from torchledger.traces.breakdown import breakdown_of_trace, summarize
+from torchledger.traces.breakdown import breakdown_of_trace
 from torchledger.traces.costs import device_events
 from torchledger.traces.stream import Progress
+from torchledger.traces.summary import summarize
 from torchledger.traces.timeline import step_timeline
 from torchledger.traces.trace import EventKind, Trace, read_trace
 from torchledger.traces.verdict import verdict

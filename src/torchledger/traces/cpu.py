@@ -12,9 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 from torchledger.nouns import Breakdown, Cost, DeviceEvent, TimeCategory
-from torchledger.traces.breakdown import problem_texts, step_durations, summarize, with_modules_and_lines
+from torchledger.traces.contents import problems_of, step_durations, with_modules_and_lines
 from torchledger.traces.costs import call_from_arguments, shapes_text
 from torchledger.traces.idle import busy_time
+from torchledger.traces.summary import summarize
 from torchledger.traces.trace import NONE, EventKind, Trace
 from torchledger.traces.verdict import verdict
 from torchledger.work.op_costs import NO_TENSOR_SHAPES, has_formula, op_category, op_cost
@@ -84,15 +85,15 @@ def cpu_breakdown(trace: Trace, events: list[DeviceEvent]) -> Breakdown:
             "`torchledger run --profile SCRIPT` times each"
         )
     idle = result.idle_us
-    problems = problem_texts(trace)
+    problems = problems_of(trace)
     result = replace(
         result,
         steps=len(steps) or None,
         step_us=tuple(steps),
         idle_causes={NO_OPERATOR_RAN: idle} if idle > 0 else {},
         gaps=tuple(replace(gap, cause=NO_OPERATOR_RAN) for gap in result.gaps),
-        is_partial=trace.is_truncated or any("left out" in text for text in problems),
-        problems=tuple(problems),
+        is_partial=trace.is_truncated or any(problem.leaves_out for problem in problems),
+        problems=tuple(problem.text for problem in problems),
         notes=tuple(notes),
     )
     return replace(result, verdict=verdict(result))

@@ -167,10 +167,10 @@ class EventStream:
             text = head[:-1] + tail
             metadata = _loads_or_none(text) or _loads_leniently(text)
         if metadata is None and head != _BARE_LIST:
-            self.is_truncated = True
-            if not any("ends early" in problem for problem in self.problems):
+            if not self.is_truncated:
                 cut = "the text after the last event" if is_complete else "the last event"
                 self.problems[f"the file ends early: {cut} is cut off, and what followed is missing"] = 0
+            self.is_truncated = True
             metadata = _loads_or_none(head) or _loads_leniently(head)
         if isinstance(metadata, dict):
             metadata.pop("traceEvents", None)

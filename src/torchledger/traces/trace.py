@@ -121,10 +121,19 @@ class Lane:
 
 @dataclass(frozen=True)
 class TraceProblem:
-    """Something that a trace holds and the reader left out or doubts; ``events`` is how many it concerns."""
+    """Something that a trace holds and the reader left out or doubts; ``events`` is how many it concerns.
+
+    ``leaves_out``: time of events is missing from the sums for it.
+    """
 
     what: str
     events: int | None = None
+    leaves_out: bool = False
+
+    @property
+    def text(self) -> str:
+        """The problem in words, with its number of events."""
+        return f"{self.events} {self.what}" if self.events else self.what
 
 
 @dataclass(frozen=True, eq=False)
@@ -588,7 +597,8 @@ class _Columns:
             "distributedInfo": rank if isinstance(rank, dict) else {},
         }
         all_problems = [
-            TraceProblem(what, number or None) for what, number in (*problems.items(), *self._problems.items())
+            TraceProblem(what, number or None, leaves_out=number > 0)
+            for what, number in (*problems.items(), *self._problems.items())
         ]
         version = metadata.get("schemaVersion")
         if version is not None and version not in KNOWN_SCHEMA_VERSIONS:

@@ -15,8 +15,9 @@ from public_data import public_trace, public_traces
 from torchledger.errors import MeasureError
 from torchledger.nouns import Breakdown, Ceilings, Cost, DeviceEvent
 from torchledger.store.codec import decode, encode
-from torchledger.traces.breakdown import breakdown_of_trace, import_trace, summarize
+from torchledger.traces.breakdown import breakdown_of_trace, import_trace
 from torchledger.traces.idle import AFTER_SYNCHRONIZATION, BETWEEN_KERNELS, HOST_LATE, QUEUED, UNKNOWN, busy_time
+from torchledger.traces.summary import summarize
 from torchledger.traces.trace import read_trace, trace_from_events
 from trace_factories import kernel_event, memcpy_event, op_event, runtime_event
 
