@@ -22,6 +22,7 @@ from torchledger.nouns import (
     Profile,
 )
 from torchledger.store import LedgerReader
+from torchledger.store.latest import latest
 from torchledger.store.rows import LaunchRow, read_launch_rows
 
 FUSED_CATEGORIES = frozenset(
@@ -126,14 +127,14 @@ def flops_account(books: Books) -> Account:
 
 def eager_flops_account(books: Books) -> Account | None:
     """Tensor FLOPs of all launches against an eager run of the same step, where one was asked for."""
-    counts = books.reader.read(EagerCount)
-    if not counts:
+    count = latest(books.reader, EagerCount)
+    if count is None:
         return None
     return Account(
         name="flops_eager",
         unit="FLOPs",
-        ledger=counts[-1].ledger_flops,
-        reference=counts[-1].flops,
+        ledger=count.ledger_flops,
+        reference=count.flops,
         differences=books.differences_of("flops_eager"),
         missing=books.gaps_of("flops_eager"),
     )
@@ -193,36 +194,35 @@ def sources_account(books: Books) -> Account:
 
 def device_time_account(books: Books) -> Account | None:
     """Kernel time that belongs to entries, against all that the profiler saw launched inside compiled graphs."""
-    profiles = books.reader.read(Profile)
+    profile = latest(books.reader, Profile)
     gaps = books.gaps_of("device_time")
-    if not profiles:
+    if profile is None:
         return Account("device_time", "us", None, None, missing=gaps) if gaps else None
-    latest = profiles[-1]
     copies = Difference(
-        "device_time", "CUDA graphs", "inputs copied to where a CUDA graph reads them", -latest.copied_us
+        "device_time", "CUDA graphs", "inputs copied to where a CUDA graph reads them", -profile.copied_us
     )
+    seen = f"{profile.entries_seen:,} of {profile.entries:,} entries ran in the profiled steps"
     return Account(
         name="device_time",
         unit="us",
-        ledger=latest.matched_us,
-        reference=latest.inside_us,
-        differences=(copies,) if latest.copied_us else (),
+        ledger=profile.matched_us,
+        reference=profile.inside_us,
+        differences=(copies,) if profile.copied_us else (),
         missing=gaps,
-        note=f"{latest.entries_seen:,} of {latest.entries:,} entries ran in the profiled steps (clock: {latest.clock})",
+        note=f"{seen} (clock: {profile.clock})",
     )
 
 
 def wall_time_account(books: Books) -> Account | None:
     """Busy plus idle time of the device, against the steps' wall time; both on the profiler's clock."""
-    breakdowns = [each for each in books.reader.read(Breakdown) if each.step_us]
-    if not breakdowns:
+    breakdown = latest(books.reader, Breakdown)
+    if breakdown is None or not breakdown.step_us:
         return None
-    latest = breakdowns[-1]
     return Account(
         name="wall_time",
         unit="us",
-        ledger=round(latest.busy_us + latest.idle_us, 3),
-        reference=round(sum(latest.step_us), 3),
+        ledger=round(breakdown.busy_us + breakdown.idle_us, 3),
+        reference=round(sum(breakdown.step_us), 3),
         differences=books.differences_of("wall_time")[-1:],
         missing=books.gaps_of("wall_time"),
     )

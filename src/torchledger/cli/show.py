@@ -24,6 +24,7 @@ from torchledger.reporting.summary import summarize_ledger
 from torchledger.reporting.time_breakdown import breakdown_as_plain, breakdown_document
 from torchledger.store import open_ledger
 from torchledger.store.find import find_graph
+from torchledger.store.latest import latest
 
 
 @click.command(name="show")
@@ -61,7 +62,8 @@ def command(
                 print_document(story_document(story, top=top, folder=os.getcwd()))
         else:
             summary = summarize_ledger(reader)
-            breakdowns = reader.read(Breakdown)
+            breakdown = latest(reader, Breakdown)
+            breakdowns = [breakdown] if breakdown is not None else []
             if as_json:
                 print_json(overview_as_plain(summary) | {"breakdowns": [breakdown_as_plain(b) for b in breakdowns]})
             else:

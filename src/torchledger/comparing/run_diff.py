@@ -18,6 +18,7 @@ from torchledger.errors import MeasureError
 from torchledger.nouns import Breakdown, Graph, Launch, Measurement, Profile
 from torchledger.nouns.run_diff import DiffSide, LaunchGroup, ReadChange, Regrouping, RunDiff
 from torchledger.store import LedgerReader, open_ledger
+from torchledger.store.latest import latest, latest_measurements
 
 _NAMES_SUFFICE = 0.9
 _LONGEST_EXACT_ALIGNMENT = 4000
@@ -65,15 +66,14 @@ def diff_ledgers(
 
 
 def read_run(reader: LedgerReader) -> RecordedRun:
-    """Launches, graphs and the last profile of a ledger."""
-    breakdowns, profiles = reader.read(Breakdown), reader.read(Profile)
+    """Launches, graphs and the profile of a ledger."""
     return RecordedRun(
         str(reader.path),
         reader.read(Launch),
         reader.read(Graph),
-        reader.read(Measurement, kind="profile"),
-        breakdowns[-1] if breakdowns else None,
-        profiles[-1] if profiles else None,
+        latest_measurements(reader, kind="profile"),
+        latest(reader, Breakdown),
+        latest(reader, Profile),
     )
 
 

@@ -169,24 +169,24 @@ def predict_ledger(
     model: TimeModel, path: str | os.PathLike[str], *, mode: Mode = "eager", optimizer: str | None = None
 ) -> tuple[StepPrediction, list[Prediction], dict[str, float], list[Launch]]:
     """``predict_step`` for a ledger, with the measured times of its launches (empty without a profile)."""
-    from torchledger.nouns import Measurement, Profile
+    from torchledger.nouns import Profile
     from torchledger.store import open_ledger
+    from torchledger.store.latest import latest, latest_measurements
 
     path = Path(path)
     with open_ledger(path) as reader:
         launches = reader.read(Launch)
         measured = {
-            item.subject: item.duration_us for item in reader.iterate(Measurement) if item.kind in ("profile", "sample")
+            item.subject: item.duration_us for item in latest_measurements(reader) if item.kind in ("profile", "sample")
         }
-        profiles = reader.read(Profile)
-    plain = [profile.plain_step_us for profile in profiles if profile.plain_step_us is not None]
+        profile = latest(reader, Profile)
     step, predictions = predict_step(
         model,
         launches,
         mode=mode,
         subject=path.name,
         optimizer=optimizer,
-        measured_us=plain[-1] if plain else None,
+        measured_us=profile.plain_step_us if profile is not None else None,
         measured=measured,
     )
     return step, predictions, measured, launches

@@ -25,7 +25,7 @@ from typing import Any, Literal
 from torchledger import roofline
 from torchledger.device.ceilings import known_ceilings, product_rate
 from torchledger.errors import MeasureError, UsageError
-from torchledger.nouns import Ceilings, Device, Graph, Kernel, Launch, Measurement, Run, ValueStats
+from torchledger.nouns import Ceilings, Device, Graph, Kernel, Launch, Measurement, Run
 from torchledger.replaying.bench_timing import HOST_FLUSH_BYTES, Budget, relative_interval
 from torchledger.replaying.bench_worker import Job, Task, write_job
 from torchledger.replaying.call_site import CallSite, CallSites, CannotReplay
@@ -33,6 +33,7 @@ from torchledger.replaying.lead_in import LeadIn, find_lead_in, lead_in_text
 from torchledger.replaying.standalone import allocated_bytes, body_text, input_bytes, preamble_text
 from torchledger.store import LedgerReader, LedgerWriter, open_ledger
 from torchledger.store.find import find_kernel
+from torchledger.store.latest import saved_inputs, step_measurements
 from torchledger.store.seal import is_sealed_here
 
 log = logging.getLogger(__name__)
@@ -206,8 +207,8 @@ def bench(
         graphs = {graph.name: graph for graph in reader.read(Graph)}
         launches = [launch for launch in reader.read(Launch) if launch.category != "nop"]
         known_kernels = reader.read(Kernel)
-        in_step = _in_step(reader)
-        saved = _saved_inputs(reader)
+        in_step = step_measurements(reader)
+        saved = saved_inputs(reader)
         chosen, selection = _select(reader, launches, kernels, all_kernels, in_step, run)
     check_trust(str(path), [graphs[name] for name in dict.fromkeys(launch.graph for launch in chosen)], trust)
     _check_machine(str(path), run, chosen)
@@ -311,20 +312,6 @@ def _device(run: Run, name: str) -> Device | None:
 
 
 # --- what to run -----------------------------------------------------------------------------------------------------
-
-
-def _in_step(reader: LedgerReader) -> dict[str, Measurement]:
-    """The latest measurement of each launch inside the step."""
-    return {found.subject: found for found in reader.iterate(Measurement, kind="profile") if found.samples_us}
-
-
-def _saved_inputs(reader: LedgerReader) -> dict[str, str]:
-    """The file of each launch's captured tensors, of its first call that has one."""
-    found: dict[str, str] = {}
-    for stats in reader.iterate(ValueStats, moment="before"):
-        if stats.path is not None:
-            found.setdefault(stats.subject, stats.path)
-    return found
 
 
 def _select(

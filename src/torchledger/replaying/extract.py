@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchledger.errors import MeasureError, StoreError
-from torchledger.nouns import Graph, Kernel, Launch, Run, ValueStats
+from torchledger.nouns import Graph, Kernel, Launch, Run
 from torchledger.replaying.call_site import Allocation, CannotReplay, find_call_site, read_wrapper
 from torchledger.replaying.givens import given_values
 from torchledger.replaying.index_bounds import index_bounds
@@ -22,6 +22,7 @@ from torchledger.replaying.reference import Reference, find_reference, library_o
 from torchledger.replaying.standalone import MAKE_TENSOR, body_text, head_text
 from torchledger.store import LedgerReader, open_ledger
 from torchledger.store.find import find_graph, find_kernel
+from torchledger.store.latest import saved_inputs
 
 
 @dataclass(frozen=True)
@@ -436,6 +437,6 @@ def _write(path: Path, text: str, *, force: bool) -> Path:
 
 
 def _saved_inputs(reader: LedgerReader, launch: Launch) -> str | None:
-    """The file with what a launch read in the last call that was saved, if it is still there."""
-    paths = [stats.path for stats in reader.iterate(ValueStats, subject=launch.launch_id, moment="before")]
-    return next((str(Path(path).absolute()) for path in reversed(paths) if path and Path(path).exists()), None)
+    """The file with what a launch read, if it is still there."""
+    path = saved_inputs(reader, subject=launch.launch_id).get(launch.launch_id)
+    return str(Path(path).absolute()) if path is not None and Path(path).exists() else None

@@ -39,6 +39,7 @@ from torchledger.reporting.overview import balance_lines, remarks, run_facts, sh
 from torchledger.reporting.summary import Summary, summarize_ledger
 from torchledger.roofline import bound, roofline_us
 from torchledger.store import LedgerReader
+from torchledger.store.latest import latest, latest_measurements
 from torchledger.store.value_stats import iterate_value_stats
 from torchledger.traces.verdict import describe_category
 
@@ -67,24 +68,23 @@ def page_data(
     ``folder``."""
     summary = summarize_ledger(reader)
     texts = Texts()
-    steps = _steps(reader)
-    breakdowns = reader.read(Breakdown)
-    ceilings, device = _ceilings(summary, breakdowns)
+    steps = latest(reader, Profile)
+    breakdown = latest(reader, Breakdown)
+    ceilings, device = _ceilings(summary, breakdown)
     entries = _Entries(reader, texts, ceilings, summary, folder)
-    n_steps = steps.steps if steps is not None else (breakdowns[0].steps if breakdowns else None)
-    measured = _by_subject(reader.read(Measurement))
+    n_steps = steps.steps if steps is not None else (breakdown.steps if breakdown is not None else None)
+    measured = _by_subject(latest_measurements(reader))
     total = reader.count(Launch)
     for number, launch in enumerate(reader.iterate(Launch)):
         if progress is not None and number % 500 == 0:
             progress(number, total, "launches")
         if launch.category != "nop":
             entries.add(launch, measured.get(launch.launch_id, ()), n_steps)
-    if not total and breakdowns:
-        for row in breakdowns[0].kernels:
+    if not total and breakdown is not None:
+        for row in breakdown.kernels:
             entries.add_row(row, n_steps or 1)
     if progress is not None:
         progress(total, total, "launches")
-    breakdown = breakdowns[0] if breakdowns else None
     data = {
         "kind": "run",
         "title": clean(
@@ -568,10 +568,10 @@ def _categories(breakdown: Breakdown | None, entries: _Entries, n_steps: int | N
     ]
 
 
-def _ceilings(summary: Summary, breakdowns: Sequence[Breakdown]) -> tuple[Ceilings | None, Device | None]:
+def _ceilings(summary: Summary, breakdown: Breakdown | None) -> tuple[Ceilings | None, Device | None]:
     """The device that the graphs run on, and what it was measured to reach."""
     kinds = {device.partition(":")[0] for graph in summary.graphs for device in graph.devices}
-    devices = [*summary.run.devices, *(device for each in breakdowns for device in each.devices)]
+    devices = [*summary.run.devices, *(breakdown.devices if breakdown is not None else ())]
     ran_on = [device for device in devices if device.kind in kinds and device.kind != "cpu"]
     ran_on += [device for device in devices if device.kind in kinds] or devices
     for device in ran_on:
@@ -596,20 +596,21 @@ def _ceilings_plain(ceilings: Ceilings | None, device: Device | None) -> dict[st
 
 
 def _timeline(reader: LedgerReader, texts: Texts) -> dict[str, Any] | None:
-    for timeline in reader.iterate(Timeline):
-        return {
-            "clock": clean(timeline.clock),
-            "step": timeline.step,
-            "left_out": timeline.left_out,
-            "start_ns": timeline.start_ns,
-            "duration_ns": timeline.duration_ns,
-            "name": _looked_up(timeline.name, texts.places(timeline.names)),
-            "category": _looked_up(timeline.category, texts.places(timeline.categories)),
-            "launch": _looked_up(timeline.launch, texts.places(timeline.launch_ids)),
-            "lane": timeline.lane,
-            "lanes": [clean(lane) for lane in timeline.lanes],
-        }
-    return None
+    timeline = latest(reader, Timeline)
+    if timeline is None:
+        return None
+    return {
+        "clock": clean(timeline.clock),
+        "step": timeline.step,
+        "left_out": timeline.left_out,
+        "start_ns": timeline.start_ns,
+        "duration_ns": timeline.duration_ns,
+        "name": _looked_up(timeline.name, texts.places(timeline.names)),
+        "category": _looked_up(timeline.category, texts.places(timeline.categories)),
+        "launch": _looked_up(timeline.launch, texts.places(timeline.launch_ids)),
+        "lane": timeline.lane,
+        "lanes": [clean(lane) for lane in timeline.lanes],
+    }
 
 
 def _looked_up(places: Iterable[int | None], table: Sequence[int]) -> list[int]:
@@ -770,13 +771,8 @@ def main_dtype(buffers: Sequence[Buffer]) -> str | None:
 def _by_subject(measurements: Iterable[Measurement]) -> dict[str, list[Measurement]]:
     groups: dict[str, list[Measurement]] = defaultdict(list)
     for measurement in measurements:
-        if measurement.samples_us:
-            groups[measurement.subject].append(measurement)
+        groups[measurement.subject].append(measurement)
     return groups
-
-
-def _steps(reader: LedgerReader) -> Profile | None:
-    return next(reader.iterate(Profile), None)
 
 
 def _rounded(value: float | None) -> float | None:

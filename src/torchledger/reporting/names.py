@@ -6,9 +6,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from torchledger.nouns import Kernel, Launch, Measurement
+from torchledger.nouns import Kernel, Launch
 from torchledger.reporting.document import Document, Section, Sentence, Table, as_plain, columns
 from torchledger.store import LedgerReader
+from torchledger.store.latest import step_measurements
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,14 @@ class KernelNames:
 def kernel_names(reader: LedgerReader) -> list[KernelNames]:
     """All kernels of a ledger, in the order in which they are first launched."""
     symbols: dict[str, dict[str, None]] = defaultdict(dict)
-    of_launch = {measured.subject: measured.symbols for measured in reader.read(Measurement, kind="profile")}
+    of_launch = step_measurements(reader)
     launches: dict[tuple[str, str], list[Launch]] = defaultdict(list)
     for launch in reader.iterate(Launch):
         if launch.category == "nop":
             continue
         launches[launch.kernel, launch.kernel_name].append(launch)
-        symbols[launch.kernel_name].update(dict.fromkeys(of_launch.get(launch.launch_id, ())))
+        if (measured := of_launch.get(launch.launch_id)) is not None:
+            symbols[launch.kernel_name].update(dict.fromkeys(measured.symbols))
     names_of_key: dict[str, list[str]] = defaultdict(list)
     for kernel in reader.read(Kernel):
         names_of_key[kernel.key].append(kernel.name)

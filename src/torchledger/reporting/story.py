@@ -21,6 +21,7 @@ from torchledger.reporting.overview import shorten_source
 from torchledger.roofline import achieved_gb_per_s, achieved_tflops_per_s, arithmetic_intensity
 from torchledger.store import LedgerReader
 from torchledger.store.find import Target, find_kernel
+from torchledger.store.latest import latest_measurements
 from torchledger.store.rows import LaunchRow, read_launch_rows
 
 
@@ -63,7 +64,7 @@ def tell_story(reader: LedgerReader, question: str) -> Story:
         launch=launch,
         graph=graph,
         wrapper_code=_wrapper_code(graph, launch),
-        measurements=tuple(reader.read(Measurement, subject=launch.launch_id)) if launch else (),
+        measurements=tuple(latest_measurements(reader, subject=launch.launch_id)) if launch else (),
     )
 
 

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from torchledger.errors import StoreError
-from torchledger.nouns import Launch, Measurement
+from torchledger.nouns import Launch
 from torchledger.store.codec import decode, encode
+from torchledger.store.latest import latest_measurements
 from torchledger.store.ledger import open_ledger
 
 FORMAT_VERSION = 1
@@ -109,10 +110,9 @@ def launches_of_ledger(path: str | os.PathLike[str], *, program: str | None = No
     with open_ledger(path) as reader:
         run = reader.run()
         launches = reader.read(Launch)
-        measured: dict[str, tuple[float, ...]] = {}
-        for measurement in reader.iterate(Measurement):
-            if measurement.kind in ("profile", "sample"):
-                measured[measurement.subject] = measurement.samples_us
+        measured = {
+            each.subject: each.samples_us for each in latest_measurements(reader) if each.kind in ("profile", "sample")
+        }
     # The accelerator, where there is one: kernels of a CPU beside it are not what a model of the device is about.
     devices = sorted(run.devices, key=lambda device: device.kind == "cpu")
     versions = {"torch": run.environment.torch or "", "torchledger": run.environment.torchledger}

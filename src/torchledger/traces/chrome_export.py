@@ -19,6 +19,7 @@ from torchledger.errors import MeasureError, StoreError
 from torchledger.nouns import DeviceEvent, Profile
 from torchledger.roofline import achieved_gb_per_s, achieved_tflops_per_s
 from torchledger.store import LedgerReader
+from torchledger.store.latest import latest
 from torchledger.traces.stream import open_events
 
 FactsByRow = Mapping[int, Mapping[str, Any]]
@@ -131,10 +132,10 @@ def export_chrome(reader: LedgerReader, output: str | PathLike[str], *, force: b
 
     Raises ``MeasureError`` if the ledger was not profiled or its trace is gone, ``StoreError`` if ``output`` exists.
     """
-    profiles = [profile for profile in reader.read(Profile) if profile.trace]
-    if not profiles:
+    profile = latest(reader, Profile)
+    if profile is None or profile.trace is None:
         raise MeasureError(f"{reader.path} holds no profile. Record one with `torchledger run --profile`.")
-    source = reader.path.with_name(str(profiles[-1].trace))
+    source = reader.path.with_name(profile.trace)
     if not source.is_file():
         raise MeasureError(f"{source} is gone: the trace stands beside its ledger. Profile again to have one.")
     annotate_trace(source, output, {}, force=force)
