@@ -30,11 +30,12 @@ from pathlib import Path
 from typing import Any
 
 from torchledger.nouns import Sample
-from torchledger.operators import ITEM_SIZES, find_operator
+from torchledger.operators import find_operator
 from torchledger.sampling.dataset import count_by_status, read_samples, write_samples
 from torchledger.sampling.points import Plan, Point, load_plan, save_plan
 from torchledger.sampling.timing import PointTimes, Timer, make_timer
 from torchledger.sampling.worker import describe_device, run_worker
+from torchledger.work.element_sizes import ELEMENT_SIZES
 
 STARTED = time.monotonic()
 
@@ -74,7 +75,7 @@ def least_us(point: Point) -> float:
     operator = find_operator(point.operator)
     rate = 4e7 if point.dtype == "float32" else 6e8
     p = operator.resolve(point.parameters)
-    parts = [w for d in operator.directions for w in operator.work(p, d, ITEM_SIZES[point.dtype])]
+    parts = [w for d in operator.directions for w in operator.work(p, d, ELEMENT_SIZES[point.dtype])]
     return sum(max(w.flops / rate, w.bytes_moved / 4e6, 1.5) for w in parts)
 
 

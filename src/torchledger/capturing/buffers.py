@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from torchledger._torch import inductor
-from torchledger.capturing.loops import BufferTraffic, LoopFacts, describe_loops, dtype_itemsize, library_traffic
+from torchledger.capturing.loops import BufferTraffic, LoopFacts, describe_loops, library_traffic
 from torchledger.nouns import Buffer
 from torchledger.nouns.launch import Quality
+from torchledger.work.element_sizes import element_size
 
 Role = Literal["input", "output", "inout", "workspace"]
 
@@ -37,7 +38,7 @@ def fused_buffers(graph: Any, snodes: list[Any], kernel_args: Any) -> tuple[tupl
 
 
 def _workspace(graph: Any, workspace: inductor.Workspace, facts: LoopFacts) -> Buffer:
-    count, itemsize = inductor.hint(workspace.count, graph), dtype_itemsize(workspace.dtype)
+    count, itemsize = inductor.hint(workspace.count, graph), element_size(workspace.dtype)
     nbytes = None if count is None or itemsize is None else count * itemsize
     # Partial results that a later line of the wrapper adds up are only written; other scratch memory may go both ways.
     is_written_only = facts.holds_partial_results

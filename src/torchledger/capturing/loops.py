@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sympy
-import torch
 
 from torchledger._torch import loops as adapter
 from torchledger._torch.loops import LoopProgram, Ref, Statement, TemplateAccesses, TensorLayout
@@ -32,6 +31,7 @@ from torchledger.capturing.traffic import (
 )
 from torchledger.nouns import Access, Buffer, LoopNest
 from torchledger.nouns.launch import Quality
+from torchledger.work.element_sizes import element_size
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ def library_traffic(buffers: Sequence[Buffer], *, call: str = "") -> list[Buffer
     result: list[BufferTraffic] = []
     seen: dict[str, list[IndexedAccess]] = {}
     for buffer in buffers:
-        itemsize = dtype_itemsize(buffer.dtype)
+        itemsize = element_size(buffer.dtype)
         if itemsize is None or len(buffer.shape) != len(buffer.stride):
             result.append(UNKNOWN_TRAFFIC)
             continue
@@ -141,12 +141,6 @@ def library_traffic(buffers: Sequence[Buffer], *, call: str = "") -> list[Buffer
 
 
 _PICKING_BY_DATA = ("index", "gather", "scatter", "embedding", "take", "grouped_mm", "grid_sampler", "searchsorted")
-
-
-def dtype_itemsize(dtype: str) -> int | None:
-    """Bytes of one element of a dtype by its torch name; ``None`` for a name that torch does not have."""
-    found = getattr(torch, dtype, None)
-    return found.itemsize if isinstance(found, torch.dtype) else None
 
 
 # ---------------------------------------------------------------------------------------------------------------------

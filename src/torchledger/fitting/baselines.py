@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.tables import SampleTable
 from torchledger.nouns import Launch
-from torchledger.operators import ITEM_SIZES, find_operator
+from torchledger.operators import find_operator
+from torchledger.work.element_sizes import ELEMENT_SIZES, element_size
 
 Array = NDArray[np.float64]
 
@@ -39,7 +40,7 @@ def inductor_of_samples(table: SampleTable, machine: Machine) -> Array | None:
     rates = inductor_rates(machine.name)
     if rates is None:
         return None
-    item_size = np.array([ITEM_SIZES[str(dtype)] for dtype in table.dtypes])
+    item_size = np.array([ELEMENT_SIZES[str(dtype)] for dtype in table.dtypes])
     operator = find_operator(table.operator)
     works = operator.work(operator.resolve(table.parameters), table.direction, item_size)  # type: ignore[arg-type]
     peak = np.where(item_size >= 4, rates[1], rates[0])
@@ -57,7 +58,7 @@ def inductor_of_launch(launch: Launch, device: str) -> float | None:
     rates = inductor_rates(device)
     if rates is None or launch.bytes_moved is None:
         return None
-    is_single = any(buffer.dtype == "float32" for buffer in launch.buffers if buffer.role == "output")
+    is_single = any((element_size(buffer.dtype) or 0) >= 4 for buffer in launch.buffers if buffer.role == "output")
     flops = float(launch.flops or 0) if launch.category in ("extern", "template") else 0.0
     peak = np.array(rates[1] if is_single else rates[0])
     return float(_estimate_us(np.array(flops), np.array(launch.bytes_moved), peak, rates[2]))

@@ -19,23 +19,9 @@ from torchledger.fitting.launch_families import family_of
 from torchledger.fitting.launch_library import EXPECTED, expected_columns, library_columns
 from torchledger.fitting.machine import Machine
 from torchledger.nouns import Access, Launch, LoopNest
+from torchledger.work.element_sizes import ELEMENT_SIZES, element_size
 
 Array = NDArray[np.float64]
-
-ITEM_SIZES: Mapping[str, int] = {
-    "float64": 8,
-    "int64": 8,
-    "float32": 4,
-    "int32": 4,
-    "bfloat16": 2,
-    "float16": 2,
-    "int16": 2,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-}
 
 L2_BYTES = 32e6
 """Traffic after which a buffer is taken to have left the L2: somewhat less than the 40 to 60 MB of A100 to H200."""
@@ -67,7 +53,8 @@ class LaunchFeatures:
 def features_of_launches(launches: Sequence[Launch], machine: Machine) -> list[LaunchFeatures | None]:
     """Features of launches that stand in the order in which they run, of one graph or of several.
 
-    ``None`` where a launch cannot be described: it moves an unknown number of bytes, or launches nothing.
+    ``None`` where a launch cannot be described: it moves an unknown number of bytes or elements of unknown size, or
+    launches nothing.
     """
     recency = _Recency()
     found: list[LaunchFeatures | None] = []
@@ -86,7 +73,7 @@ def _features(
 ) -> LaunchFeatures | None:
     family = family_of(launch)
     read, written = launch.bytes_read, launch.bytes_written
-    if family is None or read is None or written is None:
+    if family is None or read is None or written is None or not _has_known_elements(launch, family):
         return None
     moved = read + written
     warm = min(recency.warm_bytes(launch), read)
@@ -124,6 +111,13 @@ def _features(
     if EXPECTED in expected and machine.has_hopper_tiles:
         baseline_us = math.exp(expected[EXPECTED])
     return LaunchFeatures(family, values, baseline_us, roofline_us)
+
+
+def _has_known_elements(launch: Launch, family: str) -> bool:
+    """Whether the size of an element is known wherever the family's columns ask for it."""
+    if family.startswith("launch:fused"):
+        return all(element_size(access.dtype) is not None for nest in launch.loops for access in nest.accesses)
+    return family == "launch:library/other" or all(element_size(buffer.dtype) for buffer in launch.buffers)
 
 
 class _Recency:
@@ -231,7 +225,7 @@ def _access_columns(nests: Iterable[tuple[LoopNest, int]], launch: Launch) -> di
     for nest, count in nests:
         lead = _leading_loop(nest)
         for access in nest.accesses:
-            size = ITEM_SIZES.get(access.dtype or "", 4)
+            size = ELEMENT_SIZES[access.dtype or ""]
             amount = float(count * size)
             requested += amount
             stride = access.strides[lead] if lead is not None and lead < len(access.strides) else None
@@ -272,7 +266,7 @@ def _leading_loop(nest: LoopNest) -> int | None:
     for access in nest.accesses:
         for place, stride in enumerate(access.strides):
             if stride == 1:
-                votes[place] = votes.get(place, 0) + ITEM_SIZES.get(access.dtype or "", 4)
+                votes[place] = votes.get(place, 0) + ELEMENT_SIZES[access.dtype or ""]
     return max(votes, key=lambda place: votes[place]) if votes else None
 
 

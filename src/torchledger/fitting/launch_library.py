@@ -15,7 +15,7 @@ from torchledger.fitting.machine import Machine
 from torchledger.fitting.operator_features import attention_columns, gemm_columns
 from torchledger.fitting.product_times import product_times
 from torchledger.nouns import Buffer, Launch
-from torchledger.operators import ITEM_SIZES
+from torchledger.work.element_sizes import element_size
 
 
 def library_columns(launch: Launch, machine: Machine) -> dict[str, float]:
@@ -83,20 +83,24 @@ def _tensors(launch: Launch) -> tuple[list[Buffer], list[Buffer]]:
 
 
 def _product_sides(inputs: list[Buffer], outputs: list[Buffer]) -> tuple[float, ...] | None:
-    """(batch, m, n, k), bytes at which rows begin, size of an element; ``None`` where the factors are not plain."""
+    """(batch, m, n, k), bytes at which rows begin, bytes of an element; ``None`` where these are unknown or the factors
+    are not plain."""
     factors = [buffer for buffer in inputs if len(buffer.shape) >= 2][-2:]
     if len(factors) < 2 or not outputs or len(outputs[0].shape) < 2:
         return None
     product = outputs[0]
-    item_size = float(ITEM_SIZES.get(factors[1].dtype, 2))
+    item_size = element_size(factors[1].dtype)
+    if item_size is None:
+        return None
     strides = [max(factor.stride[-2:]) for factor in factors] + [product.shape[-1]]
     row_bytes = min(2.0 ** _alignment(stride) for stride in strides) * item_size
     sides = (math.prod(product.shape[:-2]), product.shape[-2], product.shape[-1], factors[0].shape[-1])
-    return (*(float(max(side, 1)) for side in sides), min(row_bytes, 16.0), item_size)
+    return (*(float(max(side, 1)) for side in sides), min(row_bytes, 16.0), float(item_size))
 
 
 def _convolution_shape(launch: Launch, inputs: list[Buffer], outputs: list[Buffer]) -> dict[str, float] | None:
-    """The parameters of ``conv2d`` and the size of an element; ``None`` where the tensors are not plain."""
+    """The parameters of ``conv2d`` and the size of an element; ``None`` where that is unknown or the tensors are not
+    plain."""
     images = [buffer for buffer in inputs if len(buffer.shape) == 4]
     if "backward" in operation_of(launch):
         if len(images) < 3:
@@ -107,6 +111,9 @@ def _convolution_shape(launch: Launch, inputs: list[Buffer], outputs: list[Buffe
         if len(images) < 2 or not results:
             return None
         image, weight, result = images[0], images[1], results[0]
+    item_size, channels_last = element_size(image.dtype), _is_channels_last(image, weight)
+    if item_size is None:
+        return None
     count, channels, height, width = image.shape
     out_channels, per_group, kernel, _ = weight.shape
     out_height = max(result.shape[2], 1)
@@ -122,10 +129,10 @@ def _convolution_shape(launch: Launch, inputs: list[Buffer], outputs: list[Buffe
         # As much as makes the result as high as it is.
         "padding": max(math.ceil(((out_height - 1) * stride + kernel - height) / 2), 0),
         "groups": max(channels // max(per_group, 1), 1),
-        "channels_last": float(_is_channels_last(image, weight)),
-        "item size": float(ITEM_SIZES.get(image.dtype, 2)),
+        "channels_last": float(channels_last),
+        "item size": float(item_size),
         "float16": float(image.dtype == "float16"),
-        "copied bytes": sum(_copied_bytes(buffer, _is_channels_last(image, weight)) for buffer in images),
+        "copied bytes": item_size * sum(_copied_elements(buffer, channels_last) for buffer in images),
     }
 
 
@@ -239,14 +246,14 @@ def _is_channels_last(image: Buffer, weight: Buffer) -> bool:
     return of_image or of_weight
 
 
-def _copied_bytes(buffer: Buffer, channels_last: bool) -> float:
-    """Bytes read and written to bring an image into the layout in which the convolution runs, if it has another."""
+def _copied_elements(buffer: Buffer, channels_last: bool) -> float:
+    """Elements read and written to bring an image into the layout in which the convolution runs, if it has another."""
     count, channels, height, width = buffer.shape
     dense = (1, width * channels, channels) if channels_last else (height * width, width, 1)
     plain = all(
         size == 1 or have == want for size, have, want in zip(buffer.shape[1:], buffer.stride[1:], dense, strict=True)
     )
-    return 0.0 if plain else 2.0 * count * channels * height * width * ITEM_SIZES.get(buffer.dtype, 2)
+    return 0.0 if plain else 2.0 * count * channels * height * width
 
 
 def _column(size: float) -> NDArray[np.float64]:

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from torchledger.nouns import Access, Launch, LoopNest
-from torchledger.operators import ITEM_SIZES
+from torchledger.work.element_sizes import ELEMENT_SIZES
 
 _LONGEST_INDEX = 2000
 _OFFSET = re.compile(r"[+-] \d+$")
@@ -103,7 +103,7 @@ def walks_of(launch: Launch, nests: Sequence[LoopNest]) -> list[Walk]:
             exact = (*place, access.index if None in access.strides else "".join(_OFFSET.findall(access.index)))
             if exact in seen:
                 continue
-            walk = Walk(access, ITEM_SIZES.get(access.dtype or "", 4), loops, of_reduction, place in seen)
+            walk = Walk(access, ELEMENT_SIZES[access.dtype or ""], loops, of_reduction, place in seen)
             if None in access.strides:
                 share = sizes.get(access.buffer, walk.walked) / max(walk.walked, 1)
                 walk = Walk(access, walk.size, loops, of_reduction, walk.again, min(1.0, share))

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from torchledger.work.element_sizes import element_size
+
 Array = NDArray[np.float64]
 
 MULTIPROCESSORS: Mapping[str, int] = {"V100": 80, "A100": 108, "H100": 132, "GH200": 132, "H200": 132, "B200": 148}
@@ -46,11 +48,16 @@ class Machine:
         return "H100" in self.name or "H200" in self.name
 
     def peak(self, dtype: str) -> float:
-        """FLOP per microsecond for a dtype; that of the nearest known dtype where none was seen."""
+        """FLOP per microsecond for a dtype; where none was seen, that of the known dtype nearest in element size."""
         if dtype in self.flops_per_us:
             return self.flops_per_us[dtype]
         alike = {"bfloat16": "float16", "float16": "bfloat16"}.get(dtype, "")
-        return self.flops_per_us.get(alike, max(self.flops_per_us.values(), default=1e8))
+        if alike in self.flops_per_us:
+            return self.flops_per_us[alike]
+        size = element_size(dtype)
+        gap = {known: abs((element_size(known) or size) - size) if size else 0 for known in self.flops_per_us}
+        nearest = [self.flops_per_us[known] for known in gap if gap[known] == min(gap.values())]
+        return max(nearest, default=1e8)
 
 
 def estimate_machine(

@@ -18,7 +18,8 @@ from torchledger.fitting.convolution_times import convolution_times
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.product_network import learned_times
 from torchledger.fitting.product_times import product_times
-from torchledger.operators import ITEM_SIZES, Operator, Parameters, Work, find_operator
+from torchledger.operators import Operator, Parameters, Work, find_operator
+from torchledger.work.element_sizes import ELEMENT_SIZES
 
 Array = NDArray[np.float64]
 
@@ -119,7 +120,7 @@ def operator_features(
     resolved = operator.resolve({name: _column(value, count) for name, value in parameters.items()})
     resolved.update({name: _column(resolved[name], count) for name in operator.defaults})
     kinds, codes = np.unique(dtypes, return_inverse=True)
-    item_size = np.array([ITEM_SIZES[str(kind)] for kind in kinds])[codes]
+    item_size = np.array([ELEMENT_SIZES[str(kind)] for kind in kinds])[codes]
     peak = np.array([machine.peak(str(kind)) for kind in kinds])[codes]
     works = operator.work(resolved, direction, item_size)  # type: ignore[arg-type]
 

@@ -12,8 +12,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from torchledger.nouns import Buffer, Launch, Sample
-from torchledger.operators import ITEM_SIZES, find_operator
+from torchledger.operators import find_operator
 from torchledger.store.launch_file import MeasuredLaunch
+from torchledger.work.element_sizes import ELEMENT_SIZES
 
 
 def launches_of_samples(samples: Iterable[Sample]) -> list[MeasuredLaunch]:
@@ -36,7 +37,7 @@ def launches_of_samples(samples: Iterable[Sample]) -> list[MeasuredLaunch]:
 def _convolution(sample: Sample, graph: str) -> Launch:
     operator = find_operator("conv2d")
     p = operator.resolve(sample.parameters)
-    works = operator.work(p, sample.direction, ITEM_SIZES[sample.dtype])
+    works = operator.work(p, sample.direction, ELEMENT_SIZES[sample.dtype])
     height = (p.height + 2 * p.padding - p.kernel) // p.stride + 1
     width = (p.width + 2 * p.padding - p.kernel) // p.stride + 1
     image, result = (p.n, p.c_in, p.height, p.width), (p.n, p.c_out, height, width)
@@ -57,7 +58,7 @@ def _convolution(sample: Sample, graph: str) -> Launch:
 def _product(sample: Sample, graph: str) -> Launch:
     operator = find_operator(sample.operator)
     p = operator.resolve(sample.parameters)
-    (work,) = operator.work(p, "forward", ITEM_SIZES[sample.dtype])
+    (work,) = operator.work(p, "forward", ELEMENT_SIZES[sample.dtype])
     m, k, n = int(p.m), int(p.k), int(p.n)
     # A linear layer's weight is stored [n, k] and enters as its transpose.
     left, right, result = ((m, k), (k, 1)), ((k, n), (1, k)), ((m, n), (n, 1))
@@ -97,7 +98,7 @@ def _buffer(name: str, role: str, shape: tuple[int, ...], channels_last: bool, s
 
 
 def _plain_buffer(name: str, role: str, shape: tuple[int, ...], stride: tuple[int, ...], sample: Sample) -> Buffer:
-    size = math.prod(shape) * ITEM_SIZES[sample.dtype]
+    size = math.prod(shape) * ELEMENT_SIZES[sample.dtype]
     return Buffer(
         name=name,
         role=role,  # type: ignore[arg-type]

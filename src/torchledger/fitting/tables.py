@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torchledger.fitting.machine import Machine, estimate_machine
 from torchledger.fitting.operator_features import FeatureTable, operator_features
 from torchledger.nouns import Sample
-from torchledger.operators import ITEM_SIZES, find_operator
+from torchledger.operators import find_operator
+from torchledger.work.element_sizes import ELEMENT_SIZES
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +159,7 @@ def machine_of_tables(name: str, tables: Sequence[SampleTable], *, num_multiproc
     """The scales of the device that measured these tables."""
     flops, moved = [], []
     for table in tables:
-        item_size = np.array([ITEM_SIZES[str(dtype)] for dtype in table.dtypes])
+        item_size = np.array([ELEMENT_SIZES[str(dtype)] for dtype in table.dtypes])
         operator = find_operator(table.operator)
         works = operator.work(operator.resolve(table.parameters), table.direction, item_size)  # type: ignore[arg-type]
         flops.append(sum((np.asarray(work.flops) for work in works), start=np.zeros(len(table))))

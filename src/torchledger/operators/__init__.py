@@ -6,10 +6,9 @@ imports it late.
 """
 
 from torchledger.operators.catalogue import find_operator, load_operators, operator_names, register_operator
-from torchledger.operators.declaration import ITEM_SIZES, Input, Operator, Parameters, Work
+from torchledger.operators.declaration import Input, Operator, Parameters, Work
 
 __all__ = [
-    "ITEM_SIZES",
     "Input",
     "Operator",
     "Parameters",

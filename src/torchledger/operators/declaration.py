@@ -7,18 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-Direction = Literal["forward", "backward", "step"]
+from torchledger.work.element_sizes import ELEMENT_SIZES
 
-ITEM_SIZES: Mapping[str, int] = {
-    "float32": 4,
-    "bfloat16": 2,
-    "float16": 2,
-    "float8_e4m3fn": 1,
-    "int64": 8,
-    "int32": 4,
-    "bool": 1,
-}
-"""Bytes of one element, by torch's name of the dtype."""
+Direction = Literal["forward", "backward", "step"]
 
 DTYPE_NAMES: Mapping[str, str] = {
     "fp32": "float32",
@@ -41,8 +32,8 @@ def dtype_name(text: str) -> str:
     """Torch's name of a dtype given in any of the usual spellings: ``"fp16"``, ``"torch.float16"``, ``"float16"``."""
     plain = text.removeprefix("torch.")
     plain = DTYPE_NAMES.get(plain, plain)
-    if plain not in ITEM_SIZES:
-        raise ValueError(f"dtype {text!r} is unknown; known are {sorted({*DTYPE_NAMES, *ITEM_SIZES})}")
+    if plain not in ELEMENT_SIZES:
+        raise ValueError(f"dtype {text!r} is unknown; known are {sorted({*DTYPE_NAMES, *ELEMENT_SIZES})}")
     return plain
 
 
@@ -199,7 +190,7 @@ class Operator:
 
     def bytes_moved(self, p: Mapping[str, Any], direction: str, dtype: str) -> Number:
         """Bytes that the kernels of a direction must move at the least, each tensor of each kernel once."""
-        item_size = ITEM_SIZES[dtype_name(dtype)]
+        item_size = ELEMENT_SIZES[dtype_name(dtype)]
         return sum((work.bytes_moved for work in self.work(self.resolve(p), direction, item_size)), start=0)
 
     def features(self, p: Mapping[str, Any]) -> tuple[Number, ...]:
@@ -213,9 +204,9 @@ class Operator:
 
     def input_bytes(self, p: Mapping[str, Any], dtype: str) -> int:
         """Memory that the inputs take."""
-        own_size = ITEM_SIZES[dtype_name(dtype)]
+        own_size = ELEMENT_SIZES[dtype_name(dtype)]
         inputs = self.tensors(self.resolve(p)).values()
-        return sum(i.numel * (ITEM_SIZES[i.dtype] if i.dtype else own_size) for i in inputs)
+        return sum(i.numel * (ELEMENT_SIZES[i.dtype] if i.dtype else own_size) for i in inputs)
 
 
 def ceil_div(a: Number, b: Number) -> Number:

@@ -13,7 +13,6 @@ from typing import Any
 
 from torchledger.operators import general
 from torchledger.operators.declaration import (
-    ITEM_SIZES,
     Input,
     Number,
     Operator,
@@ -24,6 +23,7 @@ from torchledger.operators.declaration import (
     dtype_name,
 )
 from torchledger.operators.general import gemm, pointwise, softmax_work
+from torchledger.work.element_sizes import ELEMENT_SIZES
 
 VOCABULARY = 50257
 
@@ -643,7 +643,7 @@ class _StageOptimizer(GuideOperator):
         return (general.adamw_work(self.numel(p), item_size),)
 
     def input_bytes(self, p: Mapping[str, Any], dtype: str) -> int:
-        return int(4 * self.numel(self.resolve(p)) * ITEM_SIZES[dtype_name(dtype)])
+        return int(4 * self.numel(self.resolve(p)) * ELEMENT_SIZES[dtype_name(dtype)])
 
 
 class FirstStageOptimizer(_StageOptimizer):

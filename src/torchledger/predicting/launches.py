@@ -21,7 +21,7 @@ def predict_launches(model: TimeModel, launches: Sequence[Launch]) -> list[Predi
     """A prediction for every launch that runs something, in the order of the graphs.
 
     A launch of a family that the model has not learned gets its roofline plus the launch floor, and says so; one whose
-    bytes are unknown gets the floor alone.
+    bytes, or whose elements' size, are unknown gets the floor alone.
     """
     described = features_of_launches(launches, model.machine)
     found: dict[int, Prediction] = {}
@@ -56,7 +56,10 @@ def predict_launches(model: TimeModel, launches: Sequence[Launch]) -> list[Predi
 
 def _by_baseline(model: TimeModel, launch: Launch, features: LaunchFeatures | None) -> Prediction:
     time_us = model.machine.floor_us if features is None else features.baseline_us
-    reason = "its bytes are unknown" if features is None else f"the model has not learned {features.family}"
+    if features is not None:
+        reason = f"the model has not learned {features.family}"
+    else:
+        reason = "its bytes are unknown" if launch.bytes_moved is None else "the size of its elements is unknown"
     return Prediction(
         subject=launch.launch_id,
         duration_us=time_us,

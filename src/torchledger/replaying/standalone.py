@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-import math
 from collections.abc import Sequence
 
 from torchledger.replaying.call_site import Allocation, CallSite
+from torchledger.work.element_sizes import element_size
 
 MAKE_TENSOR = '''\
 def make_tensor(shape, stride, dtype, device, high=None, low=0, positive=False, zero=False):
@@ -76,29 +76,23 @@ def _returned(site: CallSite) -> tuple[str, ...]:
 
 
 def input_bytes(site: CallSite) -> dict[str, int]:
-    """Bytes of each tensor that the call needs; those of symbolic size are left out."""
+    """Bytes of each tensor that the call needs; those of symbolic size or of an unknown dtype are left out."""
     return allocated_bytes(site.setup)
 
 
 def allocated_bytes(setup: Sequence[Allocation | str]) -> dict[str, int]:
-    """Bytes of each tensor that some lines make; those of symbolic size are left out."""
+    """Bytes of each tensor that some lines make; those of symbolic size or of an unknown dtype are left out."""
     found = {}
     for step in setup:
-        if not isinstance(step, Allocation):
+        if not isinstance(step, Allocation) or (item_size := element_size(step.dtype)) is None:
             continue
         try:
             size, stride = ast.literal_eval(step.size), ast.literal_eval(step.stride)
         except ValueError:
             continue
         length = 0 if 0 in size else 1 + sum((extent - 1) * jump for extent, jump in zip(size, stride, strict=True))
-        found[step.name] = math.ceil(length * _ITEM_BYTES.get(step.dtype.removeprefix("torch."), 4))
+        found[step.name] = length * item_size
     return found
-
-
-_ITEM_BYTES = {
-    "float64": 8, "int64": 8, "complex64": 8, "complex128": 16, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2,
-    "int16": 2, "int8": 1, "uint8": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
-}  # fmt: skip
 
 
 def _indented(lines: list[str] | tuple[str, ...]) -> list[str]:

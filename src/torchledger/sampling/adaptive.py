@@ -18,8 +18,9 @@ from typing import Any
 import numpy
 
 from torchledger.nouns import Sample
-from torchledger.operators import ITEM_SIZES, Operator, find_operator
+from torchledger.operators import Operator, find_operator
 from torchledger.sampling.points import Point
+from torchledger.work.element_sizes import ELEMENT_SIZES
 
 Committee = Callable[[Sequence[Point]], Any]
 """Points to an array of predicted logs of microseconds, all directions together: (members, points)."""
@@ -154,7 +155,7 @@ def _features(operator: Operator, shapes: Sequence[Mapping[str, Any]], dtype: st
     p = operator.resolve(columns)
     scale: Any = numpy.zeros(len(shapes))
     for direction in operator.directions:
-        for work in operator.work(p, direction, ITEM_SIZES[dtype]):
+        for work in operator.work(p, direction, ELEMENT_SIZES[dtype]):
             # A guess of the time in microseconds on a present-day accelerator; only its shape matters.
             scale = scale + numpy.maximum(work.flops / 5e8, work.bytes_moved / 3e6) + 2.0
     logs = [numpy.log1p(numpy.asarray(column, dtype=float)) for column in columns.values()]

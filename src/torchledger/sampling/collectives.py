@@ -19,12 +19,12 @@ from typing import Any
 
 from torchledger.errors import SampleError
 from torchledger.nouns import Sample
-from torchledger.operators import ITEM_SIZES
 from torchledger.operators.collectives import COLLECTIVES, OPERATOR_PREFIX, make_call
 from torchledger.sampling.dataset import compact, measured_points, single_precision
 from torchledger.sampling.journal import JOURNAL_FOLDER, Journal, read_journals
 from torchledger.sampling.points import point_id
 from torchledger.sampling.worker import describe_device, refuse_other_device
+from torchledger.work.element_sizes import ELEMENT_SIZES
 
 log = logging.getLogger(__name__)
 
@@ -200,7 +200,7 @@ def _measure(
 
     if reason := COLLECTIVES[point.collective].check(point.numel, point.world):
         return "unsupported", reason
-    if point.numel * ITEM_SIZES[point.dtype] > LARGEST_REPEATED_BYTES:
+    if point.numel * ELEMENT_SIZES[point.dtype] > LARGEST_REPEATED_BYTES:
         warmup = min(warmup, 2)
     try:
         call = make_call(point.collective, point.numel, point.dtype, place, group)
@@ -263,7 +263,7 @@ def _sample(
     if status == "ok":
         involved = [result[1] for result in results][: 2 if point.collective == "p2p" else None]
         times = single_precision([min(one) for one in zip(*involved, strict=True)])
-    item_size = ITEM_SIZES[point.dtype]
+    item_size = ELEMENT_SIZES[point.dtype]
     moved = COLLECTIVES[point.collective].bus_bytes(point.numel, point.world, item_size)
     kinds = sorted({kind for pair, kind in links.items() if max(map(int, pair.split("-"))) < point.world})
     return Sample(

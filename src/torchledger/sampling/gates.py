@@ -18,7 +18,8 @@ from typing import Any
 import numpy
 
 from torchledger.nouns import Ceilings, Sample
-from torchledger.operators import ITEM_SIZES, Operator, find_operator
+from torchledger.operators import Operator, find_operator
+from torchledger.work.element_sizes import ELEMENT_SIZES
 
 COMPUTE_SLACK = 1.25
 """A short product runs at a higher clock than the long one that the ceiling is measured on, which the power limit holds
@@ -133,7 +134,7 @@ def _least_times(
     Each kernel must do its FLOPs and move its bytes, less what the L2 may have kept of them.
     """
     p = operator.resolve(_columns(operator, group))
-    works = operator.least_work(p, direction, ITEM_SIZES[dtype])
+    works = operator.least_work(p, direction, ELEMENT_SIZES[dtype])
     flops_per_us = bytes_per_us = None
     l2_bytes = 0
     if limits is not None:

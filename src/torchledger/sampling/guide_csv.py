@@ -10,9 +10,10 @@ from pathlib import Path
 
 from torchledger.errors import SampleError
 from torchledger.nouns import Sample
-from torchledger.operators import ITEM_SIZES, Operator, Parameters, find_operator
+from torchledger.operators import Operator, Parameters, find_operator
 from torchledger.operators.declaration import DTYPE_NAMES, dtype_name
 from torchledger.sampling.points import point_id
+from torchledger.work.element_sizes import ELEMENT_SIZES
 
 FORWARD_COLUMN, BACKWARD_COLUMN, STEP_COLUMN = "F_dur(us)", "B_dur(us)", "dur(us)"
 COLUMN_DIRECTIONS = {FORWARD_COLUMN: "forward", BACKWARD_COLUMN: "backward", STEP_COLUMN: "step"}
@@ -122,7 +123,7 @@ def write_guide_csv(path: str | os.PathLike[str], columns: Sequence[str], sample
 
 
 def _sample(operator: Operator, p: Parameters, direction: str, dtype: str, device: str, us: float) -> Sample:
-    work = operator.work(p, direction, ITEM_SIZES[dtype])
+    work = operator.work(p, direction, ELEMENT_SIZES[dtype])
     return Sample(
         point_id=point_id(operator.key, p, dtype, device, PUBLISHED_PROTOCOL),
         operator=operator.key,

@@ -27,12 +27,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from torchledger.errors import SampleError
-from torchledger.operators import ITEM_SIZES, Operator, find_operator, load_operators
+from torchledger.operators import Operator, find_operator, load_operators
 from torchledger.operators.declaration import dtype_name
 from torchledger.sampling.collectives import CollectivePoint
 from torchledger.sampling.constraints import compile_constraint, compile_expression
 from torchledger.sampling.points import Plan, Point, unique_points
 from torchledger.sampling.yaml_file import Location, YamlFile, read_yaml, validate
+from torchledger.work.element_sizes import ELEMENT_SIZES
 
 LARGEST_PLAN = 2_000_000
 """More points than this are a slip of the pen: at 60 a second they take nine hours."""
@@ -173,7 +174,7 @@ def load_collectives(path: str | Path, *, world: int, dtypes: tuple[str, ...] = 
                 if group < 2:
                     raise file.error((*where, "groups"), f"{group} is no group: two ranks at the least")
                 for size in sizes:
-                    numel = -(-size // (ITEM_SIZES[dtype] * group)) * group
+                    numel = -(-size // (ELEMENT_SIZES[dtype] * group)) * group
                     points.append(CollectivePoint(part.collective, numel, dtype, group))
     return list(dict.fromkeys(points))
 

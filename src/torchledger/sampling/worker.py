@@ -23,7 +23,7 @@ from typing import Any
 import torchledger
 from torchledger.errors import SampleError
 from torchledger.nouns import Sample
-from torchledger.operators import ITEM_SIZES, find_operator, load_operators
+from torchledger.operators import find_operator, load_operators
 from torchledger.sampling.adaptive import AdaptiveOrder
 from torchledger.sampling.dataset import (
     PARQUET_FILE,
@@ -37,6 +37,7 @@ from torchledger.sampling.journal import Journal, JournalState, read_journals, w
 from torchledger.sampling.points import Plan, Point, load_plan, point_id
 from torchledger.sampling.telemetry import Telemetry
 from torchledger.sampling.timing import DeviceFault, PointTimes, Timer, make_timer
+from torchledger.work.element_sizes import ELEMENT_SIZES
 
 log = logging.getLogger(__name__)
 
@@ -296,7 +297,7 @@ class _Session:
         samples = []
         for direction in operator.directions:
             times = result.directions.get(direction)
-            work = operator.work(p, direction, ITEM_SIZES[point.dtype]) if result.status != "unsupported" else None
+            work = operator.work(p, direction, ELEMENT_SIZES[point.dtype]) if result.status != "unsupported" else None
             samples.append(
                 Sample(
                     point_id=name,

@@ -19,6 +19,7 @@ import numpy as np
 
 from torchledger.nouns import Cost, DeviceEvent, TimeCategory
 from torchledger.traces.trace import NONE, EventKind, Trace, TraceKernel
+from torchledger.work.element_sizes import element_size
 from torchledger.work.kernel_names import (
     category_of_kernel,
     dtype_of_kernel,
@@ -27,7 +28,7 @@ from torchledger.work.kernel_names import (
     kernel_label,
 )
 from torchledger.work.op_costs import NO_TENSOR_SHAPES, has_formula, op_category, op_cost
-from torchledger.work.op_shapes import Argument, OpCall, Tensor, dtype_name, item_bytes
+from torchledger.work.op_shapes import Argument, OpCall, Tensor, dtype_name
 
 BEFORE_TRACE = "launched before the trace begins: neither launch nor operator was recorded"
 NOT_RECORDED = "the trace holds no launch for it"
@@ -140,7 +141,7 @@ def triton_cost(name: str, arguments: Mapping[str, Any]) -> Cost:
 def collective_cost(arguments: Mapping[str, Any]) -> Cost | None:
     """Bytes of a collective from the counts that the profiler writes into its kernel; ``None`` without them."""
     sent, received = arguments.get("In msg nelems"), arguments.get("Out msg nelems")
-    size = item_bytes(_collective_dtype(str(arguments.get("dtype", ""))))
+    size = element_size(_collective_dtype(str(arguments.get("dtype", ""))))
     if not isinstance(sent, int) or not isinstance(received, int) or size is None:
         return None
     return Cost(0, (sent + received) * size, "exact", "exact", basis="message sizes that the profiler recorded")
@@ -530,7 +531,7 @@ def _pointer_bytes(call: OpCall | None, tensors: Sequence[Tensor]) -> int | None
     iterations = math.prod(extents) if extents else None
     total = 0
     for tensor in tensors:
-        size, item = tensor.bytes, tensor.item_bytes
+        size, item = tensor.bytes, tensor.element_size
         if size is None or item is None:
             return None
         total += size if iterations is None else min(size, iterations * item)

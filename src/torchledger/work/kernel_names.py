@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from torchledger.nouns import TimeCategory
-from torchledger.work.op_shapes import dtype_name, item_bytes
+from torchledger.work.element_sizes import element_size
+from torchledger.work.op_shapes import dtype_name
 
 _TRITON_PREFIXES: dict[str, TimeCategory] = {
     "poi": "pointwise",
@@ -172,12 +173,12 @@ class ElementwiseWork:
 
     elements: int
     tensors: int
-    item_bytes: int
+    element_size: int
 
     @property
     def bytes(self) -> int:
         """Every tensor touched once."""
-        return self.elements * self.tensors * self.item_bytes
+        return self.elements * self.tensors * self.element_size
 
 
 def elementwise_work(name: str, grid: Sequence[int] | None, block: Sequence[int] | None) -> ElementwiseWork | None:
@@ -199,7 +200,7 @@ def elementwise_work(name: str, grid: Sequence[int] | None, block: Sequence[int]
     else:
         return None
     dtype = dtype_of_kernel(name)
-    size = item_bytes(dtype) if dtype else None
+    size = element_size(dtype)
     if size is None:
         return None
     if match := _ARRAY.search(name):

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from torchledger.work.element_sizes import element_size
+
 _DTYPE_NAMES: Mapping[str, str] = {
     "float": "float32",
     "double": "float64",
@@ -41,33 +43,6 @@ _DTYPE_NAMES: Mapping[str, str] = {
     "c10::qint8": "qint8",
     "c10::quint8": "quint8",
     "c10::qint32": "qint32",
-}
-
-_ITEM_BYTES: Mapping[str, int] = {
-    "bool": 1,
-    "uint8": 1,
-    "int8": 1,
-    "qint8": 1,
-    "quint8": 1,
-    "qint32": 4,
-    "int16": 2,
-    "uint16": 2,
-    "float16": 2,
-    "bfloat16": 2,
-    "int32": 4,
-    "uint32": 4,
-    "float32": 4,
-    "complex32": 4,
-    "int64": 8,
-    "uint64": 8,
-    "float64": 8,
-    "complex64": 8,
-    "complex128": 16,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "float8_e4m3fnuz": 1,
-    "float8_e5m2fnuz": 1,
-    "float8_e8m0fnu": 1,
 }
 
 _PROMOTION_ORDER = (
@@ -114,22 +89,22 @@ class Tensor:
         return math.prod(self.shape)
 
     @property
-    def item_bytes(self) -> int | None:
-        """Bytes of an element; ``None`` for a dtype that is not known here."""
-        return _ITEM_BYTES.get(self.dtype)
+    def element_size(self) -> int | None:
+        """Bytes of an element; ``None`` for a dtype that is not known."""
+        return element_size(self.dtype)
 
     @property
     def bytes(self) -> int | None:
         """Bytes at distinct addresses: dimensions of stride 0 (expanded) count once."""
-        item_bytes = self.item_bytes
-        if item_bytes is None:
+        item_size = self.element_size
+        if item_size is None:
             return None
         if self.strides is None or len(self.strides) != len(self.shape):
-            return self.numel * item_bytes
+            return self.numel * item_size
         if not self.numel:
             return 0
         extents = (size for size, stride in zip(self.shape, self.strides, strict=True) if stride)
-        return math.prod(extents) * item_bytes
+        return math.prod(extents) * item_size
 
     @property
     def is_scalar(self) -> bool:
@@ -207,11 +182,6 @@ def dtype_name(text: str) -> str:
     """
     text = text.removeprefix("const ").removesuffix(" const").strip()
     return _DTYPE_NAMES.get(text, text)
-
-
-def item_bytes(dtype: str) -> int | None:
-    """Bytes of one element of a dtype."""
-    return _ITEM_BYTES.get(dtype)
 
 
 def parse_ints(text: str) -> tuple[int, ...] | None:

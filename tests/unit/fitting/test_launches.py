@@ -51,6 +51,27 @@ def test_a_launch_of_unknown_bytes_has_no_features() -> None:
     assert features_of_launches([unknown], _MACHINE) == [None]
 
 
+def test_a_product_of_wide_elements_is_not_priced_with_half_precision_tiles() -> None:
+    machine = Machine("NVIDIA H200", 132, {"bfloat16": 7.93e8, "float32": 4.57e7}, 4.32e6, 1.06)
+
+    def baseline_us(dtype: str) -> float:
+        launch = product(2048, 2048, 2048)
+        buffers = tuple(replace(buffer, dtype=dtype) for buffer in launch.buffers)
+        (features,) = features_of_launches([replace(launch, buffers=buffers)], machine)
+        assert features is not None
+        return features.baseline_us
+
+    assert baseline_us("float64") >= baseline_us("float32") > 5 * baseline_us("bfloat16")
+
+
+def test_a_launch_of_elements_of_unknown_size_has_no_features() -> None:
+    access = Access("x", "load", "p", (1,), "float7")
+    fused = replace(pointwise(64, 64, 1), loops=(LoopNest((64,), accesses=(access,)),))
+    library = product(64, 64, 64)
+    library = replace(library, buffers=tuple(replace(buffer, dtype="float7") for buffer in library.buffers))
+    assert features_of_launches([fused, library], _MACHINE) == [None, None]
+
+
 def test_what_two_nests_of_one_pass_both_compute_counts_once() -> None:
     def vector_time(category: str, *nests: LoopNest) -> float:
         (found,) = features_of_launches([make_launch(category=category, loops=nests)], _MACHINE)

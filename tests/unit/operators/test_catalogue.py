@@ -9,7 +9,8 @@ import numpy
 import pytest
 
 from torchledger.errors import SampleError
-from torchledger.operators import ITEM_SIZES, find_operator, load_operators, operator_names
+from torchledger.operators import find_operator, load_operators, operator_names
+from torchledger.work.element_sizes import ELEMENT_SIZES
 
 SHAPE = {
     "mp": 2, "b": 2, "h": 4, "l": 64, "dim": 128, "experts": 4, "intermediate": 256, "top_k": 2, "encoders": 2,
@@ -57,7 +58,7 @@ def test_forward_reads_no_more_than_its_inputs_hold(name):
     if len(kernels) == 1 and kernels[0].kind in ("gemm", "attention", "convolution", "optimizer"):
         tensors = operator.tensors(p)
         held = sum(
-            i.numel * (ITEM_SIZES[i.dtype] if i.dtype else 2)
+            i.numel * (ELEMENT_SIZES[i.dtype] if i.dtype else 2)
             for key, i in tensors.items()
             if key not in ("into", "ends", "starts", "step")
         )
@@ -102,6 +103,8 @@ def test_counting_needs_no_torch():
 
 USER_FILE = '''
 from torchledger.operators import Input, Operator, Work
+from torchledger.work.element_sizes import ELEMENT_SIZES
+from torchledger.work.element_sizes import ELEMENT_SIZES
 
 class Square(Operator):
     """x * x. Backward: the gradient of x."""

@@ -158,7 +158,7 @@ def test_a_strided_elementwise_kernel_covers_its_template_arguments() -> None:
     name = "void at::native::elementwise_kernel<128, 2, BinaryFunctor<float, float> >(int)"
     work = elementwise_work(name, (10, 1, 1), (128, 1, 1))
     assert work is not None
-    assert (work.elements, work.tensors, work.item_bytes) == (2560, 3, 4)
+    assert (work.elements, work.tensors, work.element_size) == (2560, 3, 4)
 
 
 @pytest.mark.parametrize(
