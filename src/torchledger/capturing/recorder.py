@@ -75,6 +75,8 @@ class _Recording:
     gaps: list[Gap] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
     counted: list[tuple[Any, flop_count.NodeFlops]] = field(default_factory=list)
+    not_lowered: Counter[str] = field(default_factory=Counter)
+    """FLOPs by operator that the graph holds and no launch does."""
 
 
 @dataclass(frozen=True)
@@ -338,6 +340,7 @@ class Recorder:
                 recording.launches[index], recording.entries[index], owned.get(index), counted, graph
             )
         for orphan in orphans:
+            recording.not_lowered[orphan.op] += orphan.flops
             recording.gaps.append(
                 Gap("flops", orphan.node.name, f"no launch was lowered from this {orphan.op}", orphan.flops)
             )
@@ -463,11 +466,7 @@ def _differences(
             amount = node.flops - padding
             ledger[node.op] -= amount
             found.append(Difference("flops", node.node.name, f"{node.op} recomputed in the backward", amount))
-    missing: Counter[str] = Counter()
-    for gap in recording.gaps:
-        if gap.account == "flops" and gap.amount:
-            missing[gap.reason.rsplit(" ", 1)[-1]] += int(gap.amount)
-    ledger.update(missing)
+    ledger.update(recording.not_lowered)
     changes = flop_changes(ledger, reference.flops_by_op)
     new = ", ".join(op for op, change in changes.items() if change > 0)
     old = ", ".join(op for op, change in changes.items() if change < 0)

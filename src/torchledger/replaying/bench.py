@@ -59,7 +59,7 @@ class Benched:
     same sizes. ``placed`` is its time after its lead-in, the ``lead_in`` launches before it in the wrapper;
     ``unplaced`` says why there is none. ``configurations`` are those that were tried, with their warm times; ``as_run``
     is then the time with the configuration of the run. ``keeps_lines``: its source asks the cache to keep what it
-    reads, which outlived a flush in measurements on an H200.
+    reads, which outlived a flush in measurements on an H200. ``clock_fell``: the device's clock, while it was timed.
     """
 
     launch: Launch
@@ -78,6 +78,7 @@ class Benched:
     lead_in: int | None = None
     unplaced: str | None = None
     keeps_lines: bool = False
+    clock_fell: bool = False
 
     @property
     def duration_us(self) -> float | None:
@@ -140,7 +141,7 @@ class Benched:
             return (
                 "kept lines: it asks the cache to keep what it reads, which can outlive a flush: cold is no bound then"
             )
-        if any("the clock fell" in note for note in self.notes):
+        if self.clock_fell:
             return "clocks: they fell while it was timed"
         if self.in_step is not None and self.in_step.duration_us < SHORT_US:
             return f"shorter than {SHORT_US:g} us: launch and drain of a few hundred nanoseconds weigh"
@@ -495,19 +496,18 @@ def run_tasks(job: Job, *, timeout_s: float, deadline: float | None = None) -> d
         now = [task for task in remaining if task.task_id in suspects] or remaining
         together = 1 if suspects else job.together
         part = replace(job, tasks=tuple(now), together=together, kernels=_kernels_of(now, job.kernels))
-        done, lost, reason = _run_worker(part, timeout_s, deadline)
+        done, lost, end = _run_worker(part, timeout_s, deadline)
         answers |= done
-        if not reason and deadline is not None and time.monotonic() >= deadline:
+        if end.status == "ended" and deadline is not None and time.monotonic() >= deadline:
             break
         lost = [task_id for task_id in lost if task_id not in answers]
         if len(lost) == 1:
-            status = "timed_out" if "took longer" in reason else "crashed"
-            answers[lost[0]] = {"status": status, "reason": reason}
+            answers[lost[0]] = {"status": end.status, "reason": end.reason}
         elif lost:
             suspects.update(lost)
         elif not done:
             for task in now:
-                answers[task.task_id] = {"status": "failed", "reason": reason or "the worker could not start"}
+                answers[task.task_id] = {"status": "failed", "reason": end.reason or "the worker could not start"}
         suspects -= set(answers)
         remaining = [task for task in remaining if task.task_id not in answers]
     return answers
@@ -517,7 +517,17 @@ def _kernels_of(tasks: Sequence[Task], kernels: Mapping[str, str]) -> dict[str, 
     return {key: kernels[key] for task in tasks for key in task.kernels.values()}
 
 
-def _run_worker(job: Job, timeout_s: float, deadline: float | None) -> tuple[dict[str, dict[str, Any]], list[str], str]:
+@dataclass(frozen=True)
+class WorkerEnd:
+    """How a worker's process came to its end, and in words where it was not its own."""
+
+    status: Literal["ended", "timed_out", "crashed"] = "ended"
+    reason: str = ""
+
+
+def _run_worker(
+    job: Job, timeout_s: float, deadline: float | None
+) -> tuple[dict[str, dict[str, Any]], list[str], WorkerEnd]:
     """Answers of one process, the tasks that it was lost in (if it was), and how."""
     with tempfile.TemporaryDirectory(prefix="torchledger-bench-") as folder:
         path, errors = Path(folder) / "tasks.json", Path(folder) / "stderr"
@@ -538,14 +548,14 @@ def _run_worker(job: Job, timeout_s: float, deadline: float | None) -> tuple[dic
                 assert process.stdout is not None
                 process.stdout.close()
         if timed_out and deadline is not None and time.monotonic() >= deadline:
-            return done, [], ""  # the time for all was over, which says nothing of the one that was running
+            return done, [], WorkerEnd()  # the time for all was over, which says nothing of the one that was running
         if timed_out:
-            return done, current, f"it took longer than {timeout_s:g} s (compiling included)"
+            return done, current, WorkerEnd("timed_out", f"it took longer than {timeout_s:g} s (compiling included)")
         if process.returncode in (0, 3):
-            return done, [], ""
+            return done, [], WorkerEnd()
         tail = errors.read_text(errors="replace").strip().splitlines()[-1:] or [""]
         how = f"signal {-process.returncode}" if process.returncode < 0 else f"exit code {process.returncode}"
-        return done, current, f"its process was lost ({how}) {tail[0][:300]}".strip()
+        return done, current, WorkerEnd("crashed", f"its process was lost ({how}) {tail[0][:300]}".strip())
 
 
 def _listen(
@@ -618,7 +628,13 @@ def _entry(launch: Launch, answer: Mapping[str, Any], same_as: str | None) -> Be
                 "try --seconds 5, or `torchledger doctor` to see what else runs here"
             )
     return Benched(
-        launch, "ok", warm=found.get("warm"), cold=found.get("cold"), same_as=same_as, notes=tuple(dict.fromkeys(notes))
+        launch,
+        "ok",
+        warm=found.get("warm"),
+        cold=found.get("cold"),
+        same_as=same_as,
+        notes=tuple(dict.fromkeys(notes)),
+        clock_fell=bool(answer.get("clock_fell")),
     )
 
 
@@ -631,7 +647,8 @@ def _with_place(entry: Benched, lead: LeadIn | str, task_id: str, answer: Mappin
     ran = task_id.partition(" ")[0]
     placed = _measurement(entry.launch, answer, "step", None if ran == entry.launch.launch_id else ran)
     notes = tuple(dict.fromkeys([*entry.notes, *(f"in place: {note}" for note in answer.get("notes", ()))]))
-    return replace(entry, placed=placed, lead_in=len(lead.launches), notes=notes)
+    fell = entry.clock_fell or bool(answer.get("clock_fell"))
+    return replace(entry, placed=placed, lead_in=len(lead.launches), notes=notes, clock_fell=fell)
 
 
 def _measurement(launch: Launch, answer: Mapping[str, Any], state: str, same_as: str | None) -> Measurement:

@@ -64,12 +64,13 @@ class Subject:
 
 @dataclass
 class Times:
-    """Samples in microseconds by cache state, and what was unusual."""
+    """Samples in microseconds by cache state, and what was unusual; ``clock_fell``: the device's, meanwhile."""
 
     clock: str
     samples_us: dict[L2State, list[float]] = field(default_factory=dict)
     warmup: int = 0
     notes: list[str] = field(default_factory=list)
+    clock_fell: bool = False
 
 
 def relative_interval(samples: Sequence[float]) -> float:
@@ -198,6 +199,7 @@ class _CudaClock:
         after = _clock_mhz(self.place)
         if before and after and after < 0.93 * before:
             for _, times in pairs:
+                times.clock_fell = True
                 times.notes.append(
                     f"the clock fell from {before} to {after} MHz: the device throttles; "
                     "`nvidia-smi -q -d PERFORMANCE` says why, a pause or locked clocks help"

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torchledger._torch.errors import is_device_fault, is_out_of_memory
 from torchledger.replaying.bench_timing import Budget, Subject, Times, clock_of
 
 
@@ -301,7 +302,13 @@ def _answer_of(made: _Ready, times: Times) -> dict[str, Any]:
 
 
 def _plain(times: Times) -> dict[str, Any]:
-    return {"clock": times.clock, "warmup": times.warmup, "samples_us": times.samples_us, "notes": times.notes}
+    return {
+        "clock": times.clock,
+        "warmup": times.warmup,
+        "samples_us": times.samples_us,
+        "notes": times.notes,
+        "clock_fell": times.clock_fell,
+    }
 
 
 def _load_saved(inputs: dict[str, Any], path: str) -> str:
@@ -357,9 +364,9 @@ def _failure(error: Exception) -> tuple[dict[str, Any], bool]:
     """The answer that reports an error, and whether the device is lost with it."""
     text = str(error).strip()
     first = text.splitlines()[0][:500] if text else ""
-    if isinstance(error, OutOfMemory) or type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
+    fatal = is_device_fault(error)
+    if isinstance(error, OutOfMemory) or (is_out_of_memory(error) and not fatal):
         return {"status": "out_of_memory", "reason": first or "out of memory"}, False
-    fatal = type(error).__name__ == "AcceleratorError" or "CUDA error" in text
     return {"status": "crashed" if fatal else "failed", "reason": f"{type(error).__name__}: {first}"}, fatal
 
 

@@ -13,7 +13,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy
 
@@ -39,12 +39,22 @@ REPEATED_WITHIN = 0.05
 """A second measurement this close to the first confirms it."""
 
 
+Gate = Literal["ceilings", "order", "spread", "ratio"]
+"""The device's ceilings, the times of shapes of more or less work, the repeats, backward over forward."""
+
+
 @dataclass(frozen=True)
 class Doubt:
-    """Why a label is not believed. ``is_impossible``: no second measurement can save it."""
+    """Why a label is not believed: which gate it failed, and in words. ``is_impossible``: no second measurement can
+    save it."""
 
+    gate: Gate
     reason: str
-    is_impossible: bool = False
+
+    @property
+    def is_impossible(self) -> bool:
+        """True where the device cannot have done the work in that time."""
+        return self.gate == "ceilings"
 
 
 @dataclass(frozen=True)
@@ -114,7 +124,7 @@ def settle(first: Sample, second: Sample, doubt: Doubt, second_doubt: Doubt | No
     second = dataclasses.replace(second, attempt=first.attempt + 1)
     if second.status != "ok" or second_doubt is None:
         return second
-    if not second_doubt.is_impossible and not second_doubt.reason.startswith("spread"):
+    if not second_doubt.is_impossible and second_doubt.gate != "spread":
         before, after = statistics.median(first.times_us), statistics.median(second.times_us)
         if abs(after - before) <= REPEATED_WITHIN * before:
             return dataclasses.replace(second, reason=f"kept, for a second measurement repeats it: {doubt.reason}")
@@ -165,7 +175,7 @@ def _doubt_ceilings(group: Sequence[Sample], least_us: Any) -> dict[Key, Doubt]:
             if sample.bytes_moved:
                 rates.append(f"{sample.bytes_moved / us / 1e3:,.0f} GB/s")
             reason = f"implies {' and '.join(rates)}: {us:.1f} us where the device needs {least:.1f} us at the least"
-            doubts[label_key(sample)] = Doubt(reason, is_impossible=True)
+            doubts[label_key(sample)] = Doubt("ceilings", reason)
     return doubts
 
 
@@ -187,7 +197,7 @@ def _doubt_order(group: Sequence[Sample], scale: Any) -> dict[Key, Doubt]:
             reason = f"{us:.0f} us, while shapes of 1/8 to 1/2 of the work take {middle:.0f} us"
         else:
             continue
-        doubts[label_key(group[index])] = Doubt(reason)
+        doubts[label_key(group[index])] = Doubt("order", reason)
     return doubts
 
 
@@ -200,7 +210,7 @@ def _doubt_spread(group: Sequence[Sample]) -> dict[Key, Doubt]:
         if upper - lower > max(SPREAD_LIMIT * middle, 1.0):
             count = len(sample.times_us)
             reason = f"spread {100 * (upper - lower) / middle:.0f} % of the median over {count} iterations"
-            doubts[label_key(sample)] = Doubt(reason)
+            doubts[label_key(sample)] = Doubt("spread", reason)
     return doubts
 
 
@@ -218,4 +228,4 @@ def _doubt_ratios(
         ratio = statistics.median(sample.times_us) / forward_us
         if not low <= ratio <= high:
             reason = f"backward takes {ratio:.2f} times the forward; {operator.name} lies between {low} and {high}"
-            yield (label_key(forward), label_key(sample)), Doubt(reason)
+            yield (label_key(forward), label_key(sample)), Doubt("ratio", reason)

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from torchledger._torch.errors import is_device_fault, is_out_of_memory, is_unsupported
 from torchledger.errors import MeasureError
+from torchledger.nouns.sample import SampleStatus
 from torchledger.operators import find_operator
 from torchledger.sampling.cases import Case, InputPool, make_case
 from torchledger.sampling.points import Point
@@ -38,7 +40,7 @@ class PointTimes:
 
     point: Point
     directions: dict[str, DirectionTimes] = field(default_factory=dict)
-    status: str = "ok"
+    status: SampleStatus = "ok"
     reason: str | None = None
 
 
@@ -248,31 +250,19 @@ def _guarded(result: PointTimes, pool: InputPool, take: Callable[[Case], None]) 
             if pool.device.type == "cuda":
                 torch.cuda.empty_cache()
         result.status, result.reason = "out_of_memory", reason
-    except torch.AcceleratorError as error:
-        raise DeviceFault(_first_line(error)) from error
-    except MemoryError as error:
-        result.status, result.reason = "out_of_memory", _first_line(error)
     except Exception as error:
         # Any operator's own failure, a user's too, is that point's result; the sweep goes on.
-        text = _first_line(error)
-        if "CUDA error" in text or "CUBLAS_STATUS_EXECUTION_FAILED" in text:
-            raise DeviceFault(text) from error
-        out_of_memory = "out of memory" in text.lower() or "can't allocate memory" in text.lower()
-        result.status = "out_of_memory" if out_of_memory else _status_of(error)
-        result.reason = f"{type(error).__name__}: {text}"
+        if is_device_fault(error):
+            raise DeviceFault(_first_line(error)) from error
+        result.status, result.reason = _status_of(error), f"{type(error).__name__}: {_first_line(error)}"
     if result.status != "ok":
         result.directions.clear()
 
 
-def _status_of(error: Exception) -> str:
-    """Errors by which torch says that it cannot do this, as opposed to failing at it."""
-    if isinstance(error, (NotImplementedError, ImportError)):
-        return "unsupported"
-    text = str(error).lower()
-    if isinstance(error, AttributeError) and "torch" in text:
-        return "unsupported"
-    signs = ("not implemented", "not supported", "unsupported", "no kernel", "no available kernel", "expected", "only")
-    return "unsupported" if isinstance(error, RuntimeError) and any(sign in text for sign in signs) else "failed"
+def _status_of(error: Exception) -> SampleStatus:
+    if is_out_of_memory(error):
+        return "out_of_memory"
+    return "unsupported" if is_unsupported(error) else "failed"
 
 
 def _too_large(point: Point, pool: InputPool) -> str | None:

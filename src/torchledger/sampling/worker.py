@@ -306,7 +306,7 @@ class _Session:
                     direction=direction,
                     dtype=point.dtype,
                     device=self.identity["device"],
-                    status=result.status if times or result.status != "ok" else "failed",  # type: ignore[arg-type]
+                    status=result.status if times or result.status != "ok" else "failed",
                     times_us=single_precision(times.times_us) if times else (),
                     spans_us=single_precision(times.spans_us) if times else (),
                     flops=sum(int(part.flops) for part in work) if work else None,

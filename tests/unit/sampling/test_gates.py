@@ -73,13 +73,14 @@ def test_repeats_that_spread_are_in_doubt():
     ("second_us", "second_doubt", "status"),
     [
         (400.0, None, "ok"),
-        (101.0, Doubt("ratio"), "ok"),
-        (150.0, Doubt("ratio"), "quarantined"),
-        (101.0, Doubt("rate", is_impossible=True), "quarantined"),
+        (101.0, Doubt("ratio", "spread, one could say"), "ok"),
+        (101.0, Doubt("spread", "repeats differ"), "quarantined"),
+        (150.0, Doubt("ratio", "ratio"), "quarantined"),
+        (101.0, Doubt("ceilings", "rate"), "quarantined"),
     ],
 )
 def test_a_second_measurement_settles_a_doubt(second_us, second_doubt, status):
-    settled = settle(linear("forward", 100.0), linear("forward", second_us), Doubt("ratio"), second_doubt)
+    settled = settle(linear("forward", 100.0), linear("forward", second_us), Doubt("ratio", "ratio"), second_doubt)
     assert settled.status == status
     assert settled.attempt == 2
 

@@ -157,6 +157,29 @@ def test_a_device_fault_ends_the_worker_and_not_the_point_alone(monkeypatch, mes
         list(HostTimer(InputPool("cpu")).measure(points(1), warmup=0, active=1))
 
 
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RuntimeError("expected only one stream, found 2"), "failed"),
+        (RuntimeError("this is not supported"), "failed"),
+        (AttributeError("'Tensor' object has no attribute 'torch_only'"), "failed"),
+        (NotImplementedError("\"gelu_kernel\" not implemented for 'Float8_e4m3fn'"), "unsupported"),
+        (RuntimeError("\"gelu_kernel\" not implemented for 'Float8_e4m3fn'"), "unsupported"),
+        (AttributeError("module 'torch' has no attribute 'gelu_2'", obj=torch, name="gelu_2"), "unsupported"),
+        (ImportError("no flash_attn here"), "unsupported"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"), "out_of_memory"),
+    ],
+)
+def test_only_what_torch_says_it_cannot_do_is_unsupported(monkeypatch, error, status):
+    def refuse(x):
+        raise error
+
+    monkeypatch.setattr(torch.nn.functional, "gelu", refuse)
+    (result,) = HostTimer(InputPool("cpu")).measure(points(1), warmup=0, active=1)
+    assert result.status == status
+    assert str(error) in result.reason
+
+
 def test_inputs_come_from_one_pool_without_sharing_places():
     from torchledger.operators import Input
 
