@@ -17,6 +17,7 @@ IN_ORDER = (
     ("device",),
     ("traces", "operators"),
     ("capturing",),
+    ("stepping",),
     ("profiling", "replaying", "watching", "comparing"),
     ("sampling",),
     ("fitting",),

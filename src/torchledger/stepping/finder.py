@@ -1,0 +1,254 @@
+"""Where the steps of a program end, told from what it does.
+
+The strongest signal wins: ``torchledger.step()``, a profiler's ``step()``, the last optimizer's step of a round, else
+the period of the sequence of graph calls. Signals come in as names; nothing here knows torch or a clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torchledger.nouns import StepFoundBy, StepKind
+from torchledger.stepping.periods import Round, TokenSequence, most_frequent
+
+Direction = Literal["forward", "backward", "inference"]
+
+_STRENGTH: dict[StepFoundBy, int] = {
+    "call": 3,
+    "torchledger.step": 3,
+    "profiler_step": 2,
+    "optimizer": 1,
+    "period": 0,
+}
+
+_PATIENCE = 64
+"""How many rounds of calls may pass without a step of an optimizer that holds the parameters, before it is given up."""
+
+_IRREGULAR = 24
+"""After how many optimizer steps without a period the most frequent optimizer alone ends a step."""
+
+_UNREPEATED = 1024
+"""After how many calls of which almost none came again graphs are told apart by name alone (their parameters move)."""
+
+_MAX_KINDS = 64
+"""How many kinds of steps are told apart; any others are counted as one."""
+
+_MAX_TOKENS = 65536
+"""How many tokens are remembered in the order of their first appearance."""
+
+Signature = tuple[tuple[str, int], ...]
+"""How often a step called each graph and optimizer, by name."""
+
+_OTHER_KINDS: Signature = (("other kinds", 1),)
+
+
+@dataclass(frozen=True)
+class FoundStep:
+    """A step that has ended: how often it called which graphs and optimizers.
+
+    ``is_plain`` is False if something compiled in it, or its beginning was not seen.
+    """
+
+    calls: Signature
+    is_plain: bool = True
+
+
+@dataclass(frozen=True)
+class _Signal:
+    """A call of a graph or a step of an optimizer: its name, and what tells it apart in a sequence."""
+
+    name: str
+    token: Hashable
+    is_optimizer: bool = False
+
+
+@dataclass
+class _Open:
+    """The step under way."""
+
+    is_plain: bool = True
+    calls: Counter[str] = field(default_factory=Counter)
+
+
+class StepFinder:
+    """Told what a program does, in order, says when a step has ended, and by which rule it goes.
+
+    Steps belong to one thread, that of the first call that is no backward (those may come from threads of the
+    autograd engine); ``other_threads`` counts the calls that others made. ``has_optimizer`` is asked, rarely, whether
+    an optimizer holds the parameters that graphs were called with: then calls that repeat before it steps are not
+    taken for steps too soon.
+    """
+
+    def __init__(self, *, has_optimizer: Callable[[], bool] = lambda: False) -> None:
+        self._has_optimizer = has_optimizer
+        self._patience = 0
+        self._is_by_name = False
+        self._callers: set[Hashable] = set()
+        self._ranks: dict[Hashable, int] = {}
+        self._sequence = TokenSequence()
+        self._log: list[_Signal] = []
+        self._directions: dict[str, Direction] = {}
+        self._round: Round | None = None
+        self._open = _Open()
+        self._kinds: Counter[Signature] = Counter()
+        self._last_optimizer: Hashable = None
+        self.found_by: StepFoundBy | None = None
+        self.owner: Hashable = None
+        self.other_threads: Counter[str] = Counter()
+
+    # --- what was found -----------------------------------------------------------------------------------------
+
+    @property
+    def seen(self) -> int:
+        """How many whole steps have ended since something was compiled for the last time."""
+        return sum(self._kinds.values())
+
+    @property
+    def kinds(self) -> tuple[StepKind, ...]:
+        """The kinds of steps seen, the most frequent first."""
+        return tuple(StepKind(count, dict(calls)) for calls, count in self._kinds.most_common())
+
+    @property
+    def usual(self) -> Signature | None:
+        """What steps of the most frequent kind call; ``None`` before the first step has ended."""
+        return max(self._kinds, key=lambda calls: self._kinds[calls], default=None)
+
+    @property
+    def calls_without_step(self) -> Counter[str]:
+        """What was called since something was compiled for the last time, where no step was found in it."""
+        return Counter(signal.name for signal in self._log)
+
+    # --- signals ------------------------------------------------------------------------------------------------
+
+    def compiled(self) -> None:
+        """A graph was compiled, or loaded from a cache: another sequence may repeat from here on."""
+        self._start_over(None if self.found_by == "period" else self.found_by)
+
+    def marked(self, found_by: StepFoundBy) -> FoundStep | None:
+        """The program says that a step ends here. Returns that step, ``None`` if its beginning was not seen."""
+        if not self._yields_to(found_by):
+            return None
+        if self.found_by != found_by:
+            self._start_over(found_by)
+            self._open.is_plain = True
+            return None
+        return self._end()
+
+    def called(
+        self, graph: str, identity: Hashable = None, *, thread: Hashable = 0, direction: Direction = "inference"
+    ) -> FoundStep | None:
+        """A graph is about to be called. Returns the step that ended before this call, if one did.
+
+        ``identity`` tells calls with different parameters apart, where one graph serves all layers of a model.
+        """
+        if not self._is_owned(thread, direction):
+            self.other_threads[graph] += 1
+            return None
+        self._directions[graph] = direction
+        self._last_optimizer = None
+        return self._take(_Signal(graph, (graph, None if self._is_by_name else identity)))
+
+    def optimizer_stepped(self, key: Hashable, name: str) -> FoundStep | None:
+        """An optimizer (``key`` tells several apart) has made its step. Returns the step that ended with it, if any."""
+        if key == self._last_optimizer:  # the step() of a class that calls its base's
+            return None
+        self._last_optimizer = key
+        if self._yields_to("optimizer") and self.found_by != "optimizer":
+            self._start_over("optimizer")
+        return self._take(_Signal(f"{name}.step", key, is_optimizer=True))
+
+    # --- rules --------------------------------------------------------------------------------------------------
+
+    def _yields_to(self, found_by: StepFoundBy) -> bool:
+        return self.found_by is None or _STRENGTH[found_by] >= _STRENGTH[self.found_by]
+
+    def _start_over(self, found_by: StepFoundBy | None) -> None:
+        self.found_by = found_by
+        self._sequence.clear()
+        self._forget_round()
+        self._patience = 0
+
+    def _forget_round(self) -> None:
+        self._round, self._log, self._open = None, [], _Open(is_plain=False)
+        self._kinds.clear()
+
+    def _is_owned(self, thread: Hashable, direction: Direction) -> bool:
+        if direction == "backward":
+            return thread == self.owner or thread not in self._callers
+        if self.owner is None:
+            self.owner = thread
+        self._callers.add(thread)
+        return thread == self.owner
+
+    def _take(self, signal: _Signal) -> FoundStep | None:
+        is_new = signal.token not in self._ranks
+        if len(self._ranks) < _MAX_TOKENS:
+            self._ranks.setdefault(signal.token, len(self._ranks))
+        if self._is_marked:
+            self._count(signal)
+            return None
+        is_in_sequence = signal.is_optimizer == (self.found_by == "optimizer")
+        if is_in_sequence:
+            self._sequence.add(signal.token)
+            if is_new and self._round is not None:  # the period that was found was a part of a longer one
+                self.found_by = "optimizer" if signal.is_optimizer else None
+                self._forget_round()
+        if self._round is not None:
+            return self._go_on(signal)
+        if len(self._log) < _MAX_TOKENS:
+            self._log.append(signal)
+        return self._look_for_round() if is_in_sequence else None
+
+    @property
+    def _is_marked(self) -> bool:
+        return self.found_by in ("call", "torchledger.step", "profiler_step")
+
+    def _look_for_round(self) -> FoundStep | None:
+        period = self._sequence.period() or self._sequence.run()
+        if period is None and self.found_by == "optimizer" and len(self._sequence.tokens) >= _IRREGULAR:
+            period = most_frequent(self._sequence.tokens)
+        if period is None or (self.found_by is None and self._waits_for_optimizer(period)):
+            if len(self._sequence.tokens) == _UNREPEATED and len(set(self._sequence.tokens)) > 0.9 * _UNREPEATED:
+                self._is_by_name = True
+                self._start_over(self.found_by)
+            return None
+        self.found_by = self.found_by or "period"
+        self._round = Round(period, self._ranks)
+        log, self._log = self._log, []
+        # What follows a compilation is the rest of a step, unless it is where a round begins.
+        self._open.is_plain = self.found_by == "period" and log[0].token == self._round.tokens[0]
+        ended = None
+        for signal in log:
+            ended = self._go_on(signal)
+        return ended
+
+    def _waits_for_optimizer(self, period: tuple[Hashable, ...]) -> bool:
+        """True if these calls may be a part of what ends with an optimizer's step, which has not been made yet."""
+        if self._patience == 0:
+            self._patience = _PATIENCE if self._has_optimizer() else -1
+        directions = {self._directions[name] for name in (signal.name for signal in self._log)}
+        is_updated = {"backward", "inference"} <= directions  # by an optimizer that is compiled
+        return self._patience > 0 and not is_updated and len(self._sequence.tokens) < self._patience * len(period)
+
+    def _go_on(self, signal: _Signal) -> FoundStep | None:
+        assert self._round is not None
+        if self.found_by == "optimizer":
+            self._count(signal)
+            return self._end() if signal.is_optimizer and self._round.ends_with(signal.token) else None
+        ended = self._end() if self._round.begins_with(signal.token) and self._open.calls else None
+        self._count(signal)
+        return ended
+
+    def _count(self, signal: _Signal) -> None:
+        self._open.calls[signal.name] += 1
+
+    def _end(self) -> FoundStep:
+        step = FoundStep(tuple(sorted(self._open.calls.items())), self._open.is_plain)
+        self._open = _Open()
+        if step.is_plain:
+            known = step.calls in self._kinds or len(self._kinds) < _MAX_KINDS
+            self._kinds[step.calls if known else _OTHER_KINDS] += 1
+        return step

@@ -1,0 +1,207 @@
+"""Where steps end, told from signals alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchledger.stepping.finder import Direction, FoundStep, StepFinder
+
+DIRECTIONS: dict[str, Direction] = {"F": "forward", "B": "backward"}
+
+
+def told(finder: StepFinder, program: str) -> list[int]:
+    """Feed a program: calls of graphs (``F`` a forward, ``B`` its backward, other letters inference), optimizers by
+    digit, ``|`` for ``torchledger.step()``, ``!`` for a profiler's, ``+`` where something compiles. Returns at which
+    signals a step had ended.
+    """
+    ended = []
+    for at, letter in enumerate(program.replace(" ", "")):
+        step: FoundStep | None = None
+        if letter == "+":
+            finder.compiled()
+        elif letter == "|":
+            step = finder.marked("torchledger.step")
+        elif letter == "!":
+            step = finder.marked("profiler_step")
+        elif letter.isdigit():
+            step = finder.optimizer_stepped(int(letter), "AdamW")
+        else:
+            step = finder.called(letter, direction=DIRECTIONS.get(letter, "inference"))
+        if step is not None:
+            ended.append(at)
+    return ended
+
+
+def kinds_of(finder: StepFinder) -> list[tuple[int, dict[str, int]]]:
+    return [(kind.count, dict(kind.calls)) for kind in finder.kinds]
+
+
+def test_a_mark_of_the_program_ends_a_step_whatever_else_repeats() -> None:
+    finder = StepFinder()
+    told(finder, "FB FB FB 1 FB | FFB1FFB1 | FFB1FFB1 |")
+    assert finder.found_by == "torchledger.step"
+    assert kinds_of(finder) == [(2, {"F": 4, "B": 2, "AdamW.step": 2})]
+
+
+def test_a_profilers_step_is_taken_before_an_optimizers_and_after_the_programs_own() -> None:
+    finder = StepFinder()
+    told(finder, "FB1FB1 ! FB1 ! FB1 !")
+    assert finder.found_by == "profiler_step"
+    told(finder, "FB1 | FB1 ! FB1 |")
+    assert finder.found_by == "torchledger.step"
+    assert finder.seen == 1
+
+
+def test_an_optimizer_ends_a_step() -> None:
+    finder = StepFinder()
+    told(finder, "+F+B1 FB1 FB1 FB1")
+    assert finder.found_by == "optimizer"
+    assert kinds_of(finder) == [(3, {"F": 1, "B": 1, "AdamW.step": 1})]
+
+
+def test_accumulated_microsteps_are_one_step() -> None:
+    finder = StepFinder()
+    told(finder, "+F+BFBFBFB1" + 3 * "FBFBFBFB1")
+    assert kinds_of(finder) == [(3, {"F": 4, "B": 4, "AdamW.step": 1})]
+
+
+def test_calls_that_repeat_before_the_first_optimizer_step_are_waited_for() -> None:
+    finder = StepFinder(has_optimizer=lambda: True)
+    told(finder, "+F+B" + 15 * "FB")
+    assert finder.found_by is None
+    told(finder, "1" + 16 * "FB" + "1")
+    assert kinds_of(finder) == [(1, {"F": 16, "B": 16, "AdamW.step": 1})]
+
+
+def test_an_optimizer_that_never_steps_is_given_up() -> None:
+    finder = StepFinder(has_optimizer=lambda: True)
+    told(finder, 80 * "FB")
+    assert finder.found_by == "period"
+
+
+def test_a_compiled_optimizer_is_a_graph_and_is_not_waited_for() -> None:
+    finder = StepFinder(has_optimizer=lambda: True)
+    told(finder, "+F+B+O" + 5 * "FBO")
+    assert finder.found_by == "period"
+    assert kinds_of(finder) == [(4, {"F": 1, "B": 1, "O": 1})]
+
+
+def test_two_optimizers_that_alternate_end_a_step_with_the_second() -> None:
+    finder = StepFinder()
+    told(finder, "+DB1GB2" + 4 * "DB1GB2")
+    assert finder.usual == (("AdamW.step", 2), ("B", 2), ("D", 1), ("G", 1))
+
+
+def test_a_discriminator_that_steps_five_times_a_round_belongs_to_one_step() -> None:
+    finder = StepFinder()
+    told(finder, 6 * (5 * "DB1" + "GB2"))
+    assert finder.usual == (("AdamW.step", 6), ("B", 6), ("D", 5), ("G", 1))
+
+
+def test_optimizers_without_any_order_still_end_steps() -> None:
+    finder = StepFinder()
+    told(finder, "F1F1F2F1F2F2F1F1F1F2F1F2F1F1F2F2F2F1F2F1F1F1F2F1F1F2F1F1")
+    assert finder.found_by == "optimizer"
+    assert finder.seen > 0
+
+
+def test_a_skipped_optimizer_step_makes_an_unlike_kind() -> None:
+    finder = StepFinder()
+    told(finder, "+F+B1" + 4 * "FB1" + "FB" + 3 * "FB1")
+    assert kinds_of(finder) == [
+        (6, {"F": 1, "B": 1, "AdamW.step": 1}),
+        (1, {"F": 2, "B": 2, "AdamW.step": 1}),
+    ]
+
+
+def test_an_optimizer_that_calls_its_base_class_steps_once() -> None:
+    finder = StepFinder()
+    told(finder, 4 * "FB11")
+    assert finder.usual == (("AdamW.step", 1), ("B", 1), ("F", 1))
+
+
+def test_without_an_optimizer_the_period_of_the_calls_is_the_step() -> None:
+    finder = StepFinder()
+    ended = told(finder, "+A+B AAB AAB AAB AAB")
+    assert finder.found_by == "period"
+    assert ended[-1] == 4 + 3 * 3  # before the first call of the last round, not after the round
+    assert kinds_of(finder) == [(3, {"A": 2, "B": 1})]
+
+
+def test_one_graph_with_the_parameters_of_three_layers_has_a_period_of_three_calls() -> None:
+    finder = StepFinder()
+    for _ in range(5):
+        for layer in range(3):
+            finder.called("inference_0", layer)
+    assert kinds_of(finder) == [(4, {"inference_0": 3})]
+
+
+def test_parameters_that_never_come_again_do_not_hide_the_period() -> None:
+    finder = StepFinder()
+    for number in range(1200):
+        finder.called("ab"[number % 2], number)
+    assert finder.usual == (("a", 1), ("b", 1))
+
+
+def test_a_graph_met_later_shows_that_the_period_was_a_part() -> None:
+    finder = StepFinder()
+    told(finder, 5 * "AAB")
+    assert finder.usual == (("A", 2), ("B", 1))
+
+
+def test_generation_has_its_decoding_for_a_step_and_prefills_as_another_kind() -> None:
+    finder = StepFinder()
+    told(finder, "+P+D" + 4 * (19 * "D" + "P") + 40 * "D")
+    assert finder.found_by == "period"
+    assert finder.usual == (("D", 1),)
+    assert {tuple(kind.calls) for kind in finder.kinds} == {("D",), ("P",)}
+
+
+def test_what_was_seen_before_a_compilation_is_no_step_of_now() -> None:
+    finder = StepFinder()
+    told(finder, 5 * "FB1" + "+")
+    assert finder.seen == 0
+    told(finder, "FB1FB1")
+    assert finder.seen == 1  # the first is the rest of the step that compiled
+
+
+def test_a_program_that_ends_before_a_second_step_says_what_it_called() -> None:
+    finder = StepFinder()
+    told(finder, "ABC")
+    assert finder.found_by is None
+    assert finder.kinds == ()
+    assert finder.calls_without_step == {"A": 1, "B": 1, "C": 1}
+
+
+def test_a_program_without_a_period_has_no_steps() -> None:
+    finder = StepFinder()
+    told(finder, "ABCACBBACABC")
+    assert finder.found_by is None
+
+
+def test_the_calls_of_a_second_thread_are_counted_and_no_steps() -> None:
+    finder = StepFinder()
+    for _ in range(6):
+        finder.called("inference_0", thread=1)
+        finder.called("inference_0", thread=2)
+    assert finder.owner == 1
+    assert finder.seen == 5
+    assert finder.other_threads == {"inference_0": 6}
+
+
+@pytest.mark.parametrize("autograd_thread", [1, 7])
+def test_backwards_belong_to_the_step_from_whichever_thread_they_come(autograd_thread: int) -> None:
+    finder = StepFinder()
+    for _ in range(3):
+        finder.called("forward_0", thread=1, direction="forward")
+        finder.called("backward_0", thread=autograd_thread, direction="backward")
+    assert finder.usual == (("backward_0", 1), ("forward_0", 1))
+
+
+def test_kinds_without_end_are_counted_together() -> None:
+    finder = StepFinder()
+    for number in range(300):
+        finder.called(f"graph_{number}")
+        finder.marked("torchledger.step")
+    assert len(finder.kinds) == 65
+    assert finder.seen == 299
