@@ -6,18 +6,21 @@ transaction wrote survives ``kill -9``; a torn transaction is rolled back by the
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sqlite3
 import threading
+import types
+import typing
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from torchledger.errors import StoreError
 from torchledger.nouns import Run
-from torchledger.store.codec import decode, encode
+from torchledger.store.codec import FieldError, convert, decode, encode
 from torchledger.store.schema import (
     APPLICATION_ID,
     OLDEST_READABLE_VERSION,
@@ -31,6 +34,14 @@ log = logging.getLogger(__name__)
 Record = TypeVar("Record")
 
 _BUSY_TIMEOUT_S = 30.0
+
+_STEPS_PER_BYTE = 4
+"""SQLite's own steps per byte of the file that one question may take: a scan of 16 columns takes about one. A tree of
+pages that names one page many times would take any number."""
+
+_LONGEST_TEXT_AT_LEAST = 64 << 20
+_STEPS_AT_LEAST = 1_000_000
+_STEPS_BETWEEN_CHECKS = 10_000
 
 
 class LedgerWriter:
@@ -112,6 +123,7 @@ class LedgerReader:
         self.path = path
         self._connection = connection
         self._tables = _table_names(connection)
+        self._bytes = 0
 
     def read(self, record_type: type[Record], **where: Any) -> list[Record]:
         """All records of a type in the order written; ``where`` selects by columns.
@@ -128,15 +140,28 @@ class LedgerReader:
         if table.name not in self._tables:
             return
         condition = " AND ".join(f'"{column}" IS ?' for column in where)
-        statement = f'SELECT body FROM "{table.name}"' + (f" WHERE {condition}" if where else "") + " ORDER BY rowid"
-        for (body,) in self._rows(statement, where.values()):
-            yield decode(record_type, body)
+        statement = (
+            f'SELECT rowid, CAST(body AS BLOB) FROM "{table.name}"'
+            + (f" WHERE {condition}" if where else "")
+            + " ORDER BY rowid"
+        )
+        held = 0
+        for row, body in self._rows(statement, where.values()):
+            held += len(body or b"")
+            if held > self._bytes and held > self._size_now():
+                raise self._damaged(f"{table.name} hold more text than the file has bytes")
+            try:
+                yield decode(record_type, body or b"")
+            except FieldError as error:
+                raise self._damaged(f"record {row} of {table.name}, {error}") from error
 
     def count(self, record_type: type[Any]) -> int:
         """How many records of a type the ledger holds."""
         if TABLES[record_type].name not in self._tables:
             return 0
-        ((number,),) = self._rows(f'SELECT COUNT(*) FROM "{TABLES[record_type].name}"', ())
+        # Without the subquery, SQLite counts in one step of its own that nothing interrupts.
+        rows = f'SELECT 1 FROM "{TABLES[record_type].name}" LIMIT -1'
+        ((number,),) = self._rows(f"SELECT COUNT(*) FROM ({rows})", ())
         return int(number)
 
     def columns(self, record_type: type[Any], *names: str) -> list[tuple[Any, ...]]:
@@ -147,7 +172,11 @@ class LedgerReader:
         if table.name not in self._tables:
             return []
         selected = ", ".join(f'"{name}"' for name in names)
-        return list(self._rows(f'SELECT {selected} FROM "{table.name}" ORDER BY rowid', ()))
+        rows = list(self._rows(f'SELECT {selected} FROM "{table.name}" ORDER BY rowid', ()))
+        try:
+            return convert(_rows_type(typing.cast(Any, record_type), names), rows)
+        except FieldError as error:
+            raise self._damaged(f"columns {', '.join(names)} of {table.name}, {error}") from error
 
     def run(self) -> Run:
         """The run that this ledger is of."""
@@ -161,12 +190,28 @@ class LedgerReader:
         self._connection.close()
 
     def _rows(self, statement: str, parameters: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+        steps_left = max(_STEPS_AT_LEAST, self._size_now() * _STEPS_PER_BYTE)
+
+        def is_used_up() -> bool:
+            nonlocal steps_left
+            steps_left -= _STEPS_BETWEEN_CHECKS
+            return steps_left < 0
+
+        self._connection.set_progress_handler(is_used_up, _STEPS_BETWEEN_CHECKS)
         try:
             yield from self._connection.execute(statement, tuple(parameters))
         except sqlite3.Error as error:
-            raise StoreError(
-                f"{self.path} is damaged ({error}). Recover what is whole with `sqlite3 .recover`."
-            ) from error
+            raise self._damaged("its tables have no end" if steps_left < 0 else str(error)) from error
+
+    def _size_now(self) -> int:
+        """Bytes of the file, which grows while a run writes it."""
+        self._bytes = os.path.getsize(self.path)
+        return self._bytes
+
+    def _damaged(self, what: str) -> StoreError:
+        return StoreError(
+            f"{self.path} is damaged: {what}. Record it again, or recover what is whole with `sqlite3 .recover`."
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -191,6 +236,9 @@ def open_ledger(path: str | os.PathLike[str]) -> LedgerReader:
         connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)
         ((application_id,),) = connection.execute("PRAGMA application_id")
         ((version,),) = connection.execute("PRAGMA user_version")
+        # No text is longer than its file; a chain of pages that bites its tail would claim up to a gigabyte.
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(2 * path.stat().st_size, _LONGEST_TEXT_AT_LEAST))
+        connection.execute("PRAGMA trusted_schema = OFF")
         _table_names(connection)
     except sqlite3.Error as error:
         raise StoreError(f"{path} is not a ledger, or is cut off ({error}).") from error
@@ -219,6 +267,31 @@ def is_ledger(path: str | os.PathLike[str]) -> bool:
 def _table_names(connection: sqlite3.Connection) -> frozenset[str]:
     """The tables that a file has; one that was written before a kind of record existed lacks that record's table."""
     return frozenset(name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'"))
+
+
+@functools.cache
+def _rows_type(record_type: Any, names: tuple[str, ...]) -> Any:
+    """What rows of these columns are, by the hints of the fields and properties that they hold."""
+    hints = typing.get_type_hints(record_type)
+    kinds = [
+        hints[name] if name in hints else typing.get_type_hints(getattr(record_type, name).fget)["return"]
+        for name in names
+    ]
+    return list[tuple[tuple(map(_column_type, kinds))]]  # type: ignore[misc]
+
+
+def _column_type(hint: Any) -> Any:
+    """The type of a column's values: SQLite holds truth as 0 and 1, NaN as NULL, and ``_column_value`` the rest."""
+    if hint is bool:
+        return Literal[0, 1]
+    if hint is float:
+        return float | None
+    members = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    if all(member in (str, int, float, types.NoneType) or typing.get_origin(member) is Literal for member in members):
+        return hint
+    if bool in members:
+        return Literal[0, 1] | None
+    return str | None
 
 
 def _column_value(value: Any) -> Any:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from factories import make_buffer, make_device, make_graph, make_kernel, make_launch, make_run
 from torchledger.nouns import Ceilings, Gap, Launch, Measurement, SourceLine
-from torchledger.store.codec import decode, encode
+from torchledger.store.codec import FieldError, decode, encode
+from torchledger.store.schema import TABLES
 
 
 def test_every_record_reads_back_as_an_equal() -> None:
@@ -48,3 +50,41 @@ def test_a_file_name_that_is_not_utf8_is_written_as_escapes() -> None:
     stored = decode(Launch, encode(launch))
     assert stored.sources[0].file == "caf\\udce9.py"
     assert dict(stored.kwargs) == {"\\udcff": "v"}
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "expected"),
+    [
+        (b'{"account": "flops", "where": 3, "reason": "y"}', "where", "expected `str`, got `int`"),
+        (b'{"account": "flops", "where": "x", "reason": "y", "amount": "7"}', "amount", "expected"),
+        (b'{"account": "flops", "where": "x", "reason": "y", "amount": true}', "amount", "got `bool`"),
+        (b'{"account": "flops", "where": "x", "reason": "y", "amount": 9223372036854775808}', "amount", "19 digits"),
+        (b'{"account": "flops", "where": "x"}', "", "missing required field `reason`"),
+        (b'["flops"]', "", "expected `object`"),
+        (b'{"account": "flops"', "", "truncated"),
+        (b'{"account": "\\ud800", "where": "x", "reason": "y"}', "", "surrogate"),
+        (b'{"later": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "", "nested too deeply"),
+    ],
+)
+def test_what_is_not_of_its_type_is_refused_by_its_field(text: bytes, field: str, expected: str) -> None:
+    with pytest.raises(FieldError) as refused:
+        decode(Gap, text)
+    assert expected in str(refused.value)
+    assert (f"field `{field}`: " in str(refused.value)) == bool(field)
+
+
+def test_a_fault_deep_in_a_record_is_named_with_its_place() -> None:
+    text = encode(make_launch(buffers=(make_buffer(), make_buffer(name="buf1", shape=(4, 8)))))
+    with pytest.raises(FieldError, match=r"field `buffers\[1\]\.shape\[1\]`: expected `int`, got `float`"):
+        decode(Launch, text.replace(b"[4,8]", b"[4,8.5]"))
+
+
+def test_every_kind_of_record_of_a_ledger_can_be_decoded() -> None:
+    for record_type in TABLES:
+        with pytest.raises(FieldError):
+            decode(record_type, b"[]")
+
+
+def test_a_mapping_with_a_key_float_is_no_float() -> None:
+    ceilings = Ceilings(copy_gb_per_s=math.inf, tflops_per_s={"float": 1.5})
+    assert decode(Ceilings, encode(ceilings)) == ceilings

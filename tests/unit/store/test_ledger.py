@@ -112,3 +112,68 @@ def test_a_ledger_of_a_newer_format_says_so(tmp_path: Path) -> None:
 def test_an_unwritable_place_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="absent"):
         LedgerWriter(tmp_path / "absent" / "a.ledger")
+
+
+def write_small_ledger(path: Path) -> Path:
+    with LedgerWriter(path) as writer:
+        writer.add(make_run(), make_graph(), *[make_launch(order=order) for order in range(200)])
+    return path
+
+
+def change(path: Path, statement: str, *parameters: object) -> None:
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute(statement, parameters)
+    connection.close()
+
+
+@pytest.mark.parametrize("body", ["", 3, b"\xff\xfe", "{", '{"graph": 1}', '{"order": "first"}'])
+def test_a_record_that_is_none_is_named_by_file_table_and_place(tmp_path: Path, body: object) -> None:
+    path = write_small_ledger(tmp_path / "a.ledger")
+    change(path, "UPDATE launches SET body = ? WHERE rowid = 7", body)
+    with open_ledger(path) as ledger, pytest.raises(StoreError, match=r"a\.ledger is damaged: record 7 of launches, "):
+        ledger.read(Launch)
+
+
+def test_a_column_is_checked_against_the_field_that_it_holds(tmp_path: Path) -> None:
+    path = write_small_ledger(tmp_path / "a.ledger")
+    change(path, 'UPDATE launches SET "order" = ? WHERE rowid = 7', "seventh")
+    with open_ledger(path) as ledger, pytest.raises(StoreError, match="columns graph, order of launches"):
+        ledger.columns(Launch, "graph", "order")
+
+
+def test_pages_that_are_named_many_times_do_not_make_a_table_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchledger.store.ledger._STEPS_PER_BYTE", 1)
+    monkeypatch.setattr("torchledger.store.ledger._STEPS_AT_LEAST", 1_000)
+    monkeypatch.setattr("torchledger.store.ledger._STEPS_BETWEEN_CHECKS", 100)
+    path = tmp_path / "a.ledger"
+    with LedgerWriter(path) as writer:
+        writer.add(make_run(), *[make_launch(order=order) for order in range(20_000)])
+    change(path, "DROP INDEX launches_key")
+    connection = sqlite3.connect(path)
+    ((root,),) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'launches'")
+    ((page_bytes,),) = connection.execute("PRAGMA page_size")
+    connection.close()
+    content = bytearray(path.read_bytes())
+
+    def pointers(page: int) -> list[int]:
+        """Where a page of the tree names its children."""
+        start = (page - 1) * page_bytes
+        cells = range(int.from_bytes(content[start + 3 : start + 5], "big"))
+        places = [start + 12 + 2 * cell for cell in cells]
+        return [start + 8, *(start + int.from_bytes(content[place : place + 2], "big") for place in places)]
+
+    inner = [int.from_bytes(content[place : place + 4], "big") for place in pointers(root)]
+    for page, child in zip((root, *inner[:-1]), inner, strict=True):
+        for place in pointers(page):
+            content[place : place + 4] = child.to_bytes(4, "big")
+    path.write_bytes(content)
+    with open_ledger(path) as ledger:
+        with pytest.raises(StoreError, match="damaged"):
+            ledger.read(Launch)
+        with pytest.raises(StoreError, match="damaged"):
+            ledger.count(Launch)
+        with pytest.raises(StoreError, match="damaged"):
+            ledger.read(Launch, graph="none")
