@@ -75,6 +75,7 @@ class StepCall:
     kernels: int = 0
     launches: int | None = None
     streams: tuple[str, ...] = ()
+    device: str | None = None
     category: str | None = None
     arguments: tuple[TensorArgument, ...] = ()
     tensors: int | None = None
@@ -120,7 +121,8 @@ class Step:
     busy_us: float | None = None
     wall_us: float | None = None
     idle_us: Mapping[str, float] = field(default_factory=dict)
-    operators_seen: int | None = None
+    operators: int | None = None
+    operators_heard: int | None = None
     optimizers: tuple[OptimizerFacts, ...] = ()
     notes: tuple[str, ...] = ()
 

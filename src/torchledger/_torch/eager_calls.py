@@ -1,0 +1,240 @@
+"""Hears every eager operator of one thread, and what autograd runs for it, for as long as it listens.
+
+A ``TorchDispatchMode`` sees operators below autograd, with overloads, dtypes (also those of tensors in lists) and the
+Python stack that asked for them. It declares itself infrastructure that ignores what ``torch.compile`` does: any other
+mode silently turns compilation off.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+
+import torchledger
+from torchledger.work.op_shapes import Argument, OpCall, Tensor
+
+log = logging.getLogger(__name__)
+
+_TORCH = str(Path(torch.__file__).parent) + "/"
+_OURS = str(Path(torchledger.__file__).parent) + "/"
+_DISPATCH = tuple(_TORCH + name for name in ("_compile.py", "_dynamo/", "_ops.py", "utils/_python_dispatch.py"))
+_MOST_LINES = 8
+_NO_SEQUENCE = 2**63
+
+
+@dataclass(frozen=True)
+class EagerCall:
+    """One eager operator: its call as shapes, the thread, and the code that asked for it.
+
+    ``sources`` are the lines outside torch that led to it (``"train.py:12"``), innermost last; ``library`` torch's own
+    functions on the way (``"torch/nn/utils/clip_grad.py:clip_grad_norm_"``), ``module`` the path of the innermost
+    ``nn.Module``. ``sequence`` is autograd's number: a backward operator carries that of the forward one, and ``node``
+    the name of its autograd node.
+    """
+
+    call: OpCall
+    overload: str
+    thread: int
+    device: str | None = None
+    sources: tuple[str, ...] = ()
+    library: tuple[str, ...] = ()
+    module: str | None = None
+    module_class: str | None = None
+    sequence: int | None = None
+    node: str | None = None
+
+
+class EagerCalls(TorchDispatchMode):
+    """Listens between ``start`` and ``stop``, which belong on one thread; ``calls`` are in order for each thread.
+
+    ``inside`` tells whether the calling thread is in a compiled graph's call, whose operators are the ledger's already.
+    """
+
+    def __init__(self, inside: Callable[[], str | None]) -> None:
+        super().__init__()
+        self.calls: list[EagerCall] = []
+        self.faults: list[str] = []
+        self._inside = inside
+        self._is_entered = False
+        self._module_names: dict[int, str] = {}
+        self._named_roots: set[int] = set()
+        self._lock = threading.Lock()
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Compilation goes on under it."""
+        return True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """It is off while something compiles."""
+        return True
+
+    def start(self) -> bool:
+        """Begin to listen; ``False`` if the thread is inside another mode, which might end before this one."""
+        if _get_current_dispatch_mode() is not None:
+            return False
+        self.__enter__()
+        self._is_entered = True
+        return True
+
+    def stop(self) -> bool:
+        """Listen no more; ``False`` if another mode lies on top, so that this one has to stay and stays silent."""
+        if not self._is_entered:
+            return True
+        self._is_entered = False
+        if _get_current_dispatch_mode() is not self:
+            return False
+        self.__exit__(None, None, None)
+        return True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Pass the call on; tensor subclasses are left to unpack themselves, their inner calls come here again."""
+        if any(not issubclass(kind, torch.nn.Parameter) and kind is not torch.Tensor for kind in types):
+            return NotImplemented
+        if is_composite(func.name()):
+            # Under inference_mode these arrive whole; what they are made of is what the profiler sees as work.
+            with self:
+                result = func.decompose(*args, **(kwargs or {}))
+            if result is not NotImplemented:
+                return result
+        result = func(*args, **(kwargs or {}))
+        if self._is_entered and func.namespace != "profiler":
+            try:
+                self._hear(func, args, kwargs or {}, result)
+            except Exception as error:  # the program's operator has its result
+                log.debug("an eager operator was not recorded", exc_info=error)
+                self.faults.append(f"{func}: {type(error).__name__}: {error}")
+        return result
+
+    def _hear(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if self._inside() is not None:
+            return
+        node = torch._C._current_autograd_node()
+        sequence = node._sequence_nr() if node is not None else torch.autograd._get_sequence_nr() - 1
+        sources, library, module = self._stack(sys._getframe(1))
+        call = operator_call(func, args, kwargs)
+        tensor = next(_tensors((args, kwargs, result)), None)
+        heard = EagerCall(
+            call=call,
+            overload=str(func._overloadname),
+            thread=threading.get_native_id(),
+            device=None if tensor is None else str(tensor.device),
+            sources=sources,
+            library=library,
+            module=None if module is None else self._module_names.get(id(module), type(module).__name__),
+            module_class=None if module is None else type(module).__name__,
+            sequence=sequence if 0 <= sequence < _NO_SEQUENCE else None,
+            node=None if node is None else node.name(),
+        )
+        with self._lock:
+            self.calls.append(heard)
+
+    def _stack(self, frame: FrameType | None) -> tuple[tuple[str, ...], tuple[str, ...], torch.nn.Module | None]:
+        """The user's lines, torch's functions and the innermost module of a stack, seen from the operator outwards."""
+        lines: list[str] = []
+        library: list[str] = []
+        modules: list[torch.nn.Module] = []
+        while frame is not None:
+            code = frame.f_code
+            file = code.co_filename
+            if file.startswith(_DISPATCH):
+                pass
+            elif file.startswith(_TORCH):
+                library.append(f"torch/{file.removeprefix(_TORCH)}:{code.co_name}")
+            elif not file.startswith((_OURS, "<")):
+                lines.append(f"{file}:{frame.f_lineno}")
+            if code.co_name in ("_call_impl", "forward"):
+                owner = frame.f_locals.get("self")
+                if isinstance(owner, torch.nn.Module) and (not modules or modules[-1] is not owner):
+                    modules.append(owner)
+            frame = frame.f_back
+        if modules and id(modules[-1]) not in self._named_roots:
+            self._name_modules(modules[-1])
+        return tuple(reversed(lines[:_MOST_LINES])), tuple(reversed(library)), modules[0] if modules else None
+
+    def _name_modules(self, root: torch.nn.Module) -> None:
+        self._named_roots.add(id(root))
+        for name, module in root.named_modules():
+            path = name.replace("_orig_mod.", "").removesuffix("_orig_mod")
+            self._module_names.setdefault(id(module), path.strip(".") or type(module).__name__)
+
+
+@functools.cache
+def is_composite(name: str) -> bool | None:
+    """True for an operator (``"aten::linear"``, with or without overload) that only calls others.
+
+    ``False`` for one that does work itself, ``None`` for one whose overloads differ in that (``"aten::max"``).
+    """
+    overloads = [name] if "." in name.rpartition("::")[2] else _overloads(name)
+    kinds = {
+        torch._C._dispatch_has_kernel_for_dispatch_key(each, "CompositeImplicitAutograd")
+        for each in overloads
+        if torch._C._dispatch_has_kernel(each) and (each == name or not each.endswith("out"))
+    }
+    return None if len(kinds) == 2 else True in kinds
+
+
+def _overloads(name: str) -> list[str]:
+    schemas = torch._C._jit_get_schemas_for_operator(name)
+    return [f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name for schema in schemas]
+
+
+def operator_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpCall:
+    """An operator's arguments in the order of its schema: tensors as shapes, the rest as text.
+
+    Arguments that were not given have their defaults, as in a profiler's record.
+    """
+    arguments: list[Argument] = []
+    constants: list[str] = []
+    for position, parameter in enumerate(func._schema.arguments):
+        if position < len(args):
+            value = args[position]
+        else:
+            value = kwargs.get(parameter.name, parameter.default_value if parameter.has_default_value() else None)
+        argument = _as_argument(value)
+        arguments.append(argument)
+        constants.append("" if argument is not None or value is None else _as_text(value))
+    return OpCall(func._schema.name, tuple(arguments), tuple(constants))
+
+
+def _as_argument(value: Any) -> Argument:
+    if isinstance(value, torch.Tensor):
+        return _as_shape(value)
+    if isinstance(value, (list, tuple)) and any(isinstance(each, torch.Tensor) for each in value):
+        return tuple(_as_shape(each) for each in value if isinstance(each, torch.Tensor))
+    return None
+
+
+def _as_shape(tensor: torch.Tensor) -> Tensor:
+    strides = tuple(tensor.stride()) if tensor.layout == torch.strided else None
+    return Tensor(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), strides)
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    return str(list(value)) if isinstance(value, tuple) else str(value)
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        yield values
+    elif isinstance(values, dict):
+        for value in values.values():
+            yield from _tensors(value)
+    elif isinstance(values, (list, tuple)):
+        for value in values:
+            yield from _tensors(value)

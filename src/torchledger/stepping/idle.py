@@ -1,0 +1,135 @@
+"""The part of a step in which nothing worked, by cause; each cause is measured, none is what remains."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from torchledger.nouns import DeviceEvent
+from torchledger.stepping.entries import Entry
+from torchledger.traces.idle import BusyTime, busy_time, explain_idle
+from torchledger.traces.trace import EventKind, Trace
+
+BEFORE_FIRST = "before the first kernel: the host had not launched yet"
+AFTER_LAST = "after the last kernel: the host went on"
+BETWEEN_OPERATORS = "Python between operators"
+
+_CAUSES: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"^(## Call|torchledger::|inductor_wrapper_call)"), "compiled code: Python between its kernels"),
+    (
+        re.compile(r"^(Torch-Compiled Region|TorchDynamo|Pregraph|AOTDispatcher|CompiledFunction)"),
+        "on the way into compiled code (guards, runtime wrappers)",
+    ),
+    (re.compile(r"^(autograd::|torch::autograd::|\w+Backward\d*$|\w+BackwardBackward)"), "autograd's engine"),
+    (re.compile(r"^Optimizer\."), "the optimizer's Python"),
+    (re.compile(r"DataLoader|^enumerate\("), "waiting for data"),
+    (re.compile(r"^\w+::"), "dispatch of operators"),
+)
+
+
+def device_busy_and_idle(
+    trace: Trace, events: Sequence[DeviceEvent], window: tuple[int, int]
+) -> tuple[int, Mapping[str, int], tuple[int, int]]:
+    """Busy nanoseconds of the devices in a window, idle ones by cause, and the window that they fill together.
+
+    The window is lengthened to where the last event ends: a step's kernels may run on after its host part. With several
+    devices the one that is busy longest is accounted for.
+    """
+    by_device: dict[int | str | None, list[int]] = {}
+    for index, event in enumerate(events):
+        by_device.setdefault(event.device, []).append(index)
+    each = [_busy(events, members, device) for device, members in by_device.items()]
+    busy = max(each, key=lambda one: one.busy)
+    idle = explain_idle(trace, events, [busy], longest=0)
+    causes = Counter({cause: round(us * 1e3) for cause, us in idle.causes.items()})
+    end = max(window[1], busy.end)
+    start = min(window[0], busy.start)
+    causes[BEFORE_FIRST] += busy.start - start
+    causes[AFTER_LAST] += end - busy.end
+    return busy.busy, {cause: ns for cause, ns in causes.most_common() if ns}, (start, end)
+
+
+def _busy(events: Sequence[DeviceEvent], members: Sequence[int], device: int | str | None) -> BusyTime:
+    start = np.array([events[index].start_ns for index in members], dtype=np.int64)
+    length = np.array([events[index].duration_ns for index in members], dtype=np.int64)
+    return busy_time(device, start, start + length, np.array(members, dtype=np.int64))
+
+
+def host_busy_and_idle(
+    trace: Trace, entries: Sequence[Entry], window: tuple[int, int], lane: int
+) -> tuple[int, Mapping[str, int]]:
+    """Nanoseconds in which a host thread worked on operators, and the others by what the thread was in meanwhile."""
+    work = _merged([span for entry in entries if entry.lane == lane for span in entry.host_work], window)
+    busy = sum(end - start for start, end in work)
+    causes: Counter[str] = Counter()
+    ranges = _ranges(trace, lane, window)
+    edges = [window[0], *(edge for span in work for edge in span), window[1]]
+    for start, end in zip(edges[::2], edges[1::2], strict=True):
+        if end > start:
+            _share_out(start, end, ranges, causes)
+    return busy, dict(causes.most_common())
+
+
+def _merged(spans: Sequence[tuple[int, int]], window: tuple[int, int]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted((max(start, window[0]), min(end, window[1])) for start, end in spans):
+        if end <= start:
+            continue
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _ranges(trace: Trace, lane: int, window: tuple[int, int]) -> list[tuple[int, int, str]]:
+    """What a thread was in, as pieces that do not overlap: start, end and cause of the innermost range."""
+    columns = trace.events
+    rows = trace.rows(EventKind.OP, EventKind.ANNOTATION)
+    rows = rows[
+        (columns.lane[rows] == lane) & (columns.end_ns[rows] > window[0]) & (columns.start_ns[rows] < window[1])
+    ]
+    rows = rows[np.lexsort((-columns.end_ns[rows], columns.start_ns[rows]))]
+    pieces: list[tuple[int, int, str]] = []
+    stack: list[tuple[int, str]] = []
+    reached = window[0]
+
+    def advance(moment: int) -> None:
+        nonlocal reached
+        if moment > reached:
+            pieces.append((reached, moment, stack[-1][1] if stack else BETWEEN_OPERATORS))
+            reached = moment
+
+    for row in rows.tolist():
+        start = int(columns.start_ns[row])
+        while stack and stack[-1][0] <= start:
+            advance(min(stack[-1][0], window[1]))
+            stack.pop()
+        advance(min(start, window[1]))
+        stack.append((int(columns.end_ns[row]), _cause(trace.name(row), stack[-1][1] if stack else BETWEEN_OPERATORS)))
+    while stack:
+        advance(min(stack[-1][0], window[1]))
+        stack.pop()
+    advance(window[1])
+    return pieces
+
+
+def _cause(name: str, around: str) -> str:
+    return next((cause for pattern, cause in _CAUSES if pattern.search(name)), around)
+
+
+def _share_out(start: int, end: int, pieces: Sequence[tuple[int, int, str]], causes: Counter[str]) -> None:
+    low, high = 0, len(pieces)
+    while low < high:
+        middle = (low + high) // 2
+        if pieces[middle][1] <= start:
+            low = middle + 1
+        else:
+            high = middle
+    for piece_start, piece_end, cause in pieces[low:]:
+        if piece_start >= end:
+            break
+        causes[cause] += min(end, piece_end) - max(start, piece_start)

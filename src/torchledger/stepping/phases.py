@@ -1,0 +1,113 @@
+"""What each entry of a step is for: forward, loss, backward, clipping, optimizer, communication, input.
+
+What an entry says of itself decides (autograd's engine called it, an optimizer's step surrounds it, the code that asked
+for it); what says nothing takes its phase from the entries before and after it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from torchledger.nouns import Direction, Phase
+from torchledger.stepping.entries import Entry
+
+_OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
+_OPTIMIZER_OPERATOR = re.compile(r"^aten::(_fused_(adam|sgd|adagrad)|_amp_)")
+_LOADER = re.compile(r"DataLoader|^enumerate\(")
+_CLIPPING_OPERATOR = re.compile(r"^aten::(_foreach_norm|linalg_vector_norm|_foreach_mul_|clamp|stack|norm)")
+
+_OF_CODE: tuple[tuple[re.Pattern[str], Phase], ...] = (
+    (re.compile(r"^torch/nn/utils/clip_grad\.py"), "clipping"),
+    (re.compile(r"^torch/(optim/|amp/grad_scaler\.py)"), "optimizer"),
+    (re.compile(r"^torch/(nn/modules/loss\.py|nn/functional\.py:(\w*_loss|cross_entropy|\w*_div)$)"), "loss"),
+    (re.compile(r"^torch/utils/data/"), "input"),
+)
+"""Which of torch's own functions stand for a phase."""
+
+_BETWEEN: Mapping[tuple[Phase | None, Phase | None], Phase] = {
+    ("forward", "forward"): "forward",
+    ("forward", "loss"): "loss",
+    ("forward", "backward"): "loss",
+    ("loss", "loss"): "loss",
+    ("loss", "backward"): "loss",
+    ("backward", "backward"): "backward",
+    ("backward", "clipping"): "clipping",
+    ("clipping", "clipping"): "clipping",
+    ("clipping", "optimizer"): "optimizer",
+    ("backward", "optimizer"): "optimizer",
+    ("optimizer", "optimizer"): "optimizer",
+    ("optimizer", "forward"): "input",
+    ("backward", "forward"): "input",
+    ("input", "input"): "input",
+    ("input", "forward"): "input",
+    (None, "input"): "input",
+    (None, "forward"): "input",
+}
+"""The phase of what says nothing of itself, by the phases before and after it; else ``"other"``."""
+
+
+def phases_of(
+    entries: Sequence[Entry],
+    *,
+    directions: Mapping[str, Direction],
+    code: Mapping[int, Sequence[str]] | None = None,
+    modules: Mapping[int, str] | None = None,
+) -> list[Phase]:
+    """The phase of each entry, which are in the order of their starts.
+
+    ``directions`` are those of compiled graphs; ``code`` and ``modules`` hold, where known, torch's own functions on
+    the way to an entry (by its place) and the path of its module.
+    """
+    code, modules = code or {}, modules or {}
+    last_backward = max(
+        (place for place, entry in enumerate(entries) if _is_backward(entry, directions)), default=len(entries)
+    )
+    known = [
+        _own_phase(entry, directions, code.get(place, ()), place in modules, is_late=place > last_backward)
+        for place, entry in enumerate(entries)
+    ]
+    following: list[Phase | None] = [None] * len(known)
+    after: Phase | None = None
+    for place in range(len(known) - 1, -1, -1):
+        following[place] = after
+        after = _telling(known[place]) or after
+    phases: list[Phase] = []
+    before: Phase | None = None
+    for place, phase in enumerate(known):
+        if phase is None:
+            phase = _BETWEEN.get((before, following[place]), "other")
+            if before == "backward" and phase == "optimizer" and _CLIPPING_OPERATOR.match(entries[place].name):
+                phase = "clipping"
+        before = _telling(known[place]) or before
+        phases.append(phase)
+    return phases
+
+
+def _telling(phase: Phase | None) -> Phase | None:
+    """Communication happens in the middle of other phases and tells nothing of what is around it."""
+    return None if phase == "communication" else phase
+
+
+def _is_backward(entry: Entry, directions: Mapping[str, Direction]) -> bool:
+    return entry.is_backward or (entry.kind == "graph" and directions.get(entry.name) == "backward")
+
+
+def _own_phase(
+    entry: Entry, directions: Mapping[str, Direction], code: Sequence[str], has_module: bool, *, is_late: bool
+) -> Phase | None:
+    if entry.kind == "collective":
+        return "communication"
+    if any(map(_OPTIMIZER.match, entry.around)) or _OPTIMIZER_OPERATOR.match(entry.name):
+        return "optimizer"
+    if _is_backward(entry, directions):
+        return "backward"
+    if entry.kind == "graph":
+        # A graph that is called after the last backward of a step, and has none itself, updates the parameters.
+        return "optimizer" if is_late and directions.get(entry.name) == "inference" else "forward"
+    if any(map(_LOADER.search, entry.around)):
+        return "input"
+    for pattern, phase in _OF_CODE:
+        if any(map(pattern.match, code)):
+            return phase
+    return "forward" if has_module else None

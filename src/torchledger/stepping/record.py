@@ -1,0 +1,360 @@
+"""One step, as a record: its calls in order, with times over the recorded steps, work, lines, modules and phases.
+
+Two recordings of steps of one kind are put together: a trace of some steps (times, shapes, what ran on the device) and,
+where there is one, what a dispatch mode heard in another (lines, modules, exact dtypes). They are independent, so that
+the number of operators in one can be held against that in the other.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING
+
+from torchledger.nouns import (
+    Clock,
+    DeviceEvent,
+    Direction,
+    Gap,
+    Launch,
+    OptimizerFacts,
+    Quality,
+    Step,
+    StepCall,
+    StepFoundBy,
+    StepKind,
+    TensorArgument,
+)
+from torchledger.stepping.entries import Entry, GraphOf, IsComposite, read_entries
+from torchledger.stepping.idle import device_busy_and_idle, host_busy_and_idle
+from torchledger.stepping.phases import phases_of
+from torchledger.traces.trace import Trace
+from torchledger.work.op_costs import op_category, op_cost
+from torchledger.work.op_shapes import Tensor
+
+if TYPE_CHECKING:
+    from torchledger._torch.eager_calls import EagerCall
+
+_MOST_ARGUMENTS = 8
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """What is known of the steps before any trace is read; the fields mean what they mean in ``Step``."""
+
+    found_by: StepFoundBy
+    plain_us: tuple[float, ...] = ()
+    profiled_us: tuple[float, ...] = ()
+    seen: int = 0
+    kinds: tuple[StepKind, ...] = ()
+    optimizers: tuple[OptimizerFacts, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ledgered:
+    """What the ledger holds of compiled graphs: directions, launches, and how many ran in each call (by its row)."""
+
+    directions: Mapping[str, Direction]
+    launches: Mapping[str, Sequence[Launch]]
+    seen: Mapping[int, int] = field(default_factory=dict)
+
+
+def record_step(
+    trace: Trace,
+    spans: Sequence[tuple[int, int]],
+    events: Sequence[DeviceEvent],
+    facts: StepFacts,
+    ledgered: Ledgered,
+    *,
+    graph_of: GraphOf,
+    is_composite: IsComposite,
+    heard: Sequence[EagerCall] | None = None,
+    name: str = "step_0",
+    clock: Clock = "cupti",
+) -> tuple[Step, tuple[StepCall, ...], tuple[Gap, ...]]:
+    """The record of a step out of a trace of several: ``spans`` are their beginnings and ends on the trace's clock.
+
+    ``events`` are the trace's device events with their entries (none on a CPU), ``heard`` what a dispatch mode heard in
+    another step. Raises ``ValueError`` without spans.
+    """
+    if not spans:
+        raise ValueError("a step's record needs the beginning and end of at least one step")
+    whole = {call.call.name for call in heard or ()}
+    list_dtype = _list_dtype(facts.optimizers)
+    each = [
+        read_entries(
+            trace,
+            span,
+            events,
+            graph_of=graph_of,
+            is_composite=is_composite,
+            whole=whole,
+            list_dtype=list_dtype,
+        )
+        for span in spans
+    ]
+    chosen = _usual(each)
+    entries = each[chosen]
+    samples = _samples(entries, each, on_device=bool(events))
+    heard_at = _align(trace, entries, heard or ())
+    forward = _forward_calls(heard or ())
+    phases = phases_of(
+        entries,
+        directions=ledgered.directions,
+        code={place: call.library for place, call in heard_at.items()},
+        modules={place: call.module for place, call in heard_at.items() if call.module},
+    )
+    numbers = {lane: number for number, lane in enumerate(dict.fromkeys(entry.lane for entry in entries))}
+    counted: Counter[str] = Counter()
+    calls = []
+    for place, (entry, phase) in enumerate(zip(entries, phases, strict=True)):
+        call = StepCall(
+            step=name,
+            order=place,
+            kind=entry.kind,
+            name=entry.name,
+            phase=phase,
+            thread=numbers[entry.lane],
+            start_us=(entry.start_ns - spans[chosen][0]) / 1e3,
+            host_us=(entry.end_ns - entry.start_ns) / 1e3,
+            samples_us=samples[place],
+            kernels=len(entry.events),
+            streams=tuple(sorted({f"{event.device}/{event.stream}" for event in entry.events})),
+        )
+        if entry.kind == "graph":
+            call = _with_graph(call, entry, ledgered, counted[entry.name])
+            counted[entry.name] += 1
+        else:
+            call = _with_work(call, entry, heard_at.get(place), forward)
+            if entry.kind == "collective":
+                call = _with_group(call, entry)
+        calls.append(call)
+    step, gaps = _sums(trace, spans, events, facts, each, calls, name=name, clock=clock, heard=heard, entries=entries)
+    return replace(step, graph_calls=dict(counted)), tuple(calls), gaps
+
+
+def _usual(each: Sequence[Sequence[Entry]]) -> int:
+    """The recorded step whose calls most others share."""
+    shapes = [tuple(map(_key, entries)) for entries in each]
+    return shapes.index(Counter(shapes).most_common(1)[0][0])
+
+
+def _key(entry: Entry) -> Hashable:
+    return entry.kind, entry.name, entry.call and entry.call.arguments
+
+
+def _samples(entries: Sequence[Entry], each: Sequence[Sequence[Entry]], *, on_device: bool) -> list[tuple[float, ...]]:
+    """Per entry its time in every recorded step that has it: the same call, for the same how manieth time."""
+    times: dict[Hashable, list[float]] = defaultdict(list)
+    for step in each:
+        occurrences: Counter[Hashable] = Counter()
+        for entry in step:
+            key = _key(entry)
+            ns = entry.device_ns if on_device else entry.host_work_ns
+            times[key, occurrences[key]].append(ns / 1e3)
+            occurrences[key] += 1
+    occurrences = Counter()
+    found = []
+    for entry in entries:
+        key = _key(entry)
+        found.append(tuple(times[key, occurrences[key]]))
+        occurrences[key] += 1
+    return found
+
+
+def _align(trace: Trace, entries: Sequence[Entry], heard: Sequence[EagerCall]) -> dict[int, EagerCall]:
+    """Place of an entry to what the mode heard of it: operators of one thread, in order, by name."""
+    entries_of: dict[int, list[int]] = defaultdict(list)
+    for place, entry in enumerate(entries):
+        if entry.kind in ("operator", "copy", "collective") and entry.call is not None:
+            entries_of[entry.lane].append(place)
+    heard_of: dict[int, list[EagerCall]] = defaultdict(list)
+    for call in heard:
+        heard_of[call.thread].append(call)
+    found: dict[int, EagerCall] = {}
+    for lane, places in entries_of.items():
+        calls = heard_of.get(_thread(trace, lane))
+        if calls is None and len(entries_of) == len(heard_of) == 1:
+            calls = next(iter(heard_of.values()))
+        for ours, theirs in _pairs([entries[place].name for place in places], [c.call.name for c in calls or ()]):
+            assert calls is not None
+            found[places[ours]] = calls[theirs]
+    return found
+
+
+def _thread(trace: Trace, lane: int) -> int:
+    thread = trace.lanes[lane].thread
+    return thread if isinstance(thread, int) else -1
+
+
+def _pairs(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int]]:
+    if list(left) == list(right):
+        return [(place, place) for place in range(len(left))]
+    blocks = SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks()
+    return [(block.a + offset, block.b + offset) for block in blocks for offset in range(block.size)]
+
+
+def _forward_calls(heard: Sequence[EagerCall]) -> dict[int, EagerCall]:
+    """Autograd's sequence number to the forward operator that was given it."""
+    found: dict[int, EagerCall] = {}
+    for call in heard:
+        if call.node is None and call.sequence is not None:
+            found.setdefault(call.sequence, call)
+    return found
+
+
+def _with_graph(call: StepCall, entry: Entry, ledgered: Ledgered, number: int) -> StepCall:
+    launches = ledgered.launches.get(entry.name, ())
+    flops, unknown_flops = _known([launch.flops for launch in launches])
+    moved, unknown_bytes = _known([launch.bytes_moved for launch in launches])
+    unknown = [
+        f"the {what} of {count} of its {len(launches)} entries are unknown"
+        for what, count in (("FLOPs", unknown_flops), ("bytes", unknown_bytes))
+        if count
+    ]
+    return replace(
+        call,
+        call=number,
+        launches=ledgered.seen.get(entry.row),
+        flops=flops,
+        flops_quality=_weakest([launch.flops_quality for launch in launches]) if flops is not None else "unavailable",
+        bytes_moved=moved,
+        bytes_quality=_weakest([launch.bytes_quality for launch in launches]) if moved is not None else "unavailable",
+        reason="; ".join(unknown) or None,
+    )
+
+
+def _known(values: Sequence[int | None]) -> tuple[int | None, int]:
+    """The sum of what is known (``None`` for nothing), and how many are not."""
+    known = [value for value in values if value is not None]
+    return (sum(known) if known or not values else None), len(values) - len(known)
+
+
+_WEAKER: tuple[Quality, ...] = ("exact", "measured", "estimated", "upper_bound", "unavailable")
+
+
+def _weakest(qualities: Sequence[Quality]) -> Quality:
+    return max(qualities, key=_WEAKER.index, default="exact")
+
+
+def _with_work(call: StepCall, entry: Entry, heard: EagerCall | None, forward: Mapping[int, EagerCall]) -> StepCall:
+    """An eager entry with its work, arguments and origin, of which the mode heard more than the trace holds."""
+    shapes = heard.call if heard is not None else entry.call
+    cost = entry.cost
+    if heard is not None and entry.kind == "operator":
+        exact = op_cost(heard.call)
+        cost = exact if exact.is_known or not cost.is_known else cost
+    origin = heard
+    if heard is not None and heard.node is not None and heard.sequence is not None:
+        origin = forward.get(heard.sequence)
+    tensors = shapes.tensors if shapes is not None else ()
+    lists = [argument for argument in (shapes.arguments if shapes is not None else ()) if isinstance(argument, tuple)]
+    return replace(
+        call,
+        category="collective" if entry.kind == "collective" else op_category(entry.name),
+        device=heard.device if heard is not None else None,
+        arguments=tuple(_argument(tensor) for tensor in tensors[:_MOST_ARGUMENTS]),
+        tensors=len(lists[0]) if lists and lists[0] else None,
+        elements=sum(tensor.numel for tensor in lists[0]) if lists and lists[0] else None,
+        modules=(origin.module,) if origin is not None and origin.module else (),
+        sources=origin.sources if origin is not None else (),
+        flops=cost.flops,
+        flops_quality=cost.flops_quality,
+        bytes_moved=cost.bytes_moved,
+        bytes_quality=cost.bytes_quality,
+        reason=cost.reason,
+    )
+
+
+def _argument(tensor: Tensor) -> TensorArgument:
+    return TensorArgument(tensor.shape, tensor.dtype, tensor.strides)
+
+
+def _with_group(call: StepCall, entry: Entry) -> StepCall:
+    facts = entry.facts
+    size = facts.get("Group size", "")
+    return replace(
+        call,
+        group=facts.get("Process Group Name") or facts.get("Process Group Description"),
+        group_size=int(size) if size.isdigit() else None,
+        message_bytes=entry.cost.bytes_moved,
+    )
+
+
+def _list_dtype(optimizers: Sequence[OptimizerFacts]) -> str | None:
+    dtypes = {dtype for optimizer in optimizers for dtype in optimizer.dtypes}
+    return dtypes.pop() if len(dtypes) == 1 else None
+
+
+def _sums(
+    trace: Trace,
+    spans: Sequence[tuple[int, int]],
+    events: Sequence[DeviceEvent],
+    facts: StepFacts,
+    each: Sequence[Sequence[Entry]],
+    calls: Sequence[StepCall],
+    *,
+    name: str,
+    clock: Clock,
+    heard: Sequence[EagerCall] | None,
+    entries: Sequence[Entry],
+) -> tuple[Step, tuple[Gap, ...]]:
+    number = len(spans)
+    window = (spans[0][0], spans[-1][1])
+    uncovered: dict[str, float] = {}
+    if events:
+        given = {event.row for step in each for entry in step for event in entry.events}
+        inside = [event for event in events if _belongs(trace, event, window)]
+        device_us = sum(event.duration_ns for event in inside) / 1e3 / number
+        covered_us = sum(event.duration_ns for event in inside if event.row in given) / 1e3 / number
+        for event in inside:
+            if event.row not in given:
+                reason = "its launch is not in the trace"
+                uncovered[reason] = uncovered.get(reason, 0.0) + event.duration_ns / 1e3 / number
+        busy, idle, window = device_busy_and_idle(trace, inside, window) if inside else (0, {}, window)
+    else:
+        covered_us = device_us = statistics.median(sum(entry.host_work_ns for entry in step) / 1e3 for step in each)
+        lane = Counter(entry.lane for entry in entries).most_common(1)[0][0] if entries else 0
+        busy, idle = host_busy_and_idle(trace, [entry for step in each for entry in step], window, lane)
+    known = {call.order for call in calls if call.flops or call.bytes_moved is not None}
+    total = sum(_median(call.samples_us) for call in calls)
+    known_us = sum(_median(call.samples_us) for call in calls if call.order in known)
+    operators = [call for call in calls if call.kind in ("operator", "copy", "collective")]
+    return (
+        Step(
+            name=name,
+            found_by=facts.found_by,
+            clock=clock,
+            plain_us=facts.plain_us,
+            profiled_us=facts.profiled_us,
+            seen=facts.seen,
+            recorded=number,
+            kinds=facts.kinds,
+            device_us=device_us,
+            covered_us=covered_us,
+            known_us=known_us / total * covered_us if total else 0.0,
+            uncovered_us=uncovered,
+            busy_us=busy / 1e3 / number,
+            wall_us=(window[1] - window[0]) / 1e3 / number,
+            idle_us={cause: ns / 1e3 / number for cause, ns in idle.items()},
+            operators=len(operators),
+            operators_heard=None if heard is None else len(heard),
+            optimizers=facts.optimizers,
+            notes=facts.notes,
+        ),
+        (),
+    )
+
+
+def _median(samples: Sequence[float]) -> float:
+    return statistics.median(samples) if samples else 0.0
+
+
+def _belongs(trace: Trace, event: DeviceEvent, window: tuple[int, int]) -> bool:
+    """True if an event was launched in the window; one whose launch is not known, if it ran there."""
+    moment = event.launch_start_ns if event.launch_start_ns is not None else event.start_ns
+    return window[0] <= moment < window[1]

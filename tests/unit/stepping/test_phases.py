@@ -1,0 +1,86 @@
+"""What each entry of a step is for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchledger.nouns import CallKind
+from torchledger.stepping.entries import Entry
+from torchledger.stepping.phases import phases_of
+
+ENGINE = ("autograd::engine::evaluate_function: MmBackward0",)
+
+
+def entry(name: str, kind: CallKind = "operator", **changes: Any) -> Entry:
+    return Entry(kind, name, row=0, lane=0, start_ns=0, end_ns=1, **changes)
+
+
+def graph(name: str) -> Entry:
+    return entry(name, "graph")
+
+
+DIRECTIONS: dict[str, Any] = {"forward_0": "forward", "backward_0": "backward", "inference_1": "inference"}
+
+
+def phases(*entries: Entry, **known: Any) -> list[str]:
+    return list(phases_of(entries, directions=DIRECTIONS, **known))
+
+
+def test_operators_between_the_forward_and_the_backward_are_the_loss() -> None:
+    found = phases(
+        graph("forward_0"), entry("aten::_log_softmax"), entry("aten::nll_loss_forward"), graph("backward_0")
+    )
+    assert found == ["forward", "loss", "loss", "backward"]
+
+
+def test_norms_between_the_backward_and_the_optimizer_are_clipping() -> None:
+    step = entry("aten::add_", around=("Optimizer.step#AdamW.step",))
+    found = phases(graph("backward_0"), entry("aten::_foreach_norm"), entry("aten::_foreach_mul_"), step)
+    assert found == ["backward", "clipping", "clipping", "optimizer"]
+
+
+def test_the_code_that_asked_decides_before_the_place() -> None:
+    found = phases(
+        graph("forward_0"),
+        entry("aten::mul"),
+        graph("backward_0"),
+        code={1: ("torch/nn/utils/clip_grad.py:clip_grad_norm_",)},
+    )
+    assert found[1] == "clipping"
+
+
+def test_what_comes_before_the_first_forward_is_input() -> None:
+    assert phases(entry("aten::_to_copy", "copy"), graph("forward_0"), graph("backward_0"))[0] == "input"
+
+
+def test_with_accumulation_what_stands_between_two_microsteps_is_input() -> None:
+    once = [graph("forward_0"), entry("aten::div"), graph("backward_0"), entry("aten::slice")]
+    assert phases(*once, *once)[:7] == ["forward", "loss", "backward", "input", "forward", "loss", "backward"]
+
+
+def test_an_eager_operator_of_a_module_between_compiled_blocks_is_forward() -> None:
+    found = phases(
+        graph("forward_0"), entry("aten::add"), graph("forward_0"), graph("backward_0"), modules={1: "blocks"}
+    )
+    assert found == ["forward", "forward", "forward", "backward"]
+
+
+def test_a_graph_without_backward_that_runs_after_the_last_backward_is_the_optimizer() -> None:
+    assert phases(graph("forward_0"), graph("backward_0"), graph("inference_1")) == ["forward", "backward", "optimizer"]
+
+
+def test_an_inference_graph_without_a_backward_in_the_step_is_forward() -> None:
+    assert phases(graph("inference_1"), entry("aten::argmax")) == ["forward", "other"]
+
+
+def test_communication_hides_in_no_other_phase_and_makes_none() -> None:
+    found = phases(
+        entry("aten::mm", around=ENGINE),
+        entry("c10d::allreduce_", "collective", around=ENGINE),
+        entry("aten::mm", around=ENGINE),
+    )
+    assert found == ["backward", "communication", "backward"]
+
+
+def test_every_entry_has_a_phase() -> None:
+    assert len(phases(*[entry(f"aten::op_{number}") for number in range(5)])) == 5

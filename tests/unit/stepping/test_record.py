@@ -1,0 +1,130 @@
+"""A step's record out of a trace of several."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.factories import make_launch
+from tests.trace_factories import kernel_event, op_event, runtime_event
+
+from torchledger.nouns import Step, StepCall
+from torchledger.stepping.record import Ledgered, StepFacts, record_step
+from torchledger.traces.costs import device_events
+from torchledger.traces.trace import trace_from_events
+
+SHAPES: dict[str, Any] = {"Input Dims": [[4, 8], [8, 16]], "Input type": ["float", "float"]}
+LEDGERED = Ledgered(
+    {"forward_0": "forward", "backward_0": "backward"},
+    {
+        "forward_0": [make_launch(flops=100), make_launch(order=1, flops=20)],
+        "backward_0": [make_launch(graph="backward_0", flops=200)],
+    },
+)
+
+
+def record(events: list[dict[str, Any]], spans: list[tuple[int, int]]) -> tuple[Step, tuple[StepCall, ...]]:
+    trace = trace_from_events(events)
+    on_device = device_events(trace)
+    step, calls, _ = record_step(
+        trace,
+        spans,
+        on_device,
+        StepFacts("optimizer", plain_us=(900.0, 1000.0, 1100.0)),
+        LEDGERED,
+        graph_of=lambda name: name.removeprefix("torchledger::") if name.startswith("torchledger::") else None,
+        is_composite=lambda name: False,
+        clock="cupti" if on_device else "cpu_profiler",
+    )
+    return step, calls
+
+
+def steps(count: int, calls: int = 3) -> tuple[list[dict[str, Any]], list[tuple[int, int]]]:
+    """Steps of 1000 us on a CPU: ``calls`` calls of one graph, each with a kernel of 50 us, and one eager product."""
+    events = []
+    for number in range(count):
+        start = 1000 * number
+        for call in range(calls):
+            at = start + 60 * call
+            events += [
+                op_event(name="torchledger::forward_0", cat="user_annotation", ts=at, dur=58),
+                op_event(name="graph_0_cpp_fused_relu_0", ts=at + 4, dur=50),
+            ]
+        events.append(op_event(name="aten::mm", ts=start + 600, dur=10 + number, **SHAPES))
+    return events, [(1_000_000 * number, 1_000_000 * (number + 1)) for number in range(count)]
+
+
+def test_a_graph_that_is_called_twelve_times_counts_twelve_times() -> None:
+    step, calls = record(*steps(2, calls=8))
+    assert step.graph_calls == {"forward_0": 8}
+    assert sum(call.flops or 0 for call in calls) == 8 * 120 + 2 * 4 * 8 * 16
+    assert [call.call for call in calls if call.kind == "graph"] == list(range(8))
+
+
+def test_an_entry_has_one_sample_for_each_recorded_step() -> None:
+    _, calls = record(*steps(3))
+    product = next(call for call in calls if call.name == "aten::mm")
+    assert sorted(product.samples_us) == [10.0, 11.0, 12.0]
+
+
+def test_busy_and_idle_by_cause_fill_the_step() -> None:
+    step, _ = record(*steps(3))
+    assert step.busy_us is not None and step.wall_us == 1000.0
+    assert step.busy_us + sum(step.idle_us.values()) == pytest.approx(step.wall_us)
+    assert step.busy_us == pytest.approx(3 * 50 + 11)
+
+
+def test_the_steps_length_is_the_median_of_those_without_the_profiler() -> None:
+    step, _ = record(*steps(1))
+    assert step.duration_us == 1000.0
+
+
+def test_all_device_time_of_the_step_belongs_to_its_calls() -> None:
+    events, spans = [], [(0, 1_000_000), (1_000_000, 2_000_000)]
+    for number in range(2):
+        at = 1000 * number
+        events += [
+            op_event(name="aten::mm", ts=at + 10, dur=10, **SHAPES),
+            runtime_event(ts=at + 12, dur=2, correlation=2 * number),
+            kernel_event(ts=at + 300, dur=40, correlation=2 * number),
+            runtime_event(ts=at + 50, dur=2, correlation=2 * number + 1),
+            kernel_event(ts=at + 350, dur=60, correlation=2 * number + 1),
+        ]
+    step, calls = record(events, spans)
+    assert step.device_us == pytest.approx(100.0)
+    assert step.covered_share == 1.0
+    assert sum(sum(call.samples_us) / 2 for call in calls) == pytest.approx(100.0)
+
+
+def test_a_kernel_whose_launch_was_not_recorded_is_named_and_not_covered() -> None:
+    events = [
+        op_event(name="aten::mm", ts=10, dur=10, **SHAPES),
+        runtime_event(ts=12, dur=2, correlation=1),
+        kernel_event(ts=300, dur=75, correlation=1),
+        kernel_event(ts=500, dur=25, correlation=99),
+    ]
+    step, _ = record(events, [(0, 1_000_000)])
+    assert step.covered_share == 0.75
+    assert sum(step.uncovered_us.values()) == 25.0
+
+
+def test_a_launch_of_a_graph_whose_flops_are_unknown_is_said_and_not_taken_for_none() -> None:
+    ledgered = Ledgered({"forward_0": "forward"}, {"forward_0": [make_launch(flops=None), make_launch(flops=5)]})
+    trace = trace_from_events([op_event(name="torchledger::forward_0", cat="user_annotation", ts=0, dur=80)])
+    _, calls, _ = record_step(
+        trace,
+        [(0, 100_000)],
+        (),
+        StepFacts("period"),
+        ledgered,
+        graph_of=lambda name: "forward_0",
+        is_composite=lambda name: False,
+        clock="cpu_profiler",
+    )
+    assert calls[0].flops == 5
+    assert calls[0].reason is not None and "FLOPs of 1 of its 2 entries are unknown" in calls[0].reason
+
+
+def test_a_record_of_no_step_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one step"):
+        record([op_event()], [])
