@@ -29,7 +29,7 @@ from torchledger.device import describe as device
 from torchledger.errors import StoreError
 from torchledger.nouns import Difference, Gap, Graph, Launch, Run
 from torchledger.store import LedgerWriter
-from torchledger.store.seal import seal
+from torchledger.store.seal import sealed_graph, sealed_kernel
 
 if TYPE_CHECKING:
     from torchledger.capturing.recorder import Traced
@@ -347,7 +347,6 @@ def _records(
         cache_hit=not is_fresh,
         wrapper_source=source,
         fx_source=fx_source,
-        seal=seal(source, fx_source),
         wrapper_calls=tuple(call.name for call in calls),
         is_dynamic=bool(payload.graph.symbols),
         cudagraph_skip_reason=getattr(compiled, "disabled_cudagraphs_reason", None),
@@ -355,7 +354,7 @@ def _records(
     kernels = [kernel for kernel in payload.kernels if (kernel.key, kernel.name) not in known_kernels]
     known_kernels.update((kernel.key, kernel.name) for kernel in kernels)
     differences = [dataclasses.replace(item, where=f"{name}:{item.where}") for item in payload.differences]
-    return [graph, *kernels, *launches, *gaps, *differences]
+    return [sealed_graph(graph, launches), *map(sealed_kernel, kernels), *launches, *gaps, *differences]
 
 
 def match_calls(launches: list[Launch], calls: list[WrapperCall]) -> tuple[list[Launch], list[Gap]]:

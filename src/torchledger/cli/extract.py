@@ -16,8 +16,11 @@ from torchledger.errors import UsageError
 @click.option("--graph", metavar="GRAPH", help="A whole compiled graph instead of one kernel.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE.py", help="To write.")
 @force_option
+@click.option("--trust", is_flag=True, help="Make code of a ledger that somebody else recorded.")
 @json_option
-def command(file: Path, kernel: str | None, graph: str | None, output: Path, force: bool, as_json: bool) -> None:
+def command(
+    file: Path, kernel: str | None, graph: str | None, output: Path, force: bool, trust: bool, as_json: bool
+) -> None:
     """Write one kernel of FILE (or with --graph a whole graph) as a module that runs without torchledger.
 
     The module makes its inputs, runs the kernel as the generated code does, compares its outputs with eager ATen ops
@@ -28,9 +31,9 @@ def command(file: Path, kernel: str | None, graph: str | None, output: Path, for
     if (kernel is None) == (graph is None):
         raise UsageError("Name one KERNEL, or a graph with --graph.")
     if graph is not None:
-        extracted = extract_graph(file, graph, output, force=force)
+        extracted = extract_graph(file, graph, output, force=force, trust=trust)
     else:
-        extracted = extract_kernel(file, str(kernel), output, force=force)
+        extracted = extract_kernel(file, str(kernel), output, force=force, trust=trust)
     if as_json:
         print_json(
             {

@@ -102,7 +102,7 @@ class Kernel:
 
     ``key`` is the hash of the source with the kernel's own name taken out, so that two names of one source share it
     (for library calls, of the entry point's name). ``sub_kernels`` are the keys of what a MultiKernel or a combo
-    kernel is made of.
+    kernel is made of. ``seal`` proves that this user wrote the record on this machine (``store.seal``).
     """
 
     key: str
@@ -113,6 +113,7 @@ class Kernel:
     path: str | None = None
     sub_kernels: tuple[str, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
+    seal: str | None = None
 
 
 @dataclass(frozen=True)
@@ -220,8 +221,8 @@ class Graph:
     ``name`` is unique in the ledger (``forward_0``); ``compile_id`` is Dynamo's (``"0/0"``). ``wrapper_calls`` are
     the kernel calls found in the generated code by a route that shares nothing with the entries. A backward shares the
     ``model_key`` of its forward; each carries the ``"model"`` FLOP reference of its own direction. ``fx_source`` is the
-    FX graph that was lowered, as readable code of ATen calls. ``seal`` proves that this user wrote both sources on this
-    machine (``store.seal``).
+    FX graph that was lowered, as readable code of ATen calls. ``seal`` proves that this user wrote this record and
+    its launches on this machine (``store.seal``).
     """
 
     name: str

@@ -25,16 +25,18 @@ from typing import Any, Literal
 from torchledger import roofline
 from torchledger.device.ceilings import known_ceilings, product_rate
 from torchledger.errors import MeasureError, UsageError
-from torchledger.nouns import Ceilings, Device, Graph, Kernel, Launch, Measurement, Run
+from torchledger.nouns import Ceilings, Device, Launch, Measurement, Run
 from torchledger.replaying.bench_timing import HOST_FLUSH_BYTES, Budget, relative_interval
-from torchledger.replaying.bench_worker import Job, Task, write_job
-from torchledger.replaying.call_site import CallSite, CallSites, CannotReplay
+from torchledger.replaying.bench_worker import JOB, TRUST, Job, Task, job_text
+from torchledger.replaying.call_site import CallSite, CallSites
 from torchledger.replaying.lead_in import LeadIn, find_lead_in, lead_in_text
+from torchledger.replaying.ledger_code import LedgerCode, ledger_code
+from torchledger.replaying.sizes import CannotReplay
 from torchledger.replaying.standalone import allocated_bytes, body_text, input_bytes, preamble_text
 from torchledger.store import LedgerReader, LedgerWriter, open_ledger
 from torchledger.store.find import find_kernel
 from torchledger.store.latest import saved_inputs, step_measurements
-from torchledger.store.seal import is_sealed_here
+from torchledger.store.seal import seal
 
 log = logging.getLogger(__name__)
 
@@ -205,22 +207,22 @@ def bench(
     started = time.monotonic()
     with open_ledger(path) as reader:
         run = reader.run()
-        graphs = {graph.name: graph for graph in reader.read(Graph)}
         launches = [launch for launch in reader.read(Launch) if launch.category != "nop"]
-        known_kernels = reader.read(Kernel)
         in_step = step_measurements(reader)
         saved = saved_inputs(reader)
         chosen, selection = _select(reader, launches, kernels, all_kernels, in_step, run)
-    check_trust(str(path), [graphs[name] for name in dict.fromkeys(launch.graph for launch in chosen)], trust)
+        codes = ledger_code(reader, (launch.graph for launch in chosen), trust=trust)
+    chosen = [codes[launch.graph].launch(launch.launch_id) for launch in chosen]
+    sites_of = functools.cache(lambda name: _call_sites(codes[name]))
     _check_machine(str(path), run, chosen)
     devices = {device: _device(run, device) for device in {launch.device for launch in chosen}}
-    sites, refused = _find_sites(graphs, launches, known_kernels, chosen)
+    sites, refused = _find_sites(sites_of, chosen)
     groups = _group(sites)
     plan = _Plan()
     for site, _ in groups:
         for task in _tasks(site, mode, tuple(state for state in states if state != "step"), saved):
             plan.add(task, site.definitions)
-    leads = _find_leads(sites, graphs, launches, known_kernels, devices) if "step" in states and mode == "run" else {}
+    leads = _find_leads(sites, sites_of, devices) if "step" in states and mode == "run" else {}
     # Where a whole step fits into the cache, nothing is cold in its place.
     is_larger = sum(launch.bytes_moved or 0 for launch in launches) > max(map(_cache_bytes, devices.values()))
     for site, launch in sites:
@@ -233,6 +235,7 @@ def bench(
         plan.kernels,
         settings=dict(run.environment.settings),
         num_threads=run.environment.num_threads,
+        is_trusted=trust,
     )
     deadline = None if total_s is None else started + total_s
     answers = run_tasks(job, timeout_s=timeout_s, deadline=deadline)
@@ -265,21 +268,7 @@ def bench(
 _NO_TIME_LEFT = {"status": "failed", "reason": "the time for all kernels was used up"}
 
 
-# --- whose code it is, and where it may run --------------------------------------------------------------------------
-
-
-def check_trust(path: str, graphs: Sequence[Graph], trust: bool) -> None:
-    """Raise ``MeasureError`` if code that this user did not record on this machine would be run without ``trust``."""
-    if trust:
-        return
-    foreign = [graph.name for graph in graphs if not is_sealed_here(graph.seal, graph.wrapper_source, graph.fx_source)]
-    if foreign:
-        names = ", ".join(foreign[:3]) + (" and others" if len(foreign) > 3 else "")
-        raise MeasureError(
-            f"{path} was not recorded by you on this machine, or was changed since: the code of {names} carries no "
-            "valid seal. Running its kernels executes that code with your rights. Read it first (`torchledger show "
-            f"{path} --wrapper {foreign[0]}`); if you trust who sent it, pass --trust."
-        )
+# --- where it may run -----------------------------------------------------------------------------------------------
 
 
 def _check_machine(path: str, run: Run, launches: Sequence[Launch]) -> None:
@@ -368,42 +357,32 @@ def _weights(
 
 
 def _find_sites(
-    graphs: Mapping[str, Graph], launches: Sequence[Launch], kernels: Sequence[Kernel], chosen: Sequence[Launch]
+    sites_of: Callable[[str], CallSites], chosen: Sequence[Launch]
 ) -> tuple[list[tuple[CallSite, Launch]], dict[str, str]]:
-    by_graph = _by_graph(graphs, launches, kernels)
     sites, refused = [], {}
     for launch in chosen:
         try:
-            sites.append((by_graph(launch.graph).find(launch), launch))
+            sites.append((sites_of(launch.graph).find(launch), launch))
         except CannotReplay as error:
             refused[launch.launch_id] = str(error)
     return sites, refused
 
 
-def _by_graph(
-    graphs: Mapping[str, Graph], launches: Sequence[Launch], kernels: Sequence[Kernel]
-) -> Callable[[str], CallSites]:
-    """The call sites of a graph by its name, read when first asked for."""
-    by_graph: dict[str, list[Launch]] = {}
-    for launch in launches:
-        by_graph.setdefault(launch.graph, []).append(launch)
-    return functools.cache(lambda name: CallSites(graphs[name], by_graph[name], kernels))
+def _call_sites(code: LedgerCode) -> CallSites:
+    return CallSites(code.graph, [launch for launch in code.launches if launch.category != "nop"], code.kernels)
 
 
 def _find_leads(
     sites: Sequence[tuple[CallSite, Launch]],
-    graphs: Mapping[str, Graph],
-    launches: Sequence[Launch],
-    kernels: Sequence[Kernel],
+    sites_of: Callable[[str], CallSites],
     devices: Mapping[str, Device | None],
 ) -> dict[str, LeadIn | str]:
     """What runs before each launch, until twice the cache has been moved; or why that is not known."""
-    by_graph = _by_graph(graphs, launches, kernels)
     leads: dict[str, LeadIn | str] = {}
     for _, launch in sites:
         cache = _cache_bytes(devices.get(launch.device))
         try:
-            leads[launch.launch_id] = find_lead_in(by_graph(launch.graph), launch, window_bytes=2 * cache)
+            leads[launch.launch_id] = find_lead_in(sites_of(launch.graph), launch, window_bytes=2 * cache)
         except CannotReplay as error:
             leads[launch.launch_id] = str(error)
     return leads
@@ -529,31 +508,34 @@ def _run_worker(
     job: Job, timeout_s: float, deadline: float | None
 ) -> tuple[dict[str, dict[str, Any]], list[str], WorkerEnd]:
     """Answers of one process, the tasks that it was lost in (if it was), and how."""
-    with tempfile.TemporaryDirectory(prefix="torchledger-bench-") as folder:
-        path, errors = Path(folder) / "tasks.json", Path(folder) / "stderr"
-        write_job(job, path)
-        with errors.open("wb") as stderr:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "torchledger.replaying.bench_worker", str(path)],
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                env=_worker_environment(),
-            )
-            try:
-                done, current, timed_out = _listen(process, timeout_s, deadline)
-            finally:
-                if process.poll() is None:
-                    process.kill()
-                process.wait()
-                assert process.stdout is not None
-                process.stdout.close()
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
+        text = job_text(job)
+        # The file has no name, and what is in it a seal: nothing can come between the check of the ledger and the run.
+        stdin.write((seal(JOB, text) or "").encode() + b"\n" + text)
+        stdin.seek(0)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "torchledger.replaying.bench_worker", *([TRUST] if job.is_trusted else [])],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=_worker_environment(),
+        )
+        try:
+            done, current, timed_out = _listen(process, timeout_s, deadline)
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
         if timed_out and deadline is not None and time.monotonic() >= deadline:
             return done, [], WorkerEnd()  # the time for all was over, which says nothing of the one that was running
         if timed_out:
             return done, current, WorkerEnd("timed_out", f"it took longer than {timeout_s:g} s (compiling included)")
         if process.returncode in (0, 3):
             return done, [], WorkerEnd()
-        tail = errors.read_text(errors="replace").strip().splitlines()[-1:] or [""]
+        stderr.seek(0)
+        tail = stderr.read().decode(errors="replace").strip().splitlines()[-1:] or [""]
         how = f"signal {-process.returncode}" if process.returncode < 0 else f"exit code {process.returncode}"
         return done, current, WorkerEnd("crashed", f"its process was lost ({how}) {tail[0][:300]}".strip())
 

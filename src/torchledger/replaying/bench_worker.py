@@ -1,8 +1,9 @@
 """The process that runs kernels for the bench: it may be lost to one of them, and the others go on in the next.
 
-``python -m torchledger.replaying.bench_worker TASKS.json`` reads tasks and writes one JSON object a line on what was
-its stdout: ``{"start": [ids]}`` before tasks that are timed together, ``{"done": id, ...}`` after each. What kernels
-print goes to stderr.
+``python -m torchledger.replaying.bench_worker`` reads a job from stdin, a seal before it, and executes nothing of it
+unless this user sealed it (or said ``--trust``). It writes one JSON object a line on what was its stdout:
+``{"start": [ids]}`` before tasks that are timed together, ``{"done": id, ...}`` after each. What kernels print goes to
+stderr.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 from torchledger._torch.errors import is_device_fault, is_out_of_memory
 from torchledger.replaying.bench_timing import Budget, Subject, Times, clock_of
+from torchledger.store.seal import is_sealed_here
 
 
 @dataclass(frozen=True)
@@ -53,22 +55,32 @@ class Job:
     settings: Mapping[str, str] = field(default_factory=dict)
     num_threads: int | None = None
     together: int = 16
+    is_trusted: bool = False
+
+
+JOB = "bench job"
+"""What a job is sealed as."""
+
+TRUST = "--trust"
 
 
 class OutOfMemory(Exception):
     """The inputs do not fit; the message holds the sizes."""
 
 
-def write_job(job: Job, path: Path) -> None:
-    """The job as a file for the worker."""
-    path.write_text(json.dumps(asdict(job)))
+def job_text(job: Job) -> bytes:
+    """The job as the worker reads it."""
+    return json.dumps(asdict(job)).encode()
 
 
-def main(path: str) -> None:
-    """Do the tasks of a file, some at a time."""
+def main(arguments: Sequence[str]) -> None:
+    """Do the tasks of the job on stdin, some at a time."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    plain = json.loads(Path(path).read_text())
+    found, _, text = sys.stdin.buffer.read().partition(b"\n")
+    if TRUST not in arguments and not is_sealed_here(found.decode(), JOB, text):
+        sys.exit("the job carries no valid seal: nothing of it is run")
+    plain = json.loads(text)
     tasks = [Task(**task) for task in plain["tasks"]]
     budget = Budget(**plain["budget"])
     _apply_settings(plain["settings"], plain["num_threads"])
@@ -371,4 +383,4 @@ def _failure(error: Exception) -> tuple[dict[str, Any], bool]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1:])

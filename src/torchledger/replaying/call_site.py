@@ -14,21 +14,20 @@ import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from torchledger.errors import MeasureError
 from torchledger.nouns import Buffer, Graph, Kernel, Launch
 from torchledger.replaying.accumulators import accumulators
 from torchledger.replaying.index_bounds import index_bounds
 from torchledger.replaying.positive_inputs import positive_inputs
-
-
-class CannotReplay(MeasureError):
-    """This launch cannot be made alone; the message says why."""
+from torchledger.replaying.sizes import CannotReplay, check_device, check_dtype, check_name, sizes, symbol_value
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """``name = make_tensor(...)``: a tensor to make, sizes as Python text; ``high`` bounds an index buffer's values,
-    ``is_positive`` those of one that the kernel takes the root of; ``is_zero`` is one that it adds to."""
+    """``name = make_tensor(...)``: a tensor to make, sizes as integer expressions; ``high`` bounds an index buffer's
+    values, ``is_positive`` those of one that the kernel takes the root of; ``is_zero`` is one that it adds to.
+
+    Raises ``CannotReplay`` where a field is anything else than that.
+    """
 
     name: str
     size: str
@@ -39,6 +38,16 @@ class Allocation:
     low: int | None = None
     is_positive: bool = False
     is_zero: bool = False
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        check_dtype(self.dtype)
+        check_device(self.device)
+        for text in (self.size, self.stride):
+            sizes(text, {})
+        for bound in (self.high, self.low):
+            if bound is not None and type(bound) is not int:
+                raise CannotReplay(f"the values of {self.name} would be bounded by {bound!r}, which is no integer.")
 
     @property
     def code(self) -> str:
@@ -297,6 +306,8 @@ class Builder:
         given: dict[str, str | None] = {}
         if with_producers and launch.category not in ("extern", "inline"):
             self._produce_inputs(launch, given, depth=3)
+        device = launch.device or "cpu"
+        check_device(device)
         after, made = self._unpacking(function, statement)
         written = self._written(launch, statement, made)
         read = [
@@ -306,7 +317,7 @@ class Builder:
         ]
         return CallSite(
             launch_id=launch.launch_id,
-            device=launch.device or "cpu",
+            device=device,
             preamble=self.wrapper.preamble,
             definitions=tuple(self.used.items()),
             setup=self.bounded_setup(),
@@ -412,8 +423,8 @@ class Builder:
             if not self.roots.get(name):
                 self.roots.pop(name, None)
             self.setup.append(self.wrapper.text(found))
-        elif name in self.facts.graph.symbols:
-            self.setup.append(f"{name} = {self.facts.graph.symbols[name]}")
+        elif (size := symbol_value(self.facts.graph.symbols, name)) is not None:
+            self.setup.append(f"{name} = {size}")
         else:
             self._make_from_facts(name, function)
 

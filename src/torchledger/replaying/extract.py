@@ -9,16 +9,18 @@ from __future__ import annotations
 import ast
 import os
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from torchledger.errors import MeasureError, StoreError
 from torchledger.nouns import Graph, Kernel, Launch, Run
-from torchledger.replaying.call_site import Allocation, CannotReplay, find_call_site, read_wrapper
+from torchledger.replaying.call_site import Allocation, find_call_site, read_wrapper
 from torchledger.replaying.givens import given_values
 from torchledger.replaying.index_bounds import index_bounds
+from torchledger.replaying.ledger_code import ledger_code
 from torchledger.replaying.reference import Reference, find_reference, library_operands, whole_reference
+from torchledger.replaying.sizes import CannotReplay, check_name
 from torchledger.replaying.standalone import MAKE_TENSOR, body_text, head_text
 from torchledger.store import LedgerReader, open_ledger
 from torchledger.store.find import find_graph, find_kernel
@@ -36,43 +38,61 @@ class Extracted:
 
 
 def extract_kernel(
-    file: str | os.PathLike[str], kernel: str, output: str | os.PathLike[str], *, force: bool = False
+    file: str | os.PathLike[str],
+    kernel: str,
+    output: str | os.PathLike[str],
+    *,
+    force: bool = False,
+    trust: bool = False,
 ) -> Extracted:
     """Write one launch of a ledger (or the first launch of a kernel) as a module.
 
     Raises ``UsageError`` for a name that is not in the ledger, ``MeasureError`` for a launch that cannot be made alone
-    and ``StoreError`` if ``output`` exists (without ``force``).
+    or whose code this user did not record here (without ``trust``), and ``StoreError`` if ``output`` exists (without
+    ``force``).
     """
     with open_ledger(file) as reader:
         launch = _find_launch(reader, kernel)
-        graph = find_graph(reader, launch.graph)
-        others = reader.read(Launch, graph=launch.graph)
-        kernels = reader.read(Kernel)
+        code = ledger_code(reader, [launch.graph], trust=trust)[launch.graph]
+        launch = code.launch(launch.launch_id)
         run = reader.run()
         saved = _saved_inputs(reader, launch)
-    text, reference = kernel_module(graph, launch, others, kernels, title=_title(str(file), launch, run), saved=saved)
+    text, reference = kernel_module(
+        code.graph, launch, code.launches, code.kernels, title=_title(str(file), launch, run), saved=saved
+    )
     path = _write(Path(output), text, force=force)
     return Extracted(path, launch.kernel_name, tuple(reference.targets), reference.unchecked)
 
 
 def extract_graph(
-    file: str | os.PathLike[str], name: str, output: str | os.PathLike[str], *, force: bool = False
+    file: str | os.PathLike[str],
+    name: str,
+    output: str | os.PathLike[str],
+    *,
+    force: bool = False,
+    trust: bool = False,
 ) -> Extracted:
     """Write a whole compiled graph as a module; ``python OUTPUT -p`` profiles it. Errors as ``extract_kernel``."""
     with open_ledger(file) as reader:
-        graph = find_graph(reader, name)
-        launches = reader.read(Launch, graph=graph.name)
-        kernels = reader.read(Kernel)
+        name = find_graph(reader, name).name
+        code = ledger_code(reader, [name], trust=trust)[name]
         run = reader.run()
+    graph = code.graph
     title = f"{graph.name} of {Path(file).name}: a whole compiled graph ({graph.direction}), {_made_by(run)}."
-    text, reason = graph_module(graph, launches, kernels, title=title)
+    text, reason = graph_module(graph, code.launches, code.kernels, title=title)
     path = _write(Path(output), text, force=force)
     unchecked = {"all outputs": reason} if reason else {}
     return Extracted(path, graph.name, () if reason else ("all outputs",), unchecked)
 
 
 def kernel_module(
-    graph: Graph, launch: Launch, others: list[Launch], kernels: list[Kernel], *, title: str, saved: str | None = None
+    graph: Graph,
+    launch: Launch,
+    others: Sequence[Launch],
+    kernels: Sequence[Kernel],
+    *,
+    title: str,
+    saved: str | None = None,
 ) -> tuple[str, Reference]:
     """The module's text, and the reference that it compares with; ``saved`` is a file with what the launch read."""
     site = find_call_site(graph, launch, others, kernels, with_producers=True)
@@ -126,7 +146,9 @@ def kernel_module(
     return "\n".join(pieces), reference
 
 
-def graph_module(graph: Graph, launches: list[Launch], kernels: list[Kernel], *, title: str) -> tuple[str, str | None]:
+def graph_module(
+    graph: Graph, launches: Sequence[Launch], kernels: Sequence[Kernel], *, title: str
+) -> tuple[str, str | None]:
     """The text of a whole graph's module, and why it compares nothing (if so)."""
     wrapper = read_wrapper(graph)
     if not wrapper.input_functions:
@@ -387,6 +409,8 @@ def _needed_operators(launch: Launch) -> list[str]:
     namespace, _, rest = (launch.call or "").removeprefix("torch.ops.").partition(".")
     if not (launch.call or "").startswith("torch.ops.") or namespace == "aten":
         return []
+    for part in (namespace, rest.partition(".")[0]):
+        check_name(part)
     return [_NEEDED.format(namespace=namespace, name=rest.partition(".")[0])]
 
 

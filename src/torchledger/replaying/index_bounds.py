@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from torchledger.nouns import Buffer, Launch
+from torchledger.replaying.sizes import symbol_value
 
 _ASSIGNMENT = re.compile(r"\b(tmp\d+\w*)\s*=\s*(.*)")
 _SOURCES = re.compile(r"\b(tmp\d+\w*|in_ptr\d+|in_out_ptr\d+|out_ptr\d+)\b")
@@ -49,7 +50,7 @@ def checked_pointers(source: str, symbols: Mapping[str, int]) -> dict[str, int]:
         check = _CHECK.search(line)
         if check is not None:
             text = check["bound"].rstrip("L")
-            bound = int(text) if text.isdigit() else symbols.get(text)
+            bound = int(text) if text.isdigit() else symbol_value(symbols, text)
             for name in _SOURCES.findall(check["index"]):
                 for pointer in origins.get(name, ()):
                     if bound is not None:

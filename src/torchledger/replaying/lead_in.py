@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torchledger.nouns import Launch
-from torchledger.replaying.call_site import Allocation, CallSites, CannotReplay
+from torchledger.replaying.call_site import Allocation, CallSites
+from torchledger.replaying.sizes import CannotReplay
 
 MOST_LAUNCHES = 64
 """More launches than this do not come before one, however little they move."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torchledger.nouns import Graph, Launch
+from torchledger.replaying.sizes import check_name, symbol_value
 
 _RANDOM = re.compile(r"rand|bernoulli|dropout|philox|inductor_seed|multinomial|rng_state")
 
@@ -164,7 +165,8 @@ def _is_symbol(code: FxCode, node: str) -> bool:
 
 def _symbol_value(code: FxCode, node: str, symbols: Mapping[str, int]) -> int:
     name = code.annotations[node][4:-1]
-    return int(name) if name.isdigit() else symbols.get(name, 1)
+    value = int(name) if name.isdigit() else symbol_value(symbols, name)
+    return 1 if value is None else value
 
 
 def library_operands(graph: Graph, launch: Launch) -> dict[str, str]:
@@ -196,7 +198,9 @@ def library_operands(graph: Graph, launch: Launch) -> dict[str, str]:
         shape = tuple(int(part) for part in annotation[1].split(",") if part.strip()) if annotation else None
         if shape != buffer.shape:
             return {}
-        found[node] = f"reinterpret_tensor({buffer.name}, {buffer.shape}, {buffer.stride}, {buffer.offset})"
+        check_name(buffer.name)
+        stride, offset = tuple(map(int, buffer.stride)), int(buffer.offset)
+        found[node] = f"reinterpret_tensor({buffer.name}, {shape}, {stride}, {offset})"
     return found
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Sequence
 
 from torchledger.replaying.call_site import Allocation, CallSite
+from torchledger.replaying.sizes import sizes
 from torchledger.work.element_sizes import element_size
 
 MAKE_TENSOR = '''\
@@ -86,9 +86,8 @@ def allocated_bytes(setup: Sequence[Allocation | str]) -> dict[str, int]:
     for step in setup:
         if not isinstance(step, Allocation) or (item_size := element_size(step.dtype)) is None:
             continue
-        try:
-            size, stride = ast.literal_eval(step.size), ast.literal_eval(step.stride)
-        except ValueError:
+        size, stride = sizes(step.size, {}), sizes(step.stride, {})
+        if size is None or stride is None:
             continue
         length = 0 if 0 in size else 1 + sum((extent - 1) * jump for extent, jump in zip(size, stride, strict=True))
         found[step.name] = length * item_size

@@ -26,10 +26,11 @@ from torchledger.nouns import Graph, Launch, Measurement
 from torchledger.replaying.bench import Benched, bench, gain
 from torchledger.replaying.bench_timing import Budget, relative_interval
 from torchledger.replaying.bench_worker import Job, Task, batches
-from torchledger.replaying.call_site import CannotReplay, find_call_site
+from torchledger.replaying.call_site import find_call_site
 from torchledger.replaying.extract import extract_kernel, graph_module, kernel_module
 from torchledger.replaying.index_bounds import checked_pointers
 from torchledger.replaying.reference import find_reference
+from torchledger.replaying.sizes import CannotReplay
 from torchledger.store import LedgerWriter, open_ledger
 
 QUICK = Budget(seconds=0.01, min_repeats=6, max_repeats=6)
@@ -267,7 +268,7 @@ def test_captured_inputs_replace_made_up_ones(tmp_path: Path) -> None:
 
 def test_code_of_somebody_else_needs_trust(ledger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHLEDGER_CACHE", str(tmp_path / "another user"))
-    with pytest.raises(MeasureError, match=r"executes that code with your rights.*--trust"):
+    with pytest.raises(MeasureError, match=r"runs with your rights.*--trust"):
         bench(ledger, all_kernels=True, budget=QUICK)
 
 
