@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchledger.nouns import Launch
+from torchledger.work.categories import category_of_work, operation_of
 
 _FUSED = frozenset(
     {"pointwise", "reduction", "persistent_reduction", "split_scan", "foreach", "combo", "multi_kernel", "cpp"}
@@ -19,24 +20,13 @@ def family_of(launch: Launch) -> str | None:
     if launch.category in _FUSED:
         has_reduction = any(nest.reduction_extents for nest in launch.loops)
         return "launch:fused/reduction" if has_reduction else "launch:fused/pointwise"
-    name = operation_of(launch)
-    direction = "backward" if "backward" in name else "forward"
-    if "attention" in name or "sdpa" in name or "flash" in name:
+    category = category_of_work(launch)
+    direction = "backward" if "_backward" in operation_of(launch) else "forward"
+    if category == "attention":
         return f"launch:attention/{direction}"
-    if "convolution" in name or "conv2d" in name:
+    if category == "convolution":
         gradients = [buffer for buffer in launch.buffers if buffer.role == "output" and len(buffer.shape) == 4]
         # The first layer of a model needs no gradient of its image.
         only_weight = direction == "backward" and len(gradients) == 1
         return f"launch:convolution/{'weight' if only_weight else direction}"
-    if name.removesuffix("_out").endswith(("mm", "linear", "addmv", "mv")) or name == "template":
-        return "launch:gemm/any"
-    return "launch:library/other"
-
-
-def operation_of(launch: Launch) -> str:
-    """The bare name of a library call: ``"mm"``, ``"convolution_backward"``."""
-    if launch.category == "template":
-        return next((op.split(".")[1] for op in launch.aten_ops if op.split(".")[1].endswith("mm")), "template")
-    text = launch.kernel_name or launch.call or ""
-    parts = [part for part in text.replace("::", ".").split(".") if part not in ("default", "out", "torch", "ops")]
-    return parts[-1].rstrip("_") if parts else ""
+    return "launch:gemm/any" if category == "gemm" else "launch:library/other"

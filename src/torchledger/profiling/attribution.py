@@ -13,13 +13,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 import numpy as np
 
 from torchledger.nouns import Cost, DeviceEvent, Launch, Quality
 from torchledger.nouns.breakdown import TimeCategory
 from torchledger.traces.trace import NONE, EventKind, Trace
+from torchledger.work.categories import category_of_launch, category_of_operator
 from torchledger.work.kernel_names import category_of_kernel, is_finishing_kernel, is_helper_kernel
 
 GRAPH_MARK = "torchledger::"
@@ -541,23 +541,9 @@ def _with_entry(event: DeviceEvent, entry: Launch, *, is_main: bool) -> DeviceEv
 
 
 def time_category(entry: Launch, op: str | None, event: DeviceEvent | None = None) -> TimeCategory:
-    """What a library call computes, from its operator; its kernels' names only where that says nothing."""
-    if entry.category in _GENERATED:
-        return cast(TimeCategory, entry.category)
-    if entry.category == "multi_kernel":
-        return "persistent_reduction" if "_per_" in (event.name if event else entry.kernel_name) else "reduction"
-    text = f"{entry.kernel_name} {op or ''} {' '.join(entry.aten_ops)}".lower()
-    families: tuple[tuple[tuple[str, ...], TimeCategory], ...] = (
-        (("attention", "flash", "sdpa"), "attention"),
-        (("conv",), "convolution"),
-        (("mm", "linear", "bmm", "matmul", "dot"), "gemm"),
-        (("all_reduce", "all_gather", "reduce_scatter", "c10d", "broadcast", "all_to_all"), "collective"),
-        (("copy", "zero", "fill", "clone", "index", "gather", "scatter", "cat"), "memory"),
-    )
-    for words, category in families:
-        if any(word in text for word in words):
-            return category
-    return category_of_kernel(event.name) if event is not None else "other"
+    """What an entry computes; where its own operator is unknown, what the profiler's operator or the kernel say."""
+    by_operator = category_of_launch(entry) or category_of_operator(op or "")
+    return by_operator or (category_of_kernel(event.name) if event is not None else "other")
 
 
 def _why_unmatched(trace: Trace, event: DeviceEvent) -> str:

@@ -33,7 +33,6 @@ from torchledger.nouns import (
     ValueStats,
 )
 from torchledger.printable import printable, shorten
-from torchledger.profiling.attribution import time_category
 from torchledger.reporting.columns import format_bytes, format_share, format_si, format_us
 from torchledger.reporting.overview import balance_lines, remarks, run_facts, shorten_source
 from torchledger.reporting.summary import Summary, summarize_ledger
@@ -42,6 +41,7 @@ from torchledger.store import LedgerReader
 from torchledger.store.latest import latest, latest_measurements
 from torchledger.store.value_stats import iterate_value_stats
 from torchledger.traces.verdict import describe_category
+from torchledger.work.categories import category_of_launch
 
 Progress = Callable[[int, int, str], None]
 
@@ -195,7 +195,7 @@ class _Entries:
             order=launch.order,
             calls=1,
             kernel=kernel,
-            category=text(time_category(launch, None)),
+            category=text(category_of_launch(launch) or "other"),
             flops=launch.flops,
             vector_flops=launch.vector_flops,
             bytes_read=launch.bytes_read,

@@ -32,7 +32,8 @@ from torchledger.stepping.entries import Entry, GraphOf, IsComposite, read_entri
 from torchledger.stepping.idle import device_busy_and_idle, host_busy_and_idle
 from torchledger.stepping.phases import phases_of
 from torchledger.traces.trace import Trace
-from torchledger.work.op_costs import op_category, op_cost
+from torchledger.work.categories import category_of_operator
+from torchledger.work.op_costs import op_cost
 from torchledger.work.op_shapes import Tensor
 
 if TYPE_CHECKING:
@@ -255,7 +256,7 @@ def _with_work(call: StepCall, entry: Entry, heard: EagerCall | None, forward: M
     lists = [argument for argument in (shapes.arguments if shapes is not None else ()) if isinstance(argument, tuple)]
     return replace(
         call,
-        category="collective" if entry.kind == "collective" else op_category(entry.name),
+        category="collective" if entry.kind == "collective" else category_of_operator(entry.name),
         device=heard.device if heard is not None else None,
         arguments=tuple(_argument(tensor) for tensor in tensors[:_MOST_ARGUMENTS]),
         tensors=len(lists[0]) if lists and lists[0] else None,

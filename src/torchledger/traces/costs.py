@@ -19,6 +19,7 @@ import numpy as np
 
 from torchledger.nouns import Cost, DeviceEvent, TimeCategory
 from torchledger.traces.trace import NONE, EventKind, Trace, TraceKernel
+from torchledger.work.categories import category_of_operator
 from torchledger.work.element_sizes import element_size
 from torchledger.work.kernel_names import (
     category_of_kernel,
@@ -27,7 +28,7 @@ from torchledger.work.kernel_names import (
     is_helper_kernel,
     kernel_label,
 )
-from torchledger.work.op_costs import NO_TENSOR_SHAPES, has_formula, op_category, op_cost
+from torchledger.work.op_costs import NO_TENSOR_SHAPES, has_formula, op_cost
 from torchledger.work.op_shapes import Argument, OpCall, Tensor, dtype_name
 
 BEFORE_TRACE = "launched before the trace begins: neither launch nor operator was recorded"
@@ -112,7 +113,7 @@ def triton_cost(name: str, arguments: Mapping[str, Any]) -> Cost:
     basis = "pointer shapes, each touched once"
     if isinstance(flops, (int, float)) and 0 < flops < _LARGEST:
         known_flops = int(flops)
-    elif re.match(r"triton_(tem_fused_)?_?\w*(mm|bmm|addmm|baddbmm)", name):
+    elif category_of_kernel(name) == "template" and _PRODUCT_TEMPLATE.search(name):
         known_flops = _template_flops(tensors)
     elif category_of_kernel(name) in ("pointwise", "reduction", "persistent_reduction", "foreach", "split_scan"):
         known_flops = 0
@@ -246,7 +247,7 @@ _NO_PRODUCTS = ("pointwise", "reduction", "persistent_reduction", "normalization
 def _computes_no_product(name: str, op: str | None) -> bool:
     """True for kernels that have no tensor FLOPs whatever their shapes: what they do is known by name."""
     if op is not None and has_formula(op) and "rnn" not in op:
-        category = op_category(op)
+        category = category_of_operator(op)
         return category not in _PRODUCTS and category_of_kernel(name) not in _PRODUCTS
     return category_of_kernel(name) in _NO_PRODUCTS and not name.startswith("triton_")
 
@@ -462,7 +463,7 @@ def _category(kernel: TraceKernel, op: str | None, facts: _OpFacts | None) -> Ti
     if facts is not None and facts.is_triton:
         return "user_triton"
     for name in (op, facts.call.name if facts is not None else None):
-        if name is not None and (category := op_category(name)) is not None:
+        if name is not None and (category := category_of_operator(name)) is not None:
             return category
     return by_name
 
@@ -502,6 +503,8 @@ def _argument(shape: Any, kind: Any, strides: Any, list_dtype: str | None) -> Ar
 def _is_shape(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(size, int) and 0 <= size < _LARGEST for size in value)
 
+
+_PRODUCT_TEMPLATE = re.compile(r"_(addmm|baddbmm|bmm|mm)(_|$)")
 
 _LARGEST = 2**53
 """No count of a device event is larger; what is, is a damaged number."""

@@ -18,7 +18,8 @@ from torchledger.traces.idle import busy_time
 from torchledger.traces.summary import summarize
 from torchledger.traces.trace import NONE, EventKind, Trace
 from torchledger.traces.verdict import verdict
-from torchledger.work.op_costs import NO_TENSOR_SHAPES, has_formula, op_category, op_cost
+from torchledger.work.categories import category_of_operator
+from torchledger.work.op_costs import NO_TENSOR_SHAPES, has_formula, op_cost
 
 DEVICE = "cpu"
 COUNTED_INSIDE = "its work is counted at the operators that it calls"
@@ -148,4 +149,4 @@ def _cost(trace: Trace, row: int) -> Cost:
 def _category(name: str) -> TimeCategory:
     if _CPP_KERNEL.search(name):
         return "cpp"
-    return op_category(name) or "other"
+    return category_of_operator(name) or "other"

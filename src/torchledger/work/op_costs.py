@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from torchledger.nouns import Cost, Quality, TimeCategory
+from torchledger.nouns import Cost, Quality
 from torchledger.work.op_shapes import (
     DTYPE_OF_SCALAR_TYPE,
     OpCall,
@@ -58,15 +58,6 @@ def has_formula(name: str) -> bool:
     """True when an operator of this name has a formula of its own."""
     base_name = OpCall(name, ()).base_name
     return base_name in FORMULAS or base_name.startswith("_foreach_")
-
-
-@lru_cache(maxsize=100_000)
-def op_category(name: str) -> TimeCategory | None:
-    """What an operator's kernels do, by its name; ``None`` when the name does not tell."""
-    base_name = OpCall(name, ()).base_name
-    if base_name.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_foreach")):
-        return "foreach"
-    return _CATEGORY_OF.get(base_name)
 
 
 def matmul_flops(rows: int, inner: int, columns: int, batch: int = 1) -> int:
@@ -1139,36 +1130,3 @@ FORMULAS: Mapping[str, Formula] = {
     **_names("empty empty_like empty_strided view reshape as_strided expand permute transpose t detach", _nothing),
 }
 """Operator name (without namespace and in-place mark) to its formula."""
-
-
-def _categories() -> dict[str, TimeCategory]:
-    table: dict[str, TimeCategory] = {}
-    groups: tuple[tuple[TimeCategory, Iterable[str]], ...] = (
-        ("pointwise", (_UNARY + " " + _BINARY + " " + _COMPARISON + " " + _TERNARY).split()),
-        ("pointwise", ("native_dropout", "dropout", "_fused_dropout", "uniform", "normal", "random", "exponential")),
-        ("reduction", (*_REDUCTIONS, "_softmax", "softmax", "_log_softmax", "log_softmax")),
-        ("reduction", ("_softmax_backward_data", "_log_softmax_backward_data", "nll_loss_forward", "mse_loss")),
-        ("reduction", ("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")),
-        ("gemm", (name for name, formula in FORMULAS.items() if formula in _GEMM_FORMULAS)),
-        ("convolution", (name for name in FORMULAS if name in _CONVOLUTIONS or "convolution" in name)),
-        ("attention", (name for name in FORMULAS if "attention" in name or "_flash_attn" in name)),
-        ("normalization", (name for name in FORMULAS if "_norm" in name and name not in _REDUCTIONS)),
-        ("memory", ("copy", "_to_copy", "to", "clone", "contiguous", "cat", "concat", "stack", "_cat", "fill", "zero")),
-        (
-            "memory",
-            ("embedding", "index_select", "gather", "take", "index", "_unsafe_index", "embedding_dense_backward"),
-        ),
-        (
-            "memory",
-            ("index_put", "_index_put_impl", "scatter", "scatter_add", "index_add", "index_copy", "flip", "roll"),
-        ),
-        ("memory", ("constant_pad_nd", "repeat_interleave", "pixel_shuffle", "arange", "zeros", "ones", "full")),
-        ("memory", ("_local_scalar_dense", "item", "split_with_sizes_copy", "_chunk_cat", "index_fill")),
-    )
-    for category, names in groups:
-        table.update(dict.fromkeys(names, category))
-    return table
-
-
-_GEMM_FORMULAS = (_mm, _addmm, _matmul, _addmv, _addbmm, _outer, _linear, _scaled_mm, _int_mm, _grouped_mm)
-_CATEGORY_OF: Mapping[str, TimeCategory] = _categories()

@@ -1,0 +1,115 @@
+"""One table says what a launch computes, and everybody asks it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from factories import make_launch
+from torchledger.fitting.launch_families import family_of
+from torchledger.profiling.attribution import time_category
+from torchledger.work.categories import (
+    _NAMES,
+    category_of_launch,
+    category_of_operator,
+    category_of_work,
+    operation_of,
+    operator_name,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "category"),
+    [
+        ("aten::upsample_trilinear3d_backward", "pointwise"),
+        ("aten::polygamma", "pointwise"),
+        ("symm_mem::one_shot_all_reduce", "collective"),
+        ("prims::convert_element_type", "pointwise"),
+        ("aten::_convert_weight_to_int4pack", None),
+        ("aten::frac", "pointwise"),
+        ("aten::_adaptive_avg_pool2d_backward", "pointwise"),
+        ("aten::add_.Tensor", "pointwise"),
+        ("aten::linear", "gemm"),
+        ("mkldnn::_linear_pointwise", "gemm"),
+        ("mkl::_mkl_linear", "gemm"),
+        ("aten::_grouped_mm", "gemm"),
+        ("mkldnn::_convolution_transpose_pointwise", "convolution"),
+        ("aten::convolution_backward", "convolution"),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "attention"),
+        ("flash_attn::_flash_attn_varlen_forward", "attention"),
+        ("aten::_scaled_dot_product_attention_math", "attention"),
+        ("aten::native_layer_norm", "normalization"),
+        ("aten::norm", "reduction"),
+        ("aten::_foreach_norm", "foreach"),
+        ("aten::_fused_adamw_", "foreach"),
+        ("_c10d_functional::all_gather_into_tensor", "collective"),
+        ("record_param_comms", "collective"),
+        ("aten::cat", "memory"),
+        ("aten::catalogue", None),
+        ("mylib::x", None),
+        ("ProfilerStep#3", None),
+        ("", None),
+    ],
+)
+def test_an_operator_is_known_by_its_whole_name(name: str, category: str | None) -> None:
+    assert category_of_operator(name) == category
+
+
+def test_each_name_stands_in_the_table_once() -> None:
+    counts = Counter(name for names in _NAMES.values() for name in names.split())
+    assert [name for name, count in counts.items() if count > 1] == []
+
+
+def test_products_convolutions_and_attention_of_the_table_are_operators_of_torch_or_of_a_known_package() -> None:
+    known = {name.split("::")[1].split(".")[0].removesuffix("_") for name in torch._C._dispatch_get_all_op_names()}
+    elsewhere = {
+        "_mm_plus_mm", "bias_addmm", "int_mm", "grouped_mm_fallback", "grouped_mm_fallback_backward", "flex_attention",
+        "flex_attention_backward", "deform_conv2d", "_deform_conv2d_backward", "_mkl_linear", "_scaled_mm_v2",
+        "_scaled_grouped_mm_v2", "varlen_attn", "multi_head_attention_forward", "_mps_convolution",
+        "_mps_convolution_transpose", "mps_convolution_backward", "mps_convolution_transpose_backward",
+        "cudnn_convolution_backward_input", "cudnn_convolution_backward_weight", "miopen_convolution_backward_input",
+        "miopen_convolution_backward_weight",
+    }  # fmt: skip
+    names = {name for category in ("gemm", "convolution", "attention") for name in _NAMES[category].split()}
+    assert names - known - elsewhere == set()
+
+
+@pytest.mark.parametrize(
+    ("kernel_name", "aten_ops", "category", "family"),
+    [
+        ("extern_kernels.addmm", ("aten.addmm",), "gemm", "launch:gemm/any"),
+        ("torch.ops.aten.convolution_backward.default", (), "convolution", "launch:convolution/backward"),
+        ("torch.ops.aten.upsample_trilinear3d_backward.default", (), "pointwise", "launch:library/other"),
+        ("torch.ops.aten.polygamma.default", ("aten.polygamma",), "pointwise", "launch:library/other"),
+        ("torch.ops.symm_mem.one_shot_all_reduce.default", (), "collective", "launch:library/other"),
+        ("inline.sum", ("prims.convert_element_type", "aten.sum"), "reduction", "launch:library/other"),
+        ("torch.ops.aten.max.dim", (), "reduction", "launch:library/other"),
+        ("aoti_torch_cuda_addmm_out", (), "gemm", "launch:gemm/any"),
+        ("aoti_torch_cpu_mkldnn__linear_pointwise", (), "gemm", "launch:gemm/any"),
+        ("torch.ops.mylib.foo.default", ("mylib.foo",), None, "launch:library/other"),
+    ],
+)
+def test_page_breakdown_and_fit_say_the_same_of_a_library_call(
+    kernel_name: str, aten_ops: tuple[str, ...], category: str | None, family: str
+) -> None:
+    launch = make_launch(category="extern", kernel_name=kernel_name, aten_ops=aten_ops)
+    assert category_of_launch(launch) == category
+    assert time_category(launch, None) == (category or "other")
+    assert family_of(launch) == family
+
+
+def test_a_generated_kernel_has_inductors_category_and_a_template_computes_what_was_fused_into_it() -> None:
+    ops = ("aten.polygamma", "aten.addmm", "aten.relu")
+    template = make_launch(category="template", kernel_name="triton_tem_fused_addmm_polygamma_relu_0", aten_ops=ops)
+    assert category_of_launch(template) == "template"
+    assert (category_of_work(template), operation_of(template)) == ("gemm", "addmm")
+    assert family_of(template) == "launch:gemm/any"
+    assert category_of_launch(make_launch(category="cpp", kernel_name="cpp_fused_convert_0")) == "cpp"
+
+
+def test_an_operators_name_is_read_out_of_every_spelling() -> None:
+    spellings = ("aten::index_put_", "torch.ops.aten.index_put_.default", "aten.index_put", "aten::index_put.out")
+    assert {operator_name(text) for text in spellings} == {("aten", "index_put")}
+    assert operator_name("aten::__and__.Scalar") == ("aten", "__and__")
