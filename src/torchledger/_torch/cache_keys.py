@@ -1,9 +1,12 @@
-"""Keys of Inductor's caches that know where the model's lines are.
+"""Keys of Inductor's caches for graphs that carry their part of a ledger.
+
+A graph from the cache of a program that nobody recorded has no entries, so recordings have keys of their own: one for
+all of them, whatever watches, as nothing that watches changes the code that is generated. Kernels, and what was found
+by trying configurations, have caches of their own that go by source: those are shared with programs that run plain.
 
 Inductor finds a graph again by what it computes, not by where it was written: a model that moved to another file, line
-or module hits the entry of the old place, and would be given the old place's provenance. While we listen, a graph's key
-also holds its source lines and module paths, so that such a hit is a miss; kernels themselves still come from their own
-cache.
+or module hits the entry of the old place, and would be given the old place's provenance. So the key also holds the
+graph's source lines and module paths.
 """
 
 from __future__ import annotations
@@ -22,25 +25,25 @@ from torchledger._torch.patching import Patches
 log = logging.getLogger(__name__)
 
 
-def place_keys(patches: Patches) -> None:
-    """Add places to the keys of the FX graph cache and of the AOTAutograd cache."""
+def key_caches(patches: Patches, salt: str) -> None:
+    """Give graphs keys of recordings in the FX graph cache and the AOTAutograd cache; ``salt`` is part of each."""
+
+    def keyed(original: Callable[..., Any], graph_module: Any, *args: Any, **kwargs: Any) -> Any:
+        key, debug_lines = original(graph_module, *args, **kwargs)
+        digest = hashlib.sha256(salt.encode())
+        try:
+            _add_places(digest, getattr(graph_module, "gm", graph_module))
+        except Exception as error:  # the user's compile must go on
+            log.debug("no places in the key of a cache: %s", error)
+        return key + digest.hexdigest()[:12], debug_lines
+
     for module, name in ((codecache, "compiled_fx_graph_hash"), (autograd_cache, "autograd_cache_key")):
         if hasattr(module, name):
-            patches.around(module, name, _placed_key)
+            patches.around(module, name, keyed)
 
 
-def _placed_key(original: Callable[..., Any], graph_module: Any, *args: Any, **kwargs: Any) -> Any:
-    key, debug_lines = original(graph_module, *args, **kwargs)
-    try:
-        return key + _places_digest(getattr(graph_module, "gm", graph_module)), debug_lines
-    except Exception as error:  # the user's compile must go on
-        log.debug("no places in the key of a cache: %s", error)
-        return key, debug_lines
-
-
-def _places_digest(graph_module: Any) -> str:
-    """Twelve letters that change with any source line or module path of a graph or its subgraphs."""
-    digest = hashlib.sha256()
+def _add_places(digest: Any, graph_module: Any) -> None:
+    """Let a digest change with any source line or module path of a graph or its subgraphs."""
     for module in graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in module.graph.nodes:
@@ -48,4 +51,3 @@ def _places_digest(graph_module: Any) -> str:
                 for stack in (node.meta.get("nn_module_stack"), node.meta.get("fwd_nn_module_stack")):
                     paths = [str(entry[0]) for entry in stack.values()] if stack else []
                     digest.update("/".join(paths).encode("utf-8", "backslashreplace"))
-    return digest.hexdigest()[:12]

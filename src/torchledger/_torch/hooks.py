@@ -1,6 +1,6 @@
 """Where torchledger listens to Inductor, and who hears it.
 
-``install(listener)`` wraps a handful of methods; ``listener`` is told what happened after (or around) each. The
+``install`` wraps a handful of methods; ``listener`` is told what happened after (or around) each. The
 wrappers pass everything through. A fault in the listener is caught here, reported to ``listener.on_fault`` and never
 reaches the user's compile.
 """
@@ -17,7 +17,8 @@ from torch._inductor import compile_fx, output_code, scheduler
 from torch._inductor.codegen import cpp, multi_kernel, simd, triton, wrapper
 from torch._inductor.scheduler import BaseScheduling
 
-from torchledger._torch.cache_keys import place_keys
+from torchledger._torch.cache_keys import key_caches
+from torchledger._torch.kernel_marks import note_wrappers
 from torchledger._torch.patching import Patches
 
 log = logging.getLogger(__name__)
@@ -66,8 +67,11 @@ class Listener(Protocol):
         """A ``CompiledFxGraph`` is ready to run, fresh or from a cache; ``settings`` are those of this compilation."""
 
 
-def install(listener: Listener) -> Patches:
-    """Wrap Inductor's methods; ``Patches.undo`` takes everything back."""
+def install(listener: Listener, *, salt: str) -> Patches:
+    """Wrap Inductor's methods; ``Patches.undo`` takes everything back.
+
+    Graphs that are compiled meanwhile are found again only by a process that listens with the same ``salt``.
+    """
     patches = Patches()
     inside = threading.local()
 
@@ -164,7 +168,8 @@ def install(listener: Listener) -> Patches:
     patches.around(output_code.CompiledFxGraph, "__init__", build)
     patches.around(output_code.CompiledFxGraph, "post_compile", post_compile)
     patches.around(compile_fx, "_recursive_joint_graph_passes", joint_passes)
-    place_keys(patches)
+    key_caches(patches, salt)
+    note_wrappers(patches)
     return patches
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._inductor import config, ir
+from torch._inductor import ir
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
@@ -39,18 +39,6 @@ def root_graph(graph: Any) -> Any:
     while getattr(graph, "parent", None) is not None:
         graph = graph.parent
     return graph
-
-
-def set_cache_salt(text: str) -> dict[str, str]:
-    """Make FX graph caches filled under torchledger distinct from others; returns the former value for ``restore``."""
-    former = dict(getattr(config.aot_inductor, "metadata", {}) or {})
-    config.aot_inductor.metadata = {**former, "torchledger": text}
-    return former
-
-
-def restore_cache_salt(former: dict[str, str]) -> None:
-    """Undo ``set_cache_salt``."""
-    config.aot_inductor.metadata = former
 
 
 def hint(value: Any, graph: Any = None) -> int | None:

@@ -18,12 +18,17 @@ class Patches:
     """Attributes replaced on classes and modules, and how to put them back."""
 
     def __init__(self) -> None:
-        self._undo: list[tuple[Any, str, Any]] = []
+        self._undo: list[Callable[[], None]] = []
+
+    def on_undo(self, action: Callable[[], None]) -> None:
+        """Do ``action`` when the patches are undone."""
+        self._undo.append(action)
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Replace ``owner.name`` until ``undo``."""
         held = vars(owner).get(name) if isinstance(owner, type) else None  # with its classmethod or staticmethod
-        self._undo.append((owner, name, getattr(owner, name) if held is None else held))
+        former = getattr(owner, name) if held is None else held
+        self.on_undo(lambda: setattr(owner, name, former))
         setattr(owner, name, value)
 
     def set_config(self, owner: Any, name: str, value: Any) -> None:
@@ -37,6 +42,9 @@ class Patches:
         self.set(owner, name, value)
         if isinstance(getattr(entry, "user_override", None), ContextVar):
             self.set(entry, "default", value)
+        # A variable of the environment can be what counts, whoever sets the field.
+        if getattr(entry, "env_value_force", None) is not getattr(type(entry), "env_value_force", None):
+            self.set(entry, "env_value_force", value)
 
     def around(self, owner: Any, name: str, around: Around) -> bool:
         """Call ``around(original, ...)`` in place of ``owner.name``; False if the owner does not define it itself."""
@@ -49,12 +57,11 @@ class Patches:
             return around(original, *args, **kwargs)
 
         wrapper._torchledger = True
-        self._undo.append((owner, name, original))
+        self.on_undo(lambda: setattr(owner, name, original))
         setattr(owner, name, wrapper)
         return True
 
     def undo(self) -> None:
         """Put everything back, the latest first."""
         while self._undo:
-            owner, name, original = self._undo.pop()
-            setattr(owner, name, original)
+            self._undo.pop()()

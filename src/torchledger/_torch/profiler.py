@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch._inductor import config, output_code
 
+from torchledger._torch.kernel_marks import kernel_marks, make_cpp_wrappers_visible
 from torchledger._torch.patching import Patches
 
 GraphCall = Callable[[Any, Callable[[], Any]], Any]
@@ -28,14 +29,12 @@ def watch_graph_calls(around: GraphCall) -> Patches:
 
 
 def make_kernels_visible() -> Patches:
-    """Settings under which a profiler can tell kernels apart; they change generated code, so set them before compiling.
+    """What a profiler needs of code that is compiled from now on, to tell kernels apart.
 
-    C++ kernels get profiler ranges (none by default); Triton kernels keep the names that the wrapper gives them.
+    Kernels that a Python wrapper calls need nothing: a ``Recording`` marks those of C++ while it records, and Triton's
+    say their names. Only C++ wrappers (``cpp_wrapper=True``) have to be compiled with ranges.
     """
-    patches = Patches()
-    patches.set_config(config.cpp, "enable_kernel_profile", True)
-    patches.set_config(config.triton, "unique_kernel_names", True)
-    return patches
+    return make_cpp_wrappers_visible()
 
 
 def mark(name: str) -> Any:
@@ -65,7 +64,7 @@ def synchronize() -> None:
 
 
 class Recording:
-    """One recording of host and (where in use) device activity.
+    """One recording of host and (where in use) device activity, with a range around each C++ kernel.
 
     torch has one profiler session a process. If the program starts its own meanwhile, this one ends first and
     ``is_lost``: there is nothing to stop or export.
@@ -82,6 +81,7 @@ class Recording:
     def start(self) -> None:
         """Begin to record; the first kernels under a new recording are slower."""
         self._profile.start()
+        self._patches.on_undo(kernel_marks().undo)
         self._patches.around(torch.autograd.profiler.profile, "_prepare_trace", self._give_way)
 
     def stop(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from torch._functorch import config as functorch_config
 from torch._inductor import config, output_code
 from torch._inductor.codecache import PyCodeCache
 
@@ -58,8 +59,15 @@ def switch_off_builtin_printer(patches: Patches) -> None:
 
 
 def switch_off_caches(patches: Patches) -> None:
-    """Compile anew: a graph out of a cache brings no FX graph to compare with."""
-    patches.set_config(config, "force_disable_caches", True)
+    """Lower each graph anew: one out of a cache brings no FX graph to compare with.
+
+    The caches of kernels stay on. (``force_disable_caches`` would go into the source of each Triton kernel, and have it
+    compiled and tried anew.)
+    """
+    patches.set_config(functorch_config, "enable_autograd_cache", False)
+    patches.set_config(functorch_config, "enable_remote_autograd_cache", False)
+    patches.set_config(config, "fx_graph_cache", False)
+    patches.set_config(config, "fx_graph_remote_cache", False)
 
 
 def wrapper_source(compiled: Any) -> str | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torchledger
 from torchledger.nouns import Difference, Gap, Graph, Kernel, Launch
 from torchledger.store.codec import decode, encode
 
 PAYLOAD_VERSION = f"{torchledger.__version__}/6"
-"""Part of the cache key: raise the number whenever what is recorded changes within a release."""
+"""Part of the caches' keys: raise the number whenever what is recorded changes within a release."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,21 @@ class Payload:
     launches: tuple[Launch, ...] = ()
     gaps: tuple[Gap, ...] = ()
     differences: tuple[Difference, ...] = ()
+
+
+_ATTRIBUTE = "_torchledger"
+"""Where a ``CompiledFxGraph`` carries its packed payload: Inductor stores its attributes with it."""
+
+
+def attach_payload(compiled: Any, payload: Payload) -> None:
+    """Let a compiled graph carry its part of the ledger, from here on into every cache."""
+    setattr(compiled, _ATTRIBUTE, pack(payload))
+
+
+def payload_of(compiled: Any) -> Payload | None:
+    """What ``attach_payload`` gave to a compiled graph, here or where its cache was filled; ``None`` if nobody did."""
+    packed = getattr(compiled, _ATTRIBUTE, None)
+    return unpack(packed) if isinstance(packed, bytes) else None
 
 
 def pack(payload: Payload) -> bytes:

@@ -19,14 +19,14 @@ from torchledger.capturing import flops as flop_count
 from torchledger.capturing import provenance
 from torchledger.capturing.buffers import extern_buffers, fused_buffers
 from torchledger.capturing.flop_changes import flop_changes
-from torchledger.capturing.payload import Payload, pack
+from torchledger.capturing.payload import Payload, attach_payload
 from torchledger.capturing.wrapper_code import is_launching_line, launching_callee
 from torchledger.nouns import Category, Difference, FlopReference, Gap, Graph, Kernel, Launch, Quality
 
 log = logging.getLogger(__name__)
 
-_ATTRIBUTE = "_torchledger"
-"""Where a ``GraphLowering`` keeps its recording and a ``CompiledFxGraph`` its packed payload."""
+_RECORDING = "_torchledger_recording"
+"""Where a ``GraphLowering`` keeps what was heard of it."""
 
 _DECORATOR = re.compile(r"@triton_heuristics\.(\w+)\(")
 _TRITON_CATEGORY: dict[str, Category] = {
@@ -127,7 +127,7 @@ class Recorder:
     def on_codegen_start(self, scheduler: Any) -> None:
         graph = inductor.current_graph()
         if graph is inductor.root_graph(graph):
-            setattr(graph, _ATTRIBUTE, _Recording())
+            setattr(graph, _RECORDING, _Recording())
 
     def on_kernel_defined(self, name: str, source: str, nodes: Any, kernel_args: Any, kernel: Any) -> None:
         recording = self._recording()
@@ -246,7 +246,7 @@ class Recorder:
             self._on_gap(Gap("launches", "ahead of time", reason, n_launches))
 
     def on_compiled(self, compiled: Any, graph: Any) -> None:
-        recording: _Recording | None = getattr(graph, _ATTRIBUTE, None)
+        recording: _Recording | None = getattr(graph, _RECORDING, None)
         if recording is None:
             return
         direction = inductor.direction(graph)
@@ -270,7 +270,7 @@ class Recorder:
             gaps=tuple(recording.gaps),
             differences=tuple(differences),
         )
-        setattr(compiled, _ATTRIBUTE, pack(payload))
+        attach_payload(compiled, payload)
         self._fresh.add(id(compiled))
         self._on_lowered(compiled, graph)
 
@@ -296,7 +296,7 @@ class Recorder:
 
     def _recording(self) -> _Recording | None:
         graph = inductor.current_graph()
-        return getattr(inductor.root_graph(graph), _ATTRIBUTE, None) if graph is not None else None
+        return getattr(inductor.root_graph(graph), _RECORDING, None) if graph is not None else None
 
     def _take_reference(self, graph_id: Any, is_backward: bool) -> FlopReference | None:
         """The model's FLOP reference for a graph; a forward keeps its backward's until that is there."""

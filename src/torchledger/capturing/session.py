@@ -23,7 +23,7 @@ from torchledger._torch.dynamo import eager_counts
 from torchledger._torch.lazy_import import after_import
 from torchledger.capturing.flop_changes import flop_changes
 from torchledger.capturing.graph_breaks import graph_breaks_note
-from torchledger.capturing.payload import PAYLOAD_VERSION, Payload, unpack
+from torchledger.capturing.payload import PAYLOAD_VERSION, Payload, payload_of
 from torchledger.capturing.wrapper_code import WrapperCall, find_calls
 from torchledger.device import describe as device
 from torchledger.errors import StoreError
@@ -79,7 +79,6 @@ class Capture:
         self._next_number = 0
         self._kernels: set[tuple[str, str]] = set()
         self._patches: Any = None
-        self._salt: dict[str, str] | None = None
         self._writer: LedgerWriter | None = None
         self._flops: Counter[str] = Counter()
         self._graphs: list[tuple[str, weakref.ref[Any], list[Launch]]] = []
@@ -149,11 +148,6 @@ class Capture:
             if self._patches is not None:
                 self._patches.undo()
                 self._patches = None
-            if self._salt is not None:
-                from torchledger._torch.inductor import restore_cache_salt
-
-                restore_cache_salt(self._salt)
-                self._salt = None
             if self._writer is not None and os.getpid() == self._owner:
                 self._finish(status, exit_code)
                 self._writer.close()
@@ -214,15 +208,13 @@ class Capture:
             import torch
 
             from torchledger._torch.hooks import install
-            from torchledger._torch.inductor import set_cache_salt
             from torchledger.capturing.recorder import Recorder
 
             warning = version_warning(str(torch.__version__))
             if warning is not None:
                 log.warning("%s", warning)
                 self.run = dataclasses.replace(self.run, notes=(*self.run.notes, warning))
-            self._patches = install(Recorder(self._on_graph, self._on_gap, self._on_lowered))
-            self._salt = set_cache_salt(PAYLOAD_VERSION)
+            self._patches = install(Recorder(self._on_graph, self._on_gap, self._on_lowered), salt=PAYLOAD_VERSION)
             for watcher in self._watchers:
                 self._tell(watcher, "on_ready")
         except Exception as error:  # a capture that cannot start must not stop the user's program
@@ -238,8 +230,7 @@ class Capture:
             self._tell(watcher, "on_lowered", compiled, graph)
 
     def _on_graph(self, compiled: Any, is_fresh: bool, traced: Traced | None) -> None:
-        packed = getattr(compiled, "_torchledger", None)
-        payload = unpack(packed) if isinstance(packed, bytes) else None
+        payload = payload_of(compiled)
         source = getattr(compiled, "source_code", None)
         with self._lock:
             if payload is None:

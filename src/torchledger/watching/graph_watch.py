@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
+from torchledger._torch.kernel_marks import note_wrapper
 from torchledger.nouns import Launch
 from torchledger.watching.planned import Look, Place, Plan, PlannedCall, has_bad, summaries_of
 from torchledger.watching.reductions import Queued, Reducer, Summary
@@ -190,6 +191,7 @@ class GraphWatch:
             namespace[LAUNCH], namespace[ALLOCATE] = self._launch, self._allocate
             exec(rewritten.code, namespace)
             self._watched = namespace["call"]
+            note_wrapper(self._watched)
 
     def identify(self, name: str, launches: Iterable[Launch]) -> None:
         """Tell which graph this is, and which launch stands at each site."""
@@ -273,6 +275,7 @@ class GraphWatch:
         assert rewritten is not None
         exec(rewritten.code, namespace)
         run: Callable[[list[Any]], Any] = namespace["call"]
+        note_wrapper(run)
         return run
 
     def keep_plan(self, key: Hashable, planned: Planned | None) -> None:

@@ -1,0 +1,119 @@
+"""Ranges around C++ kernels in a running profile, without a change in generated code.
+
+Inductor's own way (``cpp.enable_kernel_profile``) writes the ranges into each kernel's source, and so compiles every
+kernel anew for whoever asks. A generated Python wrapper finds its kernels among its module's globals at each call:
+there, and only while a profile records, each C++ kernel is a callable that puts a range of its name around the same
+function. Triton kernels bring ranges of their own. Calls inside a C++ wrapper pass no Python: see
+``make_cpp_wrappers_visible``.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch._inductor import compile_fx, config
+from torch._inductor.codecache import PyCodeCache
+
+from torchledger._torch.patching import Patches
+
+_lock = threading.RLock()
+_wrappers: weakref.WeakSet[FunctionType] = weakref.WeakSet()
+_sessions = 0
+
+
+class _Marked:
+    """A C++ kernel with a range of its name around each call."""
+
+    __slots__ = ("kernel", "name")
+
+    def __init__(self, name: str, kernel: Callable[..., Any]) -> None:
+        self.name = name
+        self.kernel = kernel
+
+    def __call__(self, *arguments: Any) -> Any:
+        with torch._C._profiler._RecordFunctionFast(self.name):
+            return self.kernel(*arguments)
+
+
+def note_wrappers(patches: Patches) -> None:
+    """Remember each generated wrapper that is loaded, fresh or from a cache, so that its kernels can be marked."""
+    original = PyCodeCache.load_by_key_path
+
+    def load_by_key_path(key: str, path: str, *args: Any, **kwargs: Any) -> ModuleType:
+        module = original(key, path, *args, **kwargs)
+        note_wrapper(getattr(module, "call", None))
+        return module
+
+    patches.set(PyCodeCache, "load_by_key_path", staticmethod(load_by_key_path))
+
+
+def note_wrapper(call: Any) -> None:
+    """Remember the wrapper that a ``call`` belongs to, as long as the function lives; anything else is passed over."""
+    function = getattr(call, "__func__", call)
+    if isinstance(function, FunctionType):
+        with _lock:
+            _wrappers.add(function)
+            if _sessions:
+                _mark(function.__globals__)
+
+
+def kernel_marks() -> Patches:
+    """Mark the C++ kernels of all wrappers that are loaded, and that will be, until the patches are undone."""
+    global _sessions
+    patches = Patches()
+    with _lock:
+        _sessions += 1
+        for namespace in _namespaces():
+            _mark(namespace)
+    patches.on_undo(_end_session)
+    return patches
+
+
+def _end_session() -> None:
+    global _sessions
+    with _lock:
+        _sessions -= 1
+        if not _sessions:
+            for namespace in _namespaces():
+                _unmark(namespace)
+
+
+def _namespaces() -> Iterator[dict[str, Any]]:
+    return (function.__globals__ for function in list(_wrappers))
+
+
+def _mark(namespace: dict[str, Any]) -> None:
+    for name, value in list(namespace.items()):
+        if name.startswith("cpp_") and callable(value) and not isinstance(value, _Marked):
+            namespace[name] = _Marked(name, value)
+
+
+def _unmark(namespace: dict[str, Any]) -> None:
+    for name, value in list(namespace.items()):
+        if isinstance(value, _Marked):
+            namespace[name] = value.kernel
+
+
+def make_cpp_wrappers_visible() -> Patches:
+    """Have C++ wrappers (``cpp_wrapper=True``) compiled with ranges, which nothing can put there afterwards.
+
+    These graphs, and no others, differ from the ones of a recording that does not profile, and so does their key.
+    """
+    patches = Patches()
+
+    def compiled(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        options = kwargs.get("config_patches") or {}
+        if not (config.cpp_wrapper or kwargs.get("cpp_wrapper") or options.get("cpp_wrapper")):
+            return original(*args, **kwargs)
+        with config.patch({"cpp.enable_kernel_profile": True}):
+            return original(*args, **kwargs)
+
+    # The first holds while a model's keys are made, the second where a backward is compiled later, on its own thread.
+    for name in ("compile_fx", "_compile_fx_inner"):
+        patches.around(compile_fx, name, compiled)
+    return patches
