@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from torchledger.device.datasheets import device_of_name
 from torchledger.fitting.data import of_group, read_operator_samples
 from torchledger.fitting.evaluate import errors_of, predict_rows
 from torchledger.fitting.fit import fit_entry
@@ -46,7 +47,7 @@ def main() -> None:
     samples = read_operator_samples([arguments.data])
     train, _ = build_tables(of_group(samples, "train"))
     asked, _ = build_tables(of_group(samples, "held_out"))
-    machine = machine_of_tables(samples[0].device, list(train.values()))
+    machine = machine_of_tables(device_of_name(samples[0].device), list(train.values()))
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     lines = [
         "# What each idea buys",

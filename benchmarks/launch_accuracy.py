@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from torchledger.device.datasheets import device_of_name
 from torchledger.errors import FitError
 from torchledger.fitting.data import read_operator_samples
 from torchledger.fitting.fit import fit
@@ -40,6 +41,7 @@ from torchledger.fitting.launches import (
 )
 from torchledger.fitting.sample_launches import launches_of_samples
 from torchledger.fitting.time_model import TimeModel
+from torchledger.nouns import Device
 from torchledger.predicting.step import fit_overheads, host_us, observe_steps, predict_step, step_shape, step_us
 from torchledger.store.launch_file import LaunchSet, MeasuredLaunch, join_launches, read_launches
 
@@ -63,7 +65,7 @@ def main() -> None:
     errors: dict[str, list[ProgramError]] = {"random programs alone": [], "and the other models": []}
     rows: list[dict[str, Any]] = []
     covered: list[tuple[float, int]] = []
-    alone = fit_without(train.launches, tests.launches, train.device)
+    alone = fit_without(train.launches, tests.launches, train.record or device_of_name(train.device))
     work = [(name, train, tests, steps, alone, optimizer) for name in names]
     with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
         for by_label, of_steps, of_intervals in pool.map(hold_out, work):
@@ -88,7 +90,7 @@ def hold_out(
     name, train, tests, steps, alone, optimizer = work
     own = [item for item in tests.launches if model_of(item.program) == name]
     others = [item for item in tests.launches if model_of(item.program) != name]
-    with_others = fit_without([*train.launches, *others], own, train.device)
+    with_others = fit_without([*train.launches, *others], own, train.record or device_of_name(train.device))
     by_label = {}
     for label, (model, learned) in (("random programs alone", alone), ("and the other models", with_others)):
         tables, _ = build_launch_tables(own, model.machine)
@@ -109,7 +111,7 @@ def model_of(program: str) -> str:
     return program.rsplit("-", 1)[0]
 
 
-def fit_without(learned: Sequence[MeasuredLaunch], held: Sequence[MeasuredLaunch], device: str) -> Learned:
+def fit_without(learned: Sequence[MeasuredLaunch], held: Sequence[MeasuredLaunch], device: Device) -> Learned:
     """A model of launches from which the held-out generated kernels are taken out, and what it learned from."""
     keys = {item.launch.kernel for item in held if item.launch.category != "extern"}
     kept = [replace(item, times_us=()) if item.launch.kernel in keys else item for item in learned]
@@ -119,7 +121,7 @@ def fit_without(learned: Sequence[MeasuredLaunch], held: Sequence[MeasuredLaunch
     for family, table in tables.items():
         with contextlib.suppress(FitError):
             entries[family] = fit_launch_table(table)
-    return TimeModel(device, machine, entries), tables
+    return TimeModel(device.name, machine, entries), tables
 
 
 def held_out_steps(

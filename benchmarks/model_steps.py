@@ -215,7 +215,7 @@ class Variant:
         program = f"{self.name}-{self.batch}"
         items = tuple(MeasuredLaunch(launch, samples.get(launch.launch_id, ()), program) for launch in launches)
         gpu = next(device for device in describe_devices() if device.kind == "cuda")
-        found.append(LaunchSet(gpu.name, items, {"torch": str(torch.__version__)}))
+        found.append(LaunchSet(gpu.name, items, {"torch": str(torch.__version__)}, gpu))
         answer["kernels_us"] = sum(statistics.median(times) for times in samples.values())
         answer["measured_launches"] = len(samples)
         return answer

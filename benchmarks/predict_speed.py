@@ -42,6 +42,7 @@ def main() -> None:
     import numpy as np
 
     from launch_times import make_launch_set, pointwise, product
+    from torchledger.device.datasheets import device_of_name
     from torchledger.fitting.data import gate_public_labels, read_operator_samples
     from torchledger.fitting.everything import fit_launches
     from torchledger.fitting.fit import fit
@@ -100,7 +101,7 @@ def main() -> None:
             cold.append(time.perf_counter() - begun)
         lines.append(f"| `torchledger predict` from a cold start, best of five | {min(cold):.2f} s | < 1 s |")
     train = make_launch_set(80)
-    bare = TimeModel("TEST", machine_of_launches("TEST", train.launches), {})
+    bare = TimeModel("TEST", machine_of_launches(device_of_name("TEST"), train.launches), {})
     launches_model = replace(bare, entries=fit_launches(train.launches, bare)[0])
     launches = [
         product(1024, 512, 1024, order=order) if order % 3 == 1 else pointwise(1024, 1024, 3, order=order)

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
+from torchledger.device.datasheets import device_of_name
 from torchledger.errors import FitError, SampleError
 from torchledger.fitting.data import gate_public_labels
 from torchledger.fitting.evaluate import Evaluation, evaluate_table, summarise
@@ -67,7 +68,7 @@ def main() -> None:
         gated = gate_public_labels(samples)
         tables, left_out = build_tables(gated)
         operators = [table for table in tables.values() if table.direction != "step"]
-        machine = machine_of_tables(name, operators)
+        machine = machine_of_tables(device_of_name(name), operators)
         blind = [dataclasses.replace(table, units=np.full(len(table), "")) for table in operators]
         lines += [f"\n## {name}\n"]
         lines += _left_out_lines(dropped, left_out, len(samples))

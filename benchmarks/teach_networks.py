@@ -14,12 +14,21 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchledger.fitting.constants import constants_of_package
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.networks import FARTHEST, Network, to_file
 
 ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = constants_of_package("hopper").reference
 MACHINE = Machine(
-    "NVIDIA H200", 132, {"bfloat16": 7.93e8, "float16": 7.93e8, "float32": 4.57e7}, bytes_per_us=4.32e6, floor_us=1.8
+    REFERENCE.device,
+    {
+        "bfloat16": REFERENCE.half_flops_per_us,
+        "float16": REFERENCE.half_flops_per_us,
+        "float32": REFERENCE.single_flops_per_us,
+    },
+    bytes_per_us=REFERENCE.bytes_per_us,
+    floor_us=1.8,
 )
 
 RATE, DECAY, BATCH, DROPPED = 3e-3, 1e-2, 256, 0.1
@@ -148,7 +157,7 @@ def parsed(description: str | None, name: str) -> argparse.Namespace:
     """The command line of both scripts; ``name`` is that of the data and of the networks."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=ROOT / f"data/h200/{name}_torch2.11.npz")
-    parser.add_argument("--out", type=Path, default=ROOT / f"src/torchledger/fitting/hopper_{name}.npz")
+    parser.add_argument("--out", type=Path, default=ROOT / f"src/torchledger/fitting/generations/hopper_{name}.npz")
     parser.add_argument("--check", action="store_true")
     return parser.parse_args()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torchledger.device.datasheets import device_of_name
+from torchledger.fitting.machine import Machine
 from torchledger.nouns import Buffer, Device, Environment, Graph, Kernel, Launch, Run, Sample
 
 
@@ -51,6 +53,20 @@ def make_environment(**changes: Any) -> Environment:
 
 def make_device(**changes: Any) -> Device:
     return Device(**({"name": "test device", "kind": "cpu"} | changes))
+
+
+def make_machine(name: str = "TEST", num_multiprocessors: int | None = 132, *rates: Any, **changes: Any) -> Machine:
+    """A GPU's scales; ``rates`` and ``changes`` are ``Machine``'s fields, or the device's."""
+    of_device = {key: changes.pop(key) for key in list(changes) if key in Device.__dataclass_fields__}
+    device = Device(name=name, kind="cuda", num_multiprocessors=num_multiprocessors, **of_device)
+    return Machine(device, *rates, **changes)
+
+
+def make_h200(**changes: Any) -> Machine:
+    """The scales of an H200 as one was measured."""
+    rates = {"bfloat16": 7.93e8, "float32": 4.57e7}
+    fields: dict[str, Any] = {"bytes_per_us": 4.32e6, "floor_us": 1.8}
+    return Machine(device_of_name("NVIDIA H200"), rates, **(fields | changes))
 
 
 def make_run(**changes: Any) -> Run:

@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from torchledger.device.datasheets import find_data_sheet
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.tables import SampleTable
-from torchledger.nouns import Launch
+from torchledger.nouns import Device, Launch
 from torchledger.operators import find_operator
 from torchledger.work.element_sizes import ELEMENT_SIZES, element_size
 
 Array = NDArray[np.float64]
 
-INDUCTOR_RATES: Mapping[str, tuple[float, float, float]] = {
-    "A100": (312.5, 19.5, 2039.0),
-    "GH200": (535.2, 66.9, 4022.8),
-    "H200": (535.2, 66.9, 4916.7),
-}
-"""Half-precision TFLOP/s, single-precision TFLOP/s and memory GB/s that torch 2.11 goes by, by a part of the name.
-
-``torch/_inductor/utils.py: get_device_tflops`` takes the A100 from its table of data sheets; GH200 and H200 are not in
-it, and Triton's formula stands in: multiprocessors x 4 x largest clock x 512 FLOP. The bandwidth is Triton's: memory
-clock x bus width x 2. Clocks: 1980 MHz; 2619 and 3201 MHz memory.
-"""
+_SUB_CORES = 4
+_HALF_FLOPS, _SINGLE_FLOPS = 512, 64
 
 
-def inductor_rates(device: str) -> tuple[float, float, float] | None:
-    """The rates for a device by its name; ``None`` for one whose clocks are not known here."""
-    matches = [name for name in INDUCTOR_RATES if name in device.upper()]
-    return INDUCTOR_RATES[max(matches, key=len)] if matches else None
+def inductor_rates(device: Device) -> tuple[float, float, float] | None:
+    """Half-precision TFLOP/s, single-precision TFLOP/s and memory GB/s that torch 2.11 goes by; ``None`` for a device
+    whose clocks are not known.
+
+    ``torch/_inductor/utils.py: get_device_tflops`` looks a name up in its table of data sheets. For what is not in it,
+    Triton's formula stands in: multiprocessors x 4 x largest clock x FLOP of a sub-core. The bandwidth is Triton's:
+    memory clock x bus width x 2.
+    """
+    sheet = find_data_sheet(device.name)
+    if sheet is not None and sheet.inductor_rates is not None:
+        return sheet.inductor_rates
+    facts = (device.num_multiprocessors, device.clock_rate_mhz, device.memory_clock_rate_mhz)
+    if None in facts or device.memory_bus_width_bits is None:
+        return None
+    count, clock_mhz, memory_mhz = (float(fact or 0.0) for fact in facts)
+    sub_core_tflops = count * _SUB_CORES * clock_mhz / 1e6
+    gb_per_s = memory_mhz * device.memory_bus_width_bits * 2 / 8 / 1e3
+    return sub_core_tflops * _HALF_FLOPS, sub_core_tflops * _SINGLE_FLOPS, gb_per_s
 
 
 def inductor_of_samples(table: SampleTable, machine: Machine) -> Array | None:
     """``estimated_runtime`` of each row in microseconds, its kernels' sum; ``None`` for an unknown device."""
-    rates = inductor_rates(machine.name)
+    rates = inductor_rates(machine.device)
     if rates is None:
         return None
     item_size = np.array([ELEMENT_SIZES[str(dtype)] for dtype in table.dtypes])
@@ -50,7 +55,7 @@ def inductor_of_samples(table: SampleTable, machine: Machine) -> Array | None:
     return total
 
 
-def inductor_of_launch(launch: Launch, device: str) -> float | None:
+def inductor_of_launch(launch: Launch, device: Device) -> float | None:
     """``estimated_runtime`` of a launch in microseconds; ``None`` where device or bytes are unknown.
 
     As the scheduler does, FLOPs count for library calls and templates only: a fused kernel is all traffic.

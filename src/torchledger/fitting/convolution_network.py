@@ -24,7 +24,6 @@ Array = NDArray[np.float64]
 
 PASSES = ("forward", "image", "weight")
 
-_FILE = "hopper_convolutions.npz"
 _ROWS_AT_ONCE = 8192
 _MEASURED_SIZE = 2.0  # bytes of an element
 _SPLITS = (1, 4, 16)
@@ -45,9 +44,10 @@ def learned_convolution_times(
     """Microseconds of ``conv2d`` at its parameters, which are arrays.
 
     ``direction`` is ``"forward"``, ``"backward"`` (both gradients) or one of ``PASSES``. What no network knows (single
-    precision) is taken from ``convolution_times``.
+    precision, a machine without networks) is taken from ``convolution_times``.
     """
     passes = PASSES[1:] if direction == "backward" else (direction,)
+    learned = _learned(machine.convolution_networks)
     count = len(item_size)
     p = {name: np.broadcast_to(np.asarray(value, dtype=np.float64), (count,)) for name, value in p.items()}
     total = np.zeros(count)
@@ -57,7 +57,9 @@ def learned_convolution_times(
         own, size = {name: value[some] for name, value in p.items()}, item_size[some]
         for one in passes:
             features, log_base = convolution_features(own, one, size, is_float16[some], peak[some], machine)
-            total[some] += np.exp(log_base + np.where(size == _MEASURED_SIZE, _learned()[one].predict(features), 0.0))
+            if one in learned:
+                log_base = log_base + np.where(size == _MEASURED_SIZE, learned[one].predict(features), 0.0)
+            total[some] += np.exp(log_base)
     return total
 
 
@@ -79,7 +81,7 @@ def convolution_features(
     multiplies, moved = pixels * c_out * taps * inside, image + result + weight
     ways = convolution_times(p, one, item_size, peak, machine)
     log_base = np.log(ways["expected"])
-    library, (_, rows, columns, depth) = pass_product(p, one)
+    library, (_, rows, columns, depth) = pass_product(p, one, machine)
     # fmt: off
     sizes = (
         n, c_in, c_out, height, width, kernel, groups, inside, outside, pixels, n * height * width, out_height,
@@ -117,5 +119,5 @@ def _waste(share: Array) -> Array:
 
 
 @cache
-def _learned() -> Mapping[str, Network]:
-    return of_package(_FILE, PASSES)
+def _learned(file: str | None) -> Mapping[str, Network]:
+    return {} if file is None else of_package(file, PASSES)

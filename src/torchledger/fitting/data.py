@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from torchledger.errors import FitError
-from torchledger.nouns import Sample
+from torchledger.nouns import Device, Sample
 
 
 def read_operator_samples(paths: Iterable[str | os.PathLike[str]], *, group: str | None = None) -> list[Sample]:
@@ -37,6 +37,13 @@ def read_operator_samples(paths: Iterable[str | os.PathLike[str]], *, group: str
         else:
             samples += read_samples(path)
     return of_group(samples, group)
+
+
+def read_devices(paths: Iterable[str | os.PathLike[str]]) -> dict[str, Device]:
+    """What the devices of data sets are, by name, as far as the data say."""
+    from torchledger.sampling.sets import devices_of_set
+
+    return {name: device for path in paths for name, device in devices_of_set(path).items()}
 
 
 def of_group(samples: list[Sample], group: str | None) -> list[Sample]:

@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from torchledger.device.datasheets import device_of_name
 from torchledger.errors import FitError
-from torchledger.fitting.data import gate_public_labels, read_operator_samples
+from torchledger.fitting.constants import Constants
+from torchledger.fitting.data import gate_public_labels, read_devices, read_operator_samples
 from torchledger.fitting.fit import fit, in_processes, now_utc
 from torchledger.fitting.launches import LaunchTable, build_launch_tables, fit_launch_table, machine_of_launches
+from torchledger.fitting.machine import assumptions
 from torchledger.fitting.sample_launches import launches_of_samples
 from torchledger.fitting.tables import LeftOut
 from torchledger.fitting.time_model import Entry, TimeModel
@@ -27,10 +30,13 @@ def fit_everything(
     *,
     device: str | None = None,
     group: str | None = None,
+    constants: Constants | None = None,
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[TimeModel, list[LeftOut]]:
     """Fit operator samples and launches of one device into one model; also says what was left out, and why.
+
+    What the device is, the data say, or a data sheet of its name; ``constants`` replace those of its generation.
 
     Raises ``FitError`` if there is nothing to learn from, or the data come from several devices.
     """
@@ -39,13 +45,22 @@ def fit_everything(
     others = [path for path in given if path not in of_launches]
     samples = gate_public_labels(read_operator_samples(others, group=group)) if others else []
     found = join_launches([read_launches(path) for path in of_launches]) if of_launches else None
+    records = read_devices(others)
+    if found is not None and found.record is not None:
+        records.setdefault(found.device, found.record)
     if samples:
-        model, left_out = fit(samples, device=device, jobs=jobs, progress=progress)
+        names = {sample.device for sample in samples}
+        record = records.get(device or (names.pop() if len(names) == 1 else ""))
+        model, left_out = fit(samples, device=device, jobs=jobs, progress=progress, record=record, constants=constants)
         if found is not None and found.device != model.device:
             raise FitError(f"samples are of {model.device}, launches of {found.device}; a model is of one device.")
     elif found is not None:
-        machine = machine_of_launches(found.device, found.launches)
-        model, left_out = TimeModel(found.device, machine, {}, now_utc(), found.versions), []
+        record = found.record or device_of_name(found.device)
+        machine = machine_of_launches(record, found.launches, constants=constants)
+        model = TimeModel(
+            found.device, machine, {}, now_utc(), found.versions, assumptions(machine), record.total_memory_bytes
+        )
+        left_out = []
     else:
         raise FitError("the data hold neither samples nor launches.")
     if found is not None:

@@ -15,13 +15,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 import torchledger
+from torchledger.device.datasheets import device_of_name
 from torchledger.errors import FitError
+from torchledger.fitting.constants import Constants
 from torchledger.fitting.learning import Options, fit_blend
-from torchledger.fitting.machine import Machine, known_memory_bytes
+from torchledger.fitting.machine import Machine, assumptions
 from torchledger.fitting.operator_features import reduce_features
 from torchledger.fitting.tables import LeftOut, SampleTable, build_tables, machine_of_tables, pool_tables, shape_groups
 from torchledger.fitting.time_model import Entry, TimeModel, with_units
-from torchledger.nouns import Sample
+from torchledger.nouns import Device, Sample
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +45,15 @@ def fit(
     options: Options | None = None,
     jobs: int | None = None,
     progress: Progress | None = None,
-    total_memory_bytes: int | None = None,
+    record: Device | None = None,
+    constants: Constants | None = None,
 ) -> tuple[TimeModel, list[LeftOut]]:
     """Learn the times of every operator and direction among the samples of one device.
 
     Returns the model and what was left out, with reasons: samples without a usable time, operators with too few shapes.
-    ``device`` picks one device's samples out of several; ``progress(done, total, entry)`` is called after each entry.
+    ``device`` picks one device's samples out of several, ``record`` says what it is (else its data sheet does, if its
+    name has one) and ``constants`` replace those of its generation; ``progress(done, total, entry)`` is called after
+    each entry.
     Raises ``FitError`` if nothing can be learned, or for samples of several devices when none is named.
     """
     samples = list(samples)
@@ -62,7 +67,8 @@ def fit(
     tables, left_out = build_tables(samples)
     if not tables:
         raise FitError(f"none of the {len(samples)} samples has a usable time: {left_out[0].reason}.")
-    machine = machine_of_tables(samples[0].device, list(tables.values()))
+    record = record or device_of_name(samples[0].device)
+    machine = machine_of_tables(record, list(tables.values()), constants=constants)
     tables, _ = pool_tables(tables)
     entries: dict[str, Entry] = {}
     for done, outcome in enumerate(_fit_all(list(tables.values()), machine, options, jobs), start=1):
@@ -84,7 +90,8 @@ def fit(
         entries={key: entries[key] for key in sorted(entries)},
         created_utc=now_utc(),
         versions=versions,
-        total_memory_bytes=total_memory_bytes or known_memory_bytes(samples[0].device),
+        notes=assumptions(machine),
+        total_memory_bytes=record.total_memory_bytes,
     )
     return model, left_out
 

@@ -1,7 +1,8 @@
 """What a fused kernel's time is made of: memory, caches, instructions, loops that wait, atomics.
 
-The rates are of an H200 and were fitted to the kernels of random programs alone (least mean logarithmic error of the
-sum below); on another device they scale with its multiprocessors and only place the baseline.
+What a kernel does (bytes, instructions, turns) follows from its loops; the constants of the device's generation
+(``constants.py``) turn each into microseconds. On a device without constants of its own they scale with its
+multiprocessors and only place the baseline.
 """
 
 from __future__ import annotations
@@ -9,38 +10,43 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from torchledger.fitting.constants import KernelConstants
 from torchledger.fitting.launch_tiles import TileCost, cost_of_tiles, next_power
 from torchledger.fitting.launch_walks import Walk, divisions_of, walks_of
 from torchledger.fitting.machine import Machine
 from torchledger.nouns import Launch, LoopNest
 
-# Bytes per microsecond and multiprocessor.
-_LOADED, _SCATTERED, _NEAR = 37.5e3, 24e3, 354e3
-_GATHERED = 52e3
+FOLDS = ("persistent across", "persistent along", "looped across", "looped along")
+"""How a reduction goes."""
 
-# Instructions.
-_LANES = 128 * 1.98e3  # that a multiprocessor of the last generations ends in a microsecond
-_MOVE, _DIVIDE = 3.3, 6.2
-_UNCHANGING = 0.4
-"""Share of a reduction's operations that are left where all it loads stands still: the others are done once."""
-
-# Elements folded per microsecond and multiprocessor, by how a reduction goes.
-_FOLDED: Mapping[str, float] = {
-    "persistent across": 3.7e3,
-    "persistent along": 48.6e3,
-    "looped across": 29.2e3,
-    "looped along": 19.3e3,
-}
-
-# Microseconds.
-_TURN, _TURN_OF_LOAD, _ROW_TURN = 0.2, 0.05, 0.6
-_ROW_ATOMIC, _SCATTERED_ATOMIC, _CROWDED_ATOMIC = 3.7e-7, 8.1e-6, 8.1e-4
-
-_LONE = 0.41  # how much of the memory's rate one needs all multiprocessors for
-_POWER = 2.15
-_FLOORS = 1.5
+_PARTS = (
+    *("far", "warm", "lone", "load", "store", "near", "vector", "move", "divide", "turn", "gather"),
+    *("row turn", "row atomic", "scattered atomic", "crowded atomic"),
+    *(f"fold {kind}" for kind in FOLDS),
+)
 _SMALL = 0.3
+
+
+def time_of_parts(part: Mapping[str, Any], constants: KernelConstants, floor_us: float) -> NDArray[np.float64]:
+    """Microseconds of a kernel, or of many: what limits most counts most, atomics and the launch come on top."""
+    limits = (
+        part["far"] + part["warm"] + part["lone"],
+        part["load"] + part["store"],
+        part["near"],
+        part["vector"] + part["move"] + part["divide"] + sum(part[f"fold {kind}"] for kind in FOLDS),
+        part["turn"] + part["row turn"],
+    )
+    longest = np.maximum(1e-6, limits[0])
+    for limit in limits[1:]:
+        longest = np.maximum(longest, limit)
+    together = longest * sum((limit / longest) ** constants.power for limit in limits) ** (1 / constants.power)
+    extra = part["row atomic"] + part["scattered atomic"] + part["crowded atomic"] + part["gather"]
+    return np.asarray(together + extra + constants.floors * floor_us)
 
 
 @dataclass(frozen=True)
@@ -54,19 +60,8 @@ class KernelCosts:
     reads_again: bool = False
 
     def baseline_us(self, machine: Machine) -> float:
-        """The time by the sum of the parts: what limits most counts most, atomics and the launch come on top."""
-        part = self.parts
-        limits = (
-            part["far"] + part["warm"] + part["lone"],
-            part["load"] + part["store"],
-            part["near"],
-            part["vector"] + part["move"] + part["divide"] + sum(part[f"fold {kind}"] for kind in _FOLDED),
-            part["turn"] + part["row turn"],
-        )
-        longest = max(*limits, 1e-6)
-        together = longest * sum((limit / longest) ** _POWER for limit in limits) ** (1 / _POWER)
-        extra = part["row atomic"] + part["scattered atomic"] + part["crowded atomic"] + part["gather"]
-        return float(together + extra + _FLOORS * machine.floor_us)
+        """The time by the sum of the parts."""
+        return float(time_of_parts(self.parts, machine.constants.kernels, machine.floor_us))
 
     def columns(self, machine: Machine) -> dict[str, float]:
         """The parts as features."""
@@ -84,7 +79,7 @@ class KernelCosts:
             "log block kept": math.log(tile.inner * tile.outer),
             "log block reduced": math.log(tile.reduced),
             "log warps": math.log(tile.warps),
-            "log thread rounds": math.log(threads / (2048 * machine.num_multiprocessors)),
+            "log thread rounds": math.log(threads / (machine.threads * machine.num_multiprocessors)),
             "two axes": float(tile.split > 0),
             "shapes": float(len(self.shapes_us)),
             "log first shape": math.log(self.shapes_us[0] + _SMALL),
@@ -100,12 +95,12 @@ def kernel_costs(
     launch: Launch, machine: Machine, *, cold_bytes: float, warm_us: float, vector_us: Sequence[float]
 ) -> KernelCosts:
     """The costs of a fused kernel; ``vector_us`` are its nests' instructions, in the order of its loops."""
-    names = ("far", "warm", "lone", "load", "store", "near", "vector", "move", "divide", "turn", "gather")
-    parts = dict.fromkeys((*names, "row turn", "row atomic", "scattered atomic", "crowded atomic"), 0.0)
-    parts |= {f"fold {kind}": 0.0 for kind in _FOLDED}
+    constants = machine.constants.kernels
+    parts = dict.fromkeys(_PARTS, 0.0)
     parts["far"], parts["warm"] = cold_bytes / machine.bytes_per_us, warm_us
     parts["vector"] = sum(
-        time * (1.0 if _changes(nest) else _UNCHANGING) for nest, time in zip(launch.loops, vector_us, strict=True)
+        time * (1.0 if _changes(nest) else constants.unchanging)
+        for nest, time in zip(launch.loops, vector_us, strict=True)
     )
     nests = [nest for nest in launch.loops if math.prod(nest.extents) * math.prod(nest.reduction_extents) > 0]
     if not nests:
@@ -114,23 +109,24 @@ def kernel_costs(
     costs = cost_of_tiles(launch, nests, walks, machine)
     chosen = min(costs, key=lambda cost: cost.time_us)
     each = machine.num_multiprocessors * chosen.busy
-    parts["lone"] = _LONE * parts["far"] * (1 / chosen.busy - 1)
-    parts["load"] = chosen.loaded_bytes / (_LOADED * each)
+    parts["lone"] = constants.lone * parts["far"] * (1 / chosen.busy - 1)
+    parts["load"] = chosen.loaded_bytes / (constants.loaded_bytes * each)
     # Sectors that are written whole are part of what memory carries.
-    parts["store"] = max(0.0, chosen.stored_bytes - (launch.bytes_written or 0)) / (_SCATTERED * each)
-    parts["near"] = chosen.near_bytes / (_NEAR * each)
-    lanes = _LANES * machine.num_multiprocessors
-    parts["move"] = _MOVE * chosen.instructions / lanes
+    parts["store"] = max(0.0, chosen.stored_bytes - (launch.bytes_written or 0)) / (constants.scattered_bytes * each)
+    parts["near"] = chosen.near_bytes / (constants.near_bytes * each)
+    lanes = machine.vector_instructions_per_us
+    parts["move"] = constants.move * chosen.instructions / lanes
     divisions = sum(divisions_of(walk.access.index) * walk.count for walk in walks if None in walk.access.strides)
-    parts["divide"] = _DIVIDE * divisions / lanes
+    parts["divide"] = constants.divide * divisions / lanes
     loads = sum(walk.is_load for walk in walks)
     if chosen.tile.rows:
-        parts["row turn"] = chosen.rounds * chosen.turns * _ROW_TURN
+        parts["row turn"] = chosen.rounds * chosen.turns * constants.row_turn_us
     else:
-        parts["turn"] = chosen.rounds * (chosen.turns - 1) * (_TURN + _TURN_OF_LOAD * loads)
+        turn_us = constants.turn_us + constants.turn_of_load_us * loads
+        parts["turn"] = chosen.rounds * (chosen.turns - 1) * turn_us
     gathered = sum(walk.size * walk.count for walk in walks if walk.access.is_indirect)
-    parts["gather"] = gathered / (_GATHERED * machine.num_multiprocessors)
-    _add_atomics(parts, walks, launch)
+    parts["gather"] = gathered / (constants.gathered_bytes * machine.num_multiprocessors)
+    _add_atomics(parts, walks, launch, constants)
     reduced = max((math.prod(nest.reduction_extents) for nest in nests if nest.reduction_extents), default=1)
     _add_folds(parts, nests, walks, next_power(reduced), launch, machine)
     return KernelCosts(
@@ -150,7 +146,7 @@ def _changes(nest: LoopNest) -> bool:
     )
 
 
-def _add_atomics(parts: dict[str, float], walks: Sequence[Walk], launch: Launch) -> None:
+def _add_atomics(parts: dict[str, float], walks: Sequence[Walk], launch: Launch, constants: KernelConstants) -> None:
     """Atomics on whole rows, on scattered addresses, and on so few that they wait for one another."""
     sizes = {buffer.name: math.prod(buffer.shape) for buffer in launch.buffers}
     for walk in walks:
@@ -159,11 +155,11 @@ def _add_atomics(parts: dict[str, float], walks: Sequence[Walk], launch: Launch)
         each = walk.count / max(sizes.get(walk.access.buffer, 1), 1)
         last = walk.innermost()
         if last == 1:
-            parts["row atomic"] += _ROW_ATOMIC * walk.count * (1.0 + 9.0 * min(each / 1000, 1.0))
+            parts["row atomic"] += constants.row_atomic_us * walk.count * (1.0 + 9.0 * min(each / 1000, 1.0))
         elif each > 16:
-            parts["crowded atomic"] += _CROWDED_ATOMIC * walk.count * min(each / 64, 1.0)
+            parts["crowded atomic"] += constants.crowded_atomic_us * walk.count * min(each / 64, 1.0)
         else:
-            parts["scattered atomic"] += _SCATTERED_ATOMIC * walk.count * (1.0 if last > 8 else 0.2)
+            parts["scattered atomic"] += constants.scattered_atomic_us * walk.count * (1.0 if last > 8 else 0.2)
 
 
 def _add_folds(
@@ -184,4 +180,4 @@ def _add_folds(
         if nest.reduction_extents:
             names = str(nest.reduction_type or "").split("+")
             count += max(1, sum(nest.ops.get(name, 1) for name in names)) * math.prod(nest.extents) * width
-    parts[f"fold {kind}"] += count / (_FOLDED[kind] * machine.num_multiprocessors)
+    parts[f"fold {kind}"] += count / (machine.constants.kernels.folded[kind] * machine.num_multiprocessors)

@@ -23,17 +23,9 @@ from torchledger.work.element_sizes import ELEMENT_SIZES, element_size
 
 Array = NDArray[np.float64]
 
-L2_BYTES = 32e6
-"""Traffic after which a buffer is taken to have left the L2: somewhat less than the 40 to 60 MB of A100 to H200."""
-
-L2_SPEED = 2.5
-"""How much quicker the L2 answers than DRAM, for the baseline only."""
 
 _TURNS = ("sin", "cos")
 _SPECIAL = ("exp", "log", "erf", "tanh", "sigmoid", "pow", "softplus", "expm1", "log1p", "erfinv")
-_INSTRUCTIONS = {"turn": 50.0, "special": 8.0, "root": 8.0, "random": 100.0, "select": 1.0, "plain": 1.5}
-"""Vector instructions of one operation of a kind, for the baseline only."""
-_LANES = 128 * 1.98e3  # instructions that a multiprocessor of the last generations ends in a microsecond
 _ROOTS = ("sqrt", "rsqrt", "truediv", "reciprocal", "div")
 _RANDOM = ("rand", "randn", "load_seed", "philox")
 _SELECT = ("where", "lt", "le", "gt", "ge", "eq", "ne", "and", "or", "logical", "masked", "maximum", "minimum")
@@ -56,13 +48,13 @@ def features_of_launches(launches: Sequence[Launch], machine: Machine) -> list[L
     ``None`` where a launch cannot be described: it moves an unknown number of bytes or elements of unknown size, or
     launches nothing.
     """
-    recency = _Recency()
+    recency = _Recency(machine.l2_kept_bytes)
     found: list[LaunchFeatures | None] = []
     graph = None
     for launch, expected in zip(launches, expected_columns(launches, machine), strict=True):
         if launch.graph != graph:
             # Between two graphs of a step lies other work; what one leaves behind is not counted on.
-            recency, graph = _Recency(), launch.graph
+            recency, graph = _Recency(machine.l2_kept_bytes), launch.graph
         found.append(_features(launch, recency, machine, expected))
         recency.touch(launch)
     return found
@@ -79,7 +71,8 @@ def _features(
     warm = min(recency.warm_bytes(launch), read)
     dtype = _main_dtype(launch)
     flops = float(launch.flops or 0)
-    memory_us = (moved - warm + warm / L2_SPEED) / machine.bytes_per_us
+    l2_speed = machine.constants.kernels.l2_speed
+    memory_us = (moved - warm + warm / l2_speed) / machine.bytes_per_us
     compute_us = flops / machine.peak(dtype)
     roofline_us = max(memory_us, compute_us)
     values = {
@@ -101,14 +94,14 @@ def _features(
         # What this launch brings into the cache drives out as much, and what is dirty there has to be written.
         values["dirty share"] = recency.dirty_share
         baseline_us = max(roofline_us, sum(vector_us)) + machine.floor_us
-        if launch.category != "cpp":
-            warm_us = warm / L2_SPEED / machine.bytes_per_us
+        if launch.category != "cpp" and machine.counts_waves:
+            warm_us = warm / l2_speed / machine.bytes_per_us
             costs = kernel_costs(launch, machine, cold_bytes=moved - warm, warm_us=warm_us, vector_us=vector_us)
             values |= costs.columns(machine)
             baseline_us = costs.baseline_us(machine)
     else:
         values |= {**library_columns(launch, machine), **expected}
-    if EXPECTED in expected and machine.has_hopper_tiles:
+    if EXPECTED in expected and machine.has_tile_baseline:
         baseline_us = math.exp(expected[EXPECTED])
     return LaunchFeatures(family, values, baseline_us, roofline_us)
 
@@ -126,7 +119,9 @@ class _Recency:
     A graph is taken to find the L2 full of dirty lines, as an optimizer's step leaves it, or a sweep before a sample.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kept_bytes: float) -> None:
+        """``kept_bytes``: traffic after which a buffer is taken to have left."""
+        self._kept_bytes = kept_bytes
         self._traffic = 0.0
         self.dirty_share = 1.0
         self._touched: dict[str, float] = {}
@@ -137,7 +132,7 @@ class _Recency:
         for buffer in launch.buffers:
             last = self._touched.get(buffer.name)
             if buffer.bytes_read and last is not None:
-                room = L2_BYTES - (self._traffic - last)
+                room = self._kept_bytes - (self._traffic - last)
                 warm += min(float(buffer.bytes_read), max(room, 0.0))
         return warm
 
@@ -146,7 +141,7 @@ class _Recency:
         moved, written = float(launch.bytes_moved or 0), float(launch.bytes_written or 0)
         self._traffic += moved
         if moved:
-            left = math.exp(-moved / L2_BYTES)
+            left = math.exp(-moved / self._kept_bytes)
             self.dirty_share = self.dirty_share * left + written / moved * (1 - left)
         for buffer in launch.buffers:
             self._touched[buffer.name] = self._traffic
@@ -154,11 +149,12 @@ class _Recency:
 
 def _vector_us(launch: Launch, machine: Machine) -> list[float]:
     """Time of the vector instructions of each nest, all lanes busy."""
-    lanes = _LANES * machine.num_multiprocessors
+    lanes = machine.vector_instructions_per_us
+    instructions = machine.constants.kernels.instructions
     return [
         math.prod(nest.extents)
         * math.prod(nest.reduction_extents)
-        * sum(_INSTRUCTIONS[_kind_of_op(name)] * number for name, number in ops.items())
+        * sum(instructions[_kind_of_op(name)] * number for name, number in ops.items())
         / lanes
         for nest, ops in zip(launch.loops, _own_ops(launch), strict=True)
     ]

@@ -33,15 +33,17 @@ def library_columns(launch: Launch, machine: Machine) -> dict[str, float]:
     return {"log largest": math.log1p(math.prod(largest.shape)) if largest else 0.0}
 
 
-_COPY_OVER_DRAM = 1.5
 EXPECTED = "log expected"
 """The column that holds the logarithm of the time by the library's tiles, where they are known."""
 
 
 def expected_columns(launches: Sequence[Launch], machine: Machine) -> list[dict[str, float]]:
     """For each launch the columns that need its tiles' times: all of them computed at once, as one costs as many steps
-    as a thousand. Empty for what is neither a matrix product nor a convolution."""
+    as a thousand. Empty for what is neither a matrix product nor a convolution, and where it is unknown how many tiles
+    run at once."""
     found: list[dict[str, float]] = [{} for _ in launches]
+    if not machine.counts_waves:
+        return found
     products: list[tuple[int, tuple[float, ...]]] = []
     convolutions: dict[str, list[tuple[int, dict[str, float]]]] = {"forward": [], "backward": [], "weight": []}
     for index, launch in enumerate(launches):
@@ -66,11 +68,11 @@ def expected_columns(launches: Sequence[Launch], machine: Machine) -> list[dict[
         copied_bytes = columns.pop("copied bytes")
         is_float16 = columns.pop("float16") > 0
         times = convolution_times(columns, direction, item_size, peak, machine)
-        if machine.has_hopper_tiles:
+        if machine.has_tile_baseline:
             times["way"] = times["expected"]
             times["expected"] = learned_convolution_times(columns, direction, item_size, is_float16, peak, machine)
         for place, (index, _) in enumerate(rows):
-            copied = _COPY_OVER_DRAM * copied_bytes[place] / machine.bytes_per_us
+            copied = machine.constants.convolutions.copy_over_dram * copied_bytes[place] / machine.bytes_per_us
             times_here = {name: float(time[place]) for name, time in times.items()}
             times_here["expected"] += copied + (machine.floor_us if copied else 0.0)
             found[index] = {f"log {name}": math.log(time) for name, time in times_here.items()}

@@ -18,15 +18,8 @@ from torchledger.fitting.machine import Machine
 from torchledger.nouns import Launch, LoopNest
 
 _SECTOR = 32.0
-_L1_BYTES = 128e3
-_THREADS = 2048.0 * 0.6  # threads of a multiprocessor that are in use, registers being scarce
-_MIXED_BLOCKS = 132 * 8  # blocks that Inductor aims at where a kernel also adds across its rows
-_FEW_KEPT = 132 * 64  # fewer kept elements than this and Inductor knows which way a reduction goes
-
-# Only to choose between shapes, per microsecond and multiprocessor:
-_SECTOR_BYTES = 30e3
-_NEAR_BYTES = 225e3
-_START_US, _TURN_US = 1.2, 0.2
+_MIXED_BLOCKS = 8  # for each multiprocessor, that Inductor aims at where a kernel also adds across its rows
+_FEW_KEPT = 64  # fewer kept elements for each multiprocessor and Inductor knows which way a reduction goes
 
 
 @dataclass(frozen=True)
@@ -66,7 +59,7 @@ def cost_of_tiles(launch: Launch, nests: Sequence[LoopNest], walks: Sequence[Wal
     whole = any(not nest.reduction_extents and math.prod(nest.extents) >= kept * reduced for nest in nests)
     return [
         _cost(walks, tile, kept, reduced, 2.0 if whole else 1.0, machine)
-        for tile in _tiles(launch, walks, kept, reduced)
+        for tile in _tiles(launch, walks, kept, reduced, machine)
     ]
 
 
@@ -75,12 +68,12 @@ def next_power(value: float) -> float:
     return float(2.0 ** math.ceil(math.log2(max(value, 1.0))))
 
 
-def _tiles(launch: Launch, walks: Sequence[Walk], kept: int, reduced: int) -> list[Tile]:
+def _tiles(launch: Launch, walks: Sequence[Walk], kept: int, reduced: int, machine: Machine) -> list[Tile]:
     split = _split(walks, kept, reduced)
     if adds_across_rows(launch):
-        return [_mixed_tile(kept, reduced)]
+        return [_mixed_tile(kept, reduced, machine)]
     if reduced > 1:
-        tiles = _reduction_tiles(launch, walks, kept, reduced)
+        tiles = _reduction_tiles(launch, walks, kept, reduced, machine)
         if split:
             tiles += [Tile(1.0, tile.inner, split, tile.reduced, tile.warps) for tile in tiles if tile.inner > 1]
         return tiles
@@ -99,10 +92,10 @@ def adds_across_rows(launch: Launch) -> bool:
     )
 
 
-def _mixed_tile(kept: int, reduced: int) -> Tile:
+def _mixed_tile(kept: int, reduced: int, machine: Machine) -> Tile:
     """Each block takes so many rows, a few at a time, and writes what it added up when it is through."""
     whole = next_power(reduced)
-    rows = min(max(next_power(kept // _MIXED_BLOCKS + 1) / 2, 16.0), 128.0)
+    rows = min(max(next_power(kept // (_MIXED_BLOCKS * machine.num_multiprocessors) + 1) / 2, 16.0), 128.0)
     at_once = min(max(rows // 32, 4.0 if whole <= 512 else 1.0), 16.0)
     warps = _warps(whole, 8)
     return Tile(at_once, reduced=whole, warps=max(warps / 2, 1.0) if whole <= 1024 else warps, rows=rows)
@@ -134,7 +127,7 @@ def _split(walks: Sequence[Walk], kept: int, reduced: int) -> int:
     return max(votes, key=lambda place: votes[place]) if votes else 0
 
 
-def _reduction_tiles(launch: Launch, walks: Sequence[Walk], kept: int, reduced: int) -> list[Tile]:
+def _reduction_tiles(launch: Launch, walks: Sequence[Walk], kept: int, reduced: int, machine: Machine) -> list[Tile]:
     full = [walk for walk in walks if walk.in_reduction and walk.is_load and walk.has_every_loop]
     by_rows = sum(walk.innermost(in_reduction=True) == 1 for walk in full)
     along = across = 0.0
@@ -144,7 +137,7 @@ def _reduction_tiles(launch: Launch, walks: Sequence[Walk], kept: int, reduced: 
         across += amount if walk.innermost(in_reduction=False) == 1 else 0.0
     only_rows = all(walk.innermost(in_reduction=True) in (0, 1) for walk in walks)
     is_inner = only_rows or along >= 8 * max(across, 1.0)
-    is_outer = not is_inner and 2 * by_rows <= len(full) and kept < _FEW_KEPT
+    is_outer = not is_inner and 2 * by_rows <= len(full) and kept < _FEW_KEPT * machine.num_multiprocessors
     whole = next_power(reduced)
     most = min(whole, 2048.0)
     if is_outer and ((kept <= 512 and reduced <= 512) or (kept <= 256 and reduced <= 1024)):
@@ -191,6 +184,7 @@ def _outer_tile(kept: int, reduced: float, loads: int) -> Tile:
 
 def _cost(walks: Sequence[Walk], tile: Tile, kept: int, reduced: int, passes: float, machine: Machine) -> TileCost:
     loaded = stored = near = instructions = 0.0
+    rates = machine.constants.kernels
     for walk in walks:
         asked, distinct, vector = _sector_bytes(walk, tile)
         asked *= walk.share
@@ -200,7 +194,7 @@ def _cost(walks: Sequence[Walk], tile: Tile, kept: int, reduced: int, passes: fl
             continue
         if not walk.is_load:
             stored += asked
-        elif distinct < _L1_BYTES:
+        elif distinct < rates.cached_bytes:
             # Small enough to stay near each multiprocessor.
             loaded += min(asked, machine.num_multiprocessors * distinct)
         else:
@@ -211,12 +205,13 @@ def _cost(walks: Sequence[Walk], tile: Tile, kept: int, reduced: int, passes: fl
     busy = min(1.0, blocks / machine.num_multiprocessors)
     turns = max(1.0, reduced / tile.reduced) * (passes if reduced > tile.reduced else 1.0)
     turns = max(turns, tile.rows / tile.inner)
-    slots = machine.num_multiprocessors * max(1.0, min(16.0, _THREADS / (32 * tile.warps)))
+    at_once = machine.threads * rates.threads_in_use / (32 * tile.warps)
+    slots = machine.num_multiprocessors * max(1.0, min(16.0, at_once))
     rounds = max(1.0, blocks / slots)
     time_us = max(
-        (loaded + stored) / (_SECTOR_BYTES * machine.num_multiprocessors * busy),
-        near / (_NEAR_BYTES * machine.num_multiprocessors * busy),
-        rounds * (_START_US + turns * _TURN_US),
+        (loaded + stored) / (rates.choose_sector_bytes * machine.num_multiprocessors * busy),
+        near / (rates.choose_near_bytes * machine.num_multiprocessors * busy),
+        rounds * (rates.choose_start_us + turns * rates.choose_turn_us),
     )
     return TileCost(tile, loaded, stored, near, instructions, blocks, turns, rounds, busy, time_us)
 

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from torchledger.errors import FitError
 from torchledger.fitting.baselines import forest_on_shapes, inductor_of_launch
+from torchledger.fitting.constants import Constants
 from torchledger.fitting.evaluate import Errors, Evaluation, errors_of
 from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches
 from torchledger.fitting.learning import Options, fit_blend
 from torchledger.fitting.machine import Machine, estimate_machine
 from torchledger.fitting.tables import LeftOut
 from torchledger.fitting.time_model import Entry
+from torchledger.nouns import Device
 from torchledger.store.launch_file import MeasuredLaunch
 
 log = logging.getLogger(__name__)
@@ -67,7 +69,9 @@ class LaunchTable:
         return sum(name in _RANGE_COLUMNS for name in self.names)
 
 
-def machine_of_launches(name: str, launches: Sequence[MeasuredLaunch]) -> Machine:
+def machine_of_launches(
+    device: Device, launches: Sequence[MeasuredLaunch], *, constants: Constants | None = None
+) -> Machine:
     """The scales of the device that measured these launches. Raises ``FitError`` if none was measured."""
     known = [
         (item, item.duration_us)
@@ -78,11 +82,12 @@ def machine_of_launches(name: str, launches: Sequence[MeasuredLaunch]) -> Machin
         raise FitError("no launch was measured. Record a ledger with `torchledger run --profile`, or `bench` one.")
     dtypes = [_dtype(item) for item, _ in known]
     return estimate_machine(
-        name,
+        device,
         dtype=np.array(dtypes),
         flops=np.array([float(item.launch.flops or 0) for item, _ in known]),
         bytes_moved=np.array([float(item.launch.bytes_moved or 0) for item, _ in known]),
         times_us=np.array([float(time or 0) for _, time in known]),
+        constants=constants,
     )
 
 
@@ -104,7 +109,7 @@ def build_launch_tables(
             reason = "its bytes are unknown" if features is None else f"its time is {time_us} us"
             left_out.append(LeftOut(f"{item.program} {item.launch.launch_id} {item.launch.kernel_name}", reason))
             continue
-        estimated = inductor_of_launch(item.launch, machine.name)
+        estimated = inductor_of_launch(item.launch, machine.device)
         row = (features, time_us, item.program, np.nan if estimated is None else estimated)
         rows.setdefault(features.family, []).append(row)
     tables = {}

@@ -1,4 +1,4 @@
-"""What a device was seen to reach in the data: the scales of the physical baseline."""
+"""What a device is, and what it was seen to reach in the data: the scales of the physical baseline."""
 
 from __future__ import annotations
 
@@ -8,24 +8,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from torchledger.fitting.constants import Constants
+from torchledger.fitting.generations import Generation, constants_of_generation, find_generation
+from torchledger.nouns import Device
 from torchledger.work.element_sizes import element_size
 
 Array = NDArray[np.float64]
 
-MULTIPROCESSORS: Mapping[str, int] = {"V100": 80, "A100": 108, "H100": 132, "GH200": 132, "H200": 132, "B200": 148}
-"""Streaming multiprocessors by a part of the device's name (NVIDIA's data sheets), for data that do not say."""
-
-MEMORY_BYTES: Mapping[str, int] = {
-    "A100-SXM4-40GB": 40 * 10**9,
-    "A100-SXM4-80GB": 80 * 10**9,
-    "H10080GB": 80 * 10**9,
-    "GH200120GB": 96 * 10**9,
-    "H200": 141 * 10**9,
-}
-"""Device memory by a part of the device's name without spaces (NVIDIA's data sheets)."""
-
-_USUAL_MULTIPROCESSORS = 108
-_BIG_BYTES = 64e6  # well beyond the L2 cache of any device in the table: traffic that DRAM must carry
+_BIG_BYTES = 64e6
+"""Traffic that DRAM must carry, unless the L2 is larger yet."""
 
 
 @dataclass(frozen=True)
@@ -33,19 +24,84 @@ class Machine:
     """The scales of one device: rates in FLOP and bytes per microsecond, the shortest time seen in microseconds.
 
     They only place the baseline; the regressors learn what lies between it and the measurements, so that a scale that
-    is off by a factor costs little.
+    is off by a factor costs little. ``own_constants`` replace those of the device's generation.
     """
 
-    name: str
-    num_multiprocessors: int
+    device: Device
     flops_per_us: Mapping[str, float] = field(default_factory=dict)
     bytes_per_us: float = 1e6
     floor_us: float = 2.0
+    own_constants: Constants | None = None
 
     @property
-    def has_hopper_tiles(self) -> bool:
-        """Whether the constants of ``product_times``, fitted on an H200, may stand as the baseline of products."""
-        return "H100" in self.name or "H200" in self.name
+    def name(self) -> str:
+        """The device's name."""
+        return self.device.name
+
+    @property
+    def generation(self) -> Generation:
+        """What the device has in common with others of its compute capability."""
+        return find_generation(self.device.compute_capability)
+
+    @property
+    def constants(self) -> Constants:
+        """The fitted numbers to compute with: its own, its generation's, or borrowed ones."""
+        return self.own_constants or constants_of_generation(self.generation)
+
+    @property
+    def has_tile_baseline(self) -> bool:
+        """Whether the constants were fitted on devices like this one, so that the times of tiles may be the baseline.
+
+        Else they only inform the regressors.
+        """
+        known = self.own_constants is not None or self.generation.constants is not None
+        return known and self.device.num_multiprocessors is not None
+
+    @property
+    def product_networks(self) -> str | None:
+        """The networks that know which kernels a library takes for products; they go with the generation's constants,
+        on which they learned."""
+        return self.generation.product_networks if self._has_networks else None
+
+    @property
+    def convolution_networks(self) -> str | None:
+        """Likewise for convolutions."""
+        return self.generation.convolution_networks if self._has_networks else None
+
+    @property
+    def _has_networks(self) -> bool:
+        return self.has_tile_baseline and self.own_constants is None
+
+    @property
+    def counts_waves(self) -> bool:
+        """Whether it is known how many blocks run at once. Else there are no times of tiles and of fused kernels'
+        blocks, only the roofline."""
+        return self.device.num_multiprocessors is not None
+
+    @property
+    def num_multiprocessors(self) -> int:
+        """Multiprocessors; 1 where the device does not tell, so that features count blocks instead of waves."""
+        return self.device.num_multiprocessors or 1
+
+    @property
+    def threads(self) -> int:
+        """Threads that a multiprocessor holds at most."""
+        return self.device.max_threads_per_multiprocessor or self.generation.threads
+
+    @property
+    def vector_instructions_per_us(self) -> float:
+        """Single-precision instructions that all multiprocessors end in a microsecond, all lanes busy; unbounded where
+        their number is unknown."""
+        if not self.counts_waves:
+            return float("inf")
+        clock_mhz = self.device.clock_rate_mhz or self.constants.reference.device.clock_rate_mhz or 0.0
+        return self.generation.lanes * clock_mhz * self.num_multiprocessors
+
+    @property
+    def l2_kept_bytes(self) -> float:
+        """Traffic after which a buffer is taken to have left the L2."""
+        l2_bytes = self.device.l2_cache_bytes or self.constants.reference.device.l2_cache_bytes or 0
+        return l2_bytes / self.constants.kernels.l2_of_kept
 
     def peak(self, dtype: str) -> float:
         """FLOP per microsecond for a dtype; where none was seen, that of the known dtype nearest in element size."""
@@ -60,14 +116,35 @@ class Machine:
         return max(nearest, default=1e8)
 
 
+def assumptions(machine: Machine) -> tuple[str, ...]:
+    """What the baselines do without, or take from elsewhere, because the device's record does not tell: sentences."""
+    device, notes = machine.device, []
+    if device.num_multiprocessors is None:
+        notes.append(
+            f"the multiprocessors of {device.name} are unknown: baselines are rooflines, and features count blocks "
+            "instead of waves"
+        )
+    elif not machine.has_tile_baseline:
+        notes.append(
+            f"no constants were fitted on devices like {device.name} ({machine.generation.name} generation): the times "
+            f"of tiles are those of {machine.constants.reference.device.name} at its rates, and only inform the fit"
+        )
+    named = {"clock": device.clock_rate_mhz, "L2": device.l2_cache_bytes}
+    missing = [name for name, value in named.items() if value is None]
+    if missing and device.kind != "cpu":
+        other = machine.constants.reference.device.name
+        notes.append(f"{' and '.join(missing)} of {device.name} unknown: those of {other} stand in")
+    return tuple(notes)
+
+
 def estimate_machine(
-    name: str,
+    device: Device,
     *,
     dtype: NDArray[np.str_],
     flops: Array,
     bytes_moved: Array,
     times_us: Array,
-    num_multiprocessors: int | None = None,
+    constants: Constants | None = None,
 ) -> Machine:
     """The rates that the quickest of the samples reached; arrays hold one entry per sample.
 
@@ -78,27 +155,13 @@ def estimate_machine(
         some = (dtype == kind) & (flops > 0)
         if some.sum() >= 5:
             rates[str(kind)] = float(np.quantile(flops[some] / times_us[some], 0.98))
-    big = bytes_moved > _BIG_BYTES
+    big = bytes_moved > max(_BIG_BYTES, device.l2_cache_bytes or 0)
     if big.sum() < 20:
         big = bytes_moved >= np.quantile(bytes_moved, 0.5)
     return Machine(
-        name=name,
-        num_multiprocessors=num_multiprocessors or known_multiprocessors(name),
+        device=device,
         flops_per_us=rates,
         bytes_per_us=float(np.quantile(bytes_moved[big] / times_us[big], 0.98)),
         floor_us=float(np.quantile(times_us, 0.002)),
+        own_constants=constants,
     )
-
-
-def known_memory_bytes(name: str) -> int | None:
-    """Memory of a device by its name; ``None`` for unknown ones."""
-    plain = name.upper().replace(" ", "")
-    matches = [part for part in MEMORY_BYTES if part in plain]
-    return MEMORY_BYTES[max(matches, key=len)] if matches else None
-
-
-def known_multiprocessors(name: str) -> int:
-    """Multiprocessors of a device by its name; a usual number for unknown ones."""
-    plain = name.upper().replace(" ", "")
-    matches = [part for part in MULTIPROCESSORS if part in plain]
-    return MULTIPROCESSORS[max(matches, key=len)] if matches else _USUAL_MULTIPROCESSORS

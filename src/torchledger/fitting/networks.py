@@ -61,8 +61,8 @@ def to_file(networks: Mapping[str, Network]) -> bytes:
 
 
 def of_package(file: str, kinds: Sequence[str]) -> dict[str, Network]:
-    """The networks in a file of this package."""
-    data = importlib.resources.files("torchledger.fitting").joinpath(file).read_bytes()
+    """The networks in a file of ``generations/``."""
+    data = importlib.resources.files("torchledger.fitting").joinpath("generations", file).read_bytes()
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         found = dict(arrays)
     networks = {}

@@ -55,7 +55,7 @@ _BLOCK_ELEMENTS = (512, 1024, 2048)
 _ROWS_AT_ONCE = (1, 2, 4, 8, 16)
 _ROW_THREADS = (256, 512, 1024, 2048, 4096)
 _MOST_WASTE = 2.0
-_WARP, _MOST_THREADS, _RESIDENT_THREADS = 32, 1024, 2048
+_WARP, _MOST_THREADS = 32, 1024
 _WIDEST, _REGISTERS, _SHARED_BYTES, _SHORT_REST = (1024, 2048, 7168, 9216), 9, 48e3, 0.1
 _NORM_ROWS, _NORM_BLOCKS = (64, 128, 256, 512, 65536), (8, 16, 32, 64, 128, 256)
 _FEW_TOKENS, _VERY_FEW_TOKENS = 3072, 16
@@ -147,11 +147,15 @@ def operator_features(
                 columns[f"vector {name}"] = np.minimum(alignment(value) + np.log2(item_size), _VECTOR_BYTES_LOG2)
     products = [_sides(work, count) for work in works if work.kind == "gemm"]
     row_bytes = [_row_bytes(row_alignment(sides, direction, i), item_size) for i, sides in enumerate(products)]
-    tiles = [product_times(*one, item_size, peak, machine) for one in zip(products, row_bytes, strict=True)]
+    tiles = None
+    if machine.counts_waves:
+        tiles = [product_times(*one, item_size, peak, machine) for one in zip(products, row_bytes, strict=True)]
     form = operator.general_form(resolved)
     layouts = _LAYOUTS.get((operator.name if form is None else form[0], direction), ())
-    product_us = [np.minimum(*one) for one in tiles]
-    if machine.has_hopper_tiles:
+    product_us = [_product_roofline_us(sides, item_size, peak, machine) for sides in products]
+    if tiles is not None:
+        product_us = [np.minimum(*one) for one in tiles]
+    if machine.has_tile_baseline:
         for index, layout in enumerate(layouts[: len(products)]):
             product_us[index] = learned_times(layout, products[index], item_size, peak, machine)
     columns.update(_launch_shape_columns(works, direction, item_size, tiles, product_us, machine, count))
@@ -170,15 +174,15 @@ def operator_features(
     if operator.name == "grouped_gemm":
         rows = _column(resolved["groups"] * resolved["m"], count).astype(np.float64)
         columns.update(_grouped_columns(works, rows, columns["log expected"], machine))
-    if operator.name == "linear_fp8" and machine.has_hopper_tiles:
+    if operator.name == "linear_fp8" and machine.has_tile_baseline:
         # Two elements of one byte as one of two: the nearest product whose library is known.
         batch, m, n, k = products[0]
         learned = learned_times(
             "tn", (batch, m, n, k / 2), np.full(count, 2.0), np.full(count, machine.peak("bfloat16")), machine
         )
         columns["log learned beside"] = np.log(learned) - columns["log expected"]
-    # On another generation the tiles' times inform the regressors; the baseline under them is the roofline.
-    base = np.log(expected_us if machine.has_hopper_tiles else limit_us + machine.floor_us)
+    # Where the tiles' times are of another generation they inform the regressors; the baseline is the roofline.
+    base = np.log(expected_us if machine.has_tile_baseline else limit_us + machine.floor_us)
     return FeatureTable(
         names=tuple(columns),
         values=np.stack(list(columns.values()), axis=1).astype(np.float64, copy=False),
@@ -186,7 +190,8 @@ def operator_features(
         roofline_us=limit_us,
         shape=np.stack([*shape, codes], axis=1).astype(np.float64),
         n_shape=n_shape,
-        has_learned_baseline=machine.has_hopper_tiles and (bool(layouts) or operator.name == "conv2d"),
+        has_learned_baseline=(bool(layouts) and machine.product_networks is not None)
+        or (operator.name == "conv2d" and machine.convolution_networks is not None),
     )
 
 
@@ -275,7 +280,7 @@ def _launch_shape_columns(
     works: tuple[Work, ...],
     direction: str,
     item_size: Array,
-    tiles: Sequence[tuple[Array, Array]],
+    tiles: Sequence[tuple[Array, Array]] | None,
     product_us: Sequence[Array],
     machine: Machine,
     count: int,
@@ -290,7 +295,7 @@ def _launch_shape_columns(
             columns[f"gemm {index} alignment of n"] = alignment(sides[2])
             columns[f"gemm {index} alignment of k"] = alignment(sides[3])
         columns[f"gemm {index} log narrow"] = np.log(np.minimum(sides[1], sides[2]))
-        if work.kind == "gemm":
+        if work.kind == "gemm" and tiles is not None:
             columns.update(_tile_columns(f"gemm {index}", *tiles[index], product_us[index]))
     return columns
 
@@ -323,9 +328,9 @@ def _convolution_columns(
         "places alignment": np.minimum(alignment(height * width), _CHANNEL_ALIGNMENT),
         "one by one": (p.kernel == 1) & (p.stride == 1),
     }
-    ways = convolution_times(p, direction, item_size, peak, machine)
+    ways = convolution_times(p, direction, item_size, peak, machine) if machine.counts_waves else {}
     columns |= {f"log {name}": np.log(time) for name, time in ways.items()}
-    if machine.has_hopper_tiles:
+    if machine.has_tile_baseline:
         learned = learned_convolution_times(p, direction, item_size, dtypes == "float16", peak, machine)
         columns["log expected"] = np.log(learned)
         columns["log learned beside"] = np.clip(np.log(learned / ways["expected"]), -_MOST_GAIN, _MOST_GAIN)
@@ -396,7 +401,7 @@ def _softmax_columns(rows: Array, width: Array, vectors: Array, item_size: Array
     steps = vectors / threads
     rest = steps - np.floor(steps)
     step_waste = np.minimum(np.log(np.ceil(steps) / steps), _MOST_WASTE)
-    waves = rows * threads / (_RESIDENT_THREADS * machine.num_multiprocessors)
+    waves = rows * threads / (machine.threads * machine.num_multiprocessors)
     kept = np.ceil(width / _MOST_THREADS)
     is_unaligned, is_of_block = vectors % 1 != 0, width > _MOST_THREADS
     is_kept = (width > _MOST_THREADS / 2) & (width <= _REGISTERS * _MOST_THREADS)
@@ -435,7 +440,7 @@ def _lookup_columns(tokens: Array, width: Array, vectors: Array, machine: Machin
     """How ATen looks up rows (``Indexing.cu``): by vectors of 16 bytes, a block for each row, or by elements where rows
     do not begin at 16 bytes; very few rows by a kernel of their own."""
     threads = np.minimum(_round_up(vectors, _WARP), _MOST_THREADS)
-    waves = tokens * threads / (_RESIDENT_THREADS * machine.num_multiprocessors)
+    waves = tokens * threads / (machine.threads * machine.num_multiprocessors)
     return {
         "very few tokens": (tokens <= _VERY_FEW_TOKENS).astype(np.float64),
         "log unaligned width": np.where(vectors % 1 != 0, np.log(width), 0.0),
@@ -515,6 +520,14 @@ def _optimizer_columns(operator: Operator, p: Parameters) -> dict[str, Array]:
         "in vectors": ((numel // tensors % 4 == 0) & (numel % tensors % 4 == 0)).astype(np.float64),
         "share in vectors": (first * (first % 4 == 0) + (numel - first) * (share % 4 == 0)) / numel,
     }
+
+
+def _product_roofline_us(
+    sides: tuple[Array, Array, Array, Array], item_size: Array, peak: Array, machine: Machine
+) -> Array:
+    batch, m, n, k = sides
+    moved = batch * (m * k + k * n + m * n) * item_size
+    return np.asarray(np.maximum(2 * batch * m * n * k / peak, moved / machine.bytes_per_us) + machine.floor_us)
 
 
 def _tile_columns(name: str, whole: Array, split: Array, product_us: Array) -> dict[str, Array]:

@@ -2,8 +2,8 @@
 
 The times of tiles (``product_times``) know what each tile needs, not which one the library takes. A small network for
 each alignment of the operands' rows learned the difference from products of an H200 timed alone, in all three layouts
-(``benchmarks/fit_product_network.py``). They are a constant of the device's library, like the tiles' times. Networks,
-because on so many rows they err less than trees do, and are asked more quickly.
+(``benchmarks/fit_product_network.py``). They are a constant of the generation's library, like the tiles' times on which
+they learned. Networks, because on so many rows they err less than trees do, and are asked more quickly.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ LAYOUTS = ("tn", "nn", "nt")
 CLASSES = (2, 4, 16, 0)
 """Bytes at which every operand's rows begin (2, from 4 below 16, at least 16), and 0 for single precision."""
 
-_FILE = "hopper_products.npz"
 _ROWS_AT_ONCE = 8192
 _MOST = 3.0
 _TILES = (
@@ -42,15 +41,19 @@ _FILLS = (8, 16, 32, 64, 128, 192, 256)
 
 
 def learned_times(layout: str, sides: Sides, item_size: Array, peak: Array, machine: Machine) -> Array:
-    """Microseconds of products [m, k] x [k, n] stored in one of ``LAYOUTS``; sides are (batch, m, n, k) arrays."""
+    """Microseconds of products [m, k] x [k, n] stored in one of ``LAYOUTS``; sides are (batch, m, n, k) arrays.
+
+    By the quickest tile alone where the machine has no networks.
+    """
     times = np.empty(len(item_size))
+    file = machine.product_networks
     # In pieces whose features stay in the processor's cache.
     for start in range(0, len(times), _ROWS_AT_ONCE):
         some = slice(start, start + _ROWS_AT_ONCE)
         own: Sides = tuple(side[some] for side in sides)  # type: ignore[assignment]
         kinds = product_class(layout, own, item_size[some])
         features, log_us = product_features(layout, own, item_size[some], peak[some], machine, kinds)
-        for kind, network in _learned().items():
+        for kind, network in _learned(file).items():
             rows = kinds == kind
             if rows.any():
                 log_us[rows] += network.predict(features[rows])
@@ -108,5 +111,7 @@ def _lowest_bit(value: Array) -> Array:
 
 
 @cache
-def _learned() -> Mapping[int, Network]:
-    return {int(kind): network for kind, network in of_package(_FILE, [str(kind) for kind in CLASSES]).items()}
+def _learned(file: str | None) -> Mapping[int, Network]:
+    if file is None:
+        return {}
+    return {int(kind): network for kind, network in of_package(file, [str(kind) for kind in CLASSES]).items()}

@@ -2,80 +2,25 @@
 
 A library cuts the output into tiles, gives each multiprocessor one tile after the other, and sometimes splits the sum
 over k among several. Which tile it takes is not known beforehand, but it takes a quick one: the least over all of them
-is the estimate. The constants were fitted to the forward products of the H200 data set whose kernels' names tell the
-tile; alone, without any regressor, they come within 7 % (mean) where rows begin at 16 bytes and 13 to 18 % where not.
-On another device they are scaled by its rates, and the regressors learn what is left.
+is the estimate. The constants are those of the device's generation (``constants.py``), scaled by its rates where they
+were fitted on another device; the regressors learn what is left.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from torchledger.fitting.constants import Library
 from torchledger.fitting.machine import Machine
 
 Array = NDArray[np.float64]
 Sides = tuple[Array, Array, Array, Array]
 """(batch, m, n, k) of products [m, k] x [k, n]."""
 
-_FITTED_HALF, _FITTED_SINGLE, _FITTED_BYTES = 7.93e8, 4.57e7, 4.32e6  # the H200's FLOP and bytes per microsecond
-_FITTED_MULTIPROCESSORS = 132
 _SPLITS = (2, 3, 4, 6, 8, 16)
 _MOST_WAVES_TO_SPLIT = 3.0
 _K_STEP = 64
-
-
-@dataclass(frozen=True)
-class Library:
-    """Tiles of one generation of kernels and their constants: areas in 1e4, sides in 1e2, k in 1e3 elements; times in
-    microseconds.
-
-    A wave costs ``start`` + ``start_area`` x area + k x (``step`` + ``step_area`` x area + ``step_side`` x (rows +
-    columns)); the tiles of a wave together ``part`` + ``part_area`` x area + k x area x ``part_step`` for each share of
-    a whole wave. ``shared`` is the area that a multiprocessor works on at once, in as many tiles as fit.
-    """
-
-    tiles: tuple[tuple[int, int], ...]
-    launch: float
-    start: float
-    start_area: float
-    step: float
-    step_area: float
-    step_side: float
-    part: float
-    part_area: float
-    part_step: float
-    byte: float
-    reduce: float
-    reduce_element: float
-    reduce_more: float
-    shared: int
-
-
-_WIDE = (
-    *((64, 8), (192, 192), (256, 128), (320, 128), (64, 64), (64, 16), (192, 128), (64, 32), (128, 160), (128, 256)),
-    *((32, 64), (128, 192), (128, 128), (8, 64), (64, 24), (128, 64), (96, 64), (64, 128), (144, 128), (64, 48)),
-    *((112, 128), (176, 128), (168, 128), (96, 128), (64, 192), (64, 40), (128, 80), (64, 96), (160, 128), (16, 64)),
-)
-_MIDDLE = ((32, 32), (16, 16), (256, 128), (128, 256), (128, 64), (64, 64), (128, 128), (64, 128), (256, 64), (64, 256))
-_NARROW = ((64, 64), (128, 128), (32, 32), (256, 128), (16, 16), (128, 64))
-_SINGLE = ((64, 64), (32, 32), (128, 64), (128, 128), (256, 64), (128, 32), (64, 256), (32, 64), (64, 128), (256, 128))
-
-_ALIGNED_16 = Library(
-    _WIDE, 1.792, 0.0983, 0.3953, 1.2627, 0.9237, 0.00095, 0.2883, 0.0057, 1.7699, 2.33e-7, 2.817, 1.33e-7, 10.84, 1
-)
-_ALIGNED_4 = Library(
-    _MIDDLE, 1.533, 0.0027, 1.1187, 4.907, 2.283, 0.2755, 0.1519, 0.125, 7.361, 4.61e-7, 2.508, 1.285e-6, 0.69, 16384
-)
-_ALIGNED_2 = Library(
-    _NARROW, 1.909, 0.0099, 0.2021, 4.632, 7.419, 2.782, 0.1044, 0.0865, 8.849, 8.65e-7, 2.253, 1.441e-6, 0.787, 32768
-)
-_SINGLE_PRECISION = Library(
-    _SINGLE, 1.379, 0.0007, 0.3506, 8.223, 27.08, 0.0435, 0.0006, 0.2865, 25.05, 4.9e-7, 0.878, 4.6e-6, 0.035, 16384
-)
-_VECTOR_LAUNCH, _VECTOR_BYTE = 2.396, 4.19e-7
 
 
 def product_times(
@@ -87,7 +32,8 @@ def product_times(
     library may use. ``peak`` is in FLOP per microsecond.
     """
     whole, split = np.full(len(item_size), np.nan), np.full(len(item_size), np.nan)
-    for rows, library, fitted_peak in _kinds(row_bytes, item_size):
+    constants = machine.constants
+    for rows, library, fitted_peak in _kinds(row_bytes, item_size, machine):
         if not rows.any():
             continue
         own = tuple(np.asarray(side, dtype=np.float64)[rows] for side in sides)
@@ -96,7 +42,9 @@ def product_times(
     is_vector = (m == 1) | (n == 1)
     if np.any(is_vector):
         moved = batch * (m * k + k * n + m * n) * item_size
-        by_rows = _VECTOR_LAUNCH + moved * _VECTOR_BYTE * _FITTED_BYTES / machine.bytes_per_us
+        fitted_bytes = constants.reference.bytes_per_us
+        slow_us = moved * constants.products.vector_byte * fitted_bytes / machine.bytes_per_us
+        by_rows = constants.products.vector_launch + slow_us
         whole = np.where(is_vector, np.minimum(by_rows, whole), whole)
     return whole, split
 
@@ -107,10 +55,11 @@ def tile_times(
     item_size: Array,
     peak: Array,
     machine: Machine,
-    fitted_peak: float = _FITTED_HALF,
+    fitted_peak: float | None = None,
 ) -> tuple[Array, Array]:
-    """``product_times`` by the tiles of one library, fitted on a device with so many FLOP per microsecond."""
-    slower = fitted_peak / _FITTED_MULTIPROCESSORS / (peak / machine.num_multiprocessors)
+    """``product_times`` by the tiles of one library, fitted on a device with so many FLOP per microsecond (that of the
+    reference in half precision unless given)."""
+    slower = _slower(fitted_peak or machine.constants.reference.half_flops_per_us, peak, machine)
     batch, m, n, k = sides
     slower32 = slower.astype(np.float32)
     whole, split = np.full(len(m), np.inf, np.float32), np.full(len(m), np.inf, np.float32)
@@ -156,7 +105,7 @@ def _memory_us(library: Library, sides: Sides, item_size: Array, machine: Machin
     """Microseconds that the factors and the product take through memory."""
     batch, m, n, k = sides
     moved = batch * (m * k + k * n + m * n) * item_size
-    return np.asarray(moved * library.byte * _FITTED_BYTES / machine.bytes_per_us)
+    return np.asarray(moved * library.byte * machine.constants.reference.bytes_per_us / machine.bytes_per_us)
 
 
 def _longer(one: Array, other: Array) -> Array:
@@ -170,11 +119,11 @@ def tiles_apart(
     """Microseconds of each product by each of some tiles, [products, tiles]: whole, and with k split in four."""
     shape = (len(item_size), len(tiles))
     whole, split = np.empty(shape, np.float32), np.empty(shape, np.float32)
-    for rows, library, fitted_peak in _kinds(row_bytes, item_size):
+    for rows, library, fitted_peak in _kinds(row_bytes, item_size, machine):
         if not rows.any():
             continue
         batch, m, n, k = (np.asarray(side, dtype=np.float64)[rows] for side in sides)
-        slower = (fitted_peak / _FITTED_MULTIPROCESSORS / (peak[rows] / machine.num_multiprocessors)).astype(np.float32)
+        slower = _slower(fitted_peak, peak[rows], machine).astype(np.float32)
         memory = _memory_us(library, (batch, m, n, k), item_size[rows], machine).astype(np.float32)
         steps = ((np.ceil(k / _K_STEP) * (_K_STEP / 1e3)).astype(np.float32)) * slower
         quarter = ((np.ceil(k / 4 / _K_STEP) * (_K_STEP / 1e3)).astype(np.float32)) * slower
@@ -225,11 +174,21 @@ def tiles_of_library(
     return times
 
 
-def _kinds(row_bytes: Array, item_size: Array) -> tuple[tuple[NDArray[np.bool_], Library, float], ...]:
+def _slower(fitted_peak: float, peak: Array, machine: Machine) -> Array:
+    """By how much each multiprocessor is slower than one of the device on which the constants were fitted."""
+    fitted = fitted_peak / (machine.constants.reference.device.num_multiprocessors or machine.num_multiprocessors)
+    return np.asarray(fitted / (peak / machine.num_multiprocessors))
+
+
+def _kinds(
+    row_bytes: Array, item_size: Array, machine: Machine
+) -> tuple[tuple[NDArray[np.bool_], Library, float], ...]:
+    products, reference = machine.constants.products, machine.constants.reference
+    half = reference.half_flops_per_us
     is_single = item_size >= 4
     return (
-        (is_single, _SINGLE_PRECISION, _FITTED_SINGLE),
-        (~is_single & (row_bytes >= 16), _ALIGNED_16, _FITTED_HALF),
-        (~is_single & (row_bytes >= 4) & (row_bytes < 16), _ALIGNED_4, _FITTED_HALF),
-        (~is_single & (row_bytes < 4), _ALIGNED_2, _FITTED_HALF),
+        (is_single, products.single_precision, reference.single_flops_per_us),
+        (~is_single & (row_bytes >= 16), products.aligned_16, half),
+        (~is_single & (row_bytes >= 4) & (row_bytes < 16), products.aligned_4, half),
+        (~is_single & (row_bytes < 4), products.aligned_2, half),
     )

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torchledger.fitting.constants import Constants
 from torchledger.fitting.machine import Machine, estimate_machine
 from torchledger.fitting.operator_features import FeatureTable, operator_features
-from torchledger.nouns import Sample
+from torchledger.nouns import Device, Sample
 from torchledger.operators import find_operator
 from torchledger.work.element_sizes import ELEMENT_SIZES
 
@@ -155,7 +156,7 @@ def describe(sample: Sample) -> str:
     return f"{sample.operator} {sample.direction} {sample.dtype} {shape}"
 
 
-def machine_of_tables(name: str, tables: Sequence[SampleTable], *, num_multiprocessors: int | None = None) -> Machine:
+def machine_of_tables(device: Device, tables: Sequence[SampleTable], *, constants: Constants | None = None) -> Machine:
     """The scales of the device that measured these tables."""
     flops, moved = [], []
     for table in tables:
@@ -165,12 +166,12 @@ def machine_of_tables(name: str, tables: Sequence[SampleTable], *, num_multiproc
         flops.append(sum((np.asarray(work.flops) for work in works), start=np.zeros(len(table))))
         moved.append(sum((np.asarray(work.bytes_moved) for work in works), start=np.zeros(len(table))))
     return estimate_machine(
-        name,
+        device,
         dtype=np.concatenate([table.dtypes for table in tables]),
         flops=np.concatenate(flops).astype(np.float64),
         bytes_moved=np.concatenate(moved).astype(np.float64),
         times_us=np.concatenate([table.times_us for table in tables]),
-        num_multiprocessors=num_multiprocessors,
+        constants=constants,
     )
 
 

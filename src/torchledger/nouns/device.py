@@ -42,6 +42,7 @@ class Device:
     l2_cache_bytes: int | None = None
     max_shared_memory_per_multiprocessor_bytes: int | None = None
     memory_bus_width_bits: int | None = None
+    power_limit_w: float | None = None
     num_cores: int | None = None
     ceilings: Ceilings | None = None
 

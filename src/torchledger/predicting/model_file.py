@@ -3,7 +3,8 @@
 The header holds the schema's version and, for each entry, the SHA-256 of its arrays; an entry is read and checked when
 it is first asked. Nothing in the file can be executed: arrays are read without pickle.
 
-Schema history: 1 (2026-11), first version.
+Schema history: 1 (2026-11), first version; 2 (2026-11), the device's record instead of its name and multiprocessors,
+and constants of its own where it has some.
 """
 
 from __future__ import annotations
@@ -14,19 +15,22 @@ import json
 import os
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from torchledger.device.datasheets import device_of_name
 from torchledger.errors import PredictError
+from torchledger.fitting.generations import find_generation
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.regressors import Blend, from_arrays, to_arrays
 from torchledger.fitting.time_model import Entry, TimeModel
+from torchledger.nouns import Device
+from torchledger.store.codec import convert, encode
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 SUFFIX = ".tlmodel"
 SHIPPED = Path(__file__).parent / "models"
 """Models that come with the package."""
@@ -44,7 +48,7 @@ def save_model(model: TimeModel, path: str | os.PathLike[str], *, force: bool = 
     header = {
         "schema": SCHEMA_VERSION,
         "device": model.device,
-        "machine": asdict(model.machine),
+        "machine": json.loads(encode(model.machine)),
         "created_utc": model.created_utc,
         "versions": dict(model.versions),
         "notes": list(model.notes),
@@ -96,13 +100,13 @@ def load_model(path: str | os.PathLike[str]) -> TimeModel:
         version = header["schema"]
     except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
         raise PredictError(f"{path} is no model of times, or is cut off ({error}).") from error
-    if version != SCHEMA_VERSION:
-        raise PredictError(f"{path} has schema {version}; this version reads {SCHEMA_VERSION}. Fit it again.")
+    if version not in (1, SCHEMA_VERSION):
+        raise PredictError(f"{path} has schema {version}; this version reads 1 to {SCHEMA_VERSION}. Fit it again.")
     if hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest() != sealed.get("sha256"):
         raise PredictError(f"{path} was altered: its header does not match its checksum. Fit it again.")
     return TimeModel(
         device=header["device"],
-        machine=Machine(**header["machine"]),
+        machine=_machine(header["machine"], version),
         entries=_Entries(path, header["entries"]),
         created_utc=header["created_utc"],
         versions=header["versions"],
@@ -130,6 +134,25 @@ def find_model(device_or_path: str | os.PathLike[str]) -> TimeModel:
         f"no model of device {str(device_or_path)!r} is at hand; models that come with torchledger: {known}. "
         "Pass a model file, or make one with `torchledger fit DATA -o MODEL`."
     )
+
+
+def _machine(plain: Mapping[str, Any], version: int) -> Machine:
+    if version > 1:
+        return convert(Machine, plain)
+    # Models of the first schema took all devices for like the reference but for their multiprocessors and generation:
+    # what their record does not hold is taken from there.
+    name = plain["name"]
+    device = Device(
+        name=name,
+        kind="cuda",
+        num_multiprocessors=plain["num_multiprocessors"],
+        compute_capability=_only_own(device_of_name(name).compute_capability),
+    )
+    return Machine(device, plain["flops_per_us"], plain["bytes_per_us"], plain["floor_us"])
+
+
+def _only_own(compute_capability: tuple[int, int] | None) -> tuple[int, int] | None:
+    return compute_capability if find_generation(compute_capability).constants is not None else None
 
 
 class _Entries(Mapping[str, Entry]):

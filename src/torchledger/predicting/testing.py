@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from torchledger.device.datasheets import device_of_name
 from torchledger.errors import FitError
 from torchledger.fitting.baselines import forest_on_shapes, inductor_of_samples
-from torchledger.fitting.data import gate_public_labels, of_group, read_operator_samples
+from torchledger.fitting.data import gate_public_labels, of_group, read_devices, read_operator_samples
 from torchledger.fitting.evaluate import Evaluation, errors_of, evaluate_tables, predict_rows
 from torchledger.fitting.tables import LeftOut, SampleTable, build_tables, machine_of_tables, to_general
 from torchledger.fitting.time_model import TimeModel
@@ -36,6 +37,7 @@ def evaluate_data(
     for split in splits:
         if split not in _SPLITS:
             raise FitError(f"split {split!r} is unknown; there are {', '.join(_SPLITS)}.")
+    paths = list(paths)
     everything = gate_public_labels(read_operator_samples(paths))
     samples = of_group(everything, group)
     names = sorted({sample.device for sample in samples})
@@ -53,7 +55,8 @@ def evaluate_data(
         learned = build_tables(others)[0] if with_forest else {}
         evaluations, refused = ask_about(load_model(model), list(tables.values()), learned)
         return evaluations, refused, left_out
-    machine = machine_of_tables(samples[0].device, list(tables.values()))
+    record = read_devices(paths).get(samples[0].device) or device_of_name(samples[0].device)
+    machine = machine_of_tables(record, list(tables.values()))
     evaluations, refused = evaluate_tables(
         list(tables.values()),
         machine,

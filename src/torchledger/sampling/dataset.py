@@ -6,16 +6,18 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torchledger.errors import SampleError
-from torchledger.nouns import Sample
+from torchledger.nouns import Ceilings, Device, Sample
 from torchledger.sampling.journal import JOURNAL_FOLDER, read_journals, write_durably
+from torchledger.store.codec import convert, encode
 
 PARQUET_FILE = "samples.parquet"
 FORMAT_VERSION = 1
-"""1 (2026-11): first version."""
+"""1 (2026-11): first version; metadata ``torchledger.devices`` may hold the records of the devices by name."""
 
 _DICTIONARIES = ["operator", "direction", "dtype", "device", "status", "clock", "group", "versions", "kernels"]
 
@@ -49,8 +51,32 @@ def unique_samples(samples: Iterable[Sample]) -> list[Sample]:
     return list(newest.values())
 
 
-def write_samples(path: str | os.PathLike[str], samples: Sequence[Sample]) -> None:
-    """Write samples as a Parquet file (zstd), at once; times are kept as 32-bit floats, in microseconds."""
+def read_devices(path: str | os.PathLike[str]) -> dict[str, Device]:
+    """What the devices of a Parquet file or a data folder are, by name; without those of which only the name is kept.
+
+    Their ceilings are those that the folder's workers measured.
+    """
+    path = Path(path)
+    found: dict[str, Device] = {}
+    if path.is_dir():
+        if (path / PARQUET_FILE).exists():
+            found |= _devices_of_parquet(path / PARQUET_FILE)
+        headers = read_journals(path, samples=False).headers if (path / JOURNAL_FOLDER).is_dir() else []
+        for header in headers:
+            if header.get("record"):
+                found[header["device"]] = _with_ceilings(convert(Device, header["record"]), header)
+    elif path.suffix == ".parquet":
+        found |= _devices_of_parquet(path)
+    return found
+
+
+def write_samples(
+    path: str | os.PathLike[str], samples: Sequence[Sample], devices: Mapping[str, Device] | None = None
+) -> None:
+    """Write samples as a Parquet file (zstd), at once; times are kept as 32-bit floats, in microseconds.
+
+    ``devices`` are the records of the samples' devices by name, as far as they are known.
+    """
     import pyarrow
     import pyarrow.parquet
 
@@ -80,7 +106,11 @@ def write_samples(path: str | os.PathLike[str], samples: Sequence[Sample]) -> No
         "measured_utc": (pyarrow.float64(), lambda s: s.measured_utc),
     }
     arrays = {name: pyarrow.array([get(s) for s in samples], type=kind) for name, (kind, get) in columns.items()}
-    table = pyarrow.table(arrays).replace_schema_metadata({"torchledger.samples": str(FORMAT_VERSION)})
+    metadata = {"torchledger.samples": str(FORMAT_VERSION)}
+    if devices:
+        plain = {name: json.loads(encode(device)) for name, device in sorted(devices.items())}
+        metadata["torchledger.devices"] = json.dumps(plain)
+    table = pyarrow.table(arrays).replace_schema_metadata(metadata)
     sink = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(table, sink, compression="zstd", compression_level=15, use_dictionary=_DICTIONARIES)
     write_durably(path, sink.getvalue().to_pybytes())
@@ -95,7 +125,7 @@ def compact(folder: str | os.PathLike[str]) -> int:
     folder = Path(folder)
     journals = sorted((folder / JOURNAL_FOLDER).glob("*.jsonl"))
     samples = read_samples(folder)
-    write_samples(folder / PARQUET_FILE, samples)
+    write_samples(folder / PARQUET_FILE, samples, read_devices(folder))
     back = {(s.point_id, s.direction, s.device) for s in _read_parquet(folder / PARQUET_FILE)}
     if back != {(s.point_id, s.direction, s.device) for s in samples}:
         raise SampleError(f"{folder / PARQUET_FILE} does not read back as written; the journals are kept.")
@@ -161,6 +191,26 @@ def _refuse_mix(first: tuple[str, Sample], other: tuple[str, Sample]) -> None:
 
 def _age(sample: Sample) -> tuple[float, int]:
     return (sample.measured_utc or 0.0, sample.attempt)
+
+
+def _with_ceilings(device: Device, header: Mapping[str, Any]) -> Device:
+    limits = header.get("ceilings")
+    if not limits:
+        return device
+    ceilings = Ceilings(copy_gb_per_s=limits["copy_gb_per_s"], tflops_per_s=limits["tflops_per_s"])
+    return replace(device, ceilings=ceilings)
+
+
+def _devices_of_parquet(path: Path) -> dict[str, Device]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        metadata = pyarrow.parquet.read_schema(path).metadata or {}
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise SampleError(f"{path} is no Parquet file or is damaged: {error}.") from error
+    plain = json.loads(metadata.get(b"torchledger.devices", b"{}"))
+    return {name: convert(Device, device) for name, device in plain.items()}
 
 
 def _read_columns(path: Path, names: list[str] | None) -> dict[str, list[Any]]:

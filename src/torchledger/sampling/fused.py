@@ -351,7 +351,8 @@ class FusedWorker:
                     found.append(MeasuredLaunch(launch, samples, program))
         own = [device for device in devices if device.kind == torch.device(self.plan.device).type]
         versions = {"torch": str(torch.__version__)}
-        return LaunchSet(own[0].name if own else self.plan.device, tuple(found), versions)
+        name, record = (own[0].name, own[0]) if own else (self.plan.device, None)
+        return LaunchSet(name, tuple(found), versions, record)
 
     def _step(self, program: Program, function: Any, inputs: Mapping[str, Any]) -> None:
         import torch

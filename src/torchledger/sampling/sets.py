@@ -10,9 +10,9 @@ from typing import Any
 
 from torchledger.device.datasheets import datasheet_ceilings
 from torchledger.errors import SampleError
-from torchledger.nouns import Sample
+from torchledger.nouns import Device, Sample
 from torchledger.operators import find_operator
-from torchledger.sampling.dataset import PARQUET_FILE, merge_samples, read_samples, write_samples
+from torchledger.sampling.dataset import PARQUET_FILE, merge_samples, read_devices, read_samples, write_samples
 from torchledger.sampling.gates import GateLimits, quarantine
 from torchledger.sampling.guide_csv import (
     COLUMN_DIRECTIONS,
@@ -52,8 +52,15 @@ def merge_files(
         for index, part in enumerate(parts)
     }
     merged = merge_samples(sets, allow_mixed=allow_mixed)
-    write_samples(output, merged)
+    write_samples(output, merged, {name: one for part in parts for name, one in devices_of_set(part).items()})
     return len(merged), sum(map(len, sets.values())) - len(merged)
+
+
+def devices_of_set(path: str | os.PathLike[str]) -> dict[str, Device]:
+    """The records that a set holds of its devices, by name; none for the guide's CSV files."""
+    path = Path(path)
+    is_data = path.suffix == ".parquet" or (path / PARQUET_FILE).exists() or (path / JOURNAL_FOLDER).is_dir()
+    return read_devices(path) if is_data else {}
 
 
 def judge(path: str | os.PathLike[str], output: Path | None = None) -> dict[str, Any]:
@@ -66,7 +73,7 @@ def judge(path: str | os.PathLike[str], output: Path | None = None) -> dict[str,
     limits, origin = _limits_of(Path(path), samples)
     judged = quarantine(samples, limits)
     if output is not None:
-        write_samples(output, judged)
+        write_samples(output, judged, devices_of_set(path))
     bad = [sample for sample in judged if sample.status == "quarantined"]
     groups: dict[tuple[str, str], list[Sample]] = defaultdict(list)
     for sample in bad:
@@ -114,6 +121,11 @@ def _limits_of(path: Path, samples: Sequence[Sample]) -> tuple[GateLimits | None
             if header.get("ceilings"):
                 return gate_limits(header["ceilings"]), "measured"
     devices = {sample.device for sample in samples}
-    if len(devices) == 1 and (known := datasheet_ceilings(devices.pop())):
-        return GateLimits(*known), "datasheet"
+    if len(devices) == 1:
+        (name,) = devices
+        record = devices_of_set(path).get(name)
+        if record is not None and record.ceilings is not None:
+            return GateLimits(record.ceilings, record.l2_cache_bytes or 0), record.ceilings.method
+        if known := datasheet_ceilings(name):
+            return GateLimits(*known), "datasheet"
     return None, "none known"

@@ -37,6 +37,7 @@ from torchledger.sampling.journal import Journal, JournalState, read_journals, w
 from torchledger.sampling.points import Plan, Point, load_plan, point_id
 from torchledger.sampling.telemetry import Telemetry
 from torchledger.sampling.timing import DeviceFault, PointTimes, Timer, make_timer
+from torchledger.store.codec import encode
 from torchledger.work.element_sizes import ELEMENT_SIZES
 
 log = logging.getLogger(__name__)
@@ -144,7 +145,7 @@ def describe_device(device: str) -> dict[str, Any]:
     """Name, uuid and versions of what measures: what every sample of a worker has in common."""
     import torch
 
-    from torchledger.device.describe import describe_cpu, describe_environment
+    from torchledger.device.describe import describe_cpu, describe_devices, describe_environment
 
     place = torch.device(device)
     if place.type == "cuda":
@@ -156,8 +157,10 @@ def describe_device(device: str) -> dict[str, Any]:
         properties = torch.cuda.get_device_properties(place)
         name, uuid = properties.name, str(getattr(properties, "uuid", "")) or None
         torch.cuda.init()  # type: ignore[no-untyped-call]
+        record = next((found for found in describe_devices() if (found.kind, found.index) == ("cuda", index)), None)
     else:
-        name, uuid = describe_cpu().name, None
+        record = describe_cpu()
+        name, uuid = record.name, None
     environment = describe_environment()
     versions = {
         "torch": environment.torch,
@@ -170,6 +173,7 @@ def describe_device(device: str) -> dict[str, Any]:
         "device": name,
         "device_kind": place.type,
         "uuid": uuid,
+        "record": None if record is None else json.loads(encode(record)),
         "host": platform.node(),
         "versions": {key: str(value) for key, value in versions.items() if value is not None},
     }

@@ -4,7 +4,7 @@ Lines of JSON, gzipped: a header (device, versions), then one line per launch in
 is of, the record, and its times in microseconds (none where it was not measured; it still tells what ran before the
 next one). Parts can be joined by concatenation.
 
-Format history: 1 (2026-11), first version.
+Format history: 1 (2026-11), first version; the header may hold the device's record (``record``).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from torchledger.errors import StoreError
-from torchledger.nouns import Launch
-from torchledger.store.codec import decode, encode
+from torchledger.nouns import Device, Launch
+from torchledger.store.codec import convert, decode, encode
 from torchledger.store.latest import latest_measurements
 from torchledger.store.ledger import open_ledger
 
@@ -48,11 +48,12 @@ class MeasuredLaunch:
 
 @dataclass(frozen=True)
 class LaunchSet:
-    """Measured launches of one device."""
+    """Measured launches of one device; ``record`` is what it is, ``None`` in files that only name it."""
 
     device: str
     launches: tuple[MeasuredLaunch, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
+    record: Device | None = None
 
 
 def write_launches(path: str | os.PathLike[str], found: LaunchSet) -> None:
@@ -60,7 +61,10 @@ def write_launches(path: str | os.PathLike[str], found: LaunchSet) -> None:
     path = Path(path)
     try:
         with gzip.GzipFile(path, "wb", compresslevel=6, mtime=0) as file:
-            header = {"format": FORMAT_VERSION, "device": found.device, "versions": dict(found.versions)}
+            header: dict[str, Any] = {"format": FORMAT_VERSION, "device": found.device}
+            header["versions"] = dict(found.versions)
+            if found.record is not None:
+                header["record"] = json.loads(encode(found.record))
             file.write(json.dumps(header).encode() + b"\n")
             for item in found.launches:
                 slim = dataclasses.replace(item.launch, **_NOT_KEPT)
@@ -82,7 +86,7 @@ def read_launches(path: str | os.PathLike[str]) -> LaunchSet:
         return launches_of_ledger(path)
     if not path.exists():
         raise StoreError(f"{path} does not exist. Measure one with `torchledger sample --fused -o {path}`.")
-    device, versions = "", {}
+    device, versions, record = "", {}, None
     launches: list[MeasuredLaunch] = []
     try:
         with gzip.open(path, "rb") as file:
@@ -94,6 +98,7 @@ def read_launches(path: str | os.PathLike[str]) -> LaunchSet:
                     if device and row["device"] != device:
                         raise StoreError(f"{path} mixes launches of {device} and {row['device']}.")
                     device, versions = row["device"], row["versions"]
+                    record = convert(Device, row["record"]) if "record" in row else record
                     continue
                 launch = decode(Launch, json.dumps(row["launch"]))
                 launches.append(MeasuredLaunch(launch, tuple(row["times_us"]), row["program"]))
@@ -101,7 +106,7 @@ def read_launches(path: str | os.PathLike[str]) -> LaunchSet:
         raise StoreError(f"{path} is no file of launches, or is cut off ({error}).") from error
     if not device:
         raise StoreError(f"{path} is no file of launches: it has no header.")
-    return LaunchSet(device, tuple(launches), versions)
+    return LaunchSet(device, tuple(launches), versions, record)
 
 
 def launches_of_ledger(path: str | os.PathLike[str], *, program: str | None = None) -> LaunchSet:
@@ -122,6 +127,7 @@ def launches_of_ledger(path: str | os.PathLike[str], *, program: str | None = No
             MeasuredLaunch(launch, measured.get(launch.launch_id, ()), program or path.stem) for launch in launches
         ),
         versions=versions,
+        record=devices[0] if devices else None,
     )
 
 
@@ -131,4 +137,6 @@ def join_launches(sets: Iterable[LaunchSet]) -> LaunchSet:
     devices = {item.device for item in found}
     if len(devices) != 1:
         raise StoreError(f"launches of {', '.join(sorted(devices)) or 'no device'} cannot be joined.")
-    return LaunchSet(found[0].device, tuple(launch for item in found for launch in item.launches), found[0].versions)
+    launches = tuple(launch for item in found for launch in item.launches)
+    record = next((item.record for item in found if item.record is not None), None)
+    return LaunchSet(found[0].device, launches, found[0].versions, record)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from factories import make_h200
+from torchledger.device.datasheets import device_of_name
 from torchledger.fitting.convolution_network import PASSES, convolution_features, learned_convolution_times
 from torchledger.fitting.convolution_times import convolution_times
 from torchledger.fitting.machine import Machine
@@ -12,7 +14,7 @@ from torchledger.fitting.networks import Network, of_package, to_file
 from torchledger.fitting.operator_features import operator_features
 from torchledger.operators import find_operator
 
-H200 = Machine("NVIDIA H200", 132, {"bfloat16": 7.93e8, "float32": 4.57e7}, bytes_per_us=4.32e6, floor_us=1.8)
+H200 = make_h200()
 NAMES = ("n", "c_in", "height", "width", "c_out", "kernel", "stride", "padding", "groups", "channels_last")
 LAYERS = (
     (32, 64, 56, 56, 64, 3, 1, 1, 1, 1),
@@ -69,7 +71,7 @@ def test_features_are_finite_where_a_filter_moves_farther_than_it_is_wide() -> N
 def test_only_the_generation_that_was_measured_uses_the_networks() -> None:
     shape = {name: value.astype(np.int64) for name, value in P.items()}
     for name, uses in (("NVIDIA H200", True), ("NVIDIA A100-SXM4-40GB", False)):
-        machine = Machine(name, 132, {"bfloat16": 7.93e8}, bytes_per_us=4.32e6)
+        machine = Machine(device_of_name(name), {"bfloat16": 7.93e8}, bytes_per_us=4.32e6)
         table = operator_features(find_operator("conv2d"), shape, "forward", np.full(5, "bfloat16"), machine)
         assert ("log learned beside" in table.names) == uses
 
@@ -81,7 +83,9 @@ def test_a_network_is_read_back_as_it_was_written(tmp_path, monkeypatch) -> None
         for shape in ((3, 8), (8, 1))
     ]
     network = Network(np.zeros(3, np.float32), np.ones(3, np.float32), 0.5, layers)
-    (tmp_path / "some.npz").write_bytes(to_file({"one": network}))
+    folder = tmp_path / "generations"
+    folder.mkdir()
+    (folder / "some.npz").write_bytes(to_file({"one": network}))
     monkeypatch.setattr("importlib.resources.files", lambda _package: tmp_path)
     rows = generator.normal(size=(5000, 3)).astype(np.float32)
     assert of_package("some.npz", ["one"])["one"].predict(rows) == pytest.approx(network.predict(rows))

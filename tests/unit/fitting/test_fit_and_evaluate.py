@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
+from factories import make_device, make_machine
 from times import make_linear_samples
 from torchledger.errors import FitError
 from torchledger.fitting import fit
@@ -20,7 +21,6 @@ from torchledger.fitting.evaluate import (
     grouped_split,
 )
 from torchledger.fitting.fit import in_processes
-from torchledger.fitting.machine import Machine, known_multiprocessors
 from torchledger.fitting.operator_features import alignment, operator_features
 from torchledger.fitting.tables import build_tables, machine_of_tables, pool_tables, shape_groups
 from torchledger.operators import find_operator, operator_names
@@ -64,7 +64,7 @@ def test_no_shape_stands_on_both_sides_of_the_grouped_split() -> None:
     samples = make_linear_samples(30)
     tables, _ = build_tables([*samples, *samples])
     table = tables["linear/forward"]
-    groups = shape_groups(table.features(Machine("TEST", 100)))
+    groups = shape_groups(table.features(make_machine("TEST", 100)))
     train = grouped_split(groups)
     assert not set(groups[train]) & set(groups[~train])
     assert groups[0] == 0 and groups.max() == 29
@@ -81,7 +81,7 @@ def test_the_extrapolation_split_holds_out_the_largest() -> None:
 def test_a_fit_learns_the_made_up_device_and_beats_its_baselines() -> None:
     tables, _ = build_tables(make_linear_samples(250))
     table = tables["linear/forward"]
-    evaluation = evaluate_table(table, machine_of_tables("TEST", [table]), "grouped")
+    evaluation = evaluate_table(table, machine_of_tables(make_device(name="TEST"), [table]), "grouped")
     assert evaluation.model.mape < 4
     assert evaluation.model.mape < evaluation.baselines["random forest on shapes"].mape / 2
     assert evaluation.model.mape < evaluation.baselines["roofline"].mape / 2
@@ -103,17 +103,12 @@ def test_every_operator_of_the_catalogue_has_finite_features(name: str) -> None:
     operator = find_operator(name)
     sizes = {"mp": 2, "h": 4, "kernel": 3, "groups": 2, "top_k": 2, "experts": 4, "d": 64, "l": 128, "vocab": 512}
     parameters = {key: np.array([sizes.get(key, 256), sizes.get(key, 512)]) for key in operator.parameters}
-    machine = Machine("TEST", 132, {"bfloat16": 8e8}, 3e6, 2.0)
+    machine = make_machine("TEST", 132, {"bfloat16": 8e8}, 3e6, 2.0)
     for direction in operator.directions:
         features = operator_features(operator, parameters, direction, np.array(["bfloat16"] * 2), machine)
         assert features.values.shape == (2, len(features.names))
         assert np.isfinite(features.values).all() and np.isfinite(features.log_baseline).all()
         assert len(set(features.names)) == len(features.names)
-
-
-def test_devices_are_known_by_the_longest_part_of_their_name() -> None:
-    assert known_multiprocessors("NVIDIA A100-SXM4-80GB") == 108
-    assert known_multiprocessors("NVIDIA GH200 120GB") == 132
 
 
 def test_rows_of_several_units_are_told_apart_and_an_unknown_unit_gets_their_middle() -> None:
@@ -133,7 +128,7 @@ def test_rows_of_several_units_are_told_apart_and_an_unknown_unit_gets_their_mid
 
 
 def test_a_row_has_the_same_features_whatever_stands_beside_it() -> None:
-    machine = Machine("TEST", 132, {"bfloat16": 8e8}, 3e6, 2.0)
+    machine = make_machine("TEST", 132, {"bfloat16": 8e8}, 3e6, 2.0)
     operator, sides = find_operator("linear"), {"m": 640, "k": 320, "n": 96}
     alone = {name: np.array([size]) for name, size in sides.items()} | {"bias": np.array([0])}
     beside = {name: np.array([size, size]) for name, size in sides.items()} | {"bias": np.array([0, 1])}

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from torchledger.fitting.machine import Machine
+from factories import make_h200
 from torchledger.fitting.operator_features import FeatureTable, operator_features
 from torchledger.operators import find_operator
 
-H200 = Machine("NVIDIA H200", 132, {"bfloat16": 7.93e8, "float32": 4.57e7}, bytes_per_us=4.32e6, floor_us=1.8)
+H200 = make_h200()
 
 
 def table_of(name: str, direction: str, *, dtype: str = "bfloat16", **parameters: Any) -> FeatureTable:

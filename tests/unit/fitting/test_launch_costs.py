@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from factories import make_buffer, make_launch
+from factories import make_buffer, make_launch, make_machine
 from torchledger.fitting.launch_costs import KernelCosts, kernel_costs
 from torchledger.fitting.launch_tiles import cost_of_tiles
 from torchledger.fitting.launch_walks import divisions_of, local_strides, walks_of
-from torchledger.fitting.machine import Machine
 from torchledger.nouns import Access, Launch, LoopNest
 
-_MACHINE = Machine("TEST", 132, {"bfloat16": 8e8}, 4.5e6, 0.8)
+_MACHINE = make_machine("TEST", 132, {"bfloat16": 8e8}, 4.5e6, 0.8)
 
 
 def _load(strides: tuple[int | None, ...], buffer: str = "x", index: str = "p0") -> Access:

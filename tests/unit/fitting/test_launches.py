@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from factories import make_buffer, make_launch
+from factories import make_buffer, make_h200, make_launch, make_machine
 from launch_times import make_launch_set, pointwise, product
+from torchledger.device.datasheets import device_of_name
 from torchledger.errors import FitError
 from torchledger.fitting.everything import fit_launches
 from torchledger.fitting.launch_families import family_of
 from torchledger.fitting.launch_features import features_of_launches
 from torchledger.fitting.launches import build_launch_tables, evaluate_on_programs, machine_of_launches
-from torchledger.fitting.machine import Machine
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Access, LoopNest
 
-_MACHINE = Machine("TEST", 132, {"bfloat16": 5e8}, 3e6, 1.5)
+_MACHINE = make_machine("TEST", 132, {"bfloat16": 5e8}, 3e6, 1.5)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_launch_of_unknown_bytes_has_no_features() -> None:
 
 
 def test_a_product_of_wide_elements_is_not_priced_with_half_precision_tiles() -> None:
-    machine = Machine("NVIDIA H200", 132, {"bfloat16": 7.93e8, "float32": 4.57e7}, 4.32e6, 1.06)
+    machine = make_h200(floor_us=1.06)
 
     def baseline_us(dtype: str) -> float:
         launch = product(2048, 2048, 2048)
@@ -123,7 +123,7 @@ def test_a_product_is_described_by_its_sides_and_layout() -> None:
 
 def test_the_fit_learns_the_made_up_device_and_sums_come_out() -> None:
     train, test = make_launch_set(80), make_launch_set(20, seed=1)
-    model = TimeModel("TEST", machine_of_launches("TEST", train.launches), {})
+    model = TimeModel("TEST", machine_of_launches(device_of_name("TEST"), train.launches), {})
     entries, refused = fit_launches(train.launches, model)
     assert not refused and set(entries) == {"launch:fused/pointwise", "launch:gemm/any"}
     tables, _ = build_launch_tables(test.launches, model.machine)
@@ -143,7 +143,7 @@ def test_a_family_of_few_programs_is_refused_and_the_others_go_on() -> None:
     train = make_launch_set(30)
     few = {f"program-0-{number}" for number in range(5)}
     kept = [item for item in train.launches if item.launch.category == "pointwise" or item.program in few]
-    model = TimeModel("TEST", machine_of_launches("TEST", kept), {})
+    model = TimeModel("TEST", machine_of_launches(device_of_name("TEST"), kept), {})
     entries, refused = fit_launches(kept, model)
     assert list(entries) == ["launch:fused/pointwise"]
     assert [item.subject for item in refused] == ["launch:gemm/any"]
@@ -151,4 +151,6 @@ def test_a_family_of_few_programs_is_refused_and_the_others_go_on() -> None:
 
 def test_nothing_measured_is_refused() -> None:
     with pytest.raises(FitError, match="no launch was measured"):
-        machine_of_launches("TEST", [replace(item, times_us=()) for item in make_launch_set(2).launches])
+        machine_of_launches(
+            device_of_name("TEST"), [replace(item, times_us=()) for item in make_launch_set(2).launches]
+        )

@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from factories import make_h200
+from torchledger.device.datasheets import device_of_name
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.operator_features import operator_features
 from torchledger.fitting.product_network import LAYOUTS, learned_times, product_class
 from torchledger.fitting.product_times import product_times, tiles_apart
 from torchledger.operators import find_operator
 
-H200 = Machine("NVIDIA H200", 132, {"bfloat16": 7.93e8, "float32": 4.57e7}, bytes_per_us=4.32e6, floor_us=1.8)
+H200 = make_h200()
 
 
 def sides_of(*rows: tuple[int, int, int, int]) -> tuple[np.ndarray, ...]:
@@ -62,7 +64,7 @@ def test_only_the_generation_that_was_measured_uses_the_networks() -> None:
     operator = find_operator("linear")
     shape = {"m": np.array([333]), "k": np.array([1111]), "n": np.array([777])}
     for name, uses in (("NVIDIA H200", True), ("NVIDIA A100-SXM4-40GB", False)):
-        machine = Machine(name, 132, {"bfloat16": 7.93e8}, bytes_per_us=4.32e6)
+        machine = Machine(device_of_name(name), {"bfloat16": 7.93e8}, bytes_per_us=4.32e6)
         table = operator_features(operator, shape, "forward", np.array(["bfloat16"]), machine)
         beside = table.values[0, table.names.index("gemm 0 log tiles beside")]
         assert (beside != 0) == uses

@@ -6,12 +6,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from factories import make_h200
+from torchledger.device.datasheets import device_of_name
 from torchledger.fitting.baselines import inductor_rates
 from torchledger.fitting.convolution_times import convolution_times
-from torchledger.fitting.machine import Machine
 from torchledger.fitting.product_times import product_times
 
-H200 = Machine("NVIDIA H200", 132, {"bfloat16": 7.93e8, "float32": 4.57e7}, 4.32e6, 1.06)
+H200 = make_h200(floor_us=1.06)
 SIDE = st.integers(1, 8192)
 
 
@@ -81,6 +82,6 @@ def test_the_gradient_of_the_weight_is_part_of_the_backward() -> None:
     assert 0 < expected("weight") < expected("backward")
 
 
-def test_inductors_rates_are_those_of_the_longest_name() -> None:
-    assert inductor_rates("NVIDIA GH200 120GB") != inductor_rates("NVIDIA H200")
-    assert inductor_rates("AMD EPYC") is None
+def test_inductors_rates_follow_from_clocks_and_are_unknown_without() -> None:
+    assert inductor_rates(device_of_name("NVIDIA GH200 120GB")) != inductor_rates(device_of_name("NVIDIA H200"))
+    assert inductor_rates(device_of_name("AMD EPYC")) is None

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from factories import make_device
 from times import make_linear_samples
 from torchledger.cli import cli
 from torchledger.errors import PredictError
@@ -25,7 +26,7 @@ _SHAPE = {"m": 512, "k": 512, "n": 512}
 
 @pytest.fixture(scope="module")
 def model() -> TimeModel:
-    return fit(make_linear_samples(120), jobs=1, total_memory_bytes=10**11)[0]
+    return fit(make_linear_samples(120), jobs=1, record=make_device(name="TEST", total_memory_bytes=10**11))[0]
 
 
 @pytest.fixture(scope="module")

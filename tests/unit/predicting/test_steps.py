@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from factories import make_run
 from launch_times import make_launch_set, pointwise, product, time_of
 from torchledger.cli import cli
+from torchledger.device.datasheets import device_of_name
 from torchledger.errors import PredictError
 from torchledger.fitting.everything import fit_launches
 from torchledger.fitting.launches import machine_of_launches
@@ -34,7 +35,7 @@ from torchledger.store import LedgerWriter
 @pytest.fixture(scope="module")
 def model() -> TimeModel:
     train = make_launch_set(60)
-    bare = TimeModel("TEST", machine_of_launches("TEST", train.launches), {})
+    bare = TimeModel("TEST", machine_of_launches(device_of_name("TEST"), train.launches), {})
     return replace(bare, entries=fit_launches(train.launches, bare)[0])
 
 

@@ -1,0 +1,224 @@
+"""The fitted numbers under the physical baselines, as one file per generation of devices.
+
+``torchledger fit-constants`` makes such a file from measurements (``fit_constants.py``); those that come with the
+package lie in ``generations/``. The code that computes with them (``product_times.py``, ``convolution_times.py``,
+``launch_tiles.py``, ``launch_costs.py``) holds none of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from torchledger.errors import FitError
+from torchledger.nouns import Device
+from torchledger.store.codec import decode, encode
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The device that the constants were fitted on: on another one, times scale with its rates. FLOP and bytes per
+    microsecond, as products reached them."""
+
+    device: Device
+    half_flops_per_us: float
+    single_flops_per_us: float
+    bytes_per_us: float
+
+
+@dataclass(frozen=True)
+class Library:
+    """Tiles (rows, columns) of one kind of a library's kernels and their costs: areas in 1e4, sides in 1e2, k in 1e3
+    elements; times in microseconds.
+
+    A wave costs ``start`` + ``start_area`` x area + k x (``step`` + ``step_area`` x area + ``step_side`` x (rows +
+    columns)); the tiles of a wave together ``part`` + ``part_area`` x area + k x area x ``part_step`` for each share of
+    a whole wave. ``shared`` is the area that a multiprocessor works on at once, in as many tiles as fit.
+    """
+
+    tiles: tuple[tuple[int, int], ...]
+    launch: float
+    start: float
+    start_area: float
+    step: float
+    step_area: float
+    step_side: float
+    part: float
+    part_area: float
+    part_step: float
+    byte: float
+    reduce: float
+    reduce_element: float
+    reduce_more: float
+    shared: int
+
+
+@dataclass(frozen=True)
+class ProductConstants:
+    """Matrix products: a library's tiles by the bytes at which rows begin, and products with a vector (microseconds of
+    a launch and per byte)."""
+
+    aligned_16: Library
+    aligned_4: Library
+    aligned_2: Library
+    single_precision: Library
+    vector_launch: float
+    vector_byte: float
+
+
+@dataclass(frozen=True)
+class Depthwise:
+    """One filter a channel: microseconds of launch, per multiply-add, per row of taps, per byte, per tap and pixel
+    position, per tap, and more per multiply-add where the filter moves by more than one pixel. ``widest``: per
+    multiply-add of filters wider than 7 x 7 where these have kernels of their own, and more where strided."""
+
+    launch: float
+    multiply: float
+    row: float
+    byte: float
+    position: float
+    tap: float
+    strided: float = 0.0
+    widest: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class FewChannels:
+    """Few input channels or groups of them: microseconds of launch, per multiply-add, per byte of the image."""
+
+    launch: float
+    multiply: float
+    byte: float
+
+
+@dataclass(frozen=True)
+class ConvolutionConstants:
+    """Convolutions: filters as products, changes of layout and padding of channels (microseconds of their launches and
+    per byte read and written), and vector kernels by direction (``"forward"``, ``"backward"``)."""
+
+    forward: Library
+    of_image: Library
+    of_weight: Library
+    change_launches: float
+    change_in_byte: float
+    change_out_byte: float
+    pad_launches: float
+    pad_byte: float
+    depthwise_last: Mapping[str, Depthwise]
+    """With channels last."""
+    depthwise_first: Mapping[str, Depthwise]
+    few_last: Mapping[str, FewChannels]
+    few_first: Mapping[str, FewChannels]
+    grouped: Mapping[str, FewChannels]
+    copy_over_dram: float
+    """Copies into another layout beside what memory's rate would need for them."""
+
+
+@dataclass(frozen=True)
+class KernelConstants:
+    """Fused kernels. Rates are per microsecond and multiprocessor, ``folded`` (elements) by how a reduction goes;
+    powers and shares are bare numbers.
+
+    ``choose_...`` only decide between shapes of blocks: which one a measurement would prefer.
+    """
+
+    loaded_bytes: float
+    scattered_bytes: float
+    near_bytes: float
+    gathered_bytes: float
+    move: float
+    """Vector instructions of one instruction that loads or stores."""
+    divide: float
+    """Vector instructions of a division of an index."""
+    unchanging: float
+    """Share of a reduction's operations that are left where all it loads stands still: the others are done once."""
+    folded: Mapping[str, float]
+    turn_us: float
+    turn_of_load_us: float
+    row_turn_us: float
+    row_atomic_us: float
+    scattered_atomic_us: float
+    crowded_atomic_us: float
+    lone: float
+    """How much of the memory's rate one needs all multiprocessors for."""
+    power: float
+    """The norm by which times that overlap are added."""
+    floors: float
+    """Launch floors that a kernel takes."""
+    cached_bytes: float
+    """Of a buffer that stays near each multiprocessor."""
+    threads_in_use: float
+    """Share of a multiprocessor's threads, registers being scarce."""
+    l2_of_kept: float
+    """The L2's size over the traffic after which a buffer is taken to have left it."""
+    l2_speed: float
+    """How much quicker the L2 answers than DRAM."""
+    instructions: Mapping[str, float]
+    """Vector instructions of one operation of a kind."""
+    choose_sector_bytes: float
+    choose_near_bytes: float
+    choose_start_us: float
+    choose_turn_us: float
+
+
+@dataclass(frozen=True)
+class Constants:
+    """All fitted numbers, the device that they were fitted on, and by section where each comes from."""
+
+    name: str
+    reference: Reference
+    products: ProductConstants
+    convolutions: ConvolutionConstants
+    kernels: KernelConstants
+    made_of: Mapping[str, str] = field(default_factory=dict)
+
+
+@cache
+def constants_of_package(name: str) -> Constants:
+    """Constants that come with the package, by the stem of their file in ``generations/``."""
+    file = importlib.resources.files("torchledger.fitting").joinpath("generations", f"{name}.json")
+    return _parsed(file.read_text(), f"{name}.json")
+
+
+def read_constants(path: str | os.PathLike[str]) -> Constants:
+    """Constants out of a file of ``write_constants``. Raises ``FitError`` naming a file that is none."""
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FitError(
+            f"{path} cannot be read ({error}). Make one with `torchledger fit-constants DATA -o {path}`."
+        ) from error
+    return _parsed(text, str(path))
+
+
+def write_constants(constants: Constants, path: str | os.PathLike[str], *, force: bool = False) -> None:
+    """Write a file that a person can read; raises ``FitError`` if it exists (without ``force``)."""
+    path = Path(path)
+    if path.exists() and not force:
+        raise FitError(f"{path} exists. Choose another name, or pass --force to replace it.")
+    plain = {"format": FORMAT_VERSION, **json.loads(encode(constants))}
+    text = json.dumps(plain, indent=2)
+    path.write_text(_SHORT_LIST.sub(lambda found: re.sub(r"\s+", "", found[0]).replace(",", ", "), text) + "\n")
+
+
+_SHORT_LIST = re.compile(r"\[\s+(?:[^\[\]{}\"]|\[\s+[\d.,\s]+\])*\]")
+
+
+def _parsed(text: str, source: str) -> Constants:
+    try:
+        version = json.loads(text)["format"]
+        if version != FORMAT_VERSION:
+            raise FitError(
+                f"{source} has format {version}; this version reads {FORMAT_VERSION}. Fit the constants again."
+            )
+        return decode(Constants, text)
+    except (ValueError, KeyError, TypeError) as error:
+        raise FitError(f"{source} holds no constants of a device, or is cut off ({error}).") from error
