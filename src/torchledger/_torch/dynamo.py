@@ -1,4 +1,4 @@
-"""What Dynamo left to run eagerly, from its own counters."""
+"""Dynamo: what it compiles now, what it left to run eagerly, and how often it may compile again."""
 
 from __future__ import annotations
 
@@ -23,6 +23,22 @@ def eager_counts() -> Counter[str]:
     found[FRAMES] = frames.get("total", 0)
     found[COMPILED] = frames.get("ok", 0)
     return found
+
+
+def compile_id() -> str | None:
+    """Which compilation this thread is in, as in torch's own logs: ``"0/1"``; ``None`` outside of any."""
+    from torch._guards import CompileContext
+
+    found = CompileContext.current_compile_id()
+    return str(found) if found is not None else None
+
+
+def allow_recompilations(count: int) -> None:
+    """Let one piece of code be compiled so many times in this process before Dynamo gives up on it."""
+    from torch._dynamo import config
+
+    config.recompile_limit = count
+    config.accumulated_recompile_limit = count
 
 
 def _in_one_line(reason: str) -> str:

@@ -9,6 +9,9 @@ import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
+COMPILER = "torch._inductor.compile_fx"
+"""The module that a program's first compilation imports."""
+
 
 def after_import(name: str, action: Callable[[], None]) -> Callable[[], None]:
     """Run ``action`` once module ``name`` is imported (now, if it already is); returns what cancels the wait.

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
 from torchledger._torch.flops import formulas
 from torchledger._torch.inductor import hint
+from torchledger._torch.tensors import is_higher_order, is_operator, operator_name, tree_map
 from torchledger.capturing.provenance import aten_op
 from torchledger.nouns import FlopReference, Launch
 
@@ -87,9 +87,7 @@ def node_flops(node: Any, graph: Any = None) -> NodeFlops | None:
     """FLOPs of one FX call node; ``None`` when it does none, or nobody knows."""
     target, args = _unwrapped(node)
     packet = getattr(target, "overloadpacket", target)
-    formula = (
-        formulas().get(packet) if isinstance(packet, torch._ops.OpOverloadPacket | torch._ops.OperatorBase) else None
-    )
+    formula = formulas().get(packet) if is_operator(packet) else None
     is_backward = _is_tagged_backward(node)
     if formula is None:
         return _decomposed_product(node, is_backward, graph)
@@ -99,8 +97,7 @@ def node_flops(node: Any, graph: Any = None) -> NodeFlops | None:
     if target is not node.target and isinstance(out, tuple | list):
         out = out[-1]
     flops = int(formula(*arguments, **keywords, out_val=out))
-    name = str(packet) if isinstance(packet, torch._ops.OpOverloadPacket) else str(getattr(packet, "__name__", packet))
-    return NodeFlops(node, name, flops, is_backward) if flops else None
+    return NodeFlops(node, operator_name(packet), flops, is_backward) if flops else None
 
 
 def is_overcounted(owned: Mapping[str, int], launch: Launch) -> bool:
@@ -181,11 +178,7 @@ def _call_nodes(graph_module: Any, seen: set[int] | None, outermost: Any = None)
         if node.op != "call_function":
             continue
         yield node, outermost or node
-        if (
-            seen is not None
-            and isinstance(node.target, torch._ops.HigherOrderOperator)
-            and node.target not in formulas()
-        ):
+        if seen is not None and is_higher_order(node.target) and node.target not in formulas():
             for argument in (*node.args, *node.kwargs.values()):
                 subgraph = _subgraph(graph_module, argument)
                 if subgraph is not None and id(subgraph) not in seen:

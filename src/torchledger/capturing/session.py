@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from torchledger._torch import version_warning
-from torchledger._torch.dynamo import eager_counts
-from torchledger._torch.lazy_import import after_import
+from torchledger._torch.dynamo import compile_id, eager_counts
+from torchledger._torch.lazy_import import COMPILER, after_import
 from torchledger.capturing.flop_changes import flop_changes
 from torchledger.capturing.graph_breaks import graph_breaks_note
 from torchledger.capturing.payload import PAYLOAD_VERSION, Payload, payload_of
@@ -97,7 +97,7 @@ class Capture:
         self._is_child = is_child
         if not is_child:
             self._open()
-        self._cancel = after_import("torch._inductor.compile_fx", self._install)
+        self._cancel = after_import(COMPILER, self._install)
 
     # --- the life of a capture ----------------------------------------------------------------------------------
 
@@ -333,7 +333,7 @@ def _records(
     graph = dataclasses.replace(
         payload.graph,
         name=name,
-        compile_id=_compile_id(),
+        compile_id=compile_id(),
         cache_key=getattr(compiled, "_fx_graph_cache_key", None) or getattr(compiled, "cache_key", None),
         cache_hit=not is_fresh,
         wrapper_source=source,
@@ -392,13 +392,6 @@ def _base(name: str) -> str:
 
 def _is_generated(name: str) -> bool:
     return name.startswith(("triton_", "cpp_", "multi_kernel", "call_triton"))
-
-
-def _compile_id() -> str | None:
-    from torch._guards import CompileContext
-
-    found = CompileContext.current_compile_id()
-    return str(found) if found is not None else None
 
 
 def _rank() -> int | None:

@@ -265,6 +265,8 @@ def restorer(inputs: Mapping[str, Any], most_bytes: int = 10**9) -> Callable[[],
     """What gives tensors the values back that they have now; ``None`` if there are none, or too large ones to copy."""
     import torch
 
+    from torchledger._torch.tensors import copy_into
+
     storages = {}
     for value in inputs.values():
         if isinstance(value, torch.Tensor) and value.numel():
@@ -278,7 +280,7 @@ def restorer(inputs: Mapping[str, Any], most_bytes: int = 10**9) -> Callable[[],
 
     def restore() -> None:
         for group, kept in copies:
-            torch._foreach_copy_(group, kept)
+            copy_into(group, kept)
 
     return restore
 

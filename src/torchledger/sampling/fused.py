@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from torchledger._torch.dynamo import allow_recompilations
 from torchledger.capturing.session import Capture, Watcher
 from torchledger.errors import SampleError
 from torchledger.nouns import Launch, Measurement
@@ -253,8 +254,7 @@ class FusedWorker:
         if self._on_cuda:
             torch.cuda.set_per_process_memory_fraction(plan.memory_share)
             self._sweep = torch.empty(_SWEEP_BYTES, dtype=torch.uint8, device=plan.device)
-        torch._dynamo.config.recompile_limit = 10**6
-        torch._dynamo.config.accumulated_recompile_limit = 10**6
+        allow_recompilations(10**6)
         self._capture = Capture(ledger, force=True)
         self._marks = GraphMarks()
         self._capture.watch(self._marks)
@@ -269,7 +269,7 @@ class FusedWorker:
 
         self.compiled.clear()
         self._marks.forget()
-        torch._dynamo.reset()
+        torch.compiler.reset()
 
     def compile_until(self, seeds: Iterator[int], until: float, failures: Counter[str]) -> None:
         """Compile one program after the other until a moment of the wall clock, or until seeds end."""

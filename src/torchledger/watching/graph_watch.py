@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from torchledger._torch.kernel_marks import note_wrapper
+from torchledger._torch.tensors import memory_key
 from torchledger.nouns import Launch
 from torchledger.watching.planned import Look, Place, Plan, PlannedCall, has_bad, summaries_of
 from torchledger.watching.reductions import Queued, Reducer, Summary
@@ -507,7 +508,7 @@ class _Frame:
                     site, moment, place = None, "input", ("argument", self._input_places[key])
                 memory = tensor.untyped_storage()
                 is_fixed = tells_nothing or not tensor.numel()
-                self._looks.append(Look(site, moment, place, ticket, memory._cdata, memory.nbytes(), is_fixed))
+                self._looks.append(Look(site, moment, place, ticket, memory_key(memory), memory.nbytes(), is_fixed))
         return ticket
 
     def _key(self, tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -520,9 +521,9 @@ class _Frame:
     def _remember_writer(self, tensor: torch.Tensor, ticket: int) -> None:
         storage = tensor.untyped_storage()
         if tensor.numel() * tensor.element_size() >= storage.nbytes():
-            self._writers[storage._cdata] = [ticket]
+            self._writers[memory_key(storage)] = [ticket]
         else:
-            self._writers.setdefault(storage._cdata, []).append(ticket)
+            self._writers.setdefault(memory_key(storage), []).append(ticket)
 
 
 class _PlannedFrame:
@@ -602,4 +603,4 @@ def _seen(name: str, tensor: torch.Tensor, tickets: tuple[int, ...]) -> Seen:
 
 def _storage(tensor: torch.Tensor) -> int:
     """What tells memory apart while it is alive."""
-    return int(tensor.untyped_storage()._cdata)
+    return memory_key(tensor.untyped_storage())

@@ -1,0 +1,37 @@
+"""Private names of tensors, their memory, and the kinds of operators that call them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator, OperatorBase, OpOverloadPacket
+from torch.utils._pytree import tree_map
+
+__all__ = ["copy_into", "is_higher_order", "is_operator", "memory_key", "operator_name", "tree_map"]
+
+
+def memory_key(storage: Any) -> int:
+    """What tells a storage from others while it is alive, also where it holds no bytes and has no address."""
+    return int(storage._cdata)
+
+
+def copy_into(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    """Give each tensor its values, all in few launches."""
+    torch._foreach_copy_(list(tensors), list(values))
+
+
+def is_operator(target: Any) -> bool:
+    """True for an operator without its overload (``torch.ops.aten.add``), and for a higher-order one."""
+    return isinstance(target, OpOverloadPacket | OperatorBase)
+
+
+def is_higher_order(target: Any) -> bool:
+    """True for an operator that is given graphs to run: a condition, a loop, a checkpoint."""
+    return isinstance(target, HigherOrderOperator)
+
+
+def operator_name(target: Any) -> str:
+    """``"aten.add"``, or a function's own name."""
+    return str(target) if isinstance(target, OpOverloadPacket) else str(getattr(target, "__name__", target))
