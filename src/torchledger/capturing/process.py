@@ -53,13 +53,15 @@ def run_script(
     force: bool = False,
     attached: Mapping[str, Mapping[str, object]] | None = None,
     environment: Mapping[str, str | None] | None = None,
+    is_profiled: bool = False,
 ) -> RunOutcome:
     """Run ``python ARGUMENTS`` (or ``python -m ARGUMENTS``) and record what it compiles into ``output``.
 
     ``attached`` maps modules of torchledger to settings: in the process, each module's ``attach(capture, settings)`` is
-    called once the capture has started (``{"torchledger.profiling.profile": {"warmup": 3}}``). ``environment`` holds
-    variables to change for the script, or to remove (``None``). Raises ``UsageError`` if the script does not exist and
-    ``StoreError`` if ``output`` cannot be written; both before anything runs.
+    called once the capture has started (the settings are JSON). ``environment`` holds variables to change for the
+    script, or to remove (``None``). ``is_profiled``: a profile was asked for, so a ledger without one is told. Raises
+    ``UsageError`` if the script does not exist and ``StoreError`` if ``output`` cannot be written; both before anything
+    runs.
     """
     if not is_module and not Path(arguments[0]).is_file():
         raise UsageError(f"{arguments[0]} is not a file. Name a Python script, or use -m for a module.")
@@ -74,7 +76,6 @@ def run_script(
     _mark_ended(output, exit_code, tuple(arguments))
     pattern = f"{output.stem}.*{output.suffix}"
     children = sorted(path for path in output.parent.glob(pattern) if path.name not in started)
-    is_profiled = "torchledger.profiling.profile" in (attached or {})
     warnings = run_warnings(output, has_children=bool(children), is_profiled=is_profiled)
     return RunOutcome(exit_code, output, tuple(children), warnings)
 

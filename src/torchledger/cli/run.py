@@ -58,7 +58,12 @@ def command(
         options = ValueOptions(level="save", calls="0", budget_bytes=int(inputs_gb * 1e9), prints=False)
         attached["torchledger.watching.session"] = options.as_plain()
     outcome = run_script(
-        (script, *arguments), output or Path(f"{stem}.ledger"), is_module=is_module, force=force, attached=attached
+        (script, *arguments),
+        output or Path(f"{stem}.ledger"),
+        is_module=is_module,
+        force=force,
+        attached=attached,
+        is_profiled=is_profiled,
     )
     for path in (outcome.path, *outcome.child_paths):
         click.echo(
