@@ -1,25 +1,44 @@
 """A ledger of every kernel that a compiled PyTorch model runs.
 
-Importing this package imports no torch and changes nothing.
+Importing this package imports no torch and changes nothing; each name below is loaded when it is first used.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchledger.answers import diff as diff
+    from torchledger.answers import load as load
+    from torchledger.answers import predict as predict
+    from torchledger.answers import predict_step as predict_step
+    from torchledger.answers import show as show
+    from torchledger.api import capture as capture
+    from torchledger.profiling.profile import step as step
+    from torchledger.replaying.bench import bench as bench
+    from torchledger.reporting.html import report as report
+    from torchledger.store import open_ledger as open_ledger
+    from torchledger.traces.breakdown import import_trace as import_trace
+    from torchledger.watching import values as values
 
 __version__ = "0.1.0"
 
 _PUBLIC = {
     "capture": "torchledger.api",
     "step": "torchledger.profiling.profile",
-    "bench": "torchledger.replaying.bench",
-    "import_trace": "torchledger.traces.breakdown",
-    "report": "torchledger.reporting.html",
-    "open_ledger": "torchledger.store",
     "values": "torchledger.watching",
+    "load": "torchledger.answers",
+    "open_ledger": "torchledger.store",
+    "show": "torchledger.answers",
+    "report": "torchledger.reporting.html",
+    "diff": "torchledger.answers",
+    "bench": "torchledger.replaying.bench",
+    "predict": "torchledger.answers",
+    "predict_step": "torchledger.answers",
+    "import_trace": "torchledger.traces.breakdown",
 }
-"""Public name to the room that defines it; loaded on first use."""
+"""Public name to the module that defines it; the block above says the same to type checkers."""
 
 __all__ = ["__version__", *_PUBLIC]
 
@@ -28,3 +47,7 @@ def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
         return getattr(importlib.import_module(_PUBLIC[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

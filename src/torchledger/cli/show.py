@@ -9,10 +9,8 @@ import click
 
 from torchledger.cli.output import json_option, print_document, print_json
 from torchledger.errors import UsageError
-from torchledger.nouns import Breakdown
-from torchledger.reporting.document import joined
 from torchledger.reporting.names import kernel_names, names_as_plain, names_document
-from torchledger.reporting.overview import overview_as_plain, overview_document
+from torchledger.reporting.overview import ledger_as_plain, ledger_document
 from torchledger.reporting.story import (
     story_as_plain,
     story_document,
@@ -20,11 +18,8 @@ from torchledger.reporting.story import (
     wrapper_as_plain,
     wrapper_document,
 )
-from torchledger.reporting.summary import summarize_ledger
-from torchledger.reporting.time_breakdown import breakdown_as_plain, breakdown_document
 from torchledger.store import open_ledger
 from torchledger.store.find import find_graph
-from torchledger.store.latest import latest
 
 
 @click.command(name="show")
@@ -60,12 +55,7 @@ def command(
                 print_json(story_as_plain(reader, story))
             else:
                 print_document(story_document(story, top=top, folder=os.getcwd()))
+        elif as_json:
+            print_json(ledger_as_plain(reader))
         else:
-            summary = summarize_ledger(reader)
-            breakdown = latest(reader, Breakdown)
-            breakdowns = [breakdown] if breakdown is not None else []
-            if as_json:
-                print_json(overview_as_plain(summary) | {"breakdowns": [breakdown_as_plain(b) for b in breakdowns]})
-            else:
-                overview = overview_document(summary, top=top, module_depth=depth, folder=os.getcwd())
-                print_document(joined(overview, *(breakdown_document(b, top=top) for b in breakdowns)))
+            print_document(ledger_document(reader, top=top, module_depth=depth, folder=os.getcwd()))

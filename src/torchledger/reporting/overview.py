@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torchledger.nouns import Account, BalanceSheet, Device, Difference, Gap, Run
+from torchledger.nouns import Account, BalanceSheet, Breakdown, Device, Difference, Gap, Run
 from torchledger.reporting.columns import format_bytes, format_si
 from torchledger.reporting.document import (
     Block,
@@ -19,9 +19,22 @@ from torchledger.reporting.document import (
     Tone,
     as_plain,
     columns,
+    joined,
 )
-from torchledger.reporting.summary import UNATTRIBUTED, Costs, GraphFacts, Group, Summary, add_costs, fold_modules
+from torchledger.reporting.summary import (
+    UNATTRIBUTED,
+    Costs,
+    GraphFacts,
+    Group,
+    Summary,
+    add_costs,
+    fold_modules,
+    summarize_ledger,
+)
+from torchledger.reporting.time_breakdown import breakdown_as_plain, breakdown_document
 from torchledger.roofline import arithmetic_intensity
+from torchledger.store import LedgerReader
+from torchledger.store.latest import latest
 
 
 def overview_as_plain(summary: Summary) -> dict[str, Any]:
@@ -51,6 +64,20 @@ def balance_as_plain(balance: BalanceSheet) -> dict[str, Any]:
     return {
         name: as_plain(account) | {"is_balanced": account.is_balanced} for name, account in balance.accounts.items()
     }
+
+
+def ledger_document(reader: LedgerReader, *, top: int = 10, module_depth: int = 2, folder: str = "") -> Document:
+    """A ledger's overview, and where the time of its profile went; arguments as ``overview_document``'s."""
+    overview = overview_document(summarize_ledger(reader), top=top, module_depth=module_depth, folder=folder)
+    breakdown = latest(reader, Breakdown)
+    return overview if breakdown is None else joined(overview, breakdown_document(breakdown, top=top))
+
+
+def ledger_as_plain(reader: LedgerReader) -> dict[str, Any]:
+    """What ``show FILE --json`` prints."""
+    breakdown = latest(reader, Breakdown)
+    breakdowns = [] if breakdown is None else [breakdown_as_plain(breakdown)]
+    return overview_as_plain(summarize_ledger(reader)) | {"breakdowns": breakdowns}
 
 
 def overview_document(summary: Summary, *, top: int = 10, module_depth: int = 2, folder: str = "") -> Document:

@@ -1,0 +1,135 @@
+"""The front door for Python: what can be asked of ledgers and models. None of it imports torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torchledger.balance import balance_books, open_books
+from torchledger.nouns import (
+    BalanceSheet,
+    Breakdown,
+    Graph,
+    Kernel,
+    Launch,
+    Measurement,
+    Prediction,
+    Profile,
+    Run,
+    RunDiff,
+    StepPrediction,
+)
+from torchledger.store import open_ledger
+from torchledger.store.latest import latest, latest_measurements
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What a ledger holds, in memory. ``profile`` and ``breakdown`` are the latest, ``None`` without a profile."""
+
+    path: str
+    run: Run
+    graphs: tuple[Graph, ...]
+    kernels: tuple[Kernel, ...]
+    launches: tuple[Launch, ...]
+    measurements: tuple[Measurement, ...]
+    balance: BalanceSheet
+    profile: Profile | None = None
+    breakdown: Breakdown | None = None
+
+    def duration_us(self, launch: Launch) -> float | None:
+        """Median time of a launch inside the step, in microseconds; ``None`` if no profile saw it."""
+        for measured in self.measurements:
+            if measured.subject == launch.launch_id and measured.kind == "profile":
+                return measured.duration_us
+        return None
+
+
+def load(path: str | os.PathLike[str]) -> Ledger:
+    """Read a ledger; nothing in it is executed. For a large one, ``open_ledger`` reads record by record.
+
+    Raises ``StoreError`` if the file is absent, damaged, or no ledger.
+
+    >>> torchledger.load("gpt.ledger").launches[0].bytes_moved  # doctest: +SKIP
+    197120
+    """
+    with open_ledger(path) as reader:
+        return Ledger(
+            path=str(path),
+            run=reader.run(),
+            graphs=tuple(reader.read(Graph)),
+            kernels=tuple(reader.read(Kernel)),
+            launches=tuple(reader.read(Launch)),
+            measurements=tuple(latest_measurements(reader)),
+            balance=balance_books(open_books(reader)),
+            profile=latest(reader, Profile),
+            breakdown=latest(reader, Breakdown),
+        )
+
+
+def show(path: str | os.PathLike[str], kernel: str | None = None, *, top: int = 10) -> str:
+    """The text that ``torchledger show`` prints: of a ledger, or of one ``kernel`` (a launch id, a name or a part).
+
+    Raises ``StoreError`` for a file that cannot be read, ``UsageError`` for a kernel that it does not hold.
+    """
+    from torchledger.reporting.overview import ledger_document
+    from torchledger.reporting.story import story_document, tell_story
+    from torchledger.reporting.terminal import render
+
+    with open_ledger(path) as reader:
+        if kernel is None:
+            return render(ledger_document(reader, top=top))
+        return render(story_document(tell_story(reader, kernel), top=top))
+
+
+def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> RunDiff:
+    """What changed from one ledger to another, by groups of launches that compute the same.
+
+    Raises ``StoreError`` for a file that cannot be read, ``MeasureError`` for a ledger without launches.
+    """
+    from torchledger.comparing.run_diff import diff_ledgers
+
+    return diff_ledgers(first, second)
+
+
+def predict(
+    operator: str,
+    parameters: Mapping[str, int],
+    *,
+    device: str | os.PathLike[str] = "H200",
+    direction: str = "forward",
+    dtype: str = "bfloat16",
+) -> Prediction:
+    """The time of an operator at a shape, without running it; ``device`` may also be a model file.
+
+    Raises ``PredictError`` for an unknown device, operator, parameter, direction or element type.
+
+    >>> predict("linear", {"m": 4096, "k": 4096, "n": 11008}).is_extrapolated  # doctest: +SKIP
+    False
+    """
+    from torchledger.predicting import find_model
+    from torchledger.predicting import predict as predict_with
+
+    return predict_with(find_model(device), operator, parameters, direction=direction, dtype=dtype)
+
+
+def predict_step(
+    path: str | os.PathLike[str],
+    *,
+    device: str | os.PathLike[str] = "H200",
+    graphs: bool = False,
+    optimizer: str | None = None,
+) -> tuple[StepPrediction, list[Prediction]]:
+    """The time of the step that a ledger recorded on another device, and that of each of its launches.
+
+    ``graphs``: launched as CUDA graphs; ``optimizer`` adds a fused one (``"adamw:124000000"``). Raises ``StoreError``
+    for a file that cannot be read, ``PredictError`` for an unknown device or optimizer.
+    """
+    from torchledger.predicting import find_model
+    from torchledger.predicting.step import predict_ledger
+
+    step, predictions, *_ = predict_ledger(
+        find_model(device), path, mode="graphs" if graphs else "eager", optimizer=optimizer
+    )
+    return step, predictions
