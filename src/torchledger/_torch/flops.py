@@ -6,16 +6,19 @@ added here, and the same table serves the entries, the reference count and the e
 - flash attention on CPU has no formula (absent in 2.9, 2.11 and 2.13);
 - attention formulas raise on grouped-query shapes in 2.11;
 - oneDNN/MKL linear and convolution, which freezing puts in, have none;
+- those of cuDNN and of the plain CPU loops are read as if a flag of theirs said that they were transposed;
 - the expert products of ``transformers`` are an operator of that package, without one.
 
 A formula that a program adds with ``torch.utils.flop_counter.register_flop_formula`` counts from then on.
 
-One multiply-add is 2 FLOPs. Causal attention is counted in full, as torch does.
+What is added calls the formulas of ``torchledger.work.flops``. One multiply-add is 2 FLOPs. Causal attention is counted
+in full, as torch does.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,46 +26,51 @@ from typing import Any
 import torch
 from torch.utils import flop_counter
 
+from torchledger.work.flops import (
+    attention_backward_flops,
+    attention_flops,
+    convolution_flops,
+    grouped_matmul_flops,
+    matmul_flops,
+)
+
 Formula = Callable[..., int]
 """Called with the operator's arguments, tensors given as shapes, and ``out_shape``."""
 
 
-def _product(*factors: int) -> int:
-    total = 1
-    for factor in factors:
-        total *= factor
-    return total
-
-
 def _attention(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> int:
-    """Two products per query head: scores and output. Key/value heads may be fewer (grouped query)."""
-    *batch, queries, width = query
-    return 2 * _product(*batch) * queries * key[-2] * (width + value[-1])
+    """Key and value heads may be fewer than query heads (grouped query)."""
+    return int(attention_flops(math.prod(query[:-2]), query[-2] * key[-2], query[-1], value[-1]))
 
 
 def _attention_backward(grad_out: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> int:
-    """Five products per query head: scores again, and the gradients of scores, value, query and key."""
-    *batch, queries, width = query
-    return 2 * _product(*batch) * queries * key[-2] * (3 * width + 2 * value[-1])
+    return int(attention_backward_flops(math.prod(query[:-2]), query[-2] * key[-2], query[-1], value[-1]))
+
+
+def _product(left: Any, right: Any, *args: Any, **kwargs: Any) -> int:
+    return int(matmul_flops(left[-2], left[-1], right[-1]))
 
 
 def _linear(x: Any, weight: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
-    return 2 * _product(*out_shape) * x[-1]
+    """From the result's shape, as weights may be packed."""
+    return int(matmul_flops(math.prod(out_shape[:-1]), x[-1], out_shape[-1]))
 
 
 def _convolution(x: Any, weight: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
-    """Each output element takes one multiply-add per weight of its filter."""
-    return 2 * _product(*out_shape) * _product(*weight[1:])
+    return int(convolution_flops(x, weight, out_shape))
 
 
-def _grouped_product(a: Any, b: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
-    """Every row of ``a`` meets one group's matrix: rows x inner x columns."""
-    return 2 * _product(*a) * b[-1]
+def _transposed_convolution(x: Any, weight: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+    return int(convolution_flops(x, weight, out_shape, transposed=True))
 
 
-def _grouped_product_backward(a: Any, b: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+def _grouped_product(left: Any, right: Any, *args: Any, **kwargs: Any) -> int:
+    return int(grouped_matmul_flops(left, right))
+
+
+def _grouped_product_backward(left: Any, right: Any, *args: Any, **kwargs: Any) -> int:
     """The gradients of both operands, a product each."""
-    return 2 * _grouped_product(a, b)
+    return 2 * _grouped_product(left, right)
 
 
 _ATTENTION = (
@@ -72,22 +80,26 @@ _ATTENTION = (
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_fused_attention_overrideable",
 )
+_LINEAR = ("mkldnn._linear_pointwise", "mkl._mkl_linear", "aten._weight_int8pack_mm", "aten._weight_int4pack_mm")
+_CONVOLUTIONS = (
+    *("mkldnn._convolution_pointwise", "mkldnn._convolution_pointwise_", "aten.mkldnn_convolution"),
+    *("aten.cudnn_convolution", "aten.cudnn_convolution_relu", "aten.cudnn_convolution_add_relu"),
+    *("aten.miopen_convolution", "aten.miopen_convolution_relu", "aten.miopen_depthwise_convolution"),
+    *("aten._slow_conv2d_forward", "aten.slow_conv3d_forward", "aten._conv_depthwise2d", "aten.conv_depthwise3d"),
+)
+_TRANSPOSED_CONVOLUTIONS = (
+    *("mkldnn._convolution_transpose_pointwise", "aten.cudnn_convolution_transpose"),
+    "aten.miopen_convolution_transpose",
+)
 _ADDED: Mapping[str, Formula] = {
     **{f"aten.{name}": _attention for name in _ATTENTION},
     **{f"aten.{name}_backward": _attention_backward for name in _ATTENTION},
     "aten._scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
-    "mkldnn._linear_pointwise": _linear,
-    "mkl._mkl_linear": _linear,
-    "mkldnn._convolution_pointwise": _convolution,
-    "mkldnn._convolution_pointwise_": _convolution,
-    "mkldnn._convolution_transpose_pointwise": _convolution,
-    "aten.mkldnn_convolution": _convolution,
-    "aten.cudnn_convolution": _convolution,
-    "aten.cudnn_convolution_relu": _convolution,
-    "aten.miopen_convolution": _convolution,
-    "aten._int_mm": lambda a, b, *args, **kwargs: 2 * a[0] * a[1] * b[1],
-    "aten._grouped_mm": _grouped_product,
-    "aten._scaled_grouped_mm": _grouped_product,
+    **dict.fromkeys(_LINEAR, _linear),
+    **dict.fromkeys(_CONVOLUTIONS, _convolution),
+    **dict.fromkeys(_TRANSPOSED_CONVOLUTIONS, _transposed_convolution),
+    **dict.fromkeys(("aten._int_mm", "aten._scaled_mm_v2"), _product),
+    **dict.fromkeys(("aten._grouped_mm", "aten._scaled_grouped_mm", "aten._scaled_grouped_mm_v2"), _grouped_product),
     "transformers.grouped_mm_fallback": _grouped_product,
     "transformers.grouped_mm_fallback_backward": _grouped_product_backward,
 }

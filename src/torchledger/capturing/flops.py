@@ -20,6 +20,7 @@ from torchledger._torch.inductor import hint
 from torchledger._torch.tensors import is_higher_order, is_operator, operator_name, tree_map
 from torchledger.capturing.provenance import aten_op
 from torchledger.nouns import FlopReference, Launch
+from torchledger.work.flops import matmul_flops
 
 TORCH_NAMESPACES = frozenset(
     {"aten", "prims", "prim", "inductor", "_c10d_functional", "c10d_functional", "rngprims", "streams", "mkldnn", "mkl"}
@@ -131,7 +132,8 @@ def padding_flops(node: Any, graph: Any = None) -> int:
     (*batch_sizes, rows, inner), columns = padded_left, padded_right[-1]
     (true_rows, true_inner), (other_inner, true_columns) = left[-2:], right[-2:]
     batch = math.prod(batch_sizes)
-    return 2 * batch * (rows * inner * columns - true_rows * min(true_inner, other_inner) * true_columns)
+    true_flops = matmul_flops(true_rows, min(true_inner, other_inner), true_columns, batch)
+    return int(matmul_flops(rows, inner, columns, batch) - true_flops)
 
 
 def assign_owners(

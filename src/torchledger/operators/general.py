@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from torchledger.operators.declaration import Input, Number, Operator, Parameters, Work
+from torchledger.work.flops import attention_backward_flops, attention_flops, convolution_flops, matmul_flops
 
 
 def gemm(batch: Number, m: Number, n: Number, k: Number, item_size: int, *, extra_read: Number = 0) -> Work:
@@ -14,7 +15,7 @@ def gemm(batch: Number, m: Number, n: Number, k: Number, item_size: int, *, extr
         "gemm",
         bytes_read=batch * (m * k + k * n) * item_size + extra_read,
         bytes_written=batch * m * n * item_size,
-        flops=2 * batch * m * n * k,
+        flops=matmul_flops(m, k, n, batch),
         gemm=(batch, m, n, k),
     )
 
@@ -141,14 +142,14 @@ def attention(
             "attention",
             bytes_read=query + 2 * key,
             bytes_written=query + statistics,
-            flops=4 * heads * pairs * d,
+            flops=attention_flops(heads, pairs, d, d),
             vector_flops=4 * heads * pairs,
         )
     return Work(
         "attention",
         bytes_read=3 * query + 2 * key + statistics,
         bytes_written=query + 2 * key,
-        flops=10 * heads * pairs * d,
+        flops=attention_backward_flops(heads, pairs, d, d),
         vector_flops=6 * heads * pairs,
     )
 
@@ -410,7 +411,11 @@ class Conv2d(Operator):
         pixels = p.n * out_height * out_width
         x = p.n * p.c_in * p.height * p.width * item_size
         weight, y = p.c_out * taps * item_size, pixels * p.c_out * item_size
-        flops = 2 * pixels * p.c_out * taps
+        flops = convolution_flops(
+            (p.n, p.c_in, p.height, p.width),
+            (p.c_out, p.c_in // p.groups, p.kernel, p.kernel),
+            (p.n, p.c_out, out_height, out_width),
+        )
         out_channels = p.c_out // p.groups
         if direction == "forward":
             return (Work("convolution", x + weight, y, flops=flops, gemm=(p.groups, pixels, out_channels, taps)),)
@@ -499,7 +504,7 @@ class LinearFp8(Operator):
 
     def work(self, p: Parameters, direction: str, item_size: int) -> tuple[Work, ...]:
         read = (p.m * p.k + p.k * p.n) * item_size
-        product = Work("gemm", read, p.m * p.n * 2, flops=2 * p.m * p.n * p.k, gemm=(1, p.m, p.n, p.k))
+        product = Work("gemm", read, p.m * p.n * 2, flops=matmul_flops(p.m, p.k, p.n), gemm=(1, p.m, p.n, p.k))
         return (product,)
 
 

@@ -21,6 +21,7 @@ from torchledger.nouns import Cost, DeviceEvent, TimeCategory
 from torchledger.traces.trace import NONE, EventKind, Trace, TraceKernel
 from torchledger.work.categories import category_of_operator
 from torchledger.work.element_sizes import element_size
+from torchledger.work.flops import matmul_flops
 from torchledger.work.kernel_names import (
     category_of_kernel,
     dtype_of_kernel,
@@ -552,7 +553,7 @@ def _template_flops(tensors: Sequence[Tensor]) -> int | None:
             if left is right or len(left.shape) != len(result) or len(right.shape) != len(result) or len(result) < 2:
                 continue
             if left.shape[-1] == right.shape[-2] and (*left.shape[:-1], right.shape[-1]) == result:
-                found.add(2 * math.prod(result) * left.shape[-1])
+                found.add(int(matmul_flops(math.prod(result[:-1]), left.shape[-1], result[-1])))
     return found.pop() if len(found) == 1 else None
 
 

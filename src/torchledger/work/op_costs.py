@@ -15,6 +15,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from torchledger.nouns import Cost, Quality
+from torchledger.work.flops import (
+    attention_backward_flops,
+    attention_flops,
+    convolution_backward_flops,
+    convolution_flops,
+    grouped_matmul_flops,
+    matmul_flops,
+)
 from torchledger.work.op_shapes import (
     DTYPE_OF_SCALAR_TYPE,
     OpCall,
@@ -60,26 +68,6 @@ def has_formula(name: str) -> bool:
     return base_name in FORMULAS or base_name.startswith("_foreach_")
 
 
-def matmul_flops(rows: int, inner: int, columns: int, batch: int = 1) -> int:
-    """FLOPs of ``batch`` products ``(rows, inner) @ (inner, columns)``.
-
-    >>> matmul_flops(2, 3, 4)
-    48
-    """
-    return 2 * batch * rows * inner * columns
-
-
-def convolution_flops(
-    input_shape: Sequence[int], weight_shape: Sequence[int], output_shape: Sequence[int], *, transposed: bool = False
-) -> int:
-    """FLOPs of a convolution of any rank, grouped or not: each output element takes one filter's products.
-
-    A transposed convolution does the products of the forward one that it transposes: per input element.
-    """
-    positions = math.prod((input_shape if transposed else output_shape)[2:])
-    return 2 * input_shape[0] * positions * math.prod(weight_shape)
-
-
 def convolution_output_shape(
     input_shape: Sequence[int],
     weight_shape: Sequence[int],
@@ -109,16 +97,6 @@ def convolution_output_shape(
             spatial.append((size + 2 * padding[axis] - reach - 1) // stride[axis] + 1)
     channels = weight_shape[1] * groups if transposed else weight_shape[0]
     return (input_shape[0], channels, *spatial)
-
-
-def attention_flops(batch_heads: int, queries: int, keys: int, head_size: int, value_size: int) -> int:
-    """FLOPs of scores and their product with the values, without any mask."""
-    return 2 * batch_heads * queries * keys * (head_size + value_size)
-
-
-def attention_backward_flops(batch_heads: int, queries: int, keys: int, head_size: int, value_size: int) -> int:
-    """FLOPs of the backward's five products: scores again, their gradient, and those of query, key and value."""
-    return 2 * batch_heads * queries * keys * (3 * head_size + 2 * value_size)
 
 
 # ---- matrix products
@@ -172,20 +150,18 @@ def _grouped_mm(call: OpCall) -> Cost | None:
     left, right = call.tensor(0), call.tensor(1)
     if left is None or right is None:
         return None
-    inner = left.shape[-1]
-    if len(left.shape) == 2 and len(right.shape) == 3:
-        rows, columns, batch = left.shape[0], right.shape[-1], 1
-        output: tuple[int, ...] = (rows, columns)
-    elif len(left.shape) == 3 and len(right.shape) == 2:
-        rows, columns, batch = left.shape[1], right.shape[-1], 1
-        output = (rows, columns)
-    elif len(left.shape) == 2:
-        return None
+    rows, columns = left.shape[-2], right.shape[-1]
+    if len(left.shape) == len(right.shape) == 2:
+        offsets = call.tensor(2 if "scaled" not in call.base_name else 4)
+        if offsets is None:
+            return None
+        output: tuple[int, ...] = (offsets.numel, rows, columns)
+    elif len(left.shape) == len(right.shape):
+        output = (left.shape[0], rows, columns)
     else:
-        rows, columns, batch = left.shape[1], right.shape[-1], left.shape[0]
-        output = (batch, rows, columns)
+        output = (rows, columns)
     dtype = "bfloat16" if left.dtype.startswith("float8") else left.dtype
-    return _product(matmul_flops(rows, inner, columns, batch), list(call.tensors), Tensor(output, dtype))
+    return _product(grouped_matmul_flops(left.shape, right.shape), list(call.tensors), Tensor(output, dtype))
 
 
 def _linear(call: OpCall) -> Cost | None:
@@ -342,7 +318,14 @@ def _convolution_backward(call: OpCall) -> Cost | None:
     mask = [word.strip(" []").lower() in ("true", "1") for word in mask_text.split(",")] if mask_text else [True] * 3
     if len(mask) != 3:
         mask = [True] * 3
-    one = convolution_flops(inputs.shape, weight.shape, gradient.shape, transposed=transposed)
+    flops = convolution_backward_flops(
+        gradient.shape,
+        inputs.shape,
+        weight.shape,
+        transposed=transposed,
+        wants_input=mask[0],
+        wants_weight=mask[1],
+    )
     written = []
     if mask[0]:
         written.append(inputs)
@@ -351,7 +334,7 @@ def _convolution_backward(call: OpCall) -> Cost | None:
     if mask[2]:
         written.append(Tensor((gradient.shape[1],), gradient.dtype))
     read = [gradient, *([weight] if mask[0] else []), *([inputs] if mask[1] else [])]
-    return _with_bytes(one * (mask[0] + mask[1]), read, [_dense(tensor) for tensor in written])
+    return _with_bytes(flops, read, [_dense(tensor) for tensor in written])
 
 
 def _single_convolution_backward(call: OpCall) -> Cost | None:
@@ -400,7 +383,7 @@ def _attention_reader(
         else:
             return None
         formula = attention_backward_flops if backward else attention_flops
-        flops = formula(batch_heads, queries, keys, query.shape[-1], value.shape[-1])
+        flops = formula(batch_heads, queries * keys, query.shape[-1], value.shape[-1])
         read = [tensor for tensor in call.tensors if not tensor.is_scalar]
         output = Tensor((*query.shape[:-1], value.shape[-1]), query.dtype)
         statistics = Tensor((batch_heads, queries), "float32")

@@ -1,0 +1,78 @@
+"""FLOPs by kind of work, from sizes alone: the one place for these formulas.
+
+One multiply-add is 2 FLOPs; a bias adds none; attention counts every pair of a query and a key that it is given. Sizes
+are ints; every formula takes integer arrays as well, for many shapes at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+Size = Any
+"""An int, or an integer array."""
+
+
+def matmul_flops(rows: Size, inner: Size, columns: Size, batch: Size = 1) -> Size:
+    """FLOPs of ``batch`` products ``(rows, inner) @ (inner, columns)``.
+
+    >>> matmul_flops(2, 3, 4)
+    48
+    """
+    return 2 * batch * rows * inner * columns
+
+
+def grouped_matmul_flops(left_shape: Sequence[Size], right_shape: Sequence[Size]) -> Size:
+    """FLOPs of products by groups: the groups share out the rows, the inner side or the columns, or are a batch.
+
+    >>> grouped_matmul_flops((10, 3), (2, 3, 4)), grouped_matmul_flops((2, 5, 3), (3, 8))
+    (240, 240)
+    """
+    rows, inner = left_shape[-2:]
+    batch = left_shape[0] if len(left_shape) == len(right_shape) == 3 else 1
+    return matmul_flops(rows, inner, right_shape[-1], batch)
+
+
+def convolution_flops(
+    input_shape: Sequence[Size], weight_shape: Sequence[Size], output_shape: Sequence[Size], *, transposed: bool = False
+) -> Size:
+    """FLOPs of a convolution of any rank, grouped or not: each output position takes every weight once.
+
+    A transposed convolution does the products of the forward one that it transposes: every weight once per input
+    position. The same number is that of either gradient.
+
+    >>> convolution_flops((1, 2, 8), (4, 2, 3), (1, 4, 6))
+    288
+    """
+    positions = math.prod((input_shape if transposed else output_shape)[2:])
+    return 2 * input_shape[0] * positions * math.prod(weight_shape)
+
+
+def convolution_backward_flops(
+    gradient_shape: Sequence[Size],
+    input_shape: Sequence[Size],
+    weight_shape: Sequence[Size],
+    *,
+    transposed: bool = False,
+    wants_input: bool = True,
+    wants_weight: bool = True,
+) -> Size:
+    """FLOPs of the wanted gradients, each as much as the forward; ``gradient_shape`` is the shape of its output."""
+    one = convolution_flops(input_shape, weight_shape, gradient_shape, transposed=transposed)
+    return one * (wants_input + wants_weight)
+
+
+def attention_flops(heads: Size, pairs: Size, head_size: Size, value_size: Size) -> Size:
+    """FLOPs of scores and of their product with the values; ``heads`` are query heads of the whole batch, ``pairs`` the
+    pairs of query and key in one head.
+
+    >>> attention_flops(1, 4 * 4, 8, 8)
+    512
+    """
+    return 2 * heads * pairs * (head_size + value_size)
+
+
+def attention_backward_flops(heads: Size, pairs: Size, head_size: Size, value_size: Size) -> Size:
+    """FLOPs of the backward's five products: scores again, their gradient, and those of query, key and value."""
+    return 2 * heads * pairs * (3 * head_size + 2 * value_size)

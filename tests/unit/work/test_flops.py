@@ -1,0 +1,259 @@
+"""One set of formulas: what an operator's shapes give, what is counted on a graph's nodes, what torch's counter says.
+
+``Counted`` hears every operator of a call and asks three for its FLOPs: ``op_cost`` (shapes in a trace), the table that
+counts FX nodes, and ``torch.utils.flop_counter``. Where torch's own counter is otherwise, ``TORCH_DEVIATES`` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils import flop_counter
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torchledger._torch.flops import formulas
+from torchledger.operators import find_operator
+from torchledger.work.flops import convolution_flops
+from torchledger.work.op_costs import op_cost
+from torchledger.work.op_shapes import Argument, OpCall, Tensor
+
+aten = torch.ops.aten
+SIZE, SMALL = st.integers(1, 40), st.integers(1, 4)
+
+TORCH_DEVIATES = {
+    "aten.convolution_backward": "counts the weight's gradient of a grouped convolution as if it had one group",
+    "aten.cudnn_convolution": "takes its flag for benchmarking for that of a transposed convolution",
+    "aten._slow_conv2d_forward": "asks for a flag that this operator does not have, and raises",
+}
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta", requires_grad=grad)
+
+
+def argument(value: Any) -> tuple[Argument, str]:
+    if isinstance(value, torch.Tensor):
+        return Tensor(tuple(value.shape), str(value.dtype).removeprefix("torch."), tuple(value.stride())), ""
+    if isinstance(value, (list, tuple)) and value and all(isinstance(item, torch.Tensor) for item in value):
+        return tuple(argument(item)[0] for item in value), ""  # type: ignore[misc]
+    return None, "" if value is None else str(list(value) if isinstance(value, tuple) else value)
+
+
+@dataclass
+class Count:
+    """FLOPs of one operator's call: by its shapes, as an FX node, by torch."""
+
+    name: str
+    by_shapes: int | None
+    by_node: int | None
+    by_torch: int | None
+
+
+@dataclass
+class Counted(TorchDispatchMode):
+    calls: list[Count] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        packet = func.overloadpacket
+        ours, theirs = formulas().get(packet), flop_counter.flop_registry.get(packet)
+        if ours is not None:
+            places = [spec.name for spec in func._schema.arguments]
+            given = [kwargs.get(name, args[at] if at < len(args) else None) for at, name in enumerate(places)]
+            arguments, constants = zip(*map(argument, given), strict=True)
+            cost = op_cost(OpCall(str(packet).replace(".", "::"), arguments, constants))
+            try:
+                by_torch = None if theirs is None else int(theirs(*args, **kwargs, out_val=out))
+            except TypeError:
+                by_torch = None
+            by_node = int(ours(*args, **kwargs, out_val=out))
+            self.calls.append(Count(str(packet), cost.flops, by_node, by_torch))
+        return out
+
+
+def check(function: Callable[[], Any], *names: str, reference: int | None = None) -> None:
+    """All three say the same of every product in a call, and the operators named were among them."""
+    with Counted() as counted:
+        function()
+    assert {call.name for call in counted.calls} >= set(names), counted.calls
+    for call in counted.calls:
+        assert call.by_shapes == call.by_node, call
+        if call.by_torch is not None and call.name not in TORCH_DEVIATES:
+            assert call.by_node == call.by_torch, call
+        if reference is not None:
+            assert call.by_node == reference, call
+
+
+@given(SIZE, SIZE, SIZE, SMALL)
+def test_matrix_products_have_the_flops_that_torch_counts(m: int, k: int, n: int, batch: int) -> None:
+    flops = 2 * m * k * n
+    check(lambda: aten.mm(meta(m, k), meta(k, n)), "aten.mm", reference=flops)
+    check(lambda: aten.addmm(meta(n), meta(m, k), meta(k, n)), "aten.addmm", reference=flops)
+    check(lambda: aten.bmm(meta(batch, m, k), meta(batch, k, n)), "aten.bmm", reference=batch * flops)
+    check(
+        lambda: aten.baddbmm(meta(batch, m, n), meta(batch, m, k), meta(batch, k, n)),
+        "aten.baddbmm",
+        reference=batch * flops,
+    )
+    linear = op_cost(OpCall("aten::linear", (Tensor((batch, m, k), "float32"), Tensor((n, k), "float32"), None)))
+    assert linear.flops == batch * flops
+    check(lambda: aten.linear(meta(batch, m, k), meta(n, k), meta(n)), reference=batch * flops)
+
+
+@given(SMALL, SMALL, SMALL, SMALL)
+def test_products_of_eight_bit_elements_and_of_groups_have_the_flops_of_their_parts(
+    m: int, k: int, n: int, groups: int
+) -> None:
+    m, k, n = 16 * m, 16 * k, 16 * n
+    half, eight = torch.bfloat16, torch.float8_e4m3fn
+    left, right = meta(m, k, dtype=eight), meta(n, k, dtype=eight).t()
+    one = meta(1)
+    check(lambda: aten._scaled_mm(left, right, one, one, out_dtype=half), "aten._scaled_mm", reference=2 * m * k * n)
+    whole = meta(m, k, dtype=torch.int8), meta(k, n, dtype=torch.int8)
+    check(lambda: aten._int_mm(*whole), "aten._int_mm", reference=2 * m * k * n)
+    ends = meta(groups, dtype=torch.int32)
+    by_rows = meta(m, k, dtype=half), meta(groups, n, k, dtype=half).transpose(1, 2)
+    check(lambda: aten._grouped_mm(*by_rows, ends), "aten._grouped_mm", reference=2 * m * k * n)
+    by_inner = meta(m, k, dtype=half), meta(n, k, dtype=half).t()
+    check(lambda: aten._grouped_mm(*by_inner, ends), "aten._grouped_mm", reference=2 * m * k * n)
+    by_columns = meta(groups, m, k, dtype=half), meta(n, k, dtype=half).t()
+    check(lambda: aten._grouped_mm(*by_columns, ends), "aten._grouped_mm", reference=2 * m * k * n)
+    batch = meta(groups, m, k, dtype=half), meta(groups, n, k, dtype=half).transpose(1, 2)
+    check(lambda: aten._grouped_mm(*batch), "aten._grouped_mm", reference=2 * groups * m * k * n)
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> dict[str, Any]:
+    """The arguments of ``aten.convolution`` for one to three dimensions, with groups, transposed or not."""
+    rank, groups = draw(st.integers(1, 3)), draw(SMALL)
+    transposed = draw(st.booleans())
+    inputs, outputs = groups * draw(SMALL), groups * draw(SMALL)
+    kernel = draw(st.lists(st.integers(1, 3), min_size=rank, max_size=rank))
+    sizes = draw(st.lists(st.integers(7, 12), min_size=rank, max_size=rank))
+    ways = (inputs, outputs // groups) if transposed else (outputs, inputs // groups)
+    stride = draw(st.integers(1, 3))
+    return {
+        "x": (draw(SMALL), inputs, *sizes),
+        "weight": (*ways, *kernel),
+        "bias": (outputs,),
+        "stride": [stride] * rank,
+        "padding": [draw(st.integers(0, 1))] * rank,
+        "dilation": [draw(st.integers(1, 2))] * rank,
+        "transposed": transposed,
+        "extra": [draw(st.integers(0, stride - 1)) if transposed else 0] * rank,
+        "groups": groups,
+    }
+
+
+@given(convolutions(), st.tuples(st.booleans(), st.booleans(), st.booleans()))
+@settings(max_examples=60, deadline=None)
+def test_convolutions_have_the_flops_that_torch_counts(c: dict[str, Any], mask: tuple[bool, bool, bool]) -> None:
+    x, weight = meta(*c["x"]), meta(*c["weight"])
+    rest = (c["stride"], c["padding"], c["dilation"], c["transposed"], c["extra"], c["groups"])
+    out = aten.convolution(x, weight, None, *rest)
+    forward = convolution_flops(c["x"], c["weight"], tuple(out.shape), transposed=c["transposed"])
+    check(lambda: aten.convolution(x, weight, meta(*c["bias"]), *rest), "aten.convolution", reference=forward)
+
+    with Counted() as counted:
+        aten.convolution_backward(meta(*out.shape), x, weight, list(c["bias"]), *rest, list(mask))
+    (call,) = counted.calls
+    assert call.by_shapes == forward * (mask[0] + mask[1])
+    assert call.by_node == call.by_torch == forward * (mask[0] + mask[1] * c["groups"])
+
+
+@given(convolutions(), st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_library_entry_points_of_convolutions_count_like_the_convolution(c: dict[str, Any], benchmark: bool) -> None:
+    shapes = OpCall("", (Tensor(c["x"], "float32"), Tensor(c["weight"], "float32")))
+    rest = (c["stride"], c["padding"], c["dilation"], c["transposed"], c["extra"], c["groups"])
+    x, weight = meta(*c["x"]), meta(*c["weight"])
+    out = aten.convolution(x, weight, None, *rest)
+    forward = convolution_flops(c["x"], c["weight"], tuple(out.shape), transposed=c["transposed"])
+    texts = {name: str(value) for name, value in c.items()}
+    order = ("padding", "stride", "dilation", "groups")
+    if c["transposed"]:
+        name, order = "cudnn_convolution_transpose", ("padding", "extra", *order[1:])
+    else:
+        name = "cudnn_convolution"
+    call = OpCall(f"aten::{name}", (*shapes.arguments, *[None] * len(order)), ("", "", *(texts[key] for key in order)))
+    assert op_cost(call).flops == forward
+    count = formulas()[getattr(aten, name)]
+    assert count(x, weight, *(c[key] for key in order), benchmark, False, True, out_val=out) == forward
+
+
+@given(SMALL, SMALL, SMALL, SIZE, SIZE, SMALL, st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_attention_has_the_flops_that_torch_counts(
+    batch: int, heads: int, share: int, queries: int, keys: int, eighths: int, causal: bool
+) -> None:
+    size = 8 * eighths
+    query = meta(batch, heads * share, queries, size)
+    key = value = meta(batch, heads * share, keys, size)
+    forward = 2 * batch * heads * share * queries * keys * 2 * size
+    seed = torch.zeros((), dtype=torch.int64)
+    half = [tensor.to(torch.bfloat16) for tensor in (query, key, value)]
+    calls: dict[str, Callable[[], Any]] = {
+        "flash_attention": lambda: aten._scaled_dot_product_flash_attention(*half, 0.0, causal),
+        "efficient_attention": lambda: aten._scaled_dot_product_efficient_attention(*half, None, True, 0.0, causal),
+        "cudnn_attention": lambda: aten._scaled_dot_product_cudnn_attention(*half, None, True, 0.0, causal),
+        "flash_attention_for_cpu": lambda: aten._scaled_dot_product_flash_attention_for_cpu(query, key, value),
+    }
+    for name, function in calls.items():
+        check(function, f"aten._scaled_dot_product_{name}", reference=forward)
+    out, rows = half[0], meta(batch, heads * share, queries)
+    ends = (None, None, queries, keys)
+    backward: dict[str, Callable[[], Any]] = {
+        "flash_attention_backward": lambda: aten._scaled_dot_product_flash_attention_backward(
+            out, *half, out, rows, *ends, 0.0, causal, seed, seed
+        ),
+        "efficient_attention_backward": lambda: aten._scaled_dot_product_efficient_attention_backward(
+            out, *half, None, out, rows, seed, seed, 0.0, [True, True, True, False], causal
+        ),
+        "cudnn_attention_backward": lambda: aten._scaled_dot_product_cudnn_attention_backward(
+            out, *half, out, rows, seed, seed, None, *ends, 0.0, causal
+        ),
+        "flash_attention_for_cpu_backward": lambda: aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            query, query, key, value, query, rows, 0.0, causal
+        ),
+    }
+    for name, function in backward.items():
+        check(function, f"aten._scaled_dot_product_{name}", reference=forward // 2 * 5)
+
+
+def test_key_and_value_heads_may_be_fewer_than_query_heads() -> None:
+    query, key = meta(2, 8, 16, 32), meta(2, 2, 24, 32)
+    check(
+        lambda: aten._scaled_dot_product_flash_attention_for_cpu(query, key, key),
+        reference=2 * 2 * 8 * 16 * 24 * 2 * 32,
+    )
+
+
+@given(SMALL, SMALL, SIZE, SIZE, SMALL, SMALL)
+@settings(max_examples=30, deadline=None)
+def test_the_catalogue_counts_as_the_operators_do(
+    n: int, groups: int, side: int, k: int, c_in: int, c_out: int
+) -> None:
+    linear = find_operator("linear")
+    (work,) = linear.work(linear.resolve({"m": side, "k": k, "n": n}), "forward", 2)
+    assert work.flops == op_cost(OpCall("aten::mm", (Tensor((side, k), "float16"), Tensor((k, n), "float16")))).flops
+    conv = find_operator("conv2d")
+    p = {
+        "n": n, "c_in": groups * c_in, "height": side + 3, "width": side + 4, "c_out": groups * c_out, "kernel": 3,
+        "groups": groups,
+    }  # fmt: skip
+    (work,) = conv.work(conv.resolve(p), "forward", 2)
+    x, weight = meta(n, p["c_in"], side + 3, side + 4), meta(p["c_out"], c_in, 3, 3)
+    out = aten.convolution(x, weight, None, [1, 1], [conv.resolve(p).padding] * 2, [1, 1], False, [0, 0], groups)
+    assert work.flops == convolution_flops(tuple(x.shape), tuple(weight.shape), tuple(out.shape))
+    many = conv.work(conv.resolve({name: np.array([value, value]) for name, value in p.items()}), "forward", 2)
+    assert [int(flops) for flops in many[0].flops] == [work.flops] * 2
