@@ -31,6 +31,8 @@ _COMPARE: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 }
 _DIVIDES = re.compile(r"(\w+)\s+divides\s+(\w+)")
 _LARGEST_EXPONENT = 64
+_LARGEST_VALUE = 2.0**63  # beyond any size; a tower of powers would fill the memory
+_LONGEST = 1_000
 
 
 def compile_constraint(text: str, names: set[str]) -> Callable[[Mapping[str, Any]], bool]:
@@ -55,12 +57,16 @@ def compile_expression(text: str, names: set[str]) -> Callable[[Mapping[str, Any
 
 
 def _parse(text: str, names: set[str]) -> ast.expr:
+    if len(text) > _LONGEST:
+        raise ValueError(f"a condition of {len(text):,} characters is longer than {_LONGEST:,}: write several")
     plain = _DIVIDES.sub(r"(\2 % \1 == 0)", text)
     try:
         tree = ast.parse(plain, mode="eval").body
+        _check(tree, text, names)
     except SyntaxError as error:
         raise ValueError(f"{text!r} cannot be read: {error.msg}") from error
-    _check(tree, text, names)
+    except (RecursionError, MemoryError) as error:
+        raise ValueError(f"{text[:40]!r}... is nested too deeply") from error
     return tree
 
 
@@ -102,7 +108,13 @@ def _value(node: ast.AST, p: Mapping[str, Any]) -> Any:
         left, right = _value(node.left, p), _value(node.right, p)
         if isinstance(node.op, ast.Pow) and abs(right) > _LARGEST_EXPONENT:
             raise ValueError(f"exponent {right} is too large")
-        return _BINARY[type(node.op)](left, right)
+        try:
+            value = _BINARY[type(node.op)](left, right)
+        except (ArithmeticError, TypeError) as error:
+            raise ValueError(f"{ast.unparse(node)!r} has no value where {_values(p)}: {error}") from error
+        if isinstance(value, complex) or not -_LARGEST_VALUE <= value <= _LARGEST_VALUE:
+            raise ValueError(f"{ast.unparse(node)!r} is no number of 64 bits where {_values(p)}")
+        return value
     assert isinstance(node, ast.Compare)
     left = _value(node.left, p)
     for comparison, part in zip(node.ops, node.comparators, strict=True):
@@ -111,3 +123,7 @@ def _value(node: ast.AST, p: Mapping[str, Any]) -> Any:
             return False
         left = right
     return True
+
+
+def _values(p: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in p.items())

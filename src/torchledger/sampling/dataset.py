@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import typing
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,22 @@ from typing import Any
 from torchledger.errors import SampleError
 from torchledger.nouns import Ceilings, Device, Sample
 from torchledger.sampling.journal import JOURNAL_FOLDER, read_journals, write_durably
-from torchledger.store.codec import convert, encode
+from torchledger.store.codec import FieldError, convert, decode, encode
+from torchledger.store.inflate import inflated_limit
 
 PARQUET_FILE = "samples.parquet"
 FORMAT_VERSION = 1
 """1 (2026-11): first version; metadata ``torchledger.devices`` may hold the records of the devices by name."""
+
+_AS_JSON = {"parameters": (",", ":"), "kernels": (", ", ": "), "telemetry": (",", ":"), "versions": (",", ":")}
+"""Fields that are kept as JSON, with its separators."""
+
+_ROWS_AT_LEAST = 10_000
+_MOST_VALUES_PER_BYTE = 1
+"""Values that a byte of a file may stand for: a sample takes some 80 bytes with ten times in it, but a column of equal
+values can claim millions in a few bytes."""
+
+_NEXT_STEP = "Fetch it again, or measure with `torchledger sample`."
 
 _DICTIONARIES = ["operator", "direction", "dtype", "device", "status", "clock", "group", "versions", "kernels"]
 
@@ -82,30 +95,10 @@ def write_samples(
 
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    floats = pyarrow.list_(pyarrow.float32())
-    columns: dict[str, tuple[Any, Any]] = {
-        "point_id": (pyarrow.string(), lambda s: s.point_id),
-        "operator": (pyarrow.string(), lambda s: s.operator),
-        "parameters": (pyarrow.string(), lambda s: json.dumps(dict(s.parameters), separators=(",", ":"))),
-        "direction": (pyarrow.string(), lambda s: s.direction),
-        "dtype": (pyarrow.string(), lambda s: s.dtype),
-        "device": (pyarrow.string(), lambda s: s.device),
-        "status": (pyarrow.string(), lambda s: s.status),
-        "times_us": (floats, lambda s: list(s.times_us)),
-        "spans_us": (floats, lambda s: list(s.spans_us)),
-        "flops": (pyarrow.int64(), lambda s: s.flops),
-        "bytes_moved": (pyarrow.int64(), lambda s: s.bytes_moved),
-        "kernels": (pyarrow.string(), lambda s: json.dumps(list(s.kernels))),
-        "reason": (pyarrow.string(), lambda s: s.reason),
-        "clock": (pyarrow.string(), lambda s: s.clock),
-        "warmup": (pyarrow.int16(), lambda s: s.warmup),
-        "attempt": (pyarrow.int16(), lambda s: s.attempt),
-        "group": (pyarrow.string(), lambda s: s.group),
-        "telemetry": (pyarrow.string(), lambda s: json.dumps(dict(s.telemetry), separators=(",", ":"))),
-        "versions": (pyarrow.string(), lambda s: json.dumps(dict(s.versions), separators=(",", ":"))),
-        "measured_utc": (pyarrow.float64(), lambda s: s.measured_utc),
+    arrays = {
+        name: pyarrow.array([_to_column(name, getattr(sample, name)) for sample in samples], type=kind)
+        for name, kind in _column_types().items()
     }
-    arrays = {name: pyarrow.array([get(s) for s in samples], type=kind) for name, (kind, get) in columns.items()}
     metadata = {"torchledger.samples": str(FORMAT_VERSION)}
     if devices:
         plain = {name: json.loads(encode(device)) for name, device in sorted(devices.items())}
@@ -114,6 +107,12 @@ def write_samples(
     sink = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(table, sink, compression="zstd", compression_level=15, use_dictionary=_DICTIONARIES)
     write_durably(path, sink.getvalue().to_pybytes())
+
+
+def _to_column(name: str, value: Any) -> Any:
+    if name in _AS_JSON:
+        return json.dumps(list(value) if name == "kernels" else dict(value), separators=_AS_JSON[name])
+    return list(value) if isinstance(value, tuple) else value
 
 
 def compact(folder: str | os.PathLike[str]) -> int:
@@ -139,14 +138,21 @@ def measured_points(folder: Path) -> set[str]:
     path = folder / PARQUET_FILE
     if not path.exists():
         return set()
-    return set(_read_columns(path, ["point_id"])["point_id"])
+    return set(_read_columns(path, ["point_id"]).get("point_id", ()))
 
 
 def read_header(path: Path) -> list[dict[str, Any]]:
     """The distinct devices and versions of a Parquet file, as journal headers hold them."""
     columns = _read_columns(path, ["device", "versions"])
-    pairs = dict.fromkeys(zip(columns["device"], columns["versions"], strict=True))
-    return [{"device": device, "versions": json.loads(versions)} for device, versions in pairs]
+    pairs = dict.fromkeys(zip(columns.get("device", ()), columns.get("versions", ()), strict=True))
+    return [{"device": device, "versions": _versions(path, versions)} for device, versions in pairs]
+
+
+def _versions(path: Path, text: Any) -> Mapping[str, str]:
+    try:
+        return decode(Mapping[str, str], text or "")  # type: ignore[type-abstract]
+    except FieldError as error:
+        raise SampleError(f"{path} is damaged: column versions: {error}. {_NEXT_STEP}") from error
 
 
 def merge_samples(sets: Mapping[str, Sequence[Sample]], *, allow_mixed: bool = False) -> list[Sample]:
@@ -163,6 +169,12 @@ def merge_samples(sets: Mapping[str, Sequence[Sample]], *, allow_mixed: bool = F
                     first = (name, sample)
                 _refuse_mix(first, (name, sample))
     return unique_samples(sample for samples in sets.values() for sample in samples)
+
+
+def _texts() -> list[str]:
+    """The columns of text, in the order of the fields."""
+    numbers = ("times_us", "spans_us", "flops", "bytes_moved", "warmup", "attempt", "measured_utc")
+    return [field.name for field in dataclasses.fields(Sample) if field.name not in numbers]
 
 
 def single_precision(times: Sequence[float]) -> tuple[float, ...]:
@@ -207,47 +219,101 @@ def _devices_of_parquet(path: Path) -> dict[str, Device]:
 
     try:
         metadata = pyarrow.parquet.read_schema(path).metadata or {}
-    except (pyarrow.ArrowInvalid, OSError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise SampleError(f"{path} is no Parquet file or is damaged: {error}.") from error
-    plain = json.loads(metadata.get(b"torchledger.devices", b"{}"))
-    return {name: convert(Device, device) for name, device in plain.items()}
+    try:
+        return dict(decode(dict[str, Device], metadata.get(b"torchledger.devices", b"{}")))
+    except FieldError as error:
+        raise SampleError(f"{path} is damaged: its devices, {error}. {_NEXT_STEP}") from error
 
 
-def _read_columns(path: Path, names: list[str] | None) -> dict[str, list[Any]]:
+def _read_columns(path: Path, names: Sequence[str]) -> dict[str, list[Any]]:
+    """Columns of a Parquet file, each of the type that it is written with; those that the file lacks are left out."""
     import pyarrow
     import pyarrow.parquet
 
     try:
-        table = pyarrow.parquet.read_table(path, columns=names)
-    except (pyarrow.ArrowInvalid, OSError) as error:
-        raise SampleError(f"{path} is no Parquet file or is damaged: {error}.") from error
-    version = (table.schema.metadata or {}).get(b"torchledger.samples")
-    if version is None:
-        raise SampleError(f"{path} holds no samples of torchledger.")
-    if int(version) > FORMAT_VERSION:
-        raise SampleError(f"{path} has format {int(version)}; this version reads up to {FORMAT_VERSION}. Upgrade.")
-    columns: dict[str, list[Any]] = table.to_pydict()
+        with pyarrow.parquet.ParquetFile(path, read_dictionary=_texts()) as file:
+            _refuse_foreign(path, file.metadata)
+            held = [name for name in names if name in file.schema_arrow.names]
+            table = file.read(columns=held)
+        columns = {}
+        for name in held:
+            columns[name] = _plain_column(table.column(name), _column_types()[name])
+    except (pyarrow.ArrowException, OSError, ValueError, KeyError) as error:
+        what = " ".join(str(error).split())
+        raise SampleError(f"{path} is no Parquet file or is damaged: {what}. {_NEXT_STEP}") from error
     return columns
 
 
-def _read_parquet(path: Path) -> list[Sample]:
-    columns = _read_columns(path, None)
-    parsed: dict[str, Any] = {}
+def _refuse_foreign(path: Path, metadata: Any) -> None:
+    """Raise ``SampleError`` for what was not written here, or claims more than a file of its size can hold."""
+    version = (metadata.metadata or {}).get(b"torchledger.samples")
+    if version is None:
+        raise SampleError(f"{path} holds no samples of torchledger. {_NEXT_STEP}")
+    if not version.isdigit() or int(version) > FORMAT_VERSION:
+        raise SampleError(
+            f"{path} has format {version.decode(errors='replace')}; this version reads up to {FORMAT_VERSION}. Upgrade."
+        )
+    size = path.stat().st_size
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    columns = [group.column(index) for group in groups for index in range(group.num_columns)]
+    most_values = _ROWS_AT_LEAST + size * _MOST_VALUES_PER_BYTE
+    values = max([metadata.num_rows, *(column.num_values for column in columns)])
+    inflated = sum(column.total_uncompressed_size for column in columns)
+    if values > most_values or inflated > inflated_limit(size):
+        raise SampleError(
+            f"{path} claims {values:,} values and {inflated:,} bytes in a file of {size:,} bytes, which holds at most "
+            f"{most_values:,} values and {inflated_limit(size):,} bytes. {_NEXT_STEP}"
+        )
 
-    def plain(text: str) -> Any:
-        if text not in parsed:
-            parsed[text] = json.loads(text)
-        return parsed[text]
 
-    decode: dict[str, Callable[[Any], Any]] = {
-        "parameters": json.loads,
-        "kernels": lambda text: tuple(plain(text)),
-        "telemetry": plain,
-        "versions": plain,
-        "times_us": single_precision,
-        "spans_us": single_precision,
+def _plain_column(column: Any, kind: Any) -> list[Any]:
+    """A column's values, equal texts as one object; raises ``ArrowException`` if they are not of the type ``kind``."""
+    import pyarrow
+
+    values: list[Any] = []
+    for chunk in column.chunks:
+        if pyarrow.types.is_dictionary(chunk.type):
+            words = chunk.dictionary.cast(kind).to_pylist()
+            values += [None if index is None else words[index] for index in chunk.indices.to_pylist()]
+        else:
+            values += chunk.cast(kind).to_pylist()
+    return values
+
+
+def _column_types() -> dict[str, Any]:
+    """Parquet's type for each field of a sample."""
+    import pyarrow
+
+    floats = pyarrow.list_(pyarrow.float32())
+    return {
+        **dict.fromkeys(_texts(), pyarrow.string()),
+        **dict.fromkeys(("times_us", "spans_us"), floats),
+        **dict.fromkeys(("flops", "bytes_moved"), pyarrow.int64()),
+        **dict.fromkeys(("warmup", "attempt"), pyarrow.int16()),
+        "measured_utc": pyarrow.float64(),
     }
-    for name, function in decode.items():
-        columns[name] = [function(value) for value in columns[name]]
-    names = list(columns)
-    return [Sample(**dict(zip(names, row, strict=True))) for row in zip(*columns.values(), strict=True)]
+
+
+def _read_parquet(path: Path) -> list[Sample]:
+    columns = _read_columns(path, [field.name for field in dataclasses.fields(Sample)])
+    hints = typing.get_type_hints(Sample)
+    for name in _AS_JSON:
+        if name in columns:
+            decoded: dict[str, Any] = {}
+            for row, text in enumerate(columns[name], start=1):
+                try:
+                    if text not in decoded:
+                        decoded[text] = decode(hints[name], text or "")
+                except FieldError as error:
+                    raise SampleError(f"{path} is damaged: row {row}, column {name}: {error}. {_NEXT_STEP}") from error
+            columns[name] = [decoded[text] for text in columns[name]]
+    for name in ("times_us", "spans_us"):
+        if name in columns:
+            columns[name] = [single_precision(value or ()) for value in columns[name]]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    try:
+        return convert(list[Sample], rows)
+    except FieldError as error:
+        raise SampleError(f"{path} is damaged: samples, {error}. {_NEXT_STEP}") from error

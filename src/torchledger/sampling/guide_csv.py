@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from torchledger.errors import SampleError
 from torchledger.nouns import Sample
@@ -19,6 +20,9 @@ FORWARD_COLUMN, BACKWARD_COLUMN, STEP_COLUMN = "F_dur(us)", "B_dur(us)", "dur(us
 COLUMN_DIRECTIONS = {FORWARD_COLUMN: "forward", BACKWARD_COLUMN: "backward", STEP_COLUMN: "step"}
 
 _FILE_NAME = re.compile(r"(?P<device>[^_]+)_(?P<operator>.+)_(?P<precision>fp16|bf16|fp32)(_(\d+)_(\d+))?\.csv$")
+
+_LARGEST_SIZE = 2**40
+_COLUMNS_SHOWN, _ROW_SHOWN = 20, 100
 
 PUBLISHED_PROTOCOL = "guide-csv"
 """Protocol of samples that come from a published CSV: one time per direction, the mean of ranks 2 to 6 of ten."""
@@ -38,31 +42,54 @@ def read_guide_csv(path: str | os.PathLike[str]) -> list[Sample]:
         )
     operator = find_operator(match["operator"], prefer_guide=True)
     dtype = dtype_name(match["precision"])
-    with path.open(newline="") as file:
-        rows = csv.reader(file)
-        header = next(rows, None)
-        if header is None:
-            raise SampleError(f"{path} is empty: no header row.")
-        columns = [column.strip() for column in header]
-        timed = [(index, COLUMN_DIRECTIONS[name]) for index, name in enumerate(columns) if name in COLUMN_DIRECTIONS]
-        count = len(columns) - len(timed)
-        if not timed or count != len(operator.parameters):
-            raise SampleError(
-                f"{path}: columns {columns} do not fit {operator.name}, which has parameters "
-                f"{list(operator.parameters)} and then {FORWARD_COLUMN},{BACKWARD_COLUMN} or {STEP_COLUMN}."
-            )
-        samples: list[Sample] = []
-        for row in rows:
-            if not row:
-                continue
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = csv.reader(file)
             try:
-                values = [int(float(text)) for text in row[:count]]
-                times = [(direction, float(row[index])) for index, direction in timed]
-            except (ValueError, IndexError) as error:
-                raise SampleError(f"{path} line {rows.line_num}: {','.join(row)!r} is no row of numbers.") from error
+                return _read_rows(path, rows, operator, dtype, match["device"])
+            except (csv.Error, UnicodeDecodeError) as error:
+                raise SampleError(
+                    f"{path} line {max(rows.line_num, 1)}: {error}. Save the table as CSV in UTF-8 and give that."
+                ) from error
+    except OSError as error:
+        raise SampleError(f"cannot read {path}: {error.strerror}.") from error
+
+
+def _read_rows(path: Path, rows: Any, operator: Operator, dtype: str, device: str) -> list[Sample]:
+    header = next(rows, None)
+    if header is None:
+        raise SampleError(f"{path} is empty: no header row.")
+    columns = [column.strip() for column in header]
+    timed = [(index, COLUMN_DIRECTIONS[name]) for index, name in enumerate(columns) if name in COLUMN_DIRECTIONS]
+    count = len(columns) - len(timed)
+    if not timed or count != len(operator.parameters):
+        raise SampleError(
+            f"{path}: columns {columns[:_COLUMNS_SHOWN]} do not fit {operator.name}, which has parameters "
+            f"{list(operator.parameters)} and then {FORWARD_COLUMN},{BACKWARD_COLUMN} or {STEP_COLUMN}."
+        )
+    samples: list[Sample] = []
+    for row in rows:
+        if not row:
+            continue
+        try:
+            values = [_whole(text) for text in row[:count]]
+            times = [(direction, float(row[index])) for index, direction in timed]
             p = operator.resolve(values)
-            samples += [_sample(operator, p, direction, dtype, match["device"], us) for direction, us in times]
+            samples += [_sample(operator, p, direction, dtype, device, us) for direction, us in times]
+        except (ValueError, IndexError, ArithmeticError) as error:
+            shown = ",".join(row)[:_ROW_SHOWN]
+            raise SampleError(
+                f"{path} line {rows.line_num}: {shown!r} is no row of numbers for {operator.name}."
+            ) from error
     return samples
+
+
+def _whole(text: str) -> int:
+    """A size; raises ``ValueError`` for what no tensor has."""
+    number = int(float(text))
+    if abs(number) > _LARGEST_SIZE:
+        raise ValueError(f"{text} is no size")
+    return number
 
 
 def read_guide_folder(folder: str | os.PathLike[str]) -> list[Sample]:

@@ -21,7 +21,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from torchledger.errors import SampleError
-from torchledger.nouns import Sample
+from torchledger.nouns import Device, Sample
+from torchledger.store.codec import FieldError, convert
 
 JOURNAL_FOLDER = "journal"
 
@@ -155,28 +156,64 @@ def sync_folder(folder: Path) -> None:
 
 
 def _read_one(path: Path, state: JournalState, with_samples: bool) -> None:
-    header: dict[str, Any] = {}
+    header = _Line()
     in_flight: list[str] = []
-    for line in _whole_lines(path, state):
-        kind = line.get("kind")
+    for number, plain in _whole_lines(path, state):
+        line = _checked(path, number, plain)
+        kind = plain.get("kind")
         if kind == "header":
             header = line
-            state.headers.append(line)
+            state.headers.append({"device": "", "versions": {}} | plain)
         elif kind == "attempt":
-            in_flight = list(line["points"])
+            in_flight = list(line.points)
         elif kind == "fault":
-            _note_fault(list(line["points"]), state)
+            _note_fault(list(line.points), state)
             in_flight = []
         elif kind == "point":
-            point = line["point"]
-            if point in in_flight:
-                in_flight.remove(point)
-            if line["utc"] >= state.finished_utc.get(point, 0.0):
-                state.finished_utc[point] = line["utc"]
-                state.samples[point] = (
-                    tuple(_from_plain(sample, point, header) for sample in line["samples"]) if with_samples else ()
-                )
+            if line.point in in_flight:
+                in_flight.remove(line.point)
+            if line.utc >= state.finished_utc.get(line.point, 0.0):
+                state.finished_utc[line.point] = line.utc
+                state.samples[line.point] = _samples_of(path, number, line, header) if with_samples else ()
     state.in_flight[path.name] = in_flight
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """The ceilings that a worker measured, as its header holds them."""
+
+    copy_gb_per_s: float | None
+    tflops_per_s: Mapping[str, float]
+    l2_bytes: int | None
+
+
+@dataclass(frozen=True)
+class _Line:
+    """What lines hold, whatever their kind."""
+
+    device: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    record: Device | None = None
+    ceilings: _Limits | None = None
+    points: tuple[str, ...] = ()
+    point: str = ""
+    utc: float = 0.0
+    samples: tuple[Mapping[str, Any], ...] = ()
+
+
+def _checked(path: Path, number: int, line: Mapping[str, Any]) -> _Line:
+    try:
+        return convert(_Line, line)
+    except FieldError as error:
+        raise damaged_line(path, number, str(error)) from error
+
+
+def damaged_line(path: Path, number: int, what: str) -> SampleError:
+    """The error of a file of lines, one of which is not what it should be."""
+    return SampleError(
+        f"{path} is damaged: line {number}: {what}. Remove that line; its points are measured again when "
+        "`torchledger sample` is run again."
+    )
 
 
 def _note_fault(points: list[str], state: JournalState) -> None:
@@ -186,15 +223,15 @@ def _note_fault(points: list[str], state: JournalState) -> None:
         state.suspects.update(points)
 
 
-def _whole_lines(path: Path, state: JournalState) -> Iterator[dict[str, Any]]:
+def _whole_lines(path: Path, state: JournalState) -> Iterator[tuple[int, dict[str, Any]]]:
     with path.open("rb") as file:
-        for line in file:
+        for number, line in enumerate(file, start=1):
             try:
                 value = json.loads(line) if line.endswith(b"\n") else None
-            except ValueError:
+            except (ValueError, RecursionError):
                 value = None
             if isinstance(value, dict):
-                yield value
+                yield number, value
             else:
                 state.torn_lines += 1
 
@@ -209,12 +246,12 @@ def _to_plain(sample: Sample) -> dict[str, Any]:
     return plain
 
 
-def _from_plain(plain: dict[str, Any], point: str, header: Mapping[str, Any]) -> Sample:
-    values = {name: header.get(name, "" if name == "device" else {}) for name in _FROM_HEADER}
-    for name, value in plain.items():
-        if name in _SAMPLE_FIELDS:
-            values[name] = tuple(value) if isinstance(value, list) else value
-    return Sample(point_id=point, **values)
+def _samples_of(path: Path, number: int, line: _Line, header: _Line) -> tuple[Sample, ...]:
+    common = {"point_id": line.point, "device": header.device, "versions": header.versions}
+    try:
+        return convert(tuple[Sample, ...], [common | dict(sample) for sample in line.samples])
+    except FieldError as error:
+        raise damaged_line(path, number, f"samples, {error}") from error
 
 
 def _write_all(file: int, content: bytes) -> None:

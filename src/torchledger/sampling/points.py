@@ -6,15 +6,18 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from torchledger.errors import SampleError
 from torchledger.operators import find_operator
 from torchledger.sampling.journal import write_durably
+from torchledger.store.codec import FieldError, convert
 
 PLAN_FILE = "plan.jsonl"
+
+_NEXT_STEP = "Run `torchledger sample` on the sweep again."
 
 
 @dataclass(frozen=True)
@@ -97,17 +100,31 @@ def load_plan(folder: str | os.PathLike[str]) -> Plan:
     """The plan of a data folder; raises ``SampleError`` if there is none or it is damaged."""
     path = Path(folder) / PLAN_FILE
     try:
-        with path.open() as file:
-            lines = _json_lines(file)
+        with path.open(encoding="utf-8") as file:
+            lines = _json_lines(path, file)
             header = next(lines)
-            points = tuple(Point(*fields) for fields in lines)
+            plan: Plan = _checked(path, 1, Plan, header | {"points": ()} if isinstance(header, dict) else header)
+            points = tuple(Point(*_checked(path, n, _PointLine, fields)) for n, fields in enumerate(lines, start=2))
     except FileNotFoundError:
         raise SampleError(f"{path} does not exist: {folder} is no folder of samples.") from None
-    except (ValueError, TypeError, StopIteration) as error:
-        raise SampleError(f"{path} is damaged ({error}). Run `torchledger sample` on the sweep again.") from error
-    return Plan(points, header["warmup"], header["active"], tuple(header["operator_files"]), header["notes"])
+    except (OSError, ValueError, RecursionError, StopIteration) as error:
+        raise SampleError(f"{path} is damaged ({error}). {_NEXT_STEP}") from error
+    return replace(plan, points=points)
 
 
-def _json_lines(file: Any) -> Iterator[Any]:
-    for line in file:
-        yield json.loads(line)
+_PointLine = tuple[str, Mapping[str, int | float | str | bool], str, str | None]
+
+
+def _checked(path: Path, number: int, kind: Any, plain: Any) -> Any:
+    try:
+        return convert(kind, plain)
+    except FieldError as error:
+        raise SampleError(f"{path} is damaged: line {number}, {error}. {_NEXT_STEP}") from error
+
+
+def _json_lines(path: Path, file: Any) -> Iterator[Any]:
+    for number, line in enumerate(file, start=1):
+        try:
+            yield json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise SampleError(f"{path} is damaged: line {number}: {error}. {_NEXT_STEP}") from error

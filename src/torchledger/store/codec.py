@@ -67,10 +67,12 @@ def decode(record_type: type[Record], text: bytes | str) -> Record:
 
 
 def convert(record_type: type[Record], plain: Any) -> Record:
-    """Plain Python values (dicts, lists, numbers, text) as a ``record_type``; raises ``FieldError`` as ``decode``."""
+    """Plain Python values (dicts, lists, numbers, text) as a ``record_type``, with integers of any size.
+
+    Raises ``FieldError`` as ``decode``.
+    """
     try:
         record: Record = msgspec.convert(plain, record_type)
-        _refuse_large_integers(plain, "")
     except (msgspec.MsgspecError, RecursionError) as error:
         raise FieldError(_explain(error)) from None
     return record

@@ -21,7 +21,8 @@ from typing import Any
 
 from torchledger.errors import StoreError
 from torchledger.nouns import Device, Launch
-from torchledger.store.codec import convert, decode, encode
+from torchledger.store.codec import FieldError, decode, encode
+from torchledger.store.inflate import inflated_lines
 from torchledger.store.latest import latest_measurements
 from torchledger.store.ledger import open_ledger
 
@@ -30,6 +31,8 @@ SUFFIX = ".launches"
 
 _NOT_KEPT: Mapping[str, Any] = {"sources": (), "fx_nodes": (), "modules": (), "wrapper_line": None}
 """What says where a launch came from says nothing of its time."""
+
+_NEXT_STEP = "Measure one with `torchledger sample --fused`, or fetch it again."
 
 
 @dataclass(frozen=True)
@@ -86,27 +89,41 @@ def read_launches(path: str | os.PathLike[str]) -> LaunchSet:
         return launches_of_ledger(path)
     if not path.exists():
         raise StoreError(f"{path} does not exist. Measure one with `torchledger sample --fused -o {path}`.")
-    device, versions, record = "", {}, None
+    header: _Line | None = None
+    record: Device | None = None
     launches: list[MeasuredLaunch] = []
-    try:
-        with gzip.open(path, "rb") as file:
-            for line in file:
-                row = json.loads(line)
-                if "format" in row:
-                    if row["format"] != FORMAT_VERSION:
-                        raise StoreError(f"{path} has format {row['format']}; this version reads {FORMAT_VERSION}.")
-                    if device and row["device"] != device:
-                        raise StoreError(f"{path} mixes launches of {device} and {row['device']}.")
-                    device, versions = row["device"], row["versions"]
-                    record = convert(Device, row["record"]) if "record" in row else record
-                    continue
-                launch = decode(Launch, json.dumps(row["launch"]))
-                launches.append(MeasuredLaunch(launch, tuple(row["times_us"]), row["program"]))
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{path} is no file of launches, or is cut off ({error}).") from error
-    if not device:
-        raise StoreError(f"{path} is no file of launches: it has no header.")
-    return LaunchSet(device, tuple(launches), versions, record)
+    for number, text in enumerate(inflated_lines(path, "file of launches"), start=1):
+        try:
+            line = decode(_Line, text)
+        except FieldError as error:
+            raise StoreError(f"{path} is damaged: line {number}, {error}. {_NEXT_STEP}") from error
+        if line.format is not None:
+            if line.format != FORMAT_VERSION:
+                raise StoreError(f"{path} has format {line.format}; this version reads {FORMAT_VERSION}.")
+            if header is not None and line.device != header.device:
+                raise StoreError(f"{path} mixes launches of {header.device} and {line.device}.")
+            header, record = line, line.record or record
+        elif line.launch is None or header is None:
+            missing = "a header" if line.launch is not None else "a launch"
+            raise StoreError(f"{path} is no file of launches: {missing} is missing in line {number}. {_NEXT_STEP}")
+        else:
+            launches.append(MeasuredLaunch(line.launch, line.times_us, line.program))
+    if header is None:
+        raise StoreError(f"{path} is no file of launches: it has no header. {_NEXT_STEP}")
+    return LaunchSet(header.device, tuple(launches), header.versions, record)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of either kind: a header has a ``format``, every other line a ``launch``."""
+
+    format: int | None = None
+    device: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    record: Device | None = None
+    launch: Launch | None = None
+    times_us: tuple[float, ...] = ()
+    program: str = ""
 
 
 def launches_of_ledger(path: str | os.PathLike[str], *, program: str | None = None) -> LaunchSet:

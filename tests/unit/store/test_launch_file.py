@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,41 @@ def test_launches_of_two_devices_are_not_joined() -> None:
 
     with pytest.raises(StoreError, match="OTHER, TEST cannot be joined"):
         join_launches([make_launch_set(1), replace(make_launch_set(1), device="OTHER")])
+
+
+def write_lines(path: Path, *lines: bytes) -> Path:
+    path.write_bytes(gzip.compress(b"\n".join(lines) + b"\n"))
+    return path
+
+
+HEADER = b'{"format": 1, "device": "TEST", "versions": {}}'
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"program": 3}', "line 2, field `program`"),
+        (b'{"program": "a", "times_us": [1.0], "launch": {"graph": "g"}}', "line 2, field `launch`"),
+        (b'{"program": "a", "times_us": [1.0]}', "a launch is missing in line 2"),
+        (b"[1]", "line 2, expected `object`"),
+    ],
+)
+def test_a_line_is_checked_and_named(tmp_path: Path, line: bytes, said: str) -> None:
+    with pytest.raises(StoreError, match=said):
+        read_launches(write_lines(tmp_path / "a.launches", HEADER, line))
+
+
+def test_a_file_that_holds_many_times_its_size_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="more than 40 times its size"):
+        read_launches(write_lines(tmp_path / "a.launches", HEADER, b'{"program": "%b"}' % (b"a" * (32 << 20))))
+    with pytest.raises(StoreError, match="more than 40 times its size"):
+        read_launches(write_lines(tmp_path / "a.launches", *[HEADER] * 500_000))
+
+
+def test_a_compressed_file_with_changed_bytes_is_refused(tmp_path: Path) -> None:
+    write_launches(tmp_path / "a", make_launch_set(3))
+    content = bytearray((tmp_path / "a").read_bytes())
+    content[100:110] = b"\xff" * 10
+    (tmp_path / "changed").write_bytes(content)
+    with pytest.raises(StoreError, match="changed"):
+        read_launches(tmp_path / "changed")
