@@ -1,0 +1,103 @@
+"""Gathers and scatters, of which the indices decide how much moves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torchledger.nouns import Cost
+from torchledger.work.cost_parts import (
+    Formula,
+    dense,
+    memory_cost,
+    named,
+    revised,
+)
+from torchledger.work.op_shapes import OpCall, Tensor, broadcast_shape
+
+
+def _embedding(call: OpCall) -> Cost | None:
+    table, indices = call.tensor(0), call.tensor(1)
+    if table is None or indices is None or len(table.shape) != 2:
+        return None
+    return _gathered(table, indices, Tensor((*indices.shape, table.shape[1]), table.dtype))
+
+
+def _index_select(call: OpCall) -> Cost | None:
+    table, axis, indices = call.tensor(0), call.ints(1), call.tensor(2)
+    if table is None or axis is None or indices is None or not table.shape:
+        return None
+    shape = list(table.shape)
+    shape[axis[0]] = indices.numel
+    return _gathered(table, indices, Tensor(tuple(shape), table.dtype))
+
+
+def _gather(call: OpCall) -> Cost | None:
+    table, indices = call.tensor(0), call.tensor(2)
+    if table is None or indices is None:
+        return None
+    return _gathered(table, indices, Tensor(indices.shape, table.dtype))
+
+
+def _take(call: OpCall) -> Cost | None:
+    table, indices = call.tensor(0), call.tensor(1)
+    if table is None or indices is None:
+        return None
+    return _gathered(table, indices, Tensor(indices.shape, table.dtype))
+
+
+def _index(call: OpCall) -> Cost | None:
+    table, indices = call.tensor(0), call.tensor_list(1)
+    if table is None or not indices:
+        return None
+    shape = broadcast_shape([index.shape for index in indices])
+    if shape is None or any(index.dtype == "bool" for index in indices):
+        return None
+    output = Tensor((*shape, *table.shape[len(indices) :]), table.dtype)
+    return _gathered(table, indices[0], output)
+
+
+def _gathered(table: Tensor, indices: Tensor, output: Tensor) -> Cost:
+    """Rows may repeat, so what is read of the table is at most the output, and at most the table."""
+    if None in (table.bytes, output.bytes, indices.bytes):
+        return Cost(flops=0, flops_quality="exact", reason=f"element size of {table.dtype} is not known here")
+    read = min(table.bytes or 0, output.bytes or 0)
+    total = read + (output.bytes or 0) + (indices.bytes or 0)
+    return Cost(0, total, "exact", "upper_bound", basis="each row that is gathered read once; repeated rows cost less")
+
+
+def _embedding_backward(call: OpCall) -> Cost | None:
+    gradient, indices, rows = call.tensor(0), call.tensor(1), call.ints(2)
+    if gradient is None or indices is None or rows is None:
+        return None
+    table = Tensor((rows[0], gradient.shape[-1]), gradient.dtype)
+    return revised(memory_cost([gradient, indices], [table]), bytes_quality="estimated")
+
+
+def _scatter(call: OpCall) -> Cost | None:
+    """Writes where the indices say: what changes is read and written, at most once per source element."""
+    target = call.tensor(0)
+    others = [tensor for tensor in call.tensors[1:] if not tensor.is_scalar]
+    if target is None or not others:
+        return None
+    touched = max((tensor for tensor in others), key=lambda tensor: tensor.numel)
+    changed = Tensor((min(touched.numel, target.numel),), target.dtype)
+    whole = [] if call.is_inplace else [target]
+    written = [changed] if call.is_inplace else [dense(target)]
+    adds = [changed] if "add" in call.base_name or "reduce" in call.base_name or "accumulate" in call.base_name else []
+    return revised(memory_cost([*whole, *others, *adds], written), bytes_quality="upper_bound")
+
+
+INDEXING_COSTS: Mapping[str, Formula] = {
+    "embedding": _embedding,
+    **named("embedding_dense_backward", _embedding_backward),
+    "index_select": _index_select,
+    "gather": _gather,
+    "take": _take,
+    **named("index _unsafe_index", _index),
+    **named(
+        """scatter scatter_add scatter_reduce index_add index_copy index_fill index_put _index_put_impl
+        _unsafe_index_put put index_reduce masked_scatter""",
+        _scatter,
+    ),
+}
+"""Operator name (without namespace and in-place mark) to its formula."""

@@ -1,0 +1,183 @@
+"""Layers that are one operator: normalization, dropout, pooling, resizing and recurrent layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from torchledger.nouns import Cost
+from torchledger.work.cost_parts import (
+    Formula,
+    dense,
+    like_first,
+    memory_cost,
+    named,
+    revised,
+    spread,
+    work_cost,
+)
+from torchledger.work.op_shapes import OpCall, Tensor
+
+
+def _dropout(call: OpCall) -> Cost | None:
+    source = call.tensor(0)
+    if source is None:
+        return None
+    return memory_cost([source], [dense(source), Tensor(source.shape, "bool")])
+
+
+def _layer_norm(call: OpCall) -> Cost | None:
+    source, normalized = call.tensor(0), call.ints(1)
+    if source is None or normalized is None:
+        return None
+    rows = source.numel // max(math.prod(normalized), 1)
+    statistics = Tensor((rows,), "float64" if source.dtype == "float64" else "float32")
+    count = 1 if "rms" in call.base_name else 2
+    read = [source, *(tensor for tensor in (call.tensor(2), call.tensor(3)) if tensor is not None)]
+    return memory_cost(read, [dense(source), *[statistics] * count])
+
+
+def _layer_norm_backward(call: OpCall) -> Cost | None:
+    gradient, source = call.tensor(0), call.tensor(1)
+    if gradient is None or source is None:
+        return None
+    parameters = [Tensor(tuple(call.ints(2) or ()), source.dtype)] * (1 if "rms" in call.base_name else 2)
+    return memory_cost(call.tensors, [dense(source), *(parameters if call.ints(2) else ())])
+
+
+def _batch_norm(call: OpCall) -> Cost | None:
+    source = call.tensor(0)
+    if source is None or len(source.shape) < 2:
+        return None
+    channels = Tensor((source.shape[1],), "float32")
+    return revised(memory_cost(call.tensors, [dense(source), channels, channels]), bytes_quality="estimated")
+
+
+def _batch_norm_backward(call: OpCall) -> Cost | None:
+    large = [tensor for tensor in call.tensors if len(tensor.shape) >= 2]
+    if not large:
+        return None
+    channels = Tensor((large[0].shape[1],), "float32")
+    return revised(memory_cost(call.tensors, [dense(large[0]), channels, channels]), bytes_quality="estimated")
+
+
+def _group_norm(call: OpCall) -> Cost | None:
+    source = call.tensor(0)
+    if source is None:
+        return None
+    return revised(memory_cost(call.tensors, [dense(source)]), bytes_quality="estimated")
+
+
+def _max_pool(call: OpCall) -> Cost | None:
+    return _pool(call, extra="int64", ceil=5, dilation=4)
+
+
+def _average_pool(call: OpCall) -> Cost | None:
+    return _pool(call, extra=None, ceil=4, dilation=-1)
+
+
+def _pool(call: OpCall, *, extra: str | None, ceil: int, dilation: int) -> Cost | None:
+    source, kernel = call.tensor(0), call.ints(1)
+    if source is None or not kernel:
+        return None
+    rank = len(kernel) if len(kernel) > 1 else len(source.shape) - 2
+    kernel = spread(kernel, rank)
+    stride = spread(call.ints(2) or kernel, rank)
+    padding = spread(call.ints(3) or (0,), rank)
+    dilated = spread((call.ints(dilation) if dilation >= 0 else None) or (1,), rank)
+    rounds_up = call.constant(ceil).lower() in ("true", "1")
+    spatial = []
+    for axis in range(rank):
+        free = source.shape[axis - rank] + 2 * padding[axis] - dilated[axis] * (kernel[axis] - 1) - 1
+        steps = -(-free // stride[axis]) if rounds_up else free // stride[axis]
+        if rounds_up and steps * stride[axis] >= source.shape[axis - rank] + padding[axis]:
+            steps -= 1
+        spatial.append(steps + 1)
+    shape = (*source.shape[:-rank], *spatial)
+    written = [Tensor(shape, source.dtype), *([Tensor(shape, extra)] if extra else [])]
+    return memory_cost([source], written)
+
+
+def _resized(call: OpCall) -> Cost | None:
+    source = call.tensor(0)
+    size = next((values for position in (1, 2) if (values := call.ints(position))), None)
+    if source is None or size is None or not call.constant(1).startswith("["):
+        return None
+    shape = (*source.shape[: len(source.shape) - len(size)], *size)
+    written = [Tensor(shape, source.dtype)]
+    if "max_pool" in call.base_name:
+        written.append(Tensor(shape, "int64"))
+    return memory_cost([source], written)
+
+
+def _resized_backward(call: OpCall) -> Cost | None:
+    gradient = call.tensor(0)
+    if gradient is None:
+        return None
+    size = next((values for position in (2, 1) if (values := call.ints(position)) and len(values) > 2), None)
+    if size is not None:
+        return memory_cost([gradient], [Tensor(size, gradient.dtype)])
+    source = call.tensor(1)
+    return None if source is None else memory_cost([gradient], [dense(source)])
+
+
+def _pool_backward(call: OpCall) -> Cost | None:
+    gradient, source = call.tensor(0), call.tensor(1)
+    if gradient is None or source is None:
+        return None
+    indices = [tensor for tensor in call.tensors[2:] if tensor.dtype == "int64"]
+    needs_source = "adaptive_max" in call.base_name
+    return memory_cost([gradient, *indices, *([source] if needs_source else [])], [dense(source)])
+
+
+def _recurrent(call: OpCall) -> Cost | None:
+    """Each step multiplies every weight matrix once with that step's rows."""
+    source = call.tensor(0)
+    weights = [tensor for tensor in call.tensors[1:] if len(tensor.shape) == 2]
+    if source is None or len(source.shape) != 3 or not weights:
+        return None
+    rows = source.shape[0] * source.shape[1]
+    flops = sum(2 * rows * weight.numel for weight in weights)
+    return revised(work_cost(flops, call.tensors, [dense(source)]), bytes_quality="estimated")
+
+
+LAYER_COSTS: Mapping[str, Formula] = {
+    **named("native_dropout dropout _fused_dropout", _dropout),
+    **named("native_layer_norm layer_norm rms_norm _fused_rms_norm", _layer_norm),
+    **named("native_layer_norm_backward _fused_rms_norm_backward", _layer_norm_backward),
+    **named(
+        """native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit
+        _native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_no_update batch_norm
+        _batch_norm_impl_index batch_norm_elemt""",
+        _batch_norm,
+    ),
+    **named(
+        """native_batch_norm_backward cudnn_batch_norm_backward miopen_batch_norm_backward batch_norm_backward
+        _batch_norm_impl_index_backward batch_norm_backward_elemt""",
+        _batch_norm_backward,
+    ),
+    **named("native_group_norm group_norm instance_norm", _group_norm),
+    "native_group_norm_backward": like_first(),
+    **named("max_pool2d_with_indices max_pool3d_with_indices", _max_pool),
+    **named("avg_pool1d avg_pool2d avg_pool3d", _average_pool),
+    **named(
+        """_adaptive_avg_pool2d adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d upsample_nearest1d
+        upsample_nearest2d upsample_nearest3d _upsample_nearest_exact2d upsample_bilinear2d upsample_bicubic2d
+        upsample_linear1d upsample_trilinear3d _upsample_bilinear2d_aa""",
+        _resized,
+    ),
+    **named(
+        """upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
+        upsample_bilinear2d_backward upsample_bicubic2d_backward upsample_linear1d_backward
+        upsample_trilinear3d_backward _upsample_nearest_exact2d_backward _adaptive_avg_pool2d_backward
+        _adaptive_avg_pool3d_backward""",
+        _resized_backward,
+    ),
+    **named(
+        """max_pool2d_with_indices_backward max_pool3d_with_indices_backward avg_pool2d_backward avg_pool3d_backward
+        adaptive_max_pool2d_backward""",
+        _pool_backward,
+    ),
+    **named("_cudnn_rnn miopen_rnn mkldnn_rnn_layer", _recurrent),
+}
+"""Operator name (without namespace and in-place mark) to its formula."""

@@ -1,0 +1,49 @@
+"""Operators on lists of tensors: foreach and fused optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torchledger.nouns import Cost
+from torchledger.work.cost_parts import (
+    Formula,
+    dense,
+    memory_cost,
+)
+from torchledger.work.op_shapes import OpCall, Tensor
+
+
+def foreach_cost(call: OpCall) -> Cost | None:
+    name = call.base_name
+    first = call.tensor_list(0)
+    if not first:
+        return None
+    if name == "_foreach_zero":
+        return memory_cost([], first)
+    if name == "_foreach_copy":
+        return memory_cost(call.tensor_list(1), first)
+    if name in ("_foreach_norm", "_foreach_max"):
+        return memory_cost(first, [Tensor((), tensor.dtype) for tensor in first])
+    return memory_cost(call.tensors, [dense(tensor) for tensor in first])
+
+
+_WRITTEN_BY_OPTIMIZER: Mapping[str, tuple[int, ...]] = {
+    "_fused_adam": (0, 2, 3, 4),
+    "_fused_adamw": (0, 2, 3, 4),
+    "_fused_sgd": (0, 2),
+    "_fused_adagrad": (0, 2),
+    "_amp_foreach_non_finite_check_and_unscale": (0,),
+}
+
+
+def _optimizer(call: OpCall) -> Cost | None:
+    if not call.tensor_list(0):
+        return None
+    written = [tensor for position in _WRITTEN_BY_OPTIMIZER[call.base_name] for tensor in call.tensor_list(position)]
+    return memory_cost(call.tensors, written)
+
+
+LIST_COSTS: Mapping[str, Formula] = {
+    **dict.fromkeys(_WRITTEN_BY_OPTIMIZER, _optimizer),
+}
+"""Operator name (without namespace and in-place mark) to its formula."""

@@ -1,0 +1,167 @@
+"""Reductions, softmax, scans, sorting and losses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torchledger.nouns import Cost
+from torchledger.work.cost_parts import (
+    Formula,
+    dense,
+    memory_cost,
+    named,
+    revised,
+)
+from torchledger.work.op_shapes import DTYPE_OF_SCALAR_TYPE, OpCall, Tensor
+from torchledger.work.pointwise_costs import pointwise
+
+_REDUCTIONS: Mapping[str, int] = {
+    "sum": 1,
+    "nansum": 1,
+    "mean": 1,
+    "nanmean": 1,
+    "prod": 1,
+    "amax": 1,
+    "amin": 1,
+    "aminmax": 1,
+    "max": 1,
+    "min": 1,
+    "argmax": 1,
+    "argmin": 1,
+    "any": 1,
+    "all": 1,
+    "std": 1,
+    "var": 1,
+    "std_mean": 1,
+    "var_mean": 1,
+    "logsumexp": 1,
+    "norm": 2,
+    "linalg_vector_norm": 2,
+    "count_nonzero": 1,
+    "median": 1,
+    "nanmedian": 1,
+    "mode": 1,
+    "kthvalue": 2,
+}
+"""Reduction to the position of its dimensions."""
+
+
+def _reduction(call: OpCall) -> Cost | None:
+    source = call.tensor(0)
+    if source is None:
+        return None
+    name = call.base_name
+    if name in ("max", "min") and (other := call.tensor(1)) is not None and len(call.arguments) <= 3:
+        return pointwise(2)(OpCall(call.name, (source, other)))
+    position = _REDUCTIONS[name]
+    dims = call.ints(position)
+    has_list = call.constant(position).startswith("[")
+    takes_int = name in (
+        "any",
+        "all",
+        "argmax",
+        "argmin",
+        "max",
+        "min",
+        "prod",
+        "median",
+        "nanmedian",
+        "mode",
+        "kthvalue",
+    )
+    rank = len(source.shape)
+    if dims is None or not (has_list or takes_int) or any(not -rank <= dim < max(rank, 1) for dim in dims):
+        dims = ()
+    reduced = {dim % rank for dim in dims} if dims and rank else set(range(rank))
+    shape = tuple(size for axis, size in enumerate(source.shape) if axis not in reduced)
+    values = Tensor(shape, _reduction_dtype(name, source.dtype))
+    written = [values]
+    if name in ("std_mean", "var_mean", "aminmax"):
+        written.append(values)
+    if name in ("max", "min", "median", "nanmedian", "mode", "kthvalue") and dims:
+        written.append(Tensor(shape, "int64"))
+    return memory_cost([source], written)
+
+
+def _reduction_dtype(name: str, dtype: str) -> str:
+    if name in ("any", "all"):
+        return "uint8" if dtype == "uint8" else "bool"
+    if name in ("argmax", "argmin", "count_nonzero"):
+        return "int64"
+    if name in ("sum", "prod", "nansum") and not dtype.startswith(("float", "bfloat", "complex")):
+        return "int64"
+    return dtype
+
+
+def _softmax(call: OpCall) -> Cost | None:
+    source = call.tensor(0)
+    if source is None:
+        return None
+    widened = call.constant(2) == "True" and source.dtype in ("float16", "bfloat16")
+    code = call.ints(2)
+    dtype = "float32" if widened else source.dtype
+    if code and call.constant(2) not in ("True", "False") and code[0] in DTYPE_OF_SCALAR_TYPE:
+        dtype = DTYPE_OF_SCALAR_TYPE[code[0]]
+    return memory_cost([source], [Tensor(source.shape, dtype)])
+
+
+def _softmax_backward(call: OpCall) -> Cost | None:
+    gradient, output = call.tensor(0), call.tensor(1)
+    if gradient is None or output is None:
+        return None
+    code = call.ints(3)
+    dtype = DTYPE_OF_SCALAR_TYPE.get(code[0], gradient.dtype) if code else gradient.dtype
+    return memory_cost([gradient, output], [Tensor(gradient.shape, dtype)])
+
+
+def _sort(call: OpCall) -> Cost | None:
+    source = call.tensor(0)
+    if source is None:
+        return None
+    cost = memory_cost([source], [dense(source), Tensor(source.shape, "int64")])
+    return revised(cost, bytes_quality="estimated", basis="one pass over the data; sorting makes several")
+
+
+def _topk(call: OpCall) -> Cost | None:
+    source, number = call.tensor(0), call.ints(1)
+    if source is None or number is None or not source.shape:
+        return None
+    axis = (call.ints(2) or (-1,))[0]
+    shape = tuple(number[0] if index == axis % len(source.shape) else size for index, size in enumerate(source.shape))
+    return memory_cost([source], [Tensor(shape, source.dtype), Tensor(shape, "int64")])
+
+
+def _nll_loss(call: OpCall) -> Cost | None:
+    scores, target = call.tensor(0), call.tensor(1)
+    if scores is None or target is None:
+        return None
+    picked = Tensor(target.shape, scores.dtype)
+    return revised(memory_cost([picked, target], [Tensor((), scores.dtype)]), bytes_quality="estimated")
+
+
+def _nll_loss_backward(call: OpCall) -> Cost | None:
+    scores, target = call.tensor(1), call.tensor(2)
+    if scores is None or target is None:
+        return None
+    return memory_cost([target], [dense(scores)])
+
+
+def _reduced_loss(call: OpCall) -> Cost | None:
+    scores, target = call.tensor(0), call.tensor(1)
+    if scores is None or target is None:
+        return None
+    is_elementwise = call.constant(2) == "0"
+    return memory_cost([scores, target], [dense(scores) if is_elementwise else Tensor((), scores.dtype)])
+
+
+REDUCTION_COSTS: Mapping[str, Formula] = {
+    **dict.fromkeys(_REDUCTIONS, _reduction),
+    **named("_softmax softmax _log_softmax log_softmax", _softmax),
+    **named("_softmax_backward_data _log_softmax_backward_data", _softmax_backward),
+    **named("sort argsort msort", _sort),
+    "topk": _topk,
+    **named("nll_loss_forward nll_loss2d_forward nll_loss", _nll_loss),
+    **named("nll_loss_backward nll_loss2d_backward", _nll_loss_backward),
+    **named("mse_loss smooth_l1_loss huber_loss l1_loss kl_div", _reduced_loss),
+}
+"""Operator name (without namespace and in-place mark) to its formula."""
