@@ -46,11 +46,8 @@ docs: $(VENV)/.installed ## Build the documentation as a site, in docs/_build/ht
 golden: $(VENV)/.dev ## Rewrite the golden files after a change of output that is meant
 	$(BIN)/python -m pytest -n 2 -m "not gpu" --rewrite-golden
 
-bench: $(VENV)/.dev ## Redo the measurements of docs/results that need no GPU
-	$(BIN)/python benchmarks/show_large.py -o docs/results/show_large.md
-	$(BIN)/python benchmarks/report_browser.py -o docs/results/report.md
-	$(BIN)/python benchmarks/newcomer.py -o docs/results/newcomer.md
-	$(BIN)/python benchmarks/dependencies.py -o docs/results/dependencies.md
+bench: $(VENV)/.dev ## Run every benchmark that this machine can run, and say which it cannot; ONLY="NAME ..." runs some
+	$(BIN)/python benchmarks/run_all.py $(ONLY)
 
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) docs/_build gpt.html .pytest_cache .mypy_cache .ruff_cache *.ledger *.trace.json.gz

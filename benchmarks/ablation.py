@@ -22,6 +22,9 @@ from torchledger.fitting.learning import Options
 from torchledger.fitting.operator_features import reduce_features
 from torchledger.fitting.tables import build_tables, machine_of_tables
 
+NEEDS: tuple[str, ...] = ()
+RUNS: tuple[tuple[str, ...], ...] = (("data/h200/operators_torch2.11.parquet",),)
+
 KEYS = (
     "linear/forward",
     "bmm/backward",

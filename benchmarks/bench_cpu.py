@@ -19,6 +19,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+NEEDS: tuple[str, ...] = ("transformers",)
+RUNS: tuple[tuple[str, ...], ...] = (("-o", "docs/results/bench_cpu.md"),)
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -29,6 +29,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+NEEDS: tuple[str, ...] = ("cuda", "timm", "transformers")
+RUNS: tuple[tuple[str, ...], ...] = (("--out", "{out}"),)
+
 HERE = Path(__file__).resolve().parent
 MODELS = ("gpt2", "llama", "resnet50_inference", "mixnet_l")
 WANTED = (

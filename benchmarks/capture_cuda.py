@@ -19,6 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+NEEDS: tuple[str, ...] = ("cuda", "timm", "transformers")
+RUNS: tuple[tuple[str, ...], ...] = (("--out", "{out}"),)
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 PROFILED = ("resnet50_inference", "gpt2", "llama", "mixnet_l", "zoo:gpt_block")

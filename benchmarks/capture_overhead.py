@@ -22,6 +22,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+NEEDS: tuple[str, ...] = ()
+RUNS: tuple[tuple[str, ...], ...] = (("--json", "{out}.json"),)
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 

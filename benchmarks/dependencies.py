@@ -17,6 +17,9 @@ import time
 import tomllib
 from pathlib import Path
 
+NEEDS: tuple[str, ...] = ()
+RUNS: tuple[tuple[str, ...], ...] = (("-o", "docs/results/dependencies.md"),)
+
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = {"PyYAML": "yaml", "scikit-learn": "sklearn"}
 REPEATS = 5

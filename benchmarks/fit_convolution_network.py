@@ -30,6 +30,9 @@ from teach_networks import (
 
 from torchledger.fitting.convolution_network import PASSES, convolution_features
 
+NEEDS: tuple[str, ...] = ()
+RUNS: tuple[tuple[str, ...], ...] = (("--check",),)
+
 PARAMETERS = ("n", "c_in", "height", "width", "c_out", "kernel", "stride", "padding", "groups", "channels_last")
 TILES = (
     *((64, 32), (64, 64), (128, 64), (64, 128), (128, 128), (256, 64), (64, 256), (256, 128), (128, 256), (128, 32)),

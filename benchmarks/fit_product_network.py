@@ -29,6 +29,9 @@ from teach_networks import (
 
 from torchledger.fitting.product_network import CLASSES, LAYOUTS, product_class, product_features
 
+NEEDS: tuple[str, ...] = ()
+RUNS: tuple[tuple[str, ...], ...] = (("--check",),)
+
 MEMBERS, TEACHER_WIDTH, TEACHER_EPOCHS = 4, 160, {2: 45, 4: 45, 16: 30, 0: 40}
 WIDTH, HIDDEN, EPOCHS, ASKED = 112, 3, {2: 50, 4: 50, 16: 35, 0: 50}, 300_000
 

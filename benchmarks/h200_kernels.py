@@ -29,6 +29,9 @@ from typing import Any
 
 import numpy as np
 
+NEEDS: tuple[str, ...] = ("cuda",)
+RUNS: tuple[tuple[str, ...], ...] = (("-o", "{out}", "--convolutions", "0"),)
+
 STARTED = time.monotonic()
 LAYOUTS = ("tn", "nn", "nt")
 """How the factors are stored: ``tn`` x[m, k] w[n, k]^T (linear), ``nn`` x[m, k] w[k, n], ``nt`` x[k, m]^T w[k, n]."""

@@ -37,6 +37,9 @@ from torchledger.sampling.timing import PointTimes, Timer, make_timer
 from torchledger.sampling.worker import describe_device, run_worker
 from torchledger.work.element_sizes import ELEMENT_SIZES
 
+NEEDS: tuple[str, ...] = ("cuda",)
+RUNS: tuple[tuple[str, ...], ...] = (("--make-plan", "{out}"), ("--plan", "{out}", "-o", "{out}"))
+
 STARTED = time.monotonic()
 
 PAUSE_S = 0.05

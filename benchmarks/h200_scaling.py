@@ -30,6 +30,9 @@ from torchledger.sampling.journal import JOURNAL_FOLDER
 from torchledger.sampling.points import Plan, load_plan, save_plan
 from torchledger.sampling.supervisor import WorkerOptions
 
+NEEDS: tuple[str, ...] = ("two GPUs",)
+RUNS: tuple[tuple[str, ...], ...] = (("--plan", "{out}/../h200_sample", "-o", "{out}"),)
+
 
 def steady_rate(folder: Path) -> tuple[float, int]:
     """Shapes per second over all workers, each from its first finished point to its last; and points in all."""

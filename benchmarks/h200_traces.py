@@ -18,6 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+NEEDS: tuple[str, ...] = ("cuda",)
+RUNS: tuple[tuple[str, ...], ...] = (("-o", "{out}"), ("--check", "{out}"))
+
 CASES = ("eager_transformer", "compiled_transformer", "cudagraph_transformer", "eager_convolutions", "eager_inference")
 
 

@@ -27,6 +27,9 @@ from torchledger.sampling.journal import JOURNAL_FOLDER, read_journals
 from torchledger.sampling.points import Plan, Point, save_plan, unique_points
 from torchledger.sampling.worker import run_worker
 
+NEEDS: tuple[str, ...] = ()
+RUNS: tuple[tuple[str, ...], ...] = ((),)
+
 
 def start_worker(folder: Path) -> int:
     """A worker in a forked child, which spares it the second that importing torch takes."""

@@ -45,6 +45,20 @@ from torchledger.nouns import Device
 from torchledger.predicting.step import fit_overheads, host_us, observe_steps, predict_step, step_shape, step_us
 from torchledger.store.launch_file import LaunchSet, MeasuredLaunch, join_launches, read_launches
 
+NEEDS: tuple[str, ...] = ()
+RUNS: tuple[tuple[str, ...], ...] = (
+    (
+        "--train",
+        "data/h200/fused_torch2.11.launches",
+        "--models",
+        "data/h200/models_torch2.11.launches",
+        "--steps",
+        "data/h200/steps_torch2.11.json",
+        "--samples",
+        "data/h200/operators_torch2.11.parquet",
+    ),
+)
+
 _BASELINES = {"roofline": "roofline", "inductor": "Inductor", "forest": "forest"}
 
 Learned = tuple[TimeModel, dict[str, LaunchTable]]

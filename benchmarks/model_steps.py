@@ -23,6 +23,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+NEEDS: tuple[str, ...] = ("cuda", "timm", "transformers")
+RUNS: tuple[tuple[str, ...], ...] = (("--out", "{out}"),)
+
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
 

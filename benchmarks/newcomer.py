@@ -25,6 +25,9 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
 from browser import complaints, open_browser, open_page  # noqa: E402 - after the path is set
 from torchledger.device.describe import describe_cpu  # noqa: E402
 
+NEEDS: tuple[str, ...] = ("chromium", "network")
+RUNS: tuple[tuple[str, ...], ...] = (("-o", "docs/results/newcomer.md"),)
+
 COMMAND = "make demo"
 PYTHON = subprocess.run(["python3", "--version"], capture_output=True, text=True, check=True).stdout.strip()
 """The one that `make` makes its environment with."""

@@ -22,6 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+NEEDS: tuple[str, ...] = ("public data",)
+RUNS: tuple[tuple[str, ...], ...] = ((),)
+
 if TYPE_CHECKING:
     import numpy as np
 

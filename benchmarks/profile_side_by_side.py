@@ -29,6 +29,9 @@ from typing import Any
 
 from bench_cuda import Turns
 
+NEEDS: tuple[str, ...] = ("cuda", "timm", "transformers")
+RUNS: tuple[tuple[str, ...], ...] = (("--out", "{out}"),)
+
 HERE = Path(__file__).resolve().parent
 CASES = ("resnet50_inference", "gpt2", "mixnet_l")
 STEPS = 3

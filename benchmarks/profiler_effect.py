@@ -16,6 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+NEEDS: tuple[str, ...] = ("cuda",)
+RUNS: tuple[tuple[str, ...], ...] = ((),)
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 LAUNCHES, ROUNDS, SPIN_CYCLES = 10, 4, 1_500_000

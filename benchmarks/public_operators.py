@@ -35,6 +35,9 @@ from torchledger.fitting.tables import SampleTable, build_tables, machine_of_tab
 from torchledger.nouns import Sample
 from torchledger.sampling.guide_csv import read_guide_csv
 
+NEEDS: tuple[str, ...] = ("public data",)
+RUNS: tuple[tuple[str, ...], ...] = ((),)
+
 FOLDERS = {"A100": "Perlmutter/operator", "GH200": "Vista/operator"}
 TARGETS = {"A100": (2.5, 3.5), "GH200": (1.6, 2.9)}
 PEER = {"A100": (6.80, 11.63), "GH200": (5.36, 10.37)}

@@ -22,6 +22,9 @@ from pathlib import Path
 from torchledger.nouns import Breakdown, Cost
 from torchledger.traces.breakdown import import_trace
 
+NEEDS: tuple[str, ...] = ("public data",)
+RUNS: tuple[tuple[str, ...], ...] = (("-o", "docs/results/public_traces.md"),)
+
 ROOT = Path(__file__).resolve().parent.parent
 BUILT_IN = """
 import sys

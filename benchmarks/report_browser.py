@@ -25,6 +25,9 @@ from torchledger.device.describe import describe_cpu, describe_environment  # no
 from torchledger.nouns import Launch, Measurement, Profile  # noqa: E402
 from torchledger.store import LedgerWriter, open_ledger  # noqa: E402
 
+NEEDS: tuple[str, ...] = ("chromium",)
+RUNS: tuple[tuple[str, ...], ...] = (("-o", "docs/results/report.md"),)
+
 WORDS = ("fused_gelu", "backward_0#99", "layers.7 mm")
 
 _OPENED = """

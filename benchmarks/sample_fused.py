@@ -14,6 +14,9 @@ from pathlib import Path
 
 from torchledger.sampling.fused import FusedPlan, sample_fused
 
+NEEDS: tuple[str, ...] = ("cuda",)
+RUNS: tuple[tuple[str, ...], ...] = (("--out", "{out}"),)
+
 
 def main() -> None:
     """Run the plan."""

@@ -20,6 +20,9 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
 from synthetic import write_ledger  # noqa: E402 - after the path is set
 from torchledger.device.describe import describe_cpu, describe_environment  # noqa: E402
 
+NEEDS: tuple[str, ...] = ()
+RUNS: tuple[tuple[str, ...], ...] = (("-o", "docs/results/show_large.md"),)
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)

@@ -22,6 +22,9 @@ from pathlib import Path
 
 from synthetic_trace import write_trace
 
+NEEDS: tuple[str, ...] = ()
+RUNS: tuple[tuple[str, ...], ...] = (("-o", "docs/results/trace_import.md"),)
+
 IMPORT = "from torchledger.cli import cli; cli(['import', PATH], standalone_mode=False)"
 CASES = {
     "bare `orjson.loads`": "import orjson; orjson.loads(open(PATH, 'rb').read())",

@@ -23,6 +23,9 @@ from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 from torchledger.capturing import traffic
 from torchledger.capturing.traffic import Bound, Extent, IndexedAccess, count_addresses
 
+NEEDS: tuple[str, ...] = ()
+RUNS: tuple[tuple[str, ...], ...] = (("--output", "docs/results/traffic_cost.md"),)
+
 x, y, z, w, row = sympy.symbols("x y z w row", integer=True, nonnegative=True)
 REPEATS = 15
 SCALES = (1, 1_000, 1_000_000)

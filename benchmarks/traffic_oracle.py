@@ -28,6 +28,9 @@ from tracked_kernels import SCALAR, Examined, compare, examine  # noqa: E402
 
 import model_zoo  # noqa: E402
 
+NEEDS: tuple[str, ...] = ("transformers",)
+RUNS: tuple[tuple[str, ...], ...] = (("--output", "docs/results/traffic_oracle.md"),)
+
 
 def lower(name: str, spent: dict[str, float]) -> list[Examined]:
     def timed(kernel: object) -> Examined:

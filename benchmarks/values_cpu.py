@@ -25,6 +25,9 @@ import values_cuda as shared
 import torchledger
 from torchledger.nouns import ValueComparison
 
+NEEDS: tuple[str, ...] = ("transformers",)
+RUNS: tuple[tuple[str, ...], ...] = (("-o", "docs/results/values_cpu.md"),)
+
 
 def against_eager(name: str) -> dict[str, Any]:
     """Each launch of one training step against the same ops run eagerly, both judged by float64."""

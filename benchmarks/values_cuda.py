@@ -39,6 +39,9 @@ from planted import DIVISION, LOG, MODELS, SCALE, faulty, loss_of, make_planted,
 from planted import ROOT as ROOT_COLUMN  # noqa: E402
 from torchledger.nouns import Gap, Launch, WatchedGraph  # noqa: E402
 
+NEEDS: tuple[str, ...] = ("cuda",)
+RUNS: tuple[tuple[str, ...], ...] = (("-o", "{out}"),)
+
 DEVICE = "cuda"
 COVERED = ("conv_net", "gpt_block", "mixer", "gpt2", "bert", "resnet")
 

@@ -1,0 +1,128 @@
+"""Run every benchmark that this machine can run, and say which it cannot and why: what ``make bench`` does.
+
+    python benchmarks/run_all.py [--list] [NAME ...]
+
+A benchmark is a script of this folder with two constants: ``NEEDS`` names what it cannot do without (the keys of
+``PROBES``), ``RUNS`` holds the arguments of each of its runs, ``{out}`` for a folder of its own under ``build/bench``.
+Both are read without importing the script. Those that fail are named at the end, which is then 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import functools
+import importlib.util
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from browser import find_browser  # noqa: E402 - after the path is set
+
+OUT = ROOT / "build" / "bench"
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A script, what it needs, and the arguments of each of its runs."""
+
+    name: str
+    needs: tuple[str, ...]
+    runs: tuple[tuple[str, ...], ...]
+
+
+@functools.cache
+def _gpus() -> int:
+    code = "import torch; print(torch.cuda.device_count())"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    return int(answer.stdout or 0)
+
+
+def _has_network() -> bool:
+    try:
+        urllib.request.urlopen("https://pypi.org/simple/pip/", timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+def _has_public_data() -> bool:
+    return Path(os.environ.get("TORCHLEDGER_PUBLIC_DATA") or ROOT.parent / "shared" / "data").is_dir()
+
+
+PROBES: Mapping[str, Callable[[], bool]] = {
+    "cuda": lambda: _gpus() >= 1,
+    "two GPUs": lambda: _gpus() >= 2,
+    "chromium": lambda: find_browser() is not None,
+    "network": _has_network,
+    "public data": _has_public_data,
+    "timm": lambda: importlib.util.find_spec("timm") is not None,
+    "transformers": lambda: importlib.util.find_spec("transformers") is not None,
+}
+"""What a script can need, and how to tell whether this machine has it."""
+
+
+def find_benchmarks(folder: Path = ROOT / "benchmarks") -> list[Benchmark]:
+    """The benchmarks of a folder by name; scripts without the two constants are none (models, makers of data)."""
+    found = []
+    for path in sorted(folder.glob("*.py")):
+        constants = {
+            statement.target.id: statement.value
+            for statement in ast.parse(path.read_text()).body
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.value
+        }
+        if {"NEEDS", "RUNS"} <= constants.keys() and path.name != Path(__file__).name:
+            needs, runs = (ast.literal_eval(constants[name]) for name in ("NEEDS", "RUNS"))
+            found.append(Benchmark(path.stem, needs, runs))
+    return found
+
+
+def lacking(benchmark: Benchmark) -> list[str]:
+    """What the machine does not have of what a benchmark needs."""
+    return [need for need in benchmark.needs if not PROBES[need]()]
+
+
+def run(benchmark: Benchmark) -> bool:
+    """All runs of a benchmark, until one fails; True if none does."""
+    out = OUT / benchmark.name
+    out.mkdir(parents=True, exist_ok=True)
+    for arguments in benchmark.runs:
+        words = [word.replace("{out}", str(out)) for word in arguments]
+        print(f"$ python benchmarks/{benchmark.name}.py {' '.join(words)}", flush=True)
+        command = [sys.executable, str(ROOT / "benchmarks" / f"{benchmark.name}.py"), *words]
+        if subprocess.run(command, cwd=ROOT).returncode:
+            return False
+    return True
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="only these")
+    parser.add_argument("--list", action="store_true", help="say what would run, and run nothing")
+    options = parser.parse_args(arguments)
+    known = find_benchmarks()
+    if unknown := set(options.names) - {benchmark.name for benchmark in known}:
+        parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(each.name for each in known)}")
+    chosen = [benchmark for benchmark in known if not options.names or benchmark.name in options.names]
+    able = []
+    for benchmark in chosen:
+        missing = lacking(benchmark)
+        print(f"{benchmark.name:<26} " + (f"cannot run here: needs {', '.join(missing)}" if missing else "runs"))
+        if not missing:
+            able.append(benchmark)
+    if options.list:
+        return 0
+    failed = [benchmark.name for benchmark in able if not run(benchmark)]
+    print(f"{len(able) - len(failed)} of {len(chosen)} benchmarks ran; failed: {', '.join(failed) or 'none'}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

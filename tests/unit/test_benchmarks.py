@@ -1,0 +1,67 @@
+"""``make bench``: which scripts are benchmarks, what each needs, and what a machine without it is told."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NO_BENCHMARKS = {
+    "cuda_models": "models for others",
+    "h200_sweep": "writes a sweep",
+    "report_screenshots": "takes the docs' pictures, of ledgers that are given to it",
+    "run_all": "runs them",
+    "synthetic_trace": "writes a trace",
+    "teach_networks": "is imported by others",
+}
+
+
+@pytest.fixture(scope="module")
+def run_all() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("run_all", ROOT / "benchmarks" / "run_all.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["run_all"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_script_is_a_benchmark_or_says_what_else_it_is(run_all: ModuleType) -> None:
+    scripts = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
+    assert {each.name for each in run_all.find_benchmarks()} == scripts - set(NO_BENCHMARKS)
+
+
+def test_whatever_is_needed_can_be_probed_and_options_are_the_scripts_own(run_all: ModuleType) -> None:
+    for each in run_all.find_benchmarks():
+        assert set(each.needs) <= set(run_all.PROBES), each.name
+        text = (ROOT / "benchmarks" / f"{each.name}.py").read_text()
+        for option in (word for words in each.runs for word in words if word.startswith("-")):
+            assert re.search(rf'{option}[ \]|"]', re.sub(r"^RUNS.*?^\)?$", "", text, flags=re.S | re.M)), each.name
+
+
+def test_a_list_says_of_each_whether_it_runs_here(
+    run_all: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_all, "PROBES", dict.fromkeys(run_all.PROBES, lambda: False) | {"timm": lambda: True})
+    assert run_all.main(["--list", "show_large", "model_steps"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [" ".join(line.split()) for line in lines] == [
+        "model_steps cannot run here: needs cuda, transformers",
+        "show_large runs",
+    ]
+
+
+def test_the_first_run_that_fails_ends_a_benchmark(
+    run_all: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "x.py").write_text("import pathlib, sys\npathlib.Path(sys.argv[1]).touch()\nsys.exit(3)")
+    monkeypatch.setattr(run_all, "ROOT", tmp_path)
+    monkeypatch.setattr(run_all, "OUT", tmp_path / "out")
+    assert not run_all.run(run_all.Benchmark("x", (), (("{out}/a",), ("{out}/b",))))
+    assert [path.name for path in (tmp_path / "out" / "x").iterdir()] == ["a"]
