@@ -1,24 +1,37 @@
-"""What capturing costs: cold compile time with capture on over off, run time after compilation, growth with launches.
+"""What capturing costs: compile time and steps with a recording over without, and what each run finds in the caches.
 
-    python benchmarks/capture_overhead.py [--device cuda] [--models gpt_block ...] [--pairs 5] [--parallel 1] [--json F]
+    python benchmarks/capture_overhead.py [--models unet gpt] [--rounds 5] [-o docs/results/capture_overhead.md]
+        [--caches docs/results/caches.md] [--json FILE] [--limit SECONDS]
+    python benchmarks/capture_overhead.py --device cuda --rounds 3 --limit 230
     python benchmarks/capture_overhead.py --scaling
 
-Each compile is cold, in a process and cache folder of its own; pairs are interleaved (on, off, off, on, ...) and the
-ratio is taken pair by pair. ``--scaling`` captures unrolled models of growing depth on the CPU and counts the CPU time
-of our hooks, which a busy machine does not change much.
+Every run is a whole process of ``small_training.py``, which knows nothing of torchledger: under plain ``python``, under
+``torchledger run`` or under ``torchledger run --profile``. A round has two caches of its own: in one the script runs
+plain twice (cold, warm), in the other it is recorded twice; rounds alternate which comes first, and ratios are taken
+round by round. So each step time comes from the process that compiled, or loaded, its graphs itself, and a cold cache
+and a recording can be told apart. After the first round its plain cache meets recordings.
+
+No round is begun that would not end within ``--limit`` if it takes as long as the one before. After each, the pages are
+also written into the folder $OUT, where it is set. ``--scaling`` captures unrolled models of growing depth on the
+CPU and counts the CPU time of our hooks, which a busy machine does not change much.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
+import datetime
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,87 +40,199 @@ RUNS: tuple[tuple[str, ...], ...] = (("--json", "{out}.json"),)
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
+PLAIN: tuple[str, ...] = ()
+RECORDED = ("run",)
+PROFILED = ("run", "--profile")
+KERNEL_FILES = (".main.so", ".cubin")
 
 
-def compile_once(name: str, device: str, is_captured: bool) -> dict[str, float]:
-    """Cold forward and backward compile of a zoo model in this process, then its steps' time."""
-    import contextlib
+@dataclass(frozen=True)
+class Finished:
+    """One process: what it took, and what was not in the caches."""
 
-    import torch
-    import torch._inductor.compile_fx
-
-    import model_zoo
-    import torchledger
-
-    case = model_zoo.make(name)
-    module = case.module.to(device)
-    inputs = tuple(tensor.to(device) for tensor in case.inputs)
-    if device == "cuda":
-        torch.zeros(1, device="cuda")
-    capture: Any = contextlib.nullcontext()
-    if is_captured:
-        capture = torchledger.capture(Path(tempfile.mkdtemp()) / "a.ledger")
-    with capture:
-        started = time.perf_counter()
-        compiled = torch.compile(module)
-        case.loss(compiled, *inputs).backward()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        compile_s = time.perf_counter() - started
-        times = []
-        for _ in range(30):
-            started = time.perf_counter()
-            for _ in range(5):
-                case.loss(compiled, *inputs).backward()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            times.append((time.perf_counter() - started) / 5)
-    return {"compile_s": compile_s, "step_us": statistics.median(times) * 1e6}
+    compile_s: float
+    process_s: float
+    step_us: float
+    graphs_from_cache: int
+    graphs_compiled: int
+    kernels_compiled: int
+    kernels_tuned: int
+    said: str
 
 
-def in_process(name: str, device: str, is_captured: bool) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as cache:
-        environment = os.environ | {
-            "TORCHINDUCTOR_CACHE_DIR": cache,
-            "TRITON_CACHE_DIR": f"{cache}/triton",
-            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]),
-        }
-        command = [
-            sys.executable,
-            __file__,
-            "--once",
-            name,
-            "--device",
-            device,
-            *(["--captured"] if is_captured else []),
-        ]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
-        lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-        if not lines:
-            raise SystemExit(done.stderr[-2000:])
-        result: dict[str, float] = json.loads(lines[-1].removeprefix("RESULT "))
-        return result
+@dataclass
+class Measured:
+    """All runs of one model: the rounds' by state, and those of the caches' table in order, with their names."""
+
+    rounds: list[dict[str, Finished]] = field(default_factory=list)
+    caches: list[tuple[str, Finished]] = field(default_factory=list)
+
+    @property
+    def last_round_s(self) -> float:
+        return sum(each.process_s for each in self.rounds[-1].values())
+
+    def ratios(self, what: str, above: str, below: str) -> list[float]:
+        return [getattr(each[above], what) / getattr(each[below], what) for each in self.rounds]
 
 
-def measure(name: str, device: str, pairs: int) -> dict[str, Any]:
-    """Ratios of interleaved pairs."""
-    ratios, step_ratios, seconds = [], [], []
-    for pair in range(pairs):
-        order = (True, False) if pair % 2 == 0 else (False, True)
-        found = {is_captured: in_process(name, device, is_captured) for is_captured in order}
-        ratios.append(found[True]["compile_s"] / found[False]["compile_s"])
-        step_ratios.append(found[True]["step_us"] / found[False]["step_us"])
-        seconds.append(found[False]["compile_s"])
-    return {
-        "model": name,
-        "device": device,
-        "pairs": pairs,
-        "compile_s_off": round(statistics.median(seconds), 2),
-        "compile_ratio": round(statistics.median(ratios), 4),
-        "compile_ratios": [round(ratio, 3) for ratio in ratios],
-        "step_ratio": round(statistics.median(step_ratios), 4),
-        "step_ratios": [round(ratio, 3) for ratio in step_ratios],
+@contextlib.contextmanager
+def new_cache() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="torchledger-caches-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run(model: str, device: str, how: Sequence[str], cache: Path) -> Finished:
+    """The script in a process of its own, plain or under ``torchledger HOW``, with compile caches in ``cache``."""
+    paths = [str(ROOT / "src"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {
+        "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
+        "TRITON_CACHE_DIR": str(cache / "triton"),
+        "PYTHONPATH": os.pathsep.join(paths),
     }
+    before = generated(cache)
+    ledger = ["-m", "torchledger", *how, "-f", "-o", str(cache / "a.ledger")] if how else []
+    command = [sys.executable, *ledger, str(HERE / "small_training.py"), model, "--device", device]
+    started = time.perf_counter()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
+    process_s = time.perf_counter() - started
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        raise SystemExit(f"{' '.join(command)}\n{done.stderr[-3000:]}")
+    said = json.loads(lines[-1])
+    new = generated(cache) - before
+    finished = Finished(
+        compile_s=said["compile_s"],
+        process_s=process_s,
+        step_us=statistics.median(said["step_us"]),
+        graphs_from_cache=said["graphs_from_cache"],
+        graphs_compiled=said["graphs_compiled"],
+        kernels_compiled=sum(name.endswith(KERNEL_FILES) for name in new),
+        kernels_tuned=sum(name.endswith(".best_config") for name in new),
+        said=" ".join(line for line in done.stderr.splitlines() if "lowered again" in line),
+    )
+    print(
+        f"{datetime.datetime.now():%H:%M:%S} {model} {' '.join(how) or 'plain'}: first step {finished.compile_s:.2f} s "
+        f"({finished.graphs_compiled} graphs, {finished.kernels_compiled} kernels), step {finished.step_us:.0f} us",
+        flush=True,
+    )
+    return finished
+
+
+def generated(cache: Path) -> set[str]:
+    """Names of what compilations left in a cache; the folders of Triton's are named by what is in them."""
+    return {str(path.relative_to(cache)) for path in cache.rglob("*") if path.is_file()}
+
+
+def one_round(model: str, device: str, *, is_plain_first: bool, measured: Measured, has_caches: bool) -> None:
+    """The four states, and where asked for what recordings find after the plain run, and the other way round."""
+    found: dict[str, Finished] = {}
+    with new_cache() as plain, new_cache() as recorded:
+        ways = [("plain", PLAIN, plain), ("recorded", RECORDED, recorded)]
+        for name, how, cache in ways if is_plain_first else reversed(ways):
+            for state in ("cold", "warm"):
+                found[f"{name} {state}"] = run(model, device, how, cache)
+        measured.rounds.append(found)
+        if has_caches:
+            measured.caches += [("plain, nothing cached", found["plain cold"]), ("plain, again", found["plain warm"])]
+            for name, how in (
+                ("then `run`", RECORDED),
+                ("`run`, again", RECORDED),
+                ("then `run --profile`", PROFILED),
+                ("`run --profile`, again", PROFILED),
+            ):
+                measured.caches.append((name, run(model, device, how, plain)))
+    if has_caches:
+        with new_cache() as profiled:
+            measured.caches.append(("`run --profile`, nothing cached", run(model, device, PROFILED, profiled)))
+            measured.caches.append(("then `run`", run(model, device, RECORDED, profiled)))
+
+
+def spread(values: Sequence[float], digits: int = 3) -> str:
+    """Median and range."""
+    low, middle, high = min(values), statistics.median(values), max(values)
+    return f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def overhead_report(measured: dict[str, Measured], header: str, command: str) -> str:
+    """The page on compile time and steps."""
+    lines = [
+        "# What capturing costs",
+        "",
+        header,
+        f"Redo: `{command}`. Medians of the rounds, in brackets the range.",
+        "",
+        "## Compile time",
+        "",
+        "Forward and backward of the first step, in a process and cache folder of its own; ratios round by round.",
+        "",
+        "| model | rounds | plain, cold, s | recorded, cold, s | ratio, cold | ratio, both from a warm cache |",
+        "|---|---|---|---|---|---|",
+    ]
+    for model, each in measured.items():
+        cold = [spread([round_[f"{how} cold"].compile_s for round_ in each.rounds], 1) for how in ("plain", "recorded")]
+        ratios = [spread(each.ratios("compile_s", f"recorded {state}", f"plain {state}")) for state in ("cold", "warm")]
+        lines.append(f"| {model} | {len(each.rounds)} | {cold[0]} | {cold[1]} | {ratios[0]} | {ratios[1]} |")
+    states = ("plain cold", "plain warm", "recorded cold", "recorded warm")
+    lines += [
+        "",
+        "## Steps after compilation",
+        "",
+        "A step's time in the process that compiled its graphs (cold) or found them in a cache (warm), microseconds.",
+        "",
+        f"| model | {' | '.join(states)} "
+        "| recorded over plain, cold | recorded over plain, warm | cold over warm, plain |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for model, each in measured.items():
+        times = [spread([round_[state].step_us for round_ in each.rounds], 0) for state in states]
+        pairs = (("recorded cold", "plain cold"), ("recorded warm", "plain warm"), ("plain cold", "plain warm"))
+        ratios = [spread(each.ratios("step_us", *pair)) for pair in pairs]
+        lines.append(f"| {model} | {' | '.join([*times, *ratios])} |")
+    return "\n".join([*lines, ""])
+
+
+def caches_report(measured: dict[str, Measured], header: str, command: str) -> str:
+    """The page on what each run finds in the caches."""
+    lines = [
+        "# What a run finds in the compile caches",
+        "",
+        header,
+        f"Redo: `{command}`.",
+        "",
+        "Runs of one script one after the other, each in a process of its own, with the same caches; the last two of",
+        "each model begin anew. *Lowered* are graphs that went through Inductor, *from cache* those that did not;",
+        "*kernels compiled* and *tuned* are binaries and results of trying configurations that were not there before.",
+        "One run each.",
+        "",
+        "| model | run | graphs lowered | from cache | kernels compiled | kernels tuned | first step, s | process, s |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for model, each in measured.items():
+        for name, found in each.caches:
+            counts = f"{found.graphs_compiled} | {found.graphs_from_cache} | {found.kernels_compiled}"
+            seconds = f"{found.compile_s:.2f} | {found.process_s:.1f}"
+            lines.append(f"| {model} | {name} | {counts} | {found.kernels_tuned} | {seconds} |")
+    said = sorted({found.said for each in measured.values() for _, found in each.caches if found.said})
+    if said:
+        lines += ["", "What the first recording after a plain run says:", "", *(f"> {text}" for text in said)]
+    return "\n".join([*lines, ""])
+
+
+def machine(device: str) -> str:
+    """The line that says when and where."""
+    sys.path.insert(0, str(ROOT / "src"))
+    import torch
+
+    from torchledger.device.describe import describe_cpu, describe_environment
+
+    environment, cpu = describe_environment(), describe_cpu()
+    where = f"{cpu.name}, {cpu.num_cores} cores"
+    if device == "cuda":
+        where = f"{torch.cuda.get_device_name()}, host {where}"
+    return f"{datetime.date.today():%Y-%m-%d}, {where}, Python {environment.python}, torch {environment.torch}."
 
 
 def scaling() -> None:
@@ -169,28 +294,40 @@ def scaling() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--models", nargs="*", default=["gpt_block", "resnet", "mixer"])
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--parallel", type=int, default=1)
+    parser.add_argument("--models", nargs="*", default=["unet", "gpt"])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--limit", type=float, default=3600.0, help="Seconds within which the last round ends.")
+    parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--caches", type=Path, help="Where to write the page on the caches.")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--scaling", action="store_true")
-    parser.add_argument("--once")
-    parser.add_argument("--captured", action="store_true")
     arguments = parser.parse_args()
-    if arguments.once:
-        print("RESULT " + json.dumps(compile_once(arguments.once, arguments.device, arguments.captured)))
-        return
     if arguments.scaling:
         scaling()
         return
-    with ThreadPoolExecutor(arguments.parallel) as pool:
-        results = list(pool.map(lambda name: measure(name, arguments.device, arguments.pairs), arguments.models))
-    for result in results:
-        print(json.dumps(result), flush=True)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=1))
+    out = Path(os.environ["OUT"]) if os.environ.get("OUT") else None
+    output = arguments.output or (out and out / "capture_overhead.md")
+    caches = arguments.caches or (out and out / "caches.md")
+    raw = arguments.json or (out and out / "capture_overhead.json")
+    command = f"python benchmarks/capture_overhead.py {' '.join(sys.argv[1:])}".strip()
+    measured: dict[str, Measured] = {model: Measured() for model in arguments.models}
+    header = machine(arguments.device)
+    began = time.monotonic()
+    for number in range(arguments.rounds):
+        for model, each in measured.items():
+            if number and time.monotonic() - began + each.last_round_s > arguments.limit:
+                continue
+            one_round(model, arguments.device, is_plain_first=number % 2 == 0, measured=each, has_caches=number == 0)
+            done = {name: found for name, found in measured.items() if found.rounds}
+            pages = (overhead_report(done, header, command), caches_report(done, header, command))
+            for path, text in zip((output, caches), pages, strict=True):
+                if path:
+                    path.write_text(text)
+            if raw:
+                raw.write_text(json.dumps({name: dataclasses.asdict(found) for name, found in done.items()}, indent=1))
+    print("\n".join(pages))
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ class CapturedRun(Capture):
     ) -> Breakdown:
         """Time ``repeats`` calls of ``step_fn`` and give every kernel's time to its entry; see ``profiling.profile``.
 
-        Raises ``MeasureError`` if the step ran nothing compiled, or its kernels were compiled invisible (on a CPU use
-        ``capture(path, profile=True)`` before compiling).
+        Raises ``MeasureError`` if the step ran nothing compiled, or only what C++ wrappers (``cpp_wrapper=True``) call,
+        which takes ``capture(path, profile=True)`` before compiling.
         """
         return profile(self, step_fn, warmup=warmup, repeats=repeats)
 
@@ -38,8 +38,9 @@ class CapturedRun(Capture):
 def capture(path: str | os.PathLike[str], *, force: bool = False, profile: bool = False) -> CapturedRun:
     """Record every kernel launch of what is compiled inside the ``with`` block into a ledger at ``path``.
 
-    ``profile=True`` compiles C++ kernels so that a profiler can see them, for ``run.profile``. Raises ``StoreError`` if
-    the file exists (without ``force``) or cannot be written.
+    ``profile=True`` compiles C++ wrappers (``cpp_wrapper=True``) so that a profiler can see what they call, for
+    ``run.profile``; all else it sees anyway. Raises ``StoreError`` if the file exists (without ``force``) or cannot be
+    written.
 
     >>> with torchledger.capture("gpt.ledger") as run:  # doctest: +SKIP
     ...     torch.compile(model)(x).sum().backward()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -24,9 +25,15 @@ from torchledger._torch.patching import Patches
 
 log = logging.getLogger(__name__)
 
+_SUFFIX = 12
+"""Letters that a recording puts behind a key."""
 
-def key_caches(patches: Patches, salt: str) -> None:
-    """Give graphs keys of recordings in the FX graph cache and the AOTAutograd cache; ``salt`` is part of each."""
+
+def key_caches(patches: Patches, salt: str, on_plain_entry: Callable[[str], None]) -> None:
+    """Give graphs keys of recordings in the FX graph cache and the AOTAutograd cache; ``salt`` is part of each.
+
+    ``on_plain_entry`` is told the key of each graph that a program which nobody recorded has put into the cache.
+    """
 
     def keyed(original: Callable[..., Any], graph_module: Any, *args: Any, **kwargs: Any) -> Any:
         key, debug_lines = original(graph_module, *args, **kwargs)
@@ -35,11 +42,20 @@ def key_caches(patches: Patches, salt: str) -> None:
             _add_places(digest, getattr(graph_module, "gm", graph_module))
         except Exception as error:  # the user's compile must go on
             log.debug("no places in the key of a cache: %s", error)
-        return key + digest.hexdigest()[:12], debug_lines
+        return key + digest.hexdigest()[:_SUFFIX], debug_lines
 
-    for module, name in ((codecache, "compiled_fx_graph_hash"), (autograd_cache, "autograd_cache_key")):
-        if hasattr(module, name):
-            patches.around(module, name, keyed)
+    def keyed_graph(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        found = keyed(original, *args, **kwargs)
+        try:
+            if os.path.isdir(codecache.FxGraphCache._get_tmp_dir_for_key(found[0][:-_SUFFIX])):
+                on_plain_entry(found[0])
+        except Exception as error:  # the user's compile must go on
+            log.debug("plain entry of %s: not known", found[0], exc_info=error)
+        return found
+
+    patches.around(codecache, "compiled_fx_graph_hash", keyed_graph)
+    if hasattr(autograd_cache, "autograd_cache_key"):
+        patches.around(autograd_cache, "autograd_cache_key", keyed)
 
 
 def _add_places(digest: Any, graph_module: Any) -> None:

@@ -60,6 +60,9 @@ class Listener(Protocol):
     def on_text_line(self, line: str) -> None:
         """A raw line of text was written into the wrapper outside any extern node."""
 
+    def on_plain_entry(self, key: str) -> None:
+        """The graph of this key is in the cache of programs that nobody recorded."""
+
     def on_compiled(self, compiled: Any, graph: Any) -> None:
         """A ``CompiledFxGraph`` was built from a ``GraphLowering``."""
 
@@ -168,7 +171,7 @@ def install(listener: Listener, *, salt: str) -> Patches:
     patches.around(output_code.CompiledFxGraph, "__init__", build)
     patches.around(output_code.CompiledFxGraph, "post_compile", post_compile)
     patches.around(compile_fx, "_recursive_joint_graph_passes", joint_passes)
-    key_caches(patches, salt)
+    key_caches(patches, salt, listener.on_plain_entry)
     note_wrappers(patches)
     return patches
 

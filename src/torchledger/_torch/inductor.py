@@ -5,12 +5,13 @@ Every function takes objects of ``torch._inductor`` as ``Any`` and returns plain
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._inductor import ir
+from torch._inductor import codecache, ir
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
@@ -362,6 +363,22 @@ def is_template(snode: Any) -> bool:
 def is_ahead_of_time(graph: Any) -> bool:
     """True for a graph that AOTInductor compiles into a library, to be run by another program."""
     return bool(getattr(graph, "aot_mode", False))
+
+
+def cache_key(compiled: Any) -> str | None:
+    """The key of a compiled graph in the FX graph cache; that of its code where it has none there."""
+    return getattr(compiled, "_fx_graph_cache_key", None) or getattr(compiled, "cache_key", None)
+
+
+def code_is_older(compiled: Any, moment: float) -> bool:
+    """True if the generated wrapper of a graph stood in the cache before ``moment``, in seconds since the epoch.
+
+    It holds the source of each kernel, so then every kernel's binary, and what was tried for it, is from before too.
+    """
+    try:
+        return os.path.getmtime(codecache.get_path(compiled.cache_key, "py")[2]) < moment
+    except OSError:
+        return False
 
 
 def direction(graph: Any) -> str:

@@ -16,7 +16,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torchledger
@@ -128,22 +128,42 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
 
 
 def run_warnings(path: Path, *, has_children: bool, is_profiled: bool = False) -> tuple[str, ...]:
-    """What the ledger at ``path`` lacks although it was asked for, a sentence each; children hold their own graphs."""
+    """What whoever asked for the ledger at ``path`` should know at once, a sentence each.
+
+    That is what it lacks (children hold their own graphs), and what was done again although a plain run had done it.
+    """
     try:
         with open_ledger(path) as ledger:
-            runs, has_graphs, has_profile = ledger.read(Run), ledger.count(Graph) > 0, ledger.count(Profile) > 0
+            runs, graphs, has_profile = ledger.read(Run), ledger.read(Graph), ledger.count(Profile) > 0
             gaps = [gap for gap in ledger.read(Gap) if (gap.account, gap.where) == ("device_time", "profile")]
     except StoreError as error:
         return (str(error),)
     found = [f"no profile: {gap.reason}." for gap in gaps]
-    if is_profiled and has_graphs and not has_profile and not gaps:
+    if is_profiled and graphs and not has_profile and not gaps:
         found.append("no profile: the process ended before it could write one (killed, or os._exit).")
     if not runs:
         found.append("nothing was captured: see the messages above.")
-    elif not has_graphs and not has_children:
+    elif not graphs and not has_children:
         reasons = [note for note in runs[-1].notes if note.startswith("torch.compile")]
         found.append(f"no compiled graph: {reasons[0] if reasons else 'is torch.compile called?'}")
-    return tuple(found)
+    return (*found, *_lowered_again(graphs))
+
+
+def _lowered_again(graphs: Sequence[Graph]) -> Iterator[str]:
+    """What recording cost although a plain run had compiled the model, in one sentence, if it did."""
+    again = [graph for graph in graphs if graph.lowered_again is not None]
+    if not again:
+        return
+    other = sum(graph.lowered_again == "other_code" for graph in again)
+    came = (
+        "their kernels and tuning results came from the caches"
+        if not other
+        else f"the code of {other} differs from what was there, and its kernels were compiled anew"
+    )
+    yield (
+        f"{len(again)} of {len(graphs)} graphs were lowered again, as a program that is not recorded leaves no entries "
+        f"in the cache; {came}. The next recording finds them."
+    )
 
 
 def _mark_ended(path: Path, exit_code: int, argv: tuple[str, ...]) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import logging
 import re
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -87,17 +88,31 @@ class Traced:
     reference: FlopReference | None
 
 
+@dataclass(frozen=True)
+class Arrival:
+    """How a compiled graph came into this process: lowered here (``is_fresh``), or out of a cache.
+
+    ``cache_key`` and ``lowered_again`` are those of ``Graph``; ``traced`` is there for a graph out of a cache that was
+    traced here.
+    """
+
+    is_fresh: bool
+    cache_key: str | None
+    lowered_again: Literal["same_code", "other_code"] | None = None
+    traced: Traced | None = None
+
+
 class Recorder:
     """The listener that ``torchledger._torch.hooks.install`` is given.
 
-    ``on_graph(compiled, is_fresh, traced)`` is called whenever a compiled graph is ready, fresh or cached;
+    ``on_graph(compiled, arrival)`` is called whenever a compiled graph is ready, fresh or cached;
     ``on_gap`` when something could not be recorded outside any graph; ``on_lowered(compiled, graph)`` when one was
     made here.
     """
 
     def __init__(
         self,
-        on_graph: Callable[[Any, bool, Traced | None], None],
+        on_graph: Callable[[Any, Arrival], None],
         on_gap: Callable[[Gap], None],
         on_lowered: Callable[[Any, Any], None] = lambda compiled, graph: None,
     ) -> None:
@@ -108,6 +123,8 @@ class Recorder:
         self._backward_references: dict[Any, FlopReference] = {}
         self._key = uuid.uuid4().hex[:12]
         self._fresh: set[int] = set()
+        self._plain_keys: set[str] = set()
+        self._started = time.time()
         self._has_told_ahead_of_time = False
 
     # --- what is heard -----------------------------------------------------------------------------------------
@@ -279,7 +296,23 @@ class Recorder:
         self._fresh.discard(id(compiled))
         # With an entry of the AOTAutograd cache nothing was traced here, and the graph has no number of this process.
         is_traced = not is_fresh and "graph_id" in settings
-        self._on_graph(compiled, is_fresh, self._traced(settings) if is_traced else None)
+        self._on_graph(
+            compiled,
+            Arrival(
+                is_fresh,
+                inductor.cache_key(compiled),
+                self._lowered_again(compiled) if is_fresh else None,
+                self._traced(settings) if is_traced else None,
+            ),
+        )
+
+    def on_plain_entry(self, key: str) -> None:
+        self._plain_keys.add(key)
+
+    def _lowered_again(self, compiled: Any) -> Literal["same_code", "other_code"] | None:
+        if inductor.cache_key(compiled) not in self._plain_keys:
+            return None
+        return "same_code" if inductor.code_is_older(compiled, self._started) else "other_code"
 
     def _traced(self, settings: Any) -> Traced:
         """What is known here of a graph from a cache whose model was traced in this process all the same.

@@ -32,7 +32,7 @@ from torchledger.store import LedgerWriter
 from torchledger.store.seal import sealed_graph, sealed_kernel
 
 if TYPE_CHECKING:
-    from torchledger.capturing.recorder import Traced
+    from torchledger.capturing.recorder import Arrival, Traced
 
 log = logging.getLogger(__name__)
 
@@ -229,17 +229,17 @@ class Capture:
         for watcher in self._watchers:
             self._tell(watcher, "on_lowered", compiled, graph)
 
-    def _on_graph(self, compiled: Any, is_fresh: bool, traced: Traced | None) -> None:
+    def _on_graph(self, compiled: Any, arrival: Arrival) -> None:
         payload = payload_of(compiled)
         source = getattr(compiled, "source_code", None)
         with self._lock:
             if payload is None:
                 self._unrecorded(compiled, source)
                 return
-            if traced is not None:
-                payload = _as_traced_here(payload, traced)
+            if arrival.traced is not None:
+                payload = _as_traced_here(payload, arrival.traced)
             name = self._name(payload.graph.direction, payload.graph.model_key)
-            records = _records(payload, name, compiled, source, is_fresh, self._kernels)
+            records = _records(payload, name, compiled, source, arrival, self._kernels)
             self._open().add(*records)
             if not self.run.devices:
                 self._describe_machine()
@@ -316,7 +316,7 @@ def _records(
     name: str,
     compiled: Any,
     source: str | None,
-    is_fresh: bool,
+    arrival: Arrival,
     known_kernels: set[tuple[str, str]],
 ) -> list[Any]:
     """The payload under its name in this run, with what only the finished wrapper tells."""
@@ -334,8 +334,9 @@ def _records(
         payload.graph,
         name=name,
         compile_id=compile_id(),
-        cache_key=getattr(compiled, "_fx_graph_cache_key", None) or getattr(compiled, "cache_key", None),
-        cache_hit=not is_fresh,
+        cache_key=arrival.cache_key,
+        cache_hit=not arrival.is_fresh,
+        lowered_again=arrival.lowered_again,
         wrapper_source=source,
         fx_source=fx_source,
         wrapper_calls=tuple(call.name for call in calls),

@@ -221,8 +221,10 @@ class Graph:
     ``name`` is unique in the ledger (``forward_0``); ``compile_id`` is Dynamo's (``"0/0"``). ``wrapper_calls`` are
     the kernel calls found in the generated code by a route that shares nothing with the entries. A backward shares the
     ``model_key`` of its forward; each carries the ``"model"`` FLOP reference of its own direction. ``fx_source`` is the
-    FX graph that was lowered, as readable code of ATen calls. ``seal`` proves that this user wrote this record and
-    its launches on this machine (``store.seal``).
+    FX graph that was lowered, as readable code of ATen calls. ``lowered_again`` says that a program which nobody
+    recorded had left the graph in the cache, without entries, and whether lowering it gave the same code, whose kernels
+    were then in their caches. ``seal`` proves that this user wrote this record and its launches on this machine
+    (``store.seal``).
     """
 
     name: str
@@ -231,6 +233,7 @@ class Graph:
     model_key: str | None = None
     cache_key: str | None = None
     cache_hit: bool = False
+    lowered_again: Literal["same_code", "other_code"] | None = None
     wrapper_source: str | None = None
     wrapper_path: str | None = None
     wrapper_language: Literal["python", "cpp"] = "python"

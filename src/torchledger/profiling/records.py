@@ -73,8 +73,9 @@ def profile_records(
         attribution = cpu_events(trace, launches, window=window, graph_keys=graph_keys)
         if not attribution.events:
             raise MeasureError(
-                "the profile holds no kernel of the ledger. C++ kernels are visible only if the profile was on when "
-                "they were compiled: use `torchledger run --profile`, or capture(path, profile=True)."
+                "the profile holds no kernel of the ledger. What a C++ wrapper (cpp_wrapper=True) calls is visible "
+                "only if the profile was on when it was compiled: use `torchledger run --profile`, or capture(path, "
+                "profile=True)."
             )
         breakdown = summarize(attribution.events, source="cpu profile", clock=clock, ceilings=ceilings)
     if not attribution.calls:

@@ -37,11 +37,13 @@ for _ in range(10):
 class Runs:
     """One script run plain, then recorded, then profiled, then with its values watched; all with the same caches.
 
-    ``files`` are the sources and binaries of kernels and wrappers after each, with the time of their last change.
+    ``files`` are the sources and binaries of kernels and wrappers after each, with the time of their last change;
+    ``said`` is what each wrote to standard error.
     """
 
     folder: Path
     files: tuple[dict[str, int], ...]
+    said: tuple[str, ...]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     (folder / "a.py").write_text(SCRIPT)
     environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}
     subprocess.run([sys.executable, "a.py"], cwd=folder, env=environment, check=True, timeout=200)
-    files = [_generated(folder)]
+    files, said = [_generated(folder)], [""]
     for command in (
         ("run", "-o", "run.ledger"),
         ("run", "--profile", "-o", "profile.ledger"),
@@ -59,7 +61,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
         done = run_cli(folder, *command, "a.py")
         assert done.returncode == 0, done.stderr
         files.append(_generated(folder))
-    return Runs(folder, tuple(files))
+        said.append(done.stderr)
+    return Runs(folder, tuple(files), tuple(said))
 
 
 def _generated(folder: Path) -> dict[str, int]:
@@ -83,6 +86,14 @@ def test_a_profile_finds_every_graph_of_a_recording_without_in_the_cache(runs: R
     assert [graph.cache_hit for graph in first] == [False, False]
     assert [graph.cache_hit for graph in second] == [True, True]
     assert [graph.cache_key for graph in first] == [graph.cache_key for graph in second]
+
+
+def test_a_recording_says_what_a_plain_run_had_done_already(runs: Runs) -> None:
+    first, second = _graphs(runs.folder / "run.ledger"), _graphs(runs.folder / "profile.ledger")
+    assert [graph.lowered_again for graph in first] == ["same_code", "same_code"]
+    assert [graph.lowered_again for graph in second] == [None, None]
+    assert "2 of 2 graphs were lowered again" in runs.said[1]
+    assert not any("lowered again" in text for text in runs.said[2:])
 
 
 def test_watching_values_finds_every_graph_of_a_recording_in_the_cache(runs: Runs) -> None:
