@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "diff": ("torchledger.cli.diff", "Compare two ledgers: where time went, or where values first part."),
     "export": ("torchledger.cli.export", "Write a ledger in another format."),
     "fit": ("torchledger.cli.fit", "Learn a device's times from samples and measured launches."),
+    "fit-constants": ("torchledger.cli.fit_constants", "Fit the constants under a device's baselines."),
     "predict": ("torchledger.cli.predict", "Predict an operator's time at a shape, without running it."),
     "predict-step": ("torchledger.cli.predict_step", "Predict the time of a recorded step on another device."),
     "evaluate": ("torchledger.cli.evaluate", "Measure the error of a fit on rows that it did not see."),

@@ -17,6 +17,9 @@ from torchledger.cli.output import force_option, json_option
 @click.option(
     "--steps", type=click.Path(path_type=Path), help="Measured steps of the launches, to learn overheads from."
 )
+@click.option(
+    "--constants", type=click.Path(path_type=Path), help="Constants of `fit-constants`; the generation's unless given."
+)
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes to fit with; one per core unless given.")
 @click.option("--operators", type=click.Path(path_type=Path), help="A Python file with operators of your own.")
 @force_option
@@ -27,6 +30,7 @@ def command(
     device: str | None,
     group: str | None,
     steps: Path | None,
+    constants: Path | None,
     jobs: int | None,
     operators: Path | None,
     force: bool,
@@ -40,6 +44,7 @@ def command(
     from torchledger.cli.output import print_document, print_json
     from torchledger.cli.progress import progress_bar
     from torchledger.errors import UsageError
+    from torchledger.fitting.constants import read_constants
     from torchledger.fitting.everything import fit_everything, read_launch_files
     from torchledger.operators import load_operators
     from torchledger.predicting.model_file import save_model
@@ -51,7 +56,14 @@ def command(
     if operators is not None:
         load_operators(operators)
     with progress_bar("fitting") as progress:
-        model, left_out = fit_everything(data, device=device, group=group, jobs=jobs, progress=progress)
+        model, left_out = fit_everything(
+            data,
+            device=device,
+            group=group,
+            constants=None if constants is None else read_constants(constants),
+            jobs=jobs,
+            progress=progress,
+        )
     if steps is not None:
         model = learn_overheads(model, steps, read_launch_files(data))
     size = save_model(model, output, force=force)

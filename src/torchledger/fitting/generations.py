@@ -51,7 +51,7 @@ GENERATIONS: tuple[Generation, ...] = (
 UNKNOWN = Generation("unknown", (0, 0), lanes=128, threads=2048)
 """Stands in for a device whose compute capability is unknown or of none of these."""
 
-_BORROWED = "hopper"
+BORROWED = "hopper"
 
 
 def find_generation(compute_capability: tuple[int, int] | None) -> Generation:
@@ -70,4 +70,4 @@ def find_generation(compute_capability: tuple[int, int] | None) -> Generation:
 
 def constants_of_generation(generation: Generation) -> Constants:
     """The constants of a generation, or those that it borrows."""
-    return constants_of_package(generation.constants or _BORROWED)
+    return constants_of_package(generation.constants or BORROWED)

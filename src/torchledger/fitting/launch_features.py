@@ -34,12 +34,16 @@ _SECTOR = 32  # bytes: the least that a GPU fetches from memory
 
 @dataclass(frozen=True)
 class LaunchFeatures:
-    """Features of one launch by name, its baseline in microseconds and the family whose regressor it belongs to."""
+    """Features of one launch by name, its baseline in microseconds and the family whose regressor it belongs to.
+
+    ``parts_us`` are what a fused kernel's baseline is made of, where its blocks are known.
+    """
 
     family: str
     values: Mapping[str, float]
     baseline_us: float
     roofline_us: float
+    parts_us: Mapping[str, float] | None = None
 
 
 def features_of_launches(launches: Sequence[Launch], machine: Machine) -> list[LaunchFeatures | None]:
@@ -88,6 +92,7 @@ def _features(
         "double share": _share_of_integers(launch),
     }
     baseline_us = roofline_us + machine.floor_us
+    parts_us = None
     if family.startswith("launch:fused"):
         vector_us = _vector_us(launch, machine)
         values |= _loop_columns(launch, sum(vector_us), machine)
@@ -98,12 +103,12 @@ def _features(
             warm_us = warm / l2_speed / machine.bytes_per_us
             costs = kernel_costs(launch, machine, cold_bytes=moved - warm, warm_us=warm_us, vector_us=vector_us)
             values |= costs.columns(machine)
-            baseline_us = costs.baseline_us(machine)
+            baseline_us, parts_us = costs.baseline_us(machine), costs.parts
     else:
         values |= {**library_columns(launch, machine), **expected}
     if EXPECTED in expected and machine.has_tile_baseline:
         baseline_us = math.exp(expected[EXPECTED])
-    return LaunchFeatures(family, values, baseline_us, roofline_us)
+    return LaunchFeatures(family, values, baseline_us, roofline_us, parts_us)
 
 
 def _has_known_elements(launch: Launch, family: str) -> bool:

@@ -10,7 +10,9 @@ from torchledger.nouns import Prediction
 from torchledger.reporting.document import Block, Document, Section, Sentence, Table, columns
 
 if TYPE_CHECKING:
+    from torchledger.fitting.constants import Constants
     from torchledger.fitting.evaluate import Evaluation
+    from torchledger.fitting.fit_constants import GroupFit
     from torchledger.fitting.tables import LeftOut
     from torchledger.fitting.time_model import TimeModel
 
@@ -57,6 +59,7 @@ def fit_document(model: TimeModel, left_out: Sequence[LeftOut], size_bytes: int)
             f"mean error on shapes held out while fitting {mean:.2f} %."
         ),
     ]
+    blocks += [Sentence(f"{note}.", "quiet") for note in model.notes]
     reasons = Counter(item.reason for item in left_out)
     blocks += [Sentence(f"left out: {item.subject}: {item.reason}", "quiet") for item in left_out[:_MOST_NAMED]]
     if len(left_out) > _MOST_NAMED:
@@ -73,7 +76,44 @@ def fit_as_plain(model: TimeModel, left_out: Sequence[LeftOut], size_bytes: int)
             {"entry": entry.key, "rows": entry.n_rows, "shapes": entry.n_shapes, "mape": entry.mape}
             for entry in (model.entries[key] for key in model.entries)
         ],
+        "notes": list(model.notes),
         "left_out": [{"subject": item.subject, "reason": item.reason} for item in left_out],
+    }
+
+
+def constants_document(constants: Constants, groups: Sequence[GroupFit]) -> Document:
+    """What each group of constants was fitted to, and its error on held-out rows before and after."""
+    table = Table(
+        columns("constants", "rows", "held_out_rows", "mape_before", "mape"),
+        tuple((item.group, item.rows, item.held_out, item.before_pct, item.after_pct) for item in groups),
+    )
+    kept = [item.group for item in groups if not item.is_taken]
+    blocks: list[Block] = [
+        table,
+        Sentence("Errors are of the formulas alone: what regressors learn comes on top.", "quiet"),
+    ]
+    if kept:
+        blocks.append(
+            Sentence(f"Left as they were, for they err no less on held-out rows: {'; '.join(kept)}.", "quiet")
+        )
+    return Document((Section(f"Constants of {constants.reference.device.name}", tuple(blocks)),))
+
+
+def constants_as_plain(constants: Constants, groups: Sequence[GroupFit]) -> dict[str, Any]:
+    """The same as plain data."""
+    return {
+        "device": constants.reference.device.name,
+        "groups": [
+            {
+                "constants": item.group,
+                "rows": item.rows,
+                "held_out_rows": item.held_out,
+                "mape_before": item.before_pct,
+                "mape": item.after_pct,
+                "is_taken": item.is_taken,
+            }
+            for item in groups
+        ],
     }
 
 

@@ -1,0 +1,34 @@
+"""Devices of which only the name is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchledger.device.datasheets import DATA_SHEETS, datasheet_ceilings, device_of_name, find_data_sheet
+
+
+@pytest.mark.parametrize(
+    ("name", "multiprocessors"),
+    [("NVIDIA A100-SXM4-80GB", 108), ("GH200120GB", 132), ("NVIDIA H100 PCIe", 114), ("NVIDIA A10", 72)],
+)
+def test_a_device_is_found_by_its_whole_name_with_or_without_its_maker(name: str, multiprocessors: int) -> None:
+    device = device_of_name(name)
+    assert (device.name, device.num_multiprocessors) == (name, multiprocessors)
+    assert device.ceilings is None
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H100 NVL", "A100", "H200 with another cooler", "AMD EPYC"])
+def test_a_name_that_only_resembles_one_is_an_unknown_device(name: str) -> None:
+    device = device_of_name(name)
+    assert device.kind == "unknown" and device.num_multiprocessors is None and device.total_memory_bytes is None
+    assert datasheet_ceilings(name) is None
+
+
+def test_every_data_sheet_says_where_it_is_from_and_is_complete() -> None:
+    for sheet in DATA_SHEETS:
+        assert sheet.source
+        assert all(find_data_sheet(name) is sheet for name in sheet.names)
+        facts = {name for name, value in vars(sheet.device).items() if value is not None}
+        needed = {"num_multiprocessors", "total_memory_bytes", "l2_cache_bytes", "clock_rate_mhz", "power_limit_w"}
+        assert needed <= facts
+        assert sheet.device.ceilings is not None and sheet.device.ceilings.method == "datasheet"
