@@ -19,10 +19,6 @@ class UsageError(TorchledgerError):
     exit_code = 2
 
 
-class CaptureError(TorchledgerError):
-    """A run could not be recorded."""
-
-
 class MeasureError(TorchledgerError):
     """A profile, a bench or an imported trace could not be taken or read."""
 

@@ -345,11 +345,6 @@ def extern_constants(snode: Any) -> dict[str, str]:
     return constants
 
 
-def is_multi_output(snode: Any) -> bool:
-    """True for a node that only picks one output out of a library call's tuple."""
-    return isinstance(getattr(snode, "node", None), ir.MultiOutput)
-
-
 def is_reduction(snode: Any) -> bool:
     """True for a loop that reduces."""
     return bool(getattr(snode, "is_reduction", lambda: False)())

@@ -32,13 +32,12 @@ _PRODUCTS = frozenset({"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm"})
 
 @dataclass(frozen=True)
 class NodeFlops:
-    """FLOPs of one FX node: ``op`` is what the model asked for, ``decomposed`` that it runs as pointwise work."""
+    """FLOPs of one FX node: ``op`` is what the model asked for."""
 
     node: Any
     op: str
     flops: int
     is_backward: bool
-    decomposed: bool = False
 
 
 @dataclass
@@ -221,7 +220,7 @@ def _decomposed_product(node: Any, is_backward: bool, graph: Any) -> NodeFlops |
     flops = 2
     for extent in size:
         flops *= extent
-    return NodeFlops(node, name, flops, is_backward, decomposed=True)
+    return NodeFlops(node, name, flops, is_backward)
 
 
 def _uncounted_name(node: Any) -> str | None:

@@ -408,12 +408,12 @@ def _group(
 ) -> LaunchGroup:
     kind = _kind(one, other)
     last = (other or one)[-1].launch
-    everything = [entry.launch for entry in (other or one)]
+    launches = [entry.launch for entry in (other or one)]
     return LaunchGroup(
         kind=kind,
         first=_side(one, times_one),
         second=_side(other, times_other),
-        aten_ops=tuple(dict.fromkeys(op for launch in everything for op in launch.aten_ops)),
+        aten_ops=tuple(dict.fromkeys(op for launch in launches for op in launch.aten_ops)),
         source=last.source,
         module=last.module,
         reads=() if kind in ("only first", "only second") else _read_changes(one, other),

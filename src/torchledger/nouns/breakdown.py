@@ -288,10 +288,3 @@ class Profile:
         """Share of the kernel time inside compiled graphs, input copies of CUDA graphs aside, that entries have."""
         asked_for_us = self.inside_us - self.copied_us
         return self.matched_us / asked_for_us if asked_for_us else None
-
-    @property
-    def profiled_over_plain_step(self) -> float | None:
-        """What the profiler costs: step time under it over step time without."""
-        if self.plain_step_us and self.profiled_step_us:
-            return self.profiled_step_us / self.plain_step_us
-        return None

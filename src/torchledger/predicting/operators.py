@@ -230,13 +230,13 @@ def predict_directions(
     if direction is not None:
         return [predict(model, operator, parameters, direction=direction, dtype=dtype)]
     found, refusal = [], None
-    for way in ("forward", "backward", "step"):
+    for each in ("forward", "backward", "step"):
         try:
-            _find(model, operator, way, dtype)
+            _find(model, operator, each, dtype)
         except PredictError as error:
             refusal = refusal or error
             continue
-        found.append(predict(model, operator, parameters, direction=way, dtype=dtype))
+        found.append(predict(model, operator, parameters, direction=each, dtype=dtype))
     if refusal is not None and not found:
         raise refusal
     return found

@@ -149,11 +149,6 @@ class Benched:
             return f"shorter than {SHORT_US:g} us: launch and drain of a few hundred nanoseconds weigh"
         return "not the cache: clocks (a busy device runs slower), values, or another kernel that ran at the same time"
 
-    @property
-    def best_configuration(self) -> Measurement | None:
-        """The fastest of the configurations that were tried."""
-        return min(self.configurations, key=lambda found: found.duration_us, default=None)
-
 
 @dataclass(frozen=True)
 class BenchReport:

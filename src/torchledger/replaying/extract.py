@@ -16,10 +16,10 @@ from pathlib import Path
 from torchledger.errors import MeasureError, StoreError
 from torchledger.nouns import Graph, Kernel, Launch, Run
 from torchledger.replaying.call_site import Allocation, find_call_site, read_wrapper
-from torchledger.replaying.givens import given_values
 from torchledger.replaying.index_bounds import index_bounds
 from torchledger.replaying.ledger_code import ledger_code
 from torchledger.replaying.reference import Reference, find_reference, library_operands, whole_reference
+from torchledger.replaying.reference_inputs import reference_inputs
 from torchledger.replaying.sizes import CannotReplay, check_name
 from torchledger.replaying.standalone import MAKE_TENSOR, body_text, head_text
 from torchledger.store import LedgerReader, open_ledger
@@ -96,7 +96,7 @@ def kernel_module(
 ) -> tuple[str, Reference]:
     """The module's text, and the reference that it compares with; ``saved`` is a file with what the launch read."""
     site = find_call_site(graph, launch, others, kernels, with_producers=True)
-    values = given_values(graph, launch, site)
+    values = reference_inputs(graph, launch, site)
     reference = find_reference(graph, list(values), site.outputs)
     if site.unnamed:
         reason = f"it reads {', '.join(site.unnamed)}: a value of the compiler's own, made up here"

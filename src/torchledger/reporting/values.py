@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchledger.nouns import Launch, ValueComparison, ValueFinding, ValueStats, WatchedGraph
+from torchledger.nouns import Launch, ValueComparison, ValueFinding, WatchedGraph
 from torchledger.printable import one_line
 from torchledger.reporting.document import Document, Facts, Section, Sentence, as_plain
 from torchledger.store import LedgerReader
 from torchledger.store.value_stats import count_value_stats, iterate_value_stats
 from torchledger.watching.compare import ValuePair, ValuesDiff
 from torchledger.watching.findings import first_created
-from torchledger.watching.lines import NOT_SAVED, NOTHING_MATCHED, comparison_line, finding_line, stats_line
+from torchledger.watching.lines import NOT_SAVED, NOTHING_MATCHED, comparison_line, finding_line
 
 
 @dataclass(frozen=True)
@@ -99,14 +98,6 @@ def values_document(summary: ValuesSummary, *, top: int) -> Document:
     if remarks:
         sections.append(Section("What to know", tuple(remarks)))
     return Document(tuple(sections))
-
-
-def stats_document(stats: Sequence[ValueStats], *, top: int) -> Document:
-    """Statistics as lines, one a tensor."""
-    lines = tuple(Sentence(one_line(stats_line(item))) for item in stats[:top])
-    if len(stats) > top:
-        lines += (Sentence(f"... and {len(stats) - top:,} more; --top shows more, --json all."),)
-    return Document((Section("Values", lines or (Sentence("no statistics were recorded"),)),))
 
 
 def values_diff_as_plain(diff: ValuesDiff) -> dict[str, Any]:

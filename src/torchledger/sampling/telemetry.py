@@ -8,15 +8,6 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
-# Bits of NVML's clocks event reasons (nvml.h); those not listed, such as idle and application clocks, do no harm.
-THROTTLE_BITS = {
-    0x4: "software power cap",
-    0x8: "hardware slowdown",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "hardware power brake",
-}
-
 
 class Telemetry:
     """Reads NVML for one device; where it is missing, every reading is empty."""
@@ -59,11 +50,6 @@ class Telemetry:
                 # A reading that this device or driver does not offer is unknown.
                 values[name] = None
         return values
-
-
-def throttling(event_reasons: int | None) -> list[str]:
-    """Names of what throttled the clocks."""
-    return [name for bit, name in THROTTLE_BITS.items() if event_reasons and event_reasons & bit]
 
 
 def _event_reasons(nvml: Any, handle: Any) -> int:

@@ -54,13 +54,12 @@ GIVE_UP_AFTER_DEATHS = 2
 
 @dataclass
 class WorkerSummary:
-    """What one run of a worker did: points measured now, found done, by status; seconds spent measuring."""
+    """What one run of a worker did: points measured now, found done, by status."""
 
     measured: int = 0
     already_done: int = 0
     failed: int = 0
     quarantined: int = 0
-    measuring_s: float = 0.0
 
 
 def run_worker(
@@ -105,7 +104,6 @@ def run_worker(
     telemetry = Telemetry(identity.get("uuid"))
     with Journal(folder, header) as journal:
         waiting = _give_up(waiting, ids, state, journal, plan, identity, summary)
-        measuring = time.monotonic()
         session = _Session(plan, identity, timer, telemetry, journal, ids, summary)
         if order is not None:
             session.kept.update(_samples_so_far(folder))
@@ -118,7 +116,6 @@ def run_worker(
             session.measure(group, limits)
             if on_progress is not None:
                 on_progress(summary.already_done + summary.measured, len(shard))
-        summary.measuring_s = time.monotonic() - measuring
         if order is not None:
             report = {"budget_s": budget_s, "until_error_pct": order.until_error_pct, "rounds": order.report()}
             write_durably(folder / f"{ADAPTIVE_PREFIX}{part}-of-{parts}.json", json.dumps(report, indent=1).encode())

@@ -52,8 +52,8 @@ def breakdown_of_trace(
             + "Record it with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
         )
     events = with_modules_and_lines(trace, list(events))
-    near, problems = _without_jumps(trace, events)
-    busy = busy_times(events, near)
+    is_on_clock, problems = _without_jumps(trace, events)
+    busy = busy_times(events, is_on_clock)
     idle = explain_idle(trace, events, busy)
     rank = trace.metadata["distributedInfo"].get("rank")
     result = summarize(events, source=trace.source, clock="trace", busy=busy, ceilings=ceilings)
@@ -78,7 +78,7 @@ def breakdown_of_trace(
 
 def _without_jumps(trace: Trace, events: Sequence[DeviceEvent]) -> tuple[npt.NDArray[np.bool_], list[str]]:
     """Which events lie on the host's clock, and what is wrong with the rest."""
-    near = np.ones(len(events), dtype=bool)
+    is_on_clock = np.ones(len(events), dtype=bool)
     problems: list[str] = []
     columns = trace.events
     host = trace.rows(EventKind.RUNTIME, EventKind.OP)
@@ -87,15 +87,15 @@ def _without_jumps(trace: Trace, events: Sequence[DeviceEvent]) -> tuple[npt.NDA
         earliest, latest = int(columns.start_ns[host].min()), int(columns.end_ns[host].max())
     else:
         earliest, latest = int(np.median(start)), int(np.median(start))
-    near = (start >= earliest - _JUMP_NS) & (start <= latest + _JUMP_NS)
-    if not near.any():
+    is_on_clock = (start >= earliest - _JUMP_NS) & (start <= latest + _JUMP_NS)
+    if not is_on_clock.any():
         problems.append("host and device clocks do not meet: no device event lies within a minute of the host's events")
-        near = np.ones(len(events), dtype=bool)
-    elif not near.all():
-        time = sum(event.duration_us for event, is_near in zip(events, near, strict=True) if not is_near)
+        is_on_clock = np.ones(len(events), dtype=bool)
+    elif not is_on_clock.all():
+        time = sum(event.duration_us for event, is_counted in zip(events, is_on_clock, strict=True) if not is_counted)
         problems.append(
-            f"{int((~near).sum())} device events ({time:.1f} us) lie more than a minute outside the host's events: "
-            "the clock jumped; they count in the sums and not in wall time and gaps"
+            f"{int((~is_on_clock).sum())} device events ({time:.1f} us) lie more than a minute outside the host's "
+            "events: the clock jumped; they count in the sums and not in wall time and gaps"
         )
     early, lead = launches_before_call(trace)
     if early:
@@ -103,7 +103,7 @@ def _without_jumps(trace: Trace, events: Sequence[DeviceEvent]) -> tuple[npt.NDA
             f"{early} device events start before the call that launches them, by up to {lead:.1f} us: host and device "
             "clocks disagree, so causes of idle time are doubtful"
         )
-    return near, problems
+    return is_on_clock, problems
 
 
 def _overlaps(events: Sequence[DeviceEvent]) -> int:

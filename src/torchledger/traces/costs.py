@@ -27,7 +27,6 @@ from torchledger.work.kernel_names import (
     dtype_of_kernel,
     elementwise_work,
     is_helper_kernel,
-    kernel_label,
 )
 from torchledger.work.op_costs import NO_TENSOR_SHAPES, has_formula, op_cost
 from torchledger.work.op_shapes import Argument, OpCall, Tensor, dtype_name
@@ -561,11 +560,6 @@ def _collective_dtype(text: str) -> str:
     names = {"BFloat16": "bfloat16", "Half": "float16", "Float": "float32", "Double": "float64", "Long": "int64"}
     names |= {"Int": "int32", "Byte": "uint8", "Char": "int8", "Bool": "bool", "Float8_e4m3fn": "float8_e4m3fn"}
     return names.get(text, dtype_name(text))
-
-
-def label_of(event: DeviceEvent) -> str:
-    """A device event's symbol, shortened for people."""
-    return kernel_label(event.name)
 
 
 def launches_before_call(trace: Trace) -> tuple[int, float]:

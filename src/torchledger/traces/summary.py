@@ -68,11 +68,11 @@ def summarize(
     return replace(result, verdict=verdict(result))
 
 
-def busy_times(events: Sequence[DeviceEvent], near: npt.NDArray[np.bool_]) -> list[BusyTime]:
-    """When each device ran anything, by the events that lie ``near`` the host's clock."""
+def busy_times(events: Sequence[DeviceEvent], is_on_clock: npt.NDArray[np.bool_]) -> list[BusyTime]:
+    """When each device ran anything, by the events that are ``is_on_clock``, the host's."""
     by_device: dict[Any, list[int]] = defaultdict(list)
     for index, event in enumerate(events):
-        if near[index]:
+        if is_on_clock[index]:
             by_device[event.device].append(index)
     result = []
     for device, members in by_device.items():

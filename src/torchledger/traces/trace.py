@@ -196,11 +196,6 @@ class TraceKernel:
         return self.duration_ns / 1e3
 
     @property
-    def start_us(self) -> float:
-        """Start on the trace's clock, in microseconds after ``Trace.origin_us``."""
-        return self.start_ns / 1e3
-
-    @property
     def grid(self) -> tuple[int, ...] | None:
         """Blocks in x, y, z, as the trace holds them."""
         return _int_tuple(self.arguments.get("grid"))

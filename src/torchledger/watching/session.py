@@ -66,7 +66,6 @@ class Watch(Watcher):
         self._waiting: dict[str, list[Any]] = {}
         self._lowered: dict[int, Any] = {}
         self._launches: dict[str, Launch] = {}
-        self._unidentified: list[Callable[[], None]] = []
         self._patches: list[Any] = []
         self._lock = threading.RLock()
         self._folder: Any = None
@@ -154,9 +153,9 @@ class Watch(Watcher):
     def _tell_filters(self) -> None:
         if not self.options.is_filtered or self._n_taken or not self._launches:
             return
-        from torchledger.watching.near import near_names
+        from torchledger.watching.suggestions import suggest_names
 
-        self._capture.note(near_names(self.options, list(self._launches.values())))
+        self._capture.note(suggest_names(self.options, list(self._launches.values())))
 
     def _tell_clean(self) -> None:
         calls = sum(graph.n_watched_calls for graph in self._graphs)

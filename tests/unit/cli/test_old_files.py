@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from torchledger.cli import cli
 from torchledger.store.launch_file import read_launches
 
 DATA = Path(__file__).parents[2] / "data" / "old"
-ANSWERS: dict[str, Any] = json.loads((DATA / "answers_torchledger0.1.0.json").read_text())
+ANSWERS: dict[str, Any] = json.loads(gzip.decompress((DATA / "answers_torchledger0.1.0.json.gz").read_bytes()))
 SENTENCES = {"note", "notes", "remarks", "reason", "problems", "verdict"}
 """Said in better words later, perhaps; what they speak of stands beside them as figures."""
 

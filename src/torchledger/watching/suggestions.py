@@ -9,7 +9,7 @@ from torchledger.watching.lines import NOTHING_MATCHED
 from torchledger.watching.options import ValueOptions
 
 
-def near_names(options: ValueOptions, launches: list[Launch]) -> str:
+def suggest_names(options: ValueOptions, launches: list[Launch]) -> str:
     """One sentence: which filter matched nothing, and names near to it."""
     known: dict[str, list[str]] = {
         "kernel": sorted({launch.kernel_name for launch in launches}),

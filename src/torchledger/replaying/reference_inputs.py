@@ -16,7 +16,7 @@ from torchledger.replaying.call_site import Allocation, CallSite
 from torchledger.replaying.reference import parse_fx
 
 
-def given_values(graph: Graph, launch: Launch, site: CallSite) -> dict[str, str]:
+def reference_inputs(graph: Graph, launch: Launch, site: CallSite) -> dict[str, str]:
     """FX node to the input that stands for it."""
     outputs = dict(site.outputs)
     filled = _filled_through_views(launch, site)
