@@ -43,16 +43,15 @@ def command(
     """
     from torchledger.cli.output import print_document, print_json
     from torchledger.cli.progress import progress_bar
-    from torchledger.errors import UsageError
     from torchledger.fitting.constants import read_constants
     from torchledger.fitting.everything import fit_everything, read_launch_files
     from torchledger.operators import load_operators
     from torchledger.predicting.model_file import save_model
     from torchledger.predicting.step import learn_overheads
     from torchledger.reporting.fits import fit_as_plain, fit_document
+    from torchledger.store.output import check_output
 
-    if output.exists() and not force:
-        raise UsageError(f"{output} exists. Choose another name, or pass --force to replace it.")
+    check_output(output, force=force)
     if operators is not None:
         load_operators(operators)
     with progress_bar("fitting") as progress:

@@ -50,13 +50,14 @@ def show(path: Path, as_json: bool) -> None:
 @command.command(name="check")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the judged samples to a Parquet file.")
+@force_option
 @json_option
-def check(path: Path, output: Path | None, as_json: bool) -> None:
+def check(path: Path, output: Path | None, force: bool, as_json: bool) -> None:
     """Judge the samples of PATH (a set, a guide CSV or a folder of them) by the sanity gates."""
     from torchledger.reporting.samples import judgement_document
     from torchledger.sampling.sets import judge
 
-    judged = judge(path, output)
+    judged = judge(path, output, force=force)
     print_json(judged) if as_json else print_document(judgement_document(judged, str(path)))
     if judged["quarantined"]:
         raise SystemExit(3)
@@ -65,12 +66,13 @@ def check(path: Path, output: Path | None, as_json: bool) -> None:
 @command.command(name="export")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder to write CSV files into.")
+@force_option
 @json_option
-def export(path: Path, output: Path, as_json: bool) -> None:
+def export(path: Path, output: Path, force: bool, as_json: bool) -> None:
     """Write the guide's operators in PATH as the guide's CSV files."""
     from torchledger.sampling.sets import export_guide
 
-    written = export_guide(path, output)
+    written = export_guide(path, output, force=force)
     if as_json:
         print_json({"written": {str(file): rows for file, rows in written.items()}})
         return

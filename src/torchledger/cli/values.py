@@ -31,6 +31,7 @@ from torchledger.cli.output import json_option, print_document, print_json
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The ledger to write. Default: SCRIPT's name.")
 @click.option("-f", "--force", is_flag=True, help="Replace an existing ledger.")
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module name, as in python -m.")
+@click.option("--script", "is_script", is_flag=True, help="SCRIPT is Python although its name does not end in .py.")
 @click.option("--top", default=10, show_default=True, type=click.IntRange(min=1), help="Rows per list.")
 @json_option
 @click.argument("script", nargs=1)
@@ -53,6 +54,7 @@ def command(
     output: Path | None,
     force: bool,
     is_module: bool,
+    is_script: bool,
     top: int,
     as_json: bool,
     script: str,
@@ -63,11 +65,17 @@ def command(
     The default records statistics of every tensor before and after each launch. --find names the first launch that
     makes bad values, --against eager the first that computes something else. If SCRIPT is a ledger, it is only shown.
     """
+    from torchledger.errors import UsageError
     from torchledger.reporting.values import summarize_values, values_as_plain, values_document
     from torchledger.store import is_ledger, open_ledger
     from torchledger.watching.process import run_watched
 
     path, exit_code = Path(script), 0
+    if not is_module and path.is_file() and path.suffix != ".py" and not is_ledger(path) and not is_script:
+        raise UsageError(
+            f"{path} is no ledger, and its name does not end in .py. If it is a Python script that shall be run, pass "
+            "--script."
+        )
     if is_module or not is_ledger(path):
         given = {
             "level": level, "find": find, "beyond": beyond, "tolerance": tolerance, "calls": calls,

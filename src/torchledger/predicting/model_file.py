@@ -29,6 +29,7 @@ from torchledger.fitting.regressors import Blend, from_arrays, to_arrays
 from torchledger.fitting.time_model import Entry, TimeModel
 from torchledger.nouns import Device
 from torchledger.store.codec import convert, encode
+from torchledger.store.output import check_output, output_file
 
 SCHEMA_VERSION = 2
 SUFFIX = ".tlmodel"
@@ -40,10 +41,9 @@ _FIRST_DATE = (1980, 1, 1, 0, 0, 0)  # so that equal models make equal files
 
 
 def save_model(model: TimeModel, path: str | os.PathLike[str], *, force: bool = False) -> int:
-    """Write a model, whole or not at all; returns its size in bytes. Raises ``PredictError`` if the file exists."""
+    """Write a model, whole or not at all; returns its size in bytes. Raises ``StoreError`` if the file exists."""
     path = Path(path)
-    if path.exists() and not force:
-        raise PredictError(f"{path} exists. Choose another name, or pass --force to replace it.")
+    check_output(path, force=force)
     blobs = {key: _pack(to_arrays(entry.blend)) for key, entry in model.entries.items()}
     header = {
         "schema": SCHEMA_VERSION,
@@ -68,20 +68,16 @@ def save_model(model: TimeModel, path: str | os.PathLike[str], *, force: bool = 
         },
     }
     text = json.dumps(header, sort_keys=True).encode()
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-            sealed = {"header": json.loads(text), "sha256": hashlib.sha256(text).hexdigest()}
-            archive.writestr(zipfile.ZipInfo(_HEADER, _FIRST_DATE), json.dumps(sealed, sort_keys=True))
-            for key, blob in blobs.items():
-                info = zipfile.ZipInfo(f"entries/{key}.npz", _FIRST_DATE)
-                info.compress_type = zipfile.ZIP_DEFLATED
-                archive.writestr(info, blob)
-        os.replace(partial, path)
-    except OSError as error:
-        raise PredictError(f"cannot write {path}: {error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    with (
+        output_file(path, force=force) as partial,
+        zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive,
+    ):
+        sealed = {"header": json.loads(text), "sha256": hashlib.sha256(text).hexdigest()}
+        archive.writestr(zipfile.ZipInfo(_HEADER, _FIRST_DATE), json.dumps(sealed, sort_keys=True))
+        for key, blob in blobs.items():
+            info = zipfile.ZipInfo(f"entries/{key}.npz", _FIRST_DATE)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(info, blob)
     return path.stat().st_size
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchledger.errors import MeasureError, StoreError
+from torchledger.errors import MeasureError
 from torchledger.nouns import Graph, Kernel, Launch, Run
 from torchledger.replaying.call_site import Allocation, find_call_site, read_wrapper
 from torchledger.replaying.index_bounds import index_bounds
@@ -25,6 +25,7 @@ from torchledger.replaying.standalone import MAKE_TENSOR, body_text, head_text
 from torchledger.store import LedgerReader, open_ledger
 from torchledger.store.find import find_graph, find_kernel
 from torchledger.store.latest import saved_inputs
+from torchledger.store.output import write_output
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ def extract_kernel(
     text, reference = kernel_module(
         code.graph, launch, code.launches, code.kernels, title=_title(str(file), launch, run), saved=saved
     )
-    path = _write(Path(output), text, force=force)
+    path = Path(output)
+    write_output(path, text.encode("utf-8", "backslashreplace"), force=force)
     return Extracted(path, launch.kernel_name, tuple(reference.targets), reference.unchecked)
 
 
@@ -80,7 +82,8 @@ def extract_graph(
     graph = code.graph
     title = f"{graph.name} of {Path(file).name}: a whole compiled graph ({graph.direction}), {_made_by(run)}."
     text, reason = graph_module(graph, code.launches, code.kernels, title=title)
-    path = _write(Path(output), text, force=force)
+    path = Path(output)
+    write_output(path, text.encode("utf-8", "backslashreplace"), force=force)
     unchecked = {"all outputs": reason} if reason else {}
     return Extracted(path, graph.name, () if reason else ("all outputs",), unchecked)
 
@@ -448,16 +451,6 @@ def _made_by(run: Run) -> str:
 
 def _docstring(text: str) -> str:
     return text.replace("\\", "/").replace('"""', "'''")
-
-
-def _write(path: Path, text: str, *, force: bool) -> Path:
-    if path.exists() and not force:
-        raise StoreError(f"{path} exists. Choose another name, or pass --force to replace it.")
-    try:
-        path.write_text(text, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}. Name a file in a folder that exists.") from error
-    return path
 
 
 def _saved_inputs(reader: LedgerReader, launch: Launch) -> str | None:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchledger.errors import ReportError, UsageError
+from torchledger.errors import UsageError
 from torchledger.nouns import Launch, Prediction, RunDiff, StepPrediction
 from torchledger.store import open_ledger
+from torchledger.store.output import check_output, write_output
 
 Progress = Callable[[int, int, str], None]
 
@@ -28,23 +29,16 @@ def report(
     A set of samples is a folder of ``torchledger sample``, a Parquet file or the guide's CSV files. ``predict`` names a
     device whose model is at hand, or a model file: then each launch and the step, or each sample, are predicted, and
     stand beside what was measured. Without ``output`` the page lies beside the ledger, as ``NAME.html``. Raises
-    ``ReportError`` if that exists (without ``force``) or cannot be written, ``StoreError`` or ``SampleError`` if a file
+    ``StoreError`` if that exists (without ``force``) or cannot be written, ``StoreError`` or ``SampleError`` if a file
     cannot be read.
 
     >>> torchledger.report("gpt.ledger")  # doctest: +SKIP
     PosixPath('gpt.html')
     """
     path = Path(output) if output is not None else _default_output(Path(file), against)
-    if path.exists() and not force:
-        raise ReportError(f"{path} exists. Choose another name with -o, or pass --force to replace it.")
+    check_output(path, force=force)
     text = render_report(file, against=against, predict=predict, progress=progress)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
-    except OSError as error:
-        unfinished.unlink(missing_ok=True)
-        raise ReportError(f"cannot write {path}: {error.strerror}. Name a file in a folder that exists.") from error
+    write_output(path, text.encode("utf-8", "backslashreplace"), force=force)
     return path
 
 

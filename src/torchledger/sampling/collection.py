@@ -90,6 +90,11 @@ def prepare_folder(plan: Plan, folder: Path) -> None:
                 f"{folder} was measured with {known.warmup} warm-up and {known.active} active iterations, this sweep "
                 f"asks for {plan.warmup} and {plan.active}. Choose another output with -o."
             )
+        if strange := [name for name in known.operator_files if name not in plan.operator_files]:
+            raise SampleError(
+                f"{folder / PLAN_FILE} names {strange[0]}, Python that would be run. If it is yours, pass --operators "
+                f"{strange[0]}; else choose another output with -o."
+            )
         points = unique_points([*known.points, *plan.points])
         files = tuple(dict.fromkeys([*known.operator_files, *plan.operator_files]))
         if points == known.points and files == known.operator_files:

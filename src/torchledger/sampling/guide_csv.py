@@ -14,6 +14,7 @@ from torchledger.nouns import Sample
 from torchledger.operators import Operator, Parameters, find_operator
 from torchledger.operators.declaration import DTYPE_NAMES, dtype_name
 from torchledger.sampling.points import point_id
+from torchledger.store.output import file_name, output_file
 from torchledger.work.element_sizes import ELEMENT_SIZES
 
 FORWARD_COLUMN, BACKWARD_COLUMN, STEP_COLUMN = "F_dur(us)", "B_dur(us)", "dur(us)"
@@ -112,7 +113,7 @@ def read_guide_folder(folder: str | os.PathLike[str]) -> list[Sample]:
 
 def guide_file_stem(device: str, operator: str, precision: str, parts: int, part: int) -> str:
     """``{GPU}_{operator}_{precision}_{parts}_{part}``, the GPU's name without spaces, as the guide writes it."""
-    return f"{device.replace(' ', '')}_{operator}_{short_precision(precision)}_{parts}_{part}"
+    return f"{file_name(device.replace(' ', ''))}_{operator}_{short_precision(precision)}_{parts}_{part}"
 
 
 def short_precision(dtype: str) -> str:
@@ -121,10 +122,13 @@ def short_precision(dtype: str) -> str:
     return next((short for short in ("fp16", "bf16", "fp32", "fp8") if DTYPE_NAMES[short] == plain), plain)
 
 
-def write_guide_csv(path: str | os.PathLike[str], columns: Sequence[str], samples: Sequence[Sample]) -> int:
+def write_guide_csv(
+    path: str | os.PathLike[str], columns: Sequence[str], samples: Sequence[Sample], *, force: bool = False
+) -> int:
     """Write the samples of one operator in the guide's form, sorted by parameters; returns the number of rows.
 
     A row holds the median of each direction's times; shapes that lack one of the directions are left out.
+    Raises ``StoreError`` if the file exists (unless ``force``) or cannot be written.
     """
     timed = [name for name in columns if name in COLUMN_DIRECTIONS]
     rows: dict[tuple[float, ...], dict[str, float]] = {}
@@ -138,7 +142,7 @@ def write_guide_csv(path: str | os.PathLike[str], columns: Sequence[str], sample
         median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
         rows.setdefault(key, {})[sample.direction] = median  # type: ignore[arg-type]
     complete = 0
-    with Path(path).open("w", newline="") as file:
+    with output_file(Path(path), force=force) as unfinished, unfinished.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         for key in sorted(rows):

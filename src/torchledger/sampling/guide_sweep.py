@@ -159,7 +159,7 @@ def collect_guide(
     csv_path = folder / "sampling_data" / f"{stem}.csv"
     mine = {tuple(sorted(p.parameters.items())) for p in plan.shard(part, parts)}
     samples = [s for s in read_samples(raw) if s.dtype == dtype and tuple(sorted(s.parameters.items())) in mine]
-    write_guide_csv(csv_path, sweep.settings.columns_name, samples)
+    write_guide_csv(csv_path, sweep.settings.columns_name, samples, force=True)
     return collection, csv_path
 
 

@@ -23,6 +23,7 @@ from torchledger.sampling.guide_csv import (
 )
 from torchledger.sampling.journal import JOURNAL_FOLDER, read_journals
 from torchledger.sampling.worker import gate_limits
+from torchledger.store.output import check_output, prepare_folder
 
 
 def load_set(path: str | os.PathLike[str]) -> list[Sample]:
@@ -42,10 +43,10 @@ def merge_files(
 ) -> tuple[int, int]:
     """Join sets into one Parquet file; returns the number of samples and of duplicates dropped.
 
-    Raises ``SampleError`` if devices or versions differ (unless ``allow_mixed``) or the file exists (unless ``force``).
+    Raises ``SampleError`` if devices or versions differ (unless ``allow_mixed``) and ``StoreError`` if the file exists
+    (unless ``force``).
     """
-    if output.exists() and not force:
-        raise SampleError(f"{output} exists. Choose another name, or pass --force to replace it.")
+    check_output(output, force=force)
     # The same part named twice is still two sets, whose labels are each other's duplicates.
     sets = {
         f"{part}" if part not in parts[:index] else f"{part} ({index})": load_set(part)
@@ -63,12 +64,15 @@ def devices_of_set(path: str | os.PathLike[str]) -> dict[str, Device]:
     return read_devices(path) if is_data else {}
 
 
-def judge(path: str | os.PathLike[str], output: Path | None = None) -> dict[str, Any]:
-    """Judge a set by the sanity gates; the judged samples can be written to ``output``.
+def judge(path: str | os.PathLike[str], output: Path | None = None, *, force: bool = False) -> dict[str, Any]:
+    """Judge a set by the sanity gates; the judged samples can be written to ``output``, which must not exist (unless
+    ``force``).
 
     Ceilings are those that the set's own workers measured, else the vendor's figures for a known device; without
     either, only the gates that need none are applied, and ``ceilings`` says so.
     """
+    if output is not None:
+        check_output(output, force=force)
     samples = load_set(path)
     limits, origin = _limits_of(Path(path), samples)
     judged = quarantine(samples, limits)
@@ -96,22 +100,29 @@ def judge(path: str | os.PathLike[str], output: Path | None = None) -> dict[str,
     }
 
 
-def export_guide(path: str | os.PathLike[str], folder: Path) -> dict[Path, int]:
-    """Write the guide's operators of a set as the guide's CSV files, one per device, operator and precision."""
+def export_guide(path: str | os.PathLike[str], folder: Path, *, force: bool = False) -> dict[Path, int]:
+    """Write the guide's operators of a set as the guide's CSV files, one per device, operator and precision.
+
+    Raises ``StoreError`` if one of them exists (unless ``force``) or cannot be written.
+    """
     groups: dict[tuple[str, str, str], list[Sample]] = defaultdict(list)
     for sample in load_set(path):
         if sample.operator.startswith("guide."):
             groups[sample.device, sample.operator, sample.dtype].append(sample)
     if not groups:
         raise SampleError(f"{path} holds none of the guide's operators, so there is nothing to write as its CSV files.")
-    folder.mkdir(parents=True, exist_ok=True)
-    written = {}
     columns_of = {direction: column for column, direction in COLUMN_DIRECTIONS.items()}
-    for (device, name, dtype), samples in groups.items():
+    names = [
+        f"{guide_file_stem(device, find_operator(name).name, dtype, 0, 0).removesuffix('_0_0')}.csv"
+        for device, name, dtype in groups
+    ]
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:
+        raise SampleError(f"{path} holds several devices whose names give one file, {repeated[0]}. Export them apart.")
+    written = {}
+    for target, ((_, name, _), samples) in zip(prepare_folder(folder, names, force=force), groups.items(), strict=True):
         operator = find_operator(name)
         columns = [*operator.parameters, *(columns_of[direction] for direction in operator.directions)]
-        target = folder / f"{guide_file_stem(device, operator.name, dtype, 0, 0).removesuffix('_0_0')}.csv"
-        written[target] = write_guide_csv(target, columns, samples)
+        written[target] = write_guide_csv(target, columns, samples, force=force)
     return written
 
 

@@ -182,12 +182,22 @@ def load_collectives(path: str | Path, *, world: int, dtypes: tuple[str, ...] = 
 def load_sweep(path: str | Path, *, operator_files: tuple[str, ...] = (), dtypes: tuple[str, ...] = ()) -> Plan:
     """The plan of a native sweep file; ``dtypes`` replace the file's.
 
+    ``operator_files`` (whole paths) are Python with operators of the user's own, and are run; what the file lists under
+    ``operators`` must be among them.
+
     Raises ``SweepError`` with file, line and key of everything that is wrong with it, before any device is touched.
     """
     path = Path(path)
     file = read_yaml(path)
     sweep = validate(SweepFile, file)
-    files = [str((path.parent / name).resolve()) for name in sweep.operators] + list(operator_files)
+    for index, name in enumerate(sweep.operators):
+        if str((path.parent / name).resolve()) not in operator_files:
+            raise file.error(
+                ("operators", index),
+                f"{name} is Python that would be run, and a file alone cannot ask for that: read it, then pass "
+                f"--operators {path.parent / name}",
+            )
+    files = list(operator_files)
     for name in files:
         load_operators(name)
     points: list[Point] = []

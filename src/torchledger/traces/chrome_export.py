@@ -7,7 +7,6 @@ viewer or another tool reads is changed.
 from __future__ import annotations
 
 import gzip
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -20,6 +19,7 @@ from torchledger.nouns import DeviceEvent, Profile
 from torchledger.roofline import achieved_gb_per_s, achieved_tflops_per_s
 from torchledger.store import LedgerReader
 from torchledger.store.latest import latest
+from torchledger.store.output import check_output, output_file
 from torchledger.traces.stream import open_events
 
 FactsByRow = Mapping[int, Mapping[str, Any]]
@@ -64,31 +64,26 @@ def annotate_trace(
     Raises ``MeasureError`` if the source is no trace and ``StoreError`` if the destination exists or cannot be written.
     """
     target = Path(destination)
-    if target.exists() and not force:
-        raise StoreError(f"{target} exists. Choose another name, or pass --force to replace it.")
+    check_output(target, force=force)
     if target.exists() and target.samefile(source):
         raise StoreError(f"{target} is the trace that is read. Choose another name.")
     stream = open_events(Path(source))
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
     rows = _RowCounter()
-    try:
-        with _open_for_writing(unfinished, compress=target.suffix == ".gz") as file:
-            file.write(b'{"traceEvents": [')
-            separator = b"\n"
-            for events in stream:
-                rows.add(events, facts)
-                for event in events:
-                    file.write(separator + orjson.dumps(event))
-                    separator = b",\n"
-            file.write(b"\n]")
-            for name, value in stream.metadata.items():
-                file.write(b",\n" + orjson.dumps(name) + b": " + orjson.dumps(value))
-            file.write(b"}\n")
-        unfinished.replace(target)
-    except OSError as error:
-        raise StoreError(f"cannot write {target}: {error.strerror or error}.") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with (
+        output_file(target, force=force) as unfinished,
+        _open_for_writing(unfinished, compress=target.suffix == ".gz") as file,
+    ):
+        file.write(b'{"traceEvents": [')
+        separator = b"\n"
+        for events in stream:
+            rows.add(events, facts)
+            for event in events:
+                file.write(separator + orjson.dumps(event))
+                separator = b",\n"
+        file.write(b"\n]")
+        for name, value in stream.metadata.items():
+            file.write(b",\n" + orjson.dumps(name) + b": " + orjson.dumps(value))
+        file.write(b"}\n")
     return rows.annotated
 
 

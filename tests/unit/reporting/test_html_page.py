@@ -19,7 +19,7 @@ from factories import make_buffer, make_graph, make_kernel, make_launch, make_ru
 from synthetic import write_ledger
 from torchledger.cli import cli
 from torchledger.comparing.run_diff import diff_runs, read_run
-from torchledger.errors import PredictError, ReportError, UsageError
+from torchledger.errors import PredictError, StoreError, UsageError
 from torchledger.nouns import (
     Breakdown,
     Measurement,
@@ -218,14 +218,14 @@ def test_the_command_writes_beside_the_ledger_and_overwrites_nothing_by_accident
     first = CliRunner().invoke(cli, ["report", str(path)])
     assert first.exit_code == 0, first.output
     assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
-    with pytest.raises(ReportError, match="--force"):
+    with pytest.raises(StoreError, match="--force"):
         torchledger.report(path)
     assert torchledger.report(path, force=True) == tmp_path / "a.html"
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     path = write_ledger(tmp_path / "a.ledger")
-    with pytest.raises(ReportError, match="cannot write"):
+    with pytest.raises(StoreError, match="cannot write"):
         torchledger.report(path, tmp_path / "nowhere" / "a.html")
 
 
