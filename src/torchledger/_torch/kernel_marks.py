@@ -16,7 +16,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
-from torch._inductor import compile_fx, config
+from torch._inductor import config
 from torch._inductor.codecache import PyCodeCache
 
 from torchledger._torch.patching import Patches
@@ -114,6 +114,8 @@ def make_cpp_wrappers_visible() -> Patches:
             return original(*args, **kwargs)
 
     # The first holds while a model's keys are made, the second where a backward is compiled later, on its own thread.
+    from torch._inductor import compile_fx  # at the top, importing it would put the hooks in, which import this file
+
     for name in ("compile_fx", "_compile_fx_inner"):
         patches.around(compile_fx, name, compiled)
     return patches

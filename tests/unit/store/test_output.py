@@ -99,7 +99,7 @@ def test_python_that_a_sweep_names_runs_only_when_the_user_names_it(tmp_path: Pa
 
 
 def test_python_that_somebodys_plan_names_is_not_run(tmp_path: Path) -> None:
-    points = (Point("softmax", {"rows": 8, "columns": 8}, "float32", 1),)
+    points = (Point("softmax", {"rows": 8, "columns": 8}, "float32", "train"),)
     prepare_samples(Plan(points, 1, 1, (str(tmp_path / "theirs.py"),), {}), tmp_path / "set")
     with pytest.raises(SampleError, match=r"theirs\.py, Python that would be run"):
         prepare_samples(Plan(points, 1, 1, (), {}), tmp_path / "set")
