@@ -16,6 +16,7 @@ NO_BENCHMARKS = {
     "h200_sweep": "writes a sweep",
     "report_screenshots": "takes the docs' pictures, of ledgers that are given to it",
     "run_all": "runs them",
+    "small_training": "a program for others to run",
     "synthetic_trace": "writes a trace",
     "teach_networks": "is imported by others",
 }

@@ -89,12 +89,17 @@ _ID_ARGUMENTS = (
     "External id",
     "Sequence number",
     "Fwd thread id",
-    "Python id",
-    "Python parent id",
 )
 """Arguments that become columns of ``Events``, in its order."""
 
-_VOLATILE_ARGUMENTS = ("Ev Idx", "Record function id", "Python module id", "memory bandwidth (GB/s)")
+_VOLATILE_ARGUMENTS = (
+    "Ev Idx",
+    "Record function id",
+    "Python id",
+    "Python parent id",
+    "Python module id",
+    "memory bandwidth (GB/s)",
+)
 """Arguments that differ from event to event, say nothing that the rest does not, and would defeat interning."""
 
 _OLD_CATEGORIES = {"Kernel", "Operator", "Memcpy", "Memset"}
@@ -141,8 +146,7 @@ class Events:
     """One row per duration event of the trace, in the order of the file.
 
     ``name``, ``category``, ``lane`` and ``argument`` index the tables of the ``Trace``. ``correlation``,
-    ``external_id``, ``sequence``, ``forward_thread`` and ``python_id``/``python_parent_id`` are ``NONE`` where the
-    event has none.
+    ``external_id``, ``sequence`` and ``forward_thread`` are ``NONE`` where the event has none.
     """
 
     kind: npt.NDArray[np.int8]
@@ -156,8 +160,6 @@ class Events:
     external_id: IntColumn
     sequence: IntColumn
     forward_thread: IntColumn
-    python_id: IntColumn
-    python_parent_id: IntColumn
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -231,7 +233,7 @@ class Trace:
     """A whole trace. Index ``names``, ``categories``, ``lanes`` and ``argument_texts`` by the columns of ``events``.
 
     ``metadata`` is what the file says beside its events (``deviceProperties``, ``distributedInfo``, ...).
-    ``origin_us`` is the ``ts`` of time 0. ``ignored`` counts the events that are not durations by phase and category.
+    ``origin_us`` is the ``ts`` of time 0.
     """
 
     source: str
@@ -243,7 +245,6 @@ class Trace:
     argument_texts: tuple[bytes, ...]
     origin_us: float
     problems: tuple[TraceProblem, ...] = ()
-    ignored: Mapping[str, int] = field(default_factory=dict)
     is_truncated: bool = False
 
     def rows(self, *kinds: EventKind) -> IntColumn:
@@ -473,7 +474,6 @@ class _Columns:
         self._arguments = _Ids()
         self._arguments[b"{}"] = 0
         self._parts: list[tuple[npt.NDArray[Any], ...]] = []
-        self._ignored: Counter[str] = Counter()
         self._lane_names: dict[tuple[Any, Any], str] = {}
         self._open: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
         self._problems: Counter[str] = Counter()
@@ -544,7 +544,7 @@ class _Columns:
         return ids, self._numbered(self._arguments, texts)
 
     def _add_others(self, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Names of lanes from metadata events; ``B``/``E`` pairs as durations; the rest is counted."""
+        """Names of lanes from metadata events; ``B``/``E`` pairs as durations; the rest has no time."""
         paired = []
         for event in events:
             phase = event.get("ph")
@@ -564,8 +564,6 @@ class _Columns:
                 begin = stack.pop()
                 duration = _float_or_nan(event.get("ts")) - _float_or_nan(begin.get("ts"))
                 paired.append(event | begin | {"args": begin["args"] | arguments, "dur": duration})
-            else:
-                self._ignored[f"{phase} {event.get('cat', '')}".strip()] += 1
         return paired
 
     def finish(
@@ -577,7 +575,7 @@ class _Columns:
         if self._parts:
             joined = [np.concatenate(columns) for columns in zip(*self._parts, strict=True)]
         else:
-            joined = [np.zeros(0, np.int32)] * 4 + [np.zeros(0, np.int64)] * 8
+            joined = [np.zeros(0, np.int32)] * 4 + [np.zeros(0, np.int64)] * 6
         self._parts.clear()
         names, categories, lanes, arguments, start_ns, duration_ns, *ids = joined
         kind_of = np.array(
@@ -611,7 +609,6 @@ class _Columns:
             argument_texts=tuple(self._arguments),
             origin_us=self._origin_us or 0.0,
             problems=tuple(all_problems),
-            ignored=dict(self._ignored),
             is_truncated=is_truncated,
         )
 
