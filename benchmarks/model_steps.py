@@ -172,7 +172,8 @@ class Variant:
         from torchledger._torch import profiler
         from torchledger.device.describe import describe_devices
         from torchledger.nouns import Measurement
-        from torchledger.profiling.records import Steps, profile_records
+        from torchledger.profiling.records import profile_records
+        from torchledger.profiling.steps import Steps
         from torchledger.store.launch_file import LaunchSet, MeasuredLaunch
         from torchledger.traces.trace import read_trace
 

@@ -6,8 +6,9 @@ Enters: a ledger. Leaves: a ``BalanceSheet``. An account is a function from the 
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchledger.nouns import (
@@ -20,7 +21,10 @@ from torchledger.nouns import (
     Gap,
     Graph,
     Profile,
+    Step,
+    StepCall,
 )
+from torchledger.stepping.totals import StepTotals, total_step
 from torchledger.store import LedgerReader
 from torchledger.store.latest import latest
 from torchledger.store.rows import LaunchRow, read_launch_rows
@@ -50,6 +54,7 @@ class Books:
     launches: Sequence[LaunchRow]
     gaps: Sequence[Gap]
     differences: Sequence[Difference]
+    step: StepTotals | None = None
 
     def gaps_of(self, account: str) -> tuple[Gap, ...]:
         """The gaps that were recorded for one account."""
@@ -62,13 +67,23 @@ class Books:
 
 def open_books(reader: LedgerReader) -> Books:
     """Read what the balance needs; bodies of launches stay closed."""
+    launches = read_launch_rows(reader)
     return Books(
         reader=reader,
         graphs=reader.read(Graph),
-        launches=read_launch_rows(reader),
+        launches=launches,
         gaps=reader.read(Gap),
         differences=reader.read(Difference),
+        step=read_step(reader, Counter(launch.graph for launch in launches if launch.is_call)),
     )
+
+
+def read_step(reader: LedgerReader, launches_of: Mapping[str, int]) -> StepTotals | None:
+    """The step that counts, added up; ``None`` where there is none. ``launches_of`` counts each graph's launches."""
+    step = latest(reader, Step)
+    if step is None:
+        return None
+    return total_step(step, reader.read(StepCall, step=step.name), launches_of)
 
 
 def balance_books(books: Books) -> BalanceSheet:
@@ -214,7 +229,32 @@ def device_time_account(books: Books) -> Account | None:
 
 
 def wall_time_account(books: Books) -> Account | None:
-    """Busy plus idle time of the device, against the steps' wall time; both on the profiler's clock."""
+    """Busy plus idle time by cause on the profiler's clock, against steps that the host timed without the profiler."""
+    totals = books.step
+    if totals is None:
+        return _wall_time_of_old(books)
+    step = totals.step
+    if step.busy_us is None or step.duration_us is None:
+        return None
+    differences = []
+    if step.profiled_us:
+        added = statistics.median(step.profiled_us) - step.duration_us
+        reason = "what the profiler adds to a step, by the host's clock"
+        differences.append(Difference("wall_time", "profiler", reason, added))
+    return Account(
+        name="wall_time",
+        unit="us",
+        ledger=round(step.busy_us + sum(step.idle_us.values()), 3),
+        reference=round(step.duration_us, 3),
+        differences=tuple(differences),
+        missing=books.gaps_of("wall_time"),
+        note="one step: busy and idle time by cause on the profiler's clock, beside steps timed without it",
+        tolerance=_WALL_TIME_TOLERANCE,
+    )
+
+
+def _wall_time_of_old(books: Books) -> Account | None:
+    """The account of ledgers that hold no step: of the device's span within all profiled steps."""
     breakdown = latest(books.reader, Breakdown)
     if breakdown is None or not breakdown.step_us:
         return None
@@ -228,6 +268,72 @@ def wall_time_account(books: Books) -> Account | None:
     )
 
 
+def step_launches_account(books: Books) -> Account | None:
+    """Launches of compiled graphs in a step, calls times launches, against those that were seen to run in each call."""
+    totals = books.step
+    if totals is None or not totals.step.graph_calls:
+        return None
+    seen = [call.launches for call in totals.calls if call.kind == "graph"]
+    return Account(
+        name="step_launches",
+        unit="launches",
+        ledger=totals.graph_launches,
+        reference=None if None in seen else sum(each for each in seen if each is not None),
+        differences=books.differences_of("step_launches"),
+        missing=books.gaps_of("step_launches"),
+        note="in compiled graphs: calls times launches, beside launches that were seen to run",
+    )
+
+
+def step_operators_account(books: Books) -> Account | None:
+    """Eager operators of a step, against what a dispatch mode heard in another step."""
+    totals = books.step
+    if totals is None or totals.step.operators is None:
+        return None
+    step = totals.step
+    note = (
+        f"{step.operators_elsewhere:,} more on threads that no mode listened to" if step.operators_elsewhere else None
+    )
+    return Account("step_operators", "operators", step.operators, step.operators_heard, note=note)
+
+
+def step_flops_account(books: Books) -> Account | None:
+    """Tensor FLOPs of one step, graphs by calls and eager operators, against an eager step where one was counted."""
+    totals = books.step
+    if totals is None:
+        return None
+    eager = latest(books.reader, EagerCount)
+    has_step = eager is not None and eager.is_step
+    return Account(
+        name="step_flops",
+        unit="FLOPs",
+        ledger=totals.whole.flops,
+        reference=eager.flops if eager is not None and has_step else None,
+        differences=books.differences_of("step_flops") if has_step else (),
+        missing=books.gaps_of("step_flops"),
+    )
+
+
+def step_device_time_account(books: Books) -> Account | None:
+    """Device time of one step that belongs to its calls, against all that the profiler saw in it."""
+    totals = books.step
+    if totals is None or totals.step.device_us is None:
+        return None
+    step = totals.step
+    return Account(
+        name="step_device_time",
+        unit="us",
+        ledger=round(step.covered_us, 3),
+        reference=round(totals.step.device_us, 3),
+        missing=tuple(Gap("step_device_time", "step", reason, us) for reason, us in step.uncovered_us.items()),
+        note=f"all of one step, outside compiled graphs too (clock: {step.clock})",
+    )
+
+
+_WALL_TIME_TOLERANCE = 0.01
+"""What two clocks may differ by; more is missing."""
+
+
 ACCOUNTS: tuple[Callable[[Books], Account | None], ...] = (
     launches_account,
     flops_account,
@@ -235,6 +341,10 @@ ACCOUNTS: tuple[Callable[[Books], Account | None], ...] = (
     bytes_account,
     sources_account,
     device_time_account,
+    step_launches_account,
+    step_operators_account,
+    step_flops_account,
+    step_device_time_account,
     wall_time_account,
 )
 """In the order shown. An account that only some runs have returns ``None`` for the others."""

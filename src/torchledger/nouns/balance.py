@@ -35,7 +35,8 @@ class Difference:
 class Account:
     """One line of the balance sheet.
 
-    It balances when ``ledger == reference + sum(differences)`` and nothing is missing.
+    It balances when ``ledger == reference + sum(differences)`` and nothing is missing. ``tolerance`` is by which
+    fraction of the reference two measurements of one thing may differ.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Account:
     differences: tuple[Difference, ...] = ()
     missing: tuple[Gap, ...] = ()
     note: str | None = None
+    tolerance: float = 0.0
 
     @property
     def is_balanced(self) -> bool | None:
@@ -56,7 +58,8 @@ class Account:
             return None
         explained = self.reference + sum(difference.amount for difference in self.differences)
         # Times are sums of floats: equal to within a nanosecond is equal.
-        return self.ledger == explained or (self.unit == "us" and abs(self.ledger - explained) < 1e-3)
+        allowed = max(self.tolerance * abs(self.reference), 1e-3 if self.unit == "us" else 0.0)
+        return abs(self.ledger - explained) <= allowed
 
 
 @dataclass(frozen=True)
@@ -73,10 +76,14 @@ class BalanceSheet:
 
 @dataclass(frozen=True)
 class EagerCount:
-    """FLOPs of an eager run of the step, by operator, as ``FlopCounterMode`` counts them, beside the ledger's total."""
+    """FLOPs of an eager run, by operator, as ``FlopCounterMode`` counts them, beside the ledger's total.
+
+    ``is_step`` says that exactly one whole step of the program was run.
+    """
 
     flops_by_op: Mapping[str, int]
     ledger_flops: int
+    is_step: bool = False
 
     @property
     def flops(self) -> int:

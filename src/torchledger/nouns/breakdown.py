@@ -241,8 +241,9 @@ class Timeline:
 
     ``start_ns`` counts from the first event on ``clock``; ``name`` and ``category`` are places in ``names`` and
     ``categories``, ``launch`` one in ``launch_ids`` (``None``: no entry of the ledger), ``lane`` one in ``lanes``
-    (device and stream, or the CPU). ``step`` is the index of the recorded step (of median length); ``None`` where
-    no steps were marked. ``left_out`` counts events beyond the longest timeline that is kept.
+    (device and stream, or the CPU), ``phase`` one in ``phases`` (both empty where phases are not known). ``step`` is
+    the index of the recorded step; ``None`` where no steps were marked. ``left_out`` counts events beyond the longest
+    timeline that is kept.
     """
 
     clock: str
@@ -258,6 +259,8 @@ class Timeline:
     lanes: tuple[str, ...]
     step: int | None = None
     left_out: int = 0
+    phase: tuple[int, ...] = ()
+    phases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

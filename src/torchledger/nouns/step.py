@@ -102,7 +102,9 @@ class Step:
     of one step (median over the recorded ones), ``covered_us`` the part that belongs to calls, ``known_us`` the
     part whose calls have FLOPs or bytes; ``busy_us`` the union of their intervals, ``wall_us`` the step's
     length on the same clock, ``idle_us`` the rest by cause. On a CPU an operator's own time is device time.
-    ``graph_calls`` counts calls of each compiled graph.
+    ``graph_calls`` counts
+    calls of each compiled graph. ``operators`` counts the eager operators of the threads that a dispatch mode listened
+    to, ``operators_heard`` what that mode counted in another step, ``operators_elsewhere`` those of other threads.
     """
 
     name: str
@@ -123,6 +125,7 @@ class Step:
     idle_us: Mapping[str, float] = field(default_factory=dict)
     operators: int | None = None
     operators_heard: int | None = None
+    operators_elsewhere: int = 0
     optimizers: tuple[OptimizerFacts, ...] = ()
     notes: tuple[str, ...] = ()
 

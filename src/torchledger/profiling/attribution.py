@@ -13,6 +13,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -253,13 +254,14 @@ def cache_keys_in(trace: Trace) -> set[str]:
     return {match[1] for match in found if match}
 
 
-def _graph_name(mark: str, by_graph: Mapping[str, Sequence[Launch]], graph_keys: Mapping[str, str]) -> str | None:
+def graph_of_mark(mark: str, graphs: Mapping[str, Any], graph_keys: Mapping[str, str] | None = None) -> str | None:
+    """The graph whose call a range marks: by a capture's own mark, or Inductor's with ``graph_keys``; or ``None``."""
     if mark.startswith(GRAPH_MARK):
         name: str | None = mark.removeprefix(GRAPH_MARK)
     else:
         match = _INDUCTOR_MARK.match(mark) if graph_keys else None
-        name = graph_keys.get(match[1]) if match else None
-    return name if name in by_graph else None
+        name = graph_keys.get(match[1]) if match and graph_keys else None
+    return name if name in graphs else None
 
 
 def _graph_calls(trace: Trace, by_graph: Mapping[str, Sequence[Launch]], graph_keys: Mapping[str, str]) -> list[_Call]:
@@ -271,7 +273,7 @@ def _graph_calls(trace: Trace, by_graph: Mapping[str, Sequence[Launch]], graph_k
     starts_of_lane = {lane: [int(columns.start_ns[row]) for row in rows] for lane, rows in ops_of_lane.items()}
     calls = []
     for mark in trace.rows(EventKind.ANNOTATION, EventKind.OP).tolist():
-        graph = _graph_name(trace.name(mark), by_graph, graph_keys)
+        graph = graph_of_mark(trace.name(mark), by_graph, graph_keys)
         if graph is None:
             continue
         lane, start, end = int(columns.lane[mark]), int(columns.start_ns[mark]), int(columns.end_ns[mark])

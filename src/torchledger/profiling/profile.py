@@ -28,7 +28,8 @@ from torchledger.profiling.attribution import (
     learn_sequence,
 )
 from torchledger.profiling.event_times import breakdown_of_calls
-from torchledger.profiling.records import STEP_MARK, Steps, profile_records
+from torchledger.profiling.records import STEP_MARK, profile_records
+from torchledger.profiling.steps import Steps
 from torchledger.traces.chrome_export import annotate_trace, facts_by_row
 from torchledger.traces.costs import device_events
 from torchledger.traces.trace import read_trace

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchledger.device.ceilings import known_ceilings
 from torchledger.errors import MeasureError
@@ -15,14 +15,23 @@ from torchledger.nouns import (
     Clock,
     Device,
     DeviceEvent,
-    Difference,
+    Direction,
     Gap,
     Graph,
     Launch,
     Measurement,
     Profile,
 )
-from torchledger.profiling.attribution import Attribution, attribute_events, cache_keys_in, cpu_events
+from torchledger.profiling.attribution import (
+    Attribution,
+    attribute_events,
+    cache_keys_in,
+    cpu_events,
+    graph_of_mark,
+)
+from torchledger.profiling.step_events import breakdown_of_step, events_of_step, phases_of_events
+from torchledger.profiling.steps import Steps
+from torchledger.stepping.record import Ledgered, StepFacts, record_step
 from torchledger.store import LedgerWriter, open_ledger
 from torchledger.traces.breakdown import breakdown_of_trace
 from torchledger.traces.costs import device_events
@@ -32,16 +41,11 @@ from torchledger.traces.timeline import step_timeline
 from torchledger.traces.trace import EventKind, Trace, read_trace
 from torchledger.traces.verdict import verdict
 
+if TYPE_CHECKING:
+    from torchledger._torch.eager_calls import EagerCall
+
 STEP_MARK = "torchledger-step"
 """What the profile puts in front of a step's number to mark it in a trace."""
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Host wall times of steps, in microseconds."""
-
-    plain_us: tuple[float, ...] = ()
-    profiled_us: tuple[float, ...] = ()
 
 
 def profile_records(
@@ -54,40 +58,63 @@ def profile_records(
     n_steps: int,
     trace_name: str | None = None,
     graph_keys: Mapping[str, str] | None = None,
+    directions: Mapping[str, Direction] | None = None,
+    facts: StepFacts | None = None,
+    heard: Sequence[EagerCall] | None = None,
 ) -> tuple[list[Any], tuple[DeviceEvent, ...]]:
-    """Measurements of entries, the breakdown and the profile's account of itself, from a trace and a ledger's launches.
+    """What a trace of some steps says of the ledger's launches: their times, where the time went, and the step.
 
-    Also returns the device events with what the ledger says of them.
+    With ``facts`` (what is known of the steps beside the trace) and marked steps there is a ``Step`` with its calls,
+    and the breakdown and the timeline are of one step; without, they are of all that the trace holds. ``heard`` is what
+    a dispatch mode heard of another step. Also returns the device events with what the ledger says of them.
 
-    Raises ``MeasureError`` if the trace holds none of the ledger's graphs.
+    Raises ``MeasureError`` if the trace holds none of the ledger's graphs, and no marked step either.
     """
     cuda = [device for device in devices if device.kind == "cuda"]
     ceilings = known_ceilings(cuda[0] if cuda else devices[0]) if devices else None
     window = _step_window(trace, n_steps)
-    everything = [event for event in device_events(trace) if _is_inside(event.launch_start_ns, window)]
-    clock: Clock = "cupti" if everything else "cpu_profiler"
-    if everything:
-        attribution = attribute_events(trace, everything, launches, learned=learned, graph_keys=graph_keys)
-        breakdown = breakdown_of_trace(trace, attribution.events, ceilings=ceilings)
+    on_device = [event for event in device_events(trace) if _is_inside(event.launch_start_ns, window)]
+    clock: Clock = "cupti" if on_device else "cpu_profiler"
+    if on_device:
+        attribution = attribute_events(trace, on_device, launches, learned=learned, graph_keys=graph_keys)
     else:
         attribution = cpu_events(trace, launches, window=window, graph_keys=graph_keys)
-        if not attribution.events:
-            raise MeasureError(
-                "the profile holds no kernel of the ledger. What a C++ wrapper (cpp_wrapper=True) calls is visible "
-                "only if the profile was on when it was compiled: use `torchledger run --profile`, or capture(path, "
-                "profile=True)."
-            )
-        breakdown = summarize(attribution.events, source="cpu profile", clock=clock, ceilings=ceilings)
-    if not attribution.calls:
-        raise MeasureError("the trace holds no call of this ledger's graphs: it was taken from other code.")
-    breakdown = over_steps(breakdown, trace, steps, n_steps, clock)
-    uneven = [f"{graph} {calls}" for graph, calls in attribution.calls.items() if steps.plain_us and calls % n_steps]
-    if uneven:
-        note = (
-            f"the {n_steps} steps are not alike ({', '.join(uneven[:3])} calls): each begins with a call of the first "
-            "graph; where the program's own are longer, end them with torchledger.step()"
+    spans = _step_spans(trace, n_steps)
+    record = None
+    if facts is not None and spans:
+        from torchledger._torch.eager_calls import is_composite
+
+        by_graph = _by_graph(launches)
+        record = record_step(
+            trace,
+            spans,
+            attribution.events if on_device else (),
+            facts,
+            Ledgered(directions or {}, by_graph, () if on_device else attribution.events),
+            graph_of=lambda mark: graph_of_mark(mark, by_graph, graph_keys),
+            is_composite=is_composite,
+            heard=heard,
+            clock=clock,
         )
-        breakdown = replace(breakdown, notes=(*breakdown.notes, note))
+    elif not attribution.calls:
+        raise MeasureError("the trace holds no call of this ledger's graphs: it was taken from other code.")
+    elif not on_device and not attribution.events:
+        raise MeasureError(
+            "the profile holds no kernel of the ledger. What a C++ wrapper (cpp_wrapper=True) calls is visible only if "
+            "the profile was on when it was compiled: use `torchledger run --profile`, or capture(path, profile=True)."
+        )
+    if record is not None:
+        events = events_of_step(trace, record, spans[record.index], attribution.events, is_on_device=bool(on_device))
+        breakdown = breakdown_of_step(trace, record, spans[record.index], events, ceilings, steps)
+        timeline = step_timeline(events, clock=clock, step=record.index, phases=phases_of_events(record, events))
+    else:
+        events = list(attribution.events)
+        if on_device:
+            breakdown = breakdown_of_trace(trace, events, ceilings=ceilings)
+        else:
+            breakdown = summarize(events, source="cpu profile", clock=clock, ceilings=ceilings)
+        breakdown = over_steps(breakdown, trace, steps, n_steps, clock)
+        timeline = step_timeline(events, clock=clock)
     profile = Profile(
         clock=clock,
         steps=n_steps,
@@ -107,12 +134,16 @@ def profile_records(
         for reason, ns in attribution.unmatched.items()
     ]
     gaps += _entries_without_time(attribution, launches)
-    timeline = step_timeline(attribution.events, clock=clock, steps=_step_spans(trace, n_steps))
     pictures = [] if timeline is None else [timeline]
-    lead = round(breakdown.wall_us - sum(breakdown.step_us), 3)
-    outside = Difference("wall_time", "steps", "before the first and after the last kernel of the steps", lead)
-    records = [*_measurements(attribution, launches, clock), breakdown, profile, *pictures, *gaps]
-    return [*records, outside] if breakdown.step_us else records, attribution.events
+    stepped = [] if record is None else [record.step, *record.calls]
+    return [*_measurements(attribution, launches, clock), breakdown, profile, *stepped, *pictures, *gaps], tuple(events)
+
+
+def _by_graph(launches: Sequence[Launch]) -> dict[str, list[Launch]]:
+    groups: dict[str, list[Launch]] = {}
+    for launch in launches:
+        groups.setdefault(launch.graph, []).append(launch)
+    return groups
 
 
 def pair_with_ledger(

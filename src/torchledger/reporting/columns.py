@@ -152,6 +152,8 @@ def _table(*columns: Column) -> Mapping[str, Column]:
 COLUMNS: Mapping[str, Column] = _table(
     # what it is
     Column("launch_id", "launch", None, format_text, "graph and place in it: forward_0#12", "left"),
+    Column("phase", "phase", None, format_text, "what it is for: forward, loss, backward, optimizer, ...", "left"),
+    Column("step_call", "call", None, format_text, "compiled graph, eager operator, collective or copy", "left"),
     Column("order", "#", None, format_count, "place among the launches of its graph"),
     Column("kernel_name", "kernel", None, format_text, "name in the generated code", "left"),
     Column("key", "key", None, format_text, "hash of the kernel's source without its name", "left"),

@@ -21,6 +21,7 @@ from torchledger.reporting.document import (
     columns,
     joined,
 )
+from torchledger.reporting.step import step_as_plain, step_sections, verdict_of_step
 from torchledger.reporting.summary import (
     UNATTRIBUTED,
     Costs,
@@ -44,6 +45,8 @@ def overview_as_plain(summary: Summary) -> dict[str, Any]:
         "run": as_plain(summary.run),
         "is_balanced": summary.balance.is_balanced,
         "balance": balance_as_plain(summary.balance),
+        "step": step_as_plain(summary.step),
+        "verdict": list(verdict(summary)),
         "totals": as_plain(summary.totals) | {"entries": summary.entries, "kernels": len(summary.kernels)},
         "graphs": [_flat(graph) for graph in summary.graphs],
         "by_category": [_flat(group) for group in summary.by_category],
@@ -83,7 +86,10 @@ def ledger_as_plain(reader: LedgerReader) -> dict[str, Any]:
 def overview_document(summary: Summary, *, top: int = 10, module_depth: int = 2, folder: str = "") -> Document:
     """The overview as a document: at most ``top`` rows a table (the others in one row, so that rows add to the total),
     modules folded to ``module_depth``, source paths relative to ``folder``."""
-    sections = [_run_section(summary), _balance_section(summary.balance, top=top)]
+    sections = [_verdict_section(summary), _balance_section(summary.balance, top=top)]
+    if summary.step is not None:
+        sections += step_sections(summary.step, top=top, shorten=lambda source: shorten_source(source, folder))
+    sections.append(_run_section(summary))
     if summary.launches:
         by_source = [Group(shorten_source(group.name, folder), group.costs) for group in summary.by_source]
         sections += [
@@ -149,8 +155,24 @@ def device_sentence(device: Device) -> str:
 # --- sections --------------------------------------------------------------------------------------------------------
 
 
+def verdict(summary: Summary) -> tuple[str, ...]:
+    """The first lines: what a step takes, where it goes, what to look at; or that the ledger holds no step."""
+    if summary.step is not None:
+        return verdict_of_step(summary.step)
+    held = f"{_counted(len(summary.graphs), 'compiled graph')} with {_counted(summary.totals.launches, 'launch')}"
+    return (
+        f"This ledger holds no step: it has {held}, each counted once, however often a step calls it.",
+        "What runs outside compiled graphs (loss, optimizer, anything eager) is not in it.",
+        "What a step takes and where it goes: torchledger run --profile SCRIPT.",
+    )
+
+
+def _verdict_section(summary: Summary) -> Section:
+    return Section(f"Ledger {summary.file}", tuple(Sentence(line) for line in verdict(summary)))
+
+
 def _run_section(summary: Summary) -> Section:
-    return Section(f"Ledger {summary.file}", (Facts(run_facts(summary)),))
+    return Section("Run", (Facts(run_facts(summary)),))
 
 
 def run_facts(summary: Summary) -> tuple[tuple[str, str], ...]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from torchledger.balance import balance_books, open_books
 from torchledger.nouns import BalanceSheet, Category, Direction, Graph, Run
+from torchledger.stepping.totals import StepTotals
 from torchledger.store import LedgerReader
 from torchledger.store.rows import LaunchRow
 
@@ -80,6 +81,7 @@ class Summary:
     by_source: tuple[Group, ...]
     by_module: tuple[Group, ...]
     launches: tuple[LaunchRow, ...]
+    step: StepTotals | None = None
 
 
 def summarize_ledger(reader: LedgerReader) -> Summary:
@@ -99,6 +101,7 @@ def summarize_ledger(reader: LedgerReader) -> Summary:
         by_source=_group(launches, lambda launch: launch.source or UNATTRIBUTED),
         by_module=_group(launches, lambda launch: launch.module or UNATTRIBUTED),
         launches=tuple(launches),
+        step=books.step,
     )
 
 

@@ -328,7 +328,8 @@ class FusedWorker:
         import torch
 
         from torchledger.device.describe import describe_devices
-        from torchledger.profiling.records import Steps, profile_records
+        from torchledger.profiling.records import profile_records
+        from torchledger.profiling.steps import Steps
         from torchledger.traces.trace import read_trace
 
         path: Path = recording.export()

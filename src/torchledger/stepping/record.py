@@ -18,7 +18,6 @@ from torchledger.nouns import (
     Clock,
     DeviceEvent,
     Direction,
-    Gap,
     Launch,
     OptimizerFacts,
     Quality,
@@ -57,11 +56,22 @@ class StepFacts:
 
 @dataclass(frozen=True)
 class Ledgered:
-    """What the ledger holds of compiled graphs: directions, launches, and how many ran in each call (by its row)."""
+    """What the ledger holds of compiled graphs: directions and launches; ``kernels`` are their kernels on a CPU."""
 
     directions: Mapping[str, Direction]
     launches: Mapping[str, Sequence[Launch]]
-    seen: Mapping[int, int] = field(default_factory=dict)
+    kernels: Sequence[DeviceEvent] = ()
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """A step with its calls. ``index`` is the recorded step that the calls were read from, ``call_of`` maps the rows of
+    its device events to the places of their calls."""
+
+    step: Step
+    calls: tuple[StepCall, ...]
+    index: int
+    call_of: Mapping[int, int] = field(default_factory=dict)
 
 
 def record_step(
@@ -76,7 +86,7 @@ def record_step(
     heard: Sequence[EagerCall] | None = None,
     name: str = "step_0",
     clock: Clock = "cupti",
-) -> tuple[Step, tuple[StepCall, ...], tuple[Gap, ...]]:
+) -> StepRecord:
     """The record of a step out of a trace of several: ``spans`` are their beginnings and ends on the trace's clock.
 
     ``events`` are the trace's device events with their entries (none on a CPU), ``heard`` what a dispatch mode heard in
@@ -134,8 +144,19 @@ def record_step(
             if entry.kind == "collective":
                 call = _with_group(call, entry)
         calls.append(call)
-    step, gaps = _sums(trace, spans, events, facts, each, calls, name=name, clock=clock, heard=heard, entries=entries)
-    return replace(step, graph_calls=dict(counted)), tuple(calls), gaps
+    step = _sums(trace, spans, events, facts, each, calls, name=name, clock=clock, entries=entries)
+    threads = {call.thread for call in heard or ()}
+    operators = [entry for entry in entries if entry.call is not None or entry.kind == "collective"]
+    listened = [entry for entry in operators if len(threads) == 1 or _thread(trace, entry.lane) in threads]
+    step = replace(
+        step,
+        graph_calls=dict(counted),
+        operators=len(listened) if heard else len(operators),
+        operators_heard=len(heard) if heard else None,
+        operators_elsewhere=len(operators) - len(listened) if heard else 0,
+    )
+    rows = {event.row: place for place, entry in enumerate(entries) for event in entry.events if event.row is not None}
+    return StepRecord(step, tuple(calls), chosen, rows)
 
 
 def _usual(each: Sequence[Sequence[Entry]]) -> int:
@@ -220,13 +241,19 @@ def _with_graph(call: StepCall, entry: Entry, ledgered: Ledgered, number: int) -
     return replace(
         call,
         call=number,
-        launches=ledgered.seen.get(entry.row),
+        launches=_launches_seen(entry, ledgered.kernels),
         flops=flops,
         flops_quality=_weakest([launch.flops_quality for launch in launches]) if flops is not None else "unavailable",
         bytes_moved=moved,
         bytes_quality=_weakest([launch.bytes_quality for launch in launches]) if moved is not None else "unavailable",
         reason="; ".join(unknown) or None,
     )
+
+
+def _launches_seen(entry: Entry, kernels: Sequence[DeviceEvent]) -> int | None:
+    """How many of a graph's launches were seen to run in a call; ``None`` where none was told apart."""
+    ran = entry.events or [event for event in kernels if entry.start_ns <= event.start_ns < entry.end_ns]
+    return len({event.launch_id for event in ran if event.launch_id is not None}) or None
 
 
 def _known(values: Sequence[int | None]) -> tuple[int | None, int]:
@@ -301,15 +328,14 @@ def _sums(
     *,
     name: str,
     clock: Clock,
-    heard: Sequence[EagerCall] | None,
     entries: Sequence[Entry],
-) -> tuple[Step, tuple[Gap, ...]]:
+) -> Step:
     number = len(spans)
     window = (spans[0][0], spans[-1][1])
     uncovered: dict[str, float] = {}
     if events:
         given = {event.row for step in each for entry in step for event in entry.events}
-        inside = [event for event in events if _belongs(trace, event, window)]
+        inside = [event for event in events if _belongs(event, window)]
         device_us = sum(event.duration_ns for event in inside) / 1e3 / number
         covered_us = sum(event.duration_ns for event in inside if event.row in given) / 1e3 / number
         for event in inside:
@@ -324,30 +350,24 @@ def _sums(
     known = {call.order for call in calls if call.flops or call.bytes_moved is not None}
     total = sum(_median(call.samples_us) for call in calls)
     known_us = sum(_median(call.samples_us) for call in calls if call.order in known)
-    operators = [call for call in calls if call.kind in ("operator", "copy", "collective")]
-    return (
-        Step(
-            name=name,
-            found_by=facts.found_by,
-            clock=clock,
-            plain_us=facts.plain_us,
-            profiled_us=facts.profiled_us,
-            seen=facts.seen,
-            recorded=number,
-            kinds=facts.kinds,
-            device_us=device_us,
-            covered_us=covered_us,
-            known_us=known_us / total * covered_us if total else 0.0,
-            uncovered_us=uncovered,
-            busy_us=busy / 1e3 / number,
-            wall_us=(window[1] - window[0]) / 1e3 / number,
-            idle_us={cause: ns / 1e3 / number for cause, ns in idle.items()},
-            operators=len(operators),
-            operators_heard=None if heard is None else len(heard),
-            optimizers=facts.optimizers,
-            notes=facts.notes,
-        ),
-        (),
+    return Step(
+        name=name,
+        found_by=facts.found_by,
+        clock=clock,
+        plain_us=facts.plain_us,
+        profiled_us=facts.profiled_us,
+        seen=facts.seen,
+        recorded=number,
+        kinds=facts.kinds,
+        device_us=device_us,
+        covered_us=covered_us,
+        known_us=known_us / total * covered_us if total else 0.0,
+        uncovered_us=uncovered,
+        busy_us=busy / 1e3 / number,
+        wall_us=(window[1] - window[0]) / 1e3 / number,
+        idle_us={cause: ns / 1e3 / number for cause, ns in idle.items()},
+        optimizers=facts.optimizers,
+        notes=facts.notes,
     )
 
 
@@ -355,7 +375,7 @@ def _median(samples: Sequence[float]) -> float:
     return statistics.median(samples) if samples else 0.0
 
 
-def _belongs(trace: Trace, event: DeviceEvent, window: tuple[int, int]) -> bool:
+def _belongs(event: DeviceEvent, window: tuple[int, int]) -> bool:
     """True if an event was launched in the window; one whose launch is not known, if it ran there."""
     moment = event.launch_start_ns if event.launch_start_ns is not None else event.start_ns
     return window[0] <= moment < window[1]

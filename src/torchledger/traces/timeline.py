@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torchledger.nouns import DeviceEvent, Timeline
 
@@ -11,21 +11,25 @@ LONGEST = 20_000
 
 
 def step_timeline(
-    events: Sequence[DeviceEvent], *, clock: str, steps: Sequence[tuple[int, int]] = (), longest: int = LONGEST
+    events: Sequence[DeviceEvent],
+    *,
+    clock: str,
+    step: int | None = None,
+    phases: Mapping[int, str] | None = None,
+    longest: int = LONGEST,
 ) -> Timeline | None:
-    """The events of the step of median length among ``steps`` (start and end in ns on the trace's clock; an event
-    belongs to the step in which it was launched), or of everything where no steps are marked; ``None`` for no events.
+    """A picture of ``events``, those of recorded step number ``step`` where steps are marked; ``None`` for no events.
+
+    ``phases`` maps rows of events in their trace to what they are for.
     """
-    chosen = sorted(range(len(steps)), key=lambda index: steps[index][1] - steps[index][0])[len(steps) // 2 :][:1]
-    step = chosen[0] if chosen else None
-    inside = events if step is None else [event for event in events if _is_inside(event, steps[step])]
-    ordered = sorted(inside, key=lambda event: event.start_ns)
+    ordered = sorted(events, key=lambda event: event.start_ns)
     if not ordered:
         return None
     kept = ordered[:longest]
     names, name = _coded(kept, lambda event: event.name)
     categories, category = _coded(kept, lambda event: event.category)
     lanes, lane = _coded(kept, _lane)
+    phase_names, phase = _coded(kept, lambda event: (phases or {}).get(event.row if event.row is not None else -1, ""))
     launches = list(dict.fromkeys(event.launch_id for event in kept if event.launch_id is not None))
     places = {launch_id: place for place, launch_id in enumerate(launches)}
     return Timeline(
@@ -41,13 +45,10 @@ def step_timeline(
         launch_ids=tuple(launches),
         lanes=lanes,
         step=step,
+        phase=phase if phases else (),
+        phases=phase_names if phases else (),
         left_out=len(ordered) - len(kept),
     )
-
-
-def _is_inside(event: DeviceEvent, step: tuple[int, int]) -> bool:
-    moment = event.start_ns if event.launch_start_ns is None else event.launch_start_ns
-    return step[0] <= moment <= step[1]
 
 
 def _lane(event: DeviceEvent) -> str:

@@ -9,7 +9,8 @@ import pytest
 from torchledger.balance import balance_books, open_books
 from torchledger.nouns import Breakdown, DeviceEvent, Launch, Measurement, Profile
 from torchledger.profiling.attribution import attribute_events, learn_sequence
-from torchledger.profiling.records import Steps, profile_records
+from torchledger.profiling.records import profile_records
+from torchledger.profiling.steps import Steps
 from torchledger.store import open_ledger
 from torchledger.traces.costs import device_events
 from torchledger.traces.trace import Trace, read_trace

@@ -20,7 +20,8 @@ from captured import read
 from torchledger.errors import MeasureError
 from torchledger.nouns import Breakdown, Gap, Launch, Measurement, Profile
 from torchledger.profiling.profile import attach
-from torchledger.profiling.records import Steps, over_steps, pair_with_ledger
+from torchledger.profiling.records import over_steps, pair_with_ledger
+from torchledger.profiling.steps import Steps
 from torchledger.reporting.time_breakdown import breakdown_document
 from torchledger.store import open_ledger
 from torchledger.traces.trace import read_trace, trace_from_events

@@ -26,7 +26,7 @@ LEDGERED = Ledgered(
 def record(events: list[dict[str, Any]], spans: list[tuple[int, int]]) -> tuple[Step, tuple[StepCall, ...]]:
     trace = trace_from_events(events)
     on_device = device_events(trace)
-    step, calls, _ = record_step(
+    found = record_step(
         trace,
         spans,
         on_device,
@@ -36,7 +36,7 @@ def record(events: list[dict[str, Any]], spans: list[tuple[int, int]]) -> tuple[
         is_composite=lambda name: False,
         clock="cupti" if on_device else "cpu_profiler",
     )
-    return step, calls
+    return found.step, found.calls
 
 
 def steps(count: int, calls: int = 3) -> tuple[list[dict[str, Any]], list[tuple[int, int]]]:
@@ -111,7 +111,7 @@ def test_a_kernel_whose_launch_was_not_recorded_is_named_and_not_covered() -> No
 def test_a_launch_of_a_graph_whose_flops_are_unknown_is_said_and_not_taken_for_none() -> None:
     ledgered = Ledgered({"forward_0": "forward"}, {"forward_0": [make_launch(flops=None), make_launch(flops=5)]})
     trace = trace_from_events([op_event(name="torchledger::forward_0", cat="user_annotation", ts=0, dur=80)])
-    _, calls, _ = record_step(
+    found = record_step(
         trace,
         [(0, 100_000)],
         (),
@@ -121,8 +121,8 @@ def test_a_launch_of_a_graph_whose_flops_are_unknown_is_said_and_not_taken_for_n
         is_composite=lambda name: False,
         clock="cpu_profiler",
     )
-    assert calls[0].flops == 5
-    assert calls[0].reason is not None and "FLOPs of 1 of its 2 entries are unknown" in calls[0].reason
+    assert found.calls[0].flops == 5
+    assert found.calls[0].reason is not None and "FLOPs of 1 of its 2 entries are unknown" in found.calls[0].reason
 
 
 def test_a_record_of_no_step_is_refused() -> None:

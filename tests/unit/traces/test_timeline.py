@@ -11,21 +11,20 @@ def make_event(start: int, duration: int = 5, **changes: object) -> DeviceEvent:
     return DeviceEvent(**(fields | changes))  # type: ignore[arg-type]
 
 
-def test_the_step_of_median_length_is_kept_from_its_first_event_on() -> None:
-    events = [make_event(start) for start in (5, 105, 120, 305)]
-    timeline = step_timeline(events, clock="cupti", steps=[(0, 90), (100, 200), (300, 500)])
+def test_events_are_counted_from_the_first_and_the_step_is_named() -> None:
+    timeline = step_timeline([make_event(start) for start in (120, 105)], clock="cupti", step=1)
     assert timeline is not None
     assert (timeline.step, timeline.start_ns) == (1, (0, 15))
 
 
-def test_an_event_belongs_to_the_step_that_launched_it() -> None:
-    late = make_event(150, launch_start_ns=90)
-    timeline = step_timeline([late, make_event(160)], clock="cupti", steps=[(0, 100)])
+def test_each_event_has_the_phase_of_its_row_where_phases_are_known() -> None:
+    events = [make_event(0, row=4), make_event(10, row=5), make_event(20, row=6)]
+    timeline = step_timeline(events, clock="cupti", phases={4: "forward", 5: "loss", 6: "forward"})
     assert timeline is not None
-    assert timeline.start_ns == (0,)
+    assert [timeline.phases[place] for place in timeline.phase] == ["forward", "loss", "forward"]
 
 
-def test_without_marks_everything_counts_and_what_is_beyond_the_longest_is_counted() -> None:
+def test_what_is_beyond_the_longest_is_counted() -> None:
     timeline = step_timeline([make_event(start) for start in range(0, 50, 5)], clock="trace", longest=4)
     assert timeline is not None
     assert (len(timeline.start_ns), timeline.left_out, timeline.step) == (4, 6, None)

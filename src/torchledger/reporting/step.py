@@ -1,0 +1,260 @@
+"""What a step takes, where it goes and what to do about it: the first lines of an overview, and the step's tables."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torchledger.nouns import Phase, StepCall, StepFoundBy
+from torchledger.reporting.columns import format_count, format_share, format_si, format_us
+from torchledger.reporting.document import Facts, Section, Sentence, Table, as_plain, columns
+from torchledger.stepping.totals import PHASES, StepTotals, Work, call_us
+
+FOUND_BY: Mapping[StepFoundBy, str] = {
+    "torchledger.step": "torchledger.step() marks it",
+    "profiler_step": "the profiler's step() marks it",
+    "optimizer": "from one optimizer's step to the next",
+    "period": "the period of the sequence of graph calls",
+    "call": "one call of the function that was profiled",
+}
+"""How a step was found, in words."""
+
+PHASE_WORDS: Mapping[Phase, str] = {
+    "input": "input",
+    "forward": "forward",
+    "loss": "loss",
+    "backward": "backward",
+    "clipping": "gradient clipping",
+    "optimizer": "optimizer",
+    "communication": "communication",
+    "other": "other work",
+}
+
+_WORTH_SAYING = 0.1
+_MUCH_IDLE = 0.2
+
+
+def step_as_plain(totals: StepTotals | None) -> dict[str, Any] | None:
+    """What ``show --json`` prints under ``step``; ``None`` where the ledger holds no step. Keys are stable."""
+    if totals is None:
+        return None
+    step, whole = totals.step, totals.whole
+    return {
+        "found_by": step.found_by,
+        "count": step.seen,
+        "recorded": step.recorded,
+        "kinds": as_plain(step.kinds),
+        "duration_us": step.duration_us,
+        "device_us": step.device_us,
+        "busy_us": step.busy_us,
+        "idle_us": dict(step.idle_us),
+        "launches": whole.launches,
+        "flops": whole.flops,
+        "bytes_moved": whole.bytes_moved,
+        "covered_share": step.covered_share,
+        "known_share": step.known_us / step.device_us if step.device_us else None,
+        "graph_calls": dict(step.graph_calls),
+        "operators": step.operators,
+        "phases": {phase: as_plain(work) | {"share": _share(work, totals)} for phase, work in totals.by_phase.items()},
+        "optimizers": as_plain(step.optimizers),
+        "clock": step.clock,
+        "notes": list(step.notes),
+    }
+
+
+def verdict_of_step(totals: StepTotals) -> tuple[str, ...]:
+    """Three lines: what a step takes, where it goes, what to look at first."""
+    return (_what_it_takes(totals), _where_it_goes(totals), _what_to_do(totals))
+
+
+def step_sections(totals: StepTotals, *, top: int, shorten: Any = str) -> tuple[Section, ...]:
+    """The step in tables: by phase, its heaviest calls, its idle time; ``shorten`` makes source lines short."""
+    return (
+        _facts_section(totals),
+        _phase_section(totals),
+        _calls_section(totals, top=top, shorten=shorten),
+        _idle_section(totals),
+    )
+
+
+def _what_it_takes(totals: StepTotals) -> str:
+    step = totals.step
+    timed = len(step.plain_us)
+    if step.duration_us is None:
+        takes = f"A step was recorded under the profiler only ({format_us(step.wall_us or 0)} there)"
+    else:
+        spread = (max(step.plain_us) - min(step.plain_us)) / step.duration_us
+        alike = "" if timed == 1 else f", {spread:.0%} apart"
+        takes = f"A step takes {format_us(step.duration_us)} ({timed} timed without the profiler{alike})"
+    worker = "operators run" if step.clock == "cpu_profiler" else "the device is busy"
+    busy = "" if step.busy_us is None else f"; {worker} {format_us(step.busy_us)} of it"
+    return f"{takes}{busy}. Found by: {FOUND_BY[step.found_by]}."
+
+
+def _where_it_goes(totals: StepTotals) -> str:
+    ranked = sorted(totals.by_phase.items(), key=lambda item: -item[1].device_us)
+    shares = [
+        f"{PHASE_WORDS[phase]} {format_share(_share(work, totals) or 0.0)}"
+        for phase, work in ranked
+        if (_share(work, totals) or 0.0) >= 0.005
+    ]
+    graphs = [call for call in totals.calls if call.kind == "graph"]
+    graph_us = sum(map(call_us, graphs))
+    share = graph_us / totals.whole.device_us if totals.whole.device_us else 0.0
+    inside = (
+        f"{format_share(share)} of it in {_counted(len(graphs), 'call')} of "
+        f"{_counted(len(totals.step.graph_calls), 'compiled graph')}"
+        if graphs
+        else "no compiled graph ran in it"
+    )
+    eager = [call for call in totals.calls if call.kind not in ("graph", "synchronization")]
+    return (
+        f"It goes to {', '.join(shares) or 'nothing that was measured'}; {inside}, the rest in "
+        f"{_counted(len(eager), 'eager operator')}."
+    )
+
+
+def _what_to_do(totals: StepTotals) -> str:
+    """One sentence: the largest thing that somebody could change, with its size."""
+    step = totals.step
+    idle = _plain_idle_us(totals)
+    if idle is not None and step.duration_us and idle > _MUCH_IDLE * step.duration_us and step.idle_us:
+        cause = max(step.idle_us, key=lambda name: step.idle_us[name])
+        nothing = "no operator runs" if step.clock == "cpu_profiler" else "the device waits"
+        return f"Look first at the {idle / step.duration_us:.0%} of the step in which {nothing}: mostly, {cause}."
+    groups = _grouped(totals)
+    if not groups:
+        return "Nothing in it took measurable time."
+    (kind, name, source), members = max(groups.items(), key=lambda item: sum(map(call_us, item[1])))
+    us = sum(map(call_us, members))
+    share = us / totals.whole.device_us if totals.whole.device_us else 0.0
+    where = f" at {source}" if source else ""
+    times = "" if len(members) == 1 else f" ({len(members):,} calls)"
+    if kind == "graph":
+        return f"Look first at compiled graph {name}{times}: {format_share(share)} of the time; its kernels are below."
+    phase = PHASE_WORDS[Counter(call.phase for call in members).most_common(1)[0][0]]
+    return (
+        f"Look first at the eager {name}{times}{where} ({phase}): {format_share(share)} of the time, outside every "
+        "compiled graph."
+    )
+
+
+def _plain_idle_us(totals: StepTotals) -> float | None:
+    """What a step without the profiler has beside busy time; the busy time is the profiler's."""
+    step = totals.step
+    if step.duration_us is None or step.busy_us is None:
+        return None
+    return max(0.0, step.duration_us - step.busy_us)
+
+
+def _facts_section(totals: StepTotals) -> Section:
+    step = totals.step
+    rows = [("found by", FOUND_BY[step.found_by])]
+    kinds = f" of {len(step.kinds)} kinds" if len(step.kinds) > 1 else ""
+    rows.append(("steps", f"{format_count(step.seen)} seen{kinds}, {step.recorded} recorded under the profiler"))
+    if step.duration_us is not None:
+        rows.append(("step time", f"{format_us(step.duration_us)} without the profiler (host clock)"))
+    if step.device_us is not None:
+        covered = "" if step.covered_share is None else f", {format_share(step.covered_share)} of it in the table below"
+        rows.append(("device time", f"{format_us(step.device_us)}{covered} (clock: {step.clock})"))
+    calls = ", ".join(f"{graph} x{count}" for graph, count in step.graph_calls.items())
+    if calls:
+        rows.append(("graph calls", calls))
+    for optimizer in step.optimizers:
+        rows.append(
+            ("optimizer", f"{optimizer.name}: {optimizer.tensors:,} tensors, {format_si(optimizer.elements)} elements")
+        )
+    sentences = tuple(Sentence(note if note.endswith(".") else f"{note}.", "quiet") for note in step.notes)
+    return Section("One step", (Facts(tuple(rows)), *sentences))
+
+
+_COLUMNS = ("calls", "launches", "total_us", "time_share", "flops", "achieved_tflops_per_s", "bytes_moved")
+
+
+def _phase_section(totals: StepTotals) -> Section:
+    rows = [
+        (PHASE_WORDS[phase], *_work_cells(totals.by_phase[phase], totals))
+        for phase in PHASES
+        if phase in totals.by_phase
+    ]
+    total = ("total", *_work_cells(totals.whole, totals))
+    return Section("Step by phase", (Table(columns("phase", *_COLUMNS), tuple(rows), total),))
+
+
+def _work_cells(work: Work, totals: StepTotals) -> tuple[Any, ...]:
+    rate = work.flops / work.device_us / 1e6 if work.flops and work.device_us else ""
+    return work.calls, work.launches, work.device_us, _share(work, totals), work.flops, rate, work.bytes_moved
+
+
+def _share(work: Work, totals: StepTotals) -> float | None:
+    return work.device_us / totals.whole.device_us if totals.whole.device_us else None
+
+
+def _grouped(totals: StepTotals) -> dict[tuple[str, str, str], list[StepCall]]:
+    """Calls that share kind, name and source line."""
+    groups: dict[tuple[str, str, str], list[StepCall]] = defaultdict(list)
+    for call in totals.calls:
+        if call.kind != "synchronization":
+            groups[call.kind, call.name, call.sources[-1] if call.sources else ""].append(call)
+    return groups
+
+
+def _calls_section(totals: StepTotals, *, top: int, shorten: Any) -> Section:
+    groups = sorted(_grouped(totals).items(), key=lambda item: -sum(map(call_us, item[1])))
+    shown, rest = (groups, []) if len(groups) <= top + 1 else (groups[:top], groups[top:])
+    rows = [
+        (name, _phases(members), shorten(source) if source else "", *_call_cells(members, totals))
+        for (_, name, source), members in shown
+    ]
+    if rest:
+        members = [call for _, group in rest for call in group]
+        rows.append((f"({len(rest):,} others)", "", "", *_call_cells(members, totals)))
+    everything = [call for call in totals.calls if call.kind != "synchronization"]
+    table = Table(
+        columns("step_call", "phase", "source", *(key for key in _COLUMNS if key != "launches"), "achieved_gb_per_s"),
+        tuple(rows),
+        ("total", "", "", *_call_cells(everything, totals)),
+        optional=("achieved_gb_per_s", "phase", "bytes_moved"),
+    )
+    return Section("Step by call", (table,))
+
+
+def _phases(members: Sequence[StepCall]) -> str:
+    names = list(dict.fromkeys(PHASE_WORDS[call.phase] for call in members))
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def _call_cells(members: Sequence[StepCall], totals: StepTotals) -> tuple[Any, ...]:
+    us = sum(map(call_us, members))
+    flops = [call.flops for call in members if call.flops is not None]
+    moved = [call.bytes_moved for call in members if call.bytes_moved is not None]
+    with_flops = sum(call_us(call) for call in members if call.flops)
+    with_bytes = sum(call_us(call) for call in members if call.bytes_moved is not None)
+    return (
+        len(members),
+        us,
+        us / totals.whole.device_us if totals.whole.device_us else None,
+        sum(flops) if flops else None,
+        sum(flops) / with_flops / 1e6 if with_flops else "",
+        sum(moved) if moved else None,
+        sum(moved) / with_bytes / 1e3 if with_bytes and sum(moved) else "",
+    )
+
+
+def _idle_section(totals: StepTotals) -> Section:
+    step = totals.step
+    if not step.idle_us or not step.wall_us:
+        return Section("Step: idle by cause", ())
+    idle = sum(step.idle_us.values())
+    ranked = sorted(step.idle_us.items(), key=lambda item: -item[1])
+    rows = tuple((cause, us, us / idle if idle else "") for cause, us in ranked)
+    table = Table(columns("cause", "idle_us", "idle_share"), rows, ("total", idle, 1.0))
+    under = Sentence(
+        f"Under the profiler, where a step takes {format_us(step.wall_us)}: the host is slower there.", "quiet"
+    )
+    return Section("Step: idle by cause", (table, under))
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

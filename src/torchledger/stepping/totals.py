@@ -1,0 +1,89 @@
+"""A step's sums: over all its calls, and by phase. Computed on reading, stored nowhere."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torchledger.nouns import Phase, Step, StepCall
+
+PHASES: tuple[Phase, ...] = (
+    "input",
+    "forward",
+    "loss",
+    "backward",
+    "clipping",
+    "optimizer",
+    "communication",
+    "other",
+)
+"""In the order in which a training step goes through them."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Sums over calls of a step. ``device_us`` is time on the device (on a CPU: in operators), one step's, from the
+    median of each call; ``flops`` and ``bytes_moved`` are over the calls that have them, ``unknown_us`` is the time of
+    those that have neither."""
+
+    calls: int
+    launches: int
+    device_us: float
+    flops: int
+    bytes_moved: int
+    unknown_us: float
+
+
+@dataclass(frozen=True)
+class StepTotals:
+    """A step with its sums. ``graph_launches`` are calls times launches of compiled graphs."""
+
+    step: Step
+    calls: tuple[StepCall, ...]
+    whole: Work
+    by_phase: Mapping[Phase, Work]
+    graph_launches: int
+
+
+def total_step(step: Step, calls: Sequence[StepCall], launches_of: Mapping[str, int]) -> StepTotals:
+    """Add a step up; ``launches_of`` maps a graph to how many launches its wrapper makes."""
+    phases: dict[Phase, Work] = {}
+    for phase in PHASES:
+        members = [call for call in calls if call.phase == phase]
+        if members:
+            phases[phase] = add_up(members, launches_of)
+    return StepTotals(
+        step,
+        tuple(calls),
+        add_up(calls, launches_of),
+        phases,
+        sum(count * launches_of.get(graph, 0) for graph, count in step.graph_calls.items()),
+    )
+
+
+def add_up(calls: Iterable[StepCall], launches_of: Mapping[str, int]) -> Work:
+    """The sums of some calls."""
+    members = list(calls)
+    return Work(
+        calls=len(members),
+        launches=sum(launches_in(call, launches_of) for call in members),
+        device_us=sum(call_us(call) for call in members),
+        flops=sum(call.flops or 0 for call in members),
+        bytes_moved=sum(call.bytes_moved or 0 for call in members),
+        unknown_us=sum(call_us(call) for call in members if not call.flops and call.bytes_moved is None),
+    )
+
+
+def launches_in(call: StepCall, launches_of: Mapping[str, int]) -> int:
+    """Launches of a call: those of its graph, else its kernels; an operator that ran on a CPU is one."""
+    if call.kind == "graph":
+        return launches_of.get(call.name, 0)
+    if call.kind == "synchronization":
+        return 0
+    return call.kernels or int(call.device in (None, "cpu") and bool(call.flops or call.bytes_moved))
+
+
+def call_us(call: StepCall) -> float:
+    """Median over the recorded steps of a call's time on the device, in microseconds; 0 where it took none."""
+    return statistics.median(call.samples_us) if call.samples_us else 0.0
