@@ -114,6 +114,13 @@ def profile_records(
         else:
             breakdown = summarize(events, source="cpu profile", clock=clock, ceilings=ceilings)
         breakdown = over_steps(breakdown, trace, steps, n_steps, clock)
+        uneven = [
+            f"{graph} {calls}" for graph, calls in attribution.calls.items() if steps.plain_us and calls % n_steps
+        ]
+        if uneven:
+            which = ", ".join(uneven[:3])
+            note = f"the {n_steps} steps are not alike ({which} calls): end them with torchledger.step()"
+            breakdown = replace(breakdown, notes=(*breakdown.notes, note))
         timeline = step_timeline(events, clock=clock)
     profile = Profile(
         clock=clock,
