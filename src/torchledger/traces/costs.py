@@ -29,7 +29,7 @@ from torchledger.work.kernel_names import (
     is_helper_kernel,
 )
 from torchledger.work.op_costs import NO_TENSOR_SHAPES, has_formula, op_cost
-from torchledger.work.op_shapes import Argument, OpCall, Tensor, dtype_name
+from torchledger.work.op_shapes import UNRECORDED_DTYPE, Argument, OpCall, Tensor, dtype_name
 
 BEFORE_TRACE = "launched before the trace begins: neither launch nor operator was recorded"
 NOT_RECORDED = "the trace holds no launch for it"
@@ -489,7 +489,7 @@ def _argument(shape: Any, kind: Any, strides: Any, list_dtype: str | None) -> Ar
         return tuple(
             Tensor(
                 tuple(int(size) for size in entry),
-                dtype_name(str(kinds[index])) if index < len(kinds) else list_dtype or "that list (not recorded)",
+                dtype_name(str(kinds[index])) if index < len(kinds) else list_dtype or UNRECORDED_DTYPE,
                 _strides(strides[index], entry) if isinstance(strides, list) and index < len(strides) else None,
             )
             for index, entry in enumerate(_list(shape))

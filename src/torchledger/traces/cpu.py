@@ -113,8 +113,11 @@ def _own_costs(trace: Trace, rows: np.ndarray) -> dict[int, Cost]:
             known[key] = _cost(trace, row)
         cost = known[key]
         flops, moved = inside.get(row, (0, 0))
-        if cost.is_known and (flops or moved):
-            cost = _without(cost, flops, moved)
+        if flops or moved:
+            if cost.is_known:
+                cost = _without(cost, flops, moved)
+            elif trace.name(row).startswith("aten::"):
+                cost = Cost(reason=COUNTED_INSIDE)
         costs[row] = cost
         parent = int(parents[row])
         if parent != NONE:

@@ -69,6 +69,7 @@ ATTENTION_COSTS: Mapping[str, Formula] = {
     "_scaled_dot_product_efficient_attention": _attention_reader(0, heads_second=True, causal=6),
     "_scaled_dot_product_cudnn_attention": _attention_reader(0, heads_second=True, causal=6),
     "_scaled_dot_product_attention_math": _attention_reader(0, heads_second=True, causal=5),
+    "_scaled_dot_product_fused_attention_overrideable": _attention_reader(0, heads_second=True, causal=5),
     "scaled_dot_product_attention": _attention_reader(0, heads_second=True, causal=5),
     "_flash_attention_forward": _attention_reader(0, heads_second=False, causal=8, cumulative=3),
     "_efficient_attention_forward": _attention_reader(0, heads_second=False, causal=9, cumulative=4),

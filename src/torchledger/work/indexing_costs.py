@@ -47,11 +47,12 @@ def _take(call: OpCall) -> Cost | None:
 
 def _index(call: OpCall) -> Cost | None:
     table, indices = call.tensor(0), call.tensor_list(1)
-    if table is None or not indices:
+    if table is None:
         return None
-    shape = broadcast_shape([index.shape for index in indices])
+    shape = broadcast_shape([index.shape for index in indices]) if indices else None
     if shape is None or any(index.dtype == "bool" for index in indices):
-        return None
+        basis = "the indices are a mask, or were not recorded: a result as large as the table"
+        return revised(memory_cost([table, *indices], [dense(table)]), bytes_quality="estimated", basis=basis)
     output = Tensor((*shape, *table.shape[len(indices) :]), table.dtype)
     return _gathered(table, indices[0], output)
 
@@ -63,6 +64,24 @@ def _gathered(table: Tensor, indices: Tensor, output: Tensor) -> Cost:
     read = min(table.bytes or 0, output.bytes or 0)
     total = read + (output.bytes or 0) + (indices.bytes or 0)
     return Cost(0, total, "exact", "upper_bound", basis="each row that is gathered read once; repeated rows cost less")
+
+
+def _embedding_bag(call: OpCall) -> Cost | None:
+    table, indices, ends = call.tensor(0), call.tensor(1), call.tensor(2)
+    if table is None or indices is None or ends is None or len(table.shape) != 2:
+        return None
+    rows = Tensor((min(indices.numel, table.shape[0]), table.shape[1]), table.dtype)
+    bags = [Tensor((ends.numel, table.shape[1]), table.dtype), dense(indices), dense(ends)]
+    cost = memory_cost([rows, indices, ends], bags)
+    return revised(cost, bytes_quality="upper_bound", basis="each row that is gathered read once")
+
+
+def _embedding_bag_backward(call: OpCall) -> Cost | None:
+    gradient, rows = call.tensor(0), call.ints(5)
+    if gradient is None or rows is None:
+        return None
+    table = Tensor((rows[0], gradient.shape[-1]), gradient.dtype)
+    return revised(memory_cost(call.tensors, [table]), bytes_quality="estimated")
 
 
 def _embedding_backward(call: OpCall) -> Cost | None:
@@ -77,9 +96,10 @@ def _scatter(call: OpCall) -> Cost | None:
     """Writes where the indices say: what changes is read and written, at most once per source element."""
     target = call.tensor(0)
     others = [tensor for tensor in call.tensors[1:] if not tensor.is_scalar]
-    if target is None or not others:
+    if target is None:
         return None
-    touched = max((tensor for tensor in others), key=lambda tensor: tensor.numel)
+    # A mask, or indices that are not recorded, may mean every element.
+    touched = max((tensor for tensor in others if tensor.dtype != "bool"), key=lambda each: each.numel, default=target)
     changed = Tensor((min(touched.numel, target.numel),), target.dtype)
     whole = [] if call.is_inplace else [target]
     written = [changed] if call.is_inplace else [dense(target)]
@@ -90,6 +110,8 @@ def _scatter(call: OpCall) -> Cost | None:
 INDEXING_COSTS: Mapping[str, Formula] = {
     "embedding": _embedding,
     **named("embedding_dense_backward", _embedding_backward),
+    **named("_embedding_bag _embedding_bag_forward_only", _embedding_bag),
+    "_embedding_bag_dense_backward": _embedding_bag_backward,
     "index_select": _index_select,
     "gather": _gather,
     "take": _take,

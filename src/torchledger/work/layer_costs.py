@@ -16,6 +16,7 @@ from torchledger.work.cost_parts import (
     spread,
     work_cost,
 )
+from torchledger.work.flops import matmul_flops
 from torchledger.work.op_shapes import OpCall, Tensor
 
 
@@ -100,14 +101,25 @@ def _pool(call: OpCall, *, extra: str | None, ceil: int, dilation: int) -> Cost 
 
 def _resized(call: OpCall) -> Cost | None:
     source = call.tensor(0)
-    size = next((values for position in (1, 2) if (values := call.ints(position))), None)
-    if source is None or size is None or not call.constant(1).startswith("["):
+    if source is None:
+        return None
+    size = call.ints(1) if call.constant(1).startswith("[") else _scaled_size(source, call)
+    if not size:
         return None
     shape = (*source.shape[: len(source.shape) - len(size)], *size)
     written = [Tensor(shape, source.dtype)]
     if "max_pool" in call.base_name:
         written.append(Tensor(shape, "int64"))
     return memory_cost([source], written)
+
+
+def _scaled_size(source: Tensor, call: OpCall) -> tuple[int, ...] | None:
+    """The size by factors (``[2.0, 2.0]``), which stand last where no size is given."""
+    text = next((text for text in reversed(call.constants) if text.startswith("[") and "." in text), None)
+    if text is None:
+        return None
+    factors = [float(factor) for factor in text.strip("[]").split(",")]
+    return tuple(int(size * factor) for size, factor in zip(source.shape[-len(factors) :], factors, strict=True))
 
 
 def _resized_backward(call: OpCall) -> Cost | None:
@@ -130,15 +142,80 @@ def _pool_backward(call: OpCall) -> Cost | None:
     return memory_cost([gradient, *indices, *([source] if needs_source else [])], [dense(source)])
 
 
+def _columns(call: OpCall) -> Cost | None:
+    """``im2col(image, kernel, dilation, padding, stride)``: every filter's pixels as a column."""
+    source, kernel = call.tensor(0), call.ints(1)
+    if source is None or not kernel or len(kernel) != 2:
+        return None
+    dilation, padding, stride = (spread(call.ints(place) or (usual,), 2) for place, usual in ((2, 1), (3, 0), (4, 1)))
+    positions = math.prod(
+        (source.shape[axis - 2] + 2 * padding[axis] - dilation[axis] * (kernel[axis] - 1) - 1) // stride[axis] + 1
+        for axis in range(2)
+    )
+    shape = (*source.shape[:-3], source.shape[-3] * math.prod(kernel), positions)
+    return memory_cost([source], [Tensor(shape, source.dtype)])
+
+
+def _image(call: OpCall) -> Cost | None:
+    """``col2im(columns, size, kernel, ...)``: the columns added up where they overlap."""
+    source, size, kernel = call.tensor(0), call.ints(1), call.ints(2)
+    if source is None or size is None or not kernel or len(source.shape) < 2:
+        return None
+    shape = (*source.shape[:-2], source.shape[-2] // math.prod(spread(kernel, 2)), *size)
+    return memory_cost([source], [Tensor(shape, source.dtype)])
+
+
+def _grid_sampled(call: OpCall) -> Cost | None:
+    source, grid = call.tensor(0), call.tensor(1)
+    if source is None or grid is None:
+        return None
+    made = Tensor((*source.shape[:2], *grid.shape[1:-1]), source.dtype)
+    return revised(memory_cost([source, grid], [made]), bytes_quality="upper_bound", basis="the whole image read")
+
+
+def _grid_sampled_backward(call: OpCall) -> Cost | None:
+    source, grid = call.tensor(1), call.tensor(2)
+    if source is None or grid is None:
+        return None
+    cost = memory_cost(call.tensors, [dense(source), dense(grid)])
+    return revised(cost, bytes_quality="upper_bound", basis="the whole image read and its gradient written")
+
+
+def _channel_statistics(call: OpCall) -> Cost | None:
+    """Sums over all but the channels: ``batch_norm_stats``, ``batch_norm_backward_reduce``."""
+    source = call.tensor(0)
+    if source is None or len(source.shape) < 2:
+        return None
+    sums = [Tensor((source.shape[1],), "float32")] * (4 if "backward" in call.base_name else 2)
+    return revised(memory_cost(call.tensors, sums), bytes_quality="estimated")
+
+
+def _weight_norm(call: OpCall) -> Cost | None:
+    direction, length = call.tensor(0), call.tensor(1)
+    if direction is None or length is None:
+        return None
+    return memory_cost([direction, length], [dense(direction), dense(length)])
+
+
+def _fused_cell(call: OpCall) -> Cost | None:
+    """The elementwise part of one step of a recurrent layer: gates in, state and workspace out."""
+    gates = call.tensor(0)
+    if gates is None:
+        return None
+    return revised(memory_cost(call.tensors, [dense(gates)]), bytes_quality="estimated")
+
+
 def _recurrent(call: OpCall) -> Cost | None:
-    """Each step multiplies every weight matrix once with that step's rows."""
+    """Each step multiplies every weight matrix once with that step's rows; its gradients are two such products."""
     source = call.tensor(0)
     weights = [tensor for tensor in call.tensors[1:] if len(tensor.shape) == 2]
     if source is None or len(source.shape) != 3 or not weights:
         return None
+    is_backward = "backward" in call.base_name
     rows = source.shape[0] * source.shape[1]
-    flops = sum(2 * rows * weight.numel for weight in weights)
-    return revised(work_cost(flops, call.tensors, [dense(source)]), bytes_quality="estimated")
+    flops = sum(matmul_flops(rows, *weight.shape) for weight in weights) * (2 if is_backward else 1)
+    made = [dense(source), *(dense(weight) for weight in weights if is_backward)]
+    return revised(work_cost(flops, call.tensors, made), bytes_quality="estimated")
 
 
 LAYER_COSTS: Mapping[str, Formula] = {
@@ -179,5 +256,14 @@ LAYER_COSTS: Mapping[str, Formula] = {
         _pool_backward,
     ),
     **named("_cudnn_rnn miopen_rnn mkldnn_rnn_layer", _recurrent),
+    **named("_cudnn_rnn_backward miopen_rnn_backward mkldnn_rnn_layer_backward", _recurrent),
+    **named("_thnn_fused_lstm_cell _thnn_fused_gru_cell", _fused_cell),
+    **named("_thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell_backward", _fused_cell),
+    "im2col": _columns,
+    "col2im": _image,
+    **named("grid_sampler_2d grid_sampler_3d", _grid_sampled),
+    **named("grid_sampler_2d_backward grid_sampler_3d_backward", _grid_sampled_backward),
+    **named("batch_norm_stats batch_norm_backward_reduce", _channel_statistics),
+    "_weight_norm_interface": _weight_norm,
 }
 """Operator name (without namespace and in-place mark) to its formula."""

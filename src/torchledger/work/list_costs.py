@@ -14,9 +14,10 @@ from torchledger.work.op_shapes import OpCall, Tensor
 
 
 def foreach_cost(call: OpCall) -> Cost | None:
+    """Every list read once and one list written like the first, but for those that only write or only read."""
     name = call.base_name
-    first = call.tensor_list(0)
-    if not first:
+    first = next((value for value in call.arguments if isinstance(value, tuple) and value), None)
+    if first is None:
         return None
     if name == "_foreach_zero":
         return memory_cost([], first)

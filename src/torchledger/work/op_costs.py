@@ -11,15 +11,17 @@ scores (a causal mask makes the number an upper bound), attention backward count
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 
-from torchledger.nouns import Cost
+from torchledger.nouns import Cost, Quality
 from torchledger.work.attention_costs import ATTENTION_COSTS
+from torchledger.work.collective_costs import COLLECTIVE_COSTS
 from torchledger.work.cost_parts import Formula, dense, memory_cost, named
 from torchledger.work.indexing_costs import INDEXING_COSTS
 from torchledger.work.layer_costs import LAYER_COSTS
 from torchledger.work.list_costs import LIST_COSTS, foreach_cost
-from torchledger.work.op_shapes import OpCall
+from torchledger.work.op_shapes import UNRECORDED_DTYPE, Argument, OpCall
 from torchledger.work.pointwise_costs import POINTWISE_COSTS
 from torchledger.work.product_costs import PRODUCT_COSTS
 from torchledger.work.reduction_costs import REDUCTION_COSTS
@@ -39,6 +41,8 @@ def op_cost(call: OpCall) -> Cost:
     """
     if call.has_unknown_list:
         return Cost(reason=LONG_LIST)
+    if any(tensor.dtype == UNRECORDED_DTYPE for tensor in call.tensors):
+        return _assuming(call, "float32")
     formula = FORMULAS.get(call.base_name)
     if formula is None and call.base_name.startswith("_foreach_"):
         formula = foreach_cost
@@ -62,6 +66,23 @@ def has_formula(name: str) -> bool:
 
 def _nothing(call: OpCall) -> Cost | None:
     return Cost(0, 0, "exact", "exact")
+
+
+def _assuming(call: OpCall, dtype: str) -> Cost:
+    """The cost of a call with lists whose dtype nobody recorded, as if they were of this one."""
+
+    def assumed(argument: Argument) -> Argument:
+        if isinstance(argument, tuple):
+            return tuple(
+                replace(tensor, dtype=dtype) if tensor.dtype == UNRECORDED_DTYPE else tensor for tensor in argument
+            )
+        return argument
+
+    cost = op_cost(replace(call, arguments=tuple(map(assumed, call.arguments))))
+    if cost.bytes_moved is None:
+        return cost
+    quality: Quality = cost.bytes_quality if cost.bytes_quality == "upper_bound" else "estimated"
+    return replace(cost, bytes_quality=quality, basis=f"lists without a recorded dtype taken as {dtype}")
 
 
 def _unknown_operator(call: OpCall) -> Cost:
@@ -91,6 +112,16 @@ def _guarded(formula: Formula, call: OpCall) -> Cost | None:
     return cost
 
 
+_VIEWS = """empty empty_like empty_strided new_empty new_empty_strided resize resize_as set view view_as view_as_real
+view_as_complex _unsafe_view _reshape_alias reshape reshape_as as_strided expand expand_as broadcast_to
+broadcast_tensors permute movedim moveaxis transpose swapaxes swapdims t numpy_T mT mH adjoint detach alias lift
+lift_fresh select slice narrow unsqueeze squeeze split split_with_sizes tensor_split hsplit vsplit dsplit chunk
+unsafe_split unsafe_split_with_sizes unsafe_chunk unbind unfold diagonal flatten unflatten real imag conj _conj
+_neg_view resolve_conj resolve_neg is_same_size result_type can_cast is_pinned record_stream cudnn_is_acceptable
+sym_size sym_stride sym_numel sym_storage_offset"""
+"""Operators that make a view, take memory or ask for a fact: they launch nothing. Where one has to copy, it calls
+``copy`` or ``clone``, which count."""
+
 FORMULAS: Mapping[str, Formula] = {
     **POINTWISE_COSTS,
     **REDUCTION_COSTS,
@@ -99,6 +130,7 @@ FORMULAS: Mapping[str, Formula] = {
     **LAYER_COSTS,
     **INDEXING_COSTS,
     **LIST_COSTS,
-    **named("empty empty_like empty_strided view reshape as_strided expand permute transpose t detach", _nothing),
+    **COLLECTIVE_COSTS,
+    **named(_VIEWS, _nothing),
 }
 """Operator name (without namespace and in-place mark) to its formula."""

@@ -71,6 +71,10 @@ DTYPE_OF_SCALAR_TYPE: Mapping[int, str] = {
 """c10's ``ScalarType`` numbers, as they stand in recorded arguments."""
 
 
+UNRECORDED_DTYPE = "that list (not recorded)"
+"""The dtype of a tensor in a list: profilers record shapes there, no dtypes."""
+
+
 @dataclass(frozen=True)
 class Tensor:
     """A tensor's shape, dtype (by its torch name) and strides in elements (``None``: not recorded).

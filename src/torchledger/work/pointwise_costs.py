@@ -8,10 +8,11 @@ from torchledger.nouns import Cost
 from torchledger.work.cost_parts import (
     Formula,
     dense,
+    like_first,
     memory_cost,
     named,
 )
-from torchledger.work.op_shapes import DTYPE_OF_SCALAR_TYPE, OpCall, Tensor, broadcast_shape, parse_ints, promoted_dtype
+from torchledger.work.op_shapes import DTYPE_OF_SCALAR_TYPE, OpCall, Tensor, broadcast_shape, promoted_dtype
 
 _UNARY = """abs absolute acos acosh asin asinh atan atanh bitwise_not ceil celu clone contiguous cos cosh deg2rad
 digamma elu erf erfc
@@ -21,7 +22,7 @@ reciprocal relu relu6 round rsqrt selu sgn sigmoid sign signbit silu sin sinc si
 tanh threshold trunc tril triu flip roll rot90 cumsum cumprod cummax cummin logcumsumexp clamp_min clamp_max clip
 pixel_shuffle pixel_unshuffle channel_shuffle repeat_interleave constant_pad_nd reflection_pad1d reflection_pad2d
 replication_pad1d replication_pad2d special_expit special_erf special_entr native_channel_shuffle conj_physical
-bernoulli feature_dropout alpha_dropout real imag view_as_real_copy log_sigmoid_forward fake_quantize_per_tensor_affine
+bernoulli feature_dropout alpha_dropout view_as_real_copy log_sigmoid_forward fake_quantize_per_tensor_affine
 quantize_per_tensor dequantize"""
 
 
@@ -30,7 +31,7 @@ maximum minimum fmax fmin hypot copysign nextafter logaddexp logaddexp2 bitwise_
 bitwise_left_shift bitwise_right_shift __and__ __or__ __xor__ __lshift__ __rshift__ xlogy ldexp heaviside prelu
 _prelu_kernel gcd lcm special_xlog1py gelu_backward silu_backward threshold_backward sigmoid_backward tanh_backward
 elu_backward leaky_relu_backward softplus_backward hardtanh_backward hardswish_backward hardsigmoid_backward
-hardshrink_backward softshrink_backward mish_backward logit_backward glu_backward native_dropout_backward
+hardshrink_backward softshrink_backward mish_backward logit_backward native_dropout_backward
 masked_scale _masked_scale lerp_scalar clamp_tensor dist polar complex"""
 
 
@@ -39,8 +40,8 @@ isclose isin"""
 
 
 _TERNARY = """where addcmul addcdiv lerp clamp masked_fill log_sigmoid_backward mse_loss_backward
-smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward binary_cross_entropy
-binary_cross_entropy_with_logits soft_margin_loss_backward kl_div_backward"""
+smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward
+soft_margin_loss_backward kl_div_backward"""
 
 
 _FILL = """fill zero uniform normal random exponential geometric log_normal cauchy ones zeros empty full arange linspace
@@ -120,11 +121,58 @@ def _fill(call: OpCall) -> Cost | None:
     target = call.tensor(0)
     if target is not None:
         return memory_cost([], [target])
-    shape = parse_ints(call.constant(0)) if call.constant(0).startswith("[") else None
-    code = call.ints(1)
+    place = next((at for at, text in enumerate(call.constants) if text.startswith("[")), None)
+    shape = call.ints(place) if place is not None else _shape_by_numbers(call)
     if shape is None:
         return None
-    return memory_cost([], [Tensor(shape, DTYPE_OF_SCALAR_TYPE.get((code or (6,))[0], "float32"))])
+    code = call.ints(place + 1) if place is not None else None
+    usual = 4 if call.base_name in ("randint", "randperm") else 6
+    return memory_cost([], [Tensor(shape, DTYPE_OF_SCALAR_TYPE.get((code or (usual,))[0], "float32"))])
+
+
+def _shape_by_numbers(call: OpCall) -> tuple[int, ...] | None:
+    """The shape made by operators that are given no list of sizes."""
+    match call.base_name:
+        case "randperm":
+            return call.ints(0)
+        case "linspace":
+            return call.ints(2)
+        case "scalar_tensor":
+            return ()
+        case "eye":
+            rows, columns = call.ints(0), call.ints(1)
+            return None if rows is None else (rows[0], (columns or rows)[0])
+    return None
+
+
+def _repeat(call: OpCall) -> Cost | None:
+    source, repeats = call.tensor(0), call.ints(1)
+    if source is None or repeats is None or len(repeats) < len(source.shape):
+        return None
+    shape = (*[1] * (len(repeats) - len(source.shape)), *source.shape)
+    times = tuple(size * repeat for size, repeat in zip(shape, repeats, strict=True))
+    return memory_cost([source], [Tensor(times, source.dtype)])
+
+
+def _padded_gradient(call: OpCall) -> Cost | None:
+    """The gradient of a part: zeros of the whole's size (the second argument) with the part copied in."""
+    gradient, shape = call.tensor(0), call.ints(1)
+    return None if gradient is None or shape is None else memory_cost([gradient], [Tensor(shape, gradient.dtype)])
+
+
+def _gated_gradient(call: OpCall) -> Cost | None:
+    gradient, source = call.tensor(0), call.tensor(1)
+    return None if gradient is None or source is None else memory_cost([gradient, source], [dense(source)])
+
+
+def _searched(call: OpCall) -> Cost | None:
+    """``bucketize(values, boundaries)`` and ``searchsorted(boundaries, values)``: a place for each value."""
+    first, second = call.tensor(0), call.tensor(1)
+    if first is None:
+        return None
+    values = second if call.base_name == "searchsorted" else first
+    places = Tensor(values.shape if values is not None else (), "int64")
+    return memory_cost([tensor for tensor in (first, second) if tensor is not None], [places])
 
 
 def _arange(call: OpCall) -> Cost | None:
@@ -155,6 +203,12 @@ POINTWISE_COSTS: Mapping[str, Formula] = {
     **named(_TERNARY, pointwise(3)),
     **named(_FILL, _fill),
     "arange": _arange,
+    "repeat": _repeat,
+    "glu_backward": _gated_gradient,
+    **named("select_backward slice_backward diagonal_backward unfold_backward", _padded_gradient),
+    **named("bucketize searchsorted", _searched),
+    "_amp_update_scale": like_first(),
+    "split_with_sizes_copy": pointwise(1),
     **named("copy _foreach_copy_single", _copy),
     **named("_to_copy to type_as", _to_copy),
     **named("cat concat concatenate stack _cat hstack vstack", _concatenate),

@@ -12,7 +12,7 @@ from torchledger.work.cost_parts import (
     named,
     revised,
 )
-from torchledger.work.op_shapes import DTYPE_OF_SCALAR_TYPE, OpCall, Tensor
+from torchledger.work.op_shapes import DTYPE_OF_SCALAR_TYPE, OpCall, Tensor, broadcast_shape
 from torchledger.work.pointwise_costs import pointwise
 
 _REDUCTIONS: Mapping[str, int] = {
@@ -83,6 +83,11 @@ def _reduction(call: OpCall) -> Cost | None:
     return memory_cost([source], written)
 
 
+def _reduction_of_two(call: OpCall) -> Cost | None:
+    tensors = call.tensors[:2]
+    return memory_cost(tensors, []) if len(tensors) == 2 else None
+
+
 def _reduction_dtype(name: str, dtype: str) -> str:
     if name in ("any", "all"):
         return "uint8" if dtype == "uint8" else "bool"
@@ -122,6 +127,53 @@ def _sort(call: OpCall) -> Cost | None:
     return revised(cost, bytes_quality="estimated", basis="one pass over the data; sorting makes several")
 
 
+def _one_pass(call: OpCall) -> Cost | None:
+    """What looks at all of its input and makes something of at most its size, how large the data decide."""
+    source = call.tensor(0)
+    if source is None:
+        return None
+    made = dense(source)
+    if call.base_name == "nonzero":
+        made = Tensor((source.numel, max(len(source.shape), 1)), "int64")
+    basis = "as much written as could be; the data decide"
+    return revised(memory_cost(call.tensors, [made]), bytes_quality="upper_bound", basis=basis)
+
+
+def _distances(call: OpCall) -> Cost | None:
+    left, right = call.tensor(0), call.tensor(1)
+    if left is None or right is None or min(len(left.shape), len(right.shape)) < 2:
+        return None
+    batch = broadcast_shape([left.shape[:-2], right.shape[:-2]])
+    if batch is None:
+        return None
+    return memory_cost([left, right], [Tensor((*batch, left.shape[-2], right.shape[-2]), left.dtype)])
+
+
+def _distances_backward(call: OpCall) -> Cost | None:
+    rows = call.tensor(1)
+    return None if rows is None else memory_cost(call.tensors, [dense(rows)])
+
+
+def _transform(call: OpCall) -> Cost | None:
+    """A Fourier transform: one pass over the data, where a long one takes several."""
+    source = call.tensor(0)
+    if source is None:
+        return None
+    dtype = "complex128" if source.dtype in ("float64", "complex128") else "complex64"
+    made = Tensor(source.shape, dtype)
+    if call.base_name == "_fft_r2c" and call.constant(3) == "True" and source.shape and (dims := call.ints(1)):
+        last = dims[-1] % len(source.shape)
+        made = Tensor(tuple(n // 2 + 1 if at == last else n for at, n in enumerate(source.shape)), dtype)
+    return revised(memory_cost([source], [made]), bytes_quality="estimated", basis="one pass over the data")
+
+
+def _multinomial(call: OpCall) -> Cost | None:
+    source, number = call.tensor(0), call.ints(1)
+    if source is None or number is None:
+        return None
+    return memory_cost([source], [Tensor((*source.shape[:-1], number[0]), "int64")])
+
+
 def _topk(call: OpCall) -> Cost | None:
     source, number = call.tensor(0), call.ints(1)
     if source is None or number is None or not source.shape:
@@ -150,8 +202,10 @@ def _reduced_loss(call: OpCall) -> Cost | None:
     scores, target = call.tensor(0), call.tensor(1)
     if scores is None or target is None:
         return None
-    is_elementwise = call.constant(2) == "0"
-    return memory_cost([scores, target], [dense(scores) if is_elementwise else Tensor((), scores.dtype)])
+    reduction = {"binary_cross_entropy": 3, "binary_cross_entropy_with_logits": 4}.get(call.base_name, 2)
+    is_elementwise = call.constant(reduction) == "0"
+    weights = [tensor for tensor in call.tensors[2:] if tensor.shape]
+    return memory_cost([scores, target, *weights], [dense(scores) if is_elementwise else Tensor((), scores.dtype)])
 
 
 REDUCTION_COSTS: Mapping[str, Formula] = {
@@ -160,8 +214,15 @@ REDUCTION_COSTS: Mapping[str, Formula] = {
     **named("_softmax_backward_data _log_softmax_backward_data", _softmax_backward),
     **named("sort argsort msort", _sort),
     "topk": _topk,
+    **named("nonzero masked_select unique _unique2 unique_dim unique_consecutive histc bincount", _one_pass),
+    "_cdist_forward": _distances,
+    "_cdist_backward": _distances_backward,
+    **named("_fft_r2c _fft_c2c _fft_c2r", _transform),
+    "multinomial": _multinomial,
+    "equal": _reduction_of_two,
     **named("nll_loss_forward nll_loss2d_forward nll_loss", _nll_loss),
     **named("nll_loss_backward nll_loss2d_backward", _nll_loss_backward),
     **named("mse_loss smooth_l1_loss huber_loss l1_loss kl_div", _reduced_loss),
+    **named("binary_cross_entropy binary_cross_entropy_with_logits", _reduced_loss),
 }
 """Operator name (without namespace and in-place mark) to its formula."""

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from torchledger.work.op_costs import FORMULAS, op_cost
-from torchledger.work.op_shapes import OpCall, Tensor, broadcast_shape, dtype_name, parse_ints, promoted_dtype
+from torchledger.work.op_shapes import (
+    UNRECORDED_DTYPE,
+    Argument,
+    OpCall,
+    Tensor,
+    broadcast_shape,
+    dtype_name,
+    parse_ints,
+    promoted_dtype,
+)
 
 
 def as_argument(value):
@@ -155,6 +164,31 @@ BYTE_CASES = {
     "dropout": (aten.native_dropout, "native_dropout", (torch.randn(3, 8), 0.5, True)),
     "foreach add": (torch._foreach_add, "_foreach_add", ([torch.randn(3), torch.randn(2)], [torch.randn(3)] * 2)),
     "matrix product": (torch.mm, "mm", (torch.randn(3, 8), torch.randn(8, 2))),
+    "repeat": (lambda x, r: x.repeat(r), "repeat", (torch.randn(3, 8), [2, 1, 2])),
+    "gradient of a row": (aten.select_backward, "select_backward", (torch.randn(8), [3, 8], 0, 1)),
+    "gradient of a slice": (aten.slice_backward, "slice_backward", (torch.randn(2, 8), [3, 8], 0, 0, 2, 1)),
+    "gradient of a gate": (aten.glu_backward, "glu_backward", (torch.randn(3, 4), torch.randn(3, 8), 1)),
+    "buckets": (torch.bucketize, "bucketize", (torch.randn(3, 8), torch.arange(4.0))),
+    "places": (torch.searchsorted, "searchsorted", (torch.arange(4.0), torch.randn(3, 8))),
+    "distances": (aten._cdist_forward, "_cdist_forward", (torch.randn(2, 3, 8), torch.randn(5, 8), 2.0, None)),
+    "real transform": (aten._fft_r2c, "_fft_r2c", (torch.randn(3, 9), [1], 0, True)),
+    "complex transform": (aten._fft_c2c, "_fft_c2c", (torch.randn(3, 9).to(torch.complex64), [1], 0, True)),
+    "columns": (aten.im2col, "im2col", (torch.randn(2, 3, 9, 8), [3, 2], [1, 2], [1, 0], [2, 1])),
+    "image": (aten.col2im, "col2im", (torch.randn(2, 12, 64), [9, 9], [2, 2], [1, 1], [0, 0], [1, 1])),
+    "drawn places": (aten.multinomial, "multinomial", (torch.rand(3, 8), 5, True)),
+    "mean loss": (aten.binary_cross_entropy, "binary_cross_entropy", (torch.rand(3, 8), torch.rand(3, 8), None, 1)),
+    "single losses": (aten.mse_loss, "mse_loss", (torch.rand(3, 8), torch.rand(3, 8), 0)),
+    "norm of a weight": (
+        lambda v, g, d: (v * g, torch.ones(3, 1)),
+        "_weight_norm_interface",
+        (torch.randn(3, 8), torch.randn(3, 1), 0),
+    ),
+    "split into copies": (aten.split_with_sizes_copy, "split_with_sizes_copy", (torch.randn(8, 3), [3, 5])),
+    "upsample by factors": (
+        lambda x, *_: torch.nn.functional.interpolate(x, scale_factor=(2.0, 1.5)),
+        "upsample_nearest2d",
+        (torch.randn(2, 3, 4, 5), None, [2.0, 1.5]),
+    ),
     "embedding of distinct rows": (aten.embedding, "embedding", (torch.randn(4, 8), torch.arange(4))),
 }
 
@@ -194,6 +228,83 @@ def test_a_fused_optimizer_reads_all_and_writes_parameters_and_states() -> None:
     lists = tuple((Tensor((4, 4), "float32"),) * 3 for _ in range(4))
     cost = op_cost(OpCall("aten::_fused_adamw_", lists))
     assert cost.bytes_moved == 3 * 64 * (4 + 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "lists", "moved"),
+    [
+        ("_foreach_sqrt_", 1, 2),
+        ("_foreach_add_", 2, 3),
+        ("_foreach_addcdiv_", 3, 4),
+        ("_foreach_lerp_", 3, 4),
+        ("_foreach_zero_", 1, 1),
+        ("_foreach_copy_", 2, 2),
+        ("_foreach_mul", 1, 2),
+        ("_fused_sgd_", 3, 5),
+        ("_amp_foreach_non_finite_check_and_unscale_", 1, 2),
+    ],
+)
+def test_operators_on_lists_move_each_list_once_for_reading_and_once_for_writing(
+    name: str, lists: int, moved: int
+) -> None:
+    some = (Tensor((4, 4), "float32"), Tensor((8,), "float32"))
+    cost = op_cost(OpCall(f"aten::{name}", (some,) * lists))
+    assert (cost.flops, cost.bytes_moved, cost.bytes_quality) == (0, moved * 96, "exact")
+    unrecorded = tuple(Tensor(tensor.shape, UNRECORDED_DTYPE) for tensor in some)
+    cost = op_cost(OpCall(f"aten::{name}", (unrecorded,) * lists))
+    assert (cost.bytes_moved, cost.bytes_quality) == (moved * 96, "estimated")
+    assert "float32" in (cost.basis or "")
+
+
+def test_a_list_of_norms_writes_a_number_each_and_a_power_of_one_number_reads_the_exponents() -> None:
+    some = (Tensor((4, 4), "float32"), Tensor((8,), "float32"))
+    assert op_cost(OpCall("aten::_foreach_norm", (some,))).bytes_moved == 96 + 8
+    assert op_cost(OpCall("aten::_foreach_pow", (None, some), ("2.", ""))).bytes_moved == 2 * 96
+
+
+@pytest.mark.parametrize("name", ["view", "select", "slice", "unbind", "split", "squeeze_", "_unsafe_view", "set_"])
+def test_a_view_moves_nothing(name: str) -> None:
+    cost = op_cost(OpCall(f"aten::{name}", (Tensor((4, 4), "float32"),)))
+    assert (cost.flops, cost.bytes_moved, cost.bytes_quality) == (0, 0, "exact")
+
+
+@pytest.mark.parametrize(
+    ("name", "constants", "moved"),
+    [
+        ("_c10d_functional::all_reduce", ("", "sum", "0"), 2 * 64),
+        ("_c10d_functional::all_gather_into_tensor", ("", "4", "0"), 64 + 4 * 64),
+        ("_c10d_functional::reduce_scatter_tensor", ("", "sum", "4", "0"), 64 + 16),
+        ("_c10d_functional::wait_tensor", ("",), 0),
+        ("c10d::allreduce_", ("",), 2 * 64),
+    ],
+)
+def test_a_collective_moves_its_message_and_its_result(name: str, constants: tuple[str, ...], moved: int) -> None:
+    message: Argument = Tensor((4, 4), "float32")
+    arguments = (message if "functional" in name else (message,), *[None] * (len(constants) - 1))
+    assert op_cost(OpCall(name, arguments, constants)).bytes_moved == moved
+
+
+def test_what_the_data_decide_is_bounded_or_estimated() -> None:
+    source, mask = torch.randn(4, 8), torch.ones(4, 8, dtype=torch.bool)
+    found = {
+        "nonzero": call_of("aten::nonzero", mask),
+        "masked_select": call_of("aten::masked_select", source, mask),
+        "index": call_of("aten::index", source, (mask,)),
+        "index_put_": call_of("aten::index_put_", source, (mask,), torch.zeros(())),
+        "_embedding_bag": call_of("aten::_embedding_bag", source, torch.zeros(6, dtype=torch.int64), torch.arange(2)),
+    }
+    for name, call in found.items():
+        cost = op_cost(call)
+        assert cost.bytes_moved is not None and cost.bytes_quality in ("estimated", "upper_bound"), name
+
+
+def test_the_gradients_of_a_recurrent_layer_are_two_products_for_each_of_the_forward() -> None:
+    source, state = Tensor((20, 8, 32), "float32"), Tensor((1, 8, 64), "float32")
+    weights = (Tensor((256, 32), "float32"), Tensor((256, 64), "float32"), *[Tensor((256,), "float32")] * 2)
+    forward = op_cost(OpCall("aten::mkldnn_rnn_layer", (source, *weights, state, state)))
+    backward = op_cost(OpCall("aten::mkldnn_rnn_layer_backward", (source, *weights, state, state)))
+    assert forward.flops == 2 * 20 * 8 * 256 * (32 + 64)
+    assert backward.flops == 2 * (forward.flops or 0)
 
 
 def test_an_operator_without_formula_has_no_flops_and_says_so() -> None:
