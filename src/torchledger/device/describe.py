@@ -129,6 +129,7 @@ def _describe_cuda_device(cuda: Any, index: int) -> Device:
         l2_cache_bytes=known("L2_cache_size"),
         max_shared_memory_per_multiprocessor_bytes=known("shared_memory_per_multiprocessor"),
         memory_bus_width_bits=known("memory_bus_width"),
+        power_limit_w=None if uuid is None else _power_limit_w(str(uuid)),
     )
 
 
@@ -147,6 +148,26 @@ def _cuda_attributes(index: int) -> dict[str, int]:
         if driver.cuDeviceGetAttribute(ctypes.byref(value), number, device) == 0:
             attributes[name] = value.value
     return attributes
+
+
+def _power_limit_w(uuid: str) -> float | None:
+    """The power limit in force, by NVML, which comes with the driver; ``None`` without it or where it does not tell."""
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return None
+    if nvml.nvmlInit_v2() != 0:
+        return None
+    try:
+        name = uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
+        handle, milliwatts = ctypes.c_void_p(), ctypes.c_uint()
+        if nvml.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(handle)) != 0:
+            return None
+        if nvml.nvmlDeviceGetEnforcedPowerLimit(handle, ctypes.byref(milliwatts)) != 0:
+            return None
+        return milliwatts.value / 1e3
+    finally:
+        nvml.nvmlShutdown()
 
 
 def _driver_version() -> str | None:

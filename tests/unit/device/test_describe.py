@@ -88,6 +88,40 @@ def test_a_rate_that_the_driver_reports_as_zero_is_unknown(monkeypatch: pytest.M
     assert device.describe_devices()[1].memory_clock_rate_mhz is None
 
 
+class _FakeNvml:
+    """NVML as ctypes sees it: knows one card, limited to 620 W."""
+
+    def __init__(self, *, works: bool = True) -> None:
+        self.works = works
+        self.open = 0
+
+    def nvmlInit_v2(self) -> int:
+        self.open += 1
+        return 0
+
+    def nvmlShutdown(self) -> int:
+        self.open -= 1
+        return 0
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: bytes, handle: Any) -> int:
+        return 0 if self.works and uuid == b"GPU-0123" else 6
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: Any, milliwatts: Any) -> int:
+        milliwatts._obj.value = 620_000
+        return 0
+
+
+@pytest.mark.parametrize(("works", "limit_w"), [(True, 620.0), (False, None)])
+def test_the_power_limit_is_nvmls_and_nvml_is_closed_again(
+    monkeypatch: pytest.MonkeyPatch, works: bool, limit_w: float | None
+) -> None:
+    nvml = _FakeNvml(works=works)
+    _fake_torch(monkeypatch, _FakeCuda(initialized=True))
+    monkeypatch.setattr(device.ctypes, "CDLL", lambda name: nvml)
+    assert device.describe_devices()[1].power_limit_w == limit_w
+    assert nvml.open == 0
+
+
 def test_settings_hold_what_changes_compilation_and_no_other_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_MAX_AUTOTUNE", "1")
     monkeypatch.setenv("MY_API_TOKEN", "secret")
