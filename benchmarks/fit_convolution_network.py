@@ -141,7 +141,7 @@ def main() -> None:
         told = f"{rest.sum():,} convolutions of {kinds.max() + 1} kinds, {time.monotonic() - started:.0f} s"
         print(f"{one}: {told}", flush=True)
         if arguments.check:
-            report_errors("the ways alone", 0 * goal[test], goal[test])
+            report_errors("the algorithms alone", 0 * goal[test], goal[test])
             report_errors("large networks", teacher.answer(rows[test], each[test]), goal[test])
             report_errors("small network", networks[one].predict(rows[test]), goal[test])
     if not arguments.check:

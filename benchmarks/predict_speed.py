@@ -47,8 +47,8 @@ def main() -> None:
     from launch_times import make_launch_set, pointwise, product
     from torchledger.device.datasheets import device_of_name
     from torchledger.fitting.data import gate_public_labels, read_operator_samples
-    from torchledger.fitting.everything import fit_launches
     from torchledger.fitting.fit import fit
+    from torchledger.fitting.fit_data import fit_launches
     from torchledger.fitting.launches import machine_of_launches
     from torchledger.fitting.time_model import TimeModel
     from torchledger.predicting import find_model, load_model, predict_table, save_model

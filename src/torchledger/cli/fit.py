@@ -44,7 +44,7 @@ def command(
     from torchledger.cli.output import print_document, print_json
     from torchledger.cli.progress import progress_bar
     from torchledger.fitting.constants import read_constants
-    from torchledger.fitting.everything import fit_everything, read_launch_files
+    from torchledger.fitting.fit_data import fit_data, read_launch_files
     from torchledger.operators import load_operators
     from torchledger.predicting.model_file import save_model
     from torchledger.predicting.step import learn_overheads
@@ -55,7 +55,7 @@ def command(
     if operators is not None:
         load_operators(operators)
     with progress_bar("fitting") as progress:
-        model, left_out = fit_everything(
+        model, left_out = fit_data(
             data,
             device=device,
             group=group,

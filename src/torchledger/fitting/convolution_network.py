@@ -1,8 +1,8 @@
 """What a convolution's three passes need on an H200, as learned from 45,000 of them timed alone.
 
-The ways of ``convolution_times`` say what a convolution could need; cuDNN's heuristic often takes another kernel, at
-times one ten times slower, changes layouts and pads channels. A small network for each pass (forward, gradient of the
-image, gradient of the weight) learned what it does (``benchmarks/fit_convolution_network.py``).
+The algorithms of ``convolution_times`` say what a convolution could need; cuDNN's heuristic often takes another kernel,
+at times one ten times slower, changes layouts and pads channels. A small network for each pass (forward, gradient of
+the image, gradient of the weight) learned what it does (``benchmarks/fit_convolution_network.py``).
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def learned_convolution_times(
 def convolution_features(
     p: Mapping[str, Any], one: str, item_size: Array, is_float16: NDArray[np.bool_], peak: Array, machine: Machine
 ) -> tuple[NDArray[np.float32], Array]:
-    """What the network of one of ``PASSES`` sees, [rows, features], and the logarithm of the time by the way expected,
-    in microseconds."""
+    """What the network of one of ``PASSES`` sees, [rows, features], and the logarithm of the time by the algorithm
+    expected, in microseconds."""
     count = len(item_size)
     p = {name: np.broadcast_to(np.asarray(value, dtype=np.float64), (count,)) for name, value in p.items()}
     n, c_in, c_out, kernel, stride, groups = (p[name] for name in ("n", "c_in", "c_out", "kernel", "stride", "groups"))
@@ -79,8 +79,8 @@ def convolution_features(
     image, result = n * c_in * height * width * item_size, pixels * c_out * item_size
     weight = c_out * inside * taps * item_size
     multiplies, moved = pixels * c_out * taps * inside, image + result + weight
-    ways = convolution_times(p, one, item_size, peak, machine)
-    log_base = np.log(ways["expected"])
+    algorithms = convolution_times(p, one, item_size, peak, machine)
+    log_base = np.log(algorithms["expected"])
     library, (_, rows, columns, depth) = pass_product(p, one, machine)
     # fmt: off
     sizes = (
@@ -90,7 +90,7 @@ def convolution_features(
     )
     # fmt: on
     seen: list[Any] = [np.log(size) for size in sizes]
-    seen += [np.log(time) - log_base for time in ways.values()]
+    seen += [np.log(time) - log_base for time in algorithms.values()]
     seen.append(log_base)
     seen += [kernel == size for size in _KERNELS] + [stride == size for size in _STRIDES]
     is_one_each = (groups == c_in) & (groups > 1)

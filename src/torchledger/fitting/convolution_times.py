@@ -1,4 +1,4 @@
-"""How long a convolution takes by the way in which the library runs it: the physics under the convolutions' model.
+"""How long a convolution takes by the algorithm that the library runs: the physics under the convolutions' model.
 
 A 1 x 1 filter without a stride is a matrix product, and runs as one. Other filters are products of pixels, channels
 and taps on tensors with channels last, before which and after which tensors of another layout are changed, and
@@ -30,11 +30,11 @@ _FEW_CHANNELS = 4
 def convolution_times(
     p: Mapping[str, Any], direction: str, item_size: Array, peak: Array, machine: Machine
 ) -> dict[str, Array]:
-    """Microseconds of ``conv2d`` at its parameters, by the ways of running it.
+    """Microseconds of ``conv2d`` at its parameters, by each algorithm.
 
     ``direction`` is ``"forward"``, ``"backward"``, or ``"image"`` or ``"weight"`` for one of its two gradients.
-    ``"product"``, ``"filters"``, ``"one each"`` and ``"few channels"`` are the ways, whichever applies, ``"change"`` is
-    the change of layouts, and ``"expected"`` the way taken with what it needs.
+    ``"product"``, ``"filters"``, ``"one each"`` and ``"few channels"`` are the algorithms, whichever applies,
+    ``"change"`` is the change of layouts, and ``"expected"`` the one taken with what it needs.
     """
     p = {name: np.broadcast_to(np.asarray(value, dtype=np.float64), item_size.shape) for name, value in p.items()}
     inside, outside = p["c_in"] / p["groups"], p["c_out"] / p["groups"]

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from torchledger.fitting.constants import KernelConstants
 from torchledger.fitting.launch_tiles import TileCost, cost_of_tiles, next_power
-from torchledger.fitting.launch_walks import Walk, divisions_of, walks_of
 from torchledger.fitting.machine import Machine
+from torchledger.fitting.memory_accesses import MemoryAccess, divisions_of, memory_accesses
 from torchledger.nouns import Launch, LoopNest
 
 FOLDS = ("persistent across", "persistent along", "looped across", "looped along")
@@ -105,8 +105,8 @@ def kernel_costs(
     nests = [nest for nest in launch.loops if math.prod(nest.extents) * math.prod(nest.reduction_extents) > 0]
     if not nests:
         return KernelCosts(parts)
-    walks = walks_of(launch, nests)
-    costs = cost_of_tiles(launch, nests, walks, machine)
+    accesses = memory_accesses(launch, nests)
+    costs = cost_of_tiles(launch, nests, accesses, machine)
     chosen = min(costs, key=lambda cost: cost.time_us)
     each = machine.num_multiprocessors * chosen.busy
     parts["lone"] = constants.lone * parts["far"] * (1 / chosen.busy - 1)
@@ -116,25 +116,27 @@ def kernel_costs(
     parts["near"] = chosen.near_bytes / (constants.near_bytes * each)
     lanes = machine.vector_instructions_per_us
     parts["move"] = constants.move * chosen.instructions / lanes
-    divisions = sum(divisions_of(walk.access.index) * walk.count for walk in walks if None in walk.access.strides)
+    divisions = sum(
+        divisions_of(access.declared.index) * access.count for access in accesses if None in access.declared.strides
+    )
     parts["divide"] = constants.divide * divisions / lanes
-    loads = sum(walk.is_load for walk in walks)
+    loads = sum(access.is_load for access in accesses)
     if chosen.tile.rows:
         parts["row turn"] = chosen.rounds * chosen.turns * constants.row_turn_us
     else:
         turn_us = constants.turn_us + constants.turn_of_load_us * loads
         parts["turn"] = chosen.rounds * (chosen.turns - 1) * turn_us
-    gathered = sum(walk.size * walk.count for walk in walks if walk.access.is_indirect)
+    gathered = sum(access.size * access.count for access in accesses if access.declared.is_indirect)
     parts["gather"] = gathered / (constants.gathered_bytes * machine.num_multiprocessors)
-    _add_atomics(parts, walks, launch, constants)
+    _add_atomics(parts, accesses, launch, constants)
     reduced = max((math.prod(nest.reduction_extents) for nest in nests if nest.reduction_extents), default=1)
-    _add_folds(parts, nests, walks, next_power(reduced), launch, machine)
+    _add_folds(parts, nests, accesses, next_power(reduced), launch, machine)
     return KernelCosts(
         parts,
         chosen,
         tuple(cost.time_us for cost in costs),
         filled=reduced / next_power(reduced),
-        reads_again=chosen.turns > 1 and any(not walk.in_reduction and walk.is_load for walk in walks),
+        reads_again=chosen.turns > 1 and any(not access.in_reduction and access.is_load for access in accesses),
     )
 
 
@@ -146,33 +148,35 @@ def _changes(nest: LoopNest) -> bool:
     )
 
 
-def _add_atomics(parts: dict[str, float], walks: Sequence[Walk], launch: Launch, constants: KernelConstants) -> None:
+def _add_atomics(
+    parts: dict[str, float], accesses: Sequence[MemoryAccess], launch: Launch, constants: KernelConstants
+) -> None:
     """Atomics on whole rows, on scattered addresses, and on so few that they wait for one another."""
     sizes = {buffer.name: math.prod(buffer.shape) for buffer in launch.buffers}
-    for walk in walks:
-        if walk.access.kind != "atomic":
+    for access in accesses:
+        if access.declared.kind != "atomic":
             continue
-        each = walk.count / max(sizes.get(walk.access.buffer, 1), 1)
-        last = walk.innermost()
+        each = access.count / max(sizes.get(access.declared.buffer, 1), 1)
+        last = access.innermost()
         if last == 1:
-            parts["row atomic"] += constants.row_atomic_us * walk.count * (1.0 + 9.0 * min(each / 1000, 1.0))
+            parts["row atomic"] += constants.row_atomic_us * access.count * (1.0 + 9.0 * min(each / 1000, 1.0))
         elif each > 16:
-            parts["crowded atomic"] += constants.crowded_atomic_us * walk.count * min(each / 64, 1.0)
+            parts["crowded atomic"] += constants.crowded_atomic_us * access.count * min(each / 64, 1.0)
         else:
-            parts["scattered atomic"] += constants.scattered_atomic_us * walk.count * (1.0 if last > 8 else 0.2)
+            parts["scattered atomic"] += constants.scattered_atomic_us * access.count * (1.0 if last > 8 else 0.2)
 
 
 def _add_folds(
     parts: dict[str, float],
     nests: Sequence[LoopNest],
-    walks: Sequence[Walk],
+    accesses: Sequence[MemoryAccess],
     width: float,
     launch: Launch,
     machine: Machine,
 ) -> None:
     """Elements that reductions fold: those kept whole in registers cost most where neighbours are kept elements."""
-    full = [walk for walk in walks if walk.in_reduction and walk.is_load and walk.has_every_loop]
-    is_along = 2 * sum(walk.innermost(in_reduction=True) == 1 for walk in full) >= len(full)
+    full = [access for access in accesses if access.in_reduction and access.is_load and access.has_every_loop]
+    is_along = 2 * sum(access.innermost(in_reduction=True) == 1 for access in full) >= len(full)
     whole = "persistent" if launch.category == "persistent_reduction" else "looped"
     kind = f"{whole} {'along' if is_along else 'across'}"
     count = 0.0

@@ -13,8 +13,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchledger.fitting.launch_walks import Walk, kept_and_reduced
 from torchledger.fitting.machine import Machine
+from torchledger.fitting.memory_accesses import MemoryAccess, kept_and_reduced
 from torchledger.nouns import Launch, LoopNest
 
 _SECTOR = 32.0
@@ -53,13 +53,15 @@ class TileCost:
     time_us: float
 
 
-def cost_of_tiles(launch: Launch, nests: Sequence[LoopNest], walks: Sequence[Walk], machine: Machine) -> list[TileCost]:
+def cost_of_tiles(
+    launch: Launch, nests: Sequence[LoopNest], accesses: Sequence[MemoryAccess], machine: Machine
+) -> list[TileCost]:
     """Every shape that Inductor would consider, the one of its first choice first."""
     kept, reduced = kept_and_reduced(nests)
     whole = any(not nest.reduction_extents and math.prod(nest.extents) >= kept * reduced for nest in nests)
     return [
-        _cost(walks, tile, kept, reduced, 2.0 if whole else 1.0, machine)
-        for tile in _tiles(launch, walks, kept, reduced, machine)
+        _cost(accesses, tile, kept, reduced, 2.0 if whole else 1.0, machine)
+        for tile in _tiles(launch, accesses, kept, reduced, machine)
     ]
 
 
@@ -68,12 +70,12 @@ def next_power(value: float) -> float:
     return float(2.0 ** math.ceil(math.log2(max(value, 1.0))))
 
 
-def _tiles(launch: Launch, walks: Sequence[Walk], kept: int, reduced: int, machine: Machine) -> list[Tile]:
-    split = _split(walks, kept, reduced)
+def _tiles(launch: Launch, accesses: Sequence[MemoryAccess], kept: int, reduced: int, machine: Machine) -> list[Tile]:
+    split = _split(accesses, kept, reduced)
     if adds_across_rows(launch):
         return [_mixed_tile(kept, reduced, machine)]
     if reduced > 1:
-        tiles = _reduction_tiles(launch, walks, kept, reduced, machine)
+        tiles = _reduction_tiles(launch, accesses, kept, reduced, machine)
         if split:
             tiles += [Tile(1.0, tile.inner, split, tile.reduced, tile.warps) for tile in tiles if tile.inner > 1]
         return tiles
@@ -101,11 +103,13 @@ def _mixed_tile(kept: int, reduced: int, machine: Machine) -> Tile:
     return Tile(at_once, reduced=whole, warps=max(warps / 2, 1.0) if whole <= 1024 else warps, rows=rows)
 
 
-def _split(walks: Sequence[Walk], kept: int, reduced: int) -> int:
+def _split(accesses: Sequence[MemoryAccess], kept: int, reduced: int) -> int:
     """Elements inside the axis along which most bytes are contiguous that are not so along the innermost one; 0 if
     there is no such axis, or blocks of two axes do not fit all nests."""
     nests = {
-        tuple(extent for extent, _, inner in walk.loops if not inner) for walk in walks if walk.count >= kept * reduced
+        tuple(extent for extent, _, inner in access.loops if not inner)
+        for access in accesses
+        if access.count >= kept * reduced
     }
     deepest = max((len(extents) for extents in nests), default=0)
     borders = [
@@ -114,28 +118,30 @@ def _split(walks: Sequence[Walk], kept: int, reduced: int) -> int:
         if len(extents) > 1 or deepest > 2
     ]
     votes: dict[int, float] = {}
-    for walk in walks:
+    for access in accesses:
         inside = 1
-        for extent, stride, of_reduction in reversed(walk.loops):
+        for extent, stride, of_reduction in reversed(access.loops):
             if of_reduction:
                 continue
-            if stride == 1 and extent > 1 and (None not in walk.access.strides or "%" in walk.access.index):
+            if stride == 1 and extent > 1 and (None not in access.declared.strides or "%" in access.declared.index):
                 if inside > 1 and extent >= 8 and all(inside in border for border in borders):
-                    votes[inside] = votes.get(inside, 0.0) + walk.size * walk.walked
+                    votes[inside] = votes.get(inside, 0.0) + access.size * access.elements
                 break
             inside *= extent
     return max(votes, key=lambda place: votes[place]) if votes else 0
 
 
-def _reduction_tiles(launch: Launch, walks: Sequence[Walk], kept: int, reduced: int, machine: Machine) -> list[Tile]:
-    full = [walk for walk in walks if walk.in_reduction and walk.is_load and walk.has_every_loop]
-    by_rows = sum(walk.innermost(in_reduction=True) == 1 for walk in full)
+def _reduction_tiles(
+    launch: Launch, accesses: Sequence[MemoryAccess], kept: int, reduced: int, machine: Machine
+) -> list[Tile]:
+    full = [access for access in accesses if access.in_reduction and access.is_load and access.has_every_loop]
+    by_rows = sum(access.innermost(in_reduction=True) == 1 for access in full)
     along = across = 0.0
-    for walk in walks:
-        amount = walk.size * walk.walked * (1.0 if walk.is_load else 2.0)
-        along += amount if walk.innermost(in_reduction=True) == 1 else 0.0
-        across += amount if walk.innermost(in_reduction=False) == 1 else 0.0
-    only_rows = all(walk.innermost(in_reduction=True) in (0, 1) for walk in walks)
+    for access in accesses:
+        amount = access.size * access.elements * (1.0 if access.is_load else 2.0)
+        along += amount if access.innermost(in_reduction=True) == 1 else 0.0
+        across += amount if access.innermost(in_reduction=False) == 1 else 0.0
+    only_rows = all(access.innermost(in_reduction=True) in (0, 1) for access in accesses)
     is_inner = only_rows or along >= 8 * max(across, 1.0)
     is_outer = not is_inner and 2 * by_rows <= len(full) and kept < _FEW_KEPT * machine.num_multiprocessors
     whole = next_power(reduced)
@@ -155,7 +161,7 @@ def _reduction_tiles(launch: Launch, walks: Sequence[Walk], kept: int, reduced: 
             for count in (counts[-1:] if is_outer else counts)
         ]
     inner = Tile(2.0 if reduced <= 2048 else 1.0, reduced=most, warps=_warps(most, 16))
-    outer = _outer_tile(kept, whole, len({walk.access.buffer for walk in walks if walk.is_load}))
+    outer = _outer_tile(kept, whole, len({access.declared.buffer for access in accesses if access.is_load}))
     if is_inner:
         return [inner]
     if is_outer:
@@ -182,17 +188,19 @@ def _outer_tile(kept: int, reduced: float, loads: int) -> Tile:
     return Tile(count, reduced=turn, warps=_warps(count * turn, 8))
 
 
-def _cost(walks: Sequence[Walk], tile: Tile, kept: int, reduced: int, passes: float, machine: Machine) -> TileCost:
+def _cost(
+    accesses: Sequence[MemoryAccess], tile: Tile, kept: int, reduced: int, passes: float, machine: Machine
+) -> TileCost:
     loaded = stored = near = instructions = 0.0
     rates = machine.constants.kernels
-    for walk in walks:
-        asked, distinct, vector = _sector_bytes(walk, tile)
-        asked *= walk.share
-        instructions += walk.count / vector
+    for access in accesses:
+        asked, distinct, vector = _sector_bytes(access, tile)
+        asked *= access.share
+        instructions += access.count / vector
         near += asked
-        if walk.again:
+        if access.again:
             continue
-        if not walk.is_load:
+        if not access.is_load:
             stored += asked
         elif distinct < rates.cached_bytes:
             # Small enough to stay near each multiprocessor.
@@ -216,12 +224,12 @@ def _cost(walks: Sequence[Walk], tile: Tile, kept: int, reduced: int, passes: fl
     return TileCost(tile, loaded, stored, near, instructions, blocks, turns, rounds, busy, time_us)
 
 
-def _sector_bytes(walk: Walk, tile: Tile) -> tuple[float, float, float]:
+def _sector_bytes(access: MemoryAccess, tile: Tile) -> tuple[float, float, float]:
     """Bytes of the sectors that all blocks together ask for, distinct bytes, and elements of one instruction."""
     kept_left, outer_left, reduced_left, inside = tile.inner, tile.outer, tile.reduced, 1
     spread: list[tuple[int, float]] = []
-    blocks, distinct = 1.0, float(walk.size)
-    for extent, stride, of_reduction in reversed(walk.loops):
+    blocks, distinct = 1.0, float(access.size)
+    for extent, stride, of_reduction in reversed(access.loops):
         if of_reduction:
             count = min(float(extent), reduced_left)
             reduced_left = max(1.0, reduced_left / extent)
@@ -238,24 +246,24 @@ def _sector_bytes(walk: Walk, tile: Tile) -> tuple[float, float, float]:
             if count > 1:
                 spread.append((abs(stride), count))
     run, rows = 1.0, 1.0
-    jumps = {abs(stride) for _, stride, _ in walk.loops if stride} - {stride for stride, _ in spread}
+    jumps = {abs(stride) for _, stride, _ in access.loops if stride} - {stride for stride, _ in spread}
     for stride, count in sorted(spread):
-        if stride <= run or (stride * walk.size < _SECTOR and rows == 1.0):
+        if stride <= run or (stride * access.size < _SECTOR and rows == 1.0):
             run += stride * (count - 1)
         else:
             rows *= count
             jumps.add(stride)
     # A run that begins anywhere meets a sector more than one that begins where a sector does.
-    length = round(run * walk.size)
-    aligned = math.gcd(int(_SECTOR), length, *(stride * walk.size for stride in jumps))
+    length = round(run * access.size)
+    aligned = math.gcd(int(_SECTOR), length, *(stride * access.size for stride in jumps))
     sectors = rows * ((length - aligned) / _SECTOR + 1.0)
-    vector = _vector(walk, tile, run) if spread and min(spread)[0] == 1 else 1.0
+    vector = _vector(access, tile, run) if spread and min(spread)[0] == 1 else 1.0
     return blocks * sectors * _SECTOR, distinct, vector
 
 
-def _vector(walk: Walk, tile: Tile, run: float) -> float:
+def _vector(access: MemoryAccess, tile: Tile, run: float) -> float:
     """Elements of one instruction along a contiguous run: every row has to begin, and the mask to end, at one of its
     multiples."""
-    masked = math.prod(extent for extent, _, inner in walk.loops if inner == (tile.reduced > 1))
-    whole = math.gcd(1 << 20, masked, *(stride for _, stride, _ in walk.loops if stride not in (0, 1)))
-    return float(min(whole, max(16 // walk.size, 1), 8)) if min(run, whole) > 1 else 1.0
+    masked = math.prod(extent for extent, _, inner in access.loops if inner == (tile.reduced > 1))
+    whole = math.gcd(1 << 20, masked, *(stride for _, stride, _ in access.loops if stride not in (0, 1)))
+    return float(min(whole, max(16 // access.size, 1), 8)) if min(run, whole) > 1 else 1.0

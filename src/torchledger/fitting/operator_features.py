@@ -309,7 +309,7 @@ def _convolution_columns(
     peak: Array,
     machine: Machine,
 ) -> dict[str, Array]:
-    """A convolution by the ways in which a library may run it, and what decides among them."""
+    """A convolution by the algorithms that a library may run, and what decides among them."""
     if operator.name != "conv2d":
         return {}
     inside, outside = p.c_in // p.groups, p.c_out // p.groups
@@ -328,12 +328,12 @@ def _convolution_columns(
         "places alignment": np.minimum(alignment(height * width), _CHANNEL_ALIGNMENT),
         "one by one": (p.kernel == 1) & (p.stride == 1),
     }
-    ways = convolution_times(p, direction, item_size, peak, machine) if machine.counts_waves else {}
-    columns |= {f"log {name}": np.log(time) for name, time in ways.items()}
+    algorithms = convolution_times(p, direction, item_size, peak, machine) if machine.counts_waves else {}
+    columns |= {f"log {name}": np.log(time) for name, time in algorithms.items()}
     if machine.has_tile_baseline:
         learned = learned_convolution_times(p, direction, item_size, dtypes == "float16", peak, machine)
         columns["log expected"] = np.log(learned)
-        columns["log learned beside"] = np.clip(np.log(learned / ways["expected"]), -_MOST_GAIN, _MOST_GAIN)
+        columns["log learned beside"] = np.clip(np.log(learned / algorithms["expected"]), -_MOST_GAIN, _MOST_GAIN)
     return {name: _column(value, len(item_size)).astype(np.float64) for name, value in columns.items()}
 
 

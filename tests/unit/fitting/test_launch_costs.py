@@ -1,4 +1,4 @@
-"""What a fused kernel's time is made of, from how its loops walk over memory."""
+"""What a fused kernel's time is made of, from how its loops go over memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from factories import make_buffer, make_launch, make_machine
 from torchledger.fitting.launch_costs import KernelCosts, kernel_costs
 from torchledger.fitting.launch_tiles import cost_of_tiles
-from torchledger.fitting.launch_walks import divisions_of, local_strides, walks_of
+from torchledger.fitting.memory_accesses import divisions_of, local_strides, memory_accesses
 from torchledger.nouns import Access, Launch, LoopNest
 
 _MACHINE = make_machine("TEST", 132, {"bfloat16": 8e8}, 4.5e6, 0.8)
@@ -51,14 +51,14 @@ def test_what_a_kernel_has_just_made_is_not_loaded() -> None:
     first = LoopNest((64,), accesses=(_load((1,), "x"), Access("y", "store", "p0", (1,), "bfloat16")))
     second = LoopNest((64,), accesses=(_load((1,), "y"), _load((1,), "x")))
     launch = _kernel(first, second)
-    assert [walk.access.buffer for walk in walks_of(launch, launch.loops)] == ["x", "y"]
+    assert [access.declared.buffer for access in memory_accesses(launch, launch.loops)] == ["x", "y"]
 
 
 def test_two_nests_that_cut_one_axis_into_different_loops_load_once() -> None:
     flat = LoopNest((128,), (64,), {"sum": 1}, (_load((64, 1)), _load((0, 1), "scale"), _load((1, 0), "mean")), "sum")
     cut = LoopNest((8, 16, 64), accesses=(_load((1024, 64, 1)), _load((0, 0, 1), "scale"), _load((16, 1, 0), "mean")))
     launch = _kernel(flat, cut, category="persistent_reduction")
-    assert [walk.access.buffer for walk in walks_of(launch, launch.loops)] == ["x", "scale", "mean"]
+    assert [access.declared.buffer for access in memory_accesses(launch, launch.loops)] == ["x", "scale", "mean"]
 
 
 def test_a_kernel_that_also_adds_across_its_rows_takes_them_one_after_the_other() -> None:
@@ -131,7 +131,7 @@ def test_costs_are_finite_and_a_block_is_never_without_time(
     costs = _costs(launch)
     assert all(math.isfinite(value) for value in costs.columns(_MACHINE).values())
     assert all(time >= 0 for time in costs.parts.values())
-    tiles = cost_of_tiles(launch, launch.loops, walks_of(launch, launch.loops), _MACHINE)
+    tiles = cost_of_tiles(launch, launch.loops, memory_accesses(launch, launch.loops), _MACHINE)
     assert all(cost.blocks >= 1 and cost.time_us > 0 for cost in tiles)
 
 

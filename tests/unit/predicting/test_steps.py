@@ -14,7 +14,7 @@ from launch_times import make_launch_set, pointwise, product, time_of
 from torchledger.cli import cli
 from torchledger.device.datasheets import device_of_name
 from torchledger.errors import PredictError
-from torchledger.fitting.everything import fit_launches
+from torchledger.fitting.fit_data import fit_launches
 from torchledger.fitting.launches import machine_of_launches
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Launch, Measurement

@@ -1,4 +1,4 @@
-"""How the loops of a fused kernel walk over memory: every access by its loops and strides, once.
+"""How the loops of a fused kernel go over memory: every access by its loops and strides, once.
 
 Strides that are no constant (an index with divisions, remainders, minima) are replaced by how far the address moves in
 a usual step of the loop.
@@ -11,7 +11,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -32,14 +32,14 @@ _OPERATIONS: Mapping[type[ast.AST], Callable[..., int]] = {
 
 
 @dataclass(frozen=True)
-class Walk:
+class MemoryAccess:
     """One access: its loops as (extent, stride, belongs to the reduction), innermost last.
 
     ``again`` says that an earlier access meets the same sectors, ``share`` what part of the loops it loads for: what is
     a cat of several tensors loads from each only where that lies.
     """
 
-    access: Access
+    declared: Access
     size: int
     loops: tuple[tuple[int, int, bool], ...]
     in_reduction: bool
@@ -49,7 +49,7 @@ class Walk:
     @property
     def is_load(self) -> bool:
         """Whether it reads."""
-        return self.access.kind == "load"
+        return self.declared.kind == "load"
 
     @property
     def count(self) -> int:
@@ -57,8 +57,8 @@ class Walk:
         return math.prod(extent for extent, _, _ in self.loops)
 
     @property
-    def walked(self) -> int:
-        """Elements that it walks over, loops that stand still left out."""
+    def elements(self) -> int:
+        """Elements that it reaches, loops of stride 0 left out."""
         return math.prod(extent for extent, stride, _ in self.loops if stride)
 
     @property
@@ -83,7 +83,7 @@ def kept_and_reduced(nests: Sequence[LoopNest]) -> tuple[int, int]:
     return math.prod(largest.extents), math.prod(largest.reduction_extents)
 
 
-def walks_of(launch: Launch, nests: Sequence[LoopNest]) -> list[Walk]:
+def memory_accesses(launch: Launch, nests: Sequence[LoopNest]) -> list[MemoryAccess]:
     """What goes to memory: each buffer once per pass over the data, not what the kernel itself has just made."""
     kept, reduced = kept_and_reduced(nests)
     sizes = {buffer.name: math.prod(buffer.shape) for buffer in launch.buffers}
@@ -103,11 +103,11 @@ def walks_of(launch: Launch, nests: Sequence[LoopNest]) -> list[Walk]:
             exact = (*place, access.index if None in access.strides else "".join(_OFFSET.findall(access.index)))
             if exact in seen:
                 continue
-            walk = Walk(access, ELEMENT_SIZES[access.dtype or ""], loops, of_reduction, place in seen)
+            memory_access = MemoryAccess(access, ELEMENT_SIZES[access.dtype or ""], loops, of_reduction, place in seen)
             if None in access.strides:
-                share = sizes.get(access.buffer, walk.walked) / max(walk.walked, 1)
-                walk = Walk(access, walk.size, loops, of_reduction, walk.again, min(1.0, share))
-            found.append(walk)
+                share = sizes.get(access.buffer, memory_access.elements) / max(memory_access.elements, 1)
+                memory_access = replace(memory_access, share=min(1.0, share))
+            found.append(memory_access)
             seen |= {place, exact}
         made |= {access.buffer for access in nest.accesses if access.kind == "store"}
     return found

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 Progress = Callable[[int, int, str], None]
 
 
-def fit_everything(
+def fit_data(
     paths: Iterable[str | os.PathLike[str]],
     *,
     device: str | None = None,
