@@ -46,7 +46,7 @@ _NAMES: Mapping[TimeCategory, str] = {
         miopen_batch_norm_backward batch_norm_elemt batch_norm_backward_elemt batch_norm_backward_reduce
         batch_norm_stats batch_norm_gather_stats batch_norm_gather_stats_with_counts batch_norm_update_stats
         group_norm native_group_norm native_group_norm_backward instance_norm local_response_norm
-        mkldnn_layer_norm""",
+        mkldnn_layer_norm _weight_norm_interface _weight_norm_interface_backward""",
     "collective": """all_reduce all_gather_into_tensor all_gather_into_tensor_out all_gather_into_tensor_coalesced
         all_reduce_coalesced reduce_scatter_tensor reduce_scatter_tensor_coalesced all_to_all_single allreduce allgather
         _allgather_base reduce_scatter _reduce_scatter_base alltoall alltoall_base wait_tensor record_param_comms
@@ -93,7 +93,8 @@ _NAMES: Mapping[TimeCategory, str] = {
         alpha_dropout masked_scale _masked_scale uniform normal random exponential geometric log_normal cauchy
         multinomial rand randn randint randperm rand_like randn_like randint_like poisson bucketize searchsorted
         convert_element_type grid_sampler grid_sampler_2d grid_sampler_3d affine_grid_generator
-        _amp_update_scale rope apply_rotary_emb""",
+        _amp_update_scale rope apply_rotary_emb
+        _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _thnn_fused_gru_cell_backward""",
     "foreach": "_amp_foreach_non_finite_check_and_unscale",
 }
 _CATEGORY_OF: Mapping[str, TimeCategory] = {
@@ -112,7 +113,7 @@ _FAMILIES: tuple[tuple[re.Pattern[str], TimeCategory], ...] = (
     (re.compile(r"_?upsample_\w+"), "pointwise"),
     (re.compile(r"(_?adaptive_)?(max|avg)_pool[123]d(_with_indices)?_backward"), "pointwise"),
     (re.compile(r"_adaptive_avg_pool[123]d_backward"), "pointwise"),
-    (re.compile(r"(reflection|replication)_pad[123]d_backward|embedding\w*_backward"), "memory"),
+    (re.compile(r"(reflection|replication)_pad[123]d_backward|_?embedding\w*_backward"), "memory"),
     (re.compile(r"nll_loss(2d)?_backward"), "memory"),
     (re.compile(r"\w+_loss_backward|binary_cross_entropy\w*_backward|kl_div_backward"), "pointwise"),
     (re.compile(r"(grid_sampler_[23]d|fake_quantize_\w+|rrelu_with_noise)_backward"), "pointwise"),

@@ -46,7 +46,7 @@ soft_margin_loss_backward kl_div_backward"""
 
 _FILL = """fill zero uniform normal random exponential geometric log_normal cauchy ones zeros empty full arange linspace
 randn rand randint randperm eye zeros_like ones_like full_like rand_like randn_like new_zeros new_ones new_full
-scalar_tensor bernoulli_fill"""
+scalar_tensor"""
 
 
 _BOOLEAN_RESULT = {*_COMPARISON.split(), "isfinite", "isinf", "isnan", "logical_not", "signbit"}

@@ -18,6 +18,9 @@ from torchledger.work.categories import (
     operation_of,
     operator_name,
 )
+from torchledger.work.collective_costs import COLLECTIVE_COSTS
+from torchledger.work.op_costs import FORMULAS, op_cost
+from torchledger.work.op_shapes import OpCall, Tensor
 
 
 @pytest.mark.parametrize(
@@ -107,6 +110,13 @@ def test_a_generated_kernel_has_inductors_category_and_a_template_computes_what_
     assert (category_of_work(template), operation_of(template)) == ("gemm", "addmm")
     assert family_of(template) == "launch:gemm/any"
     assert category_of_launch(make_launch(category="cpp", kernel_name="cpp_fused_convert_0")) == "cpp"
+
+
+def test_what_has_a_formula_has_a_category_but_for_views_transforms_and_whole_recurrent_layers() -> None:
+    names = (name for name in FORMULAS if name not in COLLECTIVE_COSTS and "rnn" not in name)
+    without = {name for name in names if category_of_operator(name) is None}
+    moves = {name for name in without if op_cost(OpCall(f"aten::{name}", (Tensor((2, 2), "float32"),))).bytes_moved}
+    assert moves == {"_fft_r2c", "_fft_c2c", "_fft_c2r"}
 
 
 def test_an_operators_name_is_read_out_of_every_spelling() -> None:
