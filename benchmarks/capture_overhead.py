@@ -9,7 +9,7 @@ Every run is a whole process of ``small_training.py``, which knows nothing of to
 ``torchledger run`` or under ``torchledger run --profile``. A round has two caches of its own: in one the script runs
 plain twice (cold, warm), in the other it is recorded twice; rounds alternate which comes first, and ratios are taken
 round by round. So each step time comes from the process that compiled, or loaded, its graphs itself, and a cold cache
-and a recording can be told apart. After the first round its plain cache meets recordings.
+and a recording can be told apart. In the first model's first round the plain cache then meets recordings.
 
 No round is begun that would not end within ``--limit`` if it takes as long as the one before. After each, the pages are
 also written into the folder $OUT, where it is set. ``--scaling`` captures unrolled models of growing depth on the
@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 NEEDS: tuple[str, ...] = ()
-RUNS: tuple[tuple[str, ...], ...] = (("--json", "{out}.json"),)
+RUNS: tuple[tuple[str, ...], ...] = (("--models", "gpt_block", "--rounds", "3", "--json", "{out}.json"),)
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -319,7 +319,13 @@ def main() -> None:
         for model, each in measured.items():
             if number and time.monotonic() - began + each.last_round_s > arguments.limit:
                 continue
-            one_round(model, arguments.device, is_plain_first=number % 2 == 0, measured=each, has_caches=number == 0)
+            one_round(
+                model,
+                arguments.device,
+                is_plain_first=number % 2 == 0,
+                measured=each,
+                has_caches=number == 0 and model == arguments.models[0],
+            )
             done = {name: found for name, found in measured.items() if found.rounds}
             pages = (overhead_report(done, header, command), caches_report(done, header, command))
             for path, text in zip((output, caches), pages, strict=True):
