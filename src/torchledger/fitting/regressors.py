@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -213,16 +213,69 @@ def to_arrays(record: Any, prefix: str = "") -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def from_arrays(arrays: Mapping[str, NDArray[Any]], kind: type[Any] = Blend, prefix: str = "") -> Any:
-    """The regressor whose ``to_arrays`` these are."""
+def from_arrays(arrays: Mapping[str, NDArray[Any]], *, features: int) -> Blend:
+    """The regressor whose ``to_arrays`` these are, of rows of so many features.
+
+    Raises ``KeyError`` for an array that is missing and ``ValueError`` for arrays that are no such regressor.
+    """
+    blend: Blend = _from_arrays(arrays, Blend, "")
+    _check_blend(blend, features)
+    return blend
+
+
+def _from_arrays(arrays: Mapping[str, NDArray[Any]], kind: type[Any], prefix: str) -> Any:
     values: dict[str, Any] = {}
+    hints = get_type_hints(kind)
     for field in fields(kind):
+        name = prefix + field.name
         if field.name in _NESTED:
-            values[field.name] = from_arrays(arrays, _NESTED[field.name], f"{prefix}{field.name}.")
-        else:
-            array = arrays[prefix + field.name]
-            values[field.name] = array if array.ndim else array[()].item()
+            values[field.name] = _from_arrays(arrays, _NESTED[field.name], f"{name}.")
+            continue
+        array, is_number = arrays[name], hints[field.name] is float
+        dtype = np.dtype(np.float64 if is_number else get_args(get_args(hints[field.name])[1])[0])
+        if array.dtype != dtype or (array.ndim == 0) != is_number:
+            raise ValueError(f"array {name} is {array.dtype} of {array.ndim} dimensions, not {dtype}")
+        if array.dtype.kind == "f" and np.isnan(array).any() and field.name != "held_out_mape":
+            raise ValueError(f"array {name} holds NaN")
+        values[field.name] = array.item() if is_number else array
     return kind(**values)
+
+
+def _check_blend(blend: Blend, features: int) -> None:
+    """Raise ``ValueError`` unless every index lies inside what it points into and the shapes fit each other."""
+    trees, process, used = blend.trees, blend.process, len(blend.columns)
+    of_columns = (blend.low, blend.high, process.center, process.scale, process.inverse_lengths, process.slope)
+    of_nodes = (trees.threshold, trees.left, trees.right, trees.value)
+    is_sound = (
+        _within(blend.columns, 0, features)
+        and all(array.shape == (used,) for array in (blend.columns, *of_columns))
+        and blend.shape_low.shape == blend.shape_high.shape
+        and blend.shape_low.ndim == 1
+        and len(blend.shape_low) <= features
+        and process.points.shape == (len(process.weights), used)
+        and process.weights.ndim == 1
+        and trees.feature.ndim == 2
+        and 0 < trees.feature.shape[1] < 2 * MAX_LEAVES
+        and all(array.shape == trees.feature.shape for array in of_nodes)
+    )
+    if not is_sound:
+        raise ValueError("its arrays do not fit each other")
+    is_inner = trees.left >= 0
+    tree, node = np.nonzero(is_inner)
+    nodes = trees.feature.shape[1]
+    children = np.concatenate([trees.left[is_inner], trees.right[is_inner]]).astype(np.int64)
+    # A child stands after its parent and has one, so that every walk down ends in one of at most 16 leaves.
+    if (
+        not _within(children, 1, nodes)
+        or not (children > np.tile(node, 2)).all()
+        or len(np.unique(np.tile(tree, 2) * nodes + children)) != len(children)
+        or not _within(trees.feature[is_inner], 0, used)
+    ):
+        raise ValueError("its trees are none")
+
+
+def _within(numbers: NDArray[Any], low: int, end: int) -> bool:
+    return bool(((numbers >= low) & (numbers < end)).all())
 
 
 _NESTED: Mapping[str, type[Any]] = {"trees": TreeEnsemble, "process": GaussianProcess}

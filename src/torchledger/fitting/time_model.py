@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torchledger.errors import PredictError
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.regressors import Blend
 
@@ -35,8 +36,14 @@ class Entry:
     def predict(self, features: Array, unit: str | None = None) -> tuple[Array, Array, Array]:
         """Log residual, half width and distance from the measured range, for rows of the feature table.
 
-        For an unknown unit, the mean over the units that were measured.
+        For an unknown unit, the mean over the units that were measured. Raises ``PredictError`` for rows of other
+        features than those that it was fitted on.
         """
+        if features.shape[1] != len(self.feature_names):
+            raise PredictError(
+                f"the model's entry {self.key} was fitted on {len(self.feature_names)} features, this version has "
+                f"{features.shape[1]}. Fit it again."
+            )
         if not self.units:
             return self.blend.predict(features)
         chosen = [self.units.index(unit)] if unit in self.units else range(len(self.units))

@@ -12,9 +12,12 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import os
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +31,8 @@ from torchledger.fitting.machine import Machine
 from torchledger.fitting.regressors import Blend, from_arrays, to_arrays
 from torchledger.fitting.time_model import Entry, TimeModel
 from torchledger.nouns import Device
-from torchledger.store.codec import convert, encode
+from torchledger.store.codec import FieldError, convert, encode
+from torchledger.store.inflate import inflated_limit
 from torchledger.store.output import check_output, output_file
 
 SCHEMA_VERSION = 2
@@ -37,6 +41,10 @@ SHIPPED = Path(__file__).parent / "models"
 """Models that come with the package."""
 
 _HEADER = "header.json"
+_NEXT_STEP = "Fit one with `torchledger fit`, or fetch it again."
+_UNREADABLE = (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError, RecursionError)
+"""What damaged zips, arrays and JSON raise when they are read."""
+
 _FIRST_DATE = (1980, 1, 1, 0, 0, 0)  # so that equal models make equal files
 
 
@@ -90,26 +98,70 @@ def load_model(path: str | os.PathLike[str]) -> TimeModel:
     if not path.exists():
         raise PredictError(f"{path} does not exist. Fit one with `torchledger fit DATA -o {path}`.")
     try:
+        budget = inflated_limit(path.stat().st_size)
         with zipfile.ZipFile(path) as archive:
-            sealed = json.loads(archive.read(_HEADER))
-        header = sealed["header"]
-        version = header["schema"]
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
-        raise PredictError(f"{path} is no model of times, or is cut off ({error}).") from error
+            text, _ = _read_member(archive, _HEADER, budget)
+        sealed = json.loads(text)
+        version = sealed["header"]["schema"]
+        found = sealed.get("sha256")
+    except (*_UNREADABLE, KeyError, TypeError, AttributeError) as error:
+        raise PredictError(f"{path} is no model of times, or is cut off ({error}). {_NEXT_STEP}") from error
     if version not in (1, SCHEMA_VERSION):
         raise PredictError(f"{path} has schema {version}; this version reads 1 to {SCHEMA_VERSION}. Fit it again.")
-    if hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest() != sealed.get("sha256"):
+    if hashlib.sha256(json.dumps(sealed["header"], sort_keys=True).encode()).hexdigest() != found:
         raise PredictError(f"{path} was altered: its header does not match its checksum. Fit it again.")
+    try:
+        header = convert(_Header, sealed["header"])
+        machine = _machine(header.machine, version)
+    except FieldError as error:
+        raise PredictError(f"{path} is no model of times: its header, {error}. {_NEXT_STEP}") from error
     return TimeModel(
-        device=header["device"],
-        machine=_machine(header["machine"], version),
-        entries=_Entries(path, header["entries"]),
-        created_utc=header["created_utc"],
-        versions=header["versions"],
-        notes=tuple(header["notes"]),
-        total_memory_bytes=header["total_memory_bytes"],
-        extras=header["extras"],
+        device=header.device,
+        machine=machine,
+        entries=_Entries(path, header.entries),
+        created_utc=header.created_utc,
+        versions=header.versions,
+        notes=header.notes,
+        total_memory_bytes=header.total_memory_bytes,
+        extras=header.extras,
     )
+
+
+@dataclass(frozen=True)
+class _EntryHeader:
+    sha256: str
+    feature_names: tuple[str, ...]
+    units: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    n_rows: int
+    n_shapes: int
+    mape: float | None
+
+
+@dataclass(frozen=True)
+class _Header:
+    """The header as it stands in the file, whichever schema it is of."""
+
+    schema: int
+    device: str
+    machine: Mapping[str, Any]
+    entries: Mapping[str, _EntryHeader]
+    created_utc: str
+    versions: Mapping[str, str]
+    notes: tuple[str, ...]
+    total_memory_bytes: int | None
+    extras: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class _FirstMachine:
+    """A machine as the first schema held it."""
+
+    name: str
+    num_multiprocessors: int
+    flops_per_us: Mapping[str, float]
+    bytes_per_us: float
+    floor_us: float
 
 
 def find_model(device_or_path: str | os.PathLike[str]) -> TimeModel:
@@ -137,14 +189,14 @@ def _machine(plain: Mapping[str, Any], version: int) -> Machine:
         return convert(Machine, plain)
     # Models of the first schema took all devices for like the reference but for their multiprocessors and generation:
     # what their record does not hold is taken from there.
-    name = plain["name"]
+    first = convert(_FirstMachine, plain)
     device = Device(
-        name=name,
+        name=first.name,
         kind="cuda",
-        num_multiprocessors=plain["num_multiprocessors"],
-        compute_capability=_only_own(device_of_name(name).compute_capability),
+        num_multiprocessors=first.num_multiprocessors,
+        compute_capability=_only_own(device_of_name(first.name).compute_capability),
     )
-    return Machine(device, plain["flops_per_us"], plain["bytes_per_us"], plain["floor_us"])
+    return Machine(device, first.flops_per_us, first.bytes_per_us, first.floor_us)
 
 
 def _only_own(compute_capability: tuple[int, int] | None) -> tuple[int, int] | None:
@@ -154,22 +206,23 @@ def _only_own(compute_capability: tuple[int, int] | None) -> tuple[int, int] | N
 class _Entries(Mapping[str, Entry]):
     """The entries of a model file, each read and checked on first use."""
 
-    def __init__(self, path: Path, headers: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, path: Path, headers: Mapping[str, _EntryHeader]) -> None:
         self._path, self._headers = path, headers
         self._loaded: dict[str, Entry] = {}
+        self._bytes_left = inflated_limit(path.stat().st_size)
 
     def __getitem__(self, key: str) -> Entry:
         if key not in self._loaded:
             header = self._headers[key]
             self._loaded[key] = Entry(
                 key=key,
-                blend=self._read_blend(key, header["sha256"]),
-                feature_names=tuple(header["feature_names"]),
-                units=tuple(header["units"]),
-                dtypes=tuple(header["dtypes"]),
-                n_rows=header["n_rows"],
-                n_shapes=header["n_shapes"],
-                mape=header["mape"],
+                blend=self._read_blend(key, header),
+                feature_names=header.feature_names,
+                units=header.units,
+                dtypes=header.dtypes,
+                n_rows=header.n_rows,
+                n_shapes=header.n_shapes,
+                mape=header.mape,
             )
         return self._loaded[key]
 
@@ -182,17 +235,44 @@ class _Entries(Mapping[str, Entry]):
     def __len__(self) -> int:
         return len(self._headers)
 
-    def _read_blend(self, key: str, sha256: str) -> Blend:
+    def _read_blend(self, key: str, header: _EntryHeader) -> Blend:
         try:
             with zipfile.ZipFile(self._path) as archive:
-                blob = archive.read(f"entries/{key}.npz")
-            if hashlib.sha256(blob).hexdigest() != sha256:
+                blob, self._bytes_left = _read_member(archive, f"entries/{key}.npz", self._bytes_left)
+            if hashlib.sha256(blob).hexdigest() != header.sha256:
                 raise PredictError(f"{self._path} was altered: entry {key} does not match its checksum. Fit it again.")
-            with np.load(io.BytesIO(blob), allow_pickle=False) as stored:
-                blend: Blend = from_arrays(dict(stored))
-        except (OSError, zipfile.BadZipFile, KeyError, ValueError) as error:
-            raise PredictError(f"{self._path} is damaged: entry {key} cannot be read ({error}).") from error
-        return blend
+            return from_arrays(_unpack(blob), features=len(header.feature_names) + len(header.units))
+        except (*_UNREADABLE, KeyError) as error:
+            raise PredictError(
+                f"{self._path} is damaged: entry {key} cannot be read ({error}). {_NEXT_STEP}"
+            ) from error
+
+
+def _read_member(archive: zipfile.ZipFile, name: str, limit: int) -> tuple[bytes, int]:
+    """A member of a zip and how much of the limit in bytes it leaves; raises ``ValueError`` if it is too large."""
+    size = archive.getinfo(name).file_size
+    if size > limit:
+        raise ValueError(f"{name} claims {size:,} bytes, of which {limit:,} are left to a file of this size")
+    return archive.read(name), limit - size
+
+
+def _unpack(blob: bytes) -> dict[str, NDArray[Any]]:
+    """The arrays that ``_pack`` wrote; raises ``ValueError`` before memory is taken for more than there is."""
+    arrays = {}
+    with zipfile.ZipFile(io.BytesIO(blob)) as archive:
+        left = len(blob)
+        for member in archive.infolist():
+            content, left = _read_member(archive, member.filename, left)
+            name = member.filename.removesuffix(".npy")
+            file = io.BytesIO(content)
+            if np.lib.format.read_magic(file) != (1, 0):
+                raise ValueError(f"array {name} is of another format")
+            shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+            data = content[file.tell() :]
+            if is_fortran or dtype.kind not in "fiu" or math.prod(shape) * dtype.itemsize != len(data):
+                raise ValueError(f"array {name} of {dtype} {shape} does not fit its {len(data):,} bytes")
+            arrays[name] = np.frombuffer(data, dtype).reshape(shape)
+    return arrays
 
 
 def _pack(arrays: Mapping[str, NDArray[Any]]) -> bytes:

@@ -27,7 +27,7 @@ from torchledger.sampling.guide_csv import (
 )
 from torchledger.sampling.points import Plan, Point, check_part, unique_points
 from torchledger.sampling.supervisor import WorkerOptions
-from torchledger.sampling.sweep import LARGEST_PLAN
+from torchledger.sampling.sweep import LARGEST_PLAN, LARGEST_RANGE, Whole
 from torchledger.sampling.yaml_file import YamlFile, read_yaml, validate
 
 log = logging.getLogger(__name__)
@@ -45,16 +45,16 @@ class GuideFile(BaseModel):
     function_name: str
     columns_name: list[str]
     targets: list[list[str]] = []
-    first_n_column: int = Field(ge=1)
-    starts: list[int]
-    steps: list[int]
-    ends: list[int]
+    first_n_column: Whole = Field(ge=1)
+    starts: list[Whole]
+    steps: list[Whole]
+    ends: list[Whole]
     operators: list[Literal["mul", "add"]]
-    warmup_shapes: list[int]
-    wait: int = Field(default=2, ge=0)
-    warmup: int = Field(default=2, ge=0)
-    active: int = Field(default=10, ge=1)
-    shapes: list[int]
+    warmup_shapes: list[Whole]
+    wait: Whole = Field(default=2, ge=0)
+    warmup: Whole = Field(default=2, ge=0)
+    active: Whole = Field(default=10, ge=1)
+    shapes: list[Whole]
     run: RunMode = "get_all"
 
 
@@ -279,6 +279,8 @@ def _axis(file: YamlFile, settings: GuideFile, index: int) -> list[int]:
     if step < 1 or (multiplies and step == 1 and end > start):
         way = "multiplying by" if multiplies else "a step of"
         raise file.error(("steps", index), f"{way} {step} never reaches {end}")
+    if not multiplies and (end - start) // step >= LARGEST_RANGE:
+        raise file.error(("steps", index), f"from {start} to {end} are more than {LARGEST_RANGE:,} steps of {step}")
     values = [start]
     while (following := values[-1] * step if multiplies else values[-1] + step) <= end and following > values[-1]:
         values.append(following)

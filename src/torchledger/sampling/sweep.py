@@ -38,7 +38,15 @@ from torchledger.work.element_sizes import ELEMENT_SIZES
 LARGEST_PLAN = 2_000_000
 """More points than this are a slip of the pen: at 60 a second they take nine hours."""
 
+LARGEST_RANGE = 100_000
+"""Values of one range: more are a slip of the pen, too."""
+
 _TRIES_PER_DRAW = 200
+_MOST_TRIES = 1_000_000  # some ten seconds
+_LARGEST_SIZE = 2**53  # what a float counts exactly
+
+
+Whole = Annotated[int, Field(ge=-_LARGEST_SIZE, le=_LARGEST_SIZE)]
 
 
 class _Strict(BaseModel):
@@ -48,12 +56,12 @@ class _Strict(BaseModel):
 class Steps(_Strict):
     """Numbers from one to another: by a step, by a factor, or drawn."""
 
-    start: int = Field(alias="from")
-    end: int = Field(alias="to")
-    step: int | None = None
+    start: Whole = Field(alias="from")
+    end: Whole = Field(alias="to")
+    step: Whole | None = None
     factor: float | None = None
     draw: Literal["log", "uniform"] | None = None
-    multiple_of: int = Field(default=1, ge=1)
+    multiple_of: Whole = Field(default=1, ge=1)
 
     @model_validator(mode="after")
     def _meaningful(self) -> Steps:
@@ -65,9 +73,19 @@ class Steps(_Strict):
             raise ValueError(f"step {self.step} never reaches {self.end}")
         if self.factor is not None and (self.factor <= 1 or self.start < 1):
             raise ValueError(f"multiplying {self.start} by {self.factor} never reaches {self.end}")
+        if self._length() > LARGEST_RANGE:
+            raise ValueError(f"has some {self._length():,.0f} values, more than {LARGEST_RANGE:,}: take larger steps")
         if self.draw == "log" and self.start < 1:
             raise ValueError("a log-uniform draw starts at 1 or more")
         return self
+
+    def _length(self) -> float:
+        """About how many values there are, without making them."""
+        if self.step is not None:
+            return (self.end - self.start) / self.step + 1
+        if self.factor is not None:
+            return math.log(self.end / self.start) / math.log(self.factor) + 1
+        return 0.0
 
     def listed(self) -> list[int]:
         """All values; a drawn range has none of its own."""
@@ -101,8 +119,8 @@ def _form(value: Any) -> str:
 
 
 Values = Annotated[
-    Annotated[int, Tag("number")]
-    | Annotated[list[int], Field(min_length=1), Tag("list")]
+    Annotated[Whole, Tag("number")]
+    | Annotated[list[Whole], Field(min_length=1), Tag("list")]
     | Annotated[Steps, Tag("range")],
     Discriminator(_form),
 ]
@@ -115,7 +133,7 @@ class OperatorSweep(_Strict):
     parameters: dict[str, Values]
     group: str | None = None
     dtypes: list[str] | None = None
-    draws: int | None = Field(default=None, ge=1)
+    draws: int | None = Field(default=None, ge=1, le=LARGEST_PLAN)
     sampler: Literal["random", "latin-hypercube"] = "latin-hypercube"
     where: list[str] = []
     derived: dict[str, str] = {}
@@ -128,7 +146,7 @@ class CollectiveSweep(_Strict):
     collective: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "p2p"]
     bytes: Values
     dtypes: list[str] | None = None
-    groups: list[int] = []
+    groups: list[Whole] = []
 
 
 class SweepFile(_Strict):
@@ -137,9 +155,9 @@ class SweepFile(_Strict):
     sweeps: list[OperatorSweep] = []
     collectives: list[CollectiveSweep] = []
     dtypes: list[str] = ["bf16"]
-    warmup: int = Field(default=2, ge=0)
-    active: int = Field(default=10, ge=1)
-    seed: int = 0
+    warmup: Whole = Field(default=2, ge=0)
+    active: Whole = Field(default=10, ge=1)
+    seed: Whole = 0
     order: Literal["given", "shuffle"] = "given"
     budget: str | None = None
     until_error: str | None = None
@@ -161,16 +179,18 @@ def load_collectives(path: str | Path, *, world: int, dtypes: tuple[str, ...] = 
     if "collectives" not in file.content:
         return None
     sweep = validate(SweepFile, file)
-    points = []
+    points: list[CollectivePoint] = []
     for index, part in enumerate(sweep.collectives):
         where: Location = ("collectives", index)
         sizes = part.bytes.listed() if isinstance(part.bytes, Steps) else part.bytes
         sizes = [sizes] if isinstance(sizes, int) else sizes
         if not sizes or min(sizes) < 1:
             raise file.error((*where, "bytes"), "needs positive sizes, listed or by step or factor")
-        for text in dtypes or tuple(part.dtypes or sweep.dtypes):
-            dtype = _dtype(file, text, (*where, "dtypes"))
-            for group in part.groups or [world]:
+        texts = dtypes or tuple(part.dtypes or sweep.dtypes)
+        for dtype in dict.fromkeys(_dtype(file, text, (*where, "dtypes")) for text in texts):
+            for group in dict.fromkeys(part.groups or [world]):
+                if len(points) > LARGEST_PLAN:
+                    raise file.error(where, f"more than {LARGEST_PLAN:,} points; give fewer sizes or groups")
                 if group < 2:
                     raise file.error((*where, "groups"), f"{group} is no group: two ranks at the least")
                 for size in sizes:
@@ -206,7 +226,7 @@ def load_sweep(path: str | Path, *, operator_files: tuple[str, ...] = (), dtypes
         operator = _operator(file, part, where)
         chosen = dtypes or tuple(part.dtypes or sweep.dtypes)
         location = (*where, "dtypes") if part.dtypes else ("dtypes",)
-        names = [_dtype(file, text, location) for text in chosen]
+        names = list(dict.fromkeys(_dtype(file, text, location) for text in chosen))
         shapes = list(_shapes(file, part, operator, where, sweep.seed + index))
         if not shapes:
             raise file.error((*where, "where"), "no shape meets these conditions and the operator's own")
@@ -330,7 +350,7 @@ def _draw(
 ) -> Iterator[dict[str, int]]:
     """``count`` different shapes that fit, or as many as were found."""
     found: set[tuple[int, ...]] = set()
-    for _ in range(_TRIES_PER_DRAW):
+    for _ in range(max(1, min(_TRIES_PER_DRAW, _MOST_TRIES // count))):
         if len(found) >= count:
             return
         for shares in _shares(len(values), count, sampler, source):

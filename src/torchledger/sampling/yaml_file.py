@@ -10,6 +10,10 @@ from torchledger.errors import UsageError
 
 Model = TypeVar("Model")
 
+_LARGEST_FILE = 256 << 10  # bytes; parsing takes a second per 100 KB
+_MOST_NODES = 100_000  # keys and values, each alias counted as what it stands for
+_DEEPEST = 32
+
 Location = tuple[str | int, ...]
 
 
@@ -46,14 +50,25 @@ def read_yaml(path: Path) -> YamlFile:
     import yaml
 
     try:
-        text = path.read_text()
+        size = path.stat().st_size
+        if size > _LARGEST_FILE:
+            raise SweepError(
+                f"{path} has {size:,} bytes; a sweep file has at most {_LARGEST_FILE:,}. Write ranges instead of "
+                "lists, or several files."
+            )
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise SweepError(f"{path}: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise SweepError(f"{path} is no text file.") from error
+        raise SweepError(f"{path} is no text file in UTF-8 ({error.reason} at byte {error.start}).") from error
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        content = yaml.safe_load(text)
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is not None:
+            _refuse_large(path, node)
+        content = None if node is None else loader.construct_document(node)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise SweepError(f"{path} cannot be read: {error}.") from error
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise SweepError(f"{path}:{line}: {error.problem or error.context}") from error
@@ -97,10 +112,28 @@ def _known_part(file: YamlFile, location: Location) -> Location:
     return known
 
 
+def _refuse_large(path: Path, root: Any) -> None:
+    """Raise ``SweepError`` for a file whose aliases and merges stand for too much, or for themselves."""
+    left = _MOST_NODES
+    waiting = [(root, 0)]
+    while waiting:
+        node, depth = waiting.pop()
+        left -= 1
+        if left < 0 or depth > _DEEPEST:
+            raise SweepError(
+                f"{path}:{node.start_mark.line + 1}: what is nested and repeated here comes to more than "
+                f"{_MOST_NODES:,} values or {_DEEPEST} levels. Write it with fewer aliases."
+            )
+        for part in node.value if node.id != "scalar" else ():
+            waiting += [(inner, depth + 1) for inner in (part if isinstance(part, tuple) else (part,))]
+
+
 def _collect(node: Any, location: Location, lines: dict[Location, int]) -> None:
     lines.setdefault(location, node.start_mark.line + 1)
     if node.id == "mapping":
         for key, value in node.value:
+            if key.id != "scalar":
+                continue
             lines[(*location, key.value)] = key.start_mark.line + 1
             _collect(value, (*location, key.value), lines)
     elif node.id == "sequence":

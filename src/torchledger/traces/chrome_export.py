@@ -7,12 +7,11 @@ viewer or another tool reads is changed.
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any
-
-import orjson
 
 from torchledger.errors import MeasureError, StoreError
 from torchledger.nouns import DeviceEvent, Profile
@@ -20,7 +19,9 @@ from torchledger.roofline import achieved_gb_per_s, achieved_tflops_per_s
 from torchledger.store import LedgerReader
 from torchledger.store.latest import latest
 from torchledger.store.output import check_output, output_file
-from torchledger.traces.stream import open_events
+from torchledger.traces.stream import dump_event, open_events
+
+_LONGEST_FILE_NAME = 255  # bytes, on the file systems of Linux and macOS
 
 FactsByRow = Mapping[int, Mapping[str, Any]]
 """Row of a device event in ``Trace.events`` to the facts that its ``args`` shall carry."""
@@ -78,11 +79,11 @@ def annotate_trace(
         for events in stream:
             rows.add(events, facts)
             for event in events:
-                file.write(separator + orjson.dumps(event))
+                file.write(separator + dump_event(event))
                 separator = b",\n"
         file.write(b"\n]")
         for name, value in stream.metadata.items():
-            file.write(b",\n" + orjson.dumps(name) + b": " + orjson.dumps(value))
+            file.write(b",\n" + dump_event(name) + b": " + dump_event(value))
         file.write(b"}\n")
     return rows.annotated
 
@@ -117,7 +118,7 @@ def _is_counted(event: Mapping[str, Any]) -> bool:
     """False for events that ``read_trace`` leaves out."""
     try:
         start, duration = float(event.get("ts", "nan")), float(event.get("dur", 0))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False
     return start == start and duration >= 0 and abs(start) != float("inf") and duration != float("inf")
 
@@ -130,7 +131,10 @@ def export_chrome(reader: LedgerReader, output: str | PathLike[str], *, force: b
     profile = latest(reader, Profile)
     if profile is None or profile.trace is None:
         raise MeasureError(f"{reader.path} holds no profile. Record one with `torchledger run --profile`.")
-    source = reader.path.with_name(profile.trace)
+    name = profile.trace
+    if name != os.path.basename(name) or "\0" in name or not 0 < len(name) <= _LONGEST_FILE_NAME:
+        raise MeasureError(f"{reader.path} names {name!r} as its trace, which is no file beside it. Profile again.")
+    source = reader.path.with_name(name)
     if not source.is_file():
         raise MeasureError(f"{source} is gone: the trace stands beside its ledger. Profile again to have one.")
     annotate_trace(source, output, {}, force=force)

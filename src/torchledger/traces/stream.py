@@ -29,8 +29,12 @@ _BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*\{")
 _BARE_LIST = b"{}"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MOST_CUTS_TRIED = 6
-_LONGEST_HEADER = 256 << 20
-_LONGEST_EVENT = 64 << 20
+_LONGEST_HEADER = 16 << 20  # bytes before the first event; a profiler writes some KB
+_LONGEST_EVENT = 16 << 20  # bytes; an event with all its shapes and its stack takes some 100 KB
+_MOST_HEADS_TRIED = 16  # places that may be where the events start; text may hold the words, too
+_MOST_FAULTS = 2_000  # places where no JSON can be read; more than that are no trace's
+_MOST_INFLATION = 200  # bytes that a compressed byte may stand for: equal steps shrink to a hundredth
+_SMALL_BYTES = 64 << 20  # what any compressed file may grow to
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WINDOW = 31  # zlib's largest window, with a gzip header
 _COMPRESSED_BYTES = 256 << 10
@@ -59,6 +63,8 @@ class EventStream:
         file.seek(0)
         self._inflater = zlib.decompressobj(_GZIP_WINDOW)
         self._is_at_end = False
+        self._most_bytes = max(_SMALL_BYTES, _MOST_INFLATION * total_bytes)
+        self._faults_left = _MOST_FAULTS
 
     def __iter__(self) -> Iterator[list[dict[str, Any]]]:
         head, rest = self._read_header()
@@ -67,6 +73,8 @@ class EventStream:
         is_complete = False
         while True:
             piece = self._read_piece()
+            while len(piece) < len(carry) and not self._is_at_end:  # so that a long event is not tried again and again
+                piece += self._read_piece()
             text = carry + piece if carry else piece
             if self._is_at_end:
                 events, is_complete, tail = self._parse_carefully(text, is_last=True)
@@ -102,6 +110,11 @@ class EventStream:
             self.problems[f"the compressed file is damaged ({error}), so it ends early; what followed is missing"] = 0
             piece = b""
         self.bytes_read += len(piece)
+        if self._is_gzip and self.bytes_read > self._most_bytes:
+            raise MeasureError(
+                f"{self._name} is not a trace: it holds more than {_MOST_INFLATION} times its size. Unpack it with "
+                "gunzip and give that, if it is one all the same."
+            )
         if not piece:
             self._is_at_end = True
         if self._progress is not None:
@@ -136,7 +149,7 @@ class EventStream:
     def _read_header(self) -> tuple[bytes, bytes]:
         """The text before the first event, closed so that it parses, and the text from the first event on."""
         text = b""
-        start = 0
+        start = heads_tried = 0
         while True:
             piece = self._read_piece()
             text = (text + piece).removeprefix(_BYTE_ORDER_MARK)
@@ -153,8 +166,11 @@ class EventStream:
                 head = text[: match.end()] + b"]}"
                 if _loads_or_none(head) is not None or _loads_leniently(head) is not None:
                     return head, text[match.end() :]
+                heads_tried += 1
+                if heads_tried == _MOST_HEADS_TRIED:
+                    break
             start = max(0, len(text) - 64)
-            if self._is_at_end or len(text) > _LONGEST_HEADER:
+            if self._is_at_end or len(text) > _LONGEST_HEADER or heads_tried == _MOST_HEADS_TRIED:
                 raise MeasureError(
                     f"{self._name} is not a Chrome trace: no list named traceEvents in it. "
                     "Give a file written by torch.profiler's export_chrome_trace."
@@ -198,7 +214,7 @@ class EventStream:
                 return self._careful_result(events_read, True, words[position + 1 :].encode(), unreadable)
             try:
                 event, position = decoder.raw_decode(words, position)
-            except (json.JSONDecodeError, RecursionError) as error:
+            except (ValueError, RecursionError) as error:
                 if _is_cut_off(error, words):
                     rest = b"" if is_last else words[position:].encode()
                     if len(rest) > _LONGEST_EVENT:
@@ -208,7 +224,7 @@ class EventStream:
                         ) from None
                     return self._careful_result(events_read, False, rest, unreadable)
                 unreadable += 1
-                position = _start_of_next_event(decoder, words, position + 1)
+                position = self._start_of_next_event(decoder, words, position + 1)
                 continue
             if isinstance(event, dict):
                 events_read.append(event)
@@ -222,6 +238,30 @@ class EventStream:
             problem = "events that are not valid JSON are left out"
             self.problems[problem] = self.problems.get(problem, 0) + unreadable
         return events, is_complete, tail
+
+    def _start_of_next_event(self, decoder: json.JSONDecoder, words: str, position: int) -> int:
+        """Where the next object starts that has a phase, as events do and what is nested in them does not.
+
+        An object that the text cuts off may be an event too.
+        """
+        for match in _NEXT_OBJECT.finditer(words, position):
+            self._faults_left -= 1
+            if self._faults_left < 0:
+                raise MeasureError(
+                    f"{self._name} is not a Chrome trace: it cannot be read in more than {_MOST_FAULTS:,} places. "
+                    "Record a trace with torch.profiler and export_chrome_trace."
+                )
+            try:
+                value, _ = decoder.raw_decode(words, match.end())
+            except json.JSONDecodeError as error:
+                if _is_cut_off(error, words):
+                    return match.end()
+            except (ValueError, RecursionError):
+                continue
+            else:
+                if "ph" in value:
+                    return match.end()
+        return len(words)
 
 
 def open_events(path: Path, *, progress: Progress | None = None) -> EventStream:
@@ -238,30 +278,11 @@ _NEXT_OBJECT = re.compile(r",\s*(?=\{)")
 _LONGEST_WORD = len("-Infinity")
 
 
-def _is_cut_off(error: json.JSONDecodeError | RecursionError, words: str) -> bool:
+def _is_cut_off(error: Exception, words: str) -> bool:
     """True when the text ends before its value does, false when the value is wrong."""
-    if isinstance(error, RecursionError):
+    if not isinstance(error, json.JSONDecodeError):
         return False
     return error.pos >= len(words) - _LONGEST_WORD or error.msg.startswith("Unterminated string")
-
-
-def _start_of_next_event(decoder: json.JSONDecoder, words: str, position: int) -> int:
-    """Where the next object starts that has a phase, as events do and what is nested in them does not.
-
-    An object that the text cuts off may be an event too.
-    """
-    for match in _NEXT_OBJECT.finditer(words, position):
-        try:
-            value, _ = decoder.raw_decode(words, match.end())
-        except json.JSONDecodeError as error:
-            if _is_cut_off(error, words):
-                return match.end()
-        except RecursionError:
-            continue
-        else:
-            if "ph" in value:
-                return match.end()
-    return len(words)
 
 
 def _guess_separator(text: bytes) -> bytes:
@@ -309,11 +330,19 @@ def _loads_or_none(text: bytes) -> Any:
         return None
 
 
+def dump_event(event: Any) -> bytes:
+    """What was parsed, as JSON again; the standard library takes the integers and texts that orjson does not."""
+    try:
+        return orjson.dumps(event)
+    except TypeError:
+        return json.dumps(event).encode()
+
+
 def _loads_leniently(text: bytes) -> Any:
     """As the standard library reads it: NaN, control characters in strings and broken UTF-8 are let through."""
     try:
         return json.loads(text.decode("utf-8", errors="replace"), strict=False)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # also an integer of more than 4,300 digits
         return None
 
 

@@ -113,6 +113,7 @@ _LATEST_US = 4e15
 """Times beyond 126 years are no times; nanoseconds of what is below fit into 64 bits, sums included."""
 _LONGEST_US = 1e13
 _LARGEST = 2**53
+_LONGEST_NAME = 1_000  # characters of what should have been a number or a name
 
 
 @dataclass(frozen=True)
@@ -604,7 +605,8 @@ class _Columns:
             names=tuple(map(str, self._names)),
             categories=tuple(map(str, self._categories)),
             lanes=tuple(
-                Lane(process, thread, self._lane_names.get((process, thread))) for process, thread in self._lanes
+                Lane(_number_or_text(process), _number_or_text(thread), self._lane_names.get((process, thread)))
+                for process, thread in self._lanes
             ),
             argument_texts=tuple(self._arguments),
             origin_us=self._origin_us or 0.0,
@@ -618,7 +620,7 @@ def _device_properties(value: Any) -> tuple[Mapping[str, Any], ...]:
     if isinstance(value, str):
         try:
             value = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             return ()
     return tuple(entry for entry in value if isinstance(entry, dict)) if isinstance(value, list) else ()
 
@@ -650,7 +652,7 @@ def _values(events: list[dict[str, Any]], key: str, default: Any) -> list[Any]:
 def _floats(values: list[Any]) -> npt.NDArray[np.float64]:
     try:
         return np.array(values, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return np.array([_float_or_nan(value) for value in values], dtype=np.float64)
 
 
@@ -664,7 +666,7 @@ def _integers(values: list[Any]) -> IntColumn:
 def _float_or_nan(value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return float("nan")
 
 
@@ -677,7 +679,17 @@ def _integer_or_none(value: Any) -> int:
 
 
 def _number_or_text(value: Any) -> int | str:
-    return value if type(value) in (int, str) else str(value)
+    if type(value) is int and -_LARGEST < value < _LARGEST:
+        return value
+    return value if type(value) is str else _as_text(value)
+
+
+def _as_text(value: Any) -> str:
+    """What stands where a number or a name should be, as a name."""
+    try:
+        return str(value)[:_LONGEST_NAME]
+    except ValueError:  # an integer of more than 4,300 digits
+        return "a number without end"
 
 
 def _lane_keys(processes: list[Any], threads: list[Any]) -> list[tuple[int | str, int | str]]:

@@ -46,7 +46,7 @@ def test_the_kernel_is_matern_five_halves() -> None:
 
 
 def test_a_blend_comes_back_equal_from_its_arrays(blend: Blend) -> None:
-    again = from_arrays(to_arrays(blend))
+    again = from_arrays(to_arrays(blend), features=int(blend.columns.max()) + 1)
     rows, _, _ = _data(seed=5)
     for mine, other in zip(blend.predict(rows), again.predict(rows), strict=True):
         np.testing.assert_array_equal(mine, other)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ from click.testing import CliRunner
 from factories import make_device
 from times import make_linear_samples
 from torchledger.cli import cli
-from torchledger.errors import PredictError
+from torchledger.errors import PredictError, StoreError
 from torchledger.fitting import TimeModel, fit
 from torchledger.operators import find_operator
 from torchledger.predicting import find_model, load_model, predict, predict_table, save_model
@@ -132,7 +135,7 @@ def test_an_unknown_device_names_the_models_there_are() -> None:
 
 
 def test_an_existing_model_is_not_replaced_unasked(model: TimeModel, file: Path) -> None:
-    with pytest.raises(PredictError, match="exists"):
+    with pytest.raises(StoreError, match="exists"):
         save_model(model, file)
 
 
@@ -163,3 +166,62 @@ def test_predicting_loads_neither_torch_nor_scikit_learn(file: Path) -> None:
 
 def test_general_defaults_may_be_left_out() -> None:
     assert find_operator("linear").resolve(_SHAPE)["bias"] == 0
+
+
+def forge(file: Path, forged: Path, arrays: dict[str, bytes]) -> Path:
+    """A model whose entry ``linear/forward`` holds other arrays, with checksums that match."""
+    with zipfile.ZipFile(file) as source, zipfile.ZipFile(forged, "w", zipfile.ZIP_DEFLATED) as target:
+        with zipfile.ZipFile(io.BytesIO(source.read("entries/linear/forward.npz"))) as entry:
+            members = {name: entry.read(name) for name in entry.namelist()} | arrays
+        blob = io.BytesIO()
+        with zipfile.ZipFile(blob, "w") as entry:
+            for name, content in members.items():
+                entry.writestr(name, content)
+        header = json.loads(source.read("header.json"))["header"]
+        header["entries"]["linear/forward"]["sha256"] = hashlib.sha256(blob.getvalue()).hexdigest()
+        text = json.dumps(header, sort_keys=True).encode()
+        target.writestr("header.json", json.dumps({"header": header, "sha256": hashlib.sha256(text).hexdigest()}))
+        target.writestr("entries/linear/forward.npz", blob.getvalue())
+    return forged
+
+
+def as_npy(array: np.ndarray[Any, Any], shape: tuple[int, ...] | None = None) -> bytes:
+    """An array as a file, which may claim another shape."""
+    buffer = io.BytesIO()
+    header = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape if shape is None else shape}
+    np.lib.format.write_array_header_1_0(buffer, header)
+    return buffer.getvalue() + array.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("process.points", as_npy(np.zeros(4, np.float32), shape=(1 << 15, 1 << 15)), "does not fit its 16 bytes"),
+        ("trees.left", as_npy(np.zeros((2, 3), np.int64)), "is int64 of 2 dimensions, not int16"),
+        ("trees.left", as_npy(np.zeros((2, 3), np.int16)), "do not fit each other"),
+        ("noise", as_npy(np.zeros(2)), "array noise"),
+        ("noise", as_npy(np.array(np.nan)), "holds NaN"),
+        ("columns", as_npy(np.array([99], np.int64)), "do not fit each other"),
+        ("columns", b"no array", "magic string"),
+    ],
+)
+def test_arrays_are_checked_before_memory_is_taken(
+    file: Path, tmp_path: Path, name: str, content: bytes, said: str
+) -> None:
+    forged = forge(file, tmp_path / "forged.tlmodel", {f"{name}.npy": content})
+    with pytest.raises(PredictError, match=f"entry linear/forward cannot be read .*{said}"):
+        predict(load_model(forged), "linear", _SHAPE)
+
+
+def test_a_tree_that_goes_round_is_refused(file: Path, model: TimeModel, tmp_path: Path) -> None:
+    left = model.entries["linear/forward"].blend.trees.left.copy()
+    left[0, 0] = 0
+    forged = forge(file, tmp_path / "forged.tlmodel", {"trees.left.npy": as_npy(left)})
+    with pytest.raises(PredictError, match="its trees are none"):
+        predict(load_model(forged), "linear", _SHAPE)
+
+
+def test_a_small_model_that_opens_up_to_gigabytes_is_refused(file: Path, tmp_path: Path) -> None:
+    forged = forge(file, tmp_path / "forged.tlmodel", {"more.npy": bytes(64 << 20)})
+    with pytest.raises(PredictError, match="claims 67,"):
+        predict(load_model(forged), "linear", _SHAPE)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torchledger.sampling.constraints import compile_constraint, compile_expression
 from torchledger.sampling.points import Plan, Point, load_plan, save_plan, unique_points
 from torchledger.sampling.sweep import Steps, duration_s, load_sweep
-from torchledger.sampling.yaml_file import SweepError
+from torchledger.sampling.yaml_file import SweepError, read_yaml
 
 GOOD = """\
 dtypes: [bf16, fp16]
@@ -160,3 +160,35 @@ def test_a_plan_reads_back_as_written(tmp_path):
     plan = Plan(points(5), 1, 3, ("ops.py",), {"sweep": "x"})
     save_plan(plan, tmp_path)
     assert load_plan(tmp_path) == plan
+
+
+_BOMBS = {
+    "aliases of aliases": "a0: &a0 [1]\n"
+    + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9)),
+    "merges of merges": "a0: &a0 {k: 1}\n"
+    + "".join(f"a{n}: &a{n}\n  <<: [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9)),
+    "an alias of itself": "a: &a [*a]\n",
+    "nested without end": "a: " + "[" * 5_000 + "]" * 5_000,
+    "a number without end": "a: " + "9" * 5_000,
+    "a key that is a list": "? [a, b]\n: 1\n",
+    "a day that is none": "a: 2026-99-99\n",
+    "large": "a: 1\n" * 100_000,
+}
+
+
+@pytest.mark.parametrize("text", _BOMBS.values(), ids=_BOMBS)
+def test_a_yaml_file_is_opened_no_further_than_an_honest_one_goes(tmp_path, text):
+    path = tmp_path / "bomb.yml"
+    path.write_text(text)
+    with pytest.raises(SweepError, match=r"bomb\.yml"):
+        read_yaml(path)
+
+
+@pytest.mark.parametrize("steps", ["step: 1", "factor: 1.0000000001"])
+def test_a_range_of_a_million_million_steps_is_refused_unlisted(tmp_path, steps):
+    path = tmp_path / "long.yml"
+    path.write_text(
+        f"sweeps:\n  - operator: gelu\n    parameters:\n      numel: {{from: 1, to: 1000000000000, {steps}}}\n"
+    )
+    with pytest.raises(SweepError, match=r"long\.yml:4: .*more than 100,000: take larger steps"):
+        load_sweep(path)

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -94,3 +95,49 @@ def test_objects_in_lists_of_arguments_are_no_boundaries(tmp_path: Path) -> None
     trace = read_trace(path)
     assert len(trace.device_rows) == 3000
     assert not trace.problems
+
+
+def write_trace(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_words_that_look_like_the_start_of_events_are_tried_a_few_times(tmp_path: Path) -> None:
+    path = write_trace(
+        tmp_path / "a.json", '{"note": ["' + r"\"traceEvents\": [" * 100_000 + '"' + ', "traceEvents":[' * 100_000
+    )
+    with pytest.raises(MeasureError, match="no list named traceEvents"):
+        read_trace(path)
+
+
+def test_an_event_without_end_is_refused_at_its_limit(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "a.json", '{"traceEvents": [{"ph": "X", "name": "' + "a" * (40 << 20))
+    with pytest.raises(MeasureError, match="16 MB without the end of an event"):
+        read_trace(path)
+
+
+def test_a_text_of_faults_is_no_trace(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "a.json", '{"traceEvents": [' + ',{"a":[' * 200_000)
+    with pytest.raises(MeasureError, match="cannot be read in more than"):
+        read_trace(path)
+
+
+def test_a_compressed_trace_that_holds_many_times_its_size_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_stream, "_SMALL_BYTES", 1 << 20)
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * (8 << 20)))
+    with pytest.raises(MeasureError, match="more than 200 times its size"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize("number", ["9" * 400, "9" * 5_000, "1e999", "-" + "9" * 30])
+@pytest.mark.parametrize("field", ["ts", "dur", "pid", "tid"])
+def test_a_number_beyond_all_bounds_leaves_its_event_out_or_names_its_lane(
+    tmp_path: Path, field: str, number: str
+) -> None:
+    event = json.dumps({"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1.0, "dur": 1.0, field: 0})
+    event = event.replace(f'"{field}": 0', f'"{field}": {number}')
+    trace = read_trace(write_trace(tmp_path / "a.json", f'{{"traceEvents": [{event}]}}'))
+    assert len(trace.events.name) + sum(problem.events or 0 for problem in trace.problems) == 1
