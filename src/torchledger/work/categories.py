@@ -14,7 +14,7 @@ from typing import cast
 
 from torchledger.nouns import Launch, TimeCategory
 
-_NAMES: Mapping[TimeCategory, str] = {
+OPERATORS: Mapping[TimeCategory, str] = {
     "gemm": """mm bmm addmm baddbmm addbmm mv addmv dot vdot matmul inner linear bilinear _trilinear tensordot einsum
         chain_matmul linalg_matmul linalg_multi_dot linalg_vecdot _addmm_activation _scaled_mm _scaled_mm_v2 _int_mm
         _grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2 _mm_plus_mm bias_addmm int_mm linear_backward
@@ -97,8 +97,10 @@ _NAMES: Mapping[TimeCategory, str] = {
         _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _thnn_fused_gru_cell_backward""",
     "foreach": "_amp_foreach_non_finite_check_and_unscale",
 }
+"""The operators of each category, by their bare names."""
+
 _CATEGORY_OF: Mapping[str, TimeCategory] = {
-    name: category for category, names in _NAMES.items() for name in names.split()
+    name: category for category, names in OPERATORS.items() for name in names.split()
 }
 
 _COLLECTIVE_NAMESPACES = frozenset(

@@ -11,7 +11,7 @@ from factories import make_launch
 from torchledger.fitting.launch_families import family_of
 from torchledger.profiling.attribution import time_category
 from torchledger.work.categories import (
-    _NAMES,
+    OPERATORS,
     category_of_launch,
     category_of_operator,
     category_of_work,
@@ -61,7 +61,7 @@ def test_an_operator_is_known_by_its_whole_name(name: str, category: str | None)
 
 
 def test_each_name_stands_in_the_table_once() -> None:
-    counts = Counter(name for names in _NAMES.values() for name in names.split())
+    counts = Counter(name for names in OPERATORS.values() for name in names.split())
     assert [name for name, count in counts.items() if count > 1] == []
 
 
@@ -75,7 +75,7 @@ def test_products_convolutions_and_attention_of_the_table_are_operators_of_torch
         "cudnn_convolution_backward_input", "cudnn_convolution_backward_weight", "miopen_convolution_backward_input",
         "miopen_convolution_backward_weight",
     }  # fmt: skip
-    names = {name for category in ("gemm", "convolution", "attention") for name in _NAMES[category].split()}
+    names = {name for category in ("gemm", "convolution", "attention") for name in OPERATORS[category].split()}
     assert names - known - elsewhere == set()
 
 
