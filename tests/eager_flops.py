@@ -1,0 +1,39 @@
+"""FLOPs that a step of a script does when nothing is compiled: ``python eager_flops.py SCRIPT...``, as JSON.
+
+Each script is run with few steps and with more; the difference is what the further steps do, without the set-up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import runpy
+import sys
+
+FEW, MORE = 3, 7
+
+
+def flops_of(script: str, steps: int) -> dict[str, int]:
+    """FLOPs by operator of a whole run of ``steps`` steps, as torch's own counter counts them."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    sys.argv = [script, str(steps)]
+    with FlopCounterMode(display=False) as counter, contextlib.redirect_stdout(io.StringIO()):
+        runpy.run_path(script, run_name="__main__")
+    return {str(op): int(count) for op, count in counter.get_flop_counts().get("Global", {}).items()}
+
+
+def main(scripts: list[str]) -> None:
+    """Print the FLOPs of one step of each script, by operator."""
+    found = {}
+    for script in scripts:
+        few, more = flops_of(script, FEW), flops_of(script, MORE)
+        found[script] = {op: (more[op] - few.get(op, 0)) // (MORE - FEW) for op in more}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    main(sys.argv[1:])
