@@ -34,41 +34,42 @@ from torchledger.work.flops import (
     matmul_flops,
 )
 
-Formula = Callable[..., int]
-"""Called with the operator's arguments, tensors given as shapes, and ``out_shape``."""
+Formula = Callable[..., Any]
+"""Called with the operator's arguments, tensors given as shapes, and ``out_shape``; where sizes are expressions, so is
+what it returns."""
 
 
-def _attention(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> int:
+def _attention(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
     """Key and value heads may be fewer than query heads (grouped query)."""
-    return int(attention_flops(math.prod(query[:-2]), query[-2] * key[-2], query[-1], value[-1]))
+    return attention_flops(math.prod(query[:-2]), query[-2] * key[-2], query[-1], value[-1])
 
 
-def _attention_backward(grad_out: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> int:
-    return int(attention_backward_flops(math.prod(query[:-2]), query[-2] * key[-2], query[-1], value[-1]))
+def _attention_backward(grad_out: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    return attention_backward_flops(math.prod(query[:-2]), query[-2] * key[-2], query[-1], value[-1])
 
 
-def _product(left: Any, right: Any, *args: Any, **kwargs: Any) -> int:
-    return int(matmul_flops(left[-2], left[-1], right[-1]))
+def _product(left: Any, right: Any, *args: Any, **kwargs: Any) -> Any:
+    return matmul_flops(left[-2], left[-1], right[-1])
 
 
-def _linear(x: Any, weight: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+def _linear(x: Any, weight: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> Any:
     """From the result's shape, as weights may be packed."""
-    return int(matmul_flops(math.prod(out_shape[:-1]), x[-1], out_shape[-1]))
+    return matmul_flops(math.prod(out_shape[:-1]), x[-1], out_shape[-1])
 
 
-def _convolution(x: Any, weight: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
-    return int(convolution_flops(x, weight, out_shape))
+def _convolution(x: Any, weight: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> Any:
+    return convolution_flops(x, weight, out_shape)
 
 
-def _transposed_convolution(x: Any, weight: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
-    return int(convolution_flops(x, weight, out_shape, transposed=True))
+def _transposed_convolution(x: Any, weight: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> Any:
+    return convolution_flops(x, weight, out_shape, transposed=True)
 
 
-def _grouped_product(left: Any, right: Any, *args: Any, **kwargs: Any) -> int:
-    return int(grouped_matmul_flops(left, right))
+def _grouped_product(left: Any, right: Any, *args: Any, **kwargs: Any) -> Any:
+    return grouped_matmul_flops(left, right)
 
 
-def _grouped_product_backward(left: Any, right: Any, *args: Any, **kwargs: Any) -> int:
+def _grouped_product_backward(left: Any, right: Any, *args: Any, **kwargs: Any) -> Any:
     """The gradients of both operands, a product each."""
     return 2 * _grouped_product(left, right)
 
@@ -105,15 +106,15 @@ _ADDED: Mapping[str, Formula] = {
 }
 
 
-def formulas() -> Mapping[Any, Callable[..., int]]:
+def formulas() -> Mapping[Any, Callable[..., Any]]:
     """Operator packet to counting function ``f(*args, out_val=..., **kwargs)``, ours over torch's."""
     return _table(len(flop_counter.flop_registry), "transformers.integrations.moe" in sys.modules)
 
 
 @functools.lru_cache(maxsize=1)
-def _table(registered: int, has_transformers: bool) -> Mapping[Any, Callable[..., int]]:
+def _table(registered: int, has_transformers: bool) -> Mapping[Any, Callable[..., Any]]:
     """Made anew when a formula was registered, or a package with operators of its own was imported."""
-    table: dict[Any, Callable[..., int]] = dict(flop_counter.flop_registry)
+    table: dict[Any, Callable[..., Any]] = dict(flop_counter.flop_registry)
     for name, formula in _ADDED.items():
         namespace, operator = name.split(".")
         packet = getattr(getattr(torch.ops, namespace), operator, None)
@@ -122,14 +123,14 @@ def _table(registered: int, has_transformers: bool) -> Mapping[Any, Callable[...
     return table
 
 
-def added_formulas() -> dict[Any, Callable[..., int]]:
+def added_formulas() -> dict[Any, Callable[..., Any]]:
     """Only what ``formulas`` adds to torch's table, in the form of ``FlopCounterMode(custom_mapping=...)``."""
     ours = dict(formulas())
     return {packet: ours[packet] for packet in ours if ours[packet] is not flop_counter.flop_registry.get(packet)}
 
 
-def _on_shapes(formula: Formula) -> Callable[..., int]:
-    def count(*args: Any, out_val: Any = None, **kwargs: Any) -> int:
+def _on_shapes(formula: Formula) -> Callable[..., Any]:
+    def count(*args: Any, out_val: Any = None, **kwargs: Any) -> Any:
         shaped_args, shaped_kwargs, out_shape = torch.utils._pytree.tree_map(_shape, (args, kwargs, out_val))
         return formula(*shaped_args, out_shape=out_shape, **shaped_kwargs)
 

@@ -212,6 +212,15 @@ def loop_program(snode: Any, hint: Hint) -> LoopProgram:
     return LoopProgram(loops, reduced, tuple(reader.statements), indirect)
 
 
+def loop_extents(snode: Any) -> list[sympy.Expr]:
+    """Iterations of a scheduler node's loops, still symbolic: of all of them, and of those that are not reduced."""
+    body = getattr(snode, "_body", None)
+    if body is None:
+        return []
+    kept = sympy.Mul(*(body.var_ranges[symbol] for symbol in body.iter_vars))
+    return [kept * sympy.Mul(*(body.var_ranges[symbol] for symbol in body.reduce_vars)), kept]
+
+
 class _BodyReader:
     def __init__(self, body: Any, hint: Hint) -> None:
         self.body = body

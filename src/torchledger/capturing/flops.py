@@ -7,20 +7,23 @@ the launches add up to the lowered graph; what differs between the model's graph
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from torchledger._torch.flops import formulas
-from torchledger._torch.inductor import hint
+from torchledger._torch.inductor import as_expression, hint
 from torchledger._torch.tensors import is_higher_order, is_operator, operator_name, tree_map
 from torchledger.capturing.provenance import aten_op
 from torchledger.nouns import FlopReference, Launch
 from torchledger.work.flops import matmul_flops
+
+log = logging.getLogger(__name__)
 
 TORCH_NAMESPACES = frozenset(
     {"aten", "prims", "prim", "inductor", "_c10d_functional", "c10d_functional", "rngprims", "streams", "mkldnn", "mkl"}
@@ -32,12 +35,16 @@ _PRODUCTS = frozenset({"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm"})
 
 @dataclass(frozen=True)
 class NodeFlops:
-    """FLOPs of one FX node: ``op`` is what the model asked for."""
+    """FLOPs of one FX node: ``op`` is what the model asked for.
+
+    ``form`` is their expression in the symbols of a dynamic graph, a number elsewhere; ``None`` where there is none.
+    """
 
     node: Any
     op: str
     flops: int
     is_backward: bool
+    form: Any = None
 
 
 @dataclass
@@ -97,7 +104,28 @@ def node_flops(node: Any, graph: Any = None) -> NodeFlops | None:
     if target is not node.target and isinstance(out, tuple | list):
         out = out[-1]
     flops = int(formula(*arguments, **keywords, out_val=out))
-    return NodeFlops(node, operator_name(packet), flops, is_backward) if flops else None
+    if not flops:
+        return None
+    form = _form(formula, args, node) if target is node.target else None
+    return NodeFlops(node, operator_name(packet), flops, is_backward, form=form)
+
+
+def _form(formula: Callable[..., Any], args: tuple[Any, ...], node: Any) -> Any:
+    """The formula on shapes that stay symbolic: the expression that it gives, ``None`` where it asks for numbers."""
+    try:
+        arguments, keywords, out = tree_map(_symbolic, (args, node.kwargs, node.meta.get("val")))
+        return formula(*arguments, **keywords, out_val=out)
+    except Exception as error:  # torch's formulas are written for numbers
+        log.debug("no expression for the FLOPs of %s", node, exc_info=error)
+        return None
+
+
+def _symbolic(value: Any) -> Any:
+    if isinstance(value, torch.fx.Node):
+        return tree_map(_symbolic, value.meta.get("val"))
+    if isinstance(value, torch.SymInt):
+        return as_expression(value)
+    return tuple(map(_symbolic, value.shape)) if isinstance(value, torch.Tensor) else value
 
 
 def is_overcounted(owned: Mapping[str, int], launch: Launch) -> bool:
@@ -137,14 +165,14 @@ def padding_flops(node: Any, graph: Any = None) -> int:
 
 def assign_owners(
     counted: GraphFlops, candidates: Mapping[Any, Sequence[tuple[int, int]]]
-) -> tuple[dict[int, Counter[str]], list[NodeFlops]]:
+) -> tuple[dict[int, list[NodeFlops]], list[NodeFlops]]:
     """Give each counted FX node to one launch.
 
     ``candidates`` maps an FX node to ``(rank, launch index)`` of the launches lowered from it; the lowest pair owns it
-    (library calls and templates before reductions before pointwise kernels, then order). Returns FLOPs by operator per
-    launch index, and the nodes that no launch was lowered from.
+    (library calls and templates before reductions before pointwise kernels, then order). Returns the nodes per launch
+    index, and those that no launch was lowered from.
     """
-    owned: dict[int, Counter[str]] = {}
+    owned: dict[int, list[NodeFlops]] = {}
     orphans = []
     for found in counted.nodes:
         pairs = candidates.get(found.node)
@@ -152,8 +180,17 @@ def assign_owners(
             orphans.append(found)
             continue
         _, index = min(pairs)
-        owned.setdefault(index, Counter())[found.op] += found.flops
+        owned.setdefault(index, []).append(found)
     return owned, orphans
+
+
+def forms_by_op(owned: Sequence[NodeFlops]) -> dict[str, str]:
+    """The FLOPs of a launch's nodes as expressions, by operator; one with a node without an expression is missing."""
+    forms: dict[str, Any] = {}
+    for found in owned:
+        so_far = forms.get(found.op, 0)
+        forms[found.op] = None if found.form is None or so_far is None else so_far + found.form
+    return {op: str(form) for op, form in forms.items() if form is not None}
 
 
 def _is_tagged_backward(node: Any) -> bool:
@@ -217,10 +254,8 @@ def _decomposed_product(node: Any, is_backward: bool, graph: Any) -> NodeFlops |
     size = _size(node, graph)
     if size is None:
         return None
-    flops = 2
-    for extent in size:
-        flops *= extent
-    return NodeFlops(node, name, flops, is_backward)
+    form = 2 * math.prod(map(_symbolic, node.meta["val"].shape))
+    return NodeFlops(node, name, 2 * math.prod(size), is_backward, form=form)
 
 
 def _uncounted_name(node: Any) -> str | None:

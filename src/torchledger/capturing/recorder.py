@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -20,9 +20,11 @@ from torchledger.capturing import flops as flop_count
 from torchledger.capturing import provenance
 from torchledger.capturing.buffers import extern_buffers, fused_buffers
 from torchledger.capturing.flop_changes import flop_changes
+from torchledger.capturing.loops import Hint, LoopFacts
 from torchledger.capturing.payload import Payload, attach_payload
+from torchledger.capturing.size_forms import SizeForms
 from torchledger.capturing.wrapper_code import is_launching_line, launching_callee
-from torchledger.nouns import Category, Difference, FlopReference, Gap, Graph, Kernel, Launch, Quality
+from torchledger.nouns import Buffer, Category, Difference, FlopReference, Gap, Graph, Kernel, Launch, Quality
 
 log = logging.getLogger(__name__)
 
@@ -280,6 +282,7 @@ class Recorder:
                 wrapper_language="cpp" if getattr(graph, "cpp_wrapper", False) else "python",
                 flop_references=(reference,) if reference is not None else (),
                 symbols=inductor.symbol_hints(graph),
+                symbol_inputs=inductor.symbol_inputs(graph),
                 devices=tuple(sorted({launch.device for launch in launches})),
             ),
             kernels=tuple(kernel for kernel in recording.kernels.values() if kernel.key),
@@ -346,13 +349,14 @@ class Recorder:
         """Fill in provenance, buffers and FLOPs of the entries of one graph while Inductor still knows them."""
         order = {node: index for index, node in enumerate(graph.graph.nodes)}
         candidates: dict[Any, list[tuple[int, int]]] = {}
+        forms = SizeForms(graph)
         indices = [index for index, entry in enumerate(recording.entries) if entry.graph is graph]
         for index in indices:
             if index in recording.launches:
                 continue
             entry = recording.entries[index]
             try:
-                launch, origins = self._launch(entry, index, graph, order, recording)
+                launch, origins = self._launch(entry, index, graph, order, recording, forms)
             except Exception as error:
                 log.debug("describing %s failed", entry.name, exc_info=error)
                 recording.gaps.append(
@@ -369,9 +373,10 @@ class Recorder:
         recording.counted.extend((graph, node) for node in counted.nodes)
         owned, orphans = flop_count.assign_owners(counted, candidates)
         for index in indices:
-            recording.launches[index] = _with_flops(
-                recording.launches[index], recording.entries[index], owned.get(index), counted, graph
-            )
+            launch = _with_flops(recording.launches[index], recording.entries[index], owned.get(index, []))
+            if forms.points:
+                launch = replace(launch, flops_by_op_expr=flop_count.forms_by_op(owned.get(index, [])))
+            recording.launches[index] = launch
         for orphan in orphans:
             recording.not_lowered[orphan.op] += orphan.flops
             recording.gaps.append(
@@ -379,7 +384,13 @@ class Recorder:
             )
 
     def _launch(
-        self, entry: _Entry, index: int, graph: Any, order: dict[Any, int], recording: _Recording
+        self,
+        entry: _Entry,
+        index: int,
+        graph: Any,
+        order: dict[Any, int],
+        recording: _Recording,
+        forms: SizeForms,
     ) -> tuple[Launch, list[Any]]:
         snodes = entry.snodes
         origins = sorted(inductor.fx_origins(snodes), key=lambda node: order.get(node, len(order)))
@@ -390,12 +401,11 @@ class Recorder:
             op for node, op in calls if is_backward_graph and node.meta.get("partitioner_tag") == "is_forward"
         ]
         category = _entry_category(entry, recording)
-        if entry.kind == "fused" and entry.kernel_args is not None:
-            buffers, facts = fused_buffers(graph, snodes, entry.kernel_args)
-        else:
-            buffers, facts = (), None
-            if snodes and entry.kind != "inline":
-                buffers = extern_buffers(graph, snodes[0], is_launch=entry.kind != "nop")
+        buffers, facts = _buffers(entry, graph)
+        vector_flops = facts.vector_flops if facts is not None else 0 if entry.kind == "nop" else None
+        buffers, vector_form = forms.of(
+            snodes, buffers, vector_flops, lambda size: _counts(*_buffers(entry, graph, size))
+        )
         sources = provenance.sources(shown) or provenance.sources(origins)
         modules = provenance.modules(shown) or provenance.modules(origins)
         reason = facts.reason if facts is not None else None
@@ -423,11 +433,24 @@ class Recorder:
             sources=sources,
             modules=modules,
             call=entry.call,
-            vector_flops=facts.vector_flops if facts is not None else 0 if entry.kind == "nop" else None,
+            vector_flops=vector_flops,
+            vector_flops_expr=vector_form,
             loops=facts.loops if facts is not None else (),
             reason=reason,
         )
         return launch, origins
+
+
+def _buffers(entry: _Entry, graph: Any, size: Hint | None = None) -> tuple[tuple[Buffer, ...], LoopFacts | None]:
+    if entry.kind == "fused" and entry.kernel_args is not None:
+        return fused_buffers(graph, entry.snodes, entry.kernel_args, size)
+    if entry.snodes and entry.kind != "inline":
+        return extern_buffers(graph, entry.snodes[0], is_launch=entry.kind != "nop", size=size), None
+    return (), None
+
+
+def _counts(buffers: tuple[Buffer, ...], facts: LoopFacts | None) -> tuple[tuple[Buffer, ...], int | None]:
+    return buffers, None if facts is None else facts.vector_flops
 
 
 def _without_later_values(launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
@@ -460,12 +483,11 @@ def _library_origins(entry: _Entry, origins: list[Any]) -> list[Any]:
     return named or origins
 
 
-def _with_flops(
-    launch: Launch, entry: _Entry, owned: Counter[str] | None, counted: flop_count.GraphFlops, graph: Any
-) -> Launch:
+def _with_flops(launch: Launch, entry: _Entry, owned: Sequence[flop_count.NodeFlops]) -> Launch:
     if owned:
-        quality: Quality = "upper_bound" if flop_count.is_overcounted(owned, launch) else "exact"
-        return replace(launch, flops=sum(owned.values()), flops_by_op=dict(owned), flops_quality=quality)
+        by_op = flop_count.GraphFlops(list(owned)).by_op()
+        quality: Quality = "upper_bound" if flop_count.is_overcounted(by_op, launch) else "exact"
+        return replace(launch, flops=sum(by_op.values()), flops_by_op=by_op, flops_quality=quality)
     if entry.kind == "extern":
         packet = flop_count.packet_of(entry.name)
         found = flop_count.extern_flops(packet, launch) if packet is not None else None

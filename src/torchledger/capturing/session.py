@@ -13,7 +13,7 @@ import threading
 import uuid
 import weakref
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -59,7 +59,7 @@ class Capture:
     Python programs use ``torchledger.capture(path)``, which adds the questions of later rooms. The hooks go in when
     Inductor is imported by whoever imports it first; a process that never compiles pays nothing. A child process
     (``is_child``, or forked from here) writes a ledger of its own beside ``path``, once it compiles something and so
-    knows its rank.
+    knows its rank. ``symbol_inputs`` holds ``Graph.symbol_inputs`` of each dynamic graph recorded so far.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class Capture:
         self._writer: LedgerWriter | None = None
         self._flops: Counter[str] = Counter()
         self._graphs: list[tuple[str, weakref.ref[Any], list[Launch]]] = []
+        self.symbol_inputs: dict[str, Mapping[str, str]] = {}
         self._owner = os.getpid()
         self._watchers: list[Watcher] = []
         self._parent: str | None = None
@@ -247,6 +248,8 @@ class Capture:
             for launch in launches:
                 self._flops.update(launch.flops_by_op)
             self._graphs.append((name, weakref.ref(compiled), launches))
+            if payload.graph.symbol_inputs:
+                self.symbol_inputs[name] = payload.graph.symbol_inputs
             for watcher in self._watchers:
                 self._tell(watcher, "on_graph", name, compiled, launches)
 

@@ -77,7 +77,9 @@ class Buffer:
     ``shape`` and ``stride`` are in elements (hints where symbolic; then ``shape_expr``/``stride_expr`` keep the
     expressions). ``bytes_read``/``bytes_written`` are minimum traffic: distinct addresses times element size; ``None``
     is unknown. ``bytes_quality`` is ``"upper_bound"`` where addresses depend on data. ``fx_node`` names the node of the
-    graph's ``fx_source`` whose value it holds, where the compiler kept one.
+    graph's ``fx_source`` whose value it holds, where the compiler kept one. ``bytes_read_expr`` and
+    ``bytes_written_expr`` are the bytes as expressions in the symbols of a dynamic graph (a plain number where they are
+    the same at all sizes; ``None`` where no expression is known): ``work.sizes_at`` evaluates them.
     """
 
     name: str
@@ -94,6 +96,8 @@ class Buffer:
     stride_expr: tuple[str, ...] | None = None
     argument: str | None = None
     fx_node: str | None = None
+    bytes_read_expr: str | None = None
+    bytes_written_expr: str | None = None
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,8 @@ class Launch:
     ``flops`` are tensor FLOPs (matrix products, convolutions, attention; conserved against the model); ``vector_flops``
     count pointwise and reduction operations from the loop body and are kept apart. ``aten_ops`` are in the order of the
     FX graph, recomputed ones included (also listed in ``recomputed_ops``). ``reason`` says why something is unknown.
+    In a dynamic graph ``flops_by_op_expr`` and ``vector_flops_expr`` are the FLOPs as expressions in the graph's
+    symbols (an operator that none is known for is missing); both are ``None`` in a graph of one size.
     """
 
     graph: str
@@ -147,6 +153,8 @@ class Launch:
     loops: tuple[LoopNest, ...] = ()
     grid: tuple[str, ...] = ()
     reason: str | None = None
+    flops_by_op_expr: Mapping[str, str] | None = None
+    vector_flops_expr: str | None = None
 
     @property
     def launch_id(self) -> str:
@@ -221,10 +229,11 @@ class Graph:
     ``name`` is unique in the ledger (``forward_0``); ``compile_id`` is Dynamo's (``"0/0"``). ``wrapper_calls`` are
     the kernel calls found in the generated code by a route that shares nothing with the entries. A backward shares the
     ``model_key`` of its forward; each carries the ``"model"`` FLOP reference of its own direction. ``fx_source`` is the
-    FX graph that was lowered, as readable code of ATen calls. ``lowered_again`` says that a program which nobody
-    recorded had left the graph in the cache, without entries, and whether lowering it gave the same code, whose kernels
-    were then in their caches. ``seal`` proves that this user wrote this record and its launches on this machine
-    (``store.seal``).
+    FX graph that was lowered, as readable code of ATen calls. ``symbols`` are the sizes that a dynamic graph was
+    compiled at, ``symbol_inputs`` say where among the inputs of a call their values stand (``"inputs[3].size(0)"``).
+    ``lowered_again`` says that a program which nobody recorded had left the graph in the cache, without entries, and
+    whether lowering it gave the same code, whose kernels were then in their caches. ``seal`` proves that this user
+    wrote this record and its launches on this machine (``store.seal``).
     """
 
     name: str
@@ -245,6 +254,7 @@ class Graph:
     devices: tuple[str, ...] = ()
     fx_source: str | None = None
     seal: str | None = None
+    symbol_inputs: Mapping[str, str] = field(default_factory=dict)
 
 
 _QUALITY_RANK: tuple[Quality, ...] = ("exact", "measured", "estimated", "upper_bound", "unavailable")

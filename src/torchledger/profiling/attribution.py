@@ -19,12 +19,10 @@ import numpy as np
 
 from torchledger.nouns import Cost, DeviceEvent, Launch, Quality
 from torchledger.nouns.breakdown import TimeCategory
+from torchledger.traces.graph_marks import GRAPH_MARK, parse_graph_mark
 from torchledger.traces.trace import NONE, EventKind, Trace
 from torchledger.work.categories import category_of_launch, category_of_operator
 from torchledger.work.kernel_names import category_of_kernel, is_finishing_kernel, is_helper_kernel
-
-GRAPH_MARK = "torchledger::"
-"""What the capture puts in front of a graph's name to mark its calls in a trace."""
 
 _INDUCTOR_MARK = re.compile(r"^## Call CompiledFxGraph (\S+) ##$")
 """What Inductor itself writes: the graph's cache key."""
@@ -256,8 +254,9 @@ def cache_keys_in(trace: Trace) -> set[str]:
 
 def graph_of_mark(mark: str, graphs: Mapping[str, Any], graph_keys: Mapping[str, str] | None = None) -> str | None:
     """The graph whose call a range marks: by a capture's own mark, or Inductor's with ``graph_keys``; or ``None``."""
-    if mark.startswith(GRAPH_MARK):
-        name: str | None = mark.removeprefix(GRAPH_MARK)
+    name: str | None
+    if (call := parse_graph_mark(mark)) is not None:
+        name, _ = call
     else:
         match = _INDUCTOR_MARK.match(mark) if graph_keys else None
         name = graph_keys.get(match[1]) if match and graph_keys else None

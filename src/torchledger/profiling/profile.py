@@ -24,7 +24,6 @@ from torchledger.nouns import (
     Launch,
 )
 from torchledger.profiling.attribution import (
-    GRAPH_MARK,
     learn_sequence,
 )
 from torchledger.profiling.event_times import breakdown_of_calls
@@ -32,6 +31,7 @@ from torchledger.profiling.records import STEP_MARK, profile_records
 from torchledger.profiling.steps import Steps
 from torchledger.traces.chrome_export import annotate_trace, facts_by_row
 from torchledger.traces.costs import device_events
+from torchledger.traces.graph_marks import graph_mark
 from torchledger.traces.trace import read_trace
 
 log = logging.getLogger(__name__)
@@ -151,7 +151,7 @@ class StepProfiler(Watcher):
         if self._state == "by_events":
             return self._call_timer.call(name, proceed)
         if profiler.is_profiling():
-            with profiler.mark(f"{GRAPH_MARK}{name}"):
+            with profiler.mark(graph_mark(name)):
                 return proceed()
         return proceed()
 
@@ -166,7 +166,7 @@ class StepProfiler(Watcher):
             self._capture.add(Gap("device_time", name, f"its un-graphed call could not be recorded: {error}"))
             return proceed()
         try:
-            with profiler.mark(f"{GRAPH_MARK}{name}"):
+            with profiler.mark(graph_mark(name)):
                 return proceed()
         finally:
             self._keep_first_call(name, recording)

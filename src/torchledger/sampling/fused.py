@@ -185,12 +185,12 @@ class GraphMarks(Watcher):
 
     def _around(self, compiled: Any, proceed: Callable[[], Any]) -> Any:
         from torchledger._torch import profiler
-        from torchledger.profiling.attribution import GRAPH_MARK
+        from torchledger.traces.graph_marks import graph_mark
 
         name = self._names.get(id(compiled))
         if name is None or not profiler.is_profiling():
             return proceed()
-        with profiler.mark(f"{GRAPH_MARK}{name}"):
+        with profiler.mark(graph_mark(name)):
             return proceed()
 
 
