@@ -296,11 +296,24 @@ def products(limit_s: float, seed: int, out: Path, names: Names) -> None:
     say(f"products: {len(rows):,} in {limit_s:.0f} s")
 
 
+def device_record() -> np.ndarray:
+    """What measured, as JSON: the record that `torchledger fit-constants` reads."""
+    import torch
+
+    from torchledger.device.describe import describe_devices
+    from torchledger.store.codec import encode
+
+    index = torch.cuda.current_device()
+    gpu = next(found for found in describe_devices() if (found.kind, found.index) == ("cuda", index))
+    return np.array(encode(gpu).decode())
+
+
 def save_products(rows: list[tuple[Any, ...]], out: Path, names: Names) -> None:
     """Write what there is."""
     columns = list(zip(*rows, strict=True))
     np.savez_compressed(
         out / "products.npz",
+        device=device_record(),
         layout=np.array([LAYOUTS.index(v) for v in columns[0]], np.int8),
         dtype=np.array(columns[1], dtype="U8"),
         **{name: np.array(column, np.int32) for name, column in zip(("b", "m", "n", "k"), columns[2:6], strict=True)},
@@ -409,6 +422,7 @@ def save_convolutions(rows: list[tuple[Any, ...]], out: Path, names: Names) -> N
     parameters = ("n", "c_in", "height", "width", "c_out", "kernel", "stride", "padding", "groups", "channels_last")
     np.savez_compressed(
         out / "convolutions.npz",
+        device=device_record(),
         dtype=np.array(dtypes, dtype="U8"),
         **{name: np.array([point.get(name, 0) for point in asked], np.int32) for name in parameters},
         direction=np.array(passes, np.int8),

@@ -8,7 +8,9 @@ taken.
 
 from __future__ import annotations
 
+import json
 import os
+import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,6 +32,7 @@ from torchledger.fitting.machine import Machine, estimate_machine
 from torchledger.fitting.product_network import LAYOUTS, product_class
 from torchledger.fitting.product_times import product_times
 from torchledger.nouns import Device, Sample
+from torchledger.store.codec import convert
 from torchledger.store.launch_file import SUFFIX, LaunchSet, MeasuredLaunch, join_launches, read_launches
 from torchledger.work.element_sizes import ELEMENT_SIZES
 
@@ -368,8 +371,8 @@ def read_measurements(
     """Measurements out of operator samples, ``.launches`` files, ledgers and the ``.npz`` files of single products and
     convolutions (``benchmarks/h200_kernels.py``).
 
-    ``device`` names it where the data do not; ``group`` keeps samples that were drawn for that purpose. Raises
-    ``FitError`` for data of several devices, or of one that is not named.
+    ``device`` names it where the data do not; what it is they say, or a data sheet. ``group`` keeps samples that were
+    drawn for that purpose. Raises ``FitError`` for data of several devices, or of one that is not named.
     """
     given = [Path(path) for path in paths]
     arrays = [path for path in given if path.suffix == ".npz"]
@@ -377,28 +380,43 @@ def read_measurements(
     others = [path for path in given if path not in (*arrays, *of_launches)]
     found: LaunchSet | None = join_launches([read_launches(path) for path in of_launches]) if of_launches else None
     samples = read_operator_samples(others, group=group) if others else []
+    records = read_devices(others)
+    products, convolutions = _of_samples(samples)
     names = {sample.device for sample in samples} | ({found.device} if found is not None else set())
     names |= {device} if device is not None else set()
-    if len(names) != 1:
-        raise FitError(
-            f"the data are of {', '.join(sorted(names)) or 'no device that is named'}: name one with --device."
-        )
-    (name,) = names
-    record = read_devices(others).get(name) or (found.record if found is not None else None) or device_of_name(name)
-    products, convolutions = _of_samples(samples)
     for path in arrays:
-        with np.load(path, allow_pickle=False) as read:
-            if "layout" in read:
-                products = _products_of_arrays(read)
-            elif "direction" in read:
-                convolutions = _convolutions_of_arrays(read)
-            else:
-                raise FitError(f"{path} holds neither products nor convolutions.")
-    return Measurements(record, products, convolutions, () if found is None else found.launches)
+        of_arrays, kernels = _read_arrays(path)
+        if of_arrays is not None:
+            names.add(of_arrays.name)
+            records[of_arrays.name] = of_arrays
+        if isinstance(kernels, Products):
+            products = kernels
+        else:
+            convolutions = kernels
+    if found is not None and found.record is not None:
+        records.setdefault(found.device, found.record)
+    if len(names) != 1:
+        listed = ", ".join(sorted(names)) or "no device that is named"
+        raise FitError(f"the data are of {listed}: constants are of one device. Name it with --device.")
+    (name,) = names
+    return Measurements(
+        records.get(name) or device_of_name(name), products, convolutions, () if found is None else found.launches
+    )
 
 
 _STEADY = 1.25
 """Slowest over quickest of a convolution's repeats."""
+
+
+def _read_arrays(path: Path) -> tuple[Device | None, Products | Convolutions]:
+    try:
+        with np.load(path, allow_pickle=False) as read:
+            device = convert(Device, json.loads(str(read["device"]))) if "device" in read else None
+            if "layout" in read:
+                return device, _products_of_arrays(read)
+            return device, _convolutions_of_arrays(read)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise FitError(f"{path} holds neither products nor convolutions, or is damaged ({error}).") from error
 
 
 def _products_of_arrays(read: Any) -> Products:

@@ -12,10 +12,11 @@ import time
 
 import pytest
 
+from torchledger.device.describe import describe_cpu
 from torchledger.errors import SampleError
 from torchledger.operators import find_operator, operator_names
 from torchledger.sampling.cases import InputPool, make_case
-from torchledger.sampling.dataset import compact, merge_samples, read_samples, write_samples
+from torchledger.sampling.dataset import compact, merge_samples, read_devices, read_samples, write_samples
 from torchledger.sampling.engines import Job, run_engine
 from torchledger.sampling.journal import Journal, read_journals
 from torchledger.sampling.points import Plan, Point, save_plan, unique_points
@@ -69,6 +70,15 @@ def test_a_sample_says_what_it_is(tmp_path):
     assert forward.clock == "host"
     assert forward.bytes_moved == 8
     assert forward.versions["torch"]
+
+
+def test_a_folder_holds_what_its_device_is_before_and_after_it_is_compacted(tmp_path):
+    save_plan(gelu_plan(1), tmp_path)
+    run_worker(tmp_path, device="cpu")
+    cpu = describe_cpu()
+    assert read_devices(tmp_path)[cpu.name].num_cores == cpu.num_cores
+    compact(tmp_path)
+    assert read_devices(tmp_path / "samples.parquet")[cpu.name].total_memory_bytes == cpu.total_memory_bytes
 
 
 def test_a_torn_line_is_measured_again(tmp_path):

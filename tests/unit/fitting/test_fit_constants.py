@@ -1,0 +1,124 @@
+"""Constants are made again from measurements, and kept where these say nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from factories import make_device
+from launch_times import make_launch_set
+from torchledger.errors import FitError
+from torchledger.fitting.constants import Constants, constants_of_package, read_constants, write_constants
+from torchledger.fitting.fit_constants import Measurements, Products, fit_constants, read_measurements
+from torchledger.fitting.launch_features import features_of_launches
+from torchledger.fitting.machine import Machine
+from torchledger.fitting.product_times import product_times
+
+SHIPPED = constants_of_package("hopper")
+DEVICE = SHIPPED.reference.device
+
+
+def _altered(factor: float) -> Constants:
+    """Constants of a device whose tiles take so many times as long to begin and to go on."""
+    tiles = SHIPPED.products.aligned_16
+    slow = replace(tiles, launch=tiles.launch * factor, step_area=tiles.step_area * factor, byte=tiles.byte * factor)
+    folded = {kind: rate / factor for kind, rate in SHIPPED.kernels.folded.items()}
+    kernels = replace(SHIPPED.kernels, near_bytes=SHIPPED.kernels.near_bytes / factor, floors=3.0, folded=folded)
+    return replace(SHIPPED, products=replace(SHIPPED.products, aligned_16=slow), kernels=kernels)
+
+
+def _machine(constants: Constants) -> Machine:
+    reference = constants.reference
+    rates = {"bfloat16": reference.half_flops_per_us, "float32": reference.single_flops_per_us}
+    return Machine(DEVICE, rates, reference.bytes_per_us, 1.0, constants)
+
+
+def _products(constants: Constants, count: int = 1200) -> Products:
+    """Products whose times are exactly those of their quickest tile."""
+    draw = np.random.default_rng(0)
+    m, n, k = (16.0 * np.round(np.exp(draw.uniform(np.log(2), np.log(400), count))) for _ in range(3))
+    sides, size = (np.ones(count), m, n, k), np.full(count, 2.0)
+    machine = _machine(constants)
+    peak = np.full(count, machine.peak("bfloat16"))
+    time_us = np.minimum(*product_times(sides, np.full(count, 16.0), size, peak, machine))
+    return Products(np.zeros(count, dtype=np.int64), sides, size, time_us)
+
+
+def test_products_of_another_device_teach_its_tiles() -> None:
+    found, groups = fit_constants(Measurements(DEVICE, products=_products(_altered(2.5))), SHIPPED, name="slow")
+    (group,) = groups
+    assert group.is_taken and group.before_pct > 30 and group.after_pct < 2
+    assert found.products.aligned_16.launch == pytest.approx(2.5 * SHIPPED.products.aligned_16.launch, rel=0.1)
+    assert "held-out error" in found.made_of[group.group]
+
+
+def test_what_the_data_say_nothing_of_is_taken_from_the_base() -> None:
+    found, _ = fit_constants(Measurements(DEVICE, products=_products(_altered(2.5))), SHIPPED, name="slow")
+    assert (found.convolutions, found.kernels) == (SHIPPED.convolutions, SHIPPED.kernels)
+    assert found.products.single_precision == SHIPPED.products.single_precision
+    assert found.made_of["all else"] == "as in hopper"
+
+
+def test_a_group_that_errs_no_less_is_left_as_it_was() -> None:
+    found, (group,) = fit_constants(Measurements(DEVICE, products=_products(SHIPPED)), SHIPPED, name="same")
+    assert group.before_pct == 0.0 and not group.is_taken
+    assert found.products == SHIPPED.products
+
+
+def test_fused_kernels_teach_what_their_parts_cost() -> None:
+    machine = _machine(_altered(2.0))
+    launches = make_launch_set(120).launches
+    described = features_of_launches([item.launch for item in launches], machine)
+    timed = tuple(
+        replace(item, times_us=(features.baseline_us,) if features is not None and features.parts_us else ())
+        for item, features in zip(launches, described, strict=True)
+    )
+    _, (group,) = fit_constants(Measurements(DEVICE, launches=timed), SHIPPED, name="slow")
+    assert group.group == "fused kernels" and group.after_pct < group.before_pct / 4
+
+
+def test_a_device_of_unknown_multiprocessors_is_refused() -> None:
+    unknown = Measurements(make_device(name="Some card", kind="cuda"), products=_products(SHIPPED))
+    with pytest.raises(FitError, match="multiprocessors of Some card are unknown"):
+        fit_constants(unknown, SHIPPED, name="none")
+
+
+def test_too_few_rows_are_refused() -> None:
+    with pytest.raises(FitError, match="too few products, convolutions and fused kernels"):
+        fit_constants(Measurements(DEVICE, products=_products(SHIPPED, 20)), SHIPPED, name="few")
+
+
+def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    write_constants(_altered(1.5), path)
+    assert read_constants(path) == _altered(1.5)
+    with pytest.raises(FitError, match=r"exists\. Choose another name"):
+        write_constants(SHIPPED, path)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("", "holds no constants"), ('{"format": 9}', "has format 9"), ('{"format": 1, "name": 3}', "holds no constants")],
+)
+def test_a_file_that_holds_none_is_named(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(text)
+    with pytest.raises(FitError, match=rf"mine.json {reason}"):
+        read_constants(path)
+
+
+def test_data_of_a_device_without_a_name_need_one(tmp_path: Path) -> None:
+    products = _products(SHIPPED, 10)
+    columns = dict(zip(("b", "m", "n", "k"), products.sides, strict=True))
+    arrays = {"layout": products.layout, "dtype": np.full(10, "bfloat16"), "time_us": products.time_us, **columns}
+    np.savez(tmp_path / "p.npz", **arrays)  # type: ignore[arg-type]
+    with pytest.raises(FitError, match="Name it with --device"):
+        read_measurements([tmp_path / "p.npz"])
+    found = read_measurements([tmp_path / "p.npz"], device="NVIDIA A10")
+    assert found.device.num_multiprocessors == 72 and found.products is not None
+    (tmp_path / "torn.npz").write_bytes((tmp_path / "p.npz").read_bytes()[:100])
+    with pytest.raises(FitError, match=r"torn\.npz holds neither products nor convolutions, or is damaged"):
+        read_measurements([tmp_path / "torn.npz"], device="NVIDIA A10")
