@@ -144,8 +144,7 @@ def run_warnings(path: Path, *, has_children: bool, is_profiled: bool = False) -
     if not runs:
         found.append("nothing was captured: see the messages above.")
     elif not graphs and not has_children:
-        reasons = [note for note in runs[-1].notes if note.startswith("torch.compile")]
-        found.append(f"no compiled graph: {reasons[0] if reasons else 'is torch.compile called?'}")
+        found.append(f"no compiled graph: {runs[-1].left_eager or 'is torch.compile called?'}")
     return (*found, *_lowered_again(graphs))
 
 

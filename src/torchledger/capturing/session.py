@@ -160,6 +160,7 @@ class Capture:
             self.note(breaks)
         self.run = dataclasses.replace(
             self.run,
+            left_eager=breaks,
             status=status,  # type: ignore[arg-type]
             exit_code=exit_code,
             finished_utc=_now(),

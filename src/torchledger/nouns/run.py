@@ -7,12 +7,19 @@ from typing import Literal
 
 from torchledger.nouns.device import Device, Environment
 
+IMPORTED = "imported trace"
+"""The platform of a program that only its trace tells of."""
+
 RunStatus = Literal["running", "finished", "failed"]
 
 
 @dataclass(frozen=True)
 class Run:
-    """Who ran what, when, on which machine. A ledger file holds exactly one."""
+    """Who ran what, when, on which machine. A ledger file holds exactly one.
+
+    ``left_eager`` says what ``torch.compile`` was given and left to run eagerly, with Dynamo's reasons; it is one of
+    the ``notes`` too. ``None``: nothing, or the file is older than the field.
+    """
 
     run_id: str
     started_utc: str
@@ -26,3 +33,9 @@ class Run:
     world_size: int | None = None
     parent_run_id: str | None = None
     notes: tuple[str, ...] = ()
+    left_eager: str | None = None
+
+    @property
+    def is_imported(self) -> bool:
+        """True for a trace that somebody else recorded: torchledger did not see the program run."""
+        return self.environment.platform == IMPORTED

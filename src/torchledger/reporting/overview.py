@@ -431,8 +431,7 @@ def _run_remarks(summary: Summary) -> list[str]:
         code = "" if run.exit_code is None else f" (exit code {run.exit_code})"
         found.append(f"The script failed{code}: the ledger holds what was compiled until then.")
     found += [note if note.endswith((".", "?", "!")) else f"{note}." for note in run.notes]
-    is_explained = any("torch.compile" in note or note.startswith("Imported from") for note in run.notes)
-    if not summary.graphs and not is_explained:
+    if not summary.graphs and run.left_eager is None and not run.is_imported:
         found.append(
             "No compiled graph: is torch.compile called? A model that runs eagerly has no kernels to enter here."
         )

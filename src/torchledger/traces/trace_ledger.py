@@ -12,6 +12,7 @@ from typing import Any
 
 from torchledger import __version__
 from torchledger.nouns import Breakdown, DeviceEvent, Environment, Measurement, Run
+from torchledger.nouns.run import IMPORTED
 from torchledger.store import LedgerWriter
 from torchledger.traces.timeline import step_timeline
 
@@ -26,7 +27,7 @@ def write_trace_ledger(
         started_utc=now,
         finished_utc=now,
         argv=("torchledger", "import", breakdown.source),
-        environment=Environment(python=platform.python_version(), platform="imported trace", torchledger=__version__),
+        environment=Environment(python=platform.python_version(), platform=IMPORTED, torchledger=__version__),
         devices=breakdown.devices,
         status="finished",
         rank=breakdown.rank,

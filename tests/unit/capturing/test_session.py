@@ -49,7 +49,10 @@ def write_script(folder: Path, *parts: str) -> Path:
     [
         ([], "nothing was captured"),
         ([make_run()], "no compiled graph: is torch.compile called?"),
-        ([make_run(notes=("torch.compile compiled 0 of 1 frame",))], "no compiled graph: torch.compile compiled 0 of"),
+        (
+            [make_run(left_eager="torch.compile compiled 0 of 1 frame")],
+            "no compiled graph: torch.compile compiled 0 of",
+        ),
         ([make_run(), make_graph(), Gap("device_time", "profile", "too few steps")], "no profile: too few steps."),
         ([make_run(), make_graph()], None),
     ],

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from factories import make_buffer, make_graph, make_kernel, make_launch, make_run
+from factories import make_buffer, make_environment, make_graph, make_kernel, make_launch, make_run
 from synthetic import write_ledger
 from torchledger.errors import UsageError
 from torchledger.nouns import FlopReference, Run, SourceLine
@@ -91,7 +91,7 @@ def test_a_run_that_compiled_nothing_asks_whether_torch_compile_is_called(tmp_pa
 
 
 def test_an_imported_trace_is_not_asked_whether_torch_compile_is_called(tmp_path: Path) -> None:
-    imported = make_run(notes=("Imported from a.json; torchledger did not see this program run.",))
+    imported = make_run(environment=make_environment(platform="imported trace"))
     assert not any("is torch.compile called?" in text for text in remarks(_summarize(tmp_path / "x", imported)))
 
 
