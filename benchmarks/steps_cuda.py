@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-NEEDS = "cuda"
+NEEDS: tuple[str, ...] = ("cuda",)
+RUNS: tuple[tuple[str, ...], ...] = (("-o", "{out}/steps_cuda.json"),)
 HERE = Path(__file__).parent
 PROGRAM = str(HERE / "gpu_programs.py")
 DISTRIBUTED = ("ddp", "fsdp2")
