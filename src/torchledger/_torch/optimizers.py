@@ -1,9 +1,56 @@
-"""Optimizer steps on plain lists of tensors."""
+"""Optimizers: when they step, what they update, and a step on plain lists of tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gc
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
+
+from torchledger._torch.patching import Patches
+from torchledger.nouns import OptimizerFacts
+
+
+def watch_optimizers(stepped: Callable[[Any], None]) -> Patches:
+    """Hear each step of every optimizer, after it was made, until the patches are undone.
+
+    A step that is compiled is a call of a graph, and no signal of its own: Dynamo traces this hook with it, as nothing.
+    """
+    import torch
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        stepped(optimizer)
+
+    patches = Patches()
+    patches.on_undo(register_optimizer_step_post_hook(hook).remove)
+    return patches
+
+
+def facts_of_optimizer(optimizer: Any) -> OptimizerFacts:
+    """What an optimizer updates: the parameters that have gradients now, counted."""
+    updated = [
+        parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None
+    ]
+    dtypes = dict.fromkeys(str(parameter.dtype).removeprefix("torch.") for parameter in updated)
+    elements = sum(parameter.numel() for parameter in updated)
+    return OptimizerFacts(type(optimizer).__name__, len(updated), elements, tuple(dtypes))
+
+
+def holds_optimizer(parameters: Collection[int]) -> bool:
+    """True if an optimizer lives that updates one of these parameters, given by ``id``.
+
+    Looks through all objects of the program (tens of milliseconds for a million): ask rarely.
+    """
+    from torch.optim.optimizer import Optimizer
+
+    for each in gc.get_objects():
+        if issubclass(type(each), Optimizer):
+            groups = getattr(each, "param_groups", ())
+            if any(id(parameter) in parameters for group in groups for parameter in group["params"]):
+                return True
+    return False
 
 
 def fused_adamw_step(tensors: Mapping[str, Any]) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ from torch._inductor import config, output_code
 from torchledger._torch.kernel_marks import kernel_marks, make_cpp_wrappers_visible
 from torchledger._torch.patching import Patches
 
-GraphCall = Callable[[Any, Callable[[], Any]], Any]
-"""``around(compiled, proceed)``: called for each call of a compiled graph; returns what ``proceed()`` returns."""
+_PATIENCE_S = 0.5
+"""How long a profiler of the program waits for the thread that ours records to end that."""
+
+GraphCall = Callable[[Any, Sequence[Any], Callable[[], Any]], Any]
+"""``around(compiled, inputs, proceed)``: called for each call of a graph; returns what ``proceed()`` returns."""
 
 
 def watch_graph_calls(around: GraphCall) -> Patches:
@@ -22,7 +26,7 @@ def watch_graph_calls(around: GraphCall) -> Patches:
     patches = Patches()
 
     def call(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-        return around(self, lambda: original(self, *args, **kwargs))
+        return around(self, args[0] if args else (), lambda: original(self, *args, **kwargs))
 
     patches.around(output_code.CompiledFxGraph, "__call__", call)
     return patches
@@ -66,36 +70,70 @@ def synchronize() -> None:
 class Recording:
     """One recording of host and (where in use) device activity, with a range around each C++ kernel.
 
+    It belongs to the thread that starts it: torch ends the process with a segmentation fault when another one stops it.
     torch has one profiler session a process. If the program starts its own meanwhile, this one ends first and
     ``is_lost``: there is nothing to stop or export.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_shapes: bool = False) -> None:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if has_cuda():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
-        self._profile = torch.profiler.profile(activities=activities)
+        self._profile = torch.profiler.profile(activities=activities, record_shapes=with_shapes)
         self._patches = Patches()
+        self._thread: int | None = None
+        self._has_ended = threading.Event()
         self.is_lost = False
 
     def start(self) -> None:
-        """Begin to record; the first kernels under a new recording are slower."""
+        """Begin to record what the calling thread does; the first kernels under a new recording are slower."""
         self._profile.start()
+        self._thread = threading.get_ident()
         self._patches.on_undo(kernel_marks().undo)
         self._patches.around(torch.autograd.profiler.profile, "_prepare_trace", self._give_way)
 
+    @property
+    def is_open(self) -> bool:
+        """True from ``start`` on until it was stopped or lost."""
+        return self._thread is not None and not self._has_ended.is_set()
+
+    @property
+    def is_here(self) -> bool:
+        """True on the one thread that may stop it."""
+        return self._thread == threading.get_ident()
+
     def stop(self) -> None:
-        """End the recording, once the device has finished. Raises ``RuntimeError`` if it is lost."""
+        """End the recording, once the device has finished. Raises ``RuntimeError`` if it is lost or not this thread's.
+
+        An export that follows has to come before the next recording: that takes its memory over.
+        """
         if self.is_lost:
             raise RuntimeError("another profiler took over")
+        if not self.is_here:
+            raise RuntimeError("a recording is stopped by the thread that started it")
+        self._end()
+
+    def _end(self) -> None:
         self._patches.undo()
         synchronize()
-        self._profile.stop()
+        try:
+            self._profile.stop()
+        finally:
+            self._has_ended.set()
 
     def _give_way(self, prepare: Callable[..., Any], *args: Any) -> Any:
-        self.stop()
+        if self.is_here:
+            self.stop()
         self.is_lost = True
+        if not self._has_ended.wait(_PATIENCE_S):
+            self._patches.undo()  # it stays open: the program's own profiler ends both
+            self._has_ended.set()
         return prepare(*args)
+
+    def leave(self) -> None:
+        """End a lost recording on its own thread, while the program's profiler waits for that on another."""
+        if self.is_here and self.is_open:
+            self._end()
 
     def saw_device(self) -> bool:
         """True if the recording, once stopped, holds anything that ran on a GPU."""

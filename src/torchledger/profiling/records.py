@@ -21,6 +21,8 @@ from torchledger.nouns import (
     Launch,
     Measurement,
     Profile,
+    StepFoundBy,
+    StepKind,
 )
 from torchledger.profiling.attribution import (
     Attribution,
@@ -28,12 +30,16 @@ from torchledger.profiling.attribution import (
     cache_keys_in,
     cpu_events,
     graph_of_mark,
+    learn_sequence,
 )
 from torchledger.profiling.step_events import breakdown_of_step, events_of_step, phases_of_events
 from torchledger.profiling.steps import Steps
+from torchledger.stepping.marks import STEP_MARK
 from torchledger.stepping.record import Ledgered, StepFacts, record_step
+from torchledger.stepping.recorder import StepRecording
 from torchledger.store import LedgerWriter, open_ledger
 from torchledger.traces.breakdown import breakdown_of_trace
+from torchledger.traces.chrome_export import annotate_trace, facts_by_row
 from torchledger.traces.costs import device_events
 from torchledger.traces.stream import Progress
 from torchledger.traces.summary import summarize
@@ -43,9 +49,6 @@ from torchledger.traces.verdict import verdict
 
 if TYPE_CHECKING:
     from torchledger._torch.eager_calls import EagerCall
-
-STEP_MARK = "torchledger-step"
-"""What the profile puts in front of a step's number to mark it in a trace."""
 
 
 def profile_records(
@@ -151,6 +154,75 @@ def _by_graph(launches: Sequence[Launch]) -> dict[str, list[Launch]]:
     for launch in launches:
         groups.setdefault(launch.graph, []).append(launch)
     return groups
+
+
+def records_of_recording(
+    recording: StepRecording, launches: Sequence[Launch], *, devices: Sequence[Device], trace_path: Path
+) -> list[Any]:
+    """What a recording of a program's steps says of the ledger's launches; its trace goes to ``trace_path``.
+
+    The recording's files are removed. Raises ``MeasureError`` as ``profile_records``; ``ValueError`` without a trace.
+    """
+    if recording.times is None:
+        raise ValueError("this recording holds no trace")
+    learned: dict[str, Sequence[tuple[str, int]]] = {}
+    for name, path in recording.first_calls:
+        learned.update(_sequence_of_first_call(path, [launch for launch in launches if launch.graph == name]))
+    try:
+        records, events = profile_records(
+            read_trace(recording.times),
+            launches,
+            steps=Steps(recording.plain_us, recording.profiled_us),
+            learned=learned,
+            devices=devices,
+            n_steps=recording.n_steps,
+            trace_name=trace_path.name,
+        )
+        annotate_trace(recording.times, trace_path, facts_by_row(events), force=True)
+    finally:
+        recording.times.unlink(missing_ok=True)
+    notes = notes_of_recording(recording)
+    return [
+        replace(record, notes=(*record.notes, *notes)) if isinstance(record, Breakdown) else record
+        for record in records
+    ]
+
+
+def notes_of_recording(recording: StepRecording) -> tuple[str, ...]:
+    """What to know of the recorded steps: by what they were found, and which others there were."""
+    notes = list(recording.notes)
+    if recording.found_by is not None:
+        notes.insert(0, f"a step is {_FOUND_BY[recording.found_by]}")
+    if len(recording.kinds) > 1:
+        first, *others = recording.kinds
+        notes.append(
+            f"steps differ: of {recording.seen} seen, {first.count} are of the recorded kind "
+            f"({_calls_in_words(first)}), {sum(kind.count for kind in others)} of {len(others)} others "
+            f"({'; '.join(f'{kind.count} with {_calls_in_words(kind)}' for kind in others[:3])})"
+        )
+    return tuple(notes)
+
+
+_FOUND_BY: dict[StepFoundBy, str] = {
+    "torchledger.step": "what torchledger.step() ends",
+    "profiler_step": "what a profiler's step() of the program ends",
+    "optimizer": "what ends with the last optimizer's step of a round",
+    "period": "the period of the sequence of graph calls",
+    "call": "one call of the given function",
+}
+
+
+def _calls_in_words(kind: StepKind) -> str:
+    said = [name if count == 1 else f"{name} x{count}" for name, count in kind.calls.items()]
+    return ", ".join([*said[:4], *(["..."] if len(said) > 4 else [])]) or "no call of a graph"
+
+
+def _sequence_of_first_call(path: Path, launches: Sequence[Launch]) -> dict[str, list[tuple[str, int]]]:
+    try:
+        trace = read_trace(path)
+    finally:
+        path.unlink(missing_ok=True)
+    return learn_sequence(trace, device_events(trace), launches)
 
 
 def pair_with_ledger(

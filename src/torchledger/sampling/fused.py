@@ -183,7 +183,7 @@ class GraphMarks(Watcher):
         self._names.clear()
         self._keep.clear()
 
-    def _around(self, compiled: Any, proceed: Callable[[], Any]) -> Any:
+    def _around(self, compiled: Any, inputs: Sequence[Any], proceed: Callable[[], Any]) -> Any:
         from torchledger._torch import profiler
         from torchledger.traces.graph_marks import graph_mark
 

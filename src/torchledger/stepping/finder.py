@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Literal
 
-from torchledger.nouns import StepFoundBy, StepKind
+from torchledger.nouns import Direction, StepFoundBy, StepKind
 from torchledger.stepping.periods import Round, TokenSequence, most_frequent
-
-Direction = Literal["forward", "backward", "inference"]
 
 _STRENGTH: dict[StepFoundBy, int] = {
     "call": 3,
@@ -32,6 +29,9 @@ _IRREGULAR = 24
 
 _UNREPEATED = 1024
 """After how many calls of which almost none came again graphs are told apart by name alone (their parameters move)."""
+
+_ABANDONED = 64
+"""After how many calls by other threads in a row the thread whose steps are looked for has gone silent."""
 
 _MAX_KINDS = 64
 """How many kinds of steps are told apart; any others are counted as one."""
@@ -77,7 +77,8 @@ class StepFinder:
     """Told what a program does, in order, says when a step has ended, and by which rule it goes.
 
     Steps belong to one thread, that of the first call that is no backward (those may come from threads of the
-    autograd engine); ``other_threads`` counts the calls that others made. ``has_optimizer`` is asked, rarely, whether
+    autograd engine); ``other_threads`` counts the calls that others made. Unless ``keeps_owner`` is set, another thread
+    takes its place once it calls nothing any more. ``has_optimizer`` is asked, rarely, whether
     an optimizer holds the parameters that graphs were called with: then calls that repeat before it steps are not
     taken for steps too soon.
     """
@@ -97,6 +98,8 @@ class StepFinder:
         self._last_optimizer: Hashable = None
         self.found_by: StepFoundBy | None = None
         self.owner: Hashable = None
+        self.keeps_owner = False
+        self._silence = 0
         self.other_threads: Counter[str] = Counter()
 
     # --- what was found -----------------------------------------------------------------------------------------
@@ -107,6 +110,12 @@ class StepFinder:
         return sum(self._kinds.values())
 
     @property
+    def begun(self) -> int:
+        """``seen``, and one more for a step that is under way."""
+        is_under_way = self._open.is_plain and bool(self._open.calls)
+        return self.seen + (is_under_way or (self.found_by is None and bool(self._log)))
+
+    @property
     def kinds(self) -> tuple[StepKind, ...]:
         """The kinds of steps seen, the most frequent first."""
         return tuple(StepKind(count, dict(calls)) for calls, count in self._kinds.most_common())
@@ -115,6 +124,11 @@ class StepFinder:
     def usual(self) -> Signature | None:
         """What steps of the most frequent kind call; ``None`` before the first step has ended."""
         return max(self._kinds, key=lambda calls: self._kinds[calls], default=None)
+
+    @property
+    def under_way(self) -> Signature:
+        """What the step under way has called so far."""
+        return tuple(sorted(self._open.calls.items()))
 
     @property
     def calls_without_step(self) -> Counter[str]:
@@ -146,7 +160,12 @@ class StepFinder:
         """
         if not self._is_owned(thread, direction):
             self.other_threads[graph] += 1
-            return None
+            self._silence += 1
+            if self._silence < _ABANDONED or self.keeps_owner or direction == "backward":
+                return None
+            self.owner = thread
+            self.compiled()
+        self._silence = 0
         self._directions[graph] = direction
         self._last_optimizer = None
         return self._take(_Signal(graph, (graph, None if self._is_by_name else identity)))

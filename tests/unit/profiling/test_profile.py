@@ -111,8 +111,8 @@ def test_a_program_that_ends_too_soon_says_how_many_steps_it_takes(tmp_path: Pat
         (gap,) = ledger.read(Gap)
     assert gap.account == "device_time"
     assert gap.reason == (
-        "the program ended after 1 step without compilation, and the profile needs 6. "
-        "Run more steps: 3 at least, with --warmup 0"
+        "the program ended after 1 step without compilation, and the profile needs 7. "
+        "Run more steps: 4 at least, with --warmup 0"
     )
 
 
@@ -131,11 +131,11 @@ def test_a_program_that_compiles_in_every_step_is_told_so(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("ran", "profiled", "said"),
     [
-        (1, 0, "needs 2"),
-        (2, 1, "first step under the profiler"),
-        (3, 1, "its time on the host is not known"),
-        (5, 2, "ended after 2 of 3 steps"),
-        (6, 3, None),
+        (2, 0, "needs 2"),
+        (3, 1, "first step under the profiler"),
+        (4, 1, "its time on the host is not known"),
+        (6, 2, "ended after 2 of 3 steps"),
+        (7, 3, None),
     ],
 )
 def test_a_program_that_ends_in_the_middle_keeps_the_steps_that_were_profiled(
@@ -172,16 +172,34 @@ def test_a_graph_compiled_on_another_thread_has_times_too(tmp_path: Path) -> Non
     assert profile.entries_seen == profile.entries == 2
 
 
-def test_steps_that_are_not_alike_are_named(tmp_path: Path) -> None:
+def test_a_step_is_the_period_of_all_calls_and_not_those_of_the_first_graph(tmp_path: Path) -> None:
     torch._dynamo.reset()
     with torchledger.capture(tmp_path / "a.ledger") as run, torch.no_grad():
         attach(run, {"warmup": 0, "timed": 1, "repeats": 3})
         first, second = torch.compile(nn.Linear(4, 4)), torch.compile(nn.Linear(4, 3))
-        for _ in range(5):
+        for _ in range(9):
             second(first(first(torch.randn(2, 4))))
     with open_ledger(tmp_path / "a.ledger") as ledger:
+        (profile,) = ledger.read(Profile)
         (breakdown,) = ledger.read(Breakdown)
-    assert any("torchledger.step()" in note for note in breakdown.notes)
+    assert profile.steps == 3
+    assert profile.graph_calls == {"inference_0": 6, "inference_1": 3}
+    assert any("period" in note for note in breakdown.notes)
+
+
+def test_steps_that_differ_are_said_with_how_many_of_which_kind(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    with torchledger.capture(tmp_path / "a.ledger") as run, torch.no_grad():
+        attach(run, {"warmup": 2, "timed": 1, "repeats": 1})
+        model = torch.compile(nn.Linear(4, 4))
+        for number in range(12):
+            model(torch.randn(2, 4))
+            if number == 3:
+                model(torch.randn(2, 4))
+            torchledger.step()
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        (breakdown,) = ledger.read(Breakdown)
+    assert any("steps differ" in note and "1 with inference_0 x2" in note for note in breakdown.notes)
 
 
 def test_a_trace_of_other_code_is_refused_by_name(profiled: Path, tmp_path: Path) -> None:
@@ -296,16 +314,17 @@ class HostCallTimer:
         return self._spans
 
 
-@pytest.mark.parametrize(("ran", "timed"), [(2, 1), (3, 2), (9, 3)])
+@pytest.mark.parametrize(("ran", "timed"), [(3, 1), (4, 2), (9, 3)])
 def test_a_gpu_whose_profiler_is_taken_has_its_graphs_timed_by_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran: int, timed: int
 ) -> None:
-    from torchledger._torch import profiler
+    from torchledger._torch import steps
 
     torch._dynamo.reset()
-    monkeypatch.setattr(profiler, "has_cuda", lambda: True)
-    monkeypatch.setattr(profiler, "synchronize", lambda: None)
-    monkeypatch.setattr(profiler, "CallTimer", HostCallTimer)
+    monkeypatch.setattr(steps, "has_cuda", lambda: True)
+    monkeypatch.setattr(steps, "synchronize", lambda: None)
+    monkeypatch.setattr(steps, "call_timer", HostCallTimer)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with torchledger.capture(tmp_path / "a.ledger") as run, torch.profiler.profile():
         attach(run, {"warmup": 0, "timed": 1, "repeats": 3})
         model = torch.compile(nn.Linear(4, 4))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from torchledger.stepping.finder import Direction, FoundStep, StepFinder
+from torchledger.nouns import Direction
+from torchledger.stepping.finder import FoundStep, StepFinder
 
 DIRECTIONS: dict[str, Direction] = {"F": "forward", "B": "backward"}
 
@@ -205,3 +206,12 @@ def test_kinds_without_end_are_counted_together() -> None:
         finder.marked("torchledger.step")
     assert len(finder.kinds) == 65
     assert finder.seen == 299
+
+
+def test_the_steps_of_another_thread_are_looked_for_once_the_first_has_gone_silent() -> None:
+    finder = StepFinder()
+    finder.called("inference_0", thread=1)
+    for _ in range(70):
+        finder.called("inference_0", thread=2)
+    assert finder.owner == 2
+    assert finder.seen > 1

@@ -1,0 +1,107 @@
+"""What finding and recording a program's steps needs of torch, beside its optimizers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+
+from torchledger._torch.eager_calls import EagerCalls
+from torchledger._torch.optimizers import facts_of_optimizer, holds_optimizer
+from torchledger._torch.patching import Patches
+from torchledger._torch.profiler import CallTimer, Recording, has_cuda, is_profiling, mark, synchronize
+
+__all__ = ["facts_of_optimizer", "has_cuda", "holds_optimizer", "is_profiling", "mark", "synchronize"]
+
+
+def recording() -> Recording:
+    """A recording of the calling thread under the profiler, with shapes."""
+    return Recording(with_shapes=True)
+
+
+def listener(inside: Callable[[], str | None]) -> EagerCalls:
+    """What hears the eager operators of the calling thread; ``inside`` names the compiled graph it is in, if any."""
+    return EagerCalls(inside)
+
+
+def clock() -> StepClock:
+    """A clock for plain steps."""
+    return StepClock()
+
+
+def call_timer() -> CallTimer:
+    """A timer of calls on a GPU, by events."""
+    return CallTimer()
+
+
+def watch_profiler_steps(stepped: Callable[[], None]) -> Patches:
+    """Hear each ``torch.profiler.profile.step()`` of the program, before it, until the patches are undone."""
+    patches = Patches()
+
+    def step(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        stepped()
+        return original(*args, **kwargs)
+
+    patches.around(torch.profiler.profile, "step", step)
+    return patches
+
+
+def parameter_places(compiled: Any, inputs: Sequence[Any]) -> tuple[int, ...]:
+    """Where a compiled graph is given parameters: at most three places, else those of other inputs that stay."""
+    places = [place for place, each in enumerate(inputs) if isinstance(each, torch.nn.Parameter)]
+    if not places:
+        places = list((getattr(compiled, "fx_kwargs", None) or {}).get("static_input_idxs") or ())
+    return tuple(dict.fromkeys((places[0], places[len(places) // 2], places[-1]))) if places else ()
+
+
+def identity_of(inputs: Sequence[Any], places: Sequence[int]) -> Hashable:
+    """What tells a call with these parameters from one with others."""
+    identity = []
+    for place in places:
+        tensor = inputs[place] if place < len(inputs) else None
+        is_parameter = tensor is None or isinstance(tensor, torch.nn.Parameter) or not isinstance(tensor, torch.Tensor)
+        identity.append(id(tensor) if is_parameter else _address(tensor))
+    return tuple(identity)
+
+
+def _address(tensor: Any) -> int:
+    try:
+        return int(tensor.data_ptr())
+    except RuntimeError:  # a tensor without storage of its own
+        return id(tensor)
+
+
+class StepClock:
+    """Times from one ``tick()`` to the next: the host's, or where a GPU works, moments on its stream.
+
+    A host that runs ahead of its GPU ends its steps early: only the GPU knows then when they do. The GPU is waited for
+    once, in ``durations_us``.
+    """
+
+    def __init__(self) -> None:
+        self._moments: list[float] = []
+        self._events: list[Any] = []
+
+    def tick(self) -> None:
+        """A step begins here, and the one before it ends."""
+        self._moments.append(time.perf_counter())
+        if has_cuda() and not torch.cuda.is_current_stream_capturing():
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._events.append(event)
+
+    def durations_us(self) -> tuple[float, ...]:
+        """Microseconds between ticks; one fewer than there were ticks."""
+        if self._events and len(self._events) == len(self._moments):
+            torch.cuda.synchronize()
+            return tuple(
+                before.elapsed_time(after) * 1e3 for before, after in zip(self._events, self._events[1:], strict=False)
+            )
+        return tuple((after - before) * 1e6 for before, after in zip(self._moments, self._moments[1:], strict=False))
+
+    @property
+    def elapsed_us(self) -> float:
+        """Host time since the first tick, in microseconds."""
+        return (time.perf_counter() - self._moments[0]) * 1e6 if self._moments else 0.0

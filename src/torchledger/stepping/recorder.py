@@ -1,0 +1,609 @@
+"""Some steps of a running program, recorded: a few plain ones timed, a few under the profiler, one heard, plain again.
+
+A state machine that moves at the end of each step, on the one thread whose steps these are: what torch's profiler
+begins on a thread has to end there. Whatever fails here ends the recording and never the program.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from torchledger.nouns import Direction, OptimizerFacts, StepFoundBy, StepKind
+from torchledger.stepping.finder import FoundStep, Signature, StepFinder
+from torchledger.stepping.marks import STEP_MARK
+from torchledger.stepping.thread_end import AtThreadEnd
+from torchledger.traces.graph_marks import graph_mark
+
+if TYPE_CHECKING:
+    from torchledger._torch.eager_calls import EagerCall
+
+log = logging.getLogger(__name__)
+
+_MOST_TRIES = 8
+"""How often a session is begun anew because another kind of step came, or something compiled in it."""
+
+_AFTER_STEPS, _MOST_AFTER = 2, 100
+"""After the recording at least, and at most, so many plain steps are timed."""
+
+_MOST_PARAMETERS = 4096
+
+
+class State(Enum):
+    """What the step under way is for."""
+
+    WARMING = auto()
+    TIMING = auto()
+    SETTLING = auto()
+    RECORDING = auto()
+    HEARING = auto()
+    AFTER = auto()
+    BY_EVENTS = auto()
+    DONE = auto()
+
+
+_UNDER_PROFILER = (State.SETTLING, State.RECORDING)
+
+
+class Tools(Protocol):
+    """What the recorder needs of torch: the module ``_torch.steps``, or a test's own."""
+
+    def is_profiling(self) -> bool:
+        """True while some profiler records."""
+
+    def has_cuda(self) -> bool:
+        """True once the program has used CUDA."""
+
+    def synchronize(self) -> None:
+        """Wait for the GPU, if there is one in use."""
+
+    def mark(self, name: str) -> Any:
+        """A context manager around a named range of a recording."""
+
+    def recording(self) -> Any:
+        """A recording of the calling thread under the profiler, not begun yet."""
+
+    def listener(self, inside: Callable[[], str | None]) -> Any:
+        """What hears the eager operators of the calling thread, not begun yet."""
+
+    def clock(self) -> Any:
+        """What times plain steps."""
+
+    def call_timer(self) -> Any:
+        """What times calls on a GPU whose profiler is taken."""
+
+    def facts_of_optimizer(self, optimizer: Any) -> OptimizerFacts:
+        """What an optimizer updates."""
+
+    def holds_optimizer(self, parameters: Collection[int]) -> bool:
+        """True if an optimizer updates one of these parameters, given by ``id``."""
+
+
+@dataclass(frozen=True)
+class StepRecording:
+    """What was recorded of a program's steps; times in microseconds.
+
+    ``plain_us`` and ``plain_after_us`` are steps of the recorded kind without a profiler, before and after it;
+    ``profiled_us`` holds the mean of those under it. ``times`` is a Kineto trace with ``n_steps`` marked steps that are
+    alike, ``first_calls`` are traces of graphs' first calls (before CUDA graphs replay them): files that the reader
+    removes. ``heard`` are the eager operators of another step. ``why_not`` says why there is no trace; ``spans`` are
+    then the graphs' calls by CUDA events where a GPU was in use. ``begun`` counts steps with one that was under way,
+    ``called`` what was called in no step, since something compiled for the last time.
+    """
+
+    found_by: StepFoundBy | None = None
+    plain_us: tuple[float, ...] = ()
+    plain_after_us: tuple[float, ...] = ()
+    profiled_us: tuple[float, ...] = ()
+    seen: int = 0
+    kinds: tuple[StepKind, ...] = ()
+    n_steps: int = 0
+    times: Path | None = None
+    heard: tuple[EagerCall, ...] | None = None
+    optimizers: tuple[OptimizerFacts, ...] = ()
+    first_calls: tuple[tuple[str, Path], ...] = ()
+    spans: tuple[tuple[str, int, int], ...] = ()
+    begun: int = 0
+    called: Counter[str] = field(default_factory=Counter)
+    why_not: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+class StepRecorder:
+    """Told of a program's calls, finds its steps and records some of them.
+
+    ``warmup`` steps pass without compilation, ``timed`` are timed plainly, ``repeats`` recorded, and then as many timed
+    plainly as fit into ``after_us``, at least two. ``on_done`` is called once nothing more is wanted of the calls.
+    """
+
+    def __init__(
+        self,
+        *,
+        warmup: int,
+        timed: int,
+        repeats: int,
+        tools: Tools | None = None,
+        after_us: float = 0.0,
+        on_done: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.warmup, self._timed, self._repeats = warmup, timed, repeats
+        self._given_tools = tools
+        self._after_us = after_us
+        self._on_done = on_done
+        self._lock = threading.RLock()
+        self._state = State.WARMING
+        self._parameters: set[int] = set()
+        self._finder = StepFinder(has_optimizer=lambda: self._tools.holds_optimizer(self._parameters))
+        self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._called: set[str] = set()
+        self._inside = threading.local()
+        self._is_graphed = False
+        self._pending: FoundStep | bool = False
+        self._wanted: Signature | None = None
+        self._tries = 0
+        self._has_compiled = False
+        self._clock: Any = None
+        self._steps: list[Signature] = []
+        self._session: Any = None
+        self._session_thread: Hashable = None
+        self._step_mark: Any = None
+        self._at_thread_end = AtThreadEnd()
+        self._call_timer: Any = None
+        self._plain: tuple[float, ...] = ()
+        self._plain_after: tuple[float, ...] = ()
+        self._profiled: tuple[float, ...] = ()
+        self._n_steps = 0
+        self._times: Path | None = None
+        self._heard: tuple[EagerCall, ...] | None = None
+        self._optimizers: dict[int, OptimizerFacts] = {}
+        self._first_calls: list[tuple[str, Path]] = []
+        self._why_not: str | None = None
+        self._notes: list[str] = []
+
+    @property
+    def _tools(self) -> Tools:
+        if self._given_tools is None:
+            from torchledger._torch import steps
+
+            self._given_tools = cast(Tools, steps)
+        return self._given_tools
+
+    # --- what the program does ----------------------------------------------------------------------------------
+
+    def graph(self, name: str, compiled: Any, *, is_graphed: bool = False) -> None:
+        """A graph was compiled, or loaded from a cache, and is about to be called for the first time."""
+        with self._lock:
+            # A backward that is compiled late may be compiled outside the setting its forward was compiled under.
+            self._is_graphed = self._is_graphed or is_graphed
+            key = id(compiled)
+            self._names[key] = (weakref.ref(compiled, lambda _: self._names.pop(key, None)), name)
+            self._finder.compiled()
+            if self._state is State.TIMING:
+                self._begin_again()
+            self._has_compiled = True
+
+    def name_of(self, compiled: Any) -> str | None:
+        """The name under which a compiled graph was told of."""
+        known = self._names.get(id(compiled))
+        return known[1] if known is not None and known[0]() is compiled else None
+
+    def marked(self, found_by: StepFoundBy) -> None:
+        """The program says that a step ends here."""
+        if self._state is not State.DONE:
+            self._guarded(lambda: self._end_of(self._finder.marked(found_by), is_mark=True))
+
+    def optimizer_stepped(self, optimizer: Any) -> None:
+        """An optimizer has made its step."""
+        if self._state is not State.DONE:
+            self._guarded(lambda: self._after_optimizer(optimizer))
+
+    def _after_optimizer(self, optimizer: Any) -> None:
+        if self._state is State.HEARING and id(optimizer) not in self._optimizers:
+            self._optimizers[id(optimizer)] = self._tools.facts_of_optimizer(optimizer)
+        self._end_of(self._finder.optimizer_stepped(id(optimizer), type(optimizer).__name__))
+
+    def around_call(
+        self, name: str, proceed: Callable[[], Any], *, identity: Hashable = None, parameters: Sequence[int] = ()
+    ) -> Any:
+        """Make a graph's call, as a part of whatever step it belongs to; returns what ``proceed()`` returns."""
+        if self._state is State.DONE:
+            if self._session is not None and self._session_thread == threading.get_ident():
+                self._guarded(self._cut)
+            return proceed()
+        self._guarded(
+            lambda: self._before_call(name, identity, parameters),
+            waits=name.startswith("backward") or self._finder.owner in (None, threading.get_ident()),
+        )
+        is_first = name not in self._called
+        self._called.add(name)
+        if self._state is State.BY_EVENTS:
+            return self._call_timer.call(name, proceed)
+        if self._session is not None:
+            return self._call_in_session(name, proceed)
+        if is_first and self._is_graphed and not self._tools.is_profiling():
+            return self._learn(name, proceed)
+        return proceed()
+
+    def _before_call(self, name: str, identity: Hashable, parameters: Sequence[int]) -> None:
+        if len(self._parameters) < _MOST_PARAMETERS:
+            self._parameters.update(parameters)
+        direction: Direction = (
+            "backward" if name.startswith("backward") else "forward" if name.startswith("forward") else "inference"
+        )
+        thread = threading.get_ident()
+        self._end_of(self._finder.called(name, identity, thread=thread, direction=direction))
+
+    def _call_in_session(self, name: str, proceed: Callable[[], Any]) -> Any:
+        former = getattr(self._inside, "graph", None)
+        self._inside.graph = name
+        try:
+            with self._tools.mark(graph_mark(name)):
+                return proceed()
+        finally:
+            self._inside.graph = former
+
+    def _learn(self, name: str, proceed: Callable[[], Any]) -> Any:
+        """The first call of a graph runs un-graphed: record which kernels it launches, to know them in replays."""
+        recording = self._tools.recording()
+        try:
+            recording.start()
+        except Exception as error:  # the program's call must go on
+            self._notes.append(f"{name}: its un-graphed call could not be recorded: {error}")
+            return proceed()
+        try:
+            with self._tools.mark(graph_mark(name)):
+                return proceed()
+        finally:
+            try:
+                recording.stop()
+                # At once: the next recording takes its memory over.
+                self._first_calls.append((name, recording.export()))
+            except Exception as error:  # the program's call has its result
+                self._notes.append(f"{name}: its un-graphed call could not be recorded: {error}")
+
+    # --- from step to step --------------------------------------------------------------------------------------
+
+    def _guarded(self, action: Callable[[], None], *, waits: bool = True) -> None:
+        """Do ``action`` alone; a thread that does not wait goes on without it while another is at it."""
+        if not self._lock.acquire(blocking=waits):
+            return
+        try:
+            action()
+        except Exception as error:  # the recording is lost, the program is not
+            log.debug("the recording of steps failed", exc_info=error)
+            self._give_up(f"{type(error).__name__}: {error}")
+        finally:
+            self._lock.release()
+
+    def _end_of(self, step: FoundStep | None, *, is_mark: bool = False) -> None:
+        """A step has ended. What follows from it is done on the thread of the steps, maybe later."""
+        if step is not None or is_mark:
+            self._pending = step or True
+        if self._has_lost_session():
+            if self._session_thread == threading.get_ident():
+                self._lose_session()
+            return
+        if not self._pending or self._finder.owner not in (None, threading.get_ident()):
+            return
+        ended, self._pending = self._pending, False
+        self._advance(ended if isinstance(ended, FoundStep) else None)
+
+    def _advance(self, step: FoundStep | None) -> None:
+        has_compiled, self._has_compiled = self._has_compiled, False
+        if self._state is State.WARMING:
+            self._warm()
+        elif step is None:
+            return
+        elif has_compiled and self._state not in (State.AFTER, State.BY_EVENTS):
+            self._begin_again()
+        elif self._state is State.TIMING:
+            self._time(step)
+        elif self._state is State.SETTLING:
+            self._state = State.RECORDING
+            self._tools.synchronize()
+            self._clock = self._tools.clock()
+            self._clock.tick()
+            self._open_step()
+        elif self._state is State.RECORDING:
+            self._record(step)
+        elif self._state is State.HEARING:
+            self._hear(step)
+        elif self._state is State.AFTER:
+            self._time_after(step)
+        elif self._state is State.BY_EVENTS:
+            self._n_steps += 1
+            if self._n_steps >= self._repeats:
+                self._end()
+
+    def _warm(self) -> None:
+        if self._finder.found_by is None or self._finder.seen < self.warmup:
+            return
+        self._tools.synchronize()
+        self._finder.keeps_owner = True
+        self._state, self._steps, self._clock = State.TIMING, [], self._tools.clock()
+        self._clock.tick()
+
+    def _time(self, step: FoundStep) -> None:
+        self._steps.append(step.calls)
+        self._clock.tick()
+        usual = self._finder.usual
+        if self._steps.count(usual or ()) < self._timed and len(self._steps) < self._timed + _MOST_TRIES:
+            return
+        self._tools.synchronize()
+        self._wanted = usual
+        self._plain = self._wanted_times()
+        self._begin_session()
+
+    def _wanted_times(self) -> tuple[float, ...]:
+        """Times of the plain steps that are of the kind to be recorded."""
+        durations = self._clock.durations_us()
+        return tuple(took for took, calls in zip(durations, self._steps, strict=False) if calls == self._wanted)
+
+    def _begin_session(self) -> None:
+        if self._tools.is_profiling():
+            self._fall_back("another profiler is running: it owns the device's clock")
+            return
+        self._open(self._tools.recording())
+        self._state, self._steps = State.SETTLING, []
+
+    def _open(self, session: Any) -> bool:
+        """Begin a session that will end on this thread, at the latest when the thread does."""
+        if session.start() is False:
+            return False
+        self._session, self._session_thread = session, threading.get_ident()
+        self._at_thread_end.do(self._thread_ends)
+        return True
+
+    def _record(self, step: FoundStep) -> None:
+        self._close_step()
+        is_wanted = step.calls == self._wanted
+        if not is_wanted and self._tries < _MOST_TRIES:
+            self._tries += 1
+            self._drop_session()
+            self._begin_session()
+            return
+        if not is_wanted and not self._steps:
+            self._notes.append(
+                f"steps of the most frequent kind did not come again in {_MOST_TRIES} tries: another kind is recorded"
+            )
+            self._wanted, self._plain = step.calls, ()
+        if step.calls == self._wanted:
+            self._steps.append(step.calls)
+            self._clock.tick()
+            if len(self._steps) < self._repeats:
+                self._open_step()
+                return
+        self._end_times()
+        if self._state is State.RECORDING:
+            self._tries = 0
+            self._begin_hearing()
+
+    def _end_times(self) -> None:
+        """End the recording of times with the steps that it has."""
+        self._close_step()
+        self._tools.synchronize()
+        self._n_steps = max(len(self._steps), 1)
+        if self._steps:
+            durations = self._clock.durations_us()
+            self._profiled = (sum(durations) / len(durations),)
+            if len(self._steps) < self._repeats:
+                self._notes.append(f"{len(self._steps)} of {self._repeats} steps were recorded")
+        session = self._close_session()
+        if self._tools.has_cuda() and not session.saw_device():
+            self._fall_back("the profiler recorded nothing of the device (is CUPTI there?)")
+            return
+        self._times = session.export()
+
+    def _begin_hearing(self) -> None:
+        if self._open(self._tools.listener(lambda: getattr(self._inside, "graph", None))):
+            self._state = State.HEARING
+        else:
+            self._notes.append("eager operators were not listened to: the program runs in a dispatch mode of its own")
+            self._begin_after()
+
+    def _hear(self, step: FoundStep) -> None:
+        heard = tuple(self._close_session().calls)
+        if step.calls == self._wanted:
+            self._heard = heard
+        elif self._tries < _MOST_TRIES:
+            self._tries += 1
+            self._begin_hearing()
+            return
+        self._begin_after()
+
+    def _begin_after(self) -> None:
+        self._tools.synchronize()
+        self._state, self._steps, self._clock = State.AFTER, [], self._tools.clock()
+        self._clock.tick()
+
+    def _time_after(self, step: FoundStep) -> None:
+        self._steps.append(step.calls)
+        self._clock.tick()
+        n_wanted = self._steps.count(self._wanted or ())
+        is_enough = n_wanted >= _AFTER_STEPS and self._clock.elapsed_us >= self._after_us
+        if is_enough or len(self._steps) >= _MOST_AFTER:
+            self._plain_after = self._wanted_times()
+            self._end()
+
+    # --- sessions -----------------------------------------------------------------------------------------------
+
+    def _open_step(self) -> None:
+        self._step_mark = self._tools.mark(f"{STEP_MARK}#{len(self._steps)}")
+        self._step_mark.__enter__()
+
+    def _close_step(self) -> None:
+        if self._step_mark is not None:
+            self._step_mark.__exit__(None, None, None)
+            self._step_mark = None
+
+    def _close_session(self) -> Any:
+        session, self._session = self._session, None
+        self._at_thread_end.cancel()
+        session.stop()
+        return session
+
+    def _drop_session(self) -> None:
+        if self._session is not None:
+            self._close_step()
+            self._close_session()
+
+    def _begin_again(self) -> None:
+        """Something compiled where nothing should: wait until the program has warmed up again."""
+        self._drop_session()
+        self._tries += 1
+        if self._tries > _MOST_TRIES:
+            self._give_up(f"the program compiled in each of {_MOST_TRIES} steps to record")
+            return
+        self._finder.keeps_owner = False
+        self._state, self._plain, self._steps = State.WARMING, (), []
+
+    def _has_lost_session(self) -> bool:
+        return self._session is not None and self._state in _UNDER_PROFILER and bool(self._session.is_lost)
+
+    def _lose_session(self) -> None:
+        """The program has begun a profile of its own, which ended ours or waits for its end."""
+        session, self._session, self._step_mark = self._session, None, None
+        session.leave()
+        self._fall_back("the program started a profiler of its own meanwhile: it owns the device's clock")
+
+    def _fall_back(self, reason: str) -> None:
+        """Without the device's own records: on a GPU time the next steps' graphs by events, and say so."""
+        self._why_not, self._n_steps = reason, 0
+        if self._tools.has_cuda():
+            self._call_timer = self._tools.call_timer()
+            self._state = State.BY_EVENTS
+        else:
+            self._end()
+
+    def _give_up(self, reason: str) -> None:
+        """Record nothing further; what is open on this thread is closed, whatever comes of it."""
+        self._why_not = self._why_not or reason
+        self._state = State.DONE
+        if self._session is not None and self._session_thread == threading.get_ident():
+            session, self._session, self._step_mark = self._session, None, None
+            self._at_thread_end.cancel()
+            try:
+                session.stop()
+            except Exception as error:  # what could be done was
+                log.debug("a session could not be ended", exc_info=error)
+        self._end()
+
+    def _end(self) -> None:
+        self._state = State.DONE
+        if self._session is None:
+            self._on_done()
+
+    # --- ends that come too soon --------------------------------------------------------------------------------
+
+    def _thread_ends(self) -> None:
+        """The thread of the steps ends now: the last moment at which its session can."""
+        self._guarded(self._cut)
+
+    def _cut(self) -> None:
+        if self._session is None:
+            return
+        if self._has_lost_session():
+            self._lose_session()
+        elif self._state in _UNDER_PROFILER:
+            self._stop_early()
+        else:
+            heard = self._close_session()
+            if self._state is State.HEARING and self._finder.under_way == self._wanted:
+                self._heard = tuple(heard.calls)
+            self._end()
+
+    def _stop_early(self) -> None:
+        """The program ends in the middle of a step: keep the steps before it, or that one if there are none."""
+        if self._steps:
+            said = f"the program ended after {len(self._steps)} of {self._repeats} steps to profile"
+        elif self._state is State.RECORDING:
+            said = "the program ended in the first step to profile: its time on the host is not known"
+        else:
+            said = "the program ended in the first step under the profiler, which is slower than later ones"
+        self._end_times()
+        self._notes = [note for note in self._notes if not note.endswith("steps were recorded")] + [said]
+        if self._state is not State.BY_EVENTS:
+            self._end()
+
+    def close(self) -> None:
+        """The program, or the wish to record it, ends: nothing is recorded further. ``result`` says what there is.
+
+        A session of a thread that still runs stays open until that thread's next call, or its end.
+        """
+        with self._lock:
+            if self._state is State.DONE:
+                return
+            if self._state is State.AFTER:
+                self._plain_after = self._wanted_times()
+            elif self._state is State.BY_EVENTS:
+                self._n_steps += 1  # the one under way: its calls have been timed
+            if self._session is None or self._session_thread == threading.get_ident():
+                self._guarded(self._cut)
+            else:
+                self._why_not = "the thread whose steps were recorded still runs, and nobody else can end its recording"
+            if not self.is_done:
+                self._end()
+
+    def before_fork(self) -> None:
+        """The process is about to fork: its child may not inherit a session that is open on this thread."""
+        if self._session is not None and self._session_thread == threading.get_ident():
+            self._guarded(self._begin_again)
+
+    def after_fork(self) -> None:
+        """In a child of a fork: what is under way is the parent's."""
+        self._lock = threading.RLock()
+        if self._state is not State.WARMING or self._tries:
+            self._session, self._times, self._heard, self._first_calls = None, None, None, []
+            self._why_not = "this process was forked from one that was being recorded"
+            self._state = State.DONE
+
+    # --- what came of it ----------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """What the step under way is for."""
+        return self._state
+
+    @property
+    def is_done(self) -> bool:
+        """True once no further step is wanted."""
+        return self._state is State.DONE
+
+    @property
+    def needed(self) -> int:
+        """How many steps without compilation it takes before one is recorded."""
+        return self.warmup + self._timed + 1
+
+    def result(self) -> StepRecording:
+        """What was recorded; complete once the state is ``DONE``."""
+        wanted = dict(self._wanted or ())
+        kinds = tuple(sorted(self._finder.kinds, key=lambda kind: kind.calls != wanted))
+        notes = list(self._notes)
+        others = sum(self._finder.other_threads.values())
+        if others:
+            notes.append(f"{others} calls of graphs by other threads belong to no step: steps are those of one thread")
+        return StepRecording(
+            found_by=self._finder.found_by,
+            plain_us=self._plain,
+            plain_after_us=self._plain_after,
+            profiled_us=self._profiled,
+            seen=self._finder.seen,
+            kinds=kinds,
+            n_steps=self._n_steps,
+            times=self._times,
+            heard=self._heard,
+            optimizers=tuple(self._optimizers.values()),
+            first_calls=tuple(self._first_calls),
+            spans=tuple(self._call_timer.spans()) if self._call_timer is not None else (),
+            begun=self._finder.begun,
+            called=self._finder.calls_without_step,
+            why_not=self._why_not,
+            notes=tuple(notes),
+        )

@@ -1,0 +1,409 @@
+"""The recording of steps, with a profiler and a clock of the test's own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchledger.nouns import OptimizerFacts
+from torchledger.stepping.marks import STEP_MARK
+from torchledger.stepping.recorder import State, StepRecorder, StepRecording
+from torchledger.stepping.thread_end import AtThreadEnd
+from torchledger.traces.graph_marks import GRAPH_MARK
+
+
+class Compiled:
+    """Stands for a compiled graph."""
+
+
+class Session:
+    """Stands for a recording, or for what listens: it says what it was asked, and where."""
+
+    def __init__(self, tools: FakeTools, kind: str) -> None:
+        self._tools, self._kind = tools, kind
+        self.calls = ["aten::add"]
+        self.is_lost = False
+
+    def start(self) -> bool:
+        if self._tools.fails_to_start:
+            raise RuntimeError("no profiler here")
+        self.thread = threading.get_ident()
+        self._tools.said.append(f"start {self._kind}")
+        self._tools.n_open += 1
+        return True
+
+    def stop(self) -> None:
+        assert threading.get_ident() == self.thread, "a profiler that is stopped elsewhere ends the process"
+        self._tools.said.append(f"stop {self._kind}")
+        self._tools.n_open -= 1
+
+    leave = stop
+
+    def saw_device(self) -> bool:
+        return self._tools.sees_device
+
+    def export(self) -> Path:
+        return Path("trace.json")
+
+
+class Clock:
+    """Every step takes as long as the test says."""
+
+    def __init__(self, tools: FakeTools) -> None:
+        self._tools = tools
+        self._ticks: list[float] = []
+
+    def tick(self) -> None:
+        self._ticks.append(self._tools.now_us)
+
+    def durations_us(self) -> tuple[float, ...]:
+        return tuple(after - before for before, after in zip(self._ticks, self._ticks[1:], strict=False))
+
+    @property
+    def elapsed_us(self) -> float:
+        return self._tools.now_us - self._ticks[0]
+
+
+class Mark:
+    def __init__(self, tools: FakeTools, name: str) -> None:
+        self._tools, self._name = tools, name
+
+    def __enter__(self) -> None:
+        self._tools.said.append(self._name)
+
+    def __exit__(self, *_: object) -> None:
+        self._tools.said.append(f"end {self._name}")
+
+
+class Timer:
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def call(self, name: str, proceed: Callable[[], Any]) -> Any:
+        self.names.append(name)
+        return proceed()
+
+    def spans(self) -> list[tuple[str, int, int]]:
+        return [(name, at, 1) for at, name in enumerate(self.names)]
+
+
+class FakeTools:
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.now_us = 0.0
+        self.n_open = 0
+        self.is_taken = self.on_gpu = self.fails_to_start = False
+        self.sees_device = True
+
+    def is_profiling(self) -> bool:
+        return self.is_taken
+
+    def has_cuda(self) -> bool:
+        return self.on_gpu
+
+    def synchronize(self) -> None:
+        pass
+
+    def mark(self, name: str) -> Mark:
+        return Mark(self, name)
+
+    def recording(self) -> Session:
+        self.last = Session(self, "recording")
+        return self.last
+
+    def listener(self, inside: Callable[[], str | None]) -> Session:
+        return Session(self, "listener")
+
+    def clock(self) -> Clock:
+        return Clock(self)
+
+    def call_timer(self) -> Timer:
+        return Timer()
+
+    def facts_of_optimizer(self, optimizer: Any) -> OptimizerFacts:
+        return OptimizerFacts(type(optimizer).__name__, 3, 12, ("float32",))
+
+    def holds_optimizer(self, parameters: Collection[int]) -> bool:
+        return False
+
+
+class Program:
+    """A program under a recorder: each step calls a forward and its backward, and an optimizer."""
+
+    def __init__(self, **options: Any) -> None:
+        self.tools = FakeTools()
+        self.recorder = StepRecorder(**{"warmup": 1, "timed": 3, "repeats": 2, "tools": self.tools} | options)
+        self.optimizer = Compiled()
+        self.graphs = [self.compile("forward_0"), self.compile("backward_0")]
+
+    def compile(self, name: str) -> Compiled:
+        compiled = Compiled()
+        self.recorder.graph(name, compiled)
+        return compiled
+
+    def call(self, name: str, proceed: Callable[[], Any] = lambda: 7) -> Any:
+        return self.recorder.around_call(name, proceed)
+
+    def step(self, *, took_us: float = 100.0, forwards: int = 1) -> None:
+        for _ in range(forwards):
+            self.call("forward_0")
+            self.call("backward_0")
+        self.tools.now_us += took_us
+        self.recorder.optimizer_stepped(self.optimizer)
+
+    def steps(self, number: int) -> Program:
+        for _ in range(number):
+            self.step()
+        return self
+
+    def result(self) -> StepRecording:
+        self.recorder.close()
+        return self.recorder.result()
+
+
+def test_steps_are_timed_recorded_heard_and_timed_again() -> None:
+    program = Program()
+    states = []
+    for number in range(12):
+        program.step(took_us=100.0 + number)
+        states.append(program.recorder.state)
+    result = program.result()
+    assert list(dict.fromkeys(states)) == [
+        State.WARMING,
+        State.TIMING,
+        State.SETTLING,
+        State.RECORDING,
+        State.HEARING,
+        State.AFTER,
+        State.DONE,
+    ]
+    assert result.found_by == "optimizer"
+    assert result.plain_us == (102.0, 103.0, 104.0)
+    assert result.profiled_us == (106.5,)
+    assert result.plain_after_us == (109.0, 110.0)
+    assert result.n_steps == 2
+    assert result.times is not None
+    assert result.heard == ("aten::add",)
+    assert result.optimizers == (OptimizerFacts("Compiled", 3, 12, ("float32",)),)
+    assert result.why_not is None
+
+
+def test_recorded_steps_and_calls_in_them_are_marked_and_others_are_not() -> None:
+    program = Program().steps(12)
+    said = program.tools.said
+    assert [text for text in said if text.startswith(STEP_MARK)] == [f"{STEP_MARK}#0", f"{STEP_MARK}#1"]
+    first = said.index(f"{STEP_MARK}#0")
+    assert said[first + 1 : first + 6] == [
+        f"{GRAPH_MARK}forward_0",
+        f"end {GRAPH_MARK}forward_0",
+        f"{GRAPH_MARK}backward_0",
+        f"end {GRAPH_MARK}backward_0",
+        f"end {STEP_MARK}#0",
+    ]
+    assert said.count(f"{GRAPH_MARK}forward_0") == 4  # one to settle, two recorded, one heard
+
+
+def test_a_recorder_that_is_done_says_so_once_and_leaves_calls_alone() -> None:
+    done = []
+    program = Program(on_done=lambda: done.append(True)).steps(30)
+    before = len(program.tools.said)
+    assert program.call("forward_0") == 7
+    assert len(program.tools.said) == before
+    assert done == [True]
+
+
+@pytest.mark.parametrize("at", range(2, 12))
+def test_a_step_of_another_kind_is_neither_recorded_nor_averaged(at: int) -> None:
+    program = Program()
+    for number in range(30):
+        program.step(took_us=900.0 if number == at else 100.0, forwards=2 if number == at else 1)
+    result = program.result()
+    assert set(result.plain_us) | set(result.plain_after_us) == {100.0}
+    assert result.profiled_us == (100.0,)
+    assert result.n_steps == 2
+    assert result.kinds[0].calls == {"forward_0": 1, "backward_0": 1, "Compiled.step": 1}
+    assert sum(kind.count for kind in result.kinds) == result.seen
+
+
+def test_steps_that_never_come_twice_in_a_row_still_end_in_a_recording_that_says_so() -> None:
+    program = Program(repeats=3)
+    for number in range(60):
+        program.step(forwards=1 + number % 3)
+    result = program.result()
+    assert result.n_steps == 1
+    assert any("1 of 3" in note for note in result.notes)
+    assert len(result.kinds) == 3
+
+
+@pytest.mark.parametrize("at", range(6, 11))
+def test_what_compiles_meanwhile_begins_the_recording_anew(at: int) -> None:
+    program = Program().steps(at)
+    program.compile("forward_1")
+    result = program.steps(20).result()
+    assert result.n_steps == 2
+    assert program.tools.n_open == 0
+    assert result.times is not None
+
+
+def test_a_program_that_compiles_in_every_step_is_given_up() -> None:
+    program = Program(warmup=0, timed=1)
+    for number in range(200):
+        program.step()
+        if number % 4 == 3:
+            program.compile(f"forward_{number}")
+    assert program.tools.n_open == 0
+    assert "compiled" in str(program.result().why_not)
+
+
+@pytest.mark.parametrize(
+    ("n_steps", "said"),
+    [(5, "first step under the profiler"), (6, "its time on the host is not known"), (7, "1 of 2 steps to profile")],
+)
+def test_a_program_that_ends_under_the_profiler_keeps_what_there_is(n_steps: int, said: str) -> None:
+    result = Program().steps(n_steps).result()
+    assert result.times is not None
+    assert any(said in note for note in result.notes)
+
+
+def test_a_step_that_was_heard_to_its_last_call_counts_though_the_program_ends() -> None:
+    program = Program().steps(8)
+    assert program.recorder.state is State.HEARING
+    program.call("forward_0")
+    assert program.result().heard is None
+    whole = Program(timed=1)
+    while whole.recorder.state is not State.HEARING:
+        whole.call("forward_0")
+        whole.call("backward_0")
+    assert whole.result().heard == ("aten::add",)
+
+
+def test_a_profiler_that_does_not_start_costs_the_recording_and_no_call() -> None:
+    program = Program()
+    program.tools.fails_to_start = True
+    program.steps(12)
+    assert program.call("forward_0") == 7
+    assert program.result().why_not == "RuntimeError: no profiler here"
+
+
+def test_a_profiler_of_the_programs_own_keeps_the_device() -> None:
+    program = Program()
+    program.tools.is_taken = True
+    result = program.steps(12).result()
+    assert "another profiler is running" in str(result.why_not)
+    assert result.plain_us
+
+
+def test_a_profiler_that_the_program_starts_meanwhile_ends_ours() -> None:
+    program = Program().steps(7)
+    program.tools.last.is_lost = True
+    result = program.steps(3).result()
+    assert "profiler of its own" in str(result.why_not)
+    assert program.tools.n_open == 0
+
+
+def test_a_gpu_that_the_profiler_does_not_see_has_its_graphs_timed_by_events() -> None:
+    program = Program()
+    program.tools.on_gpu, program.tools.sees_device = True, False
+    result = program.steps(20).result()
+    assert [name for name, _, _ in result.spans] == 2 * ["forward_0", "backward_0"]
+    assert result.n_steps == 2
+
+
+def in_thread(action: Callable[[], Any]) -> None:
+    thread = threading.Thread(target=action)
+    thread.start()
+    thread.join()
+
+
+def test_a_thread_that_ends_ends_the_session_that_it_began() -> None:
+    program = Program()
+    in_thread(lambda: program.steps(7))
+    assert program.tools.n_open == 0
+    result = program.result()
+    assert result.times is not None
+    assert any("1 of 2 steps to profile" in note for note in result.notes)
+
+
+def test_a_session_of_a_thread_that_still_runs_is_ended_by_its_next_call() -> None:
+    program = Program()
+    stepped, closed = threading.Event(), threading.Event()
+
+    def work() -> None:
+        program.steps(8)
+        stepped.set()
+        closed.wait()
+        program.call("forward_0")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    stepped.wait()
+    result = program.result()
+    assert "still runs" in str(result.why_not)
+    assert program.tools.n_open == 1
+    closed.set()
+    thread.join()
+    assert program.tools.n_open == 0
+
+
+def test_the_calls_of_a_second_thread_are_said_and_belong_to_no_step() -> None:
+    program = Program()
+    for _ in range(12):
+        program.step()
+        in_thread(lambda: program.call("forward_0"))
+    result = program.result()
+    assert result.kinds[0].calls["forward_0"] == 1
+    assert any("other threads" in note for note in result.notes)
+
+
+def test_a_backward_on_a_thread_of_its_own_starts_and_stops_nothing() -> None:
+    program = Program(warmup=1)
+    for _ in range(14):
+        program.call("forward_0")
+        in_thread(lambda: program.call("backward_0"))
+        in_thread(lambda: program.recorder.optimizer_stepped(program.optimizer))
+    assert program.tools.n_open == 0
+    assert program.result().n_steps == 2
+
+
+def test_a_fork_on_the_recorded_thread_ends_the_session_before_it_and_the_recording_begins_anew() -> None:
+    program = Program().steps(7)
+    program.recorder.before_fork()
+    assert program.tools.n_open == 0
+    assert program.steps(20).result().n_steps == 2
+
+
+def test_a_forked_child_has_no_recording_of_its_parents() -> None:
+    program = Program().steps(10)
+    program.recorder.after_fork()
+    result = program.steps(3).result()
+    assert result.times is None
+    assert "forked" in str(result.why_not)
+
+
+def test_graphs_that_are_gone_are_forgotten() -> None:
+    program = Program()
+    assert program.recorder.name_of(program.graphs[0]) == "forward_0"
+    key = id(program.graphs[0])
+    program.graphs.clear()
+    assert key not in program.recorder._names
+
+
+def test_an_action_at_a_threads_end_is_done_there_and_once() -> None:
+    at_end = AtThreadEnd()
+    done: list[int] = []
+    threads: list[int] = []
+
+    def work(cancels: bool) -> None:
+        threads.append(threading.get_ident())
+        at_end.do(lambda: done.append(threading.get_ident()))
+        if cancels:
+            at_end.cancel()
+
+    in_thread(lambda: work(False))
+    assert done == threads
+    in_thread(lambda: work(True))
+    assert len(done) == 1
