@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import math
 import re
 import threading
 import time
@@ -20,6 +21,7 @@ from torchledger.capturing import flops as flop_count
 from torchledger.capturing import provenance
 from torchledger.capturing.buffers import extern_buffers, fused_buffers
 from torchledger.capturing.flop_changes import flop_changes
+from torchledger.capturing.inline_lines import read_reduction, reduction_buffers
 from torchledger.capturing.loops import Hint, LoopFacts
 from torchledger.capturing.payload import Payload, attach_payload
 from torchledger.capturing.size_forms import SizeForms
@@ -65,6 +67,7 @@ class _Entry:
     snodes: list[Any]
     kernel_args: Any = None
     device: str | None = None
+    line: str | None = None
 
 
 @dataclass
@@ -246,7 +249,8 @@ class Recorder:
         if recording is not None:
             callee = launching_callee(line)
             last = recording.entries[-1].snodes if recording.entries else []
-            recording.entries.append(_Entry("inline", f"inline{callee}", callee, inductor.current_graph(), list(last)))
+            graph = inductor.current_graph()
+            recording.entries.append(_Entry("inline", f"inline{callee}", callee, graph, list(last), line=line))
 
     def on_codegen_end(self, scheduler: Any) -> None:
         graph = inductor.current_graph()
@@ -406,6 +410,9 @@ class Recorder:
         buffers, vector_form = forms.of(
             snodes, buffers, vector_flops, lambda size: _counts(*_buffers(entry, graph, size))
         )
+        if entry.line is not None:
+            buffers = _inline_buffers(entry.line, graph, recording)
+            vector_flops = math.prod(buffers[0].shape) if buffers else None
         sources = provenance.sources(shown) or provenance.sources(origins)
         modules = provenance.modules(shown) or provenance.modules(origins)
         reason = facts.reason if facts is not None else None
@@ -447,6 +454,20 @@ def _buffers(entry: _Entry, graph: Any, size: Hint | None = None) -> tuple[tuple
     if entry.snodes and entry.kind != "inline":
         return extern_buffers(graph, entry.snodes[0], is_launch=entry.kind != "nop", size=size), None
     return (), None
+
+
+def _inline_buffers(line: str, graph: Any, recording: _Recording) -> tuple[Buffer, ...]:
+    """What an eager line that adds up the latest launch's partial results reads and writes."""
+    reduction = read_reduction(line)
+    if reduction is None:
+        return ()
+    for index in sorted(recording.launches, reverse=True):
+        for buffer in recording.launches[index].buffers:
+            if (buffer.name, buffer.role) == (reduction.source, "workspace"):
+                output = inductor.buffer_facts(graph, reduction.target)
+                dtype = None if output is None else output.dtype
+                return reduction_buffers(reduction, buffer, dtype, inductor.symbol_hints(graph))
+    return ()
 
 
 def _counts(buffers: tuple[Buffer, ...], facts: LoopFacts | None) -> tuple[tuple[Buffer, ...], int | None]:
