@@ -6,7 +6,7 @@ from typing import Any
 
 from torchledger.device.datasheets import device_of_name
 from torchledger.fitting.machine import Machine
-from torchledger.nouns import Buffer, Device, Environment, Graph, Kernel, Launch, Run, Sample
+from torchledger.nouns import Buffer, Device, Environment, Graph, Kernel, Launch, Run, Sample, Step, StepCall
 
 
 def make_buffer(**changes: Any) -> Buffer:
@@ -93,3 +93,28 @@ def make_sample(point: str, utc: float | None, operator: str = "gelu", **changes
         "measured_utc": utc,
     }
     return Sample(**(fields | changes))
+
+
+def make_step(**changes: Any) -> Step:
+    """A step of a CPU that was found by its optimizer; its device time and what covers it are of no calls."""
+    fields: dict[str, Any] = {
+        "name": "step_0",
+        "found_by": "optimizer",
+        "clock": "cpu_profiler",
+        "plain_us": (1000.0,),
+        "seen": 5,
+        "recorded": 1,
+    }
+    return Step(**(fields | changes))
+
+
+def make_step_call(**changes: Any) -> StepCall:
+    fields: dict[str, Any] = {
+        "step": "step_0",
+        "order": 0,
+        "kind": "operator",
+        "name": "aten::add",
+        "phase": "loss",
+        "samples_us": (10.0,),
+    }
+    return StepCall(**(fields | changes))

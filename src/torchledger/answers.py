@@ -123,8 +123,9 @@ def predict_step(
 ) -> tuple[StepPrediction, list[Prediction]]:
     """The time of the step that a ledger recorded on another device, and that of each of its launches.
 
-    ``graphs``: launched as CUDA graphs; ``optimizer`` adds a fused one (``"adamw:124000000"``). Raises ``StoreError``
-    for a file that cannot be read, ``PredictError`` for an unknown device or optimizer.
+    ``graphs``: launched as CUDA graphs; ``optimizer`` adds a fused one (``"adamw:124000000"``) where the ledger's step
+    holds none. Raises ``StoreError`` for a file that cannot be read, ``PredictError`` for an unknown device or
+    optimizer, or one beside the step's own.
     """
     from torchledger.predicting import find_model
     from torchledger.predicting.step import predict_ledger

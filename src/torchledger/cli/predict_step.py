@@ -13,7 +13,7 @@ from torchledger.cli.output import json_option
 @click.argument("ledger", type=click.Path(path_type=Path))
 @click.option("--device", default="H200", show_default=True, help="A device whose model is shipped, or a model file.")
 @click.option("--graphs", is_flag=True, help="Launched as CUDA graphs (mode reduce-overhead), not one by one.")
-@click.option("--optimizer", help="adamw:NUMEL or adamw:NUMEL:TENSORS: add one fused optimizer step.")
+@click.option("--optimizer", help="adamw:NUMEL or adamw:NUMEL:TENSORS: add a fused step where LEDGER holds none.")
 @click.option("--top", default=15, show_default=True, type=click.IntRange(min=1), help="Launches to list.")
 @click.option("--sort", "sort_by", default="time", type=click.Choice(["time", "error"]), help="What to list first.")
 @json_option
@@ -22,8 +22,9 @@ def command(
 ) -> None:
     """Predict the time of the step that LEDGER recorded, on a device that need not be here.
 
-    The sum over its launches, gaps and launch overhead (or the replay of CUDA graphs), and the optimizer. Where the
-    ledger holds a profile, measured times stand beside the predictions.
+    The sum over its launches (each graph as often as the step calls it), its eager operators, optimizer and
+    collectives, gaps and launch overhead (or the replay of CUDA graphs). Where the ledger holds a profile, measured
+    times stand beside the predictions.
     """
     from torchledger.cli.output import print_document, print_json
     from torchledger.predicting.model_file import find_model

@@ -33,7 +33,7 @@ from torchledger.nouns.launch import (
     SourceLine,
 )
 from torchledger.nouns.measurement import Clock, Measurement
-from torchledger.nouns.prediction import Prediction, StepPrediction
+from torchledger.nouns.prediction import PredictedCalls, Prediction, StepPrediction
 from torchledger.nouns.run import Run
 from torchledger.nouns.run_diff import DiffSide, LaunchGroup, ReadChange, RunDiff
 from torchledger.nouns.sample import Sample
@@ -86,6 +86,7 @@ __all__ = [
     "Measurement",
     "OptimizerFacts",
     "Phase",
+    "PredictedCalls",
     "Prediction",
     "Profile",
     "Quality",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
+
+from torchledger.nouns.step import Phase
 
 
 @dataclass(frozen=True)
@@ -32,14 +35,33 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class PredictedCalls:
+    """Eager calls of a step that share operator, sizes and phase: the predicted time of one, and how many there are."""
+
+    prediction: Prediction
+    phase: Phase
+    calls: int = 1
+
+    @property
+    def total_us(self) -> float:
+        """Time of all of them, in microseconds."""
+        return self.calls * self.prediction.duration_us
+
+
+@dataclass(frozen=True)
 class StepPrediction:
     """The predicted time of one step: what its parts add to.
 
     ``mode`` is how launches reach the device: one by one from the host, or replayed as CUDA graphs. ``device_us`` is
-    the device's time (``kernels_us`` plus ``gaps_us`` between kernels plus ``optimizer_us`` plus ``sustained_us``, what
-    products take longer at the power limit of a run that lasts), ``host_us`` what the host
-    needs to launch it all; the step takes the longer of both. ``measured_us`` is the ledger's own step time, if it
-    holds one.
+    the device's time: ``kernels_us`` of compiled graphs, ``eager_us`` of operators outside of them, ``optimizer_us``
+    and ``collectives_us``, ``gaps_us`` between kernels, and ``sustained_us``, what products take longer at the power
+    limit of a run that lasts. ``host_us`` is what the host needs to launch it all; the step takes the longer of both.
+    ``measured_us`` is the ledger's own step time, if it holds one.
+
+    ``graph_calls`` says how often each graph counts: as the ledger's step calls it, or once where it holds no step
+    (``holds_record``). ``launches`` are calls times launches, ``eager_calls`` those of ``eager``, optimizer and
+    collectives included. ``unlearned_us`` is what rests on a bare roofline, ``foreign_us`` what the kernels of another
+    kind of device were priced at; ``notes`` are sentences about both and about what is left out.
     """
 
     subject: str
@@ -59,11 +81,21 @@ class StepPrediction:
     measured_us: float | None = None
     measured_kernels_us: float | None = None
     sustained_us: float = 0.0
+    graph_calls: Mapping[str, int] = field(default_factory=dict)
+    holds_record: bool = False
+    eager_us: float = 0.0
+    collectives_us: float = 0.0
+    eager_calls: int = 0
+    unlearned_us: float = 0.0
+    foreign_us: float = 0.0
+    notes: tuple[str, ...] = ()
+    eager: tuple[PredictedCalls, ...] = ()
 
     @property
     def device_us(self) -> float:
         """Time that the device needs."""
-        return self.kernels_us + self.gaps_us + self.optimizer_us + self.sustained_us
+        work_us = self.kernels_us + self.eager_us + self.optimizer_us + self.collectives_us
+        return work_us + self.gaps_us + self.sustained_us
 
     @property
     def is_host_bound(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,7 +22,8 @@ def predict_launches(model: TimeModel, launches: Sequence[Launch]) -> list[Predi
     """A prediction for every launch that runs something, in the order of the graphs.
 
     A launch of a family that the model has not learned gets its roofline plus the launch floor, and says so; one whose
-    bytes, or whose elements' size, are unknown gets the floor alone.
+    bytes, or whose elements' size, are unknown gets the floor alone. A kernel of another kind of device is never inside
+    what was measured.
     """
     described = features_of_launches(launches, model.machine)
     found: dict[int, Prediction] = {}
@@ -51,7 +53,20 @@ def predict_launches(model: TimeModel, launches: Sequence[Launch]) -> list[Predi
                 model=family,
                 roofline_us=some[place].roofline_us,
             )
-    return [found[index] for index in sorted(found)]
+    return [
+        _as_foreign(model, launches[index], found[index]) if is_foreign(model, launches[index]) else found[index]
+        for index in sorted(found)
+    ]
+
+
+def is_foreign(model: TimeModel, launch: Launch) -> bool:
+    """True for a kernel that the model's device cannot run, such as C++ for a CPU when asked for a GPU."""
+    return launch.device.partition(":")[0] != model.machine.device.kind and model.machine.device.kind != "unknown"
+
+
+def _as_foreign(model: TimeModel, launch: Launch, found: Prediction) -> Prediction:
+    own = f"a kernel for {launch.device}, which {model.device} does not run: priced by its loops or sizes"
+    return replace(found, range="extrapolated", note="; ".join(note for note in (own, found.note) if note))
 
 
 def _by_baseline(model: TimeModel, launch: Launch, features: LaunchFeatures | None) -> Prediction:

@@ -1,4 +1,7 @@
-"""The time of a whole step: launches, what lies between them, and the optimizer.
+"""The time of a whole step: launches, eager operators, what lies between them, and the optimizer.
+
+Where a ledger holds a step's record, each graph counts as often as the step calls it, and the eager operators, the
+optimizer's and the collectives are priced from the record. Without one each graph counts once.
 
 In steady state the host launches ahead of the device, so that a step takes about the longer of two sums: what the
 device needs (kernels and the gaps between them) and what the host needs to launch them. Under CUDA graphs the host
@@ -10,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,9 +26,11 @@ from torchledger.errors import PredictError
 from torchledger.fitting.launch_families import family_of
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
-from torchledger.nouns import Launch, Prediction, StepPrediction
-from torchledger.predicting.launches import predict_launches
+from torchledger.nouns import Launch, Phase, PredictedCalls, Prediction, Profile, StepCall, StepPrediction
+from torchledger.predicting.launches import is_foreign, predict_launches
 from torchledger.predicting.operators import predict
+from torchledger.predicting.step_calls import ROOFLINE, is_priced, price_calls
+from torchledger.stepping.totals import StepTotals
 from torchledger.store.launch_file import MeasuredLaunch
 
 Mode = Literal["eager", "graphs"]
@@ -57,27 +63,37 @@ explain them equally well, some of them with a step that costs the host 2.4 ms b
 
 @dataclass(frozen=True)
 class StepShape:
-    """What of a step decides its overheads: how many launches of which kind, and graph calls."""
+    """What of a step decides its overheads: how many launches of which kind, graph calls, and eager operators."""
 
     fused: int
     library: int
     graphs: int
     convolutions: int = 0
     tensors: int = 0
+    operators: int = 0
 
     @property
     def launches(self) -> int:
-        """All launches."""
-        return self.fused + self.library + self.convolutions
+        """All launches, those of eager operators too."""
+        return self.fused + self.library + self.convolutions + self.operators
 
 
-def step_shape(launches: Sequence[Launch], tensors: int = 0) -> StepShape:
-    """Count the launches and graphs of a step; ``tensors`` are those that an optimizer updates."""
-    families = [family for launch in launches if (family := family_of(launch)) is not None]
-    fused = sum(family.startswith("launch:fused") for family in families)
-    convolutions = sum(family.startswith("launch:convolution") for family in families)
-    graphs = len({launch.graph for launch in launches})
-    return StepShape(fused, len(families) - fused - convolutions, graphs, convolutions, tensors)
+def step_shape(
+    launches: Sequence[Launch], tensors: int = 0, *, calls: Mapping[str, int] | None = None, operators: int = 0
+) -> StepShape:
+    """Count the launches and graph calls of a step; ``tensors`` are those that an optimizer updates.
+
+    ``calls`` says how often each graph is called (``None``: once), ``operators`` how many kernels eager ones launch.
+    """
+    calls = dict.fromkeys((launch.graph for launch in launches), 1) if calls is None else calls
+    families: Counter[str] = Counter()
+    for launch in launches:
+        if (family := family_of(launch)) is not None:
+            families[family] += calls.get(launch.graph, 0)
+    fused = sum(count for family, count in families.items() if family.startswith("launch:fused"))
+    convolutions = sum(count for family, count in families.items() if family.startswith("launch:convolution"))
+    library = families.total() - fused - convolutions
+    return StepShape(fused, library, sum(calls.values()), convolutions, tensors, operators)
 
 
 def step_us(device_us: float, host_us: float, overheads: Mapping[str, float]) -> float:
@@ -92,10 +108,13 @@ def step_us(device_us: float, host_us: float, overheads: Mapping[str, float]) ->
 
 
 def host_us(shape: StepShape, mode: Mode, overheads: Mapping[str, float]) -> float:
-    """What the host needs to launch a step, in microseconds."""
+    """What the host needs to launch a step, in microseconds; an eager operator costs it what a library call does."""
+    operators = overheads["library launch host us"] * shape.operators
     if mode == "graphs":
-        return overheads["graphs step host us"]
-    return (
+        # Steps of a forward and a backward were measured; each further replay is one more call.
+        further = max(0, shape.graphs - 2)
+        return overheads["graphs step host us"] + overheads["graph call host us"] * further + operators
+    return operators + (
         overheads["step host us"]
         + overheads["graph call host us"] * shape.graphs
         + overheads["fused launch host us"] * shape.fused
@@ -111,8 +130,8 @@ def gaps_us(shape: StepShape, mode: Mode, overheads: Mapping[str, float]) -> flo
 
 
 def is_product(family: str) -> bool:
-    """Whether launches of a family are matrix products or attention, which draw the most power."""
-    return family.startswith(("launch:gemm", "launch:attention"))
+    """Whether launches of a family, or an operator, are matrix products or attention, which draw the most power."""
+    return family.startswith(("launch:gemm", "launch:attention", "linear/", "bmm/", "sdpa/"))
 
 
 def predict_step(
@@ -124,25 +143,52 @@ def predict_step(
     optimizer: str | None = None,
     measured_us: float | None = None,
     measured: Mapping[str, float] | None = None,
+    record: StepTotals | None = None,
 ) -> tuple[StepPrediction, list[Prediction]]:
-    """The step that runs each graph of a ledger once, and the prediction of each launch.
+    """The step of a ledger, and the prediction of each launch of the graphs that it calls.
 
-    ``optimizer`` is ``"adamw:NUMEL"`` or ``"adamw:NUMEL:TENSORS"``: one fused step over so many parameters.
-    ``measured`` maps launch ids to measured microseconds. Raises ``PredictError`` if there are no launches.
+    ``record`` is the ledger's step: graphs count as often as it calls them, and its eager entries are added. Without
+    it each graph counts once. ``optimizer`` is ``"adamw:NUMEL"`` or ``"adamw:NUMEL:TENSORS"``: one fused step over so
+    many parameters. ``measured`` maps launch ids to measured microseconds. Raises ``PredictError`` if there are neither
+    launches nor a record, and for an ``optimizer`` beside a record that holds one.
     """
-    if not launches:
+    if not launches and record is None:
         raise PredictError(f"{subject} holds no launches: nothing was compiled while it was recorded.")
-    predictions = predict_launches(model, launches)
+    if optimizer is not None and record is not None and (held := _held_optimizer(record)):
+        raise PredictError(
+            f"the step of {subject} holds an optimizer ({held}), which is priced from the record: "
+            "leave out --optimizer."
+        )
+    calls = dict.fromkeys((launch.graph for launch in launches), 1) if record is None else record.step.graph_calls
+    called = [launch for launch in launches if calls.get(launch.graph)]
+    predictions = predict_launches(model, called)
+    weights = [calls[prediction.subject.rpartition("#")[0]] for prediction in predictions]
+    eager = _price_record(model, record)
     overheads = {**OVERHEADS, **model.extras}
-    shape = step_shape(launches, _optimizer_tensors(optimizer))
-    kernels = sum(prediction.duration_us for prediction in predictions)
-    optimizer_us = _optimizer_us(model, optimizer)
-    products = sum(prediction.duration_us for prediction in predictions if is_product(prediction.model))
+    shape = step_shape(
+        called,
+        _optimizer_tensors(optimizer) + _recorded_tensors(record),
+        calls={graph: count for graph, count in calls.items() if count},
+        operators=sum(max(1, call.kernels) for call, _ in eager),
+    )
+    priced = [
+        *zip(predictions, weights, strict=True),
+        *((prediction, 1) for _, prediction in eager),
+    ]
+    kernels = sum(prediction.duration_us * count for prediction, count in zip(predictions, weights, strict=True))
+    optimizer_us = _optimizer_us(model, optimizer) + _eager_us(eager, "optimizer")
+    collectives_us = _eager_us(eager, "communication")
+    eager_us = sum(prediction.duration_us for _, prediction in eager) - _eager_us(eager, "optimizer") - collectives_us
+    products = sum(prediction.duration_us * count for prediction, count in priced if is_product(prediction.model))
     sustained = overheads["sustained products"] * products
-    device = kernels + sustained + gaps_us(shape, mode, overheads) + optimizer_us
+    device = kernels + sustained + gaps_us(shape, mode, overheads) + optimizer_us + eager_us + collectives_us
     duration = step_us(device, host_us(shape, mode, overheads), overheads)
-    spread = np.array([max(p.high_us - p.duration_us, p.duration_us - p.low_us) for p in predictions])
+    # Calls of one launch err alike, so their widths add; those of different launches do not.
+    spread = np.array([count * max(p.high_us - p.duration_us, p.duration_us - p.low_us) for p, count in priced])
     half = overheads["step error"] * duration + float(np.sqrt(np.square(spread).sum()))
+    unlearned = [(prediction, count) for prediction, count in priced if prediction.model == ROOFLINE]
+    foreign = [launch.launch_id for launch in called if is_foreign(model, launch)]
+    by_id = dict(zip((prediction.subject for prediction in predictions), weights, strict=True))
     step = StepPrediction(
         subject=subject,
         mode=mode,
@@ -156,11 +202,20 @@ def predict_step(
         host_us=host_us(shape, mode, overheads),
         optimizer_us=optimizer_us,
         sustained_us=sustained,
-        launches=len(predictions),
-        extrapolated=sum(prediction.is_extrapolated for prediction in predictions),
-        unlearned=sum(prediction.model == "roofline" for prediction in predictions),
+        launches=sum(weights),
+        extrapolated=sum(count for prediction, count in priced if prediction.is_extrapolated),
+        unlearned=sum(count for _, count in unlearned),
         measured_us=measured_us,
-        measured_kernels_us=sum(measured.values()) if measured else None,
+        measured_kernels_us=sum(us * by_id.get(name, 0) for name, us in measured.items()) if measured else None,
+        graph_calls=dict(calls),
+        holds_record=record is not None,
+        eager_us=eager_us,
+        collectives_us=collectives_us,
+        eager_calls=len(eager),
+        unlearned_us=sum(prediction.duration_us * count for prediction, count in unlearned),
+        foreign_us=sum(p.duration_us * by_id[p.subject] for p in predictions if p.subject in set(foreign)),
+        notes=(*_foreign_notes(model, called), *_record_notes(record, launches)),
+        eager=_grouped(eager),
     )
     return step, predictions
 
@@ -169,7 +224,7 @@ def predict_ledger(
     model: TimeModel, path: str | os.PathLike[str], *, mode: Mode = "eager", optimizer: str | None = None
 ) -> tuple[StepPrediction, list[Prediction], dict[str, float], list[Launch]]:
     """``predict_step`` for a ledger, with the measured times of its launches (empty without a profile)."""
-    from torchledger.nouns import Profile
+    from torchledger.balance import read_step
     from torchledger.store import open_ledger
     from torchledger.store.latest import latest, latest_measurements
 
@@ -180,16 +235,116 @@ def predict_ledger(
             item.subject: item.duration_us for item in latest_measurements(reader) if item.kind in ("profile", "sample")
         }
         profile = latest(reader, Profile)
+        record = read_step(reader, Counter(launch.graph for launch in launches if launch.is_call))
+    measured_us = profile.plain_step_us if profile is not None else None
+    if record is not None and record.step.duration_us is not None:
+        measured_us = record.step.duration_us
     step, predictions = predict_step(
         model,
         launches,
         mode=mode,
         subject=path.name,
         optimizer=optimizer,
-        measured_us=profile.plain_step_us if profile is not None else None,
+        measured_us=measured_us,
         measured=measured,
+        record=record,
     )
+    if record is None:
+        step = replace(step, notes=(*step.notes, *_notes_without_record(profile)))
     return step, predictions, measured, launches
+
+
+Priced = Sequence[tuple[StepCall, Prediction]]
+
+
+def _price_record(model: TimeModel, record: StepTotals | None) -> Priced:
+    if record is None:
+        return ()
+    return price_calls(model, record.calls, ran_on_cpu=_ran_on_cpu(record))
+
+
+def _ran_on_cpu(record: StepTotals) -> bool:
+    return record.step.clock == "cpu_profiler"
+
+
+def _eager_us(eager: Priced, phase: Literal["optimizer", "communication"]) -> float:
+    """Time of the eager entries that are counted as the optimizer or as collectives, in microseconds."""
+    if phase == "communication":
+        return sum(prediction.duration_us for call, prediction in eager if call.kind == "collective")
+    return sum(
+        prediction.duration_us for call, prediction in eager if call.phase == "optimizer" and call.kind == "operator"
+    )
+
+
+def _grouped(eager: Priced) -> tuple[PredictedCalls, ...]:
+    """Alike calls as one row with their number, the most expensive first."""
+    groups: dict[tuple[str, Phase], PredictedCalls] = {}
+    for call, prediction in eager:
+        key = (prediction.subject, call.phase)
+        groups[key] = PredictedCalls(prediction, call.phase, groups[key].calls + 1 if key in groups else 1)
+    return tuple(sorted(groups.values(), key=lambda each: -each.total_us))
+
+
+def _held_optimizer(record: StepTotals) -> str | None:
+    """What updates the parameters in a recorded step; ``None`` where nothing does."""
+    if record.step.optimizers:
+        return ", ".join(dict.fromkeys(optimizer.name for optimizer in record.step.optimizers))
+    names = [
+        call.name
+        for call in record.calls
+        if call.phase == "optimizer" and (call.kind == "graph" or is_priced(call, ran_on_cpu=_ran_on_cpu(record)))
+    ]
+    return names[0] if names else None
+
+
+def _recorded_tensors(record: StepTotals | None) -> int:
+    """Tensors that eager optimizers of a recorded step update; a compiled one costs its launches alone."""
+    if record is None or all(call.kind == "graph" for call in record.calls if call.phase == "optimizer"):
+        return 0
+    return sum(optimizer.tensors for optimizer in record.step.optimizers)
+
+
+def _foreign_notes(model: TimeModel, launches: Sequence[Launch]) -> tuple[str, ...]:
+    foreign = [launch for launch in launches if is_foreign(model, launch)]
+    if not foreign:
+        return ()
+    devices = ", ".join(sorted({launch.device.partition(":")[0] for launch in foreign}))
+    return (
+        f"{len(foreign):,} of {len(launches):,} launches are kernels for {devices}, which {model.device} does not run: "
+        "generated code is priced by its loops, library calls by their sizes, all beyond what was measured; another "
+        "device's compiler may fuse otherwise",
+    )
+
+
+def _record_notes(record: StepTotals | None, launches: Sequence[Launch]) -> tuple[str, ...]:
+    if record is None:
+        return ()
+    notes = []
+    stale = sorted({launch.graph for launch in launches} - {name for name, n in record.step.graph_calls.items() if n})
+    if stale:
+        notes.append(f"not called in the step, and not in its price: {', '.join(stale)}")
+    copies = [call for call in record.calls if call.kind == "copy"]
+    if copies:
+        known = [call.bytes_moved for call in copies if call.bytes_moved is not None]
+        size = f", {sum(known):,} bytes" if len(known) == len(copies) else ""
+        notes.append(f"copies between host and device ({len(copies):,}{size}) are left out of the device's time")
+    on_cpu = _ran_on_cpu(record)
+    collectives = sum(call.kind == "collective" and is_priced(call, ran_on_cpu=on_cpu) for call in record.calls)
+    if collectives:
+        notes.append(f"{collectives:,} collectives are priced one after another: overlap with other work is not known")
+    return tuple(notes)
+
+
+def _notes_without_record(profile: Profile | None) -> tuple[str, ...]:
+    notes = ["the ledger holds no step: each graph is counted once, and what ran outside graphs is not in it"]
+    if profile is None or not profile.steps:
+        return tuple(notes)
+    per_step = {graph: round(calls / profile.steps) for graph, calls in profile.graph_calls.items()}
+    several = {graph: calls for graph, calls in per_step.items() if calls > 1}
+    if several:
+        named = ", ".join(f"{graph} {calls}" for graph, calls in sorted(several.items()))
+        notes.append(f"its profile saw several calls a step ({named} times): the step takes longer than this")
+    return tuple(notes)
 
 
 @dataclass(frozen=True)

@@ -219,6 +219,7 @@ COLUMNS: Mapping[str, Column] = _table(
     Column("high_us", "to", "us", format_us, "upper end of the interval"),
     Column("range", "range", None, format_text, "inside, at the edge of or beyond what was measured", "left"),
     Column("predicted_us", "predicted", "us", format_us, "time that the model predicts"),
+    Column("predicted_total_us", "predicted total", "us", format_us, "predicted time of all its calls in a step"),
     Column("measured_us", "measured", "us", format_us, "time that was measured"),
     Column("error_pct", "error", "%", format_percent, "predicted over measured, less one"),
     Column("entry", "entry", None, format_text, "operator and direction, or family of launches", "left"),

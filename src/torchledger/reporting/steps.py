@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchledger.nouns import Launch, Prediction, StepPrediction
-from torchledger.reporting.columns import format_us
+from torchledger.reporting.columns import format_share, format_us
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns
+from torchledger.reporting.step import PHASE_WORDS
 
 
 def step_document(
@@ -20,55 +21,103 @@ def step_document(
     sort_by: str = "time",
 ) -> Document:
     """The step's parts, then launches: the longest first, or those that are furthest off."""
+    graphs = f"{step.launches:,} launches in {_counted(sum(step.graph_calls.values()), 'call')} of compiled graphs"
     facts = [
         ("step", f"{format_us(step.duration_us)} ({format_us(step.low_us)} to {format_us(step.high_us)})"),
-        ("kernels", f"{format_us(step.kernels_us)} in {step.launches:,} launches"),
+        ("kernels", f"{format_us(step.kernels_us)} in {graphs}"),
+    ]
+    if step.holds_record:
+        facts.append(("eager operators", f"{format_us(step.eager_us)} outside compiled graphs"))
+    if step.optimizer_us:
+        facts.append(("optimizer", format_us(step.optimizer_us)))
+    if step.collectives_us:
+        facts.append(("collectives", format_us(step.collectives_us)))
+    if step.sustained_us:
+        facts.append(("power limit", f"{format_us(step.sustained_us)} more for products in a run that lasts"))
+    facts += [
         ("gaps between them", format_us(step.gaps_us)),
         ("host", f"{format_us(step.host_us)}{', which is what limits the step' if step.is_host_bound else ''}"),
     ]
-    if step.sustained_us:
-        facts.insert(3, ("power limit", f"{format_us(step.sustained_us)} more for products in a run that lasts"))
-    if step.optimizer_us:
-        facts.insert(3, ("optimizer", format_us(step.optimizer_us)))
     if step.measured_us is not None:
-        error = 100 * (step.duration_us / step.measured_us - 1)
-        facts.append(("measured step", f"{format_us(step.measured_us)} (predicted {error:+.1f} %)"))
+        facts.append(("measured step", _beside(step.measured_us, step.duration_us, step)))
+    calls = {item.subject: step.graph_calls.get(item.subject.rpartition("#")[0], 1) for item in predictions}
     if step.measured_kernels_us is not None:
-        known = {item.subject for item in predictions if item.subject in measured}
-        same = sum(item.duration_us for item in predictions if item.subject in known)
-        total = sum(measured[subject] for subject in known)
-        facts.append(("measured kernels", f"{format_us(total)} (predicted {100 * (same / total - 1):+.1f} %)"))
+        known = [item for item in predictions if item.subject in measured]
+        same = sum(item.duration_us * calls[item.subject] for item in known)
+        total = sum(measured[item.subject] * calls[item.subject] for item in known)
+        if total:
+            facts.append(("measured kernels", _beside(total, same, step)))
     blocks: list[Block] = [Facts(tuple(facts))]
+    if step.foreign_us:
+        share = format_share(step.foreign_us / step.device_us)
+        blocks.append(Sentence(f"{share} of the device time is of kernels that this device does not run.", "bad"))
+    blocks += [Sentence(f"{note[0].upper()}{note[1:]}.", "quiet") for note in step.notes]
     if step.unlearned:
-        blocks.append(Sentence(f"{step.unlearned} launches are of kinds that the model has not learned.", "bad"))
+        share = format_share(step.unlearned_us / step.device_us) if step.device_us else "?"
+        blocks.append(
+            Sentence(
+                f"{_counted(step.unlearned, 'launch', 'launches')} and eager calls ({share} of the device time) are of "
+                "kinds that the model has not learned.",
+                "bad",
+            )
+        )
     if step.extrapolated:
-        blocks.append(Sentence(f"{step.extrapolated} launches lie beyond what was measured.", "quiet"))
+        blocks.append(Sentence(f"{step.extrapolated:,} launches and calls lie beyond what was measured.", "quiet"))
     names = {launch.launch_id: launch.kernel_name for launch in launches}
     rows = [
         (
             item.subject,
             names.get(item.subject, ""),
+            calls[item.subject],
             item.duration_us,
+            item.duration_us * calls[item.subject],
             measured.get(item.subject),
             _error(item, measured),
             item.range,
         )
         for item in predictions
     ]
-    rows.sort(
-        key=lambda row: -abs(row[2] - (row[3] if row[3] is not None else row[2])) if sort_by == "error" else -row[2]
-    )
-    table = Table(
-        columns("launch_id", "kernel_name", "predicted_us", "measured_us", "error_pct", "range"),
-        tuple(rows[:top]),
-    )
+    if sort_by == "error":
+        rows.sort(key=lambda row: -abs(row[3] - (row[3] if row[5] is None else row[5])))
+    else:
+        rows.sort(key=lambda row: -row[4])
+    keys = ("launch_id", "kernel_name", "calls", "predicted_us", "predicted_total_us", "measured_us")
+    table = Table(columns(*keys, "error_pct", "range"), tuple(rows[:top]))
     mode = "as CUDA graphs" if step.mode == "graphs" else "launched one by one"
-    return Document(
+    sections = [
+        Section(f"{step.subject} on {step.device}, {mode}", tuple(blocks)),
+        Section(f"{min(top, len(rows))} of {len(rows)} launches", (table,)),
+    ]
+    if step.eager:
+        sections.append(_eager_section(step, top))
+    return Document(tuple(sections))
+
+
+def _beside(measured_us: float, predicted_us: float, step: StepPrediction) -> str:
+    """A measured time and what the prediction makes of it; of another kind of device nothing can be compared."""
+    if step.foreign_us:
+        return f"{format_us(measured_us)} on the device of the record"
+    return f"{format_us(measured_us)} (predicted {100 * (predicted_us / measured_us - 1):+.1f} %)"
+
+
+def _eager_section(step: StepPrediction, top: int) -> Section:
+    rows = tuple(
         (
-            Section(f"{step.subject} on {step.device}, {mode}", tuple(blocks)),
-            Section(f"{min(top, len(rows))} of {len(rows)} launches", (table,)),
+            each.prediction.subject,
+            PHASE_WORDS[each.phase],
+            each.calls,
+            each.prediction.duration_us,
+            each.total_us,
+            each.prediction.range,
         )
+        for each in step.eager[:top]
     )
+    table = Table(columns("step_call", "phase", "calls", "predicted_us", "predicted_total_us", "range"), rows)
+    return Section(f"{len(rows)} of {len(step.eager)} kinds of eager calls ({step.eager_calls:,} calls)", (table,))
+
+
+def _counted(number: int, noun: str, plural: str | None = None) -> str:
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def step_as_plain(
@@ -77,7 +126,7 @@ def step_as_plain(
     measured: Mapping[str, float],
     launches: Sequence[Launch],
 ) -> Mapping[str, Any]:
-    """The same as plain data."""
+    """The same as plain data. Times of launches are of one call; ``calls`` says how often the step makes it."""
     names = {launch.launch_id: launch.kernel_name for launch in launches}
     return {
         "step": as_plain(step),
@@ -85,6 +134,7 @@ def step_as_plain(
             {
                 **as_plain(item),
                 "kernel_name": names.get(item.subject),
+                "calls": step.graph_calls.get(item.subject.rpartition("#")[0]),
                 "measured_us": measured.get(item.subject),
                 "error_pct": _error(item, measured),
             }

@@ -1,0 +1,291 @@
+"""The eager part of a recorded step: a time for each operator and collective, by what was learned of operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from torchledger.errors import PredictError
+from torchledger.fitting.learning import COVERAGE
+from torchledger.fitting.time_model import TimeModel
+from torchledger.nouns import Prediction, StepCall, TensorArgument
+from torchledger.operators import find_operator
+from torchledger.predicting.operators import predict
+from torchledger.work.categories import operator_name
+from torchledger.work.element_sizes import element_size
+
+_WIDE = 2.0
+"""Half the interval of a time by bytes alone: a factor of two either way."""
+
+ROOFLINE = "roofline"
+"""What ``Prediction.model`` says where nothing was learned."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """An operator of the catalogue at a shape; ``note`` says in what it differs from the call that it stands for."""
+
+    operator: str
+    parameters: Mapping[str, int]
+    direction: str
+    dtype: str
+    note: str | None = None
+
+
+def price_calls(model: TimeModel, calls: Sequence[StepCall], *, ran_on_cpu: bool) -> list[tuple[StepCall, Prediction]]:
+    """The calls of a step that work on the device, each with its predicted time; graphs are left to their launches.
+
+    An operator that the model has learned is asked for at the call's sizes. Of any other the time is its roofline at
+    the rates that the device was measured at, plus the launch floor; ``Prediction.model`` is then ``"roofline"``.
+    ``ran_on_cpu`` says that the record is of a CPU, where no kernel tells which operators do work.
+    """
+    answers: dict[Hashable, Prediction] = {}
+    found = []
+    for call in calls:
+        if not is_priced(call, ran_on_cpu=ran_on_cpu):
+            continue
+        key = (call.name, call.arguments, call.elements, call.bytes_moved, call.flops, call.flops_quality, call.kernels)
+        if key not in answers:
+            answers[key] = _price(model, call)
+        found.append((call, answers[key]))
+    return found
+
+
+def is_priced(call: StepCall, *, ran_on_cpu: bool) -> bool:
+    """True for an eager operator or collective that keeps the device busy; views and synchronizations do not."""
+    if call.kind not in ("operator", "collective"):
+        return False
+    if not ran_on_cpu:
+        return call.kernels > 0
+    return bool(call.flops) or call.bytes_moved is None or call.bytes_moved > 0
+
+
+def question_of(call: StepCall) -> Question | None:
+    """What the catalogue calls an eager operator at its recorded sizes; ``None`` where it has no such operator.
+
+    >>> question_of(StepCall("s", 0, "operator", "aten::mm", "loss", arguments=(
+    ...     TensorArgument((4, 8), "float32"), TensorArgument((8, 2), "float32")))).parameters
+    {'m': 4, 'k': 8, 'n': 2}
+    """
+    name = operator_name(call.name)[1]
+    if call.kind == "collective":
+        return _collective(name, call)
+    if name.startswith(("_fused_adam", "_foreach_")):
+        return _tensor_list(name, call)
+    reader = _READERS.get(name)
+    if reader is None or not call.arguments:
+        return None
+    try:
+        return reader(call)
+    except (IndexError, ValueError):
+        # Fewer arguments or dimensions than the operator's signature has: recorded otherwise, so not understood.
+        return None
+
+
+def _price(model: TimeModel, call: StepCall) -> Prediction:
+    question = question_of(call)
+    reason = f"the model has learned no {call.name}"
+    if question is not None:
+        try:
+            found = predict(
+                model, question.operator, question.parameters, direction=question.direction, dtype=question.dtype
+            )
+        except PredictError as error:
+            reason = str(error).rstrip(".")
+        else:
+            notes = [note for note in (found.note, question.note) if note]
+            return replace(found, subject=subject_of(call), note="; ".join(notes) or None)
+    return _by_bytes(model, call, reason)
+
+
+def _by_bytes(model: TimeModel, call: StepCall, reason: str) -> Prediction:
+    machine = model.machine
+    dtype = next((argument.dtype for argument in call.arguments if argument.dtype), "float32")
+    roofline = None
+    if call.flops is not None or call.bytes_moved is not None:
+        roofline = max((call.flops or 0) / machine.peak(dtype), (call.bytes_moved or 0) / machine.bytes_per_us)
+    if call.bytes_moved is None:
+        reason += "; its bytes are unknown"
+    time_us = (roofline or 0.0) + machine.floor_us * max(1, call.kernels)
+    return Prediction(
+        subject=subject_of(call),
+        duration_us=time_us,
+        low_us=time_us / _WIDE,
+        high_us=time_us * _WIDE,
+        coverage=COVERAGE,
+        range="extrapolated",
+        device=model.device,
+        model=ROOFLINE,
+        roofline_us=roofline,
+        note=f"roofline and launch floor only: {reason}",
+    )
+
+
+def subject_of(call: StepCall) -> str:
+    """``"aten::mm (4, 8) (8, 2)"``: an eager call and the shapes it was given."""
+    if call.tensors is not None:
+        return f"{call.name} ({call.tensors:,} tensors, {call.elements or 0:,} elements)"
+    return " ".join([call.name, *(str(argument.shape) for argument in call.arguments)])
+
+
+def _dtype(argument: TensorArgument) -> str:
+    if argument.dtype is None:
+        raise ValueError("an argument without a dtype")
+    return argument.dtype
+
+
+def _rows(shape: Sequence[int]) -> tuple[int, int]:
+    return math.prod(shape[:-1]), shape[-1]
+
+
+def _product(first: int) -> Callable[[StepCall], Question]:
+    """A product of the arguments at ``first`` and after; what stands before them is added."""
+
+    def read(call: StepCall) -> Question:
+        left, right = call.arguments[first], call.arguments[first + 1]
+        (m, k), n = left.shape, right.shape[-1]
+        return Question("linear", {"m": m, "k": k, "n": n, **({"bias": 1} if first else {})}, "forward", _dtype(left))
+
+    return read
+
+
+def _batched_product(first: int) -> Callable[[StepCall], Question]:
+    def read(call: StepCall) -> Question:
+        left, right = call.arguments[first], call.arguments[first + 1]
+        b, m, k = left.shape
+        return Question("bmm", {"b": b, "m": m, "k": k, "n": right.shape[-1]}, "forward", _dtype(left))
+
+    return read
+
+
+def _rowwise(operator: str, direction: str) -> Callable[[StepCall], Question]:
+    """An operator over the last dimension; its first argument is the input, or the gradient of the output."""
+
+    def read(call: StepCall) -> Question:
+        rows, dim = _rows(call.arguments[0].shape)
+        return Question(operator, {"rows": rows, "dim": dim}, direction, _dtype(call.arguments[0]))
+
+    return read
+
+
+def _elementwise(operator: str, direction: str, tensors: int) -> Callable[[StepCall], Question | None]:
+    def read(call: StepCall) -> Question | None:
+        given = call.arguments
+        if len(given) != tensors or len({argument.shape for argument in given}) > 1:
+            return None
+        return Question(operator, {"numel": math.prod(given[0].shape)}, direction, _dtype(given[0]))
+
+    return read
+
+
+def _embedding(call: StepCall) -> Question:
+    table, ids = call.arguments[0], call.arguments[1]
+    vocab, dim = table.shape
+    parameters = {"tokens": math.prod(ids.shape), "vocab": vocab, "dim": dim}
+    return Question("embedding", parameters, "forward", _dtype(table))
+
+
+def _attention(first: int, direction: str) -> Callable[[StepCall], Question]:
+    def read(call: StepCall) -> Question:
+        query, key = call.arguments[first], call.arguments[first + 1]
+        b, h, length, d = query.shape
+        parameters = {"b": b, "h": h, "l": length, "d": d}
+        if key.shape[1:3] != (h, length):
+            parameters |= {"h_kv": key.shape[1], "l_kv": key.shape[2]}
+        # A causal mask leaves the count of the whole square as an upper bound.
+        parameters["causal"] = int(call.flops_quality == "upper_bound")
+        return Question("sdpa", parameters, direction, _dtype(query))
+
+    return read
+
+
+_READERS: Mapping[str, Callable[[StepCall], Question | None]] = {
+    "mm": _product(0),
+    "addmm": _product(1),
+    "bmm": _batched_product(0),
+    "baddbmm": _batched_product(1),
+    "_softmax": _rowwise("softmax", "forward"),
+    "_log_softmax": _rowwise("softmax", "forward"),
+    "_softmax_backward_data": _rowwise("softmax", "backward"),
+    "_log_softmax_backward_data": _rowwise("softmax", "backward"),
+    "native_layer_norm": _rowwise("layer_norm", "forward"),
+    "native_layer_norm_backward": _rowwise("layer_norm", "backward"),
+    "_fused_rms_norm": _rowwise("rms_norm", "forward"),
+    "_fused_rms_norm_backward": _rowwise("rms_norm", "backward"),
+    "gelu": _elementwise("gelu", "forward", 1),
+    "gelu_backward": _elementwise("gelu", "backward", 2),
+    "add": _elementwise("add", "forward", 2),
+    "sub": _elementwise("add", "forward", 2),
+    "mul": _elementwise("mul", "forward", 2),
+    "embedding": _embedding,
+    **{
+        f"_scaled_dot_product_{kind}_attention{suffix}": _attention(0, "forward")
+        for kind, suffix in (("flash", ""), ("efficient", ""), ("cudnn", ""), ("flash", "_for_cpu"))
+    },
+    **{
+        f"_scaled_dot_product_{kind}_attention{suffix}_backward": _attention(1, "backward")
+        for kind, suffix in (("flash", ""), ("efficient", ""), ("cudnn", ""), ("flash", "_for_cpu"))
+    },
+}
+"""ATen's name to the catalogue's question."""
+
+_ADAMW_TENSORS_TOUCHED = 7
+"""A fused AdamW step reads four tensors and writes three of them."""
+
+
+def _tensor_list(name: str, call: StepCall) -> Question | None:
+    """A fused AdamW step, or another operator over lists of tensors as the step that moves as many bytes."""
+    dtype = next((argument.dtype for argument in call.arguments if argument.dtype), None)
+    size = element_size(dtype) if dtype is not None else None
+    if dtype is None or not size or not call.tensors or not call.elements:
+        return None
+    if name.startswith("_fused_adam"):
+        return Question("adamw", {"numel": call.elements, "tensors": call.tensors}, "step", dtype)
+    if not call.bytes_moved:
+        return None
+    numel = max(call.tensors, call.bytes_moved // (size * _ADAMW_TENSORS_TOUCHED))
+    return Question(
+        "adamw",
+        {"numel": numel, "tensors": call.tensors},
+        "step",
+        dtype,
+        note="priced as a fused AdamW step over as many tensors that moves as many bytes",
+    )
+
+
+_COLLECTIVE_NAMES: Mapping[str, str] = {
+    "allreduce": "all_reduce",
+    "all_reduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce",
+    "all_reduce_coalesced": "all_reduce",
+    "allgather": "all_gather",
+    "_allgather_base": "all_gather",
+    "all_gather_into_tensor": "all_gather",
+    "allgather_into_tensor_coalesced": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "_reduce_scatter_base": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all",
+    "all_to_all_single": "all_to_all",
+    "broadcast": "broadcast",
+    "send": "p2p",
+    "recv": "p2p",
+}
+"""c10d's and its functional form's names to the catalogue's."""
+
+
+def _collective(name: str, call: StepCall) -> Question | None:
+    """A collective over its group; its message is worked out of the bytes that a rank gives and gets."""
+    kind, world = _COLLECTIVE_NAMES.get(name), call.group_size
+    if kind is None or not world or world < 2 or not call.bytes_moved:
+        return None
+    # One side of an all_gather or reduce_scatter is a rank's share of the other, which is the message.
+    gathers = kind in ("all_gather", "reduce_scatter")
+    message_bytes = call.bytes_moved * world // (world + 1) if gathers else call.bytes_moved // 2
+    dtype = next((argument.dtype for argument in call.arguments if argument.dtype), None) or "float32"
+    numel = max(world, message_bytes // (element_size(dtype) or 4) // world * world)
+    return Question(find_operator(f"collective.{kind}").key, {"numel": numel, "world": world}, "forward", dtype)

@@ -1,0 +1,253 @@
+"""A recorded step on another device: calls counted, eager entries and the optimizer priced from the record."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from factories import make_launch, make_run, make_step, make_step_call
+from launch_times import make_launch_set, pointwise, product
+from torchledger.cli import cli
+from torchledger.device.datasheets import device_of_name
+from torchledger.errors import PredictError
+from torchledger.fitting.fit_data import fit_launches
+from torchledger.fitting.launches import machine_of_launches
+from torchledger.fitting.time_model import TimeModel
+from torchledger.nouns import Device, Launch, OptimizerFacts, Profile, StepCall, TensorArgument
+from torchledger.predicting.launches import predict_launches
+from torchledger.predicting.model_file import find_model, save_model
+from torchledger.predicting.operators import predict
+from torchledger.predicting.step import predict_ledger, predict_step
+from torchledger.predicting.step_calls import price_calls, question_of
+from torchledger.stepping.totals import StepTotals, total_step
+from torchledger.store import LedgerWriter
+
+
+@pytest.fixture(scope="module")
+def model() -> TimeModel:
+    """A made-up GPU that has learned launches alone."""
+    train = make_launch_set(40)
+    bare = TimeModel("TEST", machine_of_launches(device_of_name("TEST"), train.launches), {})
+    bare = replace(bare, machine=replace(bare.machine, device=Device(name="TEST", kind="cuda")))
+    return replace(bare, entries=fit_launches(train.launches, bare)[0])
+
+
+@pytest.fixture(scope="module")
+def h200() -> TimeModel:
+    return find_model("H200")
+
+
+def tensors(*shapes: tuple[int, ...], dtype: str = "bfloat16") -> tuple[TensorArgument, ...]:
+    return tuple(TensorArgument(shape, dtype) for shape in shapes)
+
+
+def on_gpu(name: str, *shapes: tuple[int, ...], **changes: Any) -> StepCall:
+    return make_step_call(name=name, arguments=tensors(*shapes), **({"kernels": 1} | changes))
+
+
+def recorded(calls: list[StepCall], graph_calls: dict[str, int], **changes: Any) -> StepTotals:
+    return total_step(make_step(clock="cupti", graph_calls=graph_calls, **changes), calls, {})
+
+
+def layers(count: int, graph: str = "forward_0") -> list[Launch]:
+    one = [product(512, 512, 1024, graph=graph), pointwise(512, 1024, 3, graph=graph)]
+    return [replace(launch, order=place) for place, launch in enumerate(one * count)]
+
+
+def test_a_graph_that_is_called_twelve_times_costs_what_twelve_layers_in_one_graph_do(model: TimeModel) -> None:
+    calls = [make_step_call(kind="graph", name="forward_0", order=n, call=n, phase="forward") for n in range(12)]
+    looped, _ = predict_step(model, layers(1), record=recorded(calls, {"forward_0": 12}))
+    whole, _ = predict_step(model, layers(12), record=recorded(calls[:1], {"forward_0": 1}))
+    assert looped.launches == whole.launches == 24
+    assert looped.kernels_us == pytest.approx(whole.kernels_us, rel=0.1)
+    assert looped.gaps_us == whole.gaps_us
+    assert looped.host_us > whole.host_us, "eleven more calls of a graph cost the host something"
+
+
+def test_a_graph_that_the_step_does_not_call_is_named_and_costs_nothing(model: TimeModel) -> None:
+    stale = [replace(launch, graph="forward_1") for launch in layers(1)]
+    step, predictions = predict_step(model, [*layers(1), *stale], record=recorded([], {"forward_0": 1}))
+    alone, _ = predict_step(model, layers(1), record=recorded([], {"forward_0": 1}))
+    assert step.duration_us == alone.duration_us
+    assert {item.subject.split("#")[0] for item in predictions} == {"forward_0"}
+    assert any("not called in the step" in note and "forward_1" in note for note in step.notes)
+
+
+def test_parts_of_a_recorded_step_add_up_to_its_device_time(model: TimeModel) -> None:
+    calls = [
+        on_gpu("aten::sum", (4096, 4096), bytes_moved=2 * 4096**2, flops=0, order=1),
+        on_gpu("aten::_fused_adamw_", (4096, 4096), phase="optimizer", bytes_moved=14 * 4096**2, order=2),
+        on_gpu("c10d::allreduce_", (4096, 4096), kind="collective", phase="communication", bytes_moved=8, order=3),
+        on_gpu("aten::view", (4096, 4096), kernels=0, order=4),
+        make_step_call(kind="copy", name="Memcpy HtoD", kernels=1, bytes_moved=64, order=5),
+        make_step_call(kind="synchronization", name="cudaStreamSynchronize", order=6),
+    ]
+    step, _ = predict_step(model, layers(1), record=recorded(calls, {"forward_0": 2}))
+    assert step.eager_us > 0 and step.optimizer_us > 0 and step.collectives_us > 0
+    parts = step.kernels_us + step.eager_us + step.optimizer_us + step.collectives_us
+    assert step.device_us == pytest.approx(parts + step.gaps_us + step.sustained_us)
+    assert sum(each.total_us for each in step.eager) == pytest.approx(parts - step.kernels_us)
+    assert step.eager_calls == 3 and step.unlearned == 3
+    assert step.unlearned_us == pytest.approx(parts - step.kernels_us)
+    assert any("copies between host and device (1, 64 bytes)" in note for note in step.notes)
+
+
+@pytest.mark.parametrize(
+    ("call", "operator", "parameters", "direction"),
+    [
+        (on_gpu("aten::mm", (64, 128), (128, 32)), "linear", {"m": 64, "k": 128, "n": 32}, "forward"),
+        (on_gpu("aten::addmm", (32,), (64, 128), (128, 32)), "linear", {"m": 64, "k": 128, "n": 32, "bias": 1}, None),
+        (on_gpu("aten::bmm", (4, 64, 128), (4, 128, 32)), "bmm", {"b": 4, "m": 64, "k": 128, "n": 32}, "forward"),
+        (on_gpu("aten::_log_softmax", (8, 64, 500)), "softmax", {"rows": 512, "dim": 500}, "forward"),
+        (on_gpu("aten::_softmax_backward_data", (64, 500), (64, 500)), "softmax", {"rows": 64, "dim": 500}, "backward"),
+        (on_gpu("aten::native_layer_norm", (8, 64), (64,), (64,)), "layer_norm", {"rows": 8, "dim": 64}, "forward"),
+        (on_gpu("aten::embedding", (500, 64), (4, 16)), "embedding", {"tokens": 64, "vocab": 500, "dim": 64}, None),
+        (on_gpu("aten::add_.Tensor", (64, 64), (64, 64)), "add", {"numel": 4096}, "forward"),
+        (
+            on_gpu("aten::_scaled_dot_product_flash_attention", *[(2, 8, 128, 64)] * 3, flops_quality="upper_bound"),
+            "sdpa",
+            {"b": 2, "h": 8, "l": 128, "d": 64, "causal": 1},
+            "forward",
+        ),
+        (
+            on_gpu("aten::_fused_adamw_", (64, 64), tensors=2, elements=8192, phase="optimizer"),
+            "adamw",
+            {"numel": 8192, "tensors": 2},
+            "step",
+        ),
+        (
+            on_gpu("c10d::allreduce_", (4096,), kind="collective", group_size=8, bytes_moved=4 * 4096),
+            "collective.all_reduce",
+            {"numel": 4096, "world": 8},
+            "forward",
+        ),
+        (
+            on_gpu("c10d::_allgather_base_", (8192,), kind="collective", group_size=8, bytes_moved=2 * 9 * 1024),
+            "collective.all_gather",
+            {"numel": 8192, "world": 8},
+            "forward",
+        ),
+    ],
+)
+def test_an_eager_operator_that_was_learned_is_asked_for_at_its_own_sizes(
+    h200: TimeModel, call: StepCall, operator: str, parameters: dict[str, int], direction: str | None
+) -> None:
+    question = question_of(call)
+    assert question is not None
+    assert (question.operator, question.parameters, question.dtype) == (operator, parameters, "bfloat16")
+    assert question.direction == (direction or "forward")
+    ((_, priced),) = price_calls(h200, [call], ran_on_cpu=False)
+    asked = predict(h200, operator, parameters, direction=question.direction, dtype="bfloat16")
+    assert priced.duration_us == asked.duration_us and priced.model == asked.model
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        on_gpu("aten::add.Tensor", (64, 64), (64,), bytes_moved=1000, flops=0),
+        on_gpu("aten::mm", (64, 64), bytes_moved=1000, flops=0),
+        on_gpu("aten::cumsum", (64, 64), bytes_moved=1000, flops=0),
+        on_gpu("mylib::operator", (64, 64), bytes_moved=1000, flops=0),
+        on_gpu("c10d::allreduce_", (64, 64), kind="collective", bytes_moved=1000, flops=0),
+    ],
+)
+def test_what_was_not_learned_takes_its_bytes_and_a_launch_and_says_so(h200: TimeModel, call: StepCall) -> None:
+    ((_, priced),) = price_calls(h200, [call], ran_on_cpu=False)
+    assert priced.model == "roofline" and priced.is_extrapolated and "the model has learned no" in str(priced.note)
+    assert priced.duration_us == pytest.approx(1000 / h200.machine.bytes_per_us + h200.machine.floor_us)
+
+
+def test_unknown_bytes_are_said_and_not_taken_for_none(h200: TimeModel) -> None:
+    ((_, priced),) = price_calls(h200, [on_gpu("mylib::operator", (64, 64))], ran_on_cpu=False)
+    assert priced.roofline_us is None and "its bytes are unknown" in str(priced.note)
+    assert priced.duration_us == h200.machine.floor_us
+
+
+def test_operators_over_lists_take_longer_the_more_they_move(h200: TimeModel) -> None:
+    def foreach(elements: int) -> StepCall:
+        moved = 3 * 4 * elements
+        shapes = [TensorArgument((elements // 8,), "float32")] * 8
+        return make_step_call(
+            name="aten::_foreach_addcdiv_",
+            phase="optimizer",
+            arguments=tuple(shapes),
+            tensors=8,
+            elements=elements,
+            bytes_moved=moved,
+            kernels=1,
+        )
+
+    times = [price_calls(h200, [foreach(n)], ran_on_cpu=False)[0][1] for n in (10**6, 10**7, 10**8)]
+    assert times[0].duration_us < times[1].duration_us < times[2].duration_us
+    assert times[2].duration_us > 3 * 4 * 10**8 / 4.9e6, "no quicker than the memory can be"
+    assert "moves as many bytes" in str(times[2].note)
+
+
+def test_on_a_cpu_an_operator_counts_when_it_moves_something(h200: TimeModel) -> None:
+    calls = [
+        make_step_call(name="aten::view", bytes_moved=0, flops=0),
+        make_step_call(name="aten::add", bytes_moved=100, flops=0),
+    ]
+    assert [call.name for call, _ in price_calls(h200, calls, ran_on_cpu=True)] == ["aten::add"]
+
+
+def test_kernels_for_a_cpu_are_never_inside_what_a_gpu_was_measured_at(model: TimeModel) -> None:
+    launches = [replace(launch, device="cpu", category="cpp") for launch in layers(2)]
+    assert all(item.is_extrapolated for item in predict_launches(model, launches))
+    assert not any(item.is_extrapolated for item in predict_launches(model, layers(2)))
+    step, _ = predict_step(model, launches)
+    assert step.extrapolated == 4 and step.foreign_us == pytest.approx(step.kernels_us)
+    assert any("4 of 4 launches are kernels for cpu, which TEST does not run" in note for note in step.notes)
+
+
+def test_an_optimizer_by_hand_beside_a_recorded_one_is_refused(model: TimeModel) -> None:
+    adamw = OptimizerFacts("AdamW", 2, 4096, ("float32",))
+    with pytest.raises(PredictError, match=r"holds an optimizer \(AdamW\).*leave out --optimizer"):
+        predict_step(model, layers(1), record=recorded([], {"forward_0": 1}, optimizers=(adamw,)), optimizer="adamw:9")
+    step, _ = predict_step(model, layers(1), record=recorded([], {"forward_0": 1}, optimizers=(adamw,)))
+    without, _ = predict_step(model, layers(1), record=recorded([], {"forward_0": 1}))
+    assert step.host_us == pytest.approx(without.host_us), "no eager optimizer ran in this step"
+
+
+def test_a_step_without_compiled_graphs_is_priced_from_its_operators(model: TimeModel) -> None:
+    step, predictions = predict_step(model, [], record=recorded([on_gpu("aten::sum", (9, 9), bytes_moved=9)], {}))
+    assert predictions == [] and step.launches == 0 and step.eager_us > 0
+
+
+def test_a_ledger_without_a_step_says_so_and_names_the_graphs_that_ran_several_times(
+    model: TimeModel, tmp_path: Path
+) -> None:
+    with LedgerWriter(tmp_path / "old.ledger") as writer:
+        writer.add(make_run(), *layers(1), Profile("cupti", 3, graph_calls={"forward_0": 36, "backward_0": 3}))
+    step, *_ = predict_ledger(model, tmp_path / "old.ledger")
+    assert not step.holds_record
+    assert any("each graph is counted once" in note for note in step.notes)
+    assert any("forward_0 12 times" in note and "backward_0" not in note for note in step.notes)
+
+
+def test_the_command_prints_calls_graphs_eager_work_optimizer_and_host(model: TimeModel, tmp_path: Path) -> None:
+    save_model(model, tmp_path / "m.tlmodel")
+    eager = on_gpu("aten::sum", (4096, 4096), bytes_moved=2 * 4096**2, flops=0, order=1)
+    update = on_gpu("aten::_fused_adamw_", (4096, 4096), phase="optimizer", bytes_moved=14 * 4096**2, order=2)
+    with LedgerWriter(tmp_path / "loop.ledger") as writer:
+        writer.add(make_run(), *layers(1), make_launch(graph="forward_1"))
+        writer.add(make_step(clock="cupti", graph_calls={"forward_0": 12}), eager, update)
+    words = ["predict-step", str(tmp_path / "loop.ledger"), "--device", str(tmp_path / "m.tlmodel")]
+    plain = CliRunner().invoke(cli, words)
+    assert plain.exit_code == 0, plain.output
+    for word in ("24 launches in 12 calls", "eager operators", "optimizer", "host", "forward_1", "aten::sum"):
+        assert word in plain.output
+    said = json.loads(CliRunner().invoke(cli, [*words, "--json"]).stdout)
+    assert said["step"]["graph_calls"] == {"forward_0": 12} and said["step"]["holds_record"]
+    assert {row["calls"] for row in said["launches"]} == {12}
+    assert {row["prediction"]["subject"] for row in said["step"]["eager"]} == {
+        "aten::sum (4096, 4096)",
+        "aten::_fused_adamw_ (4096, 4096)",
+    }
+    refused = CliRunner().invoke(cli, [*words, "--optimizer", "adamw:9"])
+    assert isinstance(refused.exception, PredictError) and "holds an optimizer" in str(refused.exception)
