@@ -66,7 +66,8 @@ def head() -> list[str]:
         "",
         "*The trace's kernel time* is added up from the file's text by other code: the decimals of `dur` of all events "
         "of category `kernel`. *Known* is the share of that time whose kernels carry FLOPs or bytes; the rest carries "
-        "a reason.",
+        "a reason. Without the messages that stand beside collectives on the host (`nccl:all_reduce` inside "
+        "`record_param_comms`), 64.3 % and 91.1 % of the two sampled ranks are known.",
         "",
     ]
 

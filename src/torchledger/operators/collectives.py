@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from torchledger.operators.declaration import Input, Operator, Parameters, Work
+from torchledger.work.collectives import bus_factor
 
 Number = Any
 
@@ -44,19 +46,15 @@ class Collective:
         return None
 
 
-def _share(world: Number) -> Number:
-    return (world - 1) / world
-
-
 COLLECTIVES: Mapping[str, Collective] = {
     collective.name: collective
     for collective in (
-        Collective("all_reduce", lambda world: 2 * _share(world)),
-        Collective("all_gather", _share, needs_equal_shares=True),
-        Collective("reduce_scatter", _share, needs_equal_shares=True),
-        Collective("all_to_all", _share, needs_equal_shares=True),
-        Collective("broadcast", lambda world: world / world),
-        Collective("p2p", lambda world: world / world),
+        Collective("all_reduce", partial(bus_factor, "all_reduce")),
+        Collective("all_gather", partial(bus_factor, "all_gather"), needs_equal_shares=True),
+        Collective("reduce_scatter", partial(bus_factor, "reduce_scatter"), needs_equal_shares=True),
+        Collective("all_to_all", partial(bus_factor, "all_to_all"), needs_equal_shares=True),
+        Collective("broadcast", partial(bus_factor, "broadcast")),
+        Collective("p2p", partial(bus_factor, "p2p")),
     )
 }
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from torchledger.errors import MeasureError
 from torchledger.nouns import Breakdown, Ceilings, DeviceEvent, LaunchOverhead
 from torchledger.traces.contents import devices_of_trace, problems_of, step_durations, with_modules_and_lines
-from torchledger.traces.costs import device_events, launches_before_call
+from torchledger.traces.costs import collective_notes, device_events, launches_before_call
 from torchledger.traces.cpu import cpu_breakdown, cpu_events
 from torchledger.traces.idle import explain_idle
 from torchledger.traces.stream import Progress
@@ -156,6 +156,7 @@ def _notes(trace: Trace, events: Sequence[DeviceEvent]) -> tuple[str, ...]:
         notes.append("recorded without record_shapes=True: FLOPs and bytes of library calls cannot be computed")
     if not len(ops):
         notes.append("recorded without host activity: kernels have no operator")
+    notes += collective_notes(trace)
     world = trace.metadata["distributedInfo"].get("world_size")
     if isinstance(world, int) and world > 1:
         notes.append(f"one rank of {world}: only this rank's devices are in the trace")

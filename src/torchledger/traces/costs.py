@@ -8,6 +8,7 @@ is known. What remains unknown carries a reason.
 
 from __future__ import annotations
 
+import bisect
 import math
 import re
 from collections import defaultdict
@@ -17,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from torchledger.nouns import Cost, DeviceEvent, TimeCategory
+from torchledger.nouns import Cost, DeviceEvent, Quality, TimeCategory
 from torchledger.traces.trace import NONE, EventKind, Trace, TraceKernel
 from torchledger.work.categories import category_of_operator
+from torchledger.work.collectives import Message, collective_kind
 from torchledger.work.element_sizes import element_size
 from torchledger.work.flops import matmul_flops
 from torchledger.work.kernel_names import (
@@ -141,11 +143,113 @@ def triton_cost(name: str, arguments: Mapping[str, Any]) -> Cost:
 
 def collective_cost(arguments: Mapping[str, Any]) -> Cost | None:
     """Bytes of a collective from the counts that the profiler writes into its kernel; ``None`` without them."""
+    counts = _message_counts(arguments)
+    if counts is None:
+        return None
+    return Cost(0, sum(counts), "exact", "exact", basis="message sizes that the profiler recorded")
+
+
+def collective_message(arguments: Mapping[str, Any]) -> Message | None:
+    """A collective's message by nccl-tests' count, from what the profiler writes into its kernel or operator."""
+    counts, kind = _message_counts(arguments), collective_kind(str(arguments.get("Collective name", "")))
+    ranks = arguments.get("Group size")
+    if counts is None or kind is None:
+        return None
+    return Message(kind, max(counts), ranks if type(ranks) is int and ranks > 0 else None)
+
+
+def _message_counts(arguments: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Bytes that a rank sends and receives."""
     sent, received = arguments.get("In msg nelems"), arguments.get("Out msg nelems")
     size = element_size(_collective_dtype(str(arguments.get("dtype", ""))))
     if not isinstance(sent, int) or not isinstance(received, int) or size is None:
         return None
-    return Cost(0, (sent + received) * size, "exact", "exact", basis="message sizes that the profiler recorded")
+    return sent * size, received * size
+
+
+class _Messages:
+    """What collectives were given, where their kernels do not hold it: beside the kernel, on the host.
+
+    ``record_param_comms`` is the profiler's own operator around the launch; before 2024 it holds no counts, and the
+    range inside it (``nccl:all_reduce``) holds the shape of the message.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        events = trace.events
+        self._ranges: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for row in trace.rows(EventKind.ANNOTATION).tolist():
+            if trace.name(row).startswith("nccl:"):
+                self._ranges[int(events.lane[row])].append((int(events.start_ns[row]), row))
+        for found in self._ranges.values():
+            found.sort()
+
+    def cost(self, kernel: TraceKernel) -> Cost | None:
+        """Bytes of a collective's kernel; ``None`` where nothing around it says what it was given."""
+        if (cost := collective_cost(kernel.arguments)) is not None:
+            return cost
+        op = self._recorded(kernel)
+        if op is None or (cost := collective_cost(self._trace.arguments(op))) is not None:
+            return cost
+        message = self._message_of_range(op)
+        if message is None or message.kind not in ("all_reduce", "all_to_all", "broadcast"):
+            return None
+        quality: Quality = "estimated" if message.kind == "all_to_all" else "exact"
+        basis = "the message that the profiler recorded, read and written"
+        return Cost(0, 2 * message.nbytes, "exact", quality, basis=basis)
+
+    def message(self, kernel: TraceKernel) -> Message | None:
+        """What a collective's kernel was given; ``None`` where that is not known."""
+        op = self._recorded(kernel)
+        found = collective_message(kernel.arguments)
+        if found is None and op is not None:
+            found = collective_message(self._trace.arguments(op)) or self._message_of_range(op)
+        return found
+
+    def _recorded(self, kernel: TraceKernel) -> int | None:
+        rows = () if kernel.op is None else (kernel.op, *self._trace.op_chain(kernel.op))
+        return next((row for row in rows if self._trace.name(row) == RECORDED_COLLECTIVE), None)
+
+    def _message_of_range(self, op: int) -> Message | None:
+        events = self._trace.events
+        ranges = self._ranges.get(int(events.lane[op]), [])
+        place = bisect.bisect_left(ranges, (int(events.start_ns[op]), -1))
+        if place == len(ranges) or ranges[place][0] > int(events.end_ns[op]):
+            return None
+        name, arguments = self._trace.name(ranges[place][1]), self._trace.arguments(ranges[place][1])
+        kind, call = collective_kind(name), call_from_arguments(name, arguments)
+        sizes = [tensor.bytes for tensor in call.tensors] if call is not None else []
+        known = [size for size in sizes if size is not None]
+        # A gather's message is what it gathers, which the range does not hold.
+        if kind in (None, "all_gather") or not known or len(known) < len(sizes):
+            return None
+        return Message(kind, sum(known))
+
+
+def collective_notes(trace: Trace) -> tuple[str, ...]:
+    """A sentence for each kind of collective and size of group in a trace: messages, and the bandwidths they had."""
+    messages = _Messages(trace)
+    found: dict[tuple[str, int | None], list[tuple[int, int]]] = defaultdict(list)
+    for kernel in trace.kernels():
+        if kernel.kind == "kernel" and category_of_kernel(kernel.name) == "collective":
+            message = messages.message(kernel)
+            if message is not None:
+                found[message.kind, message.ranks].append((message.nbytes, kernel.duration_ns))
+    return tuple(_collective_note(kind, ranks, calls) for (kind, ranks), calls in found.items())
+
+
+def _collective_note(kind: str, ranks: int | None, calls: Sequence[tuple[int, int]]) -> str:
+    whole = Message(kind, sum(nbytes for nbytes, _ in calls), ranks)
+    duration_us = sum(duration_ns for _, duration_ns in calls) / 1e3
+    algorithm, bus = whole.algorithm_gb_per_s(duration_us), whole.bus_gb_per_s(duration_us)
+    group = "a group whose size the trace does not hold" if ranks is None else f"{ranks} ranks"
+    speed = "" if algorithm is None else f": {algorithm:.1f} GB/s (algorithm bandwidth)"
+    speed += "" if bus is None else f", {bus:.1f} GB/s (bus bandwidth)"
+    times = f"{len(calls)} call{'' if len(calls) == 1 else 's'}"
+    return (
+        f"{kind} in {group}: {times}, {whole.nbytes / 1e6:.1f} MB in {duration_us / 1e3:.2f} ms{speed}; "
+        "time that a rank waits for others counts"
+    )
 
 
 class _Costing:
@@ -156,6 +260,7 @@ class _Costing:
         self._calls: dict[tuple[int, int, str | None], _OpFacts | None] = {}
         self._chosen: dict[tuple[int, str | None], _OpFacts | None] = {}
         runtime = trace.rows(EventKind.RUNTIME)
+        self._messages = _Messages(trace)
         self._first_launch_ns = int(trace.events.start_ns[runtime].min()) if len(runtime) else None
 
     def operator_of(self, kernel: TraceKernel) -> _OpFacts | None:
@@ -176,6 +281,8 @@ class _Costing:
             name = trace.name(row)
             if _NOT_OPERATORS.match(name):
                 break
+            if name == RECORDED_COLLECTIVE:
+                continue
             facts = self._facts(row, dtype)
             if facts is None:
                 continue
@@ -210,7 +317,7 @@ class _Costing:
                 return Cost(0, None, "exact", "unavailable", reason=f"the trace holds no size for this {kernel.kind}")
             touched = 2 * size if kernel.kind == "memcpy" and _ON_DEVICE.search(kernel.name) else size
             return Cost(0, touched, "exact", "exact", basis="bytes that the profiler recorded")
-        if (cost := collective_cost(kernel.arguments)) is not None:
+        if (cost := self._messages.cost(kernel)) is not None:
             return cost
         reason = self._reason(kernel, facts)
         if (work := elementwise_work(kernel.name, kernel.grid, kernel.block)) is not None:
@@ -554,6 +661,10 @@ def _template_flops(tensors: Sequence[Tensor]) -> int | None:
             if left.shape[-1] == right.shape[-2] and (*left.shape[:-1], right.shape[-1]) == result:
                 found.add(int(matmul_flops(math.prod(result[:-1]), left.shape[-1], result[-1])))
     return found.pop() if len(found) == 1 else None
+
+
+RECORDED_COLLECTIVE = "record_param_comms"
+"""The profiler's own operator inside each collective of c10d: it computes nothing and says what was asked for."""
 
 
 def _collective_dtype(text: str) -> str:

@@ -15,6 +15,7 @@ from torchledger.traces.costs import (
     GRAPH_REPLAY,
     NO_OPERATOR,
     call_from_arguments,
+    collective_notes,
     device_events,
     triton_cost,
 )
@@ -209,6 +210,41 @@ def test_a_collective_has_the_message_sizes_that_nccl_reports() -> None:
     (event,) = device_events(trace_from_events([kernel_event(name=name, **sizes)]))
     assert event.category == "collective"
     assert event.cost.bytes_moved == 4000
+
+
+def _collective(range_name: str, **recorded: object) -> list[dict]:
+    """A collective as the profiler records it: its own operator, and in it the range with the message's shape."""
+    shapes = {"Input Dims": [[], []], "Input type": ["TensorList", "Scalar"]}
+    events = launch(1, {"name": NCCL}, op={"name": "record_param_comms", **shapes, **recorded})
+    message = {"Input Dims": [[250]], "Input type": ["float"]}
+    return [*events, op_event(ts=1000.5, dur=400, cat="user_annotation", name=range_name, **message)]
+
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def test_a_collective_takes_its_message_from_the_host_where_its_kernel_does_not_hold_it() -> None:
+    (event,) = device_events(trace_from_events(_collective("nccl:all_reduce")))
+    assert (event.cost.bytes_moved, event.cost.bytes_quality) == (2 * 250 * 4, "exact")
+    counts = {"In msg nelems": 10, "Out msg nelems": 80, "dtype": "Float", "Collective name": "_allgather_base"}
+    (event,) = device_events(trace_from_events(_collective("nccl:_all_gather_base", **counts)))
+    assert event.cost.bytes_moved == (10 + 80) * 4
+
+
+def test_a_gather_whose_result_is_not_recorded_stays_unknown() -> None:
+    (event,) = device_events(trace_from_events(_collective("nccl:_all_gather_base")))
+    assert event.cost.bytes_moved is None
+    assert event.cost.reason
+
+
+def test_bandwidths_of_collectives_are_said_with_the_size_of_their_group() -> None:
+    sizes = {"In msg nelems": 250, "Out msg nelems": 250, "dtype": "Float", "Group size": 4}
+    events = _collective("nccl:all_reduce", **sizes, **{"Collective name": "allreduce"})
+    (note,) = collective_notes(trace_from_events(events))
+    assert note.startswith("all_reduce in 4 ranks: 1 call, 0.0 MB")
+    assert "(bus bandwidth)" in note
+    (note,) = collective_notes(trace_from_events(_collective("nccl:all_reduce")))
+    assert "bus bandwidth" not in note
 
 
 def test_lists_of_tensors_take_their_dtype_from_the_kernel() -> None:
