@@ -132,6 +132,7 @@ class StepProfiler(Watcher):
         return self._recorder.is_done
 
     def _around_call(self, compiled: Any, inputs: Sequence[Any], proceed: Callable[[], Any]) -> Any:
+        from torchledger._torch.call_sizes import symbol_values
         from torchledger._torch.steps import identity_of, parameter_places
 
         name = self._recorder.name_of(compiled)
@@ -141,7 +142,13 @@ class StepProfiler(Watcher):
         if places is None:
             places = self._places[name] = parameter_places(compiled, inputs)
         parameters = [id(inputs[place]) for place in places if place < len(inputs)]
-        return self._recorder.around_call(name, proceed, identity=identity_of(inputs, places), parameters=parameters)
+        return self._recorder.around_call(
+            name,
+            proceed,
+            identity=identity_of(inputs, places),
+            parameters=parameters,
+            sizes=lambda: symbol_values(inputs, self._capture.symbol_inputs.get(name, {})),
+        )
 
     # --- what is made of it -------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import logging
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
@@ -210,9 +210,18 @@ class StepRecorder:
         self._end_of(self._finder.optimizer_stepped(id(optimizer), type(optimizer).__name__))
 
     def around_call(
-        self, name: str, proceed: Callable[[], Any], *, identity: Hashable = None, parameters: Sequence[int] = ()
+        self,
+        name: str,
+        proceed: Callable[[], Any],
+        *,
+        identity: Hashable = None,
+        parameters: Sequence[int] = (),
+        sizes: Callable[[], Mapping[str, int]] = dict,
     ) -> Any:
-        """Make a graph's call, as a part of whatever step it belongs to; returns what ``proceed()`` returns."""
+        """Make a graph's call, as a part of whatever step it belongs to; returns what ``proceed()`` returns.
+
+        ``sizes`` tells the symbols of a dynamic graph in this call; it is asked only where the call is recorded.
+        """
         if self._state is State.DONE:
             if self._session is not None and self._session_thread == threading.get_ident():
                 self._guarded(self._cut)
@@ -226,7 +235,7 @@ class StepRecorder:
         if self._state is State.BY_EVENTS:
             return self._call_timer.call(name, proceed)
         if self._session is not None:
-            return self._call_in_session(name, proceed)
+            return self._call_in_session(name, proceed, sizes)
         if is_first and self._is_graphed and not self._tools.is_profiling():
             return self._learn(name, proceed)
         return proceed()
@@ -240,11 +249,16 @@ class StepRecorder:
         thread = threading.get_ident()
         self._end_of(self._finder.called(name, identity, thread=thread, direction=direction))
 
-    def _call_in_session(self, name: str, proceed: Callable[[], Any]) -> Any:
+    def _call_in_session(self, name: str, proceed: Callable[[], Any], sizes: Callable[[], Mapping[str, int]]) -> Any:
+        try:
+            mark = graph_mark(name, sizes())
+        except Exception as error:  # the call is recorded without its sizes
+            log.debug("the sizes of a call of %s are not known", name, exc_info=error)
+            mark = graph_mark(name)
         former = getattr(self._inside, "graph", None)
         self._inside.graph = name
         try:
-            with self._tools.mark(graph_mark(name)):
+            with self._tools.mark(mark):
                 return proceed()
         finally:
             self._inside.graph = former

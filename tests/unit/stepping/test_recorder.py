@@ -13,7 +13,7 @@ from torchledger.nouns import OptimizerFacts
 from torchledger.stepping.marks import STEP_MARK
 from torchledger.stepping.recorder import State, StepRecorder, StepRecording
 from torchledger.stepping.thread_end import AtThreadEnd
-from torchledger.traces.graph_marks import GRAPH_MARK
+from torchledger.traces.graph_marks import GRAPH_MARK, parse_graph_mark
 
 
 class Compiled:
@@ -205,6 +205,31 @@ def test_recorded_steps_and_calls_in_them_are_marked_and_others_are_not() -> Non
         f"end {STEP_MARK}#0",
     ]
     assert said.count(f"{GRAPH_MARK}forward_0") == 4  # one to settle, two recorded, one heard
+
+
+def test_recorded_calls_of_a_dynamic_graph_are_marked_with_their_sizes() -> None:
+    program = Program()
+    asked = []
+
+    def sizes() -> dict[str, int]:
+        asked.append(program.recorder.state)
+        return {"s0": 256}
+
+    for _ in range(12):
+        program.recorder.around_call("forward_0", lambda: 7, sizes=sizes)
+        program.recorder.optimizer_stepped(program.optimizer)
+    marks = [text for text in program.tools.said if text.startswith(GRAPH_MARK)]
+    assert marks
+    assert all(parse_graph_mark(mark) == ("forward_0", {"s0": 256}) for mark in marks)
+    assert len(asked) == len(marks)
+
+
+def test_sizes_that_cannot_be_read_leave_the_call_as_it_is() -> None:
+    program = Program()
+    for _ in range(12):
+        assert program.recorder.around_call("forward_0", lambda: 7, sizes=lambda: {"s0": 1 // 0}) == 7
+        program.recorder.optimizer_stepped(program.optimizer)
+    assert f"{GRAPH_MARK}forward_0" in program.tools.said
 
 
 def test_a_recorder_that_is_done_says_so_once_and_leaves_calls_alone() -> None:
