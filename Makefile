@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu lint types docs golden bench clean
+.PHONY: help demo test test-gpu lint types docs golden bench faults clean
 
 help: ## Print this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -48,6 +48,9 @@ golden: $(VENV)/.dev ## Rewrite the golden files after a change of output that i
 
 bench: $(VENV)/.dev ## Run every benchmark that this machine can run, and say which it cannot; ONLY="NAME ..." runs some
 	$(BIN)/python benchmarks/run_all.py $(ONLY)
+
+faults: $(VENV)/.dev ## Plant a fault into each function of ours that a compile calls; SECONDS=900 by default
+	PYTHONPATH=tests $(BIN)/python tests/plant_faults.py --seconds $(or $(SECONDS),900) --output docs/results/faults.md
 
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) docs/_build gpt.html .pytest_cache .mypy_cache .ruff_cache *.ledger *.trace.json.gz

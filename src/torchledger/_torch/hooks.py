@@ -75,43 +75,59 @@ def install(listener: Listener, *, salt: str) -> Patches:
 
     Graphs that are compiled meanwhile are found again only by a process that listens with the same ``salt``.
     """
-    patches = Patches()
+
+    def told(where: str, error: Exception) -> None:
+        try:
+            listener.on_fault(where, error)
+        except Exception as second:  # the user's compile must go on, whatever becomes of the record
+            log.warning("torchledger lost what it knew of %s: %s; %s", where, error, second)
+
+    patches = Patches(told)
     inside = threading.local()
 
-    def guarded(where: str, method: Callable[..., None], *args: Any) -> None:
+    def guarded(where: str, method: Callable[..., Any], *args: Any) -> Any:
         try:
-            method(*args)
+            return method(*args)
         except Exception as error:  # the user's compile must go on
-            listener.on_fault(where, error)
+            told(where, error)
+            return None
+
+    def watch_backends() -> None:
+        for scheduling in _subclasses(BaseScheduling):
+            patches.around(scheduling, "define_kernel", define_fused_kernel)
 
     def codegen(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-        for scheduling in _subclasses(BaseScheduling):  # backends are loaded as devices turn up
-            patches.around(scheduling, "define_kernel", define_fused_kernel)
+        guarded("backends", watch_backends)  # they are loaded as devices turn up
         guarded("codegen start", listener.on_codegen_start, self)
         result = original(self, *args, **kwargs)
         guarded("codegen end", listener.on_codegen_end, self)
         return result
 
     def codegen_extern_call(original: Callable[..., Any], self: Any, node: Any, *args: Any, **kwargs: Any) -> Any:
-        from torchledger._torch.inductor import current_graph, wrapper_lines
-
-        graph = current_graph()
-        before = len(wrapper_lines(graph)) if graph is not None else 0
-        with _quiet(listener, listener.extern_scope, node):
+        before = guarded("extern call", _lines_so_far)
+        with contextlib.ExitStack() as stack:
+            scope = guarded("extern scope", listener.extern_scope, node)
+            if scope is not None:
+                guarded("extern scope", lambda: scope.__enter__())
+                stack.callback(guarded, "extern scope", lambda: scope.__exit__(None, None, None))
             result = original(self, node, *args, **kwargs)
-        if graph is not None:
-            guarded("extern call", listener.on_extern, node, wrapper_lines(graph)[before:])
+        if before is not None:
+            guarded("extern call", lambda: listener.on_extern(node, _lines_of(before[0])[before[1] :]))
         return result
 
     def define_fused_kernel(
         original: Callable[..., Any], self: Any, source: Any, nodes: Any, *args: Any, **kw: Any
     ) -> Any:
         name = original(self, source, nodes, *args, **kw)
-        kernel = args[0] if args else kw.get("kernel", kw.get("kernel_args"))
-        kernel_args = getattr(kernel, "args", kernel)
-        if kernel_args is None and hasattr(self, "kernel_group"):
-            kernel_args = self.kernel_group.args
-        guarded("kernel definition", listener.on_kernel_defined, name, str(source), nodes, kernel_args, kernel)
+
+        def defined() -> None:
+            kernel = args[0] if args else kw.get("kernel", kw.get("kernel_args"))
+            kernel_args = getattr(kernel, "args", kernel)
+            if kernel_args is None and hasattr(self, "kernel_group"):
+                kernel_args = self.kernel_group.args
+            listener.on_kernel_defined(name, str(source), nodes, kernel_args, kernel)
+
+        guarded("kernel definition", defined)
         return name
 
     def define_kernel(original: Callable[..., Any], self: Any, name: str, body: str, *args: Any, **kwargs: Any) -> Any:
@@ -121,7 +137,10 @@ def install(listener: Listener, *, salt: str) -> Patches:
 
     def define_multi_kernel(original: Callable[..., Any], self: Any, kernels: Any, *args: Any, **kwargs: Any) -> Any:
         name = original(self, kernels, *args, **kwargs)
-        guarded("multi kernel", listener.on_multi_kernel_defined, name, [str(kernel.kernel_name) for kernel in kernels])
+        guarded(
+            "multi kernel",
+            lambda: listener.on_multi_kernel_defined(name, [str(kernel.kernel_name) for kernel in kernels]),
+        )
         return name
 
     def generate_kernel_call(
@@ -143,9 +162,12 @@ def install(listener: Listener, *, salt: str) -> Patches:
 
     def post_compile(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
-        # A graph from a cache holds the settings (its number among them) of the process that made it.
-        settings = kwargs.get("graph_kwargs", args[2] if len(args) > 2 else None) or self.fx_kwargs
-        guarded("loaded graph", listener.on_loaded, self, settings)
+
+        def loaded() -> None:
+            # A graph from a cache holds the settings (its number among them) of the process that made it.
+            listener.on_loaded(self, kwargs.get("graph_kwargs", args[2] if len(args) > 2 else None) or self.fx_kwargs)
+
+        guarded("loaded graph", loaded)
         return result
 
     def joint_passes(original: Callable[..., Any], graph_module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -182,14 +204,15 @@ def _subclasses(base: type) -> Iterator[type]:
         yield from _subclasses(subclass)
 
 
-@contextlib.contextmanager
-def _quiet(
-    listener: Listener, scope: Callable[[Any], contextlib.AbstractContextManager[None]], node: Any
-) -> Iterator[None]:
-    """Enter a listener's scope; its own fault does not keep the body from running."""
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(scope(node))
-        except Exception as error:  # the user's compile must go on
-            listener.on_fault("extern scope", error)
-        yield
+def _lines_so_far() -> tuple[Any, int] | None:
+    """The graph that is being written, and how many lines its wrapper has."""
+    from torchledger._torch.inductor import current_graph
+
+    graph = current_graph()
+    return None if graph is None else (graph, len(_lines_of(graph)))
+
+
+def _lines_of(graph: Any) -> list[Any]:
+    from torchledger._torch.inductor import wrapper_lines
+
+    return wrapper_lines(graph)

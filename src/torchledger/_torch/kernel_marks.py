@@ -9,6 +9,7 @@ function. Triton kernels bring ranges of their own. Calls inside a C++ wrapper p
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -20,6 +21,8 @@ from torch._inductor import config
 from torch._inductor.codecache import PyCodeCache
 
 from torchledger._torch.patching import Patches
+
+log = logging.getLogger(__name__)
 
 _lock = threading.RLock()
 _wrappers: weakref.WeakSet[FunctionType] = weakref.WeakSet()
@@ -46,7 +49,10 @@ def note_wrappers(patches: Patches) -> None:
 
     def load_by_key_path(key: str, path: str, *args: Any, **kwargs: Any) -> ModuleType:
         module = original(key, path, *args, **kwargs)
-        note_wrapper(getattr(module, "call", None))
+        try:
+            note_wrapper(getattr(module, "call", None))
+        except Exception as error:  # the user's program must go on
+            log.warning("the kernels of %s bear no marks: %s: %s", path, type(error).__name__, error)
         return module
 
     patches.set(PyCodeCache, "load_by_key_path", staticmethod(load_by_key_path))

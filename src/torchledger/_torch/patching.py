@@ -14,11 +14,35 @@ Around = Callable[..., Any]
 """``around(original, *args, **kwargs)`` calls ``original`` once and returns its result."""
 
 
+OnFault = Callable[[str, Exception], None]
+"""``on_fault(where, error)`` is told what went wrong in code of ours."""
+
+
+class _Call:
+    """One call of an original, and what came of it."""
+
+    def __init__(self, original: Callable[..., Any]) -> None:
+        self._original = original
+        self.is_done = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            self.result = self._original(*args, **kwargs)
+        except BaseException as error:
+            self.error = error
+            raise
+        self.is_done = True
+        return self.result
+
+
 class Patches:
     """Attributes replaced on classes and modules, and how to put them back."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_fault: OnFault | None = None) -> None:
         self._undo: list[Callable[[], None]] = []
+        self._on_fault = on_fault
 
     def on_undo(self, action: Callable[[], None]) -> None:
         """Do ``action`` when the patches are undone."""
@@ -47,19 +71,39 @@ class Patches:
             self.set(entry, "env_value_force", value)
 
     def around(self, owner: Any, name: str, around: Around) -> bool:
-        """Call ``around(original, ...)`` in place of ``owner.name``; False if the owner does not define it itself."""
+        """Call ``around(original, ...)`` in place of ``owner.name``; False if the owner does not define it itself.
+
+        What ``around`` itself raises does not reach the caller, who gets what the original gives.
+        """
         original = vars(owner).get(name)
         if not callable(original) or getattr(original, "_torchledger", False):
             return False
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            return around(original, *args, **kwargs)
+            call = _Call(original)
+            try:
+                return around(call, *args, **kwargs)
+            except Exception as error:
+                if error is call.error:
+                    raise
+                self._tell(name, error)
+            if call.error is not None:
+                raise call.error
+            return call.result if call.is_done else original(*args, **kwargs)
 
         wrapper._torchledger = True
         self.on_undo(lambda: setattr(owner, name, original))
         setattr(owner, name, wrapper)
         return True
+
+    def _tell(self, where: str, error: Exception) -> None:
+        log.debug("around %s: %s", where, error, exc_info=error)
+        if self._on_fault is not None:
+            try:
+                self._on_fault(where, error)
+            except Exception as second:  # whoever should list the fault is at fault too
+                log.warning("torchledger lost what it knew of %s: %s; %s", where, error, second)
 
     def undo(self) -> None:
         """Put everything back, the latest first."""

@@ -16,6 +16,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -66,18 +67,37 @@ def run_script(
     if not is_module and not Path(arguments[0]).is_file():
         raise UsageError(f"{arguments[0]} is not a file. Name a Python script, or use -m for a module.")
     output = output.absolute()
-    LedgerWriter(output, force=force).close()
+    with LedgerWriter(output, force=force) as held:  # until the run has ended, also where it never writes itself
+        return _run_held(arguments, held, is_module, attached or {}, environment or {}, is_profiled)
+
+
+def _run_held(
+    arguments: Sequence[str],
+    held: LedgerWriter,
+    is_module: bool,
+    attached: Mapping[str, Mapping[str, object]],
+    environment: Mapping[str, str | None],
+    is_profiled: bool,
+) -> RunOutcome:
+    output = held.path
     started = {path.name for path in output.parent.iterdir()}
-    request = {"path": str(output), "parent": os.getpid(), "argv": list(arguments), "attached": dict(attached or {})}
+    run_id = uuid.uuid4().hex
+    request = {
+        "path": str(output),
+        "parent": os.getpid(),
+        "run_id": run_id,
+        "argv": list(arguments),
+        "attached": dict(attached),
+    }
     command = [sys.executable, *(["-m"] if is_module else []), *arguments]
-    changed = _environment(request) | dict(environment or {})
+    changed = _environment(request) | dict(environment)
     process = subprocess.Popen(command, env={name: value for name, value in changed.items() if value is not None})
     exit_code = _wait(process)
-    _mark_ended(output, exit_code, tuple(arguments))
+    unmarked = _mark_ended(held, run_id, exit_code, tuple(arguments))
     pattern = f"{output.stem}.*{output.suffix}"
     children = sorted(path for path in output.parent.glob(pattern) if path.name not in started)
     warnings = run_warnings(output, has_children=bool(children), is_profiled=is_profiled)
-    return RunOutcome(exit_code, output, tuple(children), warnings)
+    return RunOutcome(exit_code, output, tuple(children), (*unmarked, *warnings))
 
 
 def start_in_process() -> None:
@@ -87,7 +107,7 @@ def start_in_process() -> None:
         path = Path(request["path"])
         is_first = os.getppid() == request["parent"] and not _is_claimed(path)
         argv = tuple(request["argv"]) if is_first else tuple(sys.orig_argv[1:])
-        capture = Capture(path, force=True, argv=argv, is_child=not is_first)
+        capture = Capture(path, argv=argv, is_child=not is_first, run_id=request["run_id"] if is_first else None)
         for module, settings in request["attached"].items():
             importlib.import_module(module).attach(capture, settings)
         atexit.register(capture.close)
@@ -165,15 +185,14 @@ def _lowered_again(graphs: Sequence[Graph]) -> Iterator[str]:
     )
 
 
-def _mark_ended(path: Path, exit_code: int, argv: tuple[str, ...]) -> None:
-    """Put the exit code into the run record, which a killed script could not."""
+def _mark_ended(held: LedgerWriter, run_id: str, exit_code: int, argv: tuple[str, ...]) -> tuple[str, ...]:
+    """Put the exit code into the run's own record, which a killed script could not; says what stood against it."""
     try:
-        with open_ledger(path) as ledger:
-            runs = ledger.read(Run)
-        if runs:
+        with open_ledger(held.path) as ledger:
+            runs = [run for run in ledger.read(Run) if run.run_id == run_id]
+        for run in runs:
             status: RunStatus = "finished" if exit_code == 0 else "failed"
-            run = dataclasses.replace(runs[-1], status=status, exit_code=exit_code, argv=argv)
-            with LedgerWriter(path, append=True) as writer:
-                writer.add(run, replace=True)
+            held.add(dataclasses.replace(run, status=status, exit_code=exit_code, argv=argv), replace=True)
     except StoreError as error:
-        log.warning("%s", error)
+        return (f"the end of the run is not in the ledger: {error}",)
+    return ()

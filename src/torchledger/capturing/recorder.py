@@ -137,7 +137,11 @@ class Recorder:
     def on_fault(self, where: str, error: Exception) -> None:
         log.debug("recording failed at %s", where, exc_info=error)
         gap = Gap("launches", where, f"recording failed: {type(error).__name__}: {error}")
-        recording = self._recording()
+        try:
+            recording = self._recording()
+        except Exception as second:  # which graph it was of is the next thing that cannot be told
+            log.debug("no graph is known at %s", where, exc_info=second)
+            recording = None
         if recording is not None:
             recording.gaps.append(gap)
         else:

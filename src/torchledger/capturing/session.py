@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import dataclasses
 import datetime
 import logging
 import os
+import platform
 import sys
 import threading
 import uuid
 import weakref
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from torchledger import __version__
 from torchledger._torch import version_warning
 from torchledger._torch.dynamo import compile_id, eager_counts
 from torchledger._torch.lazy_import import COMPILER, after_import
@@ -27,12 +28,15 @@ from torchledger.capturing.payload import PAYLOAD_VERSION, Payload, payload_of
 from torchledger.capturing.wrapper_code import WrapperCall, find_calls
 from torchledger.device import describe as device
 from torchledger.errors import StoreError
-from torchledger.nouns import Difference, Gap, Graph, Launch, Run
+from torchledger.nouns import Difference, Environment, Gap, Graph, Launch, Run
 from torchledger.store import LedgerWriter
 from torchledger.store.seal import sealed_graph, sealed_kernel
 
 if TYPE_CHECKING:
+    from torchledger._torch.patching import Patches
     from torchledger.capturing.recorder import Arrival, Traced
+
+Answer = TypeVar("Answer")
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +73,7 @@ class Capture:
         force: bool = False,
         argv: tuple[str, ...] | None = None,
         is_child: bool = False,
+        run_id: str | None = None,
     ) -> None:
         self.path = self._parent_path = Path(path)
         self._argv = argv if argv is not None else tuple(sys.argv)
@@ -78,7 +83,10 @@ class Capture:
         self._numbers: dict[str | None, int] = {}
         self._next_number = 0
         self._kernels: set[tuple[str, str]] = set()
-        self._patches: Any = None
+        self._is_ready = False
+        self._losses: list[Gap] = []
+        self._n_heard = self._n_written = 0
+        self._fault: Exception | None = None
         self._writer: LedgerWriter | None = None
         self._flops: Counter[str] = Counter()
         self._graphs: list[tuple[str, weakref.ref[Any], list[Launch]]] = []
@@ -86,16 +94,17 @@ class Capture:
         self._owner = os.getpid()
         self._watchers: list[Watcher] = []
         self._parent: str | None = None
-        self._eager_before = eager_counts()
+        self._eager_before = self._try("eager code", eager_counts, None)
         self.run = Run(
-            run_id=uuid.uuid4().hex,
+            run_id=run_id or uuid.uuid4().hex,
             started_utc=_now(),
             argv=self._argv,
-            environment=device.describe_environment(),
-            rank=_rank(),
-            world_size=_world_size(),
+            environment=self._try("environment", device.describe_environment, _plain_environment()),
+            rank=self._try("rank", _rank, None),
+            world_size=self._try("world size", _world_size, None),
         )
         self._is_child = is_child
+        self._is_prepared = run_id is not None
         if not is_child:
             self._open()
         self._cancel = after_import(COMPILER, self._install)
@@ -105,7 +114,7 @@ class Capture:
     def watch(self, watcher: Watcher) -> None:
         """Tell ``watcher`` what happens from now on, and which graphs are there already."""
         self._watchers.append(watcher)
-        if self._patches is not None:
+        if self._is_ready:
             self._tell(watcher, "on_ready")
         for name, reference, launches in self._graphs:
             compiled = reference()
@@ -146,30 +155,56 @@ class Capture:
             self._cancel()
             while self._watchers:
                 self._tell(self._watchers.pop(), "on_close")
-            if self._patches is not None:
-                self._patches.undo()
-                self._patches = None
+            if self._is_ready:
+                _HOOKS.leave(self)
+                self._is_ready = False
             if self._writer is not None and os.getpid() == self._owner:
                 self._finish(status, exit_code)
                 self._writer.close()
             self._writer = None
 
     def _finish(self, status: str, exit_code: int | None) -> None:
-        breaks = graph_breaks_note(self._eager_before, eager_counts())
-        if breaks is not None:
-            self.note(breaks)
+        before, breaks = self._eager_before, None
+        if before is not None:
+            breaks = self._try("graph breaks", lambda: graph_breaks_note(before, eager_counts()), None)
+            if breaks is not None:
+                self.note(breaks)
         self.run = dataclasses.replace(
-            self.run,
+            self._described(),
             left_eager=breaks,
             status=status,  # type: ignore[arg-type]
             exit_code=exit_code,
             finished_utc=_now(),
-            devices=device.describe_devices(),
-            environment=device.describe_environment(),
         )
-        with contextlib.suppress(StoreError):
+        if self._n_written < self._n_heard:
+            lost = f"{self._n_heard - self._n_written} of {self._n_heard} graphs are lost"
+            reason = str(self._fault or "recording them failed; the gaps of the ledger say where that is known")
+            self._losses.append(Gap("launches", "ledger", f"{lost}: {reason}"))
+            self.note(f"{lost}: {reason}")
+            sys.stderr.write(f"torchledger: {lost}: {reason}\n")
+        try:
             assert self._writer is not None
             self._writer.add(self.run, replace=True)
+            self._writer.add(*self._losses)
+        except Exception as error:  # the user's program ends as it would have
+            sys.stderr.write(f"torchledger: the ledger is not complete: {error}\n")
+
+    def _described(self) -> Run:
+        """The run with its machine, as far as that can be described."""
+        return dataclasses.replace(
+            self.run,
+            devices=self._try("devices", device.describe_devices, self.run.devices),
+            environment=self._try("environment", device.describe_environment, self.run.environment),
+        )
+
+    def _try(self, what: str, ask: Callable[[], Answer], otherwise: Answer) -> Answer:
+        """What ``ask`` says; where it fails, ``otherwise`` and a gap. A run that cannot be described is recorded."""
+        try:
+            return ask()
+        except Exception as error:  # the user's program must go on
+            log.debug("%s cannot be described", what, exc_info=error)
+            self._losses.append(Gap("run", what, f"could not be described: {type(error).__name__}: {error}"))
+            return otherwise
 
     def __enter__(self) -> Self:
         return self
@@ -192,15 +227,24 @@ class Capture:
             self._numbers.clear()
             self._next_number = 0
             self._kernels.clear()
+            self._is_prepared = False
             self.run = dataclasses.replace(
-                self.run, run_id=uuid.uuid4().hex, parent_run_id=self._parent, rank=_rank(), world_size=_world_size()
+                self.run,
+                run_id=uuid.uuid4().hex,
+                parent_run_id=self._parent,
+                rank=self._try("rank", _rank, None),
+                world_size=self._try("world size", _world_size, None),
             )
             atexit.register(self.close)
         if self._writer is None:
             if self._is_child:
                 self.path, self._force = child_path(self._parent_path), True
-            self._writer = LedgerWriter(self.path, force=self._force)
-            self.run = dataclasses.replace(self.run, rank=_rank(), world_size=_world_size())
+            self._writer = LedgerWriter(self.path, force=self._force, append=self._is_prepared)
+            self.run = dataclasses.replace(
+                self.run,
+                rank=self._try("rank", _rank, None),
+                world_size=self._try("world size", _world_size, None),
+            )
             self._writer.add(self.run)
         return self._writer
 
@@ -209,14 +253,12 @@ class Capture:
         try:
             import torch
 
-            from torchledger._torch.hooks import install
-            from torchledger.capturing.recorder import Recorder
-
             warning = version_warning(str(torch.__version__))
             if warning is not None:
                 log.warning("%s", warning)
                 self.run = dataclasses.replace(self.run, notes=(*self.run.notes, warning))
-            self._patches = install(Recorder(self._on_graph, self._on_gap, self._on_lowered), salt=PAYLOAD_VERSION)
+            _HOOKS.join(self)
+            self._is_ready = True
             for watcher in self._watchers:
                 self._tell(watcher, "on_ready")
         except Exception as error:  # a capture that cannot start must not stop the user's program
@@ -224,41 +266,54 @@ class Capture:
             self._on_gap(Gap("launches", "hooks", f"could not be installed: {type(error).__name__}: {error}"))
 
     def _on_gap(self, gap: Gap) -> None:
-        with self._lock, contextlib.suppress(StoreError):
-            self._open().add(gap)
+        with self._lock:
+            try:
+                self._open().add(gap)
+            except Exception as error:  # told again when the run ends
+                log.debug("%s could not be written", gap, exc_info=error)
+                self._losses.append(gap)
 
     def _on_lowered(self, compiled: Any, graph: Any) -> None:
-        for watcher in self._watchers:
+        for watcher in tuple(self._watchers):
             self._tell(watcher, "on_lowered", compiled, graph)
 
+    def _hear(self, compiled: Any, arrival: Arrival) -> None:
+        self._n_heard += 1  # apart from recording it, so that a graph cannot be lost without being counted
+        self._on_graph(compiled, arrival)
+
     def _on_graph(self, compiled: Any, arrival: Arrival) -> None:
+        with self._lock:
+            try:
+                self._record(compiled, arrival)
+            except StoreError as error:
+                self._fault = error
+
+    def _record(self, compiled: Any, arrival: Arrival) -> None:
         payload = payload_of(compiled)
         source = getattr(compiled, "source_code", None)
-        with self._lock:
-            if payload is None:
-                self._unrecorded(compiled, source)
-                return
-            if arrival.traced is not None:
-                payload = _as_traced_here(payload, arrival.traced)
-            name = self._name(payload.graph.direction, payload.graph.model_key)
-            records = _records(payload, name, compiled, source, arrival, self._kernels)
-            self._open().add(*records)
-            if not self.run.devices:
-                self._describe_machine()
-            launches = [record for record in records if isinstance(record, Launch)]
-            for launch in launches:
-                self._flops.update(launch.flops_by_op)
-            self._graphs.append((name, weakref.ref(compiled), launches))
-            if payload.graph.symbol_inputs:
-                self.symbol_inputs[name] = payload.graph.symbol_inputs
-            for watcher in self._watchers:
-                self._tell(watcher, "on_graph", name, compiled, launches)
+        if payload is None:
+            self._unrecorded(compiled, source)
+            return
+        if arrival.traced is not None:
+            payload = _as_traced_here(payload, arrival.traced)
+        name = self._name(payload.graph.direction, payload.graph.model_key)
+        records = _records(payload, name, compiled, source, arrival, self._kernels)
+        self._open().add(*records)
+        self._n_written += 1
+        if not self.run.devices:
+            self._describe_machine()
+        launches = [record for record in records if isinstance(record, Launch)]
+        for launch in launches:
+            self._flops.update(launch.flops_by_op)
+        self._graphs.append((name, weakref.ref(compiled), launches))
+        if payload.graph.symbol_inputs:
+            self.symbol_inputs[name] = payload.graph.symbol_inputs
+        for watcher in self._watchers:
+            self._tell(watcher, "on_graph", name, compiled, launches)
 
     def _describe_machine(self) -> None:
         """With the first graph torch and its devices are there; a run that is killed later has said where it ran."""
-        self.run = dataclasses.replace(
-            self.run, devices=device.describe_devices(), environment=device.describe_environment()
-        )
+        self.run = self._described()
         self._open().add(self.run, replace=True)
 
     def _unrecorded(self, compiled: Any, source: str | None) -> None:
@@ -270,6 +325,7 @@ class Capture:
             Graph(name, "inference", wrapper_source=source, wrapper_calls=tuple(call.name for call in calls)),
             Gap("launches", name, reason, len(calls)),
         )
+        self._n_written += 1
 
     def _name(self, direction: str, model_key: str | None) -> str:
         """``forward_0``; a backward takes the number of its forward, where that is known and free."""
@@ -281,6 +337,50 @@ class Capture:
             self._numbers[model_key] = number
         self._names.add(f"{direction}_{number}")
         return f"{direction}_{number}"
+
+
+class _Hooks:
+    """One set of hooks for all captures of a process: those that nest each get every graph of their time."""
+
+    def __init__(self) -> None:
+        self._captures: list[Capture] = []
+        self._patches: Patches | None = None
+        self._lock = threading.RLock()
+
+    def join(self, capture: Capture) -> None:
+        """Tell ``capture`` what is compiled from now on; the first puts the hooks in."""
+        with self._lock:
+            if self._patches is None:
+                from torchledger._torch.hooks import install
+                from torchledger.capturing.recorder import Recorder
+
+                recorder = Recorder(
+                    lambda *heard: self._tell(lambda each: each._hear(*heard)),
+                    lambda gap: self._tell(lambda each: each._on_gap(gap)),
+                    lambda *heard: self._tell(lambda each: each._on_lowered(*heard)),
+                )
+                self._patches = install(recorder, salt=PAYLOAD_VERSION)
+            self._captures.append(capture)
+
+    def leave(self, capture: Capture) -> None:
+        """Tell ``capture`` nothing any more; the last takes the hooks out."""
+        with self._lock:
+            if capture in self._captures:
+                self._captures.remove(capture)
+            if not self._captures and self._patches is not None:
+                self._patches.undo()
+                self._patches = None
+
+    def _tell(self, tell: Callable[[Capture], None]) -> None:
+        for capture in tuple(self._captures):
+            try:
+                tell(capture)
+            except Exception as error:  # what one capture cannot do with it keeps nothing from the others
+                log.debug("%s could not record", capture, exc_info=error)
+                capture._on_gap(Gap("launches", "graph", f"recording failed: {type(error).__name__}: {error}"))
+
+
+_HOOKS = _Hooks()
 
 
 def child_path(path: Path) -> Path:
@@ -412,6 +512,10 @@ def _rank() -> int | None:
 def _world_size() -> int | None:
     text = os.environ.get("WORLD_SIZE")
     return int(text) if text is not None and text.isdigit() else None
+
+
+def _plain_environment() -> Environment:
+    return Environment(python=platform.python_version(), platform=sys.platform, torchledger=__version__)
 
 
 def _now() -> str:

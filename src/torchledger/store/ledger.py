@@ -6,6 +6,7 @@ transaction wrote survives ``kill -9``; a torn transaction is rolled back by the
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -21,6 +22,8 @@ from typing import Any, Literal, Self, TypeVar
 from torchledger.errors import StoreError
 from torchledger.nouns import Run
 from torchledger.store.codec import FieldError, convert, decode, encode
+from torchledger.store.hold import hold, remove_unheld
+from torchledger.store.output import check_output
 from torchledger.store.schema import (
     APPLICATION_ID,
     OLDEST_READABLE_VERSION,
@@ -44,6 +47,9 @@ _STEPS_AT_LEAST = 1_000_000
 _STEPS_BETWEEN_CHECKS = 10_000
 
 
+_LOCKED = "{} is being written by another process, which did not let go in time. Try again when that has ended."
+
+
 class LedgerWriter:
     """Writes records into a new ledger, or appends to an existing one (``append=True``).
 
@@ -59,13 +65,11 @@ class LedgerWriter:
         self._owner = os.getpid()
         if append:
             open_ledger(self.path).close()
-        elif self.path.exists():
-            if not force:
-                raise StoreError(f"{self.path} exists. Choose another name, or pass --force to replace it.")
-            if self.path.is_dir():
-                raise StoreError(f"{self.path} is a folder. Name a file inside it.")
-            open_ledger(self.path).close()
-            self.path.unlink()
+        else:
+            check_output(self.path, force=force)
+            if self.path.exists():
+                open_ledger(self.path).close()
+                remove_unheld(self.path)
         try:
             self._connection = sqlite3.connect(self.path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)
             present = _table_names(self._connection) if append else frozenset()
@@ -76,9 +80,20 @@ class LedgerWriter:
                 for statement in create_statements(present):
                     self._connection.execute(statement)
         except sqlite3.Error as error:
+            if not append:
+                self._remove_stub()
             raise StoreError(
-                f"cannot write {self.path}: {error}. Check that the folder exists and is writable."
+                f"cannot write {self.path}: {error}. Check that the folder exists, is writable and has room."
             ) from error
+        self._hold = hold(self.path)
+
+    def _remove_stub(self) -> None:
+        """What a disk that is full has let us begin."""
+        if hasattr(self, "_connection"):
+            self._connection.close()
+        for stub in (self.path, self.path.with_name(f"{self.path.name}-journal")):
+            with contextlib.suppress(OSError):
+                stub.unlink(missing_ok=True)
 
     def add(self, *records: Any, replace: bool = False) -> None:
         """Write records of any kinds in one transaction; ``replace`` overwrites those with an equal key."""
@@ -106,6 +121,7 @@ class LedgerWriter:
         """Close the file; in a forked child, leave it alone."""
         if os.getpid() == self._owner:
             self._connection.close()
+            self._hold.release()
 
     def __enter__(self) -> Self:
         return self
@@ -201,6 +217,8 @@ class LedgerReader:
         try:
             yield from self._connection.execute(statement, tuple(parameters))
         except sqlite3.Error as error:
+            if _is_locked(error):
+                raise StoreError(_LOCKED.format(self.path)) from error
             raise self._damaged("its tables have no end" if steps_left < 0 else str(error)) from error
 
     def _size_now(self) -> int:
@@ -241,6 +259,8 @@ def open_ledger(path: str | os.PathLike[str]) -> LedgerReader:
         connection.execute("PRAGMA trusted_schema = OFF")
         _table_names(connection)
     except sqlite3.Error as error:
+        if _is_locked(error):
+            raise StoreError(_LOCKED.format(path)) from error
         raise StoreError(f"{path} is not a ledger, or is cut off ({error}).") from error
     if application_id != APPLICATION_ID:
         connection.close()
@@ -252,6 +272,10 @@ def open_ledger(path: str | os.PathLike[str]) -> LedgerReader:
             "Upgrade torchledger to read it."
         )
     return LedgerReader(path, connection)
+
+
+def _is_locked(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def is_ledger(path: str | os.PathLike[str]) -> bool:
