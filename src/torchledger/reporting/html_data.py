@@ -34,7 +34,8 @@ from torchledger.nouns import (
 )
 from torchledger.printable import printable, shorten
 from torchledger.reporting.columns import format_bytes, format_share, format_si, format_us
-from torchledger.reporting.overview import balance_lines, remarks, run_facts, shorten_source
+from torchledger.reporting.html_step import recorded_step
+from torchledger.reporting.overview import balance_lines, remarks, run_facts, shorten_source, verdict
 from torchledger.reporting.summary import Summary, summarize_ledger
 from torchledger.roofline import bound, roofline_us
 from torchledger.store import LedgerReader
@@ -92,6 +93,13 @@ def page_data(
         ),
         "file": clean(summary.file),
         "sentences": [in_words(text) for text in sentences(summary, steps, breakdown, device, entries)],
+        "recorded": recorded_step(
+            summary.step,
+            {graph.name: graph.costs.launches for graph in summary.graphs},
+            place=texts.place,
+            words=in_words,
+            shorten=lambda source: shorten_source(source, folder),
+        ),
         "verdict": [in_words(text) for text in breakdown.verdict] if breakdown else [],
         "facts": [[clean(name), clean(text)] for name, text in run_facts(summary)],
         "remarks": [clean(text) for text in remarks(summary)],
@@ -177,6 +185,7 @@ class _Entries:
         self._places = {graph.name: place for place, graph in enumerate(summary.graphs)}
         self._wrappers = {graph.name: (graph.wrapper_source or "").splitlines() for graph in reader.iterate(Graph)}
         self._rows: list[TimeRow] = []
+        self._calls = summary.step.step.graph_calls if summary.step is not None else None
 
     def add(self, launch: Launch, measured: Sequence[Measurement], n_steps: int | None) -> None:
         """One launch, with what was measured of it."""
@@ -193,7 +202,7 @@ class _Entries:
         self._put(
             graph=self._places.get(launch.graph, -1),
             order=launch.order,
-            calls=1,
+            calls=1 if self._calls is None else self._calls.get(launch.graph, 0),
             kernel=kernel,
             category=text(category_of_launch(launch) or "other"),
             flops=launch.flops,
@@ -260,12 +269,12 @@ class _Entries:
         return float(sum(value for value in self._columns[column] if value is not None))
 
     def by_category(self) -> dict[str, list[float]]:
-        """Launches, time, FLOPs and bytes of each category."""
+        """Launches, time, FLOPs and bytes of each category, as often as the step that was recorded makes them."""
         groups: dict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0, 0])
-        columns = (self._columns[name] for name in ("category", "step_us", "flops", "bytes_moved"))
-        for category, time, flops, bytes_moved in zip(*columns, strict=True):
+        columns = (self._columns[name] for name in ("category", "calls", "step_us", "flops", "bytes_moved"))
+        for category, calls, time, flops, bytes_moved in zip(*columns, strict=True):
             sums = groups[self._texts.all[category]]
-            for place, value in enumerate((1, time, flops, bytes_moved)):
+            for place, value in enumerate((calls, time, (flops or 0) * calls, (bytes_moved or 0) * calls)):
                 sums[place] += value or 0
         return groups
 
@@ -413,7 +422,9 @@ def sentences(
     device: Device | None,
     entries: _Entries,
 ) -> list[str]:
-    """The step in one sentence, and what that sentence leaves out."""
+    """The step in one sentence, and what that sentence leaves out; a recorded step has its verdict instead."""
+    if summary.step is not None:
+        return list(verdict(summary))
     totals = summary.totals
     what = f"{_counted(len(summary.graphs), 'graph')} of {_counted(len(summary.kernels), 'kernel')}"
     made = f"{_counted(totals.launches, 'launch')} of {_counted(len(summary.kernels), 'kernel')}"
@@ -426,14 +437,16 @@ def sentences(
         first = f"{start} {made} take {format_us(device_us)} of device time{on}{heaviest}."
         if not entries.details:
             first = f"{start} compiled graphs hold no launch."
+        alone = "Of compiled graphs alone: the ledger holds no step, so what ran outside of them is not in it."
         if step and device_us > _DISTURBED * step:
             profiled = f" ({format_us(profile.profiled_step_us)} a step)" if profile.profiled_step_us else ""
             return [
                 first,
                 f"That is more than the step itself: the profiled steps{profiled} were disturbed, or slowed by the "
                 "profiler. Profile again on a quiet machine.",
+                alone,
             ]
-        return [first]
+        return [first, alone]
     if breakdown is not None:
         return [
             f"{format_us(breakdown.device_us)} of device time{on} in {breakdown.events:,} events, imported from "
@@ -610,6 +623,7 @@ def _timeline(reader: LedgerReader, texts: Texts) -> dict[str, Any] | None:
         "launch": _looked_up(timeline.launch, texts.places(timeline.launch_ids)),
         "lane": timeline.lane,
         "lanes": [clean(lane) for lane in timeline.lanes],
+        "phase": _looked_up(timeline.phase, texts.places(timeline.phases)),
     }
 
 
@@ -723,6 +737,9 @@ def _predictions(
             "gaps_us": each.gaps_us,
             "host_us": each.host_us,
             "optimizer_us": each.optimizer_us,
+            "eager_us": each.eager_us,
+            "collectives_us": each.collectives_us,
+            "notes": [in_words(note) for note in each.notes],
             "launches": each.launches,
             "extrapolated": each.extrapolated,
             "unlearned": each.unlearned,

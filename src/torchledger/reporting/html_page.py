@@ -28,6 +28,7 @@ SCRIPTS = (
     "format.js",
     "data.js",
     "table.js",
+    "step.js",
     "overview.js",
     "plots.js",
     "flame.js",

@@ -62,6 +62,11 @@ def total_step(step: Step, calls: Sequence[StepCall], launches_of: Mapping[str, 
     )
 
 
+def stale_graphs(step: Step, graphs: Iterable[str]) -> tuple[str, ...]:
+    """Graphs that were compiled and that the step does not call: replaced by a recompilation, or used elsewhere."""
+    return tuple(graph for graph in graphs if not step.graph_calls.get(graph))
+
+
 def add_up(calls: Iterable[StepCall], launches_of: Mapping[str, int]) -> Work:
     """The sums of some calls."""
     members = list(calls)

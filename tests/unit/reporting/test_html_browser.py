@@ -13,7 +13,7 @@ from test_html_page import write_hostile_ledger
 
 import torchledger
 from browser import HOW_TO_GET_ONE, complaints, find_browser, open_browser, open_page, wait_for
-from factories import make_device, make_run, make_sample
+from factories import make_device, make_graph, make_launch, make_run, make_sample, make_step, make_step_call
 from synthetic import write_ledger
 from torchledger.nouns import (
     Breakdown,
@@ -106,6 +106,14 @@ def shown_kernels(driver: Any) -> list[str]:
     return found
 
 
+def table_cells(driver: Any, rows: str) -> list[list[str]]:
+    found: list[list[str]] = driver.execute_script(
+        "return [...document.querySelectorAll(arguments[0])].map(line => [...line.cells].map(cell => cell.innerText))",
+        rows,
+    )
+    return found
+
+
 def go_to(driver: Any, section: str) -> None:
     driver.execute_script("location.hash = '#' + arguments[0]", section)
     wait_for(driver, f"return !document.getElementById('{section}').classList.contains('waiting')")
@@ -162,6 +170,101 @@ def test_every_section_of_an_imported_trace_draws(browser: Any, tmp_path: Path) 
     assert "could not be drawn" not in browser.find_element("id", "sections").text
     assert "An imported trace holds no launches" in browser.find_element("id", "balance").text
     assert complaints(browser) == []
+
+
+@pytest.fixture(scope="module")
+def step_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A step of a GPU: a graph called four times, a stale one, an eager loss and an optimizer, on two streams."""
+    path = tmp_path_factory.mktemp("step") / "step.ledger"
+    graphs = [make_graph(name=name, wrapper_calls=("k0",)) for name in ("forward_0", "forward_1")]
+    launches = [make_launch(graph=graph.name, wrapper_line=1, flops=8) for graph in graphs]
+    calls = [
+        make_step_call(kind="graph", name="forward_0", phase="forward", order=n, call=n, samples_us=(20.0,), flops=8)
+        for n in range(4)
+    ]
+    calls += [
+        make_step_call(name="aten::_log_softmax", order=4, samples_us=(15.0,), sources=("train.py:7",), bytes_moved=64),
+        make_step_call(name="my::operator", order=5, samples_us=(), modules=("head",)),
+        make_step_call(name="aten::_fused_adamw_", phase="optimizer", order=6, samples_us=(5.0,), kernels=1),
+    ]
+    timeline = Timeline(
+        "cupti",
+        start_ns=(0, 30_000, 60_000),
+        duration_ns=(20_000, 15_000, 5_000),
+        name=(0, 1, 2),
+        category=(0, 1, 2),
+        launch=(0, None, None),
+        lane=(0, 0, 1),
+        names=("triton_poi", "softmax_kernel", "adamw_kernel"),
+        categories=("pointwise", "reduction", "foreach"),
+        launch_ids=("forward_0#0",),
+        lanes=("device 0, stream 7", "device 0, stream 9"),
+        phase=(0, 1, 2),
+        phases=("forward", "loss", "optimizer"),
+    )
+    with LedgerWriter(path) as writer:
+        writer.add(make_run(), *graphs, *launches, timeline, Profile("cupti", 1, plain_step_us=1000.0))
+        writer.add(Measurement("forward_0#0", "profile", "cupti", (20.0,) * 4))
+        writer.add(make_step(clock="cupti", graph_calls={"forward_0": 4}, device_us=100.0, covered_us=100.0), *calls)
+    return torchledger.report(path)
+
+
+def test_the_page_of_a_step_begins_with_its_verdict_and_phases(browser: Any, step_page: Path) -> None:
+    open_page(browser, step_page)
+    text = browser.find_element("id", "overview").text
+    assert text.index("A step takes 1.00 ms") < text.index("It goes to forward 80.0 %") < text.index("Look first at")
+    assert "Compiled, not called in the step: forward_1." in text
+    bars = browser.execute_script("return [...document.querySelectorAll('.phase-bar span')].map(each => each.title)")
+    assert bars == ["forward: 80.0 µs, 80.0 %", "loss: 15.0 µs, 15.0 %", "optimizer: 5.00 µs, 5.0 %"]
+    rows = table_cells(browser, "#phases tbody tr")
+    assert [(row[0], row[1], row[3]) for row in rows] == [
+        ("forward", "4", "80.0 µs"),
+        ("loss", "2", "15.0 µs"),
+        ("optimizer", "1", "5.00 µs"),
+        ("one step", "7", "100 µs"),
+    ]
+
+
+def test_the_calls_of_a_step_sort_and_filter_and_unknown_is_a_question_mark(browser: Any, step_page: Path) -> None:
+    open_page(browser, step_page)
+    complaints(browser)
+    go_to(browser, "step")
+    rows = table_cells(browser, "#step tr[data-place]")
+    assert [row[0] for row in rows][:5] == ["forward_0"] * 4 + ["aten::_log_softmax"]
+    unknown = next(row for row in rows if row[0] == "my::operator")
+    assert unknown[4] == "head" and unknown[5:9] == ["?", "?", "?", "?"]
+    browser.execute_script("document.querySelector('#step th button[data-key=name]').click()")
+    names = [row[0] for row in table_cells(browser, "#step tr[data-place]")]
+    assert names == sorted(names)
+    box = browser.find_element("id", "search-calls")
+    box.send_keys("train.py:7")
+    assert [row[0] for row in table_cells(browser, "#step tr[data-place]")] == ["aten::_log_softmax"]
+    assert "15.0 µs (15.0 %)" in browser.find_element("id", "found-calls").text
+    assert complaints(browser) == []
+
+
+def test_the_timeline_is_coloured_by_category_or_phase(browser: Any, step_page: Path) -> None:
+    open_page(browser, step_page)
+    go_to(browser, "timeline")
+    assert "reduction" in browser.find_element("id", "timeline-legend").text
+    before = browser.execute_script("return document.querySelector('canvas.timeline').toDataURL()")
+    browser.execute_script("document.querySelector('#timeline-colour [data-color=phase]').click()")
+    assert "loss" in browser.find_element("id", "timeline-legend").text
+    assert browser.execute_script("return document.querySelector('canvas.timeline').toDataURL()") != before
+    height = browser.execute_script("return document.querySelector('canvas.timeline').clientHeight")
+    assert height >= 56 + 2 * 40, "a row for each of the two streams"
+
+
+def test_the_step_of_a_cpu_is_drawn_by_thread(browser: Any, tmp_path: Path) -> None:
+    calls = [
+        make_step_call(order=n, thread=n % 2, start_us=100.0 * n, host_us=50.0, name=f"aten::op{n}") for n in range(4)
+    ]
+    with LedgerWriter(tmp_path / "cpu.ledger") as writer:
+        writer.add(make_run(), make_step(), *calls)
+    open_page(browser, torchledger.report(tmp_path / "cpu.ledger"))
+    go_to(browser, "timeline")
+    assert "4 device events on one clock (host)" in browser.find_element("id", "timeline").text
+    assert "could not be drawn" not in browser.find_element("id", "sections").text
 
 
 def test_a_category_on_the_first_screen_leads_to_its_launches(opened: Any) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torchledger
-from factories import make_buffer, make_graph, make_kernel, make_launch, make_run
+from factories import make_buffer, make_graph, make_kernel, make_launch, make_run, make_step, make_step_call
 from synthetic import write_ledger
 from torchledger.cli import cli
 from torchledger.comparing.run_diff import diff_runs, read_run
@@ -144,6 +144,22 @@ def test_time_of_entries_adds_up_to_a_step(tmp_path: Path) -> None:
     assert data["weight"] == "time"
     assert sum(value or 0 for value in data["launches"]["step_us"]) == 20.0
     assert data["sentences"][0].startswith("One step takes 30.0 µs: its 6 launches")
+
+
+def test_a_recorded_step_counts_the_calls_of_its_graphs_and_leaves_stale_ones_out(tmp_path: Path) -> None:
+    launches = [make_launch(graph=name, wrapper_line=1, flops=100) for name in ("forward_0", "forward_1")]
+    calls = [make_step_call(kind="graph", name="forward_0", order=n, phase="forward") for n in range(12)]
+    with LedgerWriter(tmp_path / "a.ledger") as writer:
+        writer.add(make_run(), *(make_graph(name=name) for name in ("forward_0", "forward_1")), *launches)
+        writer.add(make_step(graph_calls={"forward_0": 12}), *calls)
+        writer.add(make_step_call(order=12, kind="synchronization", samples_us=()))
+    data, _ = read_page(render_report(tmp_path / "a.ledger"))
+    assert data["launches"]["calls"] == [12, 0]
+    assert sum(row["flops"] for row in data["categories"]) == 12 * 100
+    recorded = data["recorded"]
+    assert recorded["stale"] == ["forward_1"] and len(recorded["calls"]) == 12
+    assert sum(phase["us"] for phase in recorded["phases"]) == recorded["total"]["us"] == 120
+    assert data["sentences"] == recorded["verdict"] and len(recorded["verdict"]) == 3
 
 
 def test_an_imported_trace_has_a_page_too(tmp_path: Path) -> None:

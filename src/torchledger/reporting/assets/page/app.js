@@ -13,6 +13,7 @@ function tableColumns() {
     isImported ? number("calls", "calls", "times that it ran", 78, (row) => at("calls", row), formatCount) : words("launch", "launch", "graph and place in it", 150, launchId),
     words("category", "category", "what it computes", 140, (row) => categoryText(category(row))),
   ];
+  if (RECORDED) columns.push(number("calls", "calls", "times that a step calls it; 0 did not run in the step", 70, (row) => at("calls", row), formatCount));
   if (hasTime) columns.push(
     number("time", "time", "device time of one launch, median", 84, duration, formatUs),
     number("share", "of step", "share of the time that entries take in a step", 88, (row) => TOTAL_WEIGHT ? weightOf(row) / TOTAL_WEIGHT : null, formatShare));
@@ -78,9 +79,10 @@ const has = (column) => Boolean(LAUNCHES[column]?.some(Boolean));
 const SECTIONS = [
   ["samples", "Samples", (section) => drawSamples(section), () => Boolean(DATA.samples)],
   ["overview", "Overview", drawOverview, () => DATA.kind === "run"],
+  ["step", "Step", drawStep, () => DATA.kind === "run" && Boolean(RECORDED) && RECORDED.calls.length > 0],
   ["roofline", "Roofline", drawRoofline, () => DATA.kind === "run" && has("duration_us") && (has("bytes_moved") || has("flops"))],
   ["flame", "Modules and lines", drawFlame, () => DATA.kind === "run" && (has("module") || has("source"))],
-  ["timeline", "Timeline", drawTimeline, () => DATA.kind === "run" && (DATA.timeline ? DATA.timeline.start_ns.length > 0 : hasTime && DATA.graphs.length > 0)],
+  ["timeline", "Timeline", drawTimeline, () => DATA.kind === "run" && (DATA.timeline ? DATA.timeline.start_ns.length > 0 : RECORDED?.on_cpu && RECORDED.calls.length || hasTime && DATA.graphs.length > 0)],
   ["kernels", "Kernels", drawTable, () => DATA.kind === "run" && N > 0],
   ["predictions", "Predictions", drawPredictions, () => Boolean(DATA.predictions)],
   ["values", "Values", drawValues, () => Boolean(DATA.values)],

@@ -39,6 +39,10 @@ const CATEGORY_SLOT = { gemm: 1, attention: 2, convolution: 3, pointwise: 4, red
   template: 7, normalization: 6, foreach: 7, combo: 7, split_scan: 5, user_triton: 3, cpp: 4, collective: 2, memory: 8 };
 const CATEGORY_MARK = { gemm: "square", attention: "diamond", convolution: "pentagon", pointwise: "circle",
   reduction: "triangle-up", persistent_reduction: "triangle-down", template: "cross", memory: "x" };
+const PHASE_SLOT = { input: 8, forward: 1, loss: 7, backward: 2, clipping: 6, optimizer: 3, communication: 5 };
+const phaseSlot = (phase) => Object.hasOwn(PHASE_SLOT, phase) ? PHASE_SLOT[phase] : 0;
+const phaseText = (phase) => (phase === "clipping" ? "gradient clipping" : phase || "no phase");
+const phaseSwatch = (phase) => element("span", { class: `swatch category-${phaseSlot(phase)}`, "aria-hidden": "true" });
 const colorSlot = (category) => Object.hasOwn(CATEGORY_SLOT, category) ? CATEGORY_SLOT[category] : 0;
 const styleOf = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const colorOf = (category) => styleOf(`--category-${colorSlot(category)}`);

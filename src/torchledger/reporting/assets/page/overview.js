@@ -4,6 +4,7 @@ function drawOverview(section) {
     element("p", { class: "lead" }, DATA.sentences[0]),
     DATA.sentences.slice(1).map((text) => element("p", {}, withCode(text))),
     element("div", { class: "badges" }, balanceBadge(), stepBadges()),
+    RECORDED ? element("div", { class: "panel", id: "phases" }, element("h3", {}, "One step by phase"), phaseBar(), phaseTable()) : null,
     element("div", { class: "columns" },
       element("div", { class: "panel" }, element("h3", {}, hasTime ? "Time by category" : `${capital(WEIGHT.label)} by category`), categoryBars()),
       element("div", { class: "panel" }, element("h3", {}, "Heaviest kernels"), heaviestKernels())),
@@ -25,7 +26,7 @@ function balanceBadge() {
     return element("a", { class: "badge", href: "#balance", id: "balance-badge" }, isImported ? "an imported trace: nothing to balance" : "nothing to balance");
   const text = wrong.length
     ? "not balanced: " + wrong.map((account) => `${categoryText(account.name)}, ${account.short}`).join("; ")
-    : "the books balance";
+    : RECORDED || !DATA.step ? "the books balance" : "the books balance, of compiled graphs alone";
   return element("a", { class: `badge ${wrong.length ? "bad" : "good"}`, href: "#balance", id: "balance-badge" },
     element("span", { "aria-hidden": "true" }, wrong.length ? "✗ " : "✓ "), text);
 }
@@ -63,6 +64,12 @@ function categoryBars() {
 
 // Device time that no entry explains: eager code between compiled graphs, copies, helper kernels.
 function outsideNote(total) {
+  if (RECORDED) {
+    const eager = RECORDED.calls.filter((call) => textAt(call[CALL.kind]) !== "graph").reduce((sum, call) => sum + (call[CALL.us] || 0), 0);
+    return element("p", { class: "quiet" }, eager && hasTime ? `Kernels of compiled graphs; another ${formatUs(eager)} of a step ran outside of them, ` : null,
+      eager && hasTime ? element("a", { href: "#step" }, "call by call") : null, eager && hasTime ? "." : null,
+      RECORDED.stale.length ? ` Compiled, not called in the step: ${RECORDED.stale.join(", ")}.` : null);
+  }
   if (!DATA.step || !N || isImported || DATA.step.entries_us === undefined || !hasTime) return null;
   const outside = total - DATA.step.entries_us;
   if (outside <= total * 0.0005) return element("p", { class: "quiet" }, `All of ${formatUs(total)} of device time${DATA.step.steps ? " in a step" : ""} belongs to entries of the ledger.`);

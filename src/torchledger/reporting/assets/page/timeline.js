@@ -1,6 +1,8 @@
 // One step as the device ran it; without a clock of single events, the launches in their order.
 function drawTimeline(section) {
   const { events, lanes, isReal, clock, step, leftOut } = timelineEvents();
+  const phases = [...new Set(events.map((event) => event.phase).filter(Boolean))];
+  let byPhase = false;
   const end = events.reduce((most, event) => Math.max(most, event.start + event.us), 0);
   const graphs = graphSpans(events);
   const height = 56 + lanes.length * 40 + 4;
@@ -8,7 +10,7 @@ function drawTimeline(section) {
     "aria-label": `Timeline of ${formatCount(events.length)} events in ${formatUs(end)}. Plus and minus zoom, arrow keys move, 0 shows all.` });
   let from = 0, to = end;
   const scale = () => canvas.clientWidth / (to - from);
-  const draw = () => paintTimeline(canvas, { events, lanes, graphs, from, to, height });
+  const draw = () => paintTimeline(canvas, { events, lanes, graphs, from, to, height, byPhase });
   const zoom = (factor, center) => {
     const width = Math.min(end, Math.max(end / 1e5, (to - from) * factor));
     from = Math.max(0, Math.min(end - width, center - (center - from) * width / (to - from)));
@@ -57,6 +59,19 @@ function drawTimeline(section) {
       ArrowLeft: () => move(-0.2), ArrowRight: () => move(0.2), 0: () => { from = 0; to = end; draw(); } };
     if (acts[event.key]) { event.preventDefault(); acts[event.key](); }
   };
+  const legend = element("p", { class: "quiet", id: "timeline-legend" });
+  const showLegend = () => fill(legend, byPhase ? phases.map((phase) => [phaseSwatch(phase), `${phaseText(phase)}  `])
+    : [...new Set(events.map((event) => event.category))].map((name) => [swatch(name), `${categoryText(name)}  `]));
+  const colorChoice = () => {
+    const made = [["category", false], ["phase", true]].map(([name, value]) => element("button", { type: "button", "aria-pressed": String(byPhase === value), "data-color": name, onclick: () => {
+      byPhase = value;
+      for (const each of made) each.setAttribute("aria-pressed", String((each.dataset.color === "phase") === byPhase));
+      showLegend();
+      draw();
+    } }, `colour by ${name}`));
+    return element("div", { class: "choice", id: "timeline-colour" }, made);
+  };
+  showLegend();
   const button = (label, title, act) => element("button", { type: "button", title, "aria-label": title, onclick: act }, label);
   append(section, [
     element("p", { class: "hint" }, isReal
@@ -66,7 +81,7 @@ function drawTimeline(section) {
       "Many thin stripes mean many short launches: there the time to launch matters more than the kernels."),
     element("div", { class: "choice" }, button("+", "zoom in", () => zoom(0.5, (from + to) / 2)), button("−", "zoom out", () => zoom(2, (from + to) / 2)),
       button("◀", "earlier", () => move(-0.4)), button("▶", "later", () => move(0.4)), button("all", "show the whole step", () => { from = 0; to = end; draw(); })),
-    canvas, idleTables(),
+    phases.length ? colorChoice() : null, canvas, legend, idleTables(),
   ]);
   new ResizeObserver(draw).observe(canvas);
   redrawOnTheme.push(draw);
@@ -80,9 +95,16 @@ function timelineEvents() {
       const id = textAt(timeline.launch[place]);
       const row = id ? rowOfLaunch(id) : undefined;
       return { start: start / 1e3, us: timeline.duration_ns[place] / 1e3, name: textAt(timeline.name[place]), category: textAt(timeline.category[place]),
-        lane: timeline.lane[place], row, graph: row === undefined ? null : graphName(row) };
+        phase: timeline.phase?.length ? textAt(timeline.phase[place]) : "", lane: timeline.lane[place], row, graph: row === undefined ? null : graphName(row) };
     });
     return { events, lanes: timeline.lanes, isReal: true, clock: timeline.clock, step: timeline.step, leftOut: timeline.left_out };
+  }
+  const calls = RECORDED ? RECORDED.calls.filter((call) => call[CALL.start] !== null && call[CALL.host] !== null) : [];
+  if (RECORDED?.on_cpu && calls.length) {
+    const threads = [...new Set(calls.map((call) => call[CALL.thread]))].sort((a, b) => a - b);
+    const events = calls.map((call) => ({ start: call[CALL.start], us: call[CALL.host], name: textAt(call[CALL.name]), category: textAt(call[CALL.category]),
+      phase: textAt(call[CALL.phase]), lane: threads.indexOf(call[CALL.thread]), row: undefined, graph: textAt(call[CALL.kind]) === "graph" ? textAt(call[CALL.name]) : null }));
+    return { events, lanes: threads.map((thread) => `thread ${thread}`), isReal: true, clock: "host", step: null, leftOut: RECORDED.left_out };
   }
   const events = [];
   if (hasTime && DATA.graphs.length) {
@@ -122,11 +144,12 @@ function hitTimeline({ events, graphs, lanes }, moment, y, slack) {
     if (away <= least) { best = event; least = away; if (!away) break; }
   }
   if (!best) return null;
-  const lines = [shortName(best.name), `${formatUs(best.us)} at ${formatUs(best.start)}`, best.row === undefined ? `${categoryText(best.category)}; outside of compiled graphs` : `${launchId(best.row)}  ${categoryText(best.category)}`];
+  const lines = [shortName(best.name), `${formatUs(best.us)} at ${formatUs(best.start)}`, best.row === undefined ? `${categoryText(best.category)}${best.graph ? "" : "; outside of compiled graphs"}` : `${launchId(best.row)}  ${categoryText(best.category)}`];
+  if (best.phase) lines.push(phaseText(best.phase));
   return best.row === undefined ? { lines, from: best.start, to: best.start + best.us } : { lines, row: best.row };
 }
 
-function paintTimeline(canvas, { events, lanes, graphs, from, to, height }) {
+function paintTimeline(canvas, { events, lanes, graphs, from, to, height, byPhase }) {
   const width = canvas.clientWidth;
   if (!width) return;
   const ratio = window.devicePixelRatio || 1;
@@ -157,8 +180,9 @@ function paintTimeline(canvas, { events, lanes, graphs, from, to, height }) {
     if (event.start + event.us < from || event.start > to) continue;
     const left = x(event.start), wide = event.us * scale, top = 56 + event.lane * 40;
     if (wide < 0.4 && left - lastEdge[event.lane] < 0.4) continue;
-    if (!colors.has(event.category)) colors.set(event.category, colorOf(event.category));
-    pen.fillStyle = colors.get(event.category);
+    const kind = byPhase ? event.phase : event.category;
+    if (!colors.has(kind)) colors.set(kind, byPhase ? styleOf(`--category-${phaseSlot(kind)}`) : colorOf(kind));
+    pen.fillStyle = colors.get(kind);
     pen.fillRect(left, top, Math.max(0.6, wide > 3 ? wide - 0.6 : wide), 26);
     lastEdge[event.lane] = left + wide;
     if (wide > 40) label(shortName(event.name), left, left + wide, top + 13, styleOf("--on-category"));
