@@ -49,10 +49,14 @@ def watch_profiler_steps(stepped: Callable[[], None]) -> Patches:
 
 
 def parameter_places(compiled: Any, inputs: Sequence[Any]) -> tuple[int, ...]:
-    """Where a compiled graph is given parameters: at most three places, else those of other inputs that stay."""
+    """Where a compiled graph is given parameters: at most three places, else those of other inputs that stay.
+
+    What a backward is given else was saved by its forward, at another address each time.
+    """
     places = [place for place, each in enumerate(inputs) if isinstance(each, torch.nn.Parameter)]
-    if not places:
-        places = list((getattr(compiled, "fx_kwargs", None) or {}).get("static_input_idxs") or ())
+    options = getattr(compiled, "fx_kwargs", None) or {}
+    if not places and not options.get("is_backward"):
+        places = list(options.get("static_input_idxs") or ())
     return tuple(dict.fromkeys((places[0], places[len(places) // 2], places[-1]))) if places else ()
 
 

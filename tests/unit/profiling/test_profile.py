@@ -290,6 +290,27 @@ def test_run_with_profile_records_an_unmodified_script(tmp_path: Path) -> None:
         assert {each.subject for each in ledger.read(Measurement)} == {launch.launch_id for launch in calls}
 
 
+def test_threads_that_end_under_the_profiler_end_as_without_and_nothing_is_said_on_stderr(tmp_path: Path) -> None:
+    script = tmp_path / "infer.py"
+    script.write_text(
+        "import threading, torch\nfrom torch import nn\n"
+        "model = torch.compile(nn.Linear(8, 8), dynamic=True)\n"
+        "def infer():\n    with torch.no_grad():\n"
+        "        for number in range(7):\n            model(torch.randn(2 + number, 8))\n"
+        "infer()\n"
+        "threads = [threading.Thread(target=infer) for _ in range(2)]\n"
+        "for thread in threads: thread.start()\n"
+        "for thread in threads: thread.join()\n"
+        "print('done')\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-m", "torchledger", "run", "--profile", "--warmup", "0", "infer.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr
+    assert "USDT" not in result.stderr
+
+
 @pytest.mark.parametrize(("busy_us", "is_doubted"), [(90.0, False), (300.0, True)])
 def test_kernels_that_outlast_their_step_are_doubted(busy_us: float, is_doubted: bool) -> None:
     breakdown = Breakdown("a", "cpu_profiler", busy_us, 0.0, 0.0, busy_us, busy_us, 1)

@@ -1,0 +1,178 @@
+"""Programs with threads, plain and under ``run --profile``: exit codes and outputs must be the same, every time.
+
+    python benchmarks/threaded_programs.py [--runs 200] [--program NAME ...] [-o docs/results/threads.md]
+
+Needs no GPU. Programs: inference through one compiled function from two threads (of several lengths, so that threads
+end in any state of the profile); training with DataLoader workers; a serving pool of threads; autograd on two threads;
+an asyncio loop that computes in an executor. Each run is a process of its own; the compile caches are warm after the
+first. Exits with 1 if any run differs. Of stderr only torchledger's own lines and Kineto's complaint about the thread
+of its first start (written by its initialisation, whoever starts it) are left out of the comparison.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+NEEDS: tuple[str, ...] = ()
+RUNS: tuple[tuple[str, ...], ...] = (("--runs", "200"),)
+
+HEAD = """
+import sys, threading, torch
+from torch import nn
+torch.set_num_threads(1)
+torch.manual_seed(0)
+length = int(sys.argv[1])
+model = nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 4))
+"""
+
+INFER = """
+compiled = torch.compile(model, dynamic=True)
+def infer(seed, calls):
+    generator = torch.Generator().manual_seed(seed)
+    total = 0.0
+    with torch.no_grad():
+        for number in range(calls):
+            total += float(compiled(torch.randn(4 + number % 7, 16, generator=generator)).sum())
+    return f"{total:.4f}"
+"""
+
+PROGRAMS = {
+    "inference from two threads": HEAD
+    + INFER
+    + """
+results = {}
+threads = [threading.Thread(target=lambda at=at: results.update({at: infer(at, length)})) for at in range(2)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(sorted(results.items()))
+""",
+    "DataLoader workers": HEAD
+    + """
+from torch.utils.data import DataLoader, TensorDataset
+compiled = torch.compile(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+data = TensorDataset(torch.randn(4 * length, 16), torch.randn(4 * length, 4))
+for epoch in range(2):
+    for inputs, targets in DataLoader(data, batch_size=4, num_workers=2):
+        loss = nn.functional.mse_loss(compiled(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+print(f"{float(loss):.4f}")
+""",
+    "a serving pool": HEAD
+    + INFER
+    + """
+from concurrent.futures import ThreadPoolExecutor
+with ThreadPoolExecutor(4) as pool:
+    print(list(pool.map(lambda seed: infer(seed, 2), range(length))))
+""",
+    "autograd on two threads": HEAD
+    + """
+import copy
+models = [model, copy.deepcopy(model)]
+compiled = [torch.compile(each) for each in models]
+results = {}
+def train(at):
+    generator = torch.Generator().manual_seed(at)
+    optimizer = torch.optim.SGD(models[at].parameters(), lr=1e-2)
+    for _ in range(length):
+        loss = compiled[at](torch.randn(4, 16, generator=generator)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    results[at] = f"{float(loss):.4f}"
+threads = [threading.Thread(target=train, args=(at,)) for at in range(2)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(sorted(results.items()))
+""",
+    "an asyncio loop": HEAD
+    + INFER
+    + """
+import asyncio
+async def request(seed):
+    await asyncio.sleep(0)
+    return await asyncio.get_running_loop().run_in_executor(None, infer, seed, 2)
+async def serve():
+    return [await asyncio.gather(*(request(3 * batch + at) for at in range(3))) for batch in range(length // 2)]
+print(asyncio.run(serve()))
+""",
+}
+
+LENGTHS = (4, 6, 8, 11, 14, 20, 40)
+"""Calls or steps, in turn over the runs: short programs end while they are being recorded."""
+
+OURS = ("torchledger", "ERROR: External init callback must run in same thread")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+def run(script: Path, length: int, *, is_profiled: bool) -> Outcome:
+    """One run of a program in a process of its own."""
+    ours = ["-m", "torchledger", "run", "--profile", "--force", "-o", str(script.with_suffix(".ledger"))]
+    command = [sys.executable, *(ours if is_profiled else []), str(script), str(length)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=script.parent, timeout=600)
+    lines = [line for line in done.stderr.splitlines() if not line.startswith(OURS)]
+    return Outcome(done.returncode, done.stdout, "\n".join(lines))
+
+
+def main() -> int:
+    """Run all programs and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--program", action="append", choices=list(PROGRAMS))
+    parser.add_argument("-o", "--output", type=Path)
+    options = parser.parse_args()
+    rows, failed = [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder, "cache"))
+        for number, name in enumerate(options.program or PROGRAMS):
+            script = Path(folder, f"program_{number}.py")
+            script.write_text(PROGRAMS[name])
+            plain = {length: run(script, length, is_profiled=False) for length in LENGTHS[: options.runs]}
+            found: Counter[str] = Counter()
+            for index in range(options.runs):
+                length = LENGTHS[index % len(LENGTHS)]
+                outcome = run(script, length, is_profiled=True)
+                if outcome == plain[length]:
+                    found["as without"] += 1
+                else:
+                    found[f"exit code {outcome.exit_code}" if outcome.exit_code else "other output"] += 1
+                    print(f"{name}, {length}: {outcome}\nplain: {plain[length]}", file=sys.stderr)
+            failed += options.runs - found["as without"]
+            others = ", ".join(f"{count} {what}" for what, count in found.items() if what != "as without") or "none"
+            rows.append(f"| {name} | {options.runs} | {found['as without']} | {others} |")
+            print(rows[-1], flush=True)
+    if options.output is not None:
+        import torch
+
+        options.output.write_text(
+            "# Programs with threads\n\n"
+            f"`python benchmarks/threaded_programs.py --runs {options.runs}`, {datetime.date.today()}, "
+            f"{os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}. Each program runs "
+            "plain, and so many times\nunder `torchledger run --profile`; a run counts if exit code, output and errors "
+            f"are those of the plain one. Lengths {', '.join(map(str, LENGTHS))} in turn.\n\n"
+            "| program | runs | end as without | others |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
+        )
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
