@@ -143,6 +143,7 @@ def main() -> int:
     rows, failed = [], 0
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder, "cache"))
+        os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parent.parent / "src")
         for number, name in enumerate(options.program or PROGRAMS):
             script = Path(folder, f"program_{number}.py")
             script.write_text(PROGRAMS[name])
