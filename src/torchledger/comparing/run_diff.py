@@ -11,12 +11,15 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import SequenceMatcher
 
+from torchledger.balance import read_step
+from torchledger.comparing.step_diff import eager_changes
 from torchledger.errors import MeasureError
-from torchledger.nouns import Breakdown, Graph, Launch, Measurement, Profile
-from torchledger.nouns.run_diff import DiffSide, LaunchGroup, ReadChange, Regrouping, RunDiff
+from torchledger.nouns import Breakdown, Graph, Launch, Measurement, Profile, Run
+from torchledger.nouns.run_diff import DiffSide, LaunchGroup, ReadChange, Regrouping, RunDiff, SettingChange
+from torchledger.stepping.totals import StepTotals, call_us, stale_graphs
 from torchledger.store import LedgerReader, open_ledger
 from torchledger.store.latest import latest, latest_measurements
 
@@ -35,14 +38,17 @@ class RecordedRun:
     measurements: Sequence[Measurement] = ()
     breakdown: Breakdown | None = None
     profile: Profile | None = None
+    step: StepTotals | None = None
+    run: Run | None = None
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """A launch with the meaning of its nodes, the same in both runs."""
+    """A launch with the meaning of its nodes, the same in both runs, and how often a step calls its graph."""
 
     launch: Launch
     nodes: frozenset[Hashable]
+    calls: int = 1
 
 
 def diff_ledgers(
@@ -66,14 +72,17 @@ def diff_ledgers(
 
 
 def read_run(reader: LedgerReader) -> RecordedRun:
-    """Launches, graphs and the profile of a ledger."""
+    """Launches, graphs, the profile and the step of a ledger."""
+    launches = reader.read(Launch)
     return RecordedRun(
         str(reader.path),
-        reader.read(Launch),
+        launches,
         reader.read(Graph),
         latest_measurements(reader, kind="profile"),
         latest(reader, Breakdown),
         latest(reader, Profile),
+        read_step(reader, Counter(launch.graph for launch in launches if launch.is_call)),
+        latest(reader, Run),
     )
 
 
@@ -81,18 +90,22 @@ def diff_runs(first: RecordedRun, second: RecordedRun) -> RunDiff:
     """Group the launches of both runs by what they compute; groups with the largest change come first.
 
     Compares device time per step where both runs have a profile, else minimum bytes and FLOPs; notes say which and why.
+    Where both hold a step, a graph counts as often as its step calls it, those that it does not call are left out and
+    named, and calls outside of graphs are compared too.
 
-    Raises ``MeasureError`` naming a run that holds no launches.
+    Raises ``MeasureError`` naming a run that holds neither launches nor, as the other does, a step.
     """
+    holds_steps = first.step is not None and second.step is not None
     for run in (first, second):
-        if not run.launches:
+        if not run.launches and not holds_steps:
             raise MeasureError(
                 f"{run.name} holds no launches: nothing was compiled while it was recorded. "
                 f"Look at it with `torchledger show {run.name}`."
             )
-    one, other = _calls_by_graph(first), _calls_by_graph(second)
+    calls_one, calls_other = _graph_calls(first, holds_steps), _graph_calls(second, holds_steps)
+    one, other = _calls_by_graph(first, calls_one), _calls_by_graph(second, calls_other)
     pairs = _pair_graphs(one, other, _directions(first), _directions(second))
-    times_one, times_other = _step_times(first), _step_times(second)
+    times_one, times_other = _step_times(first, calls_one), _step_times(second, calls_other)
     notes = _notes(first, second, times_one, times_other)
     is_timed = times_one is not None and times_other is not None
     if not is_timed:
@@ -101,23 +114,60 @@ def diff_runs(first: RecordedRun, second: RecordedRun) -> RunDiff:
     for name_one, name_other in pairs:
         launches = one.get(name_one or "", []), other.get(name_other or "", [])
         sources = _fx_source(first, name_one), _fx_source(second, name_other)
+        counts = (calls_one.get(name_one or "", 1), calls_other.get(name_other or "", 1))
         meanings = _common_nodes(
-            _node_ops(launches[0], sources[0]), _node_ops(launches[1], sources[1]), is_ordered=None not in sources
+            _node_ops(launches[0], sources[0]),
+            _node_ops(launches[1], sources[1]),
+            is_ordered=None not in sources,
+            calls=counts,
         )
-        entries = [_entries(part, meaning) for part, meaning in zip(launches, meanings, strict=True)]
+        entries = [
+            _entries(part, meaning, count) for part, meaning, count in zip(launches, meanings, counts, strict=True)
+        ]
         for members in _components(*entries):
             groups.append(_group(*members, times_one, times_other))
-    outside_one, outside_other = (_outside_ns(first), _outside_ns(second)) if is_timed else (None, None)
+    outside_one, outside_other = (
+        (_outside_ns(first, holds_steps), _outside_ns(second, holds_steps)) if is_timed else (None, None)
+    )
+    inside_one, inside_other = (
+        (_inside_ns(first, times_one), _inside_ns(second, times_other)) if is_timed and holds_steps else (None, None)
+    )
+    eager = eager_changes(first.step, second.step) if first.step is not None and second.step is not None else ()
     return RunDiff(
         basis="time" if is_timed else "bytes",
         groups=tuple(sorted(groups, key=_size_of_change, reverse=True)),
         graphs=tuple(pairs),
-        first_ns=_device_ns(first) if is_timed else None,
-        second_ns=_device_ns(second) if is_timed else None,
+        first_ns=_device_ns(first, holds_steps) if is_timed else None,
+        second_ns=_device_ns(second, holds_steps) if is_timed else None,
         first_outside_ns=outside_one,
         second_outside_ns=outside_other,
         notes=tuple(notes),
+        holds_steps=holds_steps,
+        eager=eager,
+        first_inside_ns=inside_one,
+        second_inside_ns=inside_other,
+        settings=_setting_changes(first.run, second.run),
     )
+
+
+def _setting_changes(first: Run | None, second: Run | None) -> tuple[SettingChange, ...]:
+    """What differs between the software, the settings and the devices of two runs."""
+    if first is None or second is None:
+        return ()
+    one, other = _settings(first), _settings(second)
+    return tuple(
+        SettingChange(name, one.get(name), other.get(name))
+        for name in dict.fromkeys((*one, *other))
+        if one.get(name) != other.get(name)
+    )
+
+
+def _settings(run: Run) -> dict[str, str]:
+    environment = run.environment
+    named = {field.name: getattr(environment, field.name) for field in fields(environment) if field.name != "settings"}
+    found = {name: str(value) for name, value in named.items() if value is not None and not isinstance(value, Mapping)}
+    found |= {name: str(value) for name, value in environment.settings.items()}
+    return found | {"devices": ", ".join(dict.fromkeys(device.name for device in run.devices))}
 
 
 def _size_of_change(group: LaunchGroup) -> tuple[int, int, int, bool]:
@@ -139,11 +189,21 @@ def _last_measurements(run: RecordedRun) -> dict[str, Measurement]:
     return {item.subject: item for item in run.measurements if item.kind == "profile" and item.samples_us}
 
 
-def _step_times(run: RecordedRun) -> dict[str, int] | None:
+def _graph_calls(run: RecordedRun, holds_steps: bool) -> Mapping[str, int]:
+    """How often a step calls each graph; empty where that is not compared."""
+    return run.step.step.graph_calls if run.step is not None and holds_steps else {}
+
+
+def _step_times(run: RecordedRun, calls: Mapping[str, int]) -> dict[str, int] | None:
     """Nanoseconds per step by launch: its median, as often as a step runs it. ``None`` without a profile."""
     measured = _last_measurements(run)
+    if calls:
+        return {
+            name: round(item.duration_us * 1e3 * calls.get(name.rpartition("#")[0], 0))
+            for name, item in measured.items()
+        }
     if not measured:
-        return None
+        return {} if run.step is not None and not run.launches else None
     steps = _steps(run)
     return {name: round(item.duration_us * 1e3 * item.repeats / steps) for name, item in measured.items()}
 
@@ -152,13 +212,27 @@ def _sampled_ns(run: RecordedRun) -> int:
     return round(sum(sum(item.samples_us) for item in _last_measurements(run).values()) * 1e3 / _steps(run))
 
 
-def _device_ns(run: RecordedRun) -> int:
-    """Device time of one step: of all events where a breakdown tells, else of the entries."""
+def _device_ns(run: RecordedRun, holds_steps: bool) -> int:
+    """Device time of one step: as its record has it, else of all events of a breakdown, else of the entries."""
+    if holds_steps and run.step is not None:
+        recorded = run.step.step.device_us
+        return round((run.step.whole.device_us if recorded is None else recorded) * 1e3)
     return _sampled_ns(run) if run.breakdown is None else round(run.breakdown.device_us * 1e3 / _steps(run))
 
 
-def _outside_ns(run: RecordedRun) -> int:
-    return _device_ns(run) - _sampled_ns(run)
+def _outside_ns(run: RecordedRun, holds_steps: bool) -> int:
+    """Device time that belongs to no entry."""
+    if holds_steps and run.step is not None:
+        step = run.step.step
+        return 0 if step.device_us is None else round((step.device_us - step.covered_us) * 1e3)
+    return _device_ns(run, holds_steps) - _sampled_ns(run)
+
+
+def _inside_ns(run: RecordedRun, times: Mapping[str, int] | None) -> int:
+    """Time of a step's calls of compiled graphs that none of their launches was given."""
+    assert run.step is not None
+    in_calls = sum(call_us(call) for call in run.step.calls if call.kind == "graph")
+    return round(in_calls * 1e3) - sum((times or {}).values())
 
 
 def _notes(
@@ -167,18 +241,26 @@ def _notes(
     times_one: Mapping[str, int] | None,
     times_other: Mapping[str, int] | None,
 ) -> list[str]:
+    notes = []
+    if (first.step is None) != (second.step is None):
+        lacks = first if first.step is None else second
+        notes.append(f"{lacks.name} holds no step: only compiled graphs are compared, calls outside of them are not")
+    for run in (first, second):
+        stale = stale_graphs(run.step.step, dict.fromkeys(launch.graph for launch in run.launches)) if run.step else ()
+        if stale:
+            notes.append(f"compiled in {run.name}, not called in its step: {', '.join(stale)}")
     without = [run.name for run, times in ((first, times_one), (second, times_other)) if times is None]
     if without:
         return [
+            *notes,
             f"no times in {' and '.join(without)}: minimum bytes and FLOPs are compared instead, each launch once; "
-            "record times with `torchledger run --profile`"
+            "record times with `torchledger run --profile`",
         ]
     clocks = [sorted({item.clock for item in _last_measurements(run).values()}) for run in (first, second)]
-    notes = []
     if clocks[0] != clocks[1]:
         notes.append(f"two clocks: {', '.join(clocks[0])} in the first run, {', '.join(clocks[1])} in the second")
     for run in (first, second):
-        if run.breakdown is None:
+        if run.breakdown is None and run.step is None:
             notes.append(f"{run.name} holds no breakdown: its total is the sum of its entries")
     return notes
 
@@ -186,10 +268,12 @@ def _notes(
 # --- which graphs belong together -------------------------------------------------------------------------------
 
 
-def _calls_by_graph(run: RecordedRun) -> dict[str, list[Launch]]:
+def _calls_by_graph(run: RecordedRun, calls: Mapping[str, int]) -> dict[str, list[Launch]]:
     timed = _last_measurements(run)
     found: dict[str, list[Launch]] = {}
     for launch in sorted(run.launches, key=lambda launch: launch.order):
+        if calls and not calls.get(launch.graph):
+            continue
         if launch.is_call or launch.launch_id in timed:
             found.setdefault(launch.graph, []).append(launch)
     order = {name: place for place, name in enumerate(dict.fromkeys(launch.graph for launch in run.launches))}
@@ -265,14 +349,22 @@ def _node_ops(launches: Sequence[Launch], fx_source: str | None) -> dict[str, st
 
 
 def _common_nodes(
-    one: Mapping[str, str], other: Mapping[str, str], *, is_ordered: bool
+    one: Mapping[str, str], other: Mapping[str, str], *, is_ordered: bool, calls: tuple[int, int] = (1, 1)
 ) -> tuple[dict[str, Hashable], dict[str, Hashable]]:
     """A meaning for each node of either graph: equal for the nodes that correspond.
 
     Nodes of equal names and operators correspond where that holds for all. One more node early in a graph renumbers
     those after it, so other graphs are aligned as sequences of operators; where the nodes' order is not known
     (``is_ordered``), only if names leave many without partner.
+
+    A graph that one step calls often may be unrolled in the other: ``calls`` is how often each step calls its graph,
+    and a node of the smaller graph then corresponds to one in each of its repetitions.
     """
+    if calls[0] > calls[1] and len(one) < len(other):
+        return _unrolled(one, other, calls[0] // calls[1])
+    if calls[1] > calls[0] and len(other) < len(one):
+        meanings = _unrolled(other, one, calls[1] // calls[0])
+        return meanings[1], meanings[0]
     by_name = {name for name, op in one.items() if other.get(name) == op}
     n_sufficient = max(len(one), len(other)) if is_ordered else _NAMES_SUFFICE * min(len(one), len(other))
     if len(by_name) >= n_sufficient:
@@ -292,12 +384,31 @@ def _common_nodes(
     )
 
 
-def _entries(launches: Sequence[Launch], meanings: Mapping[str, Hashable]) -> list[_Entry]:
+def _unrolled(
+    layer: Mapping[str, str], whole: Mapping[str, str], times: int
+) -> tuple[dict[str, Hashable], dict[str, Hashable]]:
+    """Meanings where ``whole`` holds the nodes of ``layer`` up to ``times`` times, one after another."""
+    names, wholes = list(layer), list(whole)
+    repeated = list(layer.values()) * times
+    matcher = SequenceMatcher(None, repeated, list(whole.values()), autojunk=len(repeated) > _LONGEST_EXACT_ALIGNMENT)
+    match = {
+        wholes[block.b + place]: names[(block.a + place) % len(names)]
+        for block in matcher.get_matching_blocks()
+        for place in range(block.size)
+    }
+    return (
+        {name: ("node", name) for name in layer},
+        {name: ("node", match[name]) if name in match else ("other", name) for name in whole},
+    )
+
+
+def _entries(launches: Sequence[Launch], meanings: Mapping[str, Hashable], calls: int) -> list[_Entry]:
     return [
         _Entry(
             launch,
             frozenset(meanings[node] for node in launch.fx_nodes)
             or frozenset({("operators", launch.aten_ops) if launch.aten_ops else ("kernel", launch.kernel_name)}),
+            calls,
         )
         for launch in launches
     ]
@@ -423,6 +534,10 @@ def _group(
 def _kind(one: Sequence[_Entry], other: Sequence[_Entry]) -> Regrouping:
     if not one or not other:
         return "only first" if one else "only second"
+    if sum(entry.calls for entry in one) == sum(entry.calls for entry in other) and (
+        len({entry.nodes for entry in (*one, *other)}) == 1 and len(one) != len(other)
+    ):
+        return "same"  # a loop over layers in the program, and the same layers in one graph
     if len(one) == len(other) == 1:
         return "same" if one[0].nodes == other[0].nodes else "changed"
     return "split" if len(one) == 1 else "merged" if len(other) == 1 else "regrouped"
@@ -430,15 +545,21 @@ def _kind(one: Sequence[_Entry], other: Sequence[_Entry]) -> Regrouping:
 
 def _side(entries: Sequence[_Entry], times: Mapping[str, int] | None) -> DiffSide:
     launches = [entry.launch for entry in entries]
+    calls = entries[0].calls if entries else 1
     timed = [launch.launch_id for launch in launches if times is not None and launch.launch_id in times]
     return DiffSide(
         launches=tuple(launch.launch_id for launch in launches),
         kernels=tuple(launch.kernel_name for launch in launches),
-        time_ns=None if times is None else sum(times[name] for name in timed),
-        bytes_moved=_sum(launch.bytes_moved for launch in launches),
-        flops=_sum(launch.flops for launch in launches),
+        time_ns=None if times is None or (launches and not timed) else sum(times[name] for name in timed),
+        bytes_moved=_sum(_times(launch.bytes_moved, calls) for launch in launches),
+        flops=_sum(_times(launch.flops, calls) for launch in launches),
         untimed=0 if times is None else len(launches) - len(timed),
+        calls=calls,
     )
+
+
+def _times(count: int | None, calls: int) -> int | None:
+    return None if count is None else count * calls
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

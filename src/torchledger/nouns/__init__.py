@@ -35,7 +35,15 @@ from torchledger.nouns.launch import (
 from torchledger.nouns.measurement import Clock, Measurement
 from torchledger.nouns.prediction import PredictedCalls, Prediction, StepPrediction
 from torchledger.nouns.run import Run
-from torchledger.nouns.run_diff import DiffSide, LaunchGroup, ReadChange, RunDiff
+from torchledger.nouns.run_diff import (
+    DiffSide,
+    EagerChange,
+    EagerSide,
+    LaunchGroup,
+    ReadChange,
+    RunDiff,
+    SettingChange,
+)
 from torchledger.nouns.sample import Sample
 from torchledger.nouns.step import (
     CallKind,
@@ -72,7 +80,9 @@ __all__ = [
     "DiffSide",
     "Difference",
     "Direction",
+    "EagerChange",
     "EagerCount",
+    "EagerSide",
     "Environment",
     "FlopReference",
     "Gap",
@@ -94,6 +104,7 @@ __all__ = [
     "Run",
     "RunDiff",
     "Sample",
+    "SettingChange",
     "SourceLine",
     "Step",
     "StepCall",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from torchledger.nouns.step import Phase
+
 Regrouping = Literal["same", "changed", "split", "merged", "regrouped", "only first", "only second"]
 """``same``: one launch each, of the same FX nodes. ``changed``: one each, of nodes that differ in part. ``split``: one
 launch became several; ``merged``: several became one; ``regrouped``: several became several others."""
@@ -14,9 +16,10 @@ launch became several; ``merged``: several became one; ``regrouped``: several be
 class DiffSide:
     """One run's part of a group: its launches with their kernels, in order, and what they cost in one step.
 
-    ``time_ns`` sums the launches' median times, each as often as a step runs it; ``None`` where the run has no profile.
-    ``untimed`` counts launches that a profiled run did not see. ``bytes_moved`` and ``flops`` are of each launch once;
-    ``None`` if one launch's are unknown.
+    ``time_ns`` sums the launches' median times, each as often as a step runs it; ``None`` where the run has no profile,
+    and where none of the launches ran in the profiled steps. ``untimed`` counts launches that a profiled run did not
+    see. ``calls`` is how often a step calls the graph, 1 where the two ledgers do not both hold a step; ``bytes_moved``
+    and ``flops`` are of all these calls, ``None`` if one launch's are unknown.
     """
 
     launches: tuple[str, ...] = ()
@@ -25,6 +28,59 @@ class DiffSide:
     bytes_moved: int | None = 0
     flops: int | None = 0
     untimed: int = 0
+    calls: int = 1
+
+
+@dataclass(frozen=True)
+class EagerSide:
+    """One step's part of an eager group: its calls, their time (``None``: none ran on the device) and their work."""
+
+    calls: int = 0
+    time_ns: int | None = 0
+    bytes_moved: int | None = 0
+    flops: int | None = 0
+    source: str | None = None
+    phase: Phase | None = None
+
+
+@dataclass(frozen=True)
+class EagerChange:
+    """Calls of two steps outside compiled graphs that share a name and a source line."""
+
+    name: str
+    first: EagerSide
+    second: EagerSide
+
+    @property
+    def kind(self) -> Regrouping:
+        """``changed``: another number of calls."""
+        if not self.first.calls or not self.second.calls:
+            return "only first" if self.first.calls else "only second"
+        return "same" if self.first.calls == self.second.calls else "changed"
+
+    @property
+    def delta_ns(self) -> int | None:
+        """Time of the second step less that of the first."""
+        return _less(self.second.time_ns, self.first.time_ns)
+
+    @property
+    def delta_bytes(self) -> int | None:
+        """Minimum traffic of the second step less that of the first."""
+        return _less(self.second.bytes_moved, self.first.bytes_moved)
+
+    @property
+    def delta_flops(self) -> int | None:
+        """FLOPs of the second step less those of the first."""
+        return _less(self.second.flops, self.first.flops)
+
+
+@dataclass(frozen=True)
+class SettingChange:
+    """A version, setting or device that differs between two runs; ``None`` where one does not have it."""
+
+    name: str
+    first: str | None
+    second: str | None
 
 
 @dataclass(frozen=True)
@@ -75,9 +131,14 @@ class RunDiff:
     """What changed between two runs.
 
     ``basis`` is ``"time"`` where both runs have a profile, else ``"bytes"``. Times are of one step, in whole
-    nanoseconds: ``explained_ns + remainder_ns == delta_ns``. The remainder has two parts: ``outside_ns``, device events
-    that belong to no entry, and the rest, by which the entries' mean times move other than their medians.
-    ``graphs`` pairs the graphs' names; a graph without partner stands with ``None``.
+    nanoseconds: ``explained_ns + remainder_ns == delta_ns``. The remainder's parts have names: ``outside_ns``, device
+    events that belong to no entry; ``inside_ns``, time inside calls of compiled graphs that no launch was given (known
+    where both hold a step); ``unseen_ns``, groups of which one run's profile saw nothing; and the rest, by which the
+    entries' mean times move other than their medians. ``graphs`` pairs the graphs' names; a graph without partner
+    stands with ``None``.
+
+    ``holds_steps``: both ledgers hold a step, so that graphs count as often as it calls them and ``eager`` has the
+    calls outside of them. ``settings`` are what differs between the two runs' software and devices.
     """
 
     basis: Literal["time", "bytes"]
@@ -88,6 +149,11 @@ class RunDiff:
     first_outside_ns: int | None = None
     second_outside_ns: int | None = None
     notes: tuple[str, ...] = ()
+    holds_steps: bool = False
+    eager: tuple[EagerChange, ...] = ()
+    first_inside_ns: int | None = None
+    second_inside_ns: int | None = None
+    settings: tuple[SettingChange, ...] = ()
 
     @property
     def delta_ns(self) -> int | None:
@@ -96,10 +162,11 @@ class RunDiff:
 
     @property
     def explained_ns(self) -> int | None:
-        """Sum over the groups; ``None`` without two profiles."""
+        """Sum over the groups, eager ones too; ``None`` without two profiles."""
         if self.basis != "time":
             return None
-        return sum(group.delta_ns or 0 for group in self.groups)
+        in_graphs = sum(group.delta_ns or 0 for group in self.groups)
+        return in_graphs + sum(change.delta_ns or 0 for change in self.eager)
 
     @property
     def remainder_ns(self) -> int | None:
@@ -110,6 +177,20 @@ class RunDiff:
     def outside_ns(self) -> int | None:
         """The part of the remainder that lies in device events of no entry."""
         return _less(self.second_outside_ns, self.first_outside_ns)
+
+    @property
+    def inside_ns(self) -> int | None:
+        """The part of the remainder that lies inside calls of compiled graphs, in no launch."""
+        return _less(self.second_inside_ns, self.first_inside_ns)
+
+    @property
+    def unseen_ns(self) -> int | None:
+        """The part of the remainder that lies in groups whose time only one of the runs has."""
+        if self.basis != "time":
+            return None
+        sides = [(group.first.time_ns, group.second.time_ns) for group in self.groups]
+        sides += [(change.first.time_ns, change.second.time_ns) for change in self.eager]
+        return sum((second or 0) - (first or 0) for first, second in sides if first is None or second is None)
 
 
 def _less(second: int | None, first: int | None) -> int | None:

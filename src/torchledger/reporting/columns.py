@@ -262,6 +262,8 @@ COLUMNS: Mapping[str, Column] = _table(
     Column("shared_bytes", "shared", "B", format_bytes, "shared memory per program"),
     # what changed between two runs
     Column("change", "change", None, format_text, "same, changed, split, merged, regrouped or only in one run", "left"),
+    Column("first_calls", "calls, first", "calls", format_count, "times that the first run's step makes it"),
+    Column("second_calls", "calls, second", "calls", format_count, "times that the second run's step makes it"),
     Column("first_us", "first", "us", format_us, "device time per step in the first run"),
     Column("second_us", "second", "us", format_us, "device time per step in the second run"),
     Column("delta_us", "change in time", "us", format_us, "time of the second run less that of the first"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torchledger.errors import UsageError
-from torchledger.nouns import Launch, Prediction, RunDiff, StepPrediction
+from torchledger.nouns import Launch, Prediction, RunDiff, Step, StepPrediction
 from torchledger.store import open_ledger
 from torchledger.store.output import check_output, write_output
 
@@ -81,11 +81,12 @@ def is_set_of_samples(path: str | os.PathLike[str]) -> bool:
 def _compare(
     file: str | os.PathLike[str], against: str | os.PathLike[str], progress: Progress | None
 ) -> RunDiff | None:
-    """Both runs aligned by what they compute; ``None`` where one of them holds no launches."""
+    """Both runs aligned by what they compute; ``None`` where one holds no launches, and not both a step."""
     from torchledger.comparing.run_diff import diff_ledgers
 
     with open_ledger(file) as first, open_ledger(against) as second:
-        if not (first.count(Launch) and second.count(Launch)):
+        have_steps = first.count(Step) and second.count(Step)
+        if not (first.count(Launch) and second.count(Launch)) and not have_steps:
             return None
     return diff_ledgers(file, against, progress=progress)
 

@@ -13,11 +13,18 @@ from dataclasses import replace
 from typing import Any
 
 from torchledger.nouns import LaunchGroup, RunDiff
-from torchledger.nouns.run_diff import DiffSide
+from torchledger.nouns.run_diff import DiffSide, EagerChange, EagerSide
 from torchledger.reporting.columns import format_bytes, format_us
-from torchledger.reporting.html_data import Texts, in_words
+from torchledger.reporting.html_data import Texts, clean, in_words
 from torchledger.reporting.overview import shorten_source
-from torchledger.reporting.run_diff import changed_groups, group_name, group_sentence, remainder_sentences
+from torchledger.reporting.run_diff import (
+    changed_groups,
+    eager_source,
+    group_name,
+    group_sentence,
+    remainder_sentences,
+)
+from torchledger.work.categories import category_of_operator
 
 _NUMBER = re.compile(r"_\d+$")
 _SENTENCES = 8
@@ -48,7 +55,11 @@ def comparison_data(
     else:
         categories_of = [_category_of_launch(side) for side in sides]
         rows = [_row(group, categories_of, weight, texts) for group in diff.groups]
+        rows += [_eager_row(change, weight, texts, folder) for change in diff.eager]
     sums = [_by_category(side, column) for side in sides]
+    if diff is not None and diff.holds_steps:
+        for side, sums_of_side in zip(sides, sums, strict=True):
+            _add_eager(side, sums_of_side, weight)
     names = dict.fromkeys((*sums[0], *sums[1]))
     categories = [(name, sums[0].get(name, 0.0), sums[1].get(name, 0.0)) for name in names]
     categories.sort(key=lambda row: -max(row[1], row[2]))
@@ -59,6 +70,21 @@ def comparison_data(
         ["FLOPs", "FLOP", *(_total(side, "flops") for side in sides)],
         ["minimum bytes", "B", *(_total(side, "bytes_moved") for side in sides)],
     ]
+    if diff is not None and diff.holds_steps:
+        recorded = [side["recorded"] for side in sides]
+        totals = [
+            ["step, host clock", "us", *(step["duration_us"] for step in recorded)],
+            ["device time of a step", "us", *(_in_us(time) for time in (diff.first_ns, diff.second_ns))],
+            *(
+                [label, unit, *(step["total"][key] for step in recorded)]
+                for label, unit, key in (
+                    ("calls in a step", "", "calls"),
+                    ("launches in a step", "", "launches"),
+                    ("FLOPs of a step", "FLOP", "flops"),
+                    ("minimum bytes of a step", "B", "bytes"),
+                )
+            ),
+        ]
     changes = _told(diff)
     return {
         "kind": "diff",
@@ -76,6 +102,7 @@ def comparison_data(
             "more_changes": max(0, len(changes) - _SENTENCES),
             "rows": rows,
             "unexplained": [] if diff is None else [in_words(text) for text in remainder_sentences(diff)],
+            "settings": [] if diff is None else _setting_rows(diff),
             "runs": [["file", sides[0]["file"], sides[1]["file"]], *_facts(sides)],
         },
         "texts": texts.all,
@@ -119,7 +146,43 @@ def _row(group: LaunchGroup, categories_of: Sequence[dict[str, str]], weight: st
     ]
 
 
-def _amount(side: DiffSide, weight: str) -> float | int | None:
+def _eager_row(change: EagerChange, weight: str, texts: Texts, folder: str) -> list[Any]:
+    """As ``_row``, of calls outside compiled graphs."""
+    amounts = [_amount(side, weight) for side in (change.first, change.second)]
+    source = eager_source(change)
+    return [
+        texts.place(change.kind),
+        texts.place(change.name),
+        texts.place(category_of_operator(change.name) or "other"),
+        change.first.calls,
+        change.second.calls,
+        *amounts,
+        change.delta_bytes,
+        change.delta_flops,
+        texts.place(change.name),
+        texts.place(" -> ".join(shorten_source(line, folder) for line in source.split(" -> ")) if source else None),
+        0,
+    ]
+
+
+def _add_eager(side: dict[str, Any], sums: dict[str, float], weight: str) -> None:
+    """Add a step's calls outside compiled graphs to its sums by category."""
+    texts = side["texts"]
+    for kind, _, _, category, _, _, time_us, _, moved, *_ in side["recorded"]["calls"]:
+        if texts[kind] != "graph":
+            name = texts[category]
+            sums[name] = sums.get(name, 0.0) + ((time_us if weight == "time" else moved) or 0.0)
+
+
+def _setting_rows(diff: RunDiff) -> list[list[str]]:
+    return [[clean(each.name), clean(each.first or ""), clean(each.second or "")] for each in diff.settings]
+
+
+def _in_us(time_ns: int | None) -> float | None:
+    return None if time_ns is None else time_ns / 1e3
+
+
+def _amount(side: DiffSide | EagerSide, weight: str) -> float | int | None:
     if weight == "bytes":
         return side.bytes_moved
     return None if side.time_ns is None else side.time_ns / 1e3
@@ -177,8 +240,12 @@ def _sentences(
     sides: tuple[dict[str, Any], ...], weight: str, unit: str, column: str, diff: RunDiff | None
 ) -> list[str]:
     amounts = [_total(side, column) or 0.0 for side in sides]
+    is_step = diff is not None and diff.holds_steps and weight == "time"
+    if diff is not None and is_step:
+        amounts = [_in_us(time) or 0.0 for time in (diff.first_ns, diff.second_ns)]
     show = format_us if unit == "us" else format_bytes
-    what = "device time in a step (sum of medians)" if weight == "time" else "minimum traffic"
+    time_words = "device time in a step" if is_step else "device time in a step (sum of medians)"
+    what = time_words if weight == "time" else "minimum traffic"
     if not amounts[0]:
         return [f"A has no {what} to compare with; B has {show(amounts[1])}."]
     change = amounts[1] / amounts[0] - 1

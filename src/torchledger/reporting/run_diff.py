@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from torchledger.nouns import LaunchGroup, ReadChange, RunDiff
+from torchledger.nouns import EagerChange, LaunchGroup, ReadChange, RunDiff
 from torchledger.printable import one_line, shorten
 from torchledger.reporting.columns import format_bytes, format_count, format_share, format_si, format_us
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns
@@ -34,7 +34,19 @@ def run_diff_as_plain(diff: RunDiff) -> dict[str, Any]:
         | {"delta_ns": group.delta_ns, "delta_bytes": group.delta_bytes, "delta_flops": group.delta_flops}
         for group in diff.groups
     ]
+    plain["eager"] = [
+        as_plain(change)
+        | {
+            "kind": change.kind,
+            "delta_ns": change.delta_ns,
+            "delta_bytes": change.delta_bytes,
+            "delta_flops": change.delta_flops,
+        }
+        for change in diff.eager
+    ]
     return plain | {
+        "inside_ns": diff.inside_ns,
+        "unseen_ns": diff.unseen_ns,
         "delta_ns": diff.delta_ns,
         "explained_ns": diff.explained_ns,
         "remainder_ns": diff.remainder_ns,
@@ -45,9 +57,10 @@ def run_diff_as_plain(diff: RunDiff) -> dict[str, Any]:
 def run_diff_document(diff: RunDiff, first: str, second: str, *, top: int = 10) -> Document:
     """The comparison of the runs called ``first`` and ``second``, with at most ``top`` groups a list."""
     sections = [
-        Section(f"From {one_line(first)} to {one_line(second)}", (Facts(tuple(_facts(diff))),)),
+        Section(f"From {one_line(first)} to {one_line(second)}", (*_settings(diff), Facts(tuple(_facts(diff))))),
         Section("What changed most", tuple(_sentences(diff, top=top))),
         Section("Launches by what they compute", _table(diff, top=top)),
+        Section("Outside compiled graphs, by name and line", _eager_table(diff, top=top)),
         Section("Not explained", tuple(_remainder(diff))),
     ]
     return Document(tuple(section for section in sections if section.blocks))
@@ -59,6 +72,9 @@ def group_sentence(group: LaunchGroup) -> str:
     facts = []
     if group.delta_ns is not None:
         facts.append(_signed(group.delta_ns / 1e3, format_us))
+    elif group.first.untimed or group.second.untimed:
+        unseen = [name for name, side in (("first", group.first), ("second", group.second)) if side.untimed]
+        facts.append(f"did not run in the profiled steps of the {' and the '.join(unseen)} run")
     if group.delta_bytes is None:
         facts.append("bytes not known")
     elif group.delta_bytes:
@@ -102,13 +118,62 @@ def _signed(value: float, formatter: Any) -> str:
     return f"+{formatter(value)}" if value > 0 else str(formatter(value))
 
 
+def _settings(diff: RunDiff) -> tuple[Block, ...]:
+    """What differs between the two runs' software, settings and devices: before any time, for it may explain them."""
+    if not diff.settings:
+        return ()
+    return tuple(
+        Sentence(f"{change.name}: {change.first or '(none)'} -> {change.second or '(none)'}.")
+        for change in diff.settings
+    )
+
+
+def _eager_table(diff: RunDiff, *, top: int) -> tuple[Block, ...]:
+    if not diff.eager:
+        return ()
+    shown = diff.eager if len(diff.eager) <= top + 1 else diff.eager[:top]
+    rest = diff.eager[len(shown) :]
+    rows = [(change.kind, change.name, eager_source(change), *_eager_cells([change])) for change in shown]
+    if rest:
+        rows.append(("", f"({len(rest):,} others)", "", *_eager_cells(rest)))
+    counts, times = ("first_calls", "second_calls"), ("first_us", "second_us", "delta_us")
+    keys = ("change", "step_call", "source", *counts, *times, "delta_bytes", "delta_flops")
+    total = ("total", "", "", *_eager_cells(diff.eager))
+    return (Table(columns(*keys), tuple(rows), total, optional=("delta_flops", "delta_bytes")),)
+
+
+def eager_source(change: EagerChange) -> str:
+    """The line of an eager group: one, or that of either run."""
+    first, second = change.first.source or "", change.second.source or ""
+    return first or second if not first or not second or first == second else f"{first} -> {second}"
+
+
+def _eager_cells(changes: Sequence[EagerChange]) -> tuple[Any, ...]:
+    """Of several changes, times that nothing was seen of count as none: those calls launched nothing."""
+    times = [[change.first.time_ns, change.second.time_ns, change.delta_ns] for change in changes]
+    if len(changes) > 1:
+        times = [[time or 0 for time in row] for row in times]
+    one, other, delta = (list(column) for column in zip(*times, strict=True))
+    return (
+        sum(change.first.calls for change in changes),
+        sum(change.second.calls for change in changes),
+        _us(one),
+        _us(other),
+        _us(delta),
+        _known([change.delta_bytes for change in changes]),
+        _known([change.delta_flops for change in changes]),
+    )
+
+
 def _facts(diff: RunDiff) -> list[tuple[str, str]]:
     kinds = Counter(group.kind for group in diff.groups)
     if diff.first_ns is not None and diff.second_ns is not None and diff.explained_ns is not None:
         delta = diff.second_ns - diff.first_ns
+        launches = f"{_groups(len(diff.groups))} of launches"
+        eager = f" and {_groups(len(diff.eager))} of eager calls" if diff.eager else ""
         share = f" ({'+' if delta > 0 else ''}{format_share(delta / diff.first_ns)})" if diff.first_ns else ""
         rows = [
-            ("explained", f"{_signed(diff.explained_ns / 1e3, format_us)} by {_groups(len(diff.groups))} of launches"),
+            ("explained", f"{_signed(diff.explained_ns / 1e3, format_us)} by {launches}{eager}"),
             (
                 "device time of a step",
                 f"{format_us(diff.first_ns / 1e3)} -> {format_us(diff.second_ns / 1e3)}: "
@@ -123,9 +188,22 @@ def _facts(diff: RunDiff) -> list[tuple[str, str]]:
             ("tensor FLOPs", f"{_signed(sum(flops), format_si)} in {_groups(len(flops))} of launches"),
         ]
     rows.append(("groups", ", ".join(f"{format_count(count)} {kind}" for kind, count in kinds.most_common()) or "none"))
+    sides = [side for group in diff.groups for side in (group.first, group.second)]
+    if diff.holds_steps and any(side.calls > 1 for side in sides):
+        rows.append(("calls", "; ".join(_call_counts(diff))))
     if any(one != other for one, other in diff.graphs):
         rows.append(("graphs", ", ".join(f"{one or '(none)'} -> {other or '(none)'}" for one, other in diff.graphs)))
     return rows
+
+
+def _call_counts(diff: RunDiff) -> list[str]:
+    """How often each run's step calls its graphs, where that is more than once."""
+    found = []
+    for word, sides in (("first", [g.first for g in diff.groups]), ("second", [g.second for g in diff.groups])):
+        counts = {name.rpartition("#")[0]: side.calls for side in sides for name in side.launches}
+        named = [f"{graph} x{count}" for graph, count in counts.items()]
+        found.append(f"{word} {', '.join(named) or 'none'}")
+    return found
 
 
 def _groups(count: int) -> str:
@@ -194,9 +272,18 @@ def _remainder_facts(diff: RunDiff) -> tuple[tuple[str, str], ...]:
     if diff.remainder_ns is None or diff.outside_ns is None:
         return ()
     spread = diff.remainder_ns - diff.outside_ns
-    return (
+    rows = [
         ("unexplained", _signed(diff.remainder_ns / 1e3, format_us)),
         ("outside the entries", _signed(diff.outside_ns / 1e3, format_us)),
+    ]
+    if diff.unseen_ns:
+        spread -= diff.unseen_ns
+        rows.append(("did not run in one", f"{_signed(diff.unseen_ns / 1e3, format_us)}: no time to compare with"))
+    if diff.inside_ns:
+        spread -= diff.inside_ns
+        rows.append(("inside graphs", f"{_signed(diff.inside_ns / 1e3, format_us)}: in their calls, of no launch"))
+    return (
+        *rows,
         ("means less medians", f"{_signed(spread / 1e3, format_us)}: entries count with their median times"),
     )
 
@@ -209,7 +296,11 @@ def _remainder(diff: RunDiff) -> list[Block]:
     untimed = sum(group.first.untimed for group in diff.groups), sum(group.second.untimed for group in diff.groups)
     if any(untimed):
         blocks.append(
-            Sentence(f"Launches without a time: {untimed[0]:,} in the first run, {untimed[1]:,} in the second.", "bad")
+            Sentence(
+                f"Launches that did not run in the profiled steps: {untimed[0]:,} of the first run, {untimed[1]:,} of "
+                "the second; they have no time.",
+                "bad",
+            )
         )
     unknown = sum(group.delta_bytes is None for group in diff.groups)
     if unknown:

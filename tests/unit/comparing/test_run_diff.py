@@ -207,7 +207,9 @@ def test_a_launch_that_the_profile_did_not_see_is_counted() -> None:
     one = _run(_launch(0, "mul"), _launch(1, "exp"), times=(3.0, 4.0))
     diff = diff_runs(one, replace(one, measurements=one.measurements[:1]))
     assert sum(group.second.untimed for group in diff.groups) == 1
-    assert "Launches without a time: 0 in the first run, 1 in the second." in _text(diff)
+    assert "did not run in the profiled steps: 0 of the first run, 1 of the second; they have no time" in _text(diff)
+    unseen = next(group for group in diff.groups if group.second.untimed)
+    assert unseen.second.time_ns is None and diff.unseen_ns == -4000
 
 
 def test_a_run_without_launches_is_refused_by_name() -> None:

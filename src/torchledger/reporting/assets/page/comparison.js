@@ -6,6 +6,7 @@ function drawComparison(section) {
   const compared = [{ label: "A" }, { label: "B" }, { label: "B − A" }, { label: "B / A" }];
   append(section, [
     C.sentences.map((text, place) => element("p", { class: place ? "" : "lead" }, text)),
+    (C.settings || []).length ? smallTable([{ label: "changed setting", align: "left" }, { label: "A", align: "left" }, { label: "B", align: "left" }], C.settings, { class: "settings" }) : null,
     smallTable([{ label: "", align: "left" }, ...compared], C.totals.map(([name, unit, a, b]) => [name, ...differenceCells(unit, a, b)])),
     C.changes.length ? [element("h3", {}, "What changed"), element("ul", {}, C.changes.map((text) => element("li", {}, text))),
       C.more_changes ? element("p", { class: "quiet" }, `${formatCount(C.more_changes)} more changes; the table has all.`) : null]
