@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu lint types docs golden bench faults clean
+.PHONY: help demo test test-gpu lint types docs golden bench faults fuzz clean
 
 help: ## Print this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -51,6 +51,9 @@ bench: $(VENV)/.dev ## Run every benchmark that this machine can run, and say wh
 
 faults: $(VENV)/.dev ## Plant a fault into each function of ours that a compile calls; SECONDS=900 by default
 	PYTHONPATH=tests $(BIN)/python tests/plant_faults.py --seconds $(or $(SECONDS),900) --output docs/results/faults.md
+
+fuzz: $(VENV)/.dev ## Put 10,000 changed files of every kind through every command that reads them
+	$(BIN)/python benchmarks/fuzz_files.py --keep -o docs/results/fuzz.md
 
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) docs/_build gpt.html .pytest_cache .mypy_cache .ruff_cache *.ledger *.trace.json.gz

@@ -14,6 +14,7 @@ import io
 import json
 import math
 import os
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -31,7 +32,7 @@ from torchledger.fitting.machine import Machine
 from torchledger.fitting.regressors import Blend, from_arrays, to_arrays
 from torchledger.fitting.time_model import Entry, TimeModel
 from torchledger.nouns import Device
-from torchledger.store.codec import FieldError, convert, encode
+from torchledger.store.codec import FieldError, convert, encode, parse
 from torchledger.store.inflate import inflated_limit
 from torchledger.store.output import check_output, output_file
 
@@ -42,7 +43,10 @@ SHIPPED = Path(__file__).parent / "models"
 
 _HEADER = "header.json"
 _NEXT_STEP = "Fit one with `torchledger fit`, or fetch it again."
-_UNREADABLE = (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError, RecursionError)
+_UNREADABLE = (
+    *(OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError, RecursionError),
+    *(tokenize.TokenError, SyntaxError),
+)
 """What damaged zips, arrays and JSON raise when they are read."""
 
 _FIRST_DATE = (1980, 1, 1, 0, 0, 0)  # so that equal models make equal files
@@ -101,7 +105,7 @@ def load_model(path: str | os.PathLike[str]) -> TimeModel:
         budget = inflated_limit(path.stat().st_size)
         with zipfile.ZipFile(path) as archive:
             text, _ = _read_member(archive, _HEADER, budget)
-        sealed = json.loads(text)
+        sealed = parse(text)
         version = sealed["header"]["schema"]
         found = sealed.get("sha256")
     except (*_UNREADABLE, KeyError, TypeError, AttributeError) as error:
@@ -113,6 +117,10 @@ def load_model(path: str | os.PathLike[str]) -> TimeModel:
     try:
         header = convert(_Header, sealed["header"])
         machine = _machine(header.machine, version)
+        scales: dict[str, float] = {"num_multiprocessors": machine.num_multiprocessors}
+        scales |= {"bytes_per_us": machine.bytes_per_us, "floor_us": machine.floor_us, **machine.flops_per_us}
+        if wrong := [name for name, scale in scales.items() if not 0 < scale < math.inf]:
+            raise FieldError(f"field `machine`: {wrong[0]} must be above zero, got {scales[wrong[0]]}")
     except FieldError as error:
         raise PredictError(f"{path} is no model of times: its header, {error}. {_NEXT_STEP}") from error
     return TimeModel(

@@ -17,6 +17,7 @@ from torchledger.nouns import Ceilings, Device, Sample
 from torchledger.sampling.journal import JOURNAL_FOLDER, read_journals, write_durably
 from torchledger.store.codec import FieldError, convert, decode, encode
 from torchledger.store.inflate import inflated_limit
+from torchledger.work.element_sizes import ELEMENT_SIZES
 
 PARQUET_FILE = "samples.parquet"
 FORMAT_VERSION = 1
@@ -47,10 +48,16 @@ def read_samples(path: str | os.PathLike[str]) -> list[Sample]:
             raise SampleError(f"{path} is no folder of samples: it holds neither {PARQUET_FILE} nor {JOURNAL_FOLDER}/.")
         compacted = _read_parquet(path / PARQUET_FILE) if (path / PARQUET_FILE).exists() else []
         journaled = [s for samples in read_journals(path).samples.values() for s in samples]
-        return unique_samples([*compacted, *journaled])
+        return unique_samples(_of_known_types(path, [*compacted, *journaled]))
     if not path.exists():
         raise SampleError(f"{path} does not exist. Measure one with `torchledger sample SWEEP.yml -o {path}`.")
-    return _read_parquet(path)
+    return _of_known_types(path, _read_parquet(path))
+
+
+def _of_known_types(path: Path, samples: list[Sample]) -> list[Sample]:
+    if unknown := sorted({sample.dtype for sample in samples} - ELEMENT_SIZES.keys()):
+        raise SampleError(f"{path} holds samples of dtype {unknown[0][:40]!r}, which torch does not have. {_NEXT_STEP}")
+    return samples
 
 
 def unique_samples(samples: Iterable[Sample]) -> list[Sample]:

@@ -23,7 +23,7 @@ COLUMN_DIRECTIONS = {FORWARD_COLUMN: "forward", BACKWARD_COLUMN: "backward", STE
 _FILE_NAME = re.compile(r"(?P<device>[^_]+)_(?P<operator>.+)_(?P<precision>fp16|bf16|fp32)(_(\d+)_(\d+))?\.csv$")
 
 _LARGEST_SIZE = 2**40
-_COLUMNS_SHOWN, _ROW_SHOWN = 20, 100
+_ROW_SHOWN = 100  # characters
 
 PUBLISHED_PROTOCOL = "guide-csv"
 """Protocol of samples that come from a published CSV: one time per direction, the mean of ranks 2 to 6 of ten."""
@@ -65,7 +65,7 @@ def _read_rows(path: Path, rows: Any, operator: Operator, dtype: str, device: st
     count = len(columns) - len(timed)
     if not timed or count != len(operator.parameters):
         raise SampleError(
-            f"{path}: columns {columns[:_COLUMNS_SHOWN]} do not fit {operator.name}, which has parameters "
+            f"{path}: columns {str(columns)[:_ROW_SHOWN]} do not fit {operator.name}, which has parameters "
             f"{list(operator.parameters)} and then {FORWARD_COLUMN},{BACKWARD_COLUMN} or {STEP_COLUMN}."
         )
     samples: list[Sample] = []

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from torchledger.errors import SampleError
 from torchledger.nouns import Device, Sample
-from torchledger.store.codec import FieldError, convert
+from torchledger.store.codec import FieldError, convert, parse
 
 JOURNAL_FOLDER = "journal"
 
@@ -227,8 +227,8 @@ def _whole_lines(path: Path, state: JournalState) -> Iterator[tuple[int, dict[st
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                value = json.loads(line) if line.endswith(b"\n") else None
-            except (ValueError, RecursionError):
+                value = parse(line) if line.endswith(b"\n") else None
+            except FieldError:
                 value = None
             if isinstance(value, dict):
                 yield number, value

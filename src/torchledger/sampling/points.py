@@ -13,7 +13,7 @@ from typing import Any
 from torchledger.errors import SampleError
 from torchledger.operators import find_operator
 from torchledger.sampling.journal import write_durably
-from torchledger.store.codec import FieldError, convert
+from torchledger.store.codec import FieldError, convert, parse
 
 PLAN_FILE = "plan.jsonl"
 
@@ -125,6 +125,6 @@ def _checked(path: Path, number: int, kind: Any, plain: Any) -> Any:
 def _json_lines(path: Path, file: Any) -> Iterator[Any]:
     for number, line in enumerate(file, start=1):
         try:
-            yield json.loads(line)
-        except (ValueError, RecursionError) as error:
+            yield parse(line)
+        except FieldError as error:
             raise SampleError(f"{path} is damaged: line {number}: {error}. {_NEXT_STEP}") from error

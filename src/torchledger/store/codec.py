@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import math
 import re
 import typing
@@ -73,9 +74,23 @@ def convert(record_type: type[Record], plain: Any) -> Record:
     """
     try:
         record: Record = msgspec.convert(plain, record_type)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         raise FieldError(_explain(error)) from None
     return record
+
+
+def parse(text: bytes | str) -> Any:
+    """The plain values of JSON, as the standard library reads it, for ``convert``.
+
+    Raises ``FieldError`` for what is none, or holds half a surrogate pair, which no output could hold.
+    """
+    try:
+        plain = json.loads(text)
+        if ("\\ud" if isinstance(text, str) else b"\\ud") in text.lower():  # type: ignore[operator]
+            json.dumps(plain, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise FieldError(_explain(error)) from None
+    return plain
 
 
 def _plain(value: Any) -> Any:

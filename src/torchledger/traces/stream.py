@@ -201,7 +201,7 @@ class EventStream:
             events = _parse_closed_list(text)
             if events is not None:
                 return events
-        words = text.decode("utf-8", errors="replace")
+        words = _decode(text)
         decoder = json.JSONDecoder(strict=False)
         events_read: list[dict[str, Any]] = []
         unreadable = 0
@@ -274,6 +274,7 @@ def open_events(path: Path, *, progress: Progress | None = None) -> EventStream:
     return EventStream(file, name=str(path), total_bytes=total_bytes, progress=progress)
 
 
+_SURROGATES = re.compile(r"(\\u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2})|\\u[dD][89a-fA-F][\da-fA-F]{2}")
 _NEXT_OBJECT = re.compile(r",\s*(?=\{)")
 _LONGEST_WORD = len("-Infinity")
 
@@ -341,9 +342,14 @@ def dump_event(event: Any) -> bytes:
 def _loads_leniently(text: bytes) -> Any:
     """As the standard library reads it: NaN, control characters in strings and broken UTF-8 are let through."""
     try:
-        return json.loads(text.decode("utf-8", errors="replace"), strict=False)
+        return json.loads(_decode(text), strict=False)
     except (ValueError, RecursionError):  # also an integer of more than 4,300 digits
         return None
+
+
+def _decode(text: bytes) -> str:
+    """Text that any output can hold, whatever bytes and halves of surrogate pairs stand in it."""
+    return _SURROGATES.sub(lambda match: match[1] or r"\ufffd", text.decode("utf-8", errors="replace"))
 
 
 def _excerpt(text: bytes) -> str:

@@ -1,0 +1,68 @@
+"""Changed files of every kind through every command that reads them: what ends in a traceback, hangs or fills memory.
+
+python benchmarks/fuzz_files.py [--cases 10000] [--seed 1] [--keep] [-o docs/results/fuzz.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import re
+import sys
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
+
+from fuzzing import KINDS, MEMORY_LIMIT_BYTES, TIME_LIMIT_S, Fault, keep, make_cases, run_cases  # noqa: E402 - after the path is set
+
+NEEDS: tuple[str, ...] = ()
+RUNS: tuple[tuple[str, ...], ...] = (("-o", "docs/results/fuzz.md"),)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", action="store_true", help="Put one case of each place that fails into the corpus.")
+    parser.add_argument("-o", "--output", type=Path)
+    options = parser.parse_args()
+    cases = make_cases(options.cases, options.seed * 1_000_000)
+    began = time.perf_counter()
+    faults: dict[str, list[Fault]] = defaultdict(list)
+    for fault in run_cases(cases):
+        faults[re.sub(r".* at ", "", fault.what)].append(fault)
+        print(f"{fault.case}: {fault.what}", flush=True)
+    seconds = time.perf_counter() - began
+    if options.keep:
+        for found in faults.values():
+            keep(found[0].case)
+    failed = Counter(fault.case.kind for found in faults.values() for fault in found)
+    run = Counter(case.kind for case in cases)
+    report = "\n".join(
+        [
+            "# Files from strangers",
+            "",
+            f"{datetime.date.today():%Y-%m-%d}. {options.cases:,} changed files in {seconds:.0f} s;",
+            f"at most {TIME_LIMIT_S} s and {MEMORY_LIMIT_BYTES >> 20} MB beyond the imported package each.",
+            "A fault is a traceback, a hang, too much memory, a dead process, or a file that was read and changed.",
+            f"Redo: `make fuzz`, or `python benchmarks/fuzz_files.py --cases {options.cases} --seed {options.seed}`.",
+            "",
+            "| kind of file | commands | files | faults |",
+            "|---|---|---|---|",
+            *(f"| {kind} | {len(KINDS[kind].commands)} | {run[kind]:,} | {failed[kind]:,} |" for kind in KINDS),
+            f"| all | {sum(len(kind.commands) for kind in KINDS.values())} | {len(cases):,} | {failed.total():,} |",
+            "",
+            *(f"- {len(found):,} at `{place}`" for place, found in faults.items()),
+        ]
+    )
+    print(report)
+    if options.output:
+        options.output.write_text(report.rstrip() + "\n")
+    sys.exit(1 if faults else 0)
+
+
+if __name__ == "__main__":
+    main()

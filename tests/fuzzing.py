@@ -1,0 +1,580 @@
+"""Files from strangers: small real files of each kind, seeded mutations of them, and every command that reads them.
+
+A case is a kind, a command and a number that seeds its mutation. Cases run in forked children, many in each, under a
+limit of memory and time; what a case may do is end well or with one error of ours.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib
+import io
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import sqlite3
+import tempfile
+import traceback
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pyarrow
+from click.testing import CliRunner
+from pyarrow import parquet
+
+from torchledger.cli import COMMANDS, cli
+from torchledger.errors import TorchledgerError
+
+DATA = Path(__file__).parent / "data"
+LEDGER = DATA / "old" / "mlp_torchledger0.1.0_torch2.13_cpu.ledger.sqlite"
+PROFILED = DATA / "h200" / "gpt_block_torch2.11_cu130.ledger.sqlite"
+
+TIME_LIMIT_S = 20
+MEMORY_LIMIT_BYTES = 1 << 30
+"""What a case may take beyond the interpreter with all commands imported."""
+
+_LONGEST_MESSAGE = 2_000
+_SAMPLES = "cpu_part_torchledger0.1.0.samples"
+_ASK = ("linear", "m=64", "k=32", "n=8")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file: its name, a maker of its original, how its content is changed, and the commands that read it.
+
+    ``name`` is the file's name in the case's folder; in a command ``FILE`` stands for the changed file, ``FOLDER`` for
+    the folder that it is in, ``OUT`` for a path where nothing is yet.
+    """
+
+    name: str
+    original: Callable[[], bytes]
+    mutate: Callable[[random.Random, bytes], bytes]
+    commands: tuple[tuple[str, ...], ...]
+    around: str | None = None
+    """A folder of the data whose other files stand beside it."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One file and one command."""
+
+    kind: str
+    command: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A case that did what none may do, and what that was."""
+
+    case: Case
+    what: str
+
+
+def content_of(case: Case) -> bytes:
+    """The changed file of a case; the same for the same case."""
+    kind = KINDS[case.kind]
+    source = random.Random(f"{case.kind} {case.seed}")
+    content = kind.original()
+    for _ in range(source.choice((1, 1, 1, 2, 4))):
+        change = kind.mutate if source.random() < 0.6 else mutate_bytes
+        content = change(source, content)
+    return content
+
+
+def run_cases(
+    cases: Iterable[Case], contents: Mapping[Case, bytes] | None = None, *, batch: int = 25
+) -> Iterator[Fault]:
+    """Run cases, ``batch`` in each forked child; ``contents`` gives files that are not made by mutation."""
+    for module in ("torch", "pyarrow.parquet", *(module for module, _ in COMMANDS.values())):
+        importlib.import_module(module)  # once, here, and not in every child
+    waiting = list(cases)
+    while waiting:
+        done = 0
+        for number, what in _run_batch(waiting[:batch], contents or {}):
+            done = number + 1
+            if what:
+                yield Fault(waiting[number], what)
+        waiting = waiting[max(done, 1) :]
+
+
+def _run_batch(cases: Sequence[Case], contents: Mapping[Case, bytes]) -> Iterator[tuple[int, str]]:
+    receiving, sending = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(receiving)
+        try:
+            _limit_memory()
+            for number, case in enumerate(cases):
+                content = contents[case] if case in contents else content_of(case)
+                os.write(sending, f"start {number}\n".encode())
+                what = run_case(case, content)
+                os.write(sending, (json.dumps([number, what[:1_500]]) + "\n").encode())
+        finally:
+            os._exit(0)
+    os.close(sending)
+    started = None
+    with open(receiving, encoding="utf-8") as lines:
+        for line in lines:
+            if line.startswith("start "):
+                started = int(line.split()[1])
+            else:
+                number, what = json.loads(line)
+                started = None
+                yield number, what
+    _, status = os.waitpid(child, 0)
+    if started is not None:
+        yield started, f"the process died (status {status})"
+
+
+def _limit_memory() -> None:
+    """A wall behind the limit, so that a bomb ends its process and not the machine."""
+    with open("/proc/self/statm") as file:
+        taken = int(file.read().split()[5]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_DATA, (taken + 4 * MEMORY_LIMIT_BYTES,) * 2)
+
+
+def _forget_peak() -> None:
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+
+
+def _memory_bytes(name: str) -> int:
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith(name))
+
+
+class _TooLongError(BaseException):
+    """The time of a case is up."""
+
+
+def run_case(case: Case, content: bytes) -> str:
+    """Run one case in this process; what it did that it may not, or nothing."""
+    kind = KINDS[case.kind]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "in"
+        if kind.around is not None:
+            shutil.copytree(DATA / "old" / kind.around, folder)
+        path = folder / kind.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        before = _digest(folder)
+        named = {"FILE": str(path), "FOLDER": str(folder), "OUT": f"{name}/out", "OUT.html": f"{name}/out.html"}
+        _forget_peak()
+        resident = _memory_bytes("VmRSS")
+        signal.signal(signal.SIGALRM, _stop)
+        signal.alarm(TIME_LIMIT_S)
+        os.chdir(name)
+        try:
+            what = _invoke([named.get(word, word) for word in kind.commands[case.command]])
+        except _TooLongError:
+            what = f"took more than {TIME_LIMIT_S} s"
+        finally:
+            signal.alarm(0)
+            os.chdir("/")
+        if not what and (taken := _memory_bytes("VmHWM") - resident) > MEMORY_LIMIT_BYTES:
+            what = f"took {taken >> 20} MB"
+        if not what and _digest(folder) != before:
+            what = "changed what it read"
+    return what
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise _TooLongError
+
+
+def _invoke(arguments: list[str]) -> str:
+    error: BaseException | None
+    if arguments[0] == "predict-launches":
+        error = _predict_launches(arguments[1])
+    else:
+        error = CliRunner().invoke(cli, arguments).exception
+    if isinstance(error, TorchledgerError):
+        message = str(error)
+        return (
+            "" if 0 < len(message) <= _LONGEST_MESSAGE else f"a message of {len(message)} characters: {message[:200]}"
+        )
+    if error is None or isinstance(error, SystemExit):
+        return ""
+    if isinstance(error, _TooLongError):
+        raise error
+    last = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in last if "torchledger" in frame.filename] or last
+    places = " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(ours[-4:]))
+    return f"{type(error).__name__}: {str(error)[:160]} at {places}"
+
+
+def _predict_launches(path: str) -> BaseException | None:
+    """What `fit` does with launches before it learns: no command that reads them answers in less than minutes."""
+    from torchledger.predicting import find_model
+    from torchledger.predicting.launches import predict_launches
+    from torchledger.store.launch_file import read_launches
+
+    try:
+        predict_launches(find_model("H200"), [item.launch for item in read_launches(path).launches])
+    except Exception as error:
+        return error
+    return None
+
+
+def _digest(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            digest.update(f"{path.relative_to(folder)}".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+# --- mutations ------------------------------------------------------------------------------------------------------
+
+_STRANGE: tuple[Any, ...] = (
+    None, True, -1, 0, 1, 2**31, 2**53 + 1, 2**63, -(2**63), 10**30, 10**400, 0.5, -0.0, 1e308, 5e-324, float("nan"),
+    float("inf"), "", "x", "a/../../b", "\x00", "\x1b[2J", "\udcff", "9" * 30,
+    "é" * 300, [], {}, [[]], [None], [1, "a"],
+    {"float": "nan"}, {"": None}, "aten.mm.default", "cuda:99", "[[1,2],[3]]",
+)  # fmt: skip
+
+
+def mutate_bytes(source: random.Random, content: bytes) -> bytes:
+    """Bytes flipped, cut off, taken out, doubled or put in."""
+    changed = bytearray(content)
+    place = source.randrange(len(changed) + 1)
+    match source.randrange(6):
+        case 0:
+            for _ in range(source.choice((1, 3, 20))):
+                if changed:
+                    changed[source.randrange(len(changed))] ^= 1 << source.randrange(8)
+        case 1:
+            del changed[place:]
+        case 2:
+            del changed[place : place + source.choice((1, 16, 1024))]
+        case 3:
+            changed[place:place] = changed[place : place + source.choice((16, 1024))]
+        case 4:
+            changed[place:place] = source.randbytes(source.choice((1, 16, 256)))
+        case 5:
+            size = source.choice((1, 4, 8, 64))
+            changed[place : place + size] = source.choice((b"\x00", b"\xff", b"[", b'"', b"9")) * size
+    return bytes(changed)
+
+
+def mutate_json(source: random.Random, content: bytes) -> bytes:
+    """One value of a JSON text replaced, taken out or doubled."""
+    try:
+        plain = json.loads(content)
+    except (ValueError, RecursionError):
+        return mutate_bytes(source, content)
+    return json.dumps(_changed(source, plain)).encode()
+
+
+def _changed(source: random.Random, plain: Any) -> Any:
+    if isinstance(plain, (dict, list)) and plain and source.random() < 0.93:
+        key = source.choice(list(plain) if isinstance(plain, dict) else range(len(plain)))
+        if source.random() < 0.05:
+            del plain[key]
+        elif source.random() < 0.05 and isinstance(plain, list):
+            plain.append(plain[key])
+        else:
+            plain[key] = _changed(source, plain[key])
+        return plain
+    return source.choice(_STRANGE)
+
+
+def mutate_lines(source: random.Random, content: bytes) -> bytes:
+    """One line of JSON changed."""
+    lines = content.split(b"\n")
+    index = source.randrange(len(lines))
+    lines[index] = mutate_json(source, lines[index])
+    return b"\n".join(lines)
+
+
+def zipped(change: Callable[[random.Random, bytes], bytes]) -> Callable[[random.Random, bytes], bytes]:
+    """The same change inside a gzip file."""
+
+    def mutate(source: random.Random, content: bytes) -> bytes:
+        try:
+            return gzip.compress(change(source, gzip.decompress(content)), 1, mtime=0)
+        except (OSError, EOFError, ValueError):
+            return mutate_bytes(source, content)
+
+    return mutate
+
+
+def mutate_ledger(source: random.Random, content: bytes) -> bytes:
+    """A body or a column of one record changed."""
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.deserialize(content)
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        table = source.choice([name for name in tables if connection.execute(f'SELECT 1 FROM "{name}"').fetchone()])
+        rows = [row for (row,) in connection.execute(f'SELECT rowid FROM "{table}"')]
+        row = source.choice(rows)
+        columns = [column[1] for column in connection.execute(f'PRAGMA table_info("{table}")')]
+        column = "body" if source.random() < 0.8 else source.choice(columns)
+        ((value,),) = connection.execute(f'SELECT "{column}" FROM "{table}" WHERE rowid = ?', (row,))
+        text = str(value).encode()
+        value = mutate_json(source, text) if column == "body" else source.choice((b"", "x", -1, 2**62, 0.5, "é"))
+        if isinstance(value, bytes) and source.random() < 0.9:
+            value = value.decode("utf-8", "replace")
+        connection.execute(f'UPDATE "{table}" SET "{column}" = ? WHERE rowid = ?', (value, row))
+        connection.commit()
+        return connection.serialize()
+    except (sqlite3.Error, IndexError, ValueError, UnicodeError, OverflowError):
+        return mutate_bytes(source, content)
+    finally:
+        connection.close()
+
+
+def mutate_parquet(source: random.Random, content: bytes) -> bytes:
+    """A value, a column's type or the rows of a Parquet file changed."""
+    try:
+        table = parquet.read_table(io.BytesIO(content))
+        index = source.randrange(table.num_columns)
+        values = table.column(index).to_pylist()
+        strange = source.choice(_STRANGE)
+        match source.randrange(4):
+            case 0:
+                table = table.remove_column(index)
+            case 1:
+                table = table.set_column(index, table.column_names[index], pyarrow.array([strange] * len(values)))
+            case 2:
+                text = values[0] if isinstance(values[0], str) else "{}"
+                values[source.randrange(len(values))] = mutate_json(source, text.encode()).decode("utf-8", "replace")
+                table = table.set_column(index, table.column_names[index], pyarrow.array(values))
+            case 3:
+                table = pyarrow.concat_tables([table] * source.choice((2, 50)))
+        buffer = io.BytesIO()
+        parquet.write_table(table, buffer)
+        return buffer.getvalue()
+    except (pyarrow.ArrowException, OSError, ValueError, TypeError, IndexError, OverflowError):
+        return mutate_bytes(source, content)
+
+
+def mutate_model(source: random.Random, content: bytes) -> bytes:
+    """A header or an array of a model changed, with checksums that match."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            members = {name: archive.read(name) for name in archive.namelist()}
+        header = json.loads(members["header.json"])["header"]
+        if source.random() < 0.5:
+            header = json.loads(mutate_json(source, json.dumps(header).encode()))
+        else:
+            key = source.choice([key for key in header["entries"] if key.startswith("linear")])
+            name = f"entries/{key}.npz"
+            members[name] = _with_other_array(source, members[name])
+            header["entries"][key]["sha256"] = hashlib.sha256(members[name]).hexdigest()
+        text = json.dumps(header, sort_keys=True)
+        sealed = {"header": json.loads(text), "sha256": hashlib.sha256(text.encode()).hexdigest()}
+        members["header.json"] = json.dumps(sealed, sort_keys=True).encode()
+        return _zip(members)
+    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, IndexError, OSError):
+        return mutate_bytes(source, content)
+
+
+def _with_other_array(source: random.Random, blob: bytes) -> bytes:
+    import numpy as np
+
+    with zipfile.ZipFile(io.BytesIO(blob)) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    name = source.choice(list(members))
+    array = np.load(io.BytesIO(members[name]))
+    changed = source.choice((array.astype(np.float32), array[..., None], array.ravel()[:1], array * -1, array + 100))
+    file = io.BytesIO()
+    np.save(file, changed)
+    members[name] = file.getvalue() if source.random() < 0.8 else mutate_bytes(source, members[name])
+    return _zip(members)
+
+
+def _zip(members: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def mutate_text(source: random.Random, content: bytes) -> bytes:
+    """A word or a line of a text replaced or doubled."""
+    words = content.decode("utf-8", "replace").split(" ")
+    index = source.randrange(len(words))
+    strange = source.choice(
+        (*_STRANGE, "&a", "*a", "<<: *a", "{from: 1, to: 1e12, step: 1}", "- - -", ": :", "9" * 5_000)
+    )
+    words[index] = source.choice((str(strange), json.dumps(strange), words[index] * 2, "\n", ""))
+    return " ".join(words).encode("utf-8", "surrogateescape")
+
+
+# --- originals ------------------------------------------------------------------------------------------------------
+
+
+def _read(path: Path) -> Callable[[], bytes]:
+    return path.read_bytes
+
+
+def _small_trace() -> bytes:
+    with gzip.open(DATA / "h200" / "gpt_block_torch2.11_cu130.trace.json.gz") as file:
+        plain = json.load(file)
+    events = plain["traceEvents"]
+    plain["traceEvents"] = [event for event in events if event.get("ph") != "X"][:40] + [
+        event for event in events if event.get("ph") == "X"
+    ][:300]
+    return json.dumps(plain).encode()
+
+
+def _guide_csv() -> bytes:
+    rows = [f"1,{b},{n},64,{b * n / 10},{b * n / 4}" for b in (1, 2, 8) for n in (16, 128, 1024)]
+    return "\n".join(["mp,b,l,dim,F_dur(us),B_dur(us)", *rows, ""]).encode()
+
+
+_SWEEP = b"""dtypes: [fp32, bf16]
+seed: 3
+order: shuffle
+budget: 10min
+sweeps:
+  - operator: linear
+    group: train
+    draws: 20
+    parameters:
+      m: {from: 16, to: 16384, draw: log, multiple_of: 8}
+      k: {from: 64, to: 8192, factor: 2}
+      n: [1024, 4096]
+    where: ["m * k <= 2**26", "m divides k or m < 64"]
+  - operator: gelu
+    parameters: {numel: {from: 1024, to: 8192, step: 1024}}
+"""
+
+
+def _journal_file() -> Path:
+    return next((DATA / "old" / _SAMPLES / "journal").glob("*.jsonl"))
+
+
+_OF_SAMPLES = (
+    ("samples", "show", "FOLDER"),
+    ("samples", "check", "FOLDER"),
+    ("samples", "merge", "FOLDER", "-o", "OUT"),
+)
+
+KINDS: Mapping[str, Kind] = {
+    "ledger": Kind(
+        "a.ledger",
+        _read(LEDGER),
+        mutate_ledger,
+        (
+            ("show", "FILE"),
+            ("show", "FILE", "--json"),
+            ("show", "FILE", "forward_0#0"),
+            ("show", "FILE", "--wrapper", "forward_0"),
+            ("report", "FILE", "-o", "OUT.html"),
+            ("export", "FILE", "--format", "inductor-json", "-o", "OUT"),
+            ("export", "FILE", "--format", "parquet", "-o", "OUT"),
+            ("diff", "FILE", str(LEDGER)),
+            ("diff", "FILE", str(LEDGER), "--values"),
+            ("predict-step", "FILE", "--device", "H200"),
+        ),
+    ),
+    "profiled ledger": Kind(
+        "b.ledger",
+        _read(PROFILED),
+        mutate_ledger,
+        (
+            ("show", "FILE"),
+            ("report", "FILE", "-o", "OUT.html"),
+            ("diff", str(LEDGER), "FILE"),
+            ("export", "FILE", "--format", "chrome", "-o", "OUT"),
+            ("predict-step", "FILE", "--device", "H200", "--graphs"),
+        ),
+    ),
+    "trace": Kind(
+        "t.json",
+        _small_trace,
+        mutate_json,
+        (("import", "FILE"), ("import", "FILE", "--json"), ("import", "FILE", "-o", "OUT", "--chrome", "OUT.html")),
+    ),
+    "compressed trace": Kind(
+        "t.json.gz",
+        lambda: gzip.compress(_small_trace(), mtime=0),
+        zipped(mutate_json),
+        (("import", "FILE"), ("import", "FILE", "-o", "OUT")),
+    ),
+    "launches": Kind(
+        "l.launches",
+        _read(DATA / "old" / "h200_torchledger0.1.0.launches"),
+        zipped(mutate_lines),
+        (("predict-launches", "FILE"),),
+    ),
+    "samples": Kind(
+        "s.parquet",
+        _read(DATA / "old" / "cpu_torchledger0.1.0.samples" / "samples.parquet"),
+        mutate_parquet,
+        (
+            ("samples", "show", "FILE"),
+            ("samples", "check", "FILE"),
+            ("samples", "export", "FILE", "-o", "OUT"),
+            ("report", "FILE", "-o", "OUT.html"),
+        ),
+    ),
+    "model": Kind(
+        "m.tlmodel",
+        _read(DATA / "old" / "cpu_torchledger0.1.0.tlmodel"),
+        mutate_model,
+        (
+            ("predict", *_ASK, "--device", "FILE"),
+            ("predict", *_ASK, "--dtype", "fp32", "--device", "FILE", "--json"),
+            ("predict-step", str(LEDGER), "--device", "FILE"),
+            ("report", str(LEDGER), "--predict", "FILE", "-o", "OUT.html"),
+        ),
+    ),
+    "sweep": Kind("sweep.yml", lambda: _SWEEP, mutate_text, (("sample", "FILE", "--plan-only", "-o", "OUT"),)),
+    "guide CSV": Kind(
+        "NVIDIAA100_gelu_fp16.csv",
+        _guide_csv,
+        mutate_text,
+        (("samples", "show", "FILE"), ("samples", "check", "FILE"), ("samples", "merge", "FILE", "-o", "OUT")),
+    ),
+    "journal": Kind(
+        "journal/host-1-1.jsonl", lambda: _journal_file().read_bytes(), mutate_lines, _OF_SAMPLES, _SAMPLES
+    ),
+    "plan": Kind("plan.jsonl", _read(DATA / "old" / _SAMPLES / "plan.jsonl"), mutate_lines, _OF_SAMPLES, _SAMPLES),
+}
+
+
+def make_cases(count: int, seed: int) -> list[Case]:
+    """Cases that go round the kinds and their commands."""
+    names = list(KINDS)
+    return [
+        Case(names[n % len(names)], (n // len(names)) % len(KINDS[names[n % len(names)]].commands), seed + n)
+        for n in range(count)
+    ]
+
+
+# --- what once failed -----------------------------------------------------------------------------------------------
+
+CORPUS = DATA / "fuzz"
+_LARGEST_KEPT_BYTES = 64 << 10
+
+
+def load_corpus() -> dict[Case, bytes]:
+    """Every case that is kept, with its file."""
+    found = {}
+    for path in sorted(CORPUS.glob("*.gz")):
+        kind, command, seed = path.name.removesuffix(".gz").split(".")
+        found[Case(kind.replace("_", " "), int(command), int(seed))] = gzip.decompress(path.read_bytes())
+    return found
+
+
+def keep(case: Case) -> bool:
+    """Put a case's file into the corpus; False if it is too large."""
+    content = gzip.compress(content_of(case), mtime=0)
+    if len(content) > _LARGEST_KEPT_BYTES:
+        return False
+    CORPUS.mkdir(exist_ok=True)
+    (CORPUS / f"{case.kind.replace(' ', '_')}.{case.command}.{case.seed}.gz").write_bytes(content)
+    return True
