@@ -50,7 +50,7 @@ bench: $(VENV)/.dev ## Run every benchmark that this machine can run, and say wh
 	$(BIN)/python benchmarks/run_all.py $(ONLY)
 
 faults: $(VENV)/.dev ## Plant a fault into each function of ours that a compile calls; SECONDS=900 by default
-	PYTHONPATH=tests $(BIN)/python tests/plant_faults.py --seconds $(or $(SECONDS),900) --output docs/results/faults.md
+	$(BIN)/python benchmarks/planted_faults.py --seconds $(or $(SECONDS),900) --output docs/results/faults.md
 
 fuzz: $(VENV)/.dev ## Put 10,000 changed files of every kind through every command that reads them
 	$(BIN)/python benchmarks/fuzz_files.py --keep -o docs/results/fuzz.md

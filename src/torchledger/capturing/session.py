@@ -106,7 +106,13 @@ class Capture:
         self._is_child = is_child
         self._is_prepared = run_id is not None
         if not is_child:
-            self._open()
+            try:
+                self._open()
+            except StoreError:
+                raise
+            except Exception as error:  # a fault of ours: tried again with the first graph
+                log.warning("the ledger could not be begun: %s: %s", type(error).__name__, error)
+                self._losses.append(Gap("run", "start", f"recording failed: {type(error).__name__}: {error}"))
         self._cancel = after_import(COMPILER, self._install)
 
     # --- the life of a capture ----------------------------------------------------------------------------------
@@ -152,15 +158,15 @@ class Capture:
     def close(self, *, status: str = "finished", exit_code: int | None = None) -> None:
         """Take the hooks out and mark the run as ended; safe to call twice."""
         with self._lock:
-            self._cancel()
+            self._try("waiting for torch", self._cancel, None)
             while self._watchers:
                 self._tell(self._watchers.pop(), "on_close")
             if self._is_ready:
-                _HOOKS.leave(self)
                 self._is_ready = False
+                self._try("hooks", lambda: _HOOKS.leave(self), None)
             if self._writer is not None and os.getpid() == self._owner:
                 self._finish(status, exit_code)
-                self._writer.close()
+                self._try("closing", self._writer.close, None)
             self._writer = None
 
     def _finish(self, status: str, exit_code: int | None) -> None:
@@ -245,7 +251,13 @@ class Capture:
                 rank=self._try("rank", _rank, None),
                 world_size=self._try("world size", _world_size, None),
             )
-            self._writer.add(self.run)
+            try:
+                self._writer.add(self.run)
+            except Exception:
+                self._writer.close()
+                self._writer = None
+                self._force = True  # what is there now is ours
+                raise
         return self._writer
 
     def _install(self) -> None:

@@ -1,0 +1,21 @@
+"""Plant a fault into each function of ours that a compile calls, and see that the program goes on and the loss is said.
+
+    python benchmarks/planted_faults.py [--seconds 900] [--seed 0] [--output docs/results/faults.md]
+
+Needs no GPU. The harness is ``tests/plant_faults.py``, of which the tests run a few cases.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from plant_faults import main
+
+NEEDS: tuple[str, ...] = ()
+RUNS: tuple[tuple[str, ...], ...] = (("--output", "docs/results/faults.md"),)
+
+if __name__ == "__main__":
+    sys.exit(main())
