@@ -324,9 +324,12 @@ def _shapes(
 
     def complete(shape: dict[str, int]) -> dict[str, int] | None:
         """The shape with what is derived, or ``None`` if it meets not all conditions."""
-        whole = shape | {name: compute(shape) for name, compute in derived.items()}
-        p = operator.resolve(whole)
-        fits = operator.check(p) is None and all(condition(p) for condition in conditions)
+        try:
+            whole = shape | {name: compute(shape) for name, compute in derived.items()}
+            p = operator.resolve(whole)
+            fits = operator.check(p) is None and all(condition(p) for condition in conditions)
+        except ValueError as error:
+            raise file.error((*where, "where"), str(error)) from error
         return whole if fits else None
 
     if part.draws is None:

@@ -13,6 +13,7 @@ Model = TypeVar("Model")
 _LARGEST_FILE = 256 << 10  # bytes; parsing takes a second per 100 KB
 _MOST_NODES = 100_000  # keys and values, each alias counted as what it stands for
 _DEEPEST = 32
+_LONGEST_KEY = 100  # characters that a message repeats of one
 
 Location = tuple[str | int, ...]
 
@@ -37,7 +38,7 @@ class YamlFile:
 
     def fault(self, location: Location, message: str) -> str:
         """One fault as ``file:line: key: what is wrong``."""
-        key = ".".join(str(part) for part in location) or "file"
+        key = ".".join(str(part)[:_LONGEST_KEY] for part in location) or "file"
         return f"{self.path}:{self.line(location)}: {key}: {message}"
 
     def error(self, location: Location, message: str) -> SweepError:

@@ -216,7 +216,7 @@ class LedgerReader:
         self._connection.set_progress_handler(is_used_up, _STEPS_BETWEEN_CHECKS)
         try:
             yield from self._connection.execute(statement, tuple(parameters))
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeError) as error:
             if _is_locked(error):
                 raise StoreError(_LOCKED.format(self.path)) from error
             raise self._damaged("its tables have no end" if steps_left < 0 else str(error)) from error
@@ -258,7 +258,7 @@ def open_ledger(path: str | os.PathLike[str]) -> LedgerReader:
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(2 * path.stat().st_size, _LONGEST_TEXT_AT_LEAST))
         connection.execute("PRAGMA trusted_schema = OFF")
         _table_names(connection)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeError) as error:
         if _is_locked(error):
             raise StoreError(_LOCKED.format(path)) from error
         raise StoreError(f"{path} is not a ledger, or is cut off ({error}).") from error
@@ -274,7 +274,7 @@ def open_ledger(path: str | os.PathLike[str]) -> LedgerReader:
     return LedgerReader(path, connection)
 
 
-def _is_locked(error: sqlite3.Error) -> bool:
+def _is_locked(error: Exception) -> bool:
     return getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 

@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from torchledger.errors import MeasureError
 from torchledger.traces.links import innermost_covering, match_ids
 from torchledger.traces.stream import EventStream, Progress, open_events
 
@@ -113,6 +114,8 @@ _LATEST_US = 4e15
 """Times beyond 126 years are no times; nanoseconds of what is below fit into 64 bits, sums included."""
 _LONGEST_US = 1e13
 _LARGEST = 2**53
+_MOST_LANES = 10_000  # each is a row of its own in every table of lanes; a large program has hundreds
+_MOST_NAMES = 200_000  # each may be a row of a table; a large program has thousands
 _LONGEST_NAME = 1_000  # characters of what should have been a number or a name
 
 
@@ -506,6 +509,11 @@ class _Columns:
         names = self._numbered(self._names, _values(events, "name", ""))
         categories = self._numbered(self._categories, _values(events, "cat", ""))
         lanes = self._numbered(self._lanes, _lane_keys(_values(events, "pid", ""), _values(events, "tid", "")))
+        if len(self._lanes) > _MOST_LANES or len(self._names) > _MOST_NAMES:
+            raise MeasureError(
+                f"this is no trace of a program: more than {_MOST_LANES:,} threads and streams, or {_MOST_NAMES:,} "
+                "names of events. Record a few steps with torch.profiler."
+            )
         ids, arguments = self._take_arguments(events)
         with np.errstate(invalid="ignore", over="ignore"):
             start_ns = np.rint((starts - self._origin_us) * 1e3)

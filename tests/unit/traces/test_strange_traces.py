@@ -141,3 +141,9 @@ def test_a_number_beyond_all_bounds_leaves_its_event_out_or_names_its_lane(
     event = event.replace(f'"{field}": 0', f'"{field}": {number}')
     trace = read_trace(write_trace(tmp_path / "a.json", f'{{"traceEvents": [{event}]}}'))
     assert len(trace.events.name) + sum(problem.events or 0 for problem in trace.problems) == 1
+
+
+def test_more_lanes_than_any_program_has_are_refused() -> None:
+    events = [kernel_event(tid=number) for number in range(10_001)]
+    with pytest.raises(MeasureError, match="more than 10,000 threads and streams"):
+        trace_from_events(events)
