@@ -16,11 +16,24 @@ FEW, MORE = 3, 7
 
 
 def flops_of(script: str, steps: int) -> dict[str, int]:
-    """FLOPs by operator of a whole run of ``steps`` steps, as torch's own counter counts them."""
-    from torch.utils.flop_counter import FlopCounterMode
+    """FLOPs by operator of a whole run of ``steps`` steps, as torch's own counter counts them.
 
+    It has no formula for attention on a CPU; its own for attention stands in.
+    """
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+    aten = torch.ops.aten
+    lacking = {
+        aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, out_shape=None, **__: sdpa_flop_count(
+            q, k, v
+        ),
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+            lambda grad, q, k, v, *_, out_shape=None, **__: sdpa_backward_flop_count(grad, q, k, v)
+        ),
+    }
     sys.argv = [script, str(steps)]
-    with FlopCounterMode(display=False) as counter, contextlib.redirect_stdout(io.StringIO()):
+    with FlopCounterMode(display=False, custom_mapping=lacking) as counter, contextlib.redirect_stdout(io.StringIO()):
         runpy.run_path(script, run_name="__main__")
     return {str(op): int(count) for op, count in counter.get_flop_counts().get("Global", {}).items()}
 

@@ -240,7 +240,7 @@ def wall_time_account(books: Books) -> Account | None:
     if step.profiled_us:
         added = statistics.median(step.profiled_us) - step.duration_us
         reason = "what the profiler adds to a step, by the host's clock"
-        differences.append(Difference("wall_time", "profiler", reason, added))
+        differences.append(Difference("wall_time", "profiler", reason, round(added, 3)))
     return Account(
         name="wall_time",
         unit="us",
@@ -249,7 +249,7 @@ def wall_time_account(books: Books) -> Account | None:
         differences=tuple(differences),
         missing=books.gaps_of("wall_time"),
         note="one step: busy and idle time by cause on the profiler's clock, beside steps timed without it",
-        tolerance=_WALL_TIME_TOLERANCE,
+        tolerance=max(_WALL_TIME_TOLERANCE, _MARKS_US / step.duration_us),
     )
 
 
@@ -332,6 +332,9 @@ def step_device_time_account(books: Books) -> Account | None:
 
 _WALL_TIME_TOLERANCE = 0.01
 """What two clocks may differ by; more is missing."""
+
+_MARKS_US = 50.0
+"""What opening and closing the marks of a recorded step takes on the host, about."""
 
 
 ACCOUNTS: tuple[Callable[[Books], Account | None], ...] = (

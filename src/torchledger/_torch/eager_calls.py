@@ -21,6 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 import torchledger
+from torchledger._torch.patching import Patches
 from torchledger.work.op_shapes import Argument, OpCall, Tensor
 
 log = logging.getLogger(__name__)
@@ -84,6 +85,7 @@ class EagerCalls(TorchDispatchMode):
         """Begin to listen; ``False`` if the thread is inside another mode, which might end before this one."""
         if _get_current_dispatch_mode() is not None:
             return False
+        _threads.has_modes = True
         self.__enter__()
         self._is_entered = True
         return True
@@ -170,6 +172,41 @@ class EagerCalls(TorchDispatchMode):
         for name, module in root.named_modules():
             path = name.replace("_orig_mod.", "").removesuffix("_orig_mod")
             self._module_names.setdefault(id(module), path.strip(".") or type(module).__name__)
+
+
+_threads = threading.local()
+
+
+def keep_modes_over_compiled_calls() -> Patches:
+    """Have a mode that begins or ends inside a compiled function's call last, or be gone, when the call returns.
+
+    A compiled function puts the thread's dispatch keys back to what they were when it was called: a mode that began in
+    it hears nothing afterwards, and one that ended in it leaves a key that asks for a mode where there is none.
+    """
+    patches = Patches()
+    original = getattr(torch._C, "_ForceDispatchKeyGuard", None)
+    if original is None:
+        return patches
+
+    class Guard:
+        """The same guard; afterwards the keys of modes say whether there is a mode."""
+
+        def __init__(self, *args: Any) -> None:
+            self._guard = original(*args)
+
+        def __enter__(self) -> Any:
+            return self._guard.__enter__()
+
+        def __exit__(self, *error: Any) -> Any:
+            result = self._guard.__exit__(*error)
+            if getattr(_threads, "has_modes", False):
+                has_mode = torch._C._len_torch_dispatch_stack() > 0
+                for key in ("Python", "PythonTLSSnapshot"):
+                    torch._C._dispatch_tls_set_dispatch_key_included(key, has_mode)
+            return result
+
+    patches.set(torch._C, "_ForceDispatchKeyGuard", Guard)
+    return patches
 
 
 @functools.cache

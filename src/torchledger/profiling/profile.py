@@ -82,11 +82,13 @@ class StepProfiler(Watcher):
         self._patches.append(watch_optimizers(self._recorder.optimizer_stepped))
 
     def on_ready(self) -> None:
+        from torchledger._torch.eager_calls import keep_modes_over_compiled_calls
         from torchledger._torch.profiler import make_kernels_visible, watch_graph_calls
         from torchledger._torch.steps import watch_profiler_steps
 
         self._patches.append(make_kernels_visible())
         self._call_patches = [
+            keep_modes_over_compiled_calls(),
             watch_graph_calls(self._around_call),
             watch_profiler_steps(lambda: self._recorder.marked("profiler_step")),
         ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torchledger.device.ceilings import known_ceilings
 from torchledger.errors import MeasureError
@@ -21,7 +22,6 @@ from torchledger.nouns import (
     Launch,
     Measurement,
     Profile,
-    StepFoundBy,
     StepKind,
 )
 from torchledger.profiling.attribution import (
@@ -84,7 +84,7 @@ def profile_records(
         attribution = cpu_events(trace, launches, window=window, graph_keys=graph_keys)
     spans = _step_spans(trace, n_steps)
     record = None
-    if facts is not None and spans:
+    if facts is not None and spans and launches:
         from torchledger._torch.eager_calls import is_composite
 
         by_graph = _by_graph(launches)
@@ -97,6 +97,7 @@ def profile_records(
             graph_of=lambda mark: graph_of_mark(mark, by_graph, graph_keys),
             is_composite=is_composite,
             heard=heard,
+            name=f"step_{uuid.uuid4().hex[:8]}",
             clock=clock,
         )
     elif not attribution.calls:
@@ -124,6 +125,7 @@ def profile_records(
             which = ", ".join(uneven[:3])
             note = f"the {n_steps} steps are not alike ({which} calls): end them with torchledger.step()"
             breakdown = replace(breakdown, notes=(*breakdown.notes, note))
+        breakdown = replace(breakdown, notes=(*breakdown.notes, *(facts.notes if facts is not None else ())))
         timeline = step_timeline(events, clock=clock)
     profile = Profile(
         clock=clock,
@@ -177,22 +179,34 @@ def records_of_recording(
             devices=devices,
             n_steps=recording.n_steps,
             trace_name=trace_path.name,
+            directions={launch.graph: cast(Direction, launch.graph.rpartition("_")[0]) for launch in launches},
+            facts=facts_of_recording(recording),
+            heard=recording.heard,
         )
         annotate_trace(recording.times, trace_path, facts_by_row(events), force=True)
     finally:
         recording.times.unlink(missing_ok=True)
-    notes = notes_of_recording(recording)
-    return [
-        replace(record, notes=(*record.notes, *notes)) if isinstance(record, Breakdown) else record
-        for record in records
-    ]
+    return records
+
+
+def facts_of_recording(recording: StepRecording) -> StepFacts | None:
+    """What a recording says of its steps beside the trace; ``None`` if no step was found."""
+    if recording.found_by is None:
+        return None
+    return StepFacts(
+        recording.found_by,
+        plain_us=recording.plain_us,
+        profiled_us=recording.profiled_us,
+        seen=recording.seen,
+        kinds=recording.kinds,
+        optimizers=recording.optimizers,
+        notes=notes_of_recording(recording),
+    )
 
 
 def notes_of_recording(recording: StepRecording) -> tuple[str, ...]:
-    """What to know of the recorded steps: by what they were found, and which others there were."""
+    """What to know of the recorded steps, and which others there were."""
     notes = list(recording.notes)
-    if recording.found_by is not None:
-        notes.insert(0, f"a step is {_FOUND_BY[recording.found_by]}")
     if len(recording.kinds) > 1:
         first, *others = recording.kinds
         notes.append(
@@ -201,15 +215,6 @@ def notes_of_recording(recording: StepRecording) -> tuple[str, ...]:
             f"({'; '.join(f'{kind.count} with {_calls_in_words(kind)}' for kind in others[:3])})"
         )
     return tuple(notes)
-
-
-_FOUND_BY: dict[StepFoundBy, str] = {
-    "torchledger.step": "what torchledger.step() ends",
-    "profiler_step": "what a profiler's step() of the program ends",
-    "optimizer": "what ends with the last optimizer's step of a round",
-    "period": "the period of the sequence of graph calls",
-    "call": "one call of the given function",
-}
 
 
 def _calls_in_words(kind: StepKind) -> str:

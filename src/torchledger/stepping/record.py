@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 _MOST_ARGUMENTS = 8
 
+_UNCOUNTED = frozenset({"aten::detach", "aten::detach_", "aten::empty", "aten::lift_fresh"})
+"""Allocations and aliases, which move nothing. A dispatch mode causes some (autograd saves outputs by ``detach`` under
+a mode) and does not hear others (``torch.tensor`` builds below it), so that they are left out of both counts."""
+
 
 @dataclass(frozen=True)
 class StepFacts:
@@ -146,17 +150,25 @@ def record_step(
         calls.append(call)
     step = _sums(trace, spans, events, facts, each, calls, name=name, clock=clock, entries=entries)
     threads = {call.thread for call in heard or ()}
-    operators = [entry for entry in entries if entry.call is not None or entry.kind == "collective"]
+    operators = [
+        entry
+        for entry in entries
+        if (entry.call is not None or entry.kind == "collective") and entry.name not in _UNCOUNTED
+    ]
     listened = [entry for entry in operators if len(threads) == 1 or _thread(trace, entry.lane) in threads]
     step = replace(
         step,
         graph_calls=dict(counted),
         operators=len(listened) if heard else len(operators),
-        operators_heard=len(heard) if heard else None,
+        operators_heard=_counted(heard) if heard else None,
         operators_elsewhere=len(operators) - len(listened) if heard else 0,
     )
     rows = {event.row: place for place, entry in enumerate(entries) for event in entry.events if event.row is not None}
     return StepRecord(step, tuple(calls), chosen, rows)
+
+
+def _counted(heard: Sequence[EagerCall]) -> int:
+    return sum(call.call.name not in _UNCOUNTED for call in heard)
 
 
 def _usual(each: Sequence[Sequence[Entry]]) -> int:

@@ -18,7 +18,7 @@ from torch import nn
 import torchledger
 from captured import read
 from torchledger.errors import MeasureError
-from torchledger.nouns import Breakdown, Gap, Launch, Measurement, Profile
+from torchledger.nouns import Breakdown, Gap, Launch, Measurement, Profile, Step
 from torchledger.profiling.profile import attach
 from torchledger.profiling.records import over_steps, pair_with_ledger
 from torchledger.profiling.steps import Steps
@@ -55,13 +55,15 @@ def test_every_launch_has_a_time_for_each_profiled_step(profiled: Path) -> None:
 def test_categories_graphs_and_kernels_each_add_up_to_the_total(profiled: Path) -> None:
     with open_ledger(profiled) as ledger:
         (breakdown,) = ledger.read(Breakdown)
+        (profile,) = ledger.read(Profile)
         measured = ledger.read(Measurement)
     for table in (breakdown.categories, breakdown.graphs, breakdown.kernels, breakdown.modules, breakdown.lines):
         assert sum(row.total_us for row in table) == pytest.approx(breakdown.device_us if table else 0)
     assert breakdown.categories
     assert breakdown.graphs
     assert breakdown.modules
-    assert sum(sum(each.samples_us) for each in measured) == pytest.approx(breakdown.device_us)
+    assert sum(sum(each.samples_us) for each in measured) == pytest.approx(profile.matched_us)
+    assert breakdown.steps == 1
     assert breakdown.busy_us <= breakdown.wall_us
 
 
@@ -93,8 +95,11 @@ def test_profiling_a_step_function_returns_its_breakdown(tmp_path: Path) -> None
     with torchledger.capture(tmp_path / "a.ledger", profile=True) as run:
         model(torch.randn(4, 16)).sum().backward()
         breakdown = run.profile(lambda: model(torch.randn(4, 16)).sum().backward(), warmup=2, repeats=4)
-    assert breakdown.steps == 4
+    assert breakdown.steps == 1
     assert breakdown.kernel_us > 0
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        (step,) = ledger.read(Step)
+    assert (step.found_by, step.recorded) == ("call", 4)
 
 
 def test_a_step_that_compiles_nothing_is_refused(tmp_path: Path) -> None:
@@ -148,11 +153,11 @@ def test_a_program_that_ends_in_the_middle_keeps_the_steps_that_were_profiled(
         for _ in range(ran):
             model(torch.randn(2, 4))
     with open_ledger(tmp_path / "a.ledger") as ledger:
-        breakdowns, gaps = ledger.read(Breakdown), ledger.read(Gap)
+        breakdowns, gaps, recorded = ledger.read(Breakdown), ledger.read(Gap), ledger.read(Step)
         samples = [each.repeats for each in ledger.read(Measurement)]
-    assert [breakdown.steps for breakdown in breakdowns] == [profiled] * bool(profiled)
+    assert [step.recorded for step in recorded] == [profiled] * (ran > 3)  # of three, no step was whole
     assert set(samples) == {profiled} - {0}
-    notes = [note for breakdown in breakdowns for note in breakdown.notes]
+    notes = [note for each in (*recorded, *breakdowns) for note in each.notes]
     assert any(said in text for text in [*notes, *(gap.reason for gap in gaps)]) if said else not gaps
     for breakdown in breakdowns:
         assert breakdown_document(breakdown, top=3)
@@ -180,11 +185,10 @@ def test_a_step_is_the_period_of_all_calls_and_not_those_of_the_first_graph(tmp_
         for _ in range(9):
             second(first(first(torch.randn(2, 4))))
     with open_ledger(tmp_path / "a.ledger") as ledger:
-        (profile,) = ledger.read(Profile)
-        (breakdown,) = ledger.read(Breakdown)
-    assert profile.steps == 3
-    assert profile.graph_calls == {"inference_0": 6, "inference_1": 3}
-    assert any("period" in note for note in breakdown.notes)
+        (profile,), (step,) = ledger.read(Profile), ledger.read(Step)
+    assert profile.steps == step.recorded == 3
+    assert step.graph_calls == {"inference_0": 2, "inference_1": 1}
+    assert step.found_by == "period"
 
 
 def test_steps_that_differ_are_said_with_how_many_of_which_kind(tmp_path: Path) -> None:
@@ -198,8 +202,8 @@ def test_steps_that_differ_are_said_with_how_many_of_which_kind(tmp_path: Path) 
                 model(torch.randn(2, 4))
             torchledger.step()
     with open_ledger(tmp_path / "a.ledger") as ledger:
-        (breakdown,) = ledger.read(Breakdown)
-    assert any("steps differ" in note and "1 with inference_0 x2" in note for note in breakdown.notes)
+        (step,) = ledger.read(Step)
+    assert any("steps differ" in note and "1 with inference_0 x2" in note for note in step.notes)
 
 
 def test_a_trace_of_other_code_is_refused_by_name(profiled: Path, tmp_path: Path) -> None:
@@ -267,9 +271,10 @@ def test_a_step_that_raises_does_not_spoil_the_next_profile(tmp_path: Path) -> N
     with torchledger.capture(tmp_path / "a.ledger") as run:
         with pytest.raises(KeyError):
             run.profile(step, warmup=1, repeats=2)
-        assert run.profile(step, warmup=1, repeats=2).steps == 2
+        run.profile(step, warmup=1, repeats=2)
     with open_ledger(tmp_path / "a.ledger") as ledger:
         assert not ledger.read(Gap)
+        assert [record.recorded for record in ledger.read(Step)] == [2]
 
 
 def test_run_with_profile_records_an_unmodified_script(tmp_path: Path) -> None:

@@ -1,0 +1,91 @@
+"""Whole steps of ordinary scripts: what the ledger holds of a step is what a step does when nothing is compiled."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PROGRAMS = ROOT / "tests" / "programs"
+NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
+STEPS = {"generation": "48", "two_threads": "60"}
+FOUND_BY = {"generation": "period", "two_threads": "period", "compiled_optimizer": "period"}
+GRAPH_CALLS = {"layer_loop": 24, "accumulation": 8, "gan": 8, "generation": 1}
+"""Calls of compiled graphs in one step, by how the scripts are written."""
+
+
+def run(*arguments: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"} | environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def eager_flops() -> dict[str, dict[str, int]]:
+    """FLOPs of one eager step of each script, by operator, counted by torch."""
+    counted = run(str(ROOT / "tests" / "eager_flops.py"), *[str(PROGRAMS / f"{name}.py") for name in NAMES])
+    return {Path(script).stem: flops for script, flops in json.loads(counted.splitlines()[-1]).items()}
+
+
+@pytest.fixture(scope="session", params=NAMES)
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+    """The name of a script and what ``show --json`` says of its ledger."""
+    name: str = request.param
+    ledger = tmp_path_factory.mktemp(name) / "step.ledger"
+    run("-m", "torchledger", "run", "--profile", "-o", str(ledger), str(PROGRAMS / f"{name}.py"), STEPS.get(name, "20"))
+    return name, json.loads(run("-m", "torchledger", "show", str(ledger), "--json"))
+
+
+def test_a_step_holds_the_flops_of_a_whole_eager_step(
+    recorded: tuple[str, dict[str, Any]], eager_flops: dict[str, dict[str, int]]
+) -> None:
+    name, shown = recorded
+    expected = sum(eager_flops[name].values())
+    if name == "two_threads":
+        expected = 2 * 2 * 8 * 32 * 64  # torch's counter hears the main thread alone, which does none of it
+    assert shown["step"]["flops"] == expected
+
+
+def test_a_step_is_found_by_its_optimizer_else_by_its_period(recorded: tuple[str, dict[str, Any]]) -> None:
+    name, shown = recorded
+    assert shown["step"]["found_by"] == FOUND_BY.get(name, "optimizer")
+
+
+def test_a_graph_counts_as_often_as_a_step_calls_it(recorded: tuple[str, dict[str, Any]]) -> None:
+    name, shown = recorded
+    calls = sum(shown["step"]["graph_calls"].values())
+    assert calls >= 1
+    assert calls == GRAPH_CALLS.get(name, calls)
+
+
+def test_every_operator_that_a_mode_hears_in_a_step_is_an_entry(recorded: tuple[str, dict[str, Any]]) -> None:
+    account = recorded[1]["balance"]["step_operators"]
+    assert account["reference"] is not None
+    assert account["is_balanced"], account
+
+
+def test_all_device_time_of_a_step_belongs_to_its_calls(recorded: tuple[str, dict[str, Any]]) -> None:
+    step = recorded[1]["step"]
+    assert step["covered_share"] == pytest.approx(1.0)
+    assert sum(phase["share"] for phase in step["phases"].values()) == pytest.approx(1.0)
+
+
+def test_the_launches_of_a_step_are_those_that_were_seen_to_run(recorded: tuple[str, dict[str, Any]]) -> None:
+    account = recorded[1]["balance"]["step_launches"]
+    assert account["is_balanced"], account
+
+
+def test_the_page_and_the_first_lines_speak_of_the_step(recorded: tuple[str, dict[str, Any]]) -> None:
+    first, second, third = recorded[1]["verdict"]
+    assert first.startswith("A step takes") and second.startswith("It goes to") and third.startswith("Look first at")
