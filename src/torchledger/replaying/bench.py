@@ -25,7 +25,7 @@ from typing import Any, Literal
 from torchledger import roofline
 from torchledger.device.ceilings import known_ceilings, product_rate
 from torchledger.errors import MeasureError, UsageError
-from torchledger.nouns import Ceilings, Device, Launch, Measurement, Run
+from torchledger.nouns import Ceilings, Device, Launch, Measurement, Run, Step
 from torchledger.replaying.bench_timing import HOST_FLUSH_BYTES, Budget, relative_interval
 from torchledger.replaying.bench_worker import JOB, TRUST, Job, Task, job_text
 from torchledger.replaying.call_site import CallSite, CallSites
@@ -33,9 +33,10 @@ from torchledger.replaying.lead_in import LeadIn, find_lead_in, lead_in_text
 from torchledger.replaying.ledger_code import LedgerCode, ledger_code
 from torchledger.replaying.sizes import CannotReplay
 from torchledger.replaying.standalone import allocated_bytes, body_text, input_bytes, preamble_text
+from torchledger.stepping.totals import StepUse, use_of
 from torchledger.store import LedgerReader, LedgerWriter, open_ledger
 from torchledger.store.find import find_kernel
-from torchledger.store.latest import saved_inputs, step_measurements
+from torchledger.store.latest import latest, saved_inputs, step_measurements
 from torchledger.store.seal import seal
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class Benched:
     ``unplaced`` says why there is none. ``configurations`` are those that were tried, with their warm times; ``as_run``
     is then the time with the configuration of the run. ``keeps_lines``: its source asks the cache to keep what it
     reads, which outlived a flush in measurements on an H200. ``clock_fell``: the device's clock, while it was timed.
+    ``use`` is what the ledger's step makes of it; ``None`` without a step.
     """
 
     launch: Launch
@@ -81,6 +83,7 @@ class Benched:
     unplaced: str | None = None
     keeps_lines: bool = False
     clock_fell: bool = False
+    use: StepUse | None = None
 
     @property
     def duration_us(self) -> float | None:
@@ -204,8 +207,9 @@ def bench(
         run = reader.run()
         launches = [launch for launch in reader.read(Launch) if launch.category != "nop"]
         in_step = step_measurements(reader)
+        step = latest(reader, Step)
         saved = saved_inputs(reader)
-        chosen, selection = _select(reader, launches, kernels, all_kernels, in_step, run)
+        chosen, selection = _select(reader, launches, kernels, all_kernels, in_step, run, step)
         codes = ledger_code(reader, (launch.graph for launch in chosen), trust=trust)
     chosen = [codes[launch.graph].launch(launch.launch_id) for launch in chosen]
     sites_of = functools.cache(lambda name: _call_sites(codes[name]))
@@ -255,9 +259,15 @@ def bench(
         by_launch.get(launch.launch_id) or Benched(launch, "cannot", reason=refused[launch.launch_id])
         for launch in chosen
     )
+    if step is not None:
+        entries = tuple(replace(entry, use=_use(step, entry)) for entry in entries)
     if save:
         _save(path, entries)
     return BenchReport(str(path), run, entries, selection, mode, time.monotonic() - started, ceilings)
+
+
+def _use(step: Step, entry: Benched) -> StepUse:
+    return use_of(step, entry.launch.graph, entry.in_step.duration_us if entry.in_step is not None else None)
 
 
 _NO_TIME_LEFT = {"status": "failed", "reason": "the time for all kernels was used up"}
@@ -306,6 +316,7 @@ def _select(
     all_kernels: bool,
     in_step: Mapping[str, Measurement],
     run: Run,
+    step: Step | None,
 ) -> tuple[list[Launch], str]:
     if not launches:
         raise MeasureError(f"{reader.path} holds no launch that could be run: `torchledger show {reader.path}`.")
@@ -323,7 +334,7 @@ def _select(
         return list(chosen.values()), "the kernels that were named"
     if all_kernels:
         return list(launches), "every launch"
-    weights, source = _weights(launches, in_step, run)
+    weights, source = _weights(launches, in_step, run, step)
     if weights is None:
         return list(launches), "every launch: nothing tells yet which ones are heavy"
     total = sum(weights.values())
@@ -339,10 +350,15 @@ def _select(
 
 
 def _weights(
-    launches: Sequence[Launch], in_step: Mapping[str, Measurement], run: Run
+    launches: Sequence[Launch], in_step: Mapping[str, Measurement], run: Run, step: Step | None
 ) -> tuple[dict[str, float] | None, str]:
     if in_step:
-        return {key: found.duration_us for key, found in in_step.items() if "#" in key}, "time inside the step"
+        timed = {key: found for key, found in in_step.items() if "#" in key}
+        # Without a step's record, a launch's samples tell how often the profiled steps ran it.
+        calls = {key: found.repeats for key, found in timed.items()}
+        if step is not None and any(step.graph_calls.values()):
+            calls = {key: step.graph_calls.get(key.rpartition("#")[0], 0) for key in timed}
+        return {key: found.duration_us * calls[key] for key, found in timed.items()}, "time inside the step"
     weights = {}
     for launch in launches:
         found = _limits(launch, known_ceilings(_device(run, launch.device)))["roofline_us"]

@@ -14,8 +14,9 @@ from torchledger.reporting.document import Block, Document, Section, Sentence, T
 
 _KEYS = (
     "launch_id", "kernel_name", "duration_us", "iqr_us", "calls", "cold_us", "placed_us", "step_us", "over_step",
-    "achieved_gb_per_s", "achieved_tflops_per_s", "roofline_fraction", "bound",
+    "step_calls", "time_share", "achieved_gb_per_s", "achieved_tflops_per_s", "roofline_fraction", "bound",
 )  # fmt: skip
+_OF_A_STEP = ("step_calls", "time_share")
 _OPTIONAL = ("iqr_us", "calls", "cold_us", "placed_us", "achieved_tflops_per_s", "bound", "achieved_gb_per_s")
 _COMPILED = (
     "launch_id", "kernel_name", "configuration", "num_warps", "num_stages", "n_regs", "n_spills", "shared_bytes",
@@ -42,6 +43,8 @@ def bench_document(report: BenchReport) -> Document:
     if timed:
         rows = tuple(tuple(_cells(entry)[key] for key in _KEYS) for entry in timed)
         table = Table(columns(*_KEYS), rows, optional=_OPTIONAL)
+        if all(entry.use is None for entry in timed):
+            table = table.without(_OF_A_STEP)
         sections[0] = Section("Kernels run alone", (*sections[0].blocks, table))
     compiled = [entry for entry in timed if entry.warm is not None and entry.warm.configuration and not entry.same_as]
     if compiled:
@@ -74,6 +77,8 @@ def _cells(entry: Benched) -> dict[str, Any]:
         "placed_us": entry.placed.duration_us if entry.placed else None,
         "step_us": entry.in_step.duration_us if entry.in_step else None,
         "over_step": entry.over_step,
+        "step_calls": entry.use.calls if entry.use is not None else None,
+        "time_share": entry.use.share if entry.use is not None else None,
         "achieved_gb_per_s": entry.achieved_gb_per_s,
         "achieved_tflops_per_s": entry.achieved_tflops_per_s,
         "roofline_fraction": entry.roofline_fraction,
@@ -173,6 +178,14 @@ def _remarks(report: BenchReport) -> list[tuple[str, Tone | None]]:
         remarks += [(text, None) for text in _agreement(report)]
     elif report.entries:
         remarks.append(("no time inside the step is known: record with `torchledger run --profile`", None))
+    unused = sorted({entry.launch.graph for entry in report.entries if entry.use is not None and not entry.use.calls})
+    if unused:
+        remarks.append(
+            (
+                f"did not run in the recorded step, which does not call their graph: launches of {', '.join(unused)}",
+                None,
+            )
+        )
     if any(ceilings is None for ceilings in report.ceilings.values()):
         remarks.append(("no measured ceilings for this device: `torchledger doctor` gives roofline fractions", None))
     over = [entry for entry in report.entries if (entry.roofline_fraction or 0) > 1.05]

@@ -251,6 +251,7 @@ COLUMNS: Mapping[str, Column] = _table(
     Column("cold_us", "cold", "us", format_us, "time alone with a flushed cache, median"),
     Column("placed_us", "in place", "us", format_us, "time alone after the launches before it in the step, median"),
     Column("step_us", "in step", "us", format_us, "time of the same launch inside the step, median"),
+    Column("step_calls", "a step", "calls", format_count, "times that a step calls its graph; 0: it does not"),
     Column(
         "over_step", "alone/step", None, format_ratio, "time alone (in its place, else warm) over time inside the step"
     ),

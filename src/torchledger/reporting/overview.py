@@ -34,6 +34,7 @@ from torchledger.reporting.summary import (
 )
 from torchledger.reporting.time_breakdown import breakdown_as_plain, breakdown_document
 from torchledger.roofline import arithmetic_intensity
+from torchledger.stepping.totals import stale_graphs
 from torchledger.store import LedgerReader
 from torchledger.store.latest import latest
 
@@ -48,7 +49,7 @@ def overview_as_plain(summary: Summary) -> dict[str, Any]:
         "step": step_as_plain(summary.step),
         "verdict": list(verdict(summary)),
         "totals": as_plain(summary.totals) | {"entries": summary.entries, "kernels": len(summary.kernels)},
-        "graphs": [_flat(graph) for graph in summary.graphs],
+        "graphs": [_flat(graph) | {"calls": _step_calls(summary, graph.name)} for graph in summary.graphs],
         "by_category": [_flat(group) for group in summary.by_category],
         "by_source": [_flat(group) for group in summary.by_source],
         "by_module": [_flat(group) for group in summary.by_module],
@@ -380,21 +381,40 @@ def _graph_section(summary: Summary, *, top: int) -> Section:
     totals = summary.totals
 
     def row(graph: GraphFacts) -> tuple[Any, ...]:
-        return graph.name, graph.compile_id or "", graph.cache_hit, graph.is_dynamic, *_cost_cells(graph.costs, totals)
+        calls = _step_calls(summary, graph.name)
+        return (
+            graph.name,
+            graph.compile_id or "",
+            calls,
+            graph.cache_hit,
+            graph.is_dynamic,
+            *_cost_cells(graph.costs, totals),
+        )
 
     rows = [row(graph) for graph in shown]
     if rest:
         costs = add_costs([graph.costs for graph in rest])
-        rows.append((f"({len(rest):,} others)", "", "", "", *_cost_cells(costs, totals)))
+        rows.append((f"({len(rest):,} others)", "", "", "", "", *_cost_cells(costs, totals)))
     table = Table(
-        columns("graph", "compile_id", "cache_hit", "is_dynamic", *_COST_COLUMNS),
+        columns("graph", "compile_id", "step_calls", "cache_hit", "is_dynamic", *_COST_COLUMNS),
         tuple(rows),
-        total=("total", "", "", "", *_cost_cells(totals, totals)),
+        total=("total", "", "", "", "", *_cost_cells(totals, totals)),
         optional=("compile_id", *_OPTIONAL_COLUMNS),
     )
     telling = {"cache_hit": any(graph.cache_hit for graph in summary.graphs)}
     telling["is_dynamic"] = any(graph.is_dynamic for graph in summary.graphs)
-    return Section("Launches by graph", (table.without([key for key, tells in telling.items() if not tells]),))
+    telling["step_calls"] = summary.step is not None
+    blocks: list[Block] = [table.without([key for key, tells in telling.items() if not tells])]
+    if summary.step is not None and set(summary.step.step.graph_calls.values()) != {1}:
+        blocks.append(
+            Sentence("Sums over launches count each graph once; the step's tables count it as often as it is called.")
+        )
+    return Section("Launches by graph", tuple(blocks))
+
+
+def _step_calls(summary: Summary, graph: str) -> int | None:
+    """How often the ledger's step calls a graph; ``None`` where it holds no step."""
+    return summary.step.step.graph_calls.get(graph, 0) if summary.step is not None else None
 
 
 def _heaviest_section(title: str, summary: Summary, cost: Callable[[Costs], int | None], *, top: int) -> Section:
@@ -441,6 +461,13 @@ def _run_remarks(summary: Summary) -> list[str]:
             f"{hits:,} of {_counted(len(summary.graphs), 'graph')} came out of Inductor's cache with its entries."
         )
     found += _recompilation_remarks(summary.graphs)
+    if summary.step is not None:
+        stale = stale_graphs(summary.step.step, (graph.name for graph in summary.graphs))
+        if stale:
+            found.append(
+                f"{_counted(len(stale), 'stale graph')}: compiled, not called in the step, in none of its sums: "
+                f"{', '.join(stale)}."
+            )
     skipped = Counter(graph.cudagraph_skip_reason for graph in summary.graphs if graph.cudagraph_skip_reason)
     found += [f"{_counted(count, 'graph')} not recorded as CUDA graphs: {reason}." for reason, count in skipped.items()]
     return found

@@ -6,22 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torchledger.nouns import Buffer, Graph, Kernel, Launch, LoopNest, Measurement, SourceLine
+from torchledger.nouns import Buffer, Graph, Kernel, Launch, LoopNest, Measurement, SourceLine, Step
 from torchledger.reporting.columns import (
     UNKNOWN,
     format_bytes,
     format_count,
     format_ratio,
     format_shape,
+    format_share,
     format_si,
     format_us,
 )
 from torchledger.reporting.document import Block, Code, Document, Facts, Section, Sentence, Table, as_plain, columns
 from torchledger.reporting.overview import shorten_source
 from torchledger.roofline import achieved_gb_per_s, achieved_tflops_per_s, arithmetic_intensity
+from torchledger.stepping.totals import StepUse, use_of
 from torchledger.store import LedgerReader
 from torchledger.store.find import Target, find_kernel
-from torchledger.store.latest import latest_measurements
+from torchledger.store.latest import latest, latest_measurements
 from torchledger.store.rows import LaunchRow, read_launch_rows
 
 
@@ -30,7 +32,8 @@ class Story:
     """A kernel, its launches, and everything about one of them (the one asked for, or the first).
 
     ``kernel`` is ``None`` when the launch was recorded and its kernel was not; ``launch`` is ``None`` for a kernel that
-    is only part of another one. ``wrapper_code`` is the line of the graph's wrapper that calls it.
+    is only part of another one. ``wrapper_code`` is the line of the graph's wrapper that calls it. ``use`` is what the
+    ledger's step makes of the launch; ``None`` without a step.
     """
 
     file: str
@@ -42,6 +45,7 @@ class Story:
     graph: Graph | None
     wrapper_code: str | None
     measurements: tuple[Measurement, ...] = ()
+    use: StepUse | None = None
 
 
 def tell_story(reader: LedgerReader, question: str) -> Story:
@@ -53,6 +57,9 @@ def tell_story(reader: LedgerReader, question: str) -> Story:
     kernel = next(reader.iterate(Kernel, key=target.key, name=target.kernel_name), None)
     launch = _read_launch(reader, target, rows)
     graph = next(reader.iterate(Graph, name=launch.graph), None) if launch else None
+    measurements = tuple(latest_measurements(reader, subject=launch.launch_id)) if launch else ()
+    in_step = next((each.duration_us for each in measurements if each.kind == "profile"), None)
+    step = latest(reader, Step)
     return Story(
         file=str(reader.path),
         name=target.kernel_name,
@@ -64,7 +71,8 @@ def tell_story(reader: LedgerReader, question: str) -> Story:
         launch=launch,
         graph=graph,
         wrapper_code=_wrapper_code(graph, launch),
-        measurements=tuple(latest_measurements(reader, subject=launch.launch_id)) if launch else (),
+        measurements=measurements,
+        use=use_of(step, launch.graph, in_step) if step is not None and launch is not None else None,
     )
 
 
@@ -84,6 +92,7 @@ def story_as_plain(reader: LedgerReader, story: Story) -> dict[str, Any]:
             as_plain(measured) | {"duration_us": measured.duration_us, "iqr_us": measured.iqr_us}
             for measured in story.measurements
         ],
+        "use": as_plain(story.use),
     }
 
 
@@ -219,7 +228,20 @@ def _launch_facts(story: Story, launch: Launch) -> tuple[tuple[str, str], ...]:
     if intensity is not None:
         rows.append(("intensity", f"{format_ratio(intensity)} FLOP/B"))
     rows += [_measurement_fact(launch, measured) for measured in story.measurements]
+    if story.use is not None:
+        rows.append(("of a step", _use_text(story)))
     return tuple(rows)
+
+
+def _use_text(story: Story) -> str:
+    assert story.use is not None
+    if not story.use.calls:
+        return "did not run: the recorded step does not call its graph"
+    calls = f"{story.use.calls:,} call{'' if story.use.calls == 1 else 's'} of its graph"
+    if any(measured.kind == "profile" for measured in story.measurements):
+        share = UNKNOWN if story.use.share is None else format_share(story.use.share)
+        return f"{calls}, {share} of the device time"
+    return f"{calls}; the profile saw none of its launches run, so it has no time"
 
 
 def _measurement_fact(launch: Launch, measured: Measurement) -> tuple[str, str]:

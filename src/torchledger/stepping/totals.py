@@ -67,6 +67,22 @@ def stale_graphs(step: Step, graphs: Iterable[str]) -> tuple[str, ...]:
     return tuple(graph for graph in graphs if not step.graph_calls.get(graph))
 
 
+@dataclass(frozen=True)
+class StepUse:
+    """What a step makes of a launch: how often its graph is called, and which share of the step's device time that is
+    (``None`` where the launch or the step has no time)."""
+
+    calls: int
+    share: float | None
+
+
+def use_of(step: Step, graph: str, duration_us: float | None) -> StepUse:
+    """The use of a launch of ``graph`` that takes ``duration_us`` inside the step: median times calls."""
+    calls = step.graph_calls.get(graph, 0)
+    known = duration_us is not None and step.device_us and calls
+    return StepUse(calls, calls * duration_us / step.device_us if known and duration_us and step.device_us else None)
+
+
 def add_up(calls: Iterable[StepCall], launches_of: Mapping[str, int]) -> Work:
     """The sums of some calls."""
     members = list(calls)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import torchledger
 from captured import Captured, capture_call, read
+from factories import make_step
 from torchledger.cli import cli
 from torchledger.errors import MeasureError, StoreError, UsageError
 from torchledger.nouns import Graph, Launch, Measurement
@@ -31,6 +32,8 @@ from torchledger.replaying.extract import extract_kernel, graph_module, kernel_m
 from torchledger.replaying.index_bounds import checked_pointers
 from torchledger.replaying.reference import find_reference
 from torchledger.replaying.sizes import CannotReplay
+from torchledger.reporting.benches import bench_as_plain, bench_document
+from torchledger.reporting.terminal import render
 from torchledger.store import LedgerWriter, open_ledger
 
 QUICK = Budget(seconds=0.01, min_repeats=6, max_repeats=6)
@@ -124,6 +127,29 @@ def test_the_heaviest_kernels_cover_the_time_inside_the_step(ledger: Path, captu
     assert entry.over_step is not None and entry.duration_us is not None
     assert entry.over_step == pytest.approx(entry.duration_us / 970.0)
     assert "95 %" in report.selection
+
+
+@pytest.mark.usefixtures("answered")
+def test_a_launch_weighs_its_median_times_the_calls_of_a_step(ledger: Path, captured: Captured) -> None:
+    graphs = list(dict.fromkeys(launch.graph for launch in captured.calls))
+    looped, stale = graphs[0], graphs[-1]
+    assert looped != stale
+    called = [launch.launch_id for launch in captured.calls if launch.graph == looped]
+    with LedgerWriter(ledger, append=True) as writer:
+        writer.add(*(Measurement(launch.launch_id, "profile", "cpu_profiler", (5.0,)) for launch in captured.calls))
+        writer.add(make_step(graph_calls={looped: 12}, device_us=12 * 5.0 * len(called)))
+    report = bench(ledger, budget=QUICK, states=("warm",), save=False)
+    assert {entry.launch.launch_id for entry in report.entries} <= set(called), (
+        "a graph that is not called weighs nothing"
+    )
+    whole = bench(ledger, all_kernels=True, budget=QUICK, states=("warm",), save=False)
+    uses = {entry.launch.launch_id: entry.use for entry in whole.entries}
+    assert sum(use.share or 0.0 for use in uses.values() if use is not None) == pytest.approx(1.0)
+    plain = {row["launch_id"]: row for row in bench_as_plain(whole)["entries"]}
+    assert plain[called[0]]["step_calls"] == 12 and plain[called[0]]["time_share"] == pytest.approx(1 / len(called))
+    assert {row["time_share"] for name, row in plain.items() if name.startswith(stale)} == {None}
+    text = render(bench_document(whole))
+    assert "did not run in the recorded step" in text and stale in text and "of time" in text
 
 
 def test_index_buffers_stay_below_what_the_kernel_may_address(captured: Captured) -> None:

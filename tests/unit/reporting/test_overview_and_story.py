@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from factories import make_buffer, make_environment, make_graph, make_kernel, make_launch, make_run
+from factories import make_buffer, make_environment, make_graph, make_kernel, make_launch, make_run, make_step
 from synthetic import write_ledger
 from torchledger.errors import UsageError
-from torchledger.nouns import FlopReference, Run, SourceLine
+from torchledger.nouns import FlopReference, Measurement, Run, SourceLine
 from torchledger.reporting.overview import overview_as_plain, overview_document, remarks, shorten_source
 from torchledger.reporting.story import story_as_plain, story_document, tell_story, wrapper_document
 from torchledger.reporting.summary import Costs, Summary, fold_modules, summarize_ledger
@@ -120,6 +120,40 @@ def test_a_frame_that_was_recompiled_is_named(tmp_path: Path) -> None:
 def test_a_frame_that_became_dynamic_needs_no_advice(tmp_path: Path) -> None:
     graphs = [make_graph(name=f"forward_{n}", compile_id=f"0/{n}", is_dynamic=n == 1) for n in range(2)]
     assert "other sizes need no further compilation" in _remarks(tmp_path / "x", make_run(), *graphs)
+
+
+def _looped(path: Path) -> Path:
+    """A step that calls one graph twelve times, one launch of which the profile saw, and a graph no more."""
+    launches = [make_launch(graph="forward_0", order=order, wrapper_line=1 + order) for order in (0, 1)]
+    with LedgerWriter(path) as writer:
+        writer.add(make_run(), make_graph(name="forward_0"), make_graph(name="forward_1"), make_kernel())
+        writer.add(*launches, make_launch(graph="forward_1", kernel_name="cpp_fused_add_1", wrapper_line=1))
+        writer.add(Measurement("forward_0#0", "profile", "cpu_profiler", (5.0,) * 12))
+        writer.add(make_step(graph_calls={"forward_0": 12}, device_us=240.0))
+    return path
+
+
+def test_a_graph_that_the_step_does_not_call_is_named_stale_and_the_others_show_their_calls(tmp_path: Path) -> None:
+    with open_ledger(_looped(tmp_path / "a.ledger")) as reader:
+        summary = summarize_ledger(reader)
+    assert {graph["name"]: graph["calls"] for graph in overview_as_plain(summary)["graphs"]} == {
+        "forward_0": 12,
+        "forward_1": 0,
+    }
+    text = render(overview_document(summary), width=120)
+    assert "1 stale graph: compiled, not called in the step, in none of its sums: forward_1." in text
+    assert "count each graph once" in text
+
+
+def test_a_launch_tells_its_calls_and_share_of_a_step_or_that_it_did_not_run(tmp_path: Path) -> None:
+    with open_ledger(_looped(tmp_path / "a.ledger")) as reader:
+        stories = {name: tell_story(reader, name) for name in ("forward_0#0", "forward_0#1", "forward_1#0")}
+        texts = {name: render(story_document(story), width=120) for name, story in stories.items()}
+        plain = story_as_plain(reader, stories["forward_0#0"])
+    assert plain["use"] == {"calls": 12, "share": 0.25}
+    assert "12 calls of its graph, 25.0 % of the device time" in texts["forward_0#0"]
+    assert "so it has no time" in texts["forward_0#1"] and "0.00 us" not in texts["forward_0#1"]
+    assert "did not run: the recorded step does not call its graph" in texts["forward_1#0"]
 
 
 def test_forward_and_backward_of_one_compilation_are_no_recompilation(tmp_path: Path) -> None:
