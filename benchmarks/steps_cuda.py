@@ -1,7 +1,7 @@
 """Steps of ordinary programs on a GPU: how much of their device time belongs to entries, whether the books balance.
 
-``python benchmarks/steps_cuda.py [NAME ...] -o FILE``: each program of ``gpu_programs.py`` runs plainly and under
-``torchledger run --profile``, in processes of their own with a time limit each; ddp and fsdp2 on two GPUs by torchrun.
+``python benchmarks/steps_cuda.py [NAME ...] -o FILE``: each program of ``gpu_programs.py`` runs under
+``torchledger run --profile`` in a process of its own with a time limit, once its kernels are in the compile caches; ddp and fsdp2 on two GPUs by torchrun.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -48,22 +49,30 @@ def last_steps_ms(output: str) -> float | None:
     return statistics.median(times[-max(len(times) // 3, 1) :])
 
 
-def measure(name: str, folder: Path, *, steps: int, limit_s: float) -> dict[str, Any]:
-    """One program: its own step time, and what the ledger says."""
-    ledger = folder / f"{name}.ledger"
+def command_of(name: str) -> list[str]:
+    """The program's own command, without the interpreter."""
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"] if name in DISTRIBUTED else []
+    return [*torchrun, PROGRAM, name]
+
+
+def warm_up(name: str, *, limit_s: float) -> str:
+    """Run a program for three steps, so that its kernels are in the compile caches."""
     begin = time.perf_counter()
-    code, output = run([sys.executable, *torchrun, PROGRAM, name, str(steps)], limit_s)
-    row: dict[str, Any] = {"program": name, "plain_exit": code, "plain_ms": last_steps_ms(output)}
-    if code:
-        row["output"] = output[-1500:]
+    code, output = run([sys.executable, *command_of(name), "3"], limit_s)
+    return f"{name}: exit {code} after {time.perf_counter() - begin:.0f} s {output[-600:] if code else ''}"
+
+
+def measure(name: str, folder: Path, *, steps: int, limit_s: float) -> dict[str, Any]:
+    """One program: the time of its own last steps, after the recording, and what the ledger says."""
+    ledger = folder / f"{name}.ledger"
+    begin = time.perf_counter()
     command = [sys.executable, "-m", "torchledger", "run", "--profile", "-f", "-o", str(ledger)]
-    code, output = run([*command, *torchrun, PROGRAM, name, str(steps)], limit_s)
-    row |= {"exit": code, "after_ms": last_steps_ms(output), "seconds": round(time.perf_counter() - begin, 1)}
+    code, output = run([*command, *command_of(name), str(steps)], limit_s)
+    row: dict[str, Any] = {"program": name, "exit": code, "own_ms": last_steps_ms(output)}
+    row["seconds"] = round(time.perf_counter() - begin, 1)
     if code:
         row["output"] = output[-1500:]
-    ranks = sorted(folder.glob(f"{name}.rank*.ledger")) or [ledger]
-    for path in ranks:
+    for path in sorted(folder.glob(f"{name}.rank*.ledger")) or [ledger]:
         row[path.stem] = facts_of(path)
     return row
 
@@ -103,9 +112,13 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=Path(os.environ.get("OUT", ".")) / "steps_cuda.json")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--limit", type=float, default=100.0, help="seconds for one process")
+    parser.add_argument("--jobs", type=int, default=5, help="programs that compile at once, before any is measured")
     arguments = parser.parse_args()
     folder = Path("/tmp/torchledger-steps")
     folder.mkdir(exist_ok=True)
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for said in pool.map(lambda name: warm_up(name, limit_s=arguments.limit), arguments.names):
+            print(said, flush=True)
     rows = []
     for name in arguments.names:
         row = measure(name, folder, steps=arguments.steps, limit_s=arguments.limit)
