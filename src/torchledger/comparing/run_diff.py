@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from difflib import SequenceMatcher
 
 from torchledger.balance import read_step
+from torchledger.comparing.repetition import align_repeated
 from torchledger.comparing.step_diff import eager_changes
 from torchledger.errors import MeasureError
 from torchledger.nouns import Breakdown, Graph, Launch, Measurement, Profile, Run
@@ -361,9 +362,9 @@ def _common_nodes(
     and a node of the smaller graph then corresponds to one in each of its repetitions.
     """
     if calls[0] > calls[1] and len(one) < len(other):
-        return _unrolled(one, other, calls[0] // calls[1])
+        return _unrolled(one, other)
     if calls[1] > calls[0] and len(other) < len(one):
-        meanings = _unrolled(other, one, calls[1] // calls[0])
+        meanings = _unrolled(other, one)
         return meanings[1], meanings[0]
     by_name = {name for name, op in one.items() if other.get(name) == op}
     n_sufficient = max(len(one), len(other)) if is_ordered else _NAMES_SUFFICE * min(len(one), len(other))
@@ -384,21 +385,16 @@ def _common_nodes(
     )
 
 
-def _unrolled(
-    layer: Mapping[str, str], whole: Mapping[str, str], times: int
-) -> tuple[dict[str, Hashable], dict[str, Hashable]]:
-    """Meanings where ``whole`` holds the nodes of ``layer`` up to ``times`` times, one after another."""
-    names, wholes = list(layer), list(whole)
-    repeated = list(layer.values()) * times
-    matcher = SequenceMatcher(None, repeated, list(whole.values()), autojunk=len(repeated) > _LONGEST_EXACT_ALIGNMENT)
-    match = {
-        wholes[block.b + place]: names[(block.a + place) % len(names)]
-        for block in matcher.get_matching_blocks()
-        for place in range(block.size)
-    }
+def _unrolled(layer: Mapping[str, str], whole: Mapping[str, str]) -> tuple[dict[str, Hashable], dict[str, Hashable]]:
+    """Meanings where ``whole`` holds the nodes of ``layer`` again and again, with others between them."""
+    names = list(layer)
+    places = align_repeated(list(layer.values()), list(whole.values()))
     return (
         {name: ("node", name) for name in layer},
-        {name: ("node", match[name]) if name in match else ("other", name) for name in whole},
+        {
+            name: ("other", name) if place is None else ("node", names[place])
+            for name, place in zip(whole, places, strict=True)
+        },
     )
 
 

@@ -29,7 +29,7 @@ from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Launch, Phase, PredictedCalls, Prediction, Profile, StepCall, StepPrediction
 from torchledger.predicting.launches import is_foreign, predict_launches
 from torchledger.predicting.operators import predict
-from torchledger.predicting.step_calls import ROOFLINE, is_priced, price_calls
+from torchledger.predicting.step_calls import ROOFLINE, is_copy_to_host, is_priced, price_calls
 from torchledger.stepping.totals import StepTotals
 from torchledger.store.launch_file import MeasuredLaunch
 
@@ -214,7 +214,7 @@ def predict_step(
         eager_calls=len(eager),
         unlearned_us=sum(prediction.duration_us * count for prediction, count in unlearned),
         foreign_us=sum(p.duration_us * by_id[p.subject] for p in predictions if p.subject in set(foreign)),
-        notes=(*_foreign_notes(model, called), *_record_notes(record, launches)),
+        notes=(*_foreign_notes(model, called), *_record_notes(model, record, launches)),
         eager=_grouped(eager),
     )
     return step, predictions
@@ -316,14 +316,18 @@ def _foreign_notes(model: TimeModel, launches: Sequence[Launch]) -> tuple[str, .
     )
 
 
-def _record_notes(record: StepTotals | None, launches: Sequence[Launch]) -> tuple[str, ...]:
+def _record_notes(model: TimeModel, record: StepTotals | None, launches: Sequence[Launch]) -> tuple[str, ...]:
     if record is None:
         return ()
     notes = []
     stale = sorted({launch.graph for launch in launches} - {name for name, n in record.step.graph_calls.items() if n})
     if stale:
         notes.append(f"not called in the step, and not in its price: {', '.join(stale)}")
-    copies = [call for call in record.calls if call.kind == "copy"]
+    if _ran_on_cpu(record) and model.machine.device.kind != "cpu":
+        notes.append(
+            "eager calls are those that a CPU was given: optimizers are other operators (foreach, fused) on a GPU"
+        )
+    copies = [call for call in record.calls if is_copy_to_host(call)]
     if copies:
         known = [call.bytes_moved for call in copies if call.bytes_moved is not None]
         size = f", {sum(known):,} bytes" if len(known) == len(copies) else ""

@@ -54,11 +54,16 @@ def price_calls(model: TimeModel, calls: Sequence[StepCall], *, ran_on_cpu: bool
 
 def is_priced(call: StepCall, *, ran_on_cpu: bool) -> bool:
     """True for an eager operator or collective that keeps the device busy; views and synchronizations do not."""
-    if call.kind not in ("operator", "collective"):
+    if call.kind not in ("operator", "collective") or is_copy_to_host(call):
         return False
     if not ran_on_cpu:
         return call.kernels > 0
     return bool(call.flops) or call.bytes_moved is None or call.bytes_moved > 0
+
+
+def is_copy_to_host(call: StepCall) -> bool:
+    """True for copies between host and device, reading one number of a tensor (``item()``) included."""
+    return call.kind == "copy" or operator_name(call.name)[1] == "_local_scalar_dense"
 
 
 def question_of(call: StepCall) -> Question | None:
