@@ -1,7 +1,8 @@
 """Steps of ordinary programs on a GPU: how much of their device time belongs to entries, whether the books balance.
 
 ``python benchmarks/steps_cuda.py [NAME ...] -o FILE``: each program of ``gpu_programs.py`` runs under
-``torchledger run --profile`` in a process of its own with a time limit, once its kernels are in the compile caches; ddp and fsdp2 on two GPUs by torchrun.
+``torchledger run --profile`` in a process of its own with a time limit, once its kernels are in the compile caches; ddp
+and fsdp2 on two GPUs by torchrun.
 """
 
 from __future__ import annotations

@@ -218,7 +218,9 @@ def _device_ns(run: RecordedRun, holds_steps: bool) -> int:
     if holds_steps and run.step is not None:
         recorded = run.step.step.device_us
         return round((run.step.whole.device_us if recorded is None else recorded) * 1e3)
-    return _sampled_ns(run) if run.breakdown is None else round(run.breakdown.device_us * 1e3 / _steps(run))
+    if run.breakdown is None:
+        return _sampled_ns(run)
+    return round(run.breakdown.device_us * 1e3 / (run.breakdown.steps or _steps(run)))
 
 
 def _outside_ns(run: RecordedRun, holds_steps: bool) -> int:

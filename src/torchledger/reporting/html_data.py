@@ -106,7 +106,7 @@ def page_data(
         "balance": _balance(summary),
         "weight": entries.weight(),
         "step": _step(steps, breakdown, entries),
-        "categories": _categories(breakdown, entries, n_steps),
+        "categories": _categories(breakdown, entries),
         "ceilings": _ceilings_plain(ceilings, device),
         "graphs": [
             {
@@ -548,10 +548,10 @@ def _step(profile: Profile | None, breakdown: Breakdown | None, entries: _Entrie
     return step
 
 
-def _categories(breakdown: Breakdown | None, entries: _Entries, n_steps: int | None) -> list[dict[str, Any]]:
+def _categories(breakdown: Breakdown | None, entries: _Entries) -> list[dict[str, Any]]:
     """Heaviest first, a step's worth; from the breakdown where there is one, which knows work outside of entries."""
     if breakdown is not None:
-        steps = n_steps or 1
+        steps = breakdown.steps or 1
         return [
             {
                 "name": clean(row.name),

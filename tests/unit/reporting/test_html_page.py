@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from torchledger.nouns import (
     Breakdown,
     Measurement,
     Prediction,
+    Profile,
     SourceLine,
     StepPrediction,
     Timeline,
@@ -284,3 +286,15 @@ def test_kernels_that_take_longer_than_the_step_raise_a_doubt(tmp_path: Path) ->
     data, _ = read_page(render_report(path))
     assert "more than the step itself" in data["sentences"][1]
     assert "90.0 µs a step" in data["sentences"][1]
+
+
+def test_categories_are_of_one_step_however_many_the_breakdown_holds(tmp_path: Path) -> None:
+    row = TimeRow("gemm", 6, 600.0, 600.0, 100.0)
+    breakdown = Breakdown("trace", "cupti", 600.0, 0.0, 0.0, 600.0, 600.0, 6, categories=(row,))
+    for steps in (None, 1, 3):
+        path = tmp_path / f"{steps}.ledger"
+        with LedgerWriter(path) as writer:
+            writer.add(make_run(), make_graph(), make_launch(wrapper_line=1), Profile("cupti", 3))
+            writer.add(replace(breakdown, steps=steps))
+        data, _ = read_page(render_report(path))
+        assert [each["us"] for each in data["categories"]] == [600.0 / (steps or 1)]

@@ -66,7 +66,7 @@ function categoryBars() {
 function outsideNote(total) {
   if (RECORDED) {
     const eager = RECORDED.calls.filter((call) => textAt(call[CALL.kind]) !== "graph").reduce((sum, call) => sum + (call[CALL.us] || 0), 0);
-    return element("p", { class: "quiet" }, eager && hasTime ? `Kernels of compiled graphs; another ${formatUs(eager)} of a step ran outside of them, ` : null,
+    return element("p", { class: "quiet" }, eager && hasTime ? `${DATA.step?.device_us === undefined ? "Kernels of compiled graphs; another" : "All of a step:"} ${formatUs(eager)} ran outside compiled graphs, ` : null,
       eager && hasTime ? element("a", { href: "#step" }, "call by call") : null, eager && hasTime ? "." : null,
       RECORDED.stale.length ? ` Compiled, not called in the step: ${RECORDED.stale.join(", ")}.` : null);
   }

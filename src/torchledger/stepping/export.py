@@ -1,0 +1,192 @@
+"""A recorded step for other tools: its calls as a table (Parquet, CSV, JSON), or as a Chrome trace."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from torchledger.errors import StoreError, UsageError
+from torchledger.nouns import Step, StepCall, Timeline
+from torchledger.stepping.totals import call_us
+from torchledger.store import LedgerReader
+from torchledger.store.latest import latest
+from torchledger.store.output import check_output, output_file, write_output
+
+TRACE_SUFFIXES = (".trace.json", ".trace.json.gz")
+
+_HOST, _DEVICE = 1, 2
+"""Processes of the trace: two, because each has its own clock."""
+
+_COLOR_NAMES: Mapping[str, str] = {
+    "input": "grey",
+    "forward": "thread_state_runnable",
+    "loss": "yellow",
+    "backward": "thread_state_iowait",
+    "clipping": "bad",
+    "optimizer": "thread_state_running",
+    "communication": "terrible",
+    "other": "white",
+}
+"""The viewer's reserved colours; Perfetto colours by name instead, and has the phase as the event's category."""
+
+
+def export_step(reader: LedgerReader, output: str | PathLike[str], *, force: bool = False) -> list[Path]:
+    """Write the ledger's step to ``output``, by its suffix, and return the path written.
+
+    ``.parquet``, ``.csv`` and ``.json`` hold a row per call; ``.trace.json`` and ``.trace.json.gz`` are a Chrome trace
+    with threads and streams as rows and phases as categories. Raises ``UsageError`` for another suffix, ``StoreError``
+    if the ledger holds no step, or ``output`` exists (without ``force``) or cannot be written.
+    """
+    path = Path(output)
+    write = _writer(path)
+    check_output(path, force=force)
+    step = latest(reader, Step)
+    if step is None:
+        raise StoreError(f"{reader.path} holds no step. Record one with `torchledger run --profile`.")
+    calls = reader.read(StepCall, step=step.name)
+    if write is None:
+        trace = chrome_trace(step, calls, latest(reader, Timeline))
+        content = json.dumps(trace).encode()
+        write_output(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content, force=force)
+    else:
+        write(path, [call_row(call) for call in calls], force)
+    return [path]
+
+
+def call_row(call: StepCall) -> dict[str, Any]:
+    """A call as one flat row; times in microseconds, ``None`` where unknown, shapes and lines as text."""
+    return {
+        "step": call.step,
+        "order": call.order,
+        "kind": call.kind,
+        "name": call.name,
+        "phase": call.phase,
+        "category": call.category,
+        "call": call.call,
+        "thread": call.thread,
+        "streams": " ".join(call.streams) or None,
+        "device": call.device,
+        "start_us": call.start_us,
+        "host_us": call.host_us,
+        "duration_us": call_us(call) if call.samples_us else None,
+        "samples": len(call.samples_us),
+        "kernels": call.kernels,
+        "launches": call.launches,
+        "shapes": " ".join(str(list(argument.shape)) for argument in call.arguments) or None,
+        "dtypes": " ".join(argument.dtype or "?" for argument in call.arguments) or None,
+        "tensors": call.tensors,
+        "elements": call.elements,
+        "module": call.modules[-1] if call.modules else None,
+        "source": call.sources[-1] if call.sources else None,
+        "flops": call.flops,
+        "flops_quality": call.flops_quality,
+        "bytes_moved": call.bytes_moved,
+        "bytes_quality": call.bytes_quality,
+        "reason": call.reason,
+        "group": call.group,
+        "group_size": call.group_size,
+        "message_bytes": call.message_bytes,
+    }
+
+
+def chrome_trace(step: Step, calls: Sequence[StepCall], timeline: Timeline | None = None) -> dict[str, Any]:
+    """A step in Chrome's trace format: calls by host thread, and device events by stream where ``timeline`` has them.
+
+    Each process counts from its own first event: what lies between the host's clock and the device's is not known.
+    """
+    events = [_name(_HOST, None, "process_name", "host: calls of the step, by thread")]
+    events += [_name(_HOST, thread, "thread_name", f"thread {thread}") for thread in sorted({c.thread for c in calls})]
+    events += [_call_event(call) for call in calls if call.start_us is not None and call.host_us is not None]
+    if timeline is not None:
+        title = f"device: kernels and copies, by stream ({timeline.clock}, from the first of them)"
+        events.append(_name(_DEVICE, None, "process_name", title))
+        events += [_name(_DEVICE, lane, "thread_name", name) for lane, name in enumerate(timeline.lanes)]
+        events += _device_events(timeline)
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "torchledger step": {"name": step.name, "found by": step.found_by, "duration_us": step.duration_us},
+    }
+
+
+def _name(process: int, thread: int | None, what: str, name: str) -> dict[str, Any]:
+    return {"ph": "M", "pid": process, "tid": thread or 0, "name": what, "args": {"name": name}}
+
+
+def _call_event(call: StepCall) -> dict[str, Any]:
+    facts = {name: value for name, value in call_row(call).items() if value not in (None, "", "unavailable")}
+    return _event(_HOST, call.thread, call.name, call.phase, call.start_us or 0.0, call.host_us or 0.0, facts)
+
+
+def _device_events(timeline: Timeline) -> list[dict[str, Any]]:
+    found = []
+    for place, start_ns in enumerate(timeline.start_ns):
+        phase = timeline.phases[timeline.phase[place]] if timeline.phase else ""
+        launch = timeline.launch[place]
+        facts = {"category": timeline.categories[timeline.category[place]]}
+        if launch is not None:
+            facts["torchledger launch"] = timeline.launch_ids[launch]
+        name, duration_us = timeline.names[timeline.name[place]], timeline.duration_ns[place] / 1e3
+        found.append(_event(_DEVICE, timeline.lane[place], name, phase, start_ns / 1e3, duration_us, facts))
+    return found
+
+
+def _event(
+    process: int, thread: int, name: str, phase: str, start_us: float, duration_us: float, facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    event = {"ph": "X", "pid": process, "tid": thread, "name": name, "cat": phase or "no phase"}
+    event |= {"ts": start_us, "dur": duration_us, "args": dict(facts)}
+    return event | ({"cname": _COLOR_NAMES[phase]} if phase in _COLOR_NAMES else {})
+
+
+Rows = Sequence[Mapping[str, Any]]
+_Writer = Callable[[Path, Rows, bool], None]
+
+
+def _writer(path: Path) -> _Writer | None:
+    """What writes a table with this suffix; ``None`` for a trace."""
+    if path.name.endswith(TRACE_SUFFIXES):
+        return None
+    known: dict[str, _Writer] = {".parquet": _write_parquet, ".csv": _write_csv, ".json": _write_json}
+    if path.suffix not in known:
+        raise UsageError(
+            f"{path} names no format of a step. End it in .parquet, .csv or .json for a table of calls, in .trace.json "
+            "or .trace.json.gz for a Chrome trace."
+        )
+    return known[path.suffix]
+
+
+def _write_json(path: Path, rows: Rows, force: bool) -> None:
+    write_output(path, json.dumps(rows, indent=1).encode(), force=force)
+
+
+def _write_csv(path: Path, rows: Rows, force: bool) -> None:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, _columns(), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_output(path, text.getvalue().encode(), force=force)
+
+
+def _write_parquet(path: Path, rows: Rows, force: bool) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+    schema = pa.schema([(name, kinds[kind]) for name, kind in _columns().items()])
+    with output_file(path, force=force) as unfinished:
+        pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), unfinished, compression="zstd")
+
+
+def _columns() -> dict[str, type]:
+    """The columns of ``call_row`` with their types, those of a call of which nothing is known included."""
+    numbers = {"order", "call", "thread", "samples", "kernels", "launches", "tensors", "elements", "flops"}
+    numbers |= {"bytes_moved", "group_size", "message_bytes"}
+    names = call_row(StepCall("", 0, "operator", "", "other"))
+    return {name: int if name in numbers else float if name.endswith("_us") else str for name in names}
