@@ -518,6 +518,8 @@ def _group(
     kind = _kind(one, other)
     last = (other or one)[-1].launch
     launches = [entry.launch for entry in (other or one)]
+    # One call of a layer names its tensors once, the same layers in one graph each of theirs: nothing to compare.
+    is_unrolled = bool(one and other) and one[0].calls != other[0].calls
     return LaunchGroup(
         kind=kind,
         first=_side(one, times_one),
@@ -525,7 +527,7 @@ def _group(
         aten_ops=tuple(dict.fromkeys(op for launch in launches for op in launch.aten_ops)),
         source=last.source,
         module=last.module,
-        reads=() if kind in ("only first", "only second") else _read_changes(one, other),
+        reads=() if is_unrolled or kind in ("only first", "only second") else _read_changes(one, other),
     )
 
 

@@ -29,7 +29,7 @@ from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Launch, Phase, PredictedCalls, Prediction, Profile, StepCall, StepPrediction
 from torchledger.predicting.launches import is_foreign, predict_launches
 from torchledger.predicting.operators import predict
-from torchledger.predicting.step_calls import ROOFLINE, is_copy_to_host, is_priced, price_calls
+from torchledger.predicting.step_calls import ROOFLINE, is_copy_to_host, is_over_lists, is_priced, price_calls
 from torchledger.stepping.totals import StepTotals
 from torchledger.store.launch_file import MeasuredLaunch
 
@@ -298,8 +298,8 @@ def _held_optimizer(record: StepTotals) -> str | None:
 
 
 def _recorded_tensors(record: StepTotals | None) -> int:
-    """Tensors that eager optimizers of a recorded step update; a compiled one costs its launches alone."""
-    if record is None or all(call.kind == "graph" for call in record.calls if call.phase == "optimizer"):
+    """Tensors that optimizers of a recorded step update in lists; one that takes them singly costs its operators."""
+    if record is None or not any(call.phase == "optimizer" and is_over_lists(call) for call in record.calls):
         return 0
     return sum(optimizer.tensors for optimizer in record.step.optimizers)
 

@@ -66,6 +66,11 @@ def is_copy_to_host(call: StepCall) -> bool:
     return call.kind == "copy" or operator_name(call.name)[1] == "_local_scalar_dense"
 
 
+def is_over_lists(call: StepCall) -> bool:
+    """True for a fused or foreach operator, which works on lists of tensors."""
+    return operator_name(call.name)[1].startswith(("_fused_adam", "_fused_sgd", "_fused_adagrad", "_foreach_"))
+
+
 def question_of(call: StepCall) -> Question | None:
     """What the catalogue calls an eager operator at its recorded sizes; ``None`` where it has no such operator.
 
@@ -76,7 +81,7 @@ def question_of(call: StepCall) -> Question | None:
     name = operator_name(call.name)[1]
     if call.kind == "collective":
         return _collective(name, call)
-    if name.startswith(("_fused_adam", "_foreach_")):
+    if is_over_lists(call):
         return _tensor_list(name, call)
     reader = _READERS.get(name)
     if reader is None or not call.arguments:

@@ -22,7 +22,7 @@ from torchledger.nouns import Device, Launch, OptimizerFacts, Profile, StepCall,
 from torchledger.predicting.launches import predict_launches
 from torchledger.predicting.model_file import find_model, save_model
 from torchledger.predicting.operators import predict
-from torchledger.predicting.step import predict_ledger, predict_step
+from torchledger.predicting.step import OVERHEADS, predict_ledger, predict_step
 from torchledger.predicting.step_calls import price_calls, question_of
 from torchledger.stepping.totals import StepTotals, total_step
 from torchledger.store import LedgerWriter
@@ -212,6 +212,20 @@ def test_an_optimizer_by_hand_beside_a_recorded_one_is_refused(model: TimeModel)
     step, _ = predict_step(model, layers(1), record=recorded([], {"forward_0": 1}, optimizers=(adamw,)))
     without, _ = predict_step(model, layers(1), record=recorded([], {"forward_0": 1}))
     assert step.host_us == pytest.approx(without.host_us), "no eager optimizer ran in this step"
+
+
+def test_an_optimizer_over_lists_costs_the_host_each_tensor_and_one_over_single_tensors_its_operators(
+    model: TimeModel,
+) -> None:
+    def host_us(name: str, count: int) -> float:
+        facts = OptimizerFacts("AdamW", 100, 4096, ("float32",))
+        calls = [on_gpu(name, (64,), phase="optimizer", bytes_moved=64, order=n) for n in range(count)]
+        return predict_step(model, [], record=recorded(calls, {}, optimizers=(facts,)))[0].host_us
+
+    single = host_us("aten::mul_", 2) - host_us("aten::mul_", 1)
+    assert single == pytest.approx(OVERHEADS["library launch host us"])
+    listed = host_us("aten::_foreach_mul_", 1) - host_us("aten::mul_", 1)
+    assert listed == pytest.approx(100 * OVERHEADS["optimizer tensor host us"])
 
 
 def test_a_step_without_compiled_graphs_is_priced_from_its_operators(model: TimeModel) -> None:
