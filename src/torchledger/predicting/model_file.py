@@ -198,11 +198,12 @@ def _machine(plain: Mapping[str, Any], version: int) -> Machine:
     # Models of the first schema took all devices for like the reference but for their multiprocessors and generation:
     # what their record does not hold is taken from there.
     first = convert(_FirstMachine, plain)
+    sheet = device_of_name(first.name)
     device = Device(
         name=first.name,
-        kind="cuda",
+        kind=sheet.kind,
         num_multiprocessors=first.num_multiprocessors,
-        compute_capability=_only_own(device_of_name(first.name).compute_capability),
+        compute_capability=_only_own(sheet.compute_capability),
     )
     return Machine(device, first.flops_per_us, first.bytes_per_us, first.floor_us)
 

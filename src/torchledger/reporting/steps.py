@@ -72,7 +72,7 @@ def step_document(
             item.duration_us,
             item.duration_us * calls[item.subject],
             measured.get(item.subject),
-            _error(item, measured, step),
+            None if step.foreign_us else _error(item, measured),
             item.range,
         )
         for item in predictions
@@ -136,14 +136,13 @@ def step_as_plain(
                 "kernel_name": names.get(item.subject),
                 "calls": step.graph_calls.get(item.subject.rpartition("#")[0]),
                 "measured_us": measured.get(item.subject),
-                "error_pct": _error(item, measured, step),
+                "error_pct": _error(item, measured),
             }
             for item in predictions
         ],
     }
 
 
-def _error(item: Prediction, measured: Mapping[str, float], step: StepPrediction) -> float | None:
-    """In per cent; ``None`` where nothing was measured, or on another kind of device."""
-    time_us = None if step.foreign_us else measured.get(item.subject)
+def _error(item: Prediction, measured: Mapping[str, float]) -> float | None:
+    time_us = measured.get(item.subject)
     return 100 * (item.duration_us / time_us - 1) if time_us else None
