@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import platform
 import re
 import sys
 import time
@@ -45,7 +46,7 @@ def main() -> None:
         [
             "# Files from strangers",
             "",
-            f"{datetime.date.today():%Y-%m-%d}. {options.cases:,} changed files in {seconds:.0f} s;",
+            f"{datetime.date.today():%Y-%m-%d}, Python {platform.python_version()}. {options.cases:,} changed files in {seconds:.0f} s;",
             f"at most {TIME_LIMIT_S} s and {MEMORY_LIMIT_BYTES >> 20} MB beyond the imported package each.",
             "A fault is a traceback, a hang, too much memory, a dead process, or a file that was read and changed.",
             f"Redo: `make fuzz`, or `python benchmarks/fuzz_files.py --cases {options.cases} --seed {options.seed}`.",

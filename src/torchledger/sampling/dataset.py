@@ -241,7 +241,7 @@ def _read_columns(path: Path, names: Sequence[str]) -> dict[str, list[Any]]:
 
     try:
         with pyarrow.parquet.ParquetFile(path, read_dictionary=_texts()) as file:
-            _refuse_foreign(path, file.metadata)
+            _refuse_foreign(path, file)
             held = [name for name in names if name in file.schema_arrow.names]
             table = file.read(columns=held)
         columns = {}
@@ -253,8 +253,9 @@ def _read_columns(path: Path, names: Sequence[str]) -> dict[str, list[Any]]:
     return columns
 
 
-def _refuse_foreign(path: Path, metadata: Any) -> None:
+def _refuse_foreign(path: Path, file: Any) -> None:
     """Raise ``SampleError`` for what was not written here, or claims more than a file of its size can hold."""
+    metadata = file.metadata
     version = (metadata.metadata or {}).get(b"torchledger.samples")
     if version is None:
         raise SampleError(f"{path} holds no samples of torchledger. {_NEXT_STEP}")
@@ -263,16 +264,29 @@ def _refuse_foreign(path: Path, metadata: Any) -> None:
             f"{path} has format {version.decode(errors='replace')}; this version reads up to {FORMAT_VERSION}. Upgrade."
         )
     size = path.stat().st_size
-    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    columns = [group.column(index) for group in groups for index in range(group.num_columns)]
     most_values = _ROWS_AT_LEAST + size * _MOST_VALUES_PER_BYTE
-    values = max([metadata.num_rows, *(column.num_values for column in columns)])
-    inflated = sum(column.total_uncompressed_size for column in columns)
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    inflated = sum(group.total_byte_size for group in groups)
+    values = metadata.num_rows
+    if values <= most_values and inflated <= inflated_limit(size):
+        values = max([values, *_values_of_lists(file, groups)])
     if values > most_values or inflated > inflated_limit(size):
         raise SampleError(
             f"{path} claims {values:,} values and {inflated:,} bytes in a file of {size:,} bytes, which holds at most "
             f"{most_values:,} values and {inflated_limit(size):,} bytes. {_NEXT_STEP}"
         )
+
+
+def _values_of_lists(file: Any, groups: Sequence[Any]) -> list[int]:
+    """How many times each column of lists holds, by group of rows."""
+    lists = [name for name in ("times_us", "spans_us") if name in file.schema_arrow.names]
+    if not lists:
+        return []
+    # Where a column's own metadata is damaged, pyarrow raises here and ends the process in `group.column`.
+    file.scan_contents(lists)
+    schema = file.metadata.schema
+    places = [place for place in range(len(schema)) if schema.column(place).path.split(".")[0] in lists]
+    return [group.column(place).num_values for group in groups for place in places]
 
 
 def _plain_column(column: Any, kind: Any) -> list[Any]:

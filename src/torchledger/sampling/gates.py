@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import numpy
 
+from torchledger.errors import SampleError
 from torchledger.nouns import Ceilings, Sample
 from torchledger.operators import Operator, find_operator
 from torchledger.work.element_sizes import ELEMENT_SIZES
@@ -84,7 +85,12 @@ def doubt_samples(samples: Iterable[Sample], limits: GateLimits | None) -> dict[
     doubts: dict[Key, Doubt] = {}
     for (name, direction, dtype), group in groups.items():
         operator = find_operator(name)
-        least_us, scale = _least_times(operator, group, direction, dtype, limits)
+        try:
+            least_us, scale = _least_times(operator, group, direction, dtype, limits)
+        except (TypeError, ValueError, ArithmeticError) as error:
+            raise SampleError(
+                f"samples of {name} {direction} have parameters that are no shape of it ({error}). Measure them again."
+            ) from error
         for found in (_doubt_spread(group), _doubt_order(group, scale), _doubt_ceilings(group, least_us)):
             doubts.update(found)
     forwards = {

@@ -183,3 +183,10 @@ def test_a_line_of_a_guide_csv_that_cannot_be_read_is_named(tmp_path, content):
 def test_a_condition_without_a_value_is_refused(text):
     with pytest.raises(ValueError):
         compile_constraint(text, {"m"})({"m": 4})
+
+
+def test_a_small_file_with_one_sample_of_millions_of_times_is_refused(tmp_path):
+    path = tmp_path / "a.parquet"
+    write_samples(path, [Sample("p", "add", {"numel": 9}, "forward", "float32", "cpu", times_us=(1.5,) * 3_000_000)])
+    with pytest.raises(SampleError, match=r"claims 3,000,000 values"):
+        read_samples(path)
