@@ -46,7 +46,8 @@ def main() -> None:
         [
             "# Files from strangers",
             "",
-            f"{datetime.date.today():%Y-%m-%d}, Python {platform.python_version()}. {options.cases:,} changed files in {seconds:.0f} s;",
+            f"{datetime.date.today():%Y-%m-%d}, Python {platform.python_version()}.",
+            f"{options.cases:,} changed files in {seconds:.0f} s;",
             f"at most {TIME_LIMIT_S} s and {MEMORY_LIMIT_BYTES >> 20} MB beyond the imported package each.",
             "A fault is a traceback, a hang, too much memory, a dead process, or a file that was read and changed.",
             f"Redo: `make fuzz`, or `python benchmarks/fuzz_files.py --cases {options.cases} --seed {options.seed}`.",
