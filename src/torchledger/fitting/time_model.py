@@ -39,10 +39,11 @@ class Entry:
         For an unknown unit, the mean over the units that were measured. Raises ``PredictError`` for rows of other
         features than those that it was fitted on.
         """
-        if features.shape[1] != len(self.feature_names):
+        n_own = len(self.feature_names) - len(self.units)
+        if features.shape[1] != n_own:
             raise PredictError(
-                f"the model's entry {self.key} was fitted on {len(self.feature_names)} features, this version has "
-                f"{features.shape[1]}. Fit it again."
+                f"the model's entry {self.key} was fitted on {n_own} features, this version has {features.shape[1]}. "
+                "Fit it again."
             )
         if not self.units:
             return self.blend.predict(features)

@@ -250,7 +250,7 @@ class _Entries(Mapping[str, Entry]):
                 blob, self._bytes_left = _read_member(archive, f"entries/{key}.npz", self._bytes_left)
             if hashlib.sha256(blob).hexdigest() != header.sha256:
                 raise PredictError(f"{self._path} was altered: entry {key} does not match its checksum. Fit it again.")
-            return from_arrays(_unpack(blob), features=len(header.feature_names) + len(header.units))
+            return from_arrays(_unpack(blob), features=len(header.feature_names))
         except (*_UNREADABLE, KeyError) as error:
             raise PredictError(
                 f"{self._path} is damaged: entry {key} cannot be read ({error}). {_NEXT_STEP}"

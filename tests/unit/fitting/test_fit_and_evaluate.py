@@ -25,6 +25,7 @@ from torchledger.fitting.operator_features import alignment, operator_features
 from torchledger.fitting.tables import build_tables, machine_of_tables, pool_tables, shape_groups
 from torchledger.operators import find_operator, operator_names
 from torchledger.predicting import predict
+from torchledger.predicting.model_file import load_model, save_model
 from torchledger.sampling.dataset import read_samples
 
 
@@ -111,7 +112,7 @@ def test_every_operator_of_the_catalogue_has_finite_features(name: str) -> None:
         assert len(set(features.names)) == len(features.names)
 
 
-def test_rows_of_several_units_are_told_apart_and_an_unknown_unit_gets_their_middle() -> None:
+def test_rows_of_several_units_are_told_apart_and_an_unknown_unit_gets_their_middle(tmp_path: Path) -> None:
     slow = [
         dataclasses.replace(s, times_us=(s.times_us[0] * 1.2,), telemetry={"unit": "b"})
         for s in make_linear_samples(120)
@@ -125,6 +126,9 @@ def test_rows_of_several_units_are_told_apart_and_an_unknown_unit_gets_their_mid
     of_a, of_b, unknown = (np.mean(entry.predict(values, unit)[0]) for unit in ("a", "b", None))
     assert of_b - of_a == pytest.approx(np.log(1.2), abs=0.06)
     assert unknown == pytest.approx((of_a + of_b) / 2, abs=0.01)
+    save_model(model, tmp_path / "units.tlmodel")
+    read = load_model(tmp_path / "units.tlmodel").entries["linear/forward"]
+    assert np.mean(read.predict(values, "a")[0]) == pytest.approx(of_a)
 
 
 def test_a_row_has_the_same_features_whatever_stands_beside_it() -> None:
