@@ -106,6 +106,32 @@ def facts_of(path: Path) -> dict[str, Any]:
     }
 
 
+def as_markdown(rows: list[dict[str, Any]]) -> str:
+    """The rows as a table: one line a program and rank."""
+    head = (
+        "| program | found by | step, ms | the script's own, ms | device, ms | belongs to entries | has FLOPs or bytes | "
+        "outside graphs | operators, heard | wall time unexplained |\n|---|---|---|---|---|---|---|---|---|---|\n"
+    )
+    lines = []
+    for row in rows:
+        for name, facts in row.items():
+            if not isinstance(facts, dict):
+                continue
+            if "error" in facts:
+                lines.append(f"| {name} | {facts['error']} | | | | | | | | |")
+                continue
+            wall, operators = facts["accounts"]["wall_time"], facts["accounts"]["step_operators"]
+            named = wall["reference"] + sum(each["amount"] for each in wall["differences"])
+            inside = facts["accounts"]["device_time"]["reference"] / facts["recorded"]
+            lines.append(
+                f"| {name} | {facts['found_by']} | {facts['duration_us'] / 1e3:.2f} | {row['own_ms'] or 0:.2f} | "
+                f"{facts['device_us'] / 1e3:.2f} | {facts['covered_share']:.2%} | {facts['known_share']:.2%} | "
+                f"{1 - inside / facts['device_us']:.0%} | {operators['ledger']}, {operators['reference']} | "
+                f"{abs(wall['ledger'] - named) / wall['reference']:.2%} |"
+            )
+    return head + "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Measure the named programs and write what was found."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -113,8 +139,12 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=Path(os.environ.get("OUT", ".")) / "steps_cuda.json")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--limit", type=float, default=100.0, help="seconds for one process")
+    parser.add_argument("--table", type=Path, nargs="*", help="only print what these files of an earlier run hold")
     parser.add_argument("--jobs", type=int, default=5, help="programs that compile at once, before any is measured")
     arguments = parser.parse_args()
+    if arguments.table:
+        print(as_markdown([row for path in arguments.table for row in json.loads(path.read_text())]))
+        return
     folder = Path("/tmp/torchledger-steps")
     folder.mkdir(exist_ok=True)
     with ThreadPoolExecutor(arguments.jobs) as pool:
