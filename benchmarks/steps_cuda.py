@@ -109,8 +109,8 @@ def facts_of(path: Path) -> dict[str, Any]:
 def as_markdown(rows: list[dict[str, Any]]) -> str:
     """The rows as a table: one line a program and rank."""
     head = (
-        "| program | found by | step, ms | the script's own, ms | device, ms | belongs to entries | has FLOPs or bytes | "
-        "outside graphs | operators, heard | wall time unexplained |\n|---|---|---|---|---|---|---|---|---|---|\n"
+        "| program | found by | step, ms | the script's own, ms | device, ms | belongs to entries | has FLOPs or bytes "
+        "| outside graphs | operators, heard | wall time unexplained |\n|---|---|---|---|---|---|---|---|---|---|\n"
     )
     lines = []
     for row in rows:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +119,8 @@ class Recording:
         self._patches.undo()
         synchronize()
         try:
-            self._profile.stop()
+            with _cupti_given_back():
+                self._profile.stop()
         finally:
             self._has_ended.set()
 
@@ -146,6 +149,22 @@ class Recording:
             path = Path(file.name)
         self._profile.export_chrome_trace(str(path))
         return path
+
+
+@contextlib.contextmanager
+def _cupti_given_back() -> Iterator[None]:
+    """Have Kineto give CUPTI back when a recording ends in here, unless the user says otherwise.
+
+    It keeps CUPTI attached by default, and every later launch of the program costs the host more.
+    """
+    name = "TEARDOWN_CUPTI"
+    is_asked = name in os.environ
+    os.environ.setdefault(name, "1")
+    try:
+        yield
+    finally:
+        if not is_asked:
+            os.environ.pop(name, None)
 
 
 class CallTimer:

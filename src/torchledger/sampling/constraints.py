@@ -56,12 +56,25 @@ def compile_expression(text: str, names: set[str]) -> Callable[[Mapping[str, Any
     return lambda p: int(_value(tree, p))
 
 
+_DEEPEST = 100
+"""Levels of a condition: no honest one has ten, and Python's own limit depends on who calls."""
+
+
+def _depth(tree: ast.AST) -> int:
+    deepest, level = 0, [tree]
+    while level:
+        deepest, level = deepest + 1, [child for node in level for child in ast.iter_child_nodes(node)]
+    return deepest
+
+
 def _parse(text: str, names: set[str]) -> ast.expr:
     if len(text) > _LONGEST:
         raise ValueError(f"a condition of {len(text):,} characters is longer than {_LONGEST:,}: write several")
     plain = _DIVIDES.sub(r"(\2 % \1 == 0)", text)
     try:
         tree = ast.parse(plain, mode="eval").body
+        if _depth(tree) > _DEEPEST:
+            raise ValueError(f"{text[:40]!r}... is nested too deeply")
         _check(tree, text, names)
     except SyntaxError as error:
         raise ValueError(f"{text!r} cannot be read: {error.msg}") from error

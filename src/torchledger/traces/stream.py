@@ -201,6 +201,7 @@ class EventStream:
             events = _parse_closed_list(text)
             if events is not None:
                 return events
+        text, held = (text, b"") if is_last else _without_half_characters(text)
         words = _decode(text)
         decoder = json.JSONDecoder(strict=False)
         events_read: list[dict[str, Any]] = []
@@ -209,14 +210,14 @@ class EventStream:
         while True:
             position = _skip_space_and_comma(words, position)
             if position >= len(words):
-                return self._careful_result(events_read, False, b"", unreadable)
+                return self._careful_result(events_read, False, held, unreadable)
             if words[position] == "]":
-                return self._careful_result(events_read, True, words[position + 1 :].encode(), unreadable)
+                return self._careful_result(events_read, True, words[position + 1 :].encode() + held, unreadable)
             try:
                 event, position = decoder.raw_decode(words, position)
             except (ValueError, RecursionError) as error:
                 if _is_cut_off(error, words):
-                    rest = b"" if is_last else words[position:].encode()
+                    rest = b"" if is_last else words[position:].encode() + held
                     if len(rest) > _LONGEST_EVENT:
                         raise MeasureError(
                             f"{self._name} is not a Chrome trace: {_LONGEST_EVENT >> 20} MB without the end of an "
@@ -275,6 +276,9 @@ def open_events(path: Path, *, progress: Progress | None = None) -> EventStream:
 
 
 _SURROGATES = re.compile(r"(\\u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2})|\\u[dD][89a-fA-F][\da-fA-F]{2}")
+_HALF_CHARACTER = re.compile(rb"((\\u[dD][89abAB][\da-fA-F]{2})?(\\(u[\da-fA-F]{0,3})?)?|[\xc2-\xf4][\x80-\xbf]{0,2})$")
+"""What a cut can leave of a character at the end of a piece: part of an escape, half of a surrogate pair, of UTF-8."""
+
 _NEXT_OBJECT = re.compile(r",\s*(?=\{)")
 _LONGEST_WORD = len("-Infinity")
 
@@ -345,6 +349,12 @@ def _loads_leniently(text: bytes) -> Any:
         return json.loads(_decode(text), strict=False)
     except (ValueError, RecursionError):  # also an integer of more than 4,300 digits
         return None
+
+
+def _without_half_characters(text: bytes) -> tuple[bytes, bytes]:
+    """A piece without the character that its end cuts, and what is there of that character."""
+    match = _HALF_CHARACTER.search(text, max(len(text) - 12, 0))
+    return (text[: match.start()], match[0]) if match is not None else (text, b"")
 
 
 def _decode(text: bytes) -> str:

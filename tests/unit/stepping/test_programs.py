@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PROGRAMS = ROOT / "tests" / "programs"
 NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
-STEPS = {"generation": "48", "two_threads": "60"}
+STEPS = {"generation": "48", "two_threads": "300"}
 FOUND_BY = {"generation": "period", "two_threads": "period", "compiled_optimizer": "period"}
 GRAPH_CALLS = {"layer_loop": 24, "accumulation": 8, "gan": 8, "generation": 1}
 """Calls of compiled graphs in one step, by how the scripts are written."""
