@@ -41,11 +41,13 @@ from torchledger.store import LedgerWriter, open_ledger
 from torchledger.traces.breakdown import breakdown_of_trace
 from torchledger.traces.chrome_export import annotate_trace, facts_by_row
 from torchledger.traces.costs import device_events
+from torchledger.traces.graph_marks import parse_graph_mark
 from torchledger.traces.stream import Progress
 from torchledger.traces.summary import summarize
 from torchledger.traces.timeline import step_timeline
 from torchledger.traces.trace import EventKind, Trace, read_trace
 from torchledger.traces.verdict import verdict
+from torchledger.work.sizes import sizes_at
 
 if TYPE_CHECKING:
     from torchledger._torch.eager_calls import EagerCall
@@ -76,6 +78,7 @@ def profile_records(
     cuda = [device for device in devices if device.kind == "cuda"]
     ceilings = known_ceilings(cuda[0] if cuda else devices[0]) if devices else None
     window = _step_window(trace, n_steps)
+    launches = _at_sizes_of_calls(trace, launches)
     on_device = [event for event in device_events(trace) if _is_inside(event.launch_start_ns, window)]
     clock: Clock = "cupti" if on_device else "cpu_profiler"
     if on_device:
@@ -149,6 +152,21 @@ def profile_records(
     pictures = [] if timeline is None else [timeline]
     stepped = [] if record is None else [record.step, *record.calls]
     return [*_measurements(attribution, launches, clock), breakdown, profile, *stepped, *pictures, *gaps], tuple(events)
+
+
+def _at_sizes_of_calls(trace: Trace, launches: Sequence[Launch]) -> list[Launch]:
+    """The launches with FLOPs and bytes at the sizes that the trace's calls were made with, where those are alike."""
+    sizes: dict[str, set[tuple[tuple[str, int], ...]]] = {}
+    for row in trace.rows(EventKind.ANNOTATION).tolist():
+        marked = parse_graph_mark(trace.name(row))
+        if marked is not None:
+            sizes.setdefault(marked[0], set()).add(tuple(sorted(marked[1].items())))
+    found: list[Launch] = []
+    for graph, members in _by_graph(launches).items():
+        called = sizes.get(graph, set())
+        symbols = dict(next(iter(called))) if len(called) == 1 else {}
+        found += sizes_at(members, symbols) if symbols else members
+    return found
 
 
 def _by_graph(launches: Sequence[Launch]) -> dict[str, list[Launch]]:

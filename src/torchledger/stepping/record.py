@@ -30,10 +30,12 @@ from torchledger.nouns import (
 from torchledger.stepping.entries import Entry, GraphOf, IsComposite, read_entries
 from torchledger.stepping.idle import device_busy_and_idle, host_busy_and_idle
 from torchledger.stepping.phases import phases_of
+from torchledger.traces.graph_marks import parse_graph_mark
 from torchledger.traces.trace import Trace
 from torchledger.work.categories import category_of_operator
 from torchledger.work.op_costs import op_cost
 from torchledger.work.op_shapes import Tensor
+from torchledger.work.sizes import sizes_at
 
 if TYPE_CHECKING:
     from torchledger._torch.eager_calls import EagerCall
@@ -243,6 +245,9 @@ def _forward_calls(heard: Sequence[EagerCall]) -> dict[int, EagerCall]:
 
 def _with_graph(call: StepCall, entry: Entry, ledgered: Ledgered, number: int) -> StepCall:
     launches = ledgered.launches.get(entry.name, ())
+    marked = parse_graph_mark(entry.mark) if entry.mark is not None else None
+    if marked is not None and marked[1]:
+        launches = sizes_at(launches, marked[1])
     flops, unknown_flops = _known([launch.flops for launch in launches])
     moved, unknown_bytes = _known([launch.bytes_moved for launch in launches])
     unknown = [

@@ -18,7 +18,7 @@ from torch import nn
 import torchledger
 from captured import read
 from torchledger.errors import MeasureError
-from torchledger.nouns import Breakdown, Gap, Launch, Measurement, Profile, Step
+from torchledger.nouns import Breakdown, Gap, Launch, Measurement, Profile, Step, StepCall
 from torchledger.profiling.profile import attach
 from torchledger.profiling.records import over_steps, pair_with_ledger
 from torchledger.profiling.steps import Steps
@@ -365,3 +365,15 @@ def test_a_gpu_whose_profiler_is_taken_has_its_graphs_timed_by_events(
     assert breakdown.graphs[0].flops == 64 * timed
     assert "by CUDA events" in gap.reason
     assert breakdown_document(breakdown, top=3)
+
+
+def test_a_dynamic_graph_counts_at_the_sizes_that_it_ran_with(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    model = torch.compile(nn.Linear(64, 128), dynamic=True)
+    with torchledger.capture(tmp_path / "a.ledger") as run, torch.no_grad():
+        model(torch.randn(5, 64))
+        breakdown = run.profile(lambda: model(torch.randn(256, 64)), warmup=1, repeats=1)
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        (call,) = [each for each in ledger.read(StepCall) if each.kind == "graph"]
+    (graph,) = [row for row in breakdown.graphs if row.name.startswith("inference")]
+    assert call.flops == graph.flops == 2 * 256 * 64 * 128
