@@ -192,7 +192,7 @@ def records_of_recording(
         records, events = profile_records(
             read_trace(recording.times),
             launches,
-            steps=Steps(recording.plain_us, recording.profiled_us),
+            steps=Steps(plain_times_us(recording), recording.profiled_us),
             learned=learned,
             devices=devices,
             n_steps=recording.n_steps,
@@ -207,13 +207,18 @@ def records_of_recording(
     return records
 
 
+def plain_times_us(recording: StepRecording) -> tuple[float, ...]:
+    """Steps without the profiler, before the recording and after it: those before are few and may still warm up."""
+    return (*recording.plain_us, *recording.plain_after_us)
+
+
 def facts_of_recording(recording: StepRecording) -> StepFacts | None:
     """What a recording says of its steps beside the trace; ``None`` if no step was found."""
     if recording.found_by is None:
         return None
     return StepFacts(
         recording.found_by,
-        plain_us=recording.plain_us,
+        plain_us=plain_times_us(recording),
         profiled_us=recording.profiled_us,
         seen=recording.seen,
         kinds=recording.kinds,
