@@ -65,8 +65,8 @@ def main() -> None:
     lines = [
         "# Steps of ordinary scripts on a CPU",
         "",
-        f"{datetime.date.today()}, torch {importlib.metadata.version('torch')}, {platform.machine()}, {os.cpu_count()} cores. "
-        "`python benchmarks/steps_cpu.py`.",
+        f"{datetime.date.today()}, torch {importlib.metadata.version('torch')}, {platform.machine()}, "
+        f"{os.cpu_count()} cores. `python benchmarks/steps_cpu.py`.",
         "FLOPs of each step equal a whole eager step's to the digit: tests/unit/stepping/test_programs.py asserts it.",
         "",
         "| script | found by | FLOPs of a step | step, ms | the script's, ms | apart | operators, heard | wall time |",
