@@ -69,6 +69,18 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
             assert ((_ROOT / page).parent / target).exists(), f"{page} links to {target}"
 
 
+def test_every_capability_names_its_command_and_a_test_that_is_there() -> None:
+    page = (_DOCS / "coming-from" / "capabilities.md").read_text()
+    rows = [line.strip("|").split(" | ") for line in page.splitlines() if line.startswith("| ") and "`" in line]
+    assert rows
+    for capability, command, tests in rows:
+        assert "`" in command, capability
+        named = re.findall(r"`(\w+/[\w/]+\.py)::(\w+)`", tests)
+        assert len(named) == tests.count("::") >= 1, capability
+        for file, name in named:
+            assert f"def {name}(" in (_ROOT / "tests" / file).read_text(), f"{capability}: {file} holds no {name}"
+
+
 def test_the_site_reaches_every_page() -> None:
     index = (_DOCS / "index.md").read_text()
     entries = [line for block in re.findall(r"```{toctree}\n(.*?)```", index, re.S) for line in block.splitlines()]
