@@ -44,7 +44,8 @@ class Entry:
     ``row`` is its row in the trace, ``end_ns`` where its host part ends; ``events`` ran on the device for it, and
     ``host_work`` are the times in which it worked on the host itself (start and end, in nanoseconds). ``cost`` is the
     work of an eager call; a graph's stands in its launches, and ``mark`` is the range that named it. ``facts`` are what
-    the profiler wrote of a collective.
+    the profiler wrote of a collective. ``part_of`` is row and name of the custom operator that is known by its parts,
+    of which this is one: a dispatch mode hears that operator alone.
     """
 
     kind: CallKind
@@ -60,6 +61,7 @@ class Entry:
     events: tuple[DeviceEvent, ...] = ()
     host_work: tuple[tuple[int, int], ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
+    part_of: tuple[int, str] | None = None
 
     @property
     def is_backward(self) -> bool:
@@ -99,8 +101,8 @@ def read_entries(
     """The entries that start inside ``window`` (nanoseconds on the trace's clock), in order of their starts.
 
     ``events`` are the trace's device events (none on a CPU). ``whole`` names operators that are known to be called as
-    they are, for those whose overloads differ. ``list_dtype`` is the dtype of tensors in lists, which profilers do not
-    record.
+    they are, for those whose overloads differ and for custom ones that call others. ``list_dtype`` is the dtype of
+    tensors in lists, which profilers do not record.
     """
     reader = _Reader(trace, graph_of, is_composite, frozenset(whole), list_dtype)
     for lane, roots in _forest(trace, window).items():
@@ -172,8 +174,11 @@ class _Reader:
             self.found.append(replace(entry, call=call, cost=cost, host_work=((node.start, node.end),)))
             self._synchronizations_below(node, lane, (*around, name))
         else:
+            begin = len(self.found)
             for child in node.children:
                 self.visit(child, lane, (*around, name))
+            if node.kind == EventKind.OP and name in self._whole:
+                self.found[begin:] = [replace(entry, part_of=(node.row, name)) for entry in self.found[begin:]]
 
     @staticmethod
     def _entry(kind: CallKind, name: str, node: _Node, lane: int, around: tuple[str, ...]) -> Entry:
@@ -190,7 +195,10 @@ class _Reader:
         if composite:
             return False
         # A custom operator without a formula is known by the operators that it is made of.
-        return name.startswith("aten::") or has_formula(name) or not any(map(self._is_operator, node.children))
+        return name.startswith("aten::") or has_formula(name) or not any(map(self._holds_work, node.children))
+
+    def _holds_work(self, node: _Node) -> bool:
+        return self._is_operator(node) and not _ALLOCATES.match(self._trace.name(node.row))
 
     def _is_operator(self, node: _Node) -> bool:
         return node.kind == EventKind.OP and bool(_OPERATOR.match(self._trace.name(node.row)))

@@ -151,13 +151,10 @@ def record_step(
                 call = _with_group(call, entry)
         calls.append(call)
     step = _sums(trace, spans, events, facts, each, calls, name=name, clock=clock, entries=entries)
-    threads = {call.thread for call in heard or ()}
-    operators = [
-        entry
-        for entry in entries
-        if (entry.call is not None or entry.kind == "collective") and entry.name not in _UNCOUNTED
-    ]
-    listened = [entry for entry in operators if len(threads) == 1 or _thread(trace, entry.lane) in threads]
+    heard_on = {call.thread for call in heard or ()}
+    lanes = {lane for lane in numbers if _thread(trace, lane) in heard_on} or set(numbers)
+    operators = _operators(entries)
+    listened = {lane_and_row for lane_and_row in operators if lane_and_row[0] in lanes}
     step = replace(
         step,
         graph_calls=dict(counted),
@@ -167,6 +164,17 @@ def record_step(
     )
     rows = {event.row: place for place, entry in enumerate(entries) for event in entry.events if event.row is not None}
     return StepRecord(step, tuple(calls), chosen, rows)
+
+
+def _operators(entries: Sequence[Entry]) -> set[tuple[int, int]]:
+    """Lane and row of each operator that a dispatch mode would hear: one for all parts of a custom operator."""
+    found = set()
+    for entry in entries:
+        if entry.part_of is not None:
+            found.add((entry.lane, entry.part_of[0]))
+        elif (entry.call is not None or entry.kind == "collective") and entry.name not in _UNCOUNTED:
+            found.add((entry.lane, entry.row))
+    return found
 
 
 def _counted(heard: Sequence[EagerCall]) -> int:
@@ -203,11 +211,14 @@ def _samples(entries: Sequence[Entry], each: Sequence[Sequence[Entry]], *, on_de
 
 
 def _align(trace: Trace, entries: Sequence[Entry], heard: Sequence[EagerCall]) -> dict[int, EagerCall]:
-    """Place of an entry to what the mode heard of it: operators of one thread, in order, by name."""
-    entries_of: dict[int, list[int]] = defaultdict(list)
+    """Place of an entry to what the mode heard of it, or of what it is a part of: by thread, in order, by name."""
+    entries_of: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    names: dict[int, str] = {}
     for place, entry in enumerate(entries):
-        if entry.kind in ("operator", "copy", "collective") and entry.call is not None:
-            entries_of[entry.lane].append(place)
+        row, name = entry.part_of or (entry.row, entry.name)
+        if entry.call is not None or entry.kind == "collective" or entry.part_of is not None:
+            entries_of[entry.lane][row].append(place)
+            names[row] = name
     heard_of: dict[int, list[EagerCall]] = defaultdict(list)
     for call in heard:
         heard_of[call.thread].append(call)
@@ -216,9 +227,10 @@ def _align(trace: Trace, entries: Sequence[Entry], heard: Sequence[EagerCall]) -
         calls = heard_of.get(_thread(trace, lane))
         if calls is None and len(entries_of) == len(heard_of) == 1:
             calls = next(iter(heard_of.values()))
-        for ours, theirs in _pairs([entries[place].name for place in places], [c.call.name for c in calls or ()]):
+        rows = list(places)
+        for ours, theirs in _pairs([names[row] for row in rows], [each.call.name for each in calls or ()]):
             assert calls is not None
-            found[places[ours]] = calls[theirs]
+            found.update(dict.fromkeys(places[rows[ours]], calls[theirs]))
     return found
 
 
@@ -288,9 +300,10 @@ def _weakest(qualities: Sequence[Quality]) -> Quality:
 
 def _with_work(call: StepCall, entry: Entry, heard: EagerCall | None, forward: Mapping[int, EagerCall]) -> StepCall:
     """An eager entry with its work, arguments and origin, of which the mode heard more than the trace holds."""
-    shapes = heard.call if heard is not None else entry.call
+    is_heard_itself = heard is not None and entry.part_of is None
+    shapes = heard.call if heard is not None and is_heard_itself else entry.call
     cost = entry.cost
-    if heard is not None and entry.kind == "operator":
+    if heard is not None and is_heard_itself and entry.kind == "operator":
         exact = op_cost(heard.call)
         cost = exact if exact.is_known or not cost.is_known else cost
     origin = heard

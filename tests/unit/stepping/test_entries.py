@@ -160,3 +160,21 @@ def test_only_calls_that_start_in_the_window_count(inside: int) -> None:
     trace = trace_from_events([op_event(ts=100, dur=5), op_event(ts=200 if inside else 5000, dur=5)])
     found = read_entries(trace, (0, 1_000_000), (), graph_of=graph_of, is_composite=lambda name: False)
     assert len(found) == 1 + inside
+
+
+def test_the_parts_of_a_custom_operator_that_was_heard_whole_name_it() -> None:
+    found = entries_of(
+        [
+            op_event(name="fsdp::all_gather_copy_in", ts=0, dur=30),
+            op_event(name="aten::slice", ts=2, dur=3),
+            op_event(name="aten::_foreach_copy_", ts=10, dur=15),
+            op_event(name="aten::add", ts=40, dur=5),
+        ],
+        whole=("fsdp::all_gather_copy_in",),
+    )
+    assert [entry.part_of and entry.part_of[1] for entry in found] == [*["fsdp::all_gather_copy_in"] * 2, None]
+
+
+def test_a_custom_operator_that_only_allocates_inside_is_an_entry_itself() -> None:
+    found = entries_of([op_event(name="mine::scale", ts=0, dur=30), op_event(name="aten::empty_like", ts=2, dur=3)])
+    assert [(entry.name, entry.host_work_ns) for entry in found] == [("mine::scale", 30_000)]

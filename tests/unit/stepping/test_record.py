@@ -8,10 +8,12 @@ import pytest
 from tests.factories import make_launch
 from tests.trace_factories import kernel_event, op_event, runtime_event
 
+from torchledger._torch.eager_calls import EagerCall
 from torchledger.nouns import Step, StepCall
 from torchledger.stepping.record import Ledgered, StepFacts, record_step
 from torchledger.traces.costs import device_events
 from torchledger.traces.trace import trace_from_events
+from torchledger.work.op_shapes import OpCall
 
 SHAPES: dict[str, Any] = {"Input Dims": [[4, 8], [8, 16]], "Input type": ["float", "float"]}
 LEDGERED = Ledgered(
@@ -23,7 +25,9 @@ LEDGERED = Ledgered(
 )
 
 
-def record(events: list[dict[str, Any]], spans: list[tuple[int, int]]) -> tuple[Step, tuple[StepCall, ...]]:
+def record(
+    events: list[dict[str, Any]], spans: list[tuple[int, int]], **options: Any
+) -> tuple[Step, tuple[StepCall, ...]]:
     trace = trace_from_events(events)
     on_device = device_events(trace)
     found = record_step(
@@ -35,6 +39,7 @@ def record(events: list[dict[str, Any]], spans: list[tuple[int, int]]) -> tuple[
         graph_of=lambda name: name.removeprefix("torchledger::") if name.startswith("torchledger::") else None,
         is_composite=lambda name: False,
         clock="cupti" if on_device else "cpu_profiler",
+        **options,
     )
     return found.step, found.calls
 
@@ -128,3 +133,20 @@ def test_a_launch_of_a_graph_whose_flops_are_unknown_is_said_and_not_taken_for_n
 def test_a_record_of_no_step_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one step"):
         record([op_event()], [])
+
+
+def test_a_custom_operator_counts_once_as_it_is_heard_and_its_parts_have_its_line() -> None:
+    events = [
+        op_event(name="fsdp::all_gather_copy_in", ts=0, dur=30, tid=7),
+        op_event(name="aten::slice", ts=2, dur=3, tid=7),
+        op_event(name="aten::mm", ts=10, dur=15, tid=7, **SHAPES),
+        op_event(name="aten::mm", ts=10, dur=15, tid=8, **SHAPES),
+    ]
+    heard = [EagerCall(OpCall("fsdp::all_gather_copy_in", ()), "default", 7, sources=("train.py:3",))]
+    step, calls = record(events, [(0, 1_000_000)], heard=heard)
+    assert (step.operators, step.operators_heard, step.operators_elsewhere) == (1, 1, 1)
+    assert [(call.name, call.sources) for call in calls if call.sources] == [
+        ("aten::slice", ("train.py:3",)),
+        ("aten::mm", ("train.py:3",)),
+    ]
+    assert [call.flops for call in calls if call.name == "aten::mm"] == [2 * 4 * 8 * 16] * 2
