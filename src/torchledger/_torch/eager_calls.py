@@ -11,7 +11,7 @@ import functools
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -40,7 +40,7 @@ class EagerCall:
     ``sources`` are the lines outside torch that led to it (``"train.py:12"``), innermost last; ``library`` torch's own
     functions on the way (``"torch/nn/utils/clip_grad.py:clip_grad_norm_"``), ``module`` the path of the innermost
     ``nn.Module``. ``sequence`` is autograd's number: a backward operator carries that of the forward one, and ``node``
-    the name of its autograd node.
+    the name of its autograd node. ``group`` and ``group_size`` are those of a collective.
     """
 
     call: OpCall
@@ -53,6 +53,8 @@ class EagerCall:
     module_class: str | None = None
     sequence: int | None = None
     node: str | None = None
+    group: str | None = None
+    group_size: int | None = None
 
 
 class EagerCalls(TorchDispatchMode):
@@ -129,6 +131,7 @@ class EagerCalls(TorchDispatchMode):
         sources, library, module = self._stack(sys._getframe(1))
         call = operator_call(func, args, kwargs)
         tensor = next(_tensors((args, kwargs, result)), None)
+        group, group_size = _group_of((*args, *kwargs.values())) if func.namespace == "c10d" else (None, None)
         heard = EagerCall(
             call=call,
             overload=str(func._overloadname),
@@ -140,6 +143,8 @@ class EagerCalls(TorchDispatchMode):
             module_class=None if module is None else type(module).__name__,
             sequence=sequence if 0 <= sequence < _NO_SEQUENCE else None,
             node=None if node is None else node.name(),
+            group=group,
+            group_size=group_size,
         )
         with self._lock:
             self.calls.append(heard)
@@ -250,9 +255,18 @@ def operator_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> O
 def _as_argument(value: Any) -> Argument:
     if isinstance(value, torch.Tensor):
         return _as_shape(value)
-    if isinstance(value, (list, tuple)) and any(isinstance(each, torch.Tensor) for each in value):
-        return tuple(_as_shape(each) for each in value if isinstance(each, torch.Tensor))
+    if isinstance(value, (list, tuple)):  # lists of lists are what collectives gather into
+        return tuple(map(_as_shape, _tensors(value))) or None
     return None
+
+
+def _group_of(arguments: Iterable[Any]) -> tuple[str | None, int | None]:
+    """Name and size of the process group among a collective's arguments."""
+    for argument in arguments:
+        if isinstance(argument, torch.ScriptObject) and "ProcessGroup" in str(argument._type()):
+            group = torch._C._distributed_c10d.ProcessGroup.unbox(argument)
+            return str(group.group_name), int(group.size())
+    return None, None
 
 
 def _as_shape(tensor: torch.Tensor) -> Tensor:

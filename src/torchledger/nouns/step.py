@@ -58,8 +58,10 @@ class StepCall:
     recorded step, ``kernels`` the number of device kernels launched, ``launches`` the graph's launches that ran
     in this call. ``sources`` are the user's lines (``"train.py:12"``), innermost last; a backward operator
     carries the lines of its forward. ``flops`` and ``bytes_moved`` are ``None`` where unknown, and ``reason``
-    says why. For a collective ``group`` and ``group_size`` name who takes part, ``message_bytes`` what each
-    rank gives. ``tensors`` and ``elements`` say how much a foreach or fused operator works on.
+    says why. For a collective ``group`` and ``group_size`` name who takes part, and ``message_bytes`` is its
+    size as nccl-tests count it, from which bus bandwidth is computed: the larger of what a rank gives and gets
+    (the whole tensor of an all_gather or reduce_scatter, one side of an all_reduce or broadcast), where
+    ``bytes_moved`` is both together. ``tensors`` and ``elements`` say how much a foreach or fused operator works on.
     """
 
     step: str

@@ -11,8 +11,10 @@ from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Prediction, StepCall, TensorArgument
 from torchledger.operators import find_operator
+from torchledger.operators.collectives import COLLECTIVE_OPERATORS, OPERATOR_PREFIX
 from torchledger.predicting.operators import predict
 from torchledger.work.categories import operator_name
+from torchledger.work.collectives import collective_kind
 from torchledger.work.element_sizes import element_size
 
 _WIDE = 2.0
@@ -45,7 +47,7 @@ def price_calls(model: TimeModel, calls: Sequence[StepCall], *, ran_on_cpu: bool
     for call in calls:
         if not is_priced(call, ran_on_cpu=ran_on_cpu):
             continue
-        key = (call.name, call.arguments, call.elements, call.bytes_moved, call.flops, call.flops_quality, call.kernels)
+        key = replace(call, order=0, start_us=None, host_us=None, samples_us=(), sources=(), modules=(), streams=())
         if key not in answers:
             answers[key] = _price(model, call)
         found.append((call, answers[key]))
@@ -264,38 +266,11 @@ def _tensor_list(name: str, call: StepCall) -> Question | None:
     )
 
 
-_COLLECTIVE_NAMES: Mapping[str, str] = {
-    "allreduce": "all_reduce",
-    "all_reduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce",
-    "all_reduce_coalesced": "all_reduce",
-    "allgather": "all_gather",
-    "_allgather_base": "all_gather",
-    "all_gather_into_tensor": "all_gather",
-    "allgather_into_tensor_coalesced": "all_gather",
-    "all_gather_into_tensor_coalesced": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "_reduce_scatter_base": "reduce_scatter",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all",
-    "all_to_all_single": "all_to_all",
-    "broadcast": "broadcast",
-    "send": "p2p",
-    "recv": "p2p",
-}
-"""c10d's and its functional form's names to the catalogue's."""
-
-
 def _collective(name: str, call: StepCall) -> Question | None:
-    """A collective over its group; its message is worked out of the bytes that a rank gives and gets."""
-    kind, world = _COLLECTIVE_NAMES.get(name), call.group_size
-    if kind is None or not world or world < 2 or not call.bytes_moved:
+    """A collective over its group, at the size of its message."""
+    kind, world = collective_kind(name), call.group_size
+    if f"{OPERATOR_PREFIX}{kind}" not in COLLECTIVE_OPERATORS or not world or world < 2 or not call.message_bytes:
         return None
-    # One side of an all_gather or reduce_scatter is a rank's share of the other, which is the message.
-    gathers = kind in ("all_gather", "reduce_scatter")
-    message_bytes = call.bytes_moved * world // (world + 1) if gathers else call.bytes_moved // 2
     dtype = next((argument.dtype for argument in call.arguments if argument.dtype), None) or "float32"
-    numel = max(world, message_bytes // (element_size(dtype) or 4) // world * world)
+    numel = max(world, call.message_bytes // (element_size(dtype) or 4) // world * world)
     return Question(find_operator(f"collective.{kind}").key, {"numel": numel, "world": world}, "forward", dtype)

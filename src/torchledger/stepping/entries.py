@@ -15,8 +15,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 
 from torchledger.nouns import CallKind, Cost, DeviceEvent
-from torchledger.traces.costs import call_from_arguments, collective_cost
+from torchledger.traces.costs import call_from_arguments, collective_cost, collective_message
 from torchledger.traces.trace import NONE, EventKind, Trace
+from torchledger.work.collectives import Message
 from torchledger.work.kernel_names import kernel_label
 from torchledger.work.op_costs import has_formula, op_cost
 from torchledger.work.op_shapes import OpCall
@@ -44,8 +45,8 @@ class Entry:
     ``row`` is its row in the trace, ``end_ns`` where its host part ends; ``events`` ran on the device for it, and
     ``host_work`` are the times in which it worked on the host itself (start and end, in nanoseconds). ``cost`` is the
     work of an eager call; a graph's stands in its launches, and ``mark`` is the range that named it. ``facts`` are what
-    the profiler wrote of a collective. ``part_of`` is row and name of the custom operator that is known by its parts,
-    of which this is one: a dispatch mode hears that operator alone.
+    the profiler wrote of a collective, and ``message`` is its own by nccl-tests' count. ``part_of`` is row and name of
+    the custom operator that is known by its parts, of which this is one: a dispatch mode hears that operator alone.
     """
 
     kind: CallKind
@@ -61,6 +62,7 @@ class Entry:
     events: tuple[DeviceEvent, ...] = ()
     host_work: tuple[tuple[int, int], ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
+    message: Message | None = None
     part_of: tuple[int, str] | None = None
 
     @property
@@ -221,8 +223,10 @@ class _Reader:
         return replace(
             self._entry("collective", name, node, lane, around),
             cost=collective_cost(arguments) or Cost(reason="the trace holds no message sizes for this collective"),
+            call=self._cost(node)[0],
             host_work=((node.start, node.end),),
             facts=facts,
+            message=collective_message(arguments),
         )
 
     def _first_below(self, node: _Node, name: str) -> _Node | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from torchledger.errors import StoreError, UsageError
 from torchledger.nouns import Step, StepCall, Timeline
-from torchledger.stepping.totals import call_us
+from torchledger.stepping.totals import call_us, message_of
 from torchledger.store import LedgerReader
 from torchledger.store.latest import latest
 from torchledger.store.output import check_output, output_file, write_output
@@ -60,7 +60,11 @@ def export_step(reader: LedgerReader, output: str | PathLike[str], *, force: boo
 
 
 def call_row(call: StepCall) -> dict[str, Any]:
-    """A call as one flat row; times in microseconds, ``None`` where unknown, shapes and lines as text."""
+    """A call as one flat row; times in microseconds, ``None`` where unknown, shapes and lines as text.
+
+    Bandwidths of a collective are over its time on the device, in which it also waits for other ranks.
+    """
+    message, us = message_of(call), call_us(call)
     return {
         "step": call.step,
         "order": call.order,
@@ -92,6 +96,8 @@ def call_row(call: StepCall) -> dict[str, Any]:
         "group": call.group,
         "group_size": call.group_size,
         "message_bytes": call.message_bytes,
+        "algorithm_gb_per_s": message.algorithm_gb_per_s(us) if message is not None else None,
+        "bus_gb_per_s": message.bus_gb_per_s(us) if message is not None else None,
     }
 
 
@@ -189,4 +195,4 @@ def _columns() -> dict[str, type]:
     numbers = {"order", "call", "thread", "samples", "kernels", "launches", "tensors", "elements", "flops"}
     numbers |= {"bytes_moved", "group_size", "message_bytes"}
     names = call_row(StepCall("", 0, "operator", "", "other"))
-    return {name: int if name in numbers else float if name.endswith("_us") else str for name in names}
+    return {name: int if name in numbers else float if name.endswith(("_us", "_per_s")) else str for name in names}

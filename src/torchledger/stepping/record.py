@@ -33,6 +33,7 @@ from torchledger.stepping.phases import phases_of
 from torchledger.traces.graph_marks import parse_graph_mark
 from torchledger.traces.trace import Trace
 from torchledger.work.categories import category_of_operator
+from torchledger.work.collectives import bytes_of_call, message_of_call
 from torchledger.work.op_costs import op_cost
 from torchledger.work.op_shapes import Tensor
 from torchledger.work.sizes import sizes_at
@@ -148,7 +149,7 @@ def record_step(
         else:
             call = _with_work(call, entry, heard_at.get(place), forward)
             if entry.kind == "collective":
-                call = _with_group(call, entry)
+                call = _with_group(call, entry, heard_at.get(place))
         calls.append(call)
     step = _sums(trace, spans, events, facts, each, calls, name=name, clock=clock, entries=entries)
     heard_on = {call.thread for call in heard or ()}
@@ -332,15 +333,19 @@ def _argument(tensor: Tensor) -> TensorArgument:
     return TensorArgument(tensor.shape, tensor.dtype, tensor.strides)
 
 
-def _with_group(call: StepCall, entry: Entry) -> StepCall:
-    facts = entry.facts
-    size = facts.get("Group size", "")
-    return replace(
-        call,
-        group=facts.get("Process Group Name") or facts.get("Process Group Description"),
-        group_size=int(size) if size.isdigit() else None,
-        message_bytes=entry.cost.bytes_moved,
-    )
+def _with_group(call: StepCall, entry: Entry, heard: EagerCall | None) -> StepCall:
+    """A collective with its group and message: as the profiler wrote them, else as the operator was called."""
+    size = entry.facts.get("Group size", "")
+    group = entry.facts.get("Process Group Name") or entry.facts.get("Process Group Description")
+    ranks = int(size) if size.isdigit() else None
+    if heard is not None:
+        group, ranks = group or heard.group, ranks or heard.group_size
+    given = heard.call if heard is not None else entry.call
+    message = entry.message or (message_of_call(given, ranks) if given is not None else None)
+    moved = bytes_of_call(given, ranks) if given is not None and call.bytes_moved is None else None
+    if moved is not None:
+        call = replace(call, flops=0, flops_quality="exact", bytes_moved=moved, bytes_quality="exact", reason=None)
+    return replace(call, group=group, group_size=ranks, message_bytes=message.nbytes if message is not None else None)
 
 
 def _list_dtype(optimizers: Sequence[OptimizerFacts]) -> str | None:

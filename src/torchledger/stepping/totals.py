@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchledger.nouns import Phase, Step, StepCall
+from torchledger.work.collectives import Message, collective_kind
 
 PHASES: tuple[Phase, ...] = (
     "input",
@@ -108,3 +109,9 @@ def launches_in(call: StepCall, launches_of: Mapping[str, int]) -> int:
 def call_us(call: StepCall) -> float:
     """Median over the recorded steps of a call's time on the device, in microseconds; 0 where it took none."""
     return statistics.median(call.samples_us) if call.samples_us else 0.0
+
+
+def message_of(call: StepCall) -> Message | None:
+    """A collective's message, which has algorithm and bus bandwidth; ``None`` for other calls, or where unknown."""
+    kind = collective_kind(call.name) if call.kind == "collective" else None
+    return None if kind is None or call.message_bytes is None else Message(kind, call.message_bytes, call.group_size)

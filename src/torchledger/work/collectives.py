@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from torchledger.work.op_shapes import OpCall
+
 _KINDS = {
-    "all_reduce": "allreduce all_reduce allreduce_coalesced",
-    "all_gather": "all_gather allgather _allgather_base _all_gather_base all_gather_into_tensor_coalesced",
-    "reduce_scatter": "reduce_scatter _reduce_scatter_base reduce_scatter_tensor_coalesced",
+    "all_reduce": "allreduce all_reduce allreduce_coalesced all_reduce_coalesced",
+    "all_gather": "all_gather allgather _allgather_base _all_gather_base all_gather_into_tensor allgather_coalesced "
+    "allgather_into_tensor_coalesced all_gather_into_tensor_coalesced",
+    "reduce_scatter": "reduce_scatter _reduce_scatter_base reduce_scatter_tensor reduce_scatter_tensor_coalesced",
     "all_to_all": "all_to_all all_to_allv alltoall alltoall_base all_to_all_single",
-    "broadcast": "broadcast",
+    "broadcast": "broadcast _broadcast_oop",
+    "reduce": "reduce _reduce_oop",
     "p2p": "send recv",
 }
 _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split()}
@@ -31,7 +35,7 @@ def bus_factor(kind: str, ranks: Any) -> Any:
     >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
     (1.5, 0.75, 1.0)
     """
-    if kind in ("broadcast", "p2p"):
+    if kind in ("broadcast", "reduce", "p2p"):
         return ranks / ranks
     share = (ranks - 1) / ranks
     return 2 * share if kind == "all_reduce" else share
@@ -39,7 +43,11 @@ def bus_factor(kind: str, ranks: Any) -> Any:
 
 @dataclass(frozen=True)
 class Message:
-    """What one rank gave to a collective: ``nbytes`` as nccl-tests count it (the larger of what it sends and gets)."""
+    """What one rank gave to a collective: ``nbytes`` as nccl-tests count it, from which bus bandwidth is computed.
+
+    That is the larger of what it sends and gets: the whole tensor of an all_gather or a reduce_scatter, one side of an
+    all_reduce or a broadcast.
+    """
 
     kind: str
     nbytes: int
@@ -55,3 +63,51 @@ class Message:
         if algorithm is None or self.ranks is None or self.ranks < 2:
             return None
         return float(algorithm * bus_factor(self.kind, self.ranks))
+
+
+def message_of_call(call: OpCall, ranks: int | None = None) -> Message | None:
+    """The message of a collective operator, from the tensors that it was given; ``None`` where they do not say it.
+
+    >>> from torchledger.work.op_shapes import Tensor
+    >>> whole, share = Tensor((64,), "float32"), Tensor((8,), "float32")
+    >>> message_of_call(OpCall("c10d::_allgather_base_", (whole, share)), 8)
+    Message(kind='all_gather', nbytes=256, ranks=8)
+    """
+    kind = collective_kind(call.name)
+    sizes = _argument_sizes(call)
+    if kind is None or not sizes or None in sizes:
+        return None
+    nbytes = max(size for size in sizes if size is not None)
+    if _gives_share(call, kind, len(sizes)):
+        if ranks is None:
+            return None
+        nbytes *= ranks
+    return Message(kind, nbytes, ranks)
+
+
+def bytes_of_call(call: OpCall, ranks: int | None = None) -> int | None:
+    """What a rank gives to a collective operator and gets from it, in bytes; ``None`` where that is not known."""
+    message, sizes = message_of_call(call, ranks), _argument_sizes(call)
+    if message is None:
+        return None
+    if len(sizes) > 1:
+        return sum(size or 0 for size in sizes)
+    if message.kind not in ("all_gather", "reduce_scatter"):
+        return 2 * message.nbytes
+    return message.nbytes + message.nbytes // ranks if ranks else None
+
+
+def _gives_share(call: OpCall, kind: str, tensors: int) -> bool:
+    """True if only a rank's share of the message is among the arguments: the whole is returned, or in nested lists."""
+    is_nested = kind == "reduce_scatter" and call.name.startswith("c10d::")
+    return tensors == 1 and (kind == "all_gather" or is_nested)
+
+
+def _argument_sizes(call: OpCall) -> list[int | None]:
+    """Bytes of each argument that holds tensors."""
+    found: list[int | None] = []
+    for argument in call.arguments:
+        if argument:
+            each = [tensor.bytes for tensor in (argument if isinstance(argument, tuple) else (argument,))]
+            found.append(None if None in each else sum(size for size in each if size is not None))
+    return found

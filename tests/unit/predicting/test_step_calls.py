@@ -121,13 +121,13 @@ def test_parts_of_a_recorded_step_add_up_to_its_device_time(model: TimeModel) ->
             "step",
         ),
         (
-            on_gpu("c10d::allreduce_", (4096,), kind="collective", group_size=8, bytes_moved=4 * 4096),
+            on_gpu("c10d::allreduce_", (4096,), kind="collective", group_size=8, message_bytes=2 * 4096),
             "collective.all_reduce",
             {"numel": 4096, "world": 8},
             "forward",
         ),
         (
-            on_gpu("c10d::_allgather_base_", (8192,), kind="collective", group_size=8, bytes_moved=2 * 9 * 1024),
+            on_gpu("c10d::_allgather_base_", (8192,), kind="collective", group_size=8, message_bytes=2 * 8192),
             "collective.all_gather",
             {"numel": 8192, "world": 8},
             "forward",

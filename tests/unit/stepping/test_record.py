@@ -13,7 +13,7 @@ from torchledger.nouns import Step, StepCall
 from torchledger.stepping.record import Ledgered, StepFacts, record_step
 from torchledger.traces.costs import device_events
 from torchledger.traces.trace import trace_from_events
-from torchledger.work.op_shapes import OpCall
+from torchledger.work.op_shapes import OpCall, Tensor
 
 SHAPES: dict[str, Any] = {"Input Dims": [[4, 8], [8, 16]], "Input type": ["float", "float"]}
 LEDGERED = Ledgered(
@@ -150,3 +150,20 @@ def test_a_custom_operator_counts_once_as_it_is_heard_and_its_parts_have_its_lin
         ("aten::mm", ("train.py:3",)),
     ]
     assert [call.flops for call in calls if call.name == "aten::mm"] == [2 * 4 * 8 * 16] * 2
+
+
+def test_a_collectives_message_is_by_nccl_tests_and_its_bytes_are_what_a_rank_gives_and_gets() -> None:
+    written = {"Collective name": "_allgather_base", "In msg nelems": 256, "Out msg nelems": 1024, "Group size": 4}
+    events = [
+        op_event(name="c10d::_allgather_base_", ts=0, dur=30, tid=7),
+        op_event(name="record_param_comms", ts=5, dur=20, tid=7, dtype="Float", **written),
+    ]
+    _, (call,) = record(events, [(0, 1_000_000)])
+    assert (call.message_bytes, call.bytes_moved, call.group_size) == (4096, 5120, 4)
+
+
+def test_a_collective_of_which_the_trace_says_nothing_has_what_its_operator_was_called_with() -> None:
+    call = OpCall("c10d::allreduce_", ((Tensor((1024,), "float32"),),))
+    heard = [EagerCall(call, "default", 7, group="0", group_size=2)]
+    _, (found,) = record([op_event(name="c10d::allreduce_", ts=0, dur=30, tid=7)], [(0, 1_000_000)], heard=heard)
+    assert (found.message_bytes, found.bytes_moved, found.group, found.group_size) == (4096, 8192, "0", 2)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from torchledger.work.collectives import Message, collective_kind
+from torchledger.work.collectives import Message, bytes_of_call, collective_kind, message_of_call
+from torchledger.work.op_shapes import Argument, OpCall, Tensor
 
 
 @pytest.mark.parametrize(
-    ("kind", "factor"), [("all_reduce", 1.75), ("all_gather", 0.875), ("reduce_scatter", 0.875), ("broadcast", 1.0)]
+    ("kind", "factor"),
+    [
+        *(("all_reduce", 1.75), ("all_gather", 0.875), ("reduce_scatter", 0.875), ("all_to_all", 0.875)),
+        *(("broadcast", 1.0), ("reduce", 1.0), ("p2p", 1.0)),
+    ],
 )
 def test_bus_bandwidth_is_the_algorithms_times_the_factor_of_the_kind(kind: str, factor: float) -> None:
     message = Message(kind, 1_000_000_000, ranks=8)
@@ -24,3 +29,36 @@ def test_without_the_size_of_the_group_there_is_no_bus_bandwidth() -> None:
 def test_names_of_c10d_and_of_the_profiler_are_the_same_collective() -> None:
     assert {collective_kind(name) for name in ("c10d::allreduce_", "nccl:all_reduce", "allreduce")} == {"all_reduce"}
     assert collective_kind("c10d::barrier") is None
+
+
+WHOLE, SHARE = Tensor((1024,), "float32"), Tensor((256,), "float32")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message", "moved"),
+    [
+        ("c10d::allreduce_", ((WHOLE,),), 4096, 8192),
+        ("c10d::_allgather_base_", (WHOLE, SHARE), 4096, 5120),
+        ("c10d::allgather_", (None, (SHARE,)), 4096, 5120),
+        ("_c10d_functional::all_gather_into_tensor", (SHARE,), 4096, 5120),
+        ("c10d::_reduce_scatter_base_", (SHARE, WHOLE), 4096, 5120),
+        ("c10d::reduce_scatter_", ((SHARE,),), 4096, 5120),
+        ("_c10d_functional::reduce_scatter_tensor", (WHOLE,), 4096, 5120),
+        ("c10d::alltoall_base_", (WHOLE, WHOLE), 4096, 8192),
+        ("c10d::broadcast_", ((WHOLE,),), 4096, 8192),
+        ("c10d::send", ((WHOLE,),), 4096, 8192),
+        ("c10d::recv_", ((WHOLE,),), 4096, 8192),
+        ("c10d::barrier", (WHOLE,), None, None),
+        ("c10d::allreduce_", (None,), None, None),
+    ],
+)
+def test_a_collectives_message_is_the_size_that_nccl_tests_print(
+    name: str, arguments: tuple[Argument, ...], message: int | None, moved: int | None
+) -> None:
+    found = message_of_call(OpCall(name, arguments), 4)
+    assert (found and found.nbytes) == message
+    assert bytes_of_call(OpCall(name, arguments), 4) == moved
+
+
+def test_a_share_of_a_group_of_unknown_size_is_no_message() -> None:
+    assert message_of_call(OpCall("c10d::allgather_", (None, (SHARE,)))) is None
