@@ -1,15 +1,19 @@
 """Ordinary training and inference scripts at real sizes, for a GPU: ``python gpu_programs.py NAME [STEPS]``.
 
-They know nothing of torchledger. Each prints the times of its own steps (host clock, the device finished).
+They know nothing of torchledger. Each prints the times of its own steps (host clock, the device finished). Where
+``GPU_GATE`` names a file, a program holds its lock from its first use of the GPU to its last step: several may start
+and end beside each other, and one at a time is timed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -263,11 +267,31 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
 DISTRIBUTED = ("ddp", "fsdp2")
 
 
+@contextlib.contextmanager
+def _gate() -> Iterator[None]:
+    """Hold the lock; of several ranks the first one holds it, and the others wait for that one when they meet."""
+    path = os.environ.get("GPU_GATE")
+    if path is None or os.environ.get("LOCAL_RANK", "0") != "0":
+        yield
+        return
+    with Path(path).open("w") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)  # not inherited by the compiler's workers, as a flock would be
+        yield
+
+
 def main() -> None:
-    """Run one program and print how long its last steps took."""
+    """Run one program and print how long its steps took."""
     name, count = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 30
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
+    with _gate():
+        times = _run(name, count)
+    if os.environ.get("RANK", "0") == "0":
+        print(f"STEPS {count} MS {' '.join(f'{each:.3f}' for each in times)}", flush=True)
+
+
+def _run(name: str, count: int) -> list[float]:
+    """Milliseconds of each step."""
     if name in DISTRIBUTED:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         torch.distributed.init_process_group("nccl")
@@ -278,10 +302,9 @@ def main() -> None:
         step()
         torch.cuda.synchronize()
         times.append((time.perf_counter() - begin) * 1e3)
-    if os.environ.get("RANK", "0") == "0":
-        print(f"STEPS {count} MS {' '.join(f'{each:.3f}' for each in times)}", flush=True)
     if name in DISTRIBUTED:
         torch.distributed.destroy_process_group()
+    return times
 
 
 if __name__ == "__main__":
