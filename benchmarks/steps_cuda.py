@@ -1,8 +1,8 @@
 """Steps of ordinary programs on a GPU: how much of their device time belongs to entries, whether the books balance,
 what a step costs before and after the recording, and what ``predict-step`` says of it.
 
-``python benchmarks/steps_cuda.py [NAME ...] -o FILE``: each program of ``gpu_programs.py`` runs first for its kernels to
-be in the compile caches (several at once), then, one at a time on the GPU, without torchledger and under
+``python benchmarks/steps_cuda.py [NAME ...] -o FILE``: each program of ``gpu_programs.py`` runs first so that its
+kernels are in the compile caches (several at once), then, one at a time on the GPU, without torchledger and under
 ``torchledger run --profile``; ddp and fsdp2 on two GPUs by torchrun. Each process has a time limit, all together
 ``--budget``; a line is printed for each program as it is done.
 """
