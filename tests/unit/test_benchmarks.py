@@ -13,6 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 NO_BENCHMARKS = {
     "cuda_models": "models for others",
+    "drawn_calls": "calls for others to time",
+    "drawn_programs": "programs for others to run",
     "gpu_programs": "programs for others to run",
     "h200_sweep": "writes a sweep",
     "report_screenshots": "takes the docs' pictures, of ledgers that are given to it",

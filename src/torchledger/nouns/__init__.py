@@ -18,7 +18,7 @@ from torchledger.nouns.breakdown import (
     Timeline,
     TimeRow,
 )
-from torchledger.nouns.device import Ceilings, Device, Environment
+from torchledger.nouns.device import Ceilings, Device, Environment, Host
 from torchledger.nouns.launch import (
     Access,
     Buffer,
@@ -87,6 +87,7 @@ __all__ = [
     "FlopReference",
     "Gap",
     "Graph",
+    "Host",
     "IdleGap",
     "Kernel",
     "Launch",

@@ -48,6 +48,35 @@ class Device:
 
 
 @dataclass(frozen=True)
+class Host:
+    """What a host needs to keep a device busy, measured there: microseconds of one thread, ``None`` where not measured.
+
+    ``device`` is the device that was launched on. ``graph_call_us`` is a call of a compiled function without its
+    launches, ``training_call_us`` one with its backward, ``replay_call_us`` one that replays a CUDA graph. The others
+    are for one more of each kind: a launch of a fused kernel, of a matrix product and of a convolution inside a
+    compiled function, an eager operator, a node of autograd's backward (its operator included), a tensor that a fused
+    or foreach optimizer updates.
+    """
+
+    name: str
+    device: str
+    num_cores: int | None = None
+    graph_call_us: float | None = None
+    training_call_us: float | None = None
+    replay_call_us: float | None = None
+    fused_launch_us: float | None = None
+    library_launch_us: float | None = None
+    convolution_launch_us: float | None = None
+    operator_us: float | None = None
+    autograd_node_us: float | None = None
+    fused_optimizer_tensor_us: float | None = None
+    foreach_optimizer_tensor_us: float | None = None
+    optimizer_step_us: float | None = None
+    measured_utc: str | None = None
+    method: str = "measured"
+
+
+@dataclass(frozen=True)
 class Environment:
     """The software around a run, and the settings that change what it compiles to."""
 

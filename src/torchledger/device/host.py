@@ -1,0 +1,284 @@
+"""What this host needs to launch work: measured in seconds, kept in the user's cache, known to predictions of steps.
+
+``measure_host`` takes the times, ``store_host`` keeps them under the names of the host and its device, ``find_host``
+answers by name and ``known_host`` by a device. Nothing but the first imports torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torchledger.device.describe import describe_cpu
+from torchledger.errors import MeasureError, PredictError, StoreError
+from torchledger.nouns import Device, Host
+from torchledger.store.cache_folder import cache_folder
+from torchledger.store.codec import decode, encode
+
+log = logging.getLogger(__name__)
+
+_ELEMENTS = 256
+"""So few that a kernel is done before the host has launched the next."""
+
+_LAUNCHES, _PRODUCTS, _CONVOLUTIONS, _NODES, _OPERATORS = 24, 17, 9, 100, 200
+_FEW_TENSORS, _MANY_TENSORS = 8, 72
+_BURSTS = 15
+
+
+def host_path(name: str, device: str) -> Path:
+    """Where a host's costs lie: ``~/.cache/torchledger/host-<host>-<device>.json``; ``TORCHLEDGER_CACHE`` names another
+    folder."""
+    return cache_folder() / f"host-{_slug(f'{name} {device}')}.json"
+
+
+def store_host(host: Host) -> Path:
+    """Keep the costs for ``known_host``; returns the path. Raises ``StoreError`` if it cannot be written."""
+    path = host_path(host.name, host.device)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_bytes(encode(host))
+        unfinished.replace(path)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}. Name another folder in TORCHLEDGER_CACHE.") from error
+    return path
+
+
+def known_host(device: str) -> Host | None:
+    """What ``torchledger doctor`` measured on this host with a device of that name; ``None`` if it did not."""
+    path = host_path(describe_cpu().name, device)
+    return _read(path) if path.exists() else None
+
+
+def kept_hosts() -> list[Host]:
+    """All hosts whose costs are kept here, this one or others whose files were copied here."""
+    found = [_read(path) for path in sorted(cache_folder().glob("host-*.json"))]
+    return [host for host in found if host is not None]
+
+
+def find_host(name: str) -> Host:
+    """A kept host by a part of its name, or the host of a JSON file. Raises ``PredictError`` for none or several."""
+    path = Path(name)
+    if path.suffix == ".json" and path.exists():
+        host = _read(path)
+        if host is None:
+            raise PredictError(f"{path} holds no host. `torchledger doctor` writes one.")
+        return host
+    hosts = kept_hosts()
+    matching = [host for host in hosts if _slug(name) in _slug(f"{host.name} {host.device}")]
+    if len(matching) == 1:
+        return matching[0]
+    names = ", ".join(f"{host.name!r} (with {host.device})" for host in hosts) or "none"
+    what = "several hosts match" if matching else "no host is called"
+    raise PredictError(f"{what} {name!r}; kept are: {names}. Measure one there with `torchledger doctor`.")
+
+
+def _read(path: Path) -> Host | None:
+    try:
+        return decode(Host, path.read_bytes())
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        log.warning("%s cannot be read (%s). Measure again with `torchledger doctor`.", path, error)
+        return None
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+# --- measuring -------------------------------------------------------------------------------------------------------
+
+
+def measure_host(
+    device: str = "cuda", *, before_timing: Callable[[], None] = lambda: None, bursts: int = _BURSTS
+) -> Host:
+    """Measure what this host needs for each kind of work on ``device`` (``"cuda"``, ``"cuda:1"``, ``"cpu"``).
+
+    Each figure is the median over ``bursts`` of short bursts that the device finishes as fast as they are issued, so
+    that only the host is timed; costs per kind are differences between bursts with many and with few of it. On a CPU
+    the kernels' own work is in every figure. Some eight functions are compiled before: ten to forty seconds the first
+    time. ``before_timing`` is called once they are.
+
+    Raises ``MeasureError`` if torch has no such device.
+    """
+    import torch
+
+    place = torch.device(device)
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise MeasureError(f"torch {torch.__version__} sees no CUDA device here. Measure the CPU with --device cpu.")
+    meter = _Meter(place, bursts)
+    compiled = _Compiled(place)
+    compiled.warm()
+    meter.wait()
+    before_timing()
+    cpu = describe_cpu()
+    few, many = meter.us(compiled.one_launch), meter.us(compiled.many_launches)
+    fused_us = (many - few) / (_LAUNCHES - 1)
+    product, products = meter.us(compiled.one_product), meter.us(compiled.many_products)
+    convolution, convolutions = meter.us(compiled.one_convolution), meter.us(compiled.many_convolutions)
+    fused_few, fused_many = (meter.us(_optimizer_step(place, n, "fused")) for n in (_FEW_TENSORS, _MANY_TENSORS))
+    foreach_few, foreach_many = (meter.us(_optimizer_step(place, n, "foreach")) for n in (_FEW_TENSORS, _MANY_TENSORS))
+    tensors = _MANY_TENSORS - _FEW_TENSORS
+    fused_tensor_us = max(0.0, (fused_many - fused_few) / tensors)
+    return Host(
+        name=cpu.name,
+        device=_device_name(place, cpu),
+        num_cores=cpu.num_cores,
+        graph_call_us=max(0.0, few - fused_us),
+        training_call_us=max(0.0, meter.us(compiled.training) - 3 * fused_us),
+        replay_call_us=meter.us(compiled.replayed) if compiled.replayed is not None else None,
+        fused_launch_us=max(0.0, fused_us),
+        library_launch_us=max(0.0, (products - product) / (_PRODUCTS - 1)),
+        convolution_launch_us=max(0.0, (convolutions - convolution) / (_CONVOLUTIONS - 1)),
+        operator_us=meter.us(_operators(place)) / _OPERATORS,
+        autograd_node_us=_backward_us(place, bursts, meter.wait) / _NODES,
+        fused_optimizer_tensor_us=fused_tensor_us,
+        foreach_optimizer_tensor_us=max(0.0, (foreach_many - foreach_few) / tensors),
+        optimizer_step_us=max(0.0, fused_few - _FEW_TENSORS * fused_tensor_us),
+        measured_utc=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        method=f"median of {bursts} bursts, torch {torch.__version__}",
+    )
+
+
+class _Meter:
+    """Host times of bursts, each begun on an idle device."""
+
+    def __init__(self, place: Any, bursts: int) -> None:
+        import torch
+
+        self._bursts = bursts
+        self.wait: Callable[[], None] = (
+            (lambda: torch.cuda.synchronize(place)) if place.type == "cuda" else (lambda: None)
+        )
+
+    def us(self, run: Callable[[], Any]) -> float:
+        """Median host time of ``run``, in microseconds."""
+        for _ in range(3):
+            run()
+        times = []
+        for _ in range(self._bursts):
+            self.wait()
+            begin = time.perf_counter_ns()
+            run()
+            times.append((time.perf_counter_ns() - begin) / 1e3)
+        self.wait()
+        return statistics.median(times)
+
+
+class _Compiled:
+    """Functions that differ in how much of one kind they launch."""
+
+    def __init__(self, place: Any) -> None:
+        import torch
+
+        def compiled(function: Callable[..., Any], mode: str | None = None) -> Callable[..., Any]:
+            # Each is compiled for its own sizes: dynamic shapes cost the host more.
+            made: Callable[..., Any] = torch.compile(function, mode=mode, dynamic=False)
+            return made
+
+        def vectors(count: int) -> list[Any]:
+            return [torch.ones(_ELEMENTS, device=place) for _ in range(count)]
+
+        def no_grad(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+            def call() -> Any:
+                with torch.no_grad():
+                    return function(*arguments)
+
+            return call
+
+        def each(inputs: list[Any]) -> list[Any]:
+            return [vector.sin() for vector in inputs]
+
+        square = torch.eye(64, device=place)
+
+        def product(x: Any, count: int) -> Any:
+            for _ in range(count):
+                x = torch.mm(x, square)
+            return x
+
+        image, weight = torch.ones(1, 8, 16, 16, device=place), torch.ones(8, 8, 3, 3, device=place) / 72
+
+        def convolution(x: Any, count: int) -> Any:
+            for _ in range(count):
+                x = torch.nn.functional.conv2d(x, weight, padding=1)
+            return x
+
+        self.one_launch = no_grad(compiled(lambda inputs: each(inputs)), vectors(1))
+        self.many_launches = no_grad(compiled(lambda inputs: each(inputs)), vectors(_LAUNCHES))
+        self.one_product = no_grad(compiled(lambda x: product(x, 1)), square)
+        self.many_products = no_grad(compiled(lambda x: product(x, _PRODUCTS)), square)
+        self.one_convolution = no_grad(compiled(lambda x: convolution(x, 1)), image)
+        self.many_convolutions = no_grad(compiled(lambda x: convolution(x, _CONVOLUTIONS)), image)
+        leaf = torch.ones(_ELEMENTS, device=place, requires_grad=True)
+        loss = compiled(lambda x: (x * x).sin().sum())
+
+        def training() -> None:
+            loss(leaf).backward()
+            leaf.grad = None
+
+        self.training = training
+        self.replayed: Callable[[], Any] | None = None
+        if place.type == "cuda":
+            self.replayed = no_grad(compiled(lambda inputs: each(inputs), "reduce-overhead"), vectors(4))
+
+    def warm(self) -> None:
+        """Compile them all."""
+        for call in (
+            *(self.one_launch, self.many_launches, self.one_product, self.many_products),
+            *(self.one_convolution, self.many_convolutions, self.training, self.replayed),
+        ):
+            for _ in range(4 if call is not None else 0):
+                assert call is not None
+                call()
+
+
+def _operators(place: Any) -> Callable[[], None]:
+    import torch
+
+    vector = torch.ones(_ELEMENTS, device=place)
+
+    def run() -> None:
+        for _ in range(_OPERATORS // 2):
+            vector.mul(1.0)
+            vector.add_(0.0)
+
+    return run
+
+
+def _optimizer_step(place: Any, count: int, how: str) -> Callable[[], Any]:
+    import torch
+
+    parameters = [torch.nn.Parameter(torch.ones(_ELEMENTS, device=place)) for _ in range(count)]
+    for each in parameters:
+        each.grad = torch.ones_like(each)
+    return torch.optim.AdamW(parameters, lr=1e-4, fused=how == "fused", foreach=how == "foreach").step
+
+
+def _backward_us(place: Any, bursts: int, wait: Callable[[], None]) -> float:
+    """Median host time of the backward through a chain of operators, in microseconds."""
+    import torch
+
+    leaf = torch.ones(_ELEMENTS, device=place, requires_grad=True)
+    times = []
+    for _ in range(bursts + 2):
+        y = leaf
+        for _ in range(_NODES):
+            y = y * 1.0
+        seed = torch.ones_like(y)
+        wait()
+        begin = time.perf_counter_ns()
+        y.backward(seed)  # type: ignore[no-untyped-call]
+        times.append((time.perf_counter_ns() - begin) / 1e3)
+        leaf.grad = None
+    return statistics.median(times[2:])
+
+
+def _device_name(place: Any, cpu: Device) -> str:
+    import torch
+
+    return torch.cuda.get_device_name(place) if place.type == "cuda" else cpu.name
