@@ -3,6 +3,7 @@
     python benchmarks/capture_overhead.py [--models unet gpt] [--rounds 5] [-o docs/results/capture_overhead.md]
         [--caches docs/results/caches.md] [--json FILE] [--limit SECONDS]
     python benchmarks/capture_overhead.py --device cuda --rounds 3 --limit 230
+    python benchmarks/capture_overhead.py --cpu-time --batches 200
     python benchmarks/capture_overhead.py --scaling
 
 Every run is a whole process of ``small_training.py``, which knows nothing of torchledger: under plain ``python``, under
@@ -12,7 +13,9 @@ round by round. So each step time comes from the process that compiled, or loade
 and a recording can be told apart. In the first model's first round the plain cache then meets recordings.
 
 No round is begun that would not end within ``--limit`` if it takes as long as the one before. After each, the pages are
-also written into the folder $OUT, where it is set. ``--scaling`` captures unrolled models of growing depth on the
+also written into the folder $OUT, where it is set. ``--cpu-time`` compares CPU seconds instead of those of a clock, in
+processes of one thread that compile by themselves: a neighbour on the machine changes them little; a step's is then the
+lowest of its batches. ``--scaling`` captures unrolled models of growing depth on the
 CPU and counts the CPU time of our hooks, which a busy machine does not change much.
 """
 
@@ -84,7 +87,20 @@ def new_cache() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def run(model: str, device: str, how: Sequence[str], cache: Path) -> Finished:
+@dataclass(frozen=True)
+class Way:
+    """How every script is run: where, for how many batches, and by which clock it is judged."""
+
+    device: str = "cpu"
+    batches: int = 30
+    is_cpu_time: bool = False
+
+
+# One process compiles and computes alone, so that all of its CPU time is counted and none is spent waiting in a loop.
+ALONE = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+
+def run(model: str, way: Way, how: Sequence[str], cache: Path) -> Finished:
     """The script in a process of its own, plain or under ``torchledger HOW``, with compile caches in ``cache``."""
     paths = [str(ROOT / "src"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {
@@ -92,9 +108,12 @@ def run(model: str, device: str, how: Sequence[str], cache: Path) -> Finished:
         "TRITON_CACHE_DIR": str(cache / "triton"),
         "PYTHONPATH": os.pathsep.join(paths),
     }
+    if way.is_cpu_time:
+        environment |= ALONE
     before = generated(cache)
     ledger = ["-m", "torchledger", *how, "-f", "-o", str(cache / "a.ledger")] if how else []
-    command = [sys.executable, *ledger, str(HERE / "small_training.py"), model, "--device", device]
+    script = [str(HERE / "small_training.py"), model, "--device", way.device, "--batches", str(way.batches)]
+    command = [sys.executable, *ledger, *script]
     started = time.perf_counter()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
     process_s = time.perf_counter() - started
@@ -104,9 +123,9 @@ def run(model: str, device: str, how: Sequence[str], cache: Path) -> Finished:
     said = json.loads(lines[-1])
     new = generated(cache) - before
     finished = Finished(
-        compile_s=said["compile_s"],
+        compile_s=said["compile_cpu_s" if way.is_cpu_time else "compile_s"],
         process_s=process_s,
-        step_us=statistics.median(said["step_us"]),
+        step_us=min(said["step_cpu_us"]) if way.is_cpu_time else statistics.median(said["step_us"]),
         graphs_from_cache=said["graphs_from_cache"],
         graphs_compiled=said["graphs_compiled"],
         kernels_compiled=sum(name.endswith(KERNEL_FILES) for name in new),
@@ -126,14 +145,14 @@ def generated(cache: Path) -> set[str]:
     return {str(path.relative_to(cache)) for path in cache.rglob("*") if path.is_file()}
 
 
-def one_round(model: str, device: str, *, is_plain_first: bool, measured: Measured, has_caches: bool) -> None:
+def one_round(model: str, way: Way, *, is_plain_first: bool, measured: Measured, has_caches: bool) -> None:
     """The four states, and where asked for what recordings find after the plain run, and the other way round."""
     found: dict[str, Finished] = {}
     with new_cache() as plain, new_cache() as recorded:
         ways = [("plain", PLAIN, plain), ("recorded", RECORDED, recorded)]
         for name, how, cache in ways if is_plain_first else reversed(ways):
             for state in ("cold", "warm"):
-                found[f"{name} {state}"] = run(model, device, how, cache)
+                found[f"{name} {state}"] = run(model, way, how, cache)
         measured.rounds.append(found)
         if has_caches:
             measured.caches += [("plain, nothing cached", found["plain cold"]), ("plain, again", found["plain warm"])]
@@ -143,11 +162,11 @@ def one_round(model: str, device: str, *, is_plain_first: bool, measured: Measur
                 ("then `run --profile`", PROFILED),
                 ("`run --profile`, again", PROFILED),
             ):
-                measured.caches.append((name, run(model, device, how, plain)))
+                measured.caches.append((name, run(model, way, how, plain)))
     if has_caches:
         with new_cache() as profiled:
-            measured.caches.append(("`run --profile`, nothing cached", run(model, device, PROFILED, profiled)))
-            measured.caches.append(("then `run`", run(model, device, RECORDED, profiled)))
+            measured.caches.append(("`run --profile`, nothing cached", run(model, way, PROFILED, profiled)))
+            measured.caches.append(("then `run`", run(model, way, RECORDED, profiled)))
 
 
 def spread(values: Sequence[float], digits: int = 3) -> str:
@@ -302,6 +321,8 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--caches", type=Path, help="Where to write the page on the caches.")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--batches", type=int, default=30, help="Batches of five steps that each process times.")
+    parser.add_argument("--cpu-time", action="store_true", help="Compare CPU time, which neighbours change little.")
     parser.add_argument("--scaling", action="store_true")
     arguments = parser.parse_args()
     if arguments.scaling:
@@ -313,7 +334,10 @@ def main() -> None:
     raw = arguments.json or (out and out / "capture_overhead.json")
     command = f"python benchmarks/capture_overhead.py {' '.join(sys.argv[1:])}".strip()
     measured: dict[str, Measured] = {model: Measured() for model in arguments.models}
+    way = Way(arguments.device, arguments.batches, arguments.cpu_time)
     header = machine(arguments.device)
+    if way.is_cpu_time:
+        header += " Seconds and microseconds are CPU time of one thread; a step's is the lowest of its batches."
     began = time.monotonic()
     for number in range(arguments.rounds):
         for model, each in measured.items():
@@ -321,7 +345,7 @@ def main() -> None:
                 continue
             one_round(
                 model,
-                arguments.device,
+                way,
                 is_plain_first=number % 2 == 0,
                 measured=each,
                 has_caches=number == 0 and model == arguments.models[0],

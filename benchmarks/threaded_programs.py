@@ -1,6 +1,7 @@
 """Programs with threads, plain and under ``run --profile``: exit codes and outputs must be the same, every time.
 
-    python benchmarks/threaded_programs.py [--runs 200] [--program NAME ...] [-o docs/results/threads.md]
+    python benchmarks/threaded_programs.py [--runs 200] [--jobs 1] [--program NAME ...]
+        [-o docs/results/threads.md]
 
 Needs no GPU. Programs: inference through one compiled function from two threads (of several lengths, so that threads
 end in any state of the profile); training with DataLoader workers; a serving pool of threads; autograd on two threads;
@@ -13,12 +14,14 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import os
 import platform
 import subprocess
 import sys
 import tempfile
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,10 +127,11 @@ class Outcome:
     stderr: str
 
 
-def run(script: Path, length: int, *, is_profiled: bool) -> Outcome:
-    """One run of a program in a process of its own."""
-    ours = ["-m", "torchledger", "run", "--profile", "--force", "-o", str(script.with_suffix(".ledger"))]
-    command = [sys.executable, *(ours if is_profiled else []), str(script), str(length)]
+def run(script: Path, length: int, number: int | None = None) -> Outcome:
+    """One run of a program in a process of its own; profiled if it has a number, which its ledger is named by."""
+    ledger = script.with_name(f"{script.stem}_{number}.ledger")
+    ours = ["-m", "torchledger", "run", "--profile", "--force", "-o", str(ledger)]
+    command = [sys.executable, *(ours if number is not None else []), str(script), str(length)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=script.parent, timeout=600)
     lines = [line for line in done.stderr.splitlines() if not line.startswith(OURS)]
     return Outcome(done.returncode, done.stdout, "\n".join(lines))
@@ -137,21 +141,24 @@ def main() -> int:
     """Run all programs and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--jobs", type=int, default=1, help="Processes at a time.")
     parser.add_argument("--program", action="append", choices=list(PROGRAMS))
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     rows, failed = [], 0
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder, "cache"))
-        os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parent.parent / "src")
+        source = str(Path(__file__).resolve().parent.parent / "src")
+        os.environ["PYTHONPATH"] = os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         for number, name in enumerate(options.program or PROGRAMS):
             script = Path(folder, f"program_{number}.py")
             script.write_text(PROGRAMS[name])
-            plain = {length: run(script, length, is_profiled=False) for length in LENGTHS[: options.runs]}
+            plain = {length: run(script, length) for length in LENGTHS[: options.runs]}
             found: Counter[str] = Counter()
-            for index in range(options.runs):
-                length = LENGTHS[index % len(LENGTHS)]
-                outcome = run(script, length, is_profiled=True)
+            lengths = [LENGTHS[index % len(LENGTHS)] for index in range(options.runs)]
+            with ThreadPoolExecutor(options.jobs) as pool:
+                outcomes = list(pool.map(functools.partial(run, script), lengths, range(options.runs)))
+            for length, outcome in zip(lengths, outcomes, strict=True):
                 if outcome == plain[length]:
                     found["as without"] += 1
                 else:
@@ -166,8 +173,8 @@ def main() -> int:
 
         options.output.write_text(
             "# Programs with threads\n\n"
-            f"`python benchmarks/threaded_programs.py --runs {options.runs}`, {datetime.date.today()}, "
-            f"{os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}. Each program runs "
+            f"`python benchmarks/threaded_programs.py --runs {options.runs} --jobs {options.jobs}`, "
+            f"{datetime.date.today()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}. Each program runs "
             "plain, and so many times\nunder `torchledger run --profile`; a run counts if exit code, output and errors "
             f"are those of the plain one. Lengths {', '.join(map(str, LENGTHS))} in turn.\n\n"
             "| program | runs | end as without | others |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
