@@ -174,7 +174,8 @@ def main() -> int:
         options.output.write_text(
             "# Programs with threads\n\n"
             f"`python benchmarks/threaded_programs.py --runs {options.runs} --jobs {options.jobs}`, "
-            f"{datetime.date.today()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}. Each program runs "
+            f"{datetime.date.today()}, {os.cpu_count()} cores, "
+            f"Python {platform.python_version()}, torch {torch.__version__}. Each program runs "
             "plain, and so many times\nunder `torchledger run --profile`; a run counts if exit code, output and errors "
             f"are those of the plain one. Lengths {', '.join(map(str, LENGTHS))} in turn.\n\n"
             "| program | runs | end as without | others |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
