@@ -55,9 +55,10 @@ class Wave:
     def __init__(self, jobs: Sequence[Job], work: Path, out: Path, *, cores: int) -> None:
         self.jobs, self.out = list(jobs), out
         self.gate = Path(tempfile.mkdtemp(dir=work))
+        paths = [str(HERE.parent / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
         for job in self.jobs:
             environment = os.environ | {
-                "PYTHONPATH": str(HERE.parent / "src"),
+                "PYTHONPATH": os.pathsep.join(paths),
                 "HF_HUB_OFFLINE": "1",
                 "DRAWN_GATE": str(self.gate),
                 "TORCHINDUCTOR_CACHE_DIR": str(work / "inductor"),
