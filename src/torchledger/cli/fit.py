@@ -21,7 +21,9 @@ from torchledger.cli.output import force_option, json_option
     "--constants", type=click.Path(path_type=Path), help="Constants of `fit-constants`; the generation's unless given."
 )
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes to fit with; one per core unless given.")
-@click.option("--operators", type=click.Path(path_type=Path), help="A Python file with operators of your own.")
+@click.option(
+    "--operators", multiple=True, type=click.Path(path_type=Path), help="A Python file with operators of your own."
+)
 @force_option
 @json_option
 def command(
@@ -32,7 +34,7 @@ def command(
     steps: Path | None,
     constants: Path | None,
     jobs: int | None,
-    operators: Path | None,
+    operators: tuple[Path, ...],
     force: bool,
     as_json: bool,
 ) -> None:
@@ -52,8 +54,8 @@ def command(
     from torchledger.store.output import check_output
 
     check_output(output, force=force)
-    if operators is not None:
-        load_operators(operators)
+    for file in operators:
+        load_operators(file)
     with progress_bar("fitting") as progress:
         model, left_out = fit_data(
             data,

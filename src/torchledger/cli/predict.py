@@ -15,7 +15,9 @@ from torchledger.cli.output import json_option
 @click.option("--device", default="H200", show_default=True, help="A device whose model is shipped, or a model file.")
 @click.option("--dtype", default="bf16", show_default=True, help="fp16, bf16, fp32, ... or torch's name.")
 @click.option("--direction", help="forward, backward or step; all that are known unless given.")
-@click.option("--operators", type=click.Path(path_type=Path), help="A Python file with operators of your own.")
+@click.option(
+    "--operators", multiple=True, type=click.Path(path_type=Path), help="A Python file with operators of your own."
+)
 @json_option
 def command(
     operator: str,
@@ -23,7 +25,7 @@ def command(
     device: str,
     dtype: str,
     direction: str | None,
-    operators: Path | None,
+    operators: tuple[Path, ...],
     as_json: bool,
 ) -> None:
     """Predict OPERATOR at a shape, without running it.
@@ -37,8 +39,8 @@ def command(
     from torchledger.reporting.document import as_plain
     from torchledger.reporting.fits import predictions_document
 
-    if operators is not None:
-        load_operators(operators)
+    for file in operators:
+        load_operators(file)
     predictions = predict_directions(
         find_model(device), operator, parse_parameters(parameters), direction=direction, dtype=dtype
     )

@@ -24,6 +24,7 @@ from torchledger.fitting.operator_features import reduce_features
 from torchledger.fitting.tables import LeftOut, SampleTable, build_tables, machine_of_tables, pool_tables, shape_groups
 from torchledger.fitting.time_model import Entry, TimeModel, with_units
 from torchledger.nouns import Device, Sample
+from torchledger.operators import load_operators, loaded_operator_files
 
 log = logging.getLogger(__name__)
 
@@ -150,12 +151,15 @@ def in_processes(work: Callable[[Given], Made], items: Sequence[Given], jobs: in
         with _threads(1):
             yield from map(work, items)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+    begin = partial(_begin_process, loaded_operator_files())
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=begin) as pool:
         for future in as_completed([pool.submit(work, item) for item in items]):
             yield future.result()
 
 
-def _one_thread() -> None:
+def _begin_process(operator_files: Sequence[str]) -> None:
+    for path in operator_files:
+        load_operators(path)
     # Processes share the cores: threads would only get in each other's way. numpy's library is there already, those of
     # scikit-learn read the variables when they are loaded.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

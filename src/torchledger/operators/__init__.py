@@ -5,7 +5,13 @@ what its forward and backward run, and the FLOPs and bytes of each kernel in the
 imports it late.
 """
 
-from torchledger.operators.catalogue import find_operator, load_operators, operator_names, register_operator
+from torchledger.operators.catalogue import (
+    find_operator,
+    load_operators,
+    loaded_operator_files,
+    operator_names,
+    register_operator,
+)
 from torchledger.operators.declaration import Input, Operator, Parameters, Work
 
 __all__ = [
@@ -15,6 +21,7 @@ __all__ = [
     "Work",
     "find_operator",
     "load_operators",
+    "loaded_operator_files",
     "operator_names",
     "register_operator",
 ]

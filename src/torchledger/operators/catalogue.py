@@ -13,6 +13,7 @@ from torchledger.errors import SampleError
 from torchledger.operators import general, guide
 from torchledger.operators.collectives import COLLECTIVE_OPERATORS, OPERATOR_PREFIX
 from torchledger.operators.declaration import Operator
+from torchledger.operators.functions import declare_functions, holds_transforms
 
 log = logging.getLogger(__name__)
 
@@ -63,9 +64,10 @@ def register_operator(declaration: type[Operator]) -> type[Operator]:
 
 
 def load_operators(path: str | os.PathLike[str]) -> list[str]:
-    """Import a user's file and add every ``Operator`` subclass with a name that it defines; returns their names.
+    """Import a user's file and add what it defines: every ``Operator`` subclass with a name, and every function that is
+    an operator in the sampling guide's way (``operators/functions.py``). Returns their names.
 
-    The file is the user's program: it is executed.
+    The file is the user's program: it is executed. Raises ``SampleError`` if it fails or defines none.
     """
     path = Path(path)
     if not path.is_file():
@@ -78,18 +80,32 @@ def load_operators(path: str | os.PathLike[str]) -> list[str]:
         spec.loader.exec_module(module)
     except Exception as error:
         raise SampleError(f"{path} failed to import: {type(error).__name__}: {error}") from error
-    names = []
-    for value in vars(module).values():
-        if isinstance(value, type) and issubclass(value, Operator) and value.__module__ == module.__name__:
-            if not value.name:
-                continue
-            known = _OPERATORS.get(value.name)
-            if known is None or type(known) is not value:
-                _replace_own(value, path)
-            names.append(value.name)
-    if not names:
-        raise SampleError(f"{path} defines no Operator subclass with a name.")
-    return names
+    declared = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, Operator)
+        and value.__module__ == module.__name__
+        and value.name
+    ]
+    declared += declare_functions(module, path)
+    for declaration in declared:
+        _replace_own(declaration, path)
+    if not declared and not holds_transforms(path):
+        raise SampleError(
+            f"{path} defines no Operator subclass with a name and no function of (shapes, precision, device_num)."
+        )
+    _LOADED[path.resolve()] = None
+    return [declaration.name for declaration in declared]
+
+
+_LOADED: dict[Path, None] = {}
+"""Files that were loaded, in order."""
+
+
+def loaded_operator_files() -> tuple[str, ...]:
+    """The users' files that this process has loaded, for processes that it starts."""
+    return tuple(str(path) for path in _LOADED)
 
 
 _FILES: dict[str, Path] = {}

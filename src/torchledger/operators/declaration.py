@@ -165,6 +165,9 @@ class Operator:
     needs_peers: ClassVar[bool] = False
     """One process alone cannot run it: it is sampled as a collective, and fitted and predicted like any other."""
 
+    counts_work: ClassVar[bool] = True
+    """Whether ``work`` is what the operator does; else its FLOPs and bytes are unknown, and it has no roofline."""
+
     in_place: ClassVar[bool] = False
     """The timed forward is ``run_in_place``, without autograd; the backward still comes from ``forward``."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torchledger.errors import FitError, PredictError
 from torchledger.fitting import TimeModel, fit
-from torchledger.operators.declaration import dtype_name
+from torchledger.operators.declaration import Operator, dtype_name
 from torchledger.predicting.model_file import load_model, save_model
 from torchledger.predicting.operators import predict
 
@@ -47,13 +47,19 @@ class Predictor:
     ) -> float:
         """The time in microseconds of ``function`` at ``shape`` (its parameters, in the order of the CSV's columns).
 
-        ``propagation`` is ``"fwd"``, ``"bwd"`` or ``"dur"`` (optimizers). The model is trained when first needed from
+        ``propagation`` is ``"fwd"`` or ``"bwd"``; an optimizer's step, which has no backward, is ``"fwd"`` or, as the
+        published configurations call it, ``"dur"``. The model is trained when first needed from
         ``data_folder/{gpu_name}_{function}_{precision}.csv`` (parts are joined), kept in ``model_dict``, and cached on
-        disk until the CSV files change. ``config_folder`` is accepted and not needed: nothing is configured by hand.
-        Raises ``PredictError`` if there are no data, or for a wrong shape.
+        disk until the CSV files change. ``config_folder`` must be ``None``: its hyper-parameters are of regressors that
+        are not fitted here. Raises ``PredictError`` if it is not, if there are no data, or for a wrong shape.
         """
         if propagation not in _DIRECTIONS:
             raise PredictError(f"propagation {propagation!r} is unknown; there are {', '.join(_DIRECTIONS)}.")
+        if config_folder is not None:
+            raise PredictError(
+                f"config_folder {str(config_folder)!r} would choose the regressors' hyper-parameters; here one model "
+                "is fitted whose parameters follow from the data. Pass config_folder=None."
+            )
         if data_folder is None:
             raise PredictError("data_folder is needed: the folder that holds the guide's CSV files.")
         from torchledger.operators import find_operator
@@ -73,10 +79,16 @@ class Predictor:
             models[key],
             operator.key,
             parameters,
-            direction=_DIRECTIONS[propagation],
+            direction=_direction(propagation, operator),
             dtype=dtype_name(precision),
         )
         return prediction.duration_us
+
+
+def _direction(propagation: str, operator: Operator) -> str:
+    if propagation == "fwd" and operator.directions == ("step",):
+        return "step"
+    return _DIRECTIONS[propagation]
 
 
 def _trained(gpu_name: str, function: str, precision: str, folder: Path) -> TimeModel:

@@ -95,7 +95,7 @@ def predict(
         range=where,
         device=model.device,
         model=f"{entry.key} ({entry.n_shapes} shapes, held-out error {entry.mape:.1f} %)",
-        roofline_us=float(table.roofline_us[0]),
+        roofline_us=float(table.roofline_us[0]) if declared.counts_work else None,
         note="; ".join(notes) or None,
     )
 

@@ -97,9 +97,10 @@ def prepare_folder(plan: Plan, folder: Path) -> None:
             )
         points = unique_points([*known.points, *plan.points])
         files = tuple(dict.fromkeys([*known.operator_files, *plan.operator_files]))
-        if points == known.points and files == known.operator_files:
+        targets = {**known.targets, **plan.targets}
+        if (points, files, targets) == (known.points, known.operator_files, known.targets):
             return
-        plan = Plan(points, plan.warmup, plan.active, files, plan.notes)
+        plan = Plan(points, plan.warmup, plan.active, files, plan.notes, targets)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

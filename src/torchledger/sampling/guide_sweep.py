@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -15,10 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from torchledger.errors import SampleError
 from torchledger.operators import Operator, find_operator
 from torchledger.operators.declaration import dtype_name
+from torchledger.operators.functions import FunctionOperator, aim_function
 from torchledger.sampling.collection import Collection, collect_samples
 from torchledger.sampling.dataset import read_samples
 from torchledger.sampling.guide_csv import (
     BACKWARD_COLUMN,
+    COLUMN_DIRECTIONS,
     FORWARD_COLUMN,
     STEP_COLUMN,
     guide_file_stem,
@@ -67,13 +69,24 @@ class GuideSweep:
     settings: GuideFile
     shapes: tuple[tuple[int, ...], ...]
     skipped: int
+    operator_files: tuple[str, ...] = ()
+    """Python of the user's that a worker must load first."""
 
     def plan(self, dtype: str, shapes: Sequence[Sequence[int]] | None = None) -> Plan:
         """The plan: all shapes, or those given. ``wait`` and ``warmup`` iterations both run the shape itself."""
         chosen = self.shapes if shapes is None else shapes
         points = [Point(self.operator.key, self.operator.resolve(list(shape)), dtype) for shape in chosen]
         settings = self.settings
-        return Plan(unique_points(points), settings.wait + settings.warmup, settings.active)
+        targets = {}
+        if isinstance(self.operator, FunctionOperator):
+            targets[self.operator.key] = self.operator.targets
+        return Plan(
+            unique_points(points),
+            settings.wait + settings.warmup,
+            settings.active,
+            self.operator_files,
+            targets=targets,
+        )
 
 
 def is_guide_file(path: Path) -> bool:
@@ -82,8 +95,11 @@ def is_guide_file(path: Path) -> bool:
     return "sweeps" not in content and ("kernel_name" in content or "function_name" in content)
 
 
-def load_guide_sweep(path: str | Path) -> GuideSweep:
-    """Read and check a guide file; raises ``SweepError`` with file, line and key of everything that is wrong."""
+def load_guide_sweep(path: str | Path, *, operator_files: tuple[str, ...] = ()) -> GuideSweep:
+    """Read and check a guide file; raises ``SweepError`` with file, line and key of everything that is wrong.
+
+    ``operator_files`` are those that were loaded already and that workers must load too.
+    """
     path = Path(path)
     file = read_yaml(path)
     settings = validate(GuideFile, file)
@@ -93,6 +109,8 @@ def load_guide_sweep(path: str | Path) -> GuideSweep:
         raise file.error(("function_name",), str(error)) from error
     if operator.needs_peers:
         raise file.error(("function_name",), f"{operator.name} needs several ranks, which a guide file cannot ask for")
+    if isinstance(operator, FunctionOperator):
+        _aim(file, settings, operator)
     _check_lengths(file, settings, operator)
     axes = [_axis(file, settings, index) for index in range(settings.first_n_column)]
     count = 1
@@ -108,7 +126,7 @@ def load_guide_sweep(path: str | Path) -> GuideSweep:
     for key, shape in (("shapes", settings.shapes), ("warmup_shapes", settings.warmup_shapes)):
         if reason := operator.check(operator.resolve(shape)):
             raise file.error((key,), reason)
-    return GuideSweep(path, operator, settings, possible, len(grid) - len(possible))
+    return GuideSweep(path, operator, settings, possible, len(grid) - len(possible), operator_files)
 
 
 def collect_guide(
@@ -134,7 +152,7 @@ def collect_guide(
     dtype = dtype_name(precision)
     device = device_name(worker.device)
     stem = guide_file_stem(device, sweep.operator.name, precision, parts, part)
-    raw = folder / "sampling_data" / guide_file_stem(device, sweep.operator.name, precision, 0, 0).removesuffix("_0_0")
+    raw = _raw_folder(sweep, precision, device, folder)
     plan = sweep.plan(dtype)
     check_targets(sweep, dtype, worker.device)
     (folder / "sampling_log").mkdir(parents=True, exist_ok=True)
@@ -163,14 +181,24 @@ def collect_guide(
     return collection, csv_path
 
 
+def guide_raw_folder(sweep: GuideSweep, precision: str, device: str, folder: Path | None = None) -> Path:
+    """Where ``collect_guide`` keeps the raw samples of a sweep: plan, journals and ``samples.parquet``."""
+    return _raw_folder(sweep, precision, device_name(device), folder or Path.cwd())
+
+
+def _raw_folder(sweep: GuideSweep, precision: str, name: str, folder: Path) -> Path:
+    return folder / "sampling_data" / guide_file_stem(name, sweep.operator.name, precision, 0, 0).removesuffix("_0_0")
+
+
 def measure_one(sweep: GuideSweep, *, precision: str, device: str) -> dict[str, tuple[float, ...]]:
     """``get_one``: the times of the file's ``shapes``, by direction, in microseconds."""
+    from torchledger.sampling.function_times import FunctionTimer
     from torchledger.sampling.timing import make_timer
 
     dtype = dtype_name(precision)
     check_targets(sweep, dtype, device)
     plan = sweep.plan(dtype, [sweep.settings.shapes])
-    timer = make_timer(_one_device(device))
+    timer = FunctionTimer(make_timer(_one_device(device)), _one_device(device))
     (result,) = timer.measure(plan.points, warmup=plan.warmup, active=plan.active)
     if result.status != "ok":
         raise SampleError(f"{sweep.operator.name} at {sweep.settings.shapes}: {result.status}: {result.reason}")
@@ -179,14 +207,8 @@ def measure_one(sweep: GuideSweep, *, precision: str, device: str) -> dict[str, 
 
 def run_function(sweep: GuideSweep, *, precision: str, device: str) -> None:
     """``run_function``: every direction once at the file's ``shapes``, nothing timed."""
-    from torchledger.sampling.cases import InputPool, make_case
-
     (point,) = sweep.plan(dtype_name(precision), [sweep.settings.shapes]).points
-    case = make_case(sweep.operator, point.parameters, point.dtype, InputPool(_one_device(device)))
-    for direction, run in case.runs.items():
-        if direction in case.prepare:
-            case.prepare[direction]()
-        run()
+    _case_of(sweep.operator, point, _one_device(device))()
 
 
 def write_profile(sweep: GuideSweep, path: Path, *, precision: str, device: str) -> None:
@@ -233,22 +255,54 @@ def _profile(sweep: GuideSweep, dtype: str, device: str, iterations: int) -> Any
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    from torchledger.sampling.cases import InputPool, make_case
-
     shape = sweep.settings.shapes if iterations > 1 else sweep.settings.warmup_shapes
     (point,) = sweep.plan(dtype, [shape]).points
-    case = make_case(sweep.operator, point.parameters, point.dtype, InputPool(device))
+    run = _case_of(sweep.operator, point, device, iterations)
     on_cuda = device.startswith("cuda")
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_cuda else [])]
     with profile(activities=activities) as recorded:
+        run()
+        if on_cuda:
+            torch.cuda.synchronize()
+    return recorded
+
+
+def _case_of(operator: Operator, point: Point, device: str, iterations: int = 1) -> Callable[[], None]:
+    """A call that runs every direction so often; what it needs is made now."""
+    from torchledger.sampling.cases import InputPool, make_case
+    from torchledger.sampling.function_times import function_call
+
+    if isinstance(operator, FunctionOperator):
+        call = function_call(operator, point, device)
+
+        def run_function() -> None:
+            for _ in range(iterations):
+                call()
+
+        return run_function
+    case = make_case(operator, point.parameters, point.dtype, InputPool(device))
+
+    def run_all() -> None:
         for direction, run in case.runs.items():
             if direction in case.prepare:
                 case.prepare[direction]()
             for _ in range(iterations):
                 run()
-        if on_cuda:
-            torch.cuda.synchronize()
-    return recorded
+
+    return run_all
+
+
+def _aim(file: YamlFile, settings: GuideFile, operator: FunctionOperator) -> None:
+    """Give a function the directions that the file's time columns name, each with its target."""
+    times = settings.columns_name[settings.first_n_column :]
+    directions = [COLUMN_DIRECTIONS[column] for column in times if column in COLUMN_DIRECTIONS]
+    if len(settings.targets) != len(directions) or not all(settings.targets) or not directions:
+        raise file.error(
+            ("targets",),
+            f"{operator.name} is a function: each of the time columns {', '.join(times) or 'none'} needs one target, "
+            f"the calls that are its time; there are {len(settings.targets)}",
+        )
+    aim_function(operator, dict(zip(directions, settings.targets, strict=True)))
 
 
 def _check_lengths(file: YamlFile, settings: GuideFile, operator: Operator) -> None:

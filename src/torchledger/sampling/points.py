@@ -35,7 +35,8 @@ class Plan:
     """Points in the order in which they are measured, and how.
 
     ``warmup`` untimed and ``active`` timed iterations per direction; ``operator_files`` are the user's own operators,
-    which a worker must load first.
+    which a worker must load first. ``targets`` say, of operators that are functions, which of their calls are each
+    direction's.
     """
 
     points: tuple[Point, ...]
@@ -43,6 +44,7 @@ class Plan:
     active: int = 10
     operator_files: tuple[str, ...] = ()
     notes: Mapping[str, str] = field(default_factory=dict)
+    targets: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
 
     @property
     def protocol(self) -> str:
@@ -90,6 +92,7 @@ def save_plan(plan: Plan, folder: Path) -> None:
         "active": plan.active,
         "operator_files": list(plan.operator_files),
         "notes": dict(plan.notes),
+        **({"targets": plan.targets} if plan.targets else {}),
     }
     lines = [json.dumps(header)]
     lines += [json.dumps([p.operator, dict(p.parameters), p.dtype, p.group]) for p in plan.points]

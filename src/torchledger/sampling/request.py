@@ -14,6 +14,7 @@ from torchledger.sampling.collection import Collection, Progress, collect_sample
 from torchledger.sampling.collectives import collect_collectives
 from torchledger.sampling.guide_sweep import (
     collect_guide,
+    guide_raw_folder,
     is_guide_file,
     load_guide_sweep,
     measure_one,
@@ -68,8 +69,9 @@ def sample_file(path: str | os.PathLike[str], request: Request, on_progress: Pro
     for file in request.operator_files:
         load_operators(file)
     names = _checked_dtypes(request.precisions)
+    files = tuple(str(file.resolve()) for file in request.operator_files)
     if is_guide_file(path):
-        return _guide(path, request, names, on_progress)
+        return _guide(path, request, names, files, on_progress)
     points = load_collectives(path, world=int(os.environ.get("WORLD_SIZE", "2")), dtypes=names)
     if points is not None:
         folder = request.output or Path(f"{path.stem}.samples")
@@ -77,7 +79,7 @@ def sample_file(path: str | os.PathLike[str], request: Request, on_progress: Pro
         # One of the ranks reports for all.
         is_first = os.environ.get("RANK", "0") == "0"
         return Outcome(written=folder, planned=len(points), measured=measured) if is_first else Outcome()
-    plan = load_sweep(path, operator_files=tuple(str(f.resolve()) for f in request.operator_files), dtypes=names)
+    plan = load_sweep(path, operator_files=files, dtypes=names)
     folder = request.output or Path(f"{path.stem}.samples")
     if request.plan_only:
         prepare_folder(plan, folder)
@@ -107,11 +109,18 @@ def percent(text: str) -> float:
     return value
 
 
-def _guide(path: Path, request: Request, names: tuple[str, ...], on_progress: Progress | None) -> Outcome:
+def _guide(
+    path: Path, request: Request, names: tuple[str, ...], files: tuple[str, ...], on_progress: Progress | None
+) -> Outcome:
     if len(names) > 1:
         raise UsageError("a guide file is run in one precision at a time: give --precision once.")
-    sweep = load_guide_sweep(path)
+    sweep = load_guide_sweep(path, operator_files=files)
     precision = names[0] if names else "fp16"
+    if request.plan_only:
+        written = guide_raw_folder(sweep, precision, request.device, request.output)
+        plan = sweep.plan(dtype_name(precision))
+        prepare_folder(plan, written)
+        return Outcome(written=written, planned=len(plan.points))
     if sweep.settings.run == "get_one":
         return Outcome(times_us=measure_one(sweep, precision=precision, device=request.device))
     if sweep.settings.run == "run_function":

@@ -231,7 +231,8 @@ def _guarded(result: PointTimes, pool: InputPool, take: Callable[[Case], None]) 
 
     point = result.point
     operator = find_operator(point.operator)
-    try:
+
+    def twice() -> None:
         if reason := operator.check(operator.resolve(point.parameters)):
             result.status, result.reason = "unsupported", reason
             return
@@ -250,6 +251,14 @@ def _guarded(result: PointTimes, pool: InputPool, take: Callable[[Case], None]) 
             if pool.device.type == "cuda":
                 torch.cuda.empty_cache()
         result.status, result.reason = "out_of_memory", reason
+
+    guard_point(result, twice)
+
+
+def guard_point(result: PointTimes, take: Callable[[], None]) -> None:
+    """Take a point's times; what a shape cannot do becomes its status. Raises ``DeviceFault`` if the device is lost."""
+    try:
+        take()
     except Exception as error:
         # Any operator's own failure, a user's too, is that point's result; the sweep goes on.
         if is_device_fault(error):

@@ -24,6 +24,7 @@ import torchledger
 from torchledger.errors import SampleError
 from torchledger.nouns import Sample
 from torchledger.operators import find_operator, load_operators
+from torchledger.operators.functions import aim_function
 from torchledger.sampling.adaptive import AdaptiveOrder
 from torchledger.sampling.dataset import (
     PARQUET_FILE,
@@ -32,6 +33,7 @@ from torchledger.sampling.dataset import (
     read_samples,
     single_precision,
 )
+from torchledger.sampling.function_times import FunctionTimer
 from torchledger.sampling.gates import Doubt, GateLimits, doubt_samples, label_key, settle
 from torchledger.sampling.journal import Journal, JournalState, read_journals, write_durably
 from torchledger.sampling.points import Plan, Point, load_plan, point_id
@@ -87,6 +89,8 @@ def run_worker(
     plan = load_plan(folder)
     for path in plan.operator_files:
         load_operators(path)
+    for name, targets in plan.targets.items():
+        aim_function(find_operator(name), targets)
     shard = plan.shard(part, parts)
     state = read_journals(folder, samples=False)
     identity = describe_device(device)
@@ -98,7 +102,7 @@ def run_worker(
     summary = WorkerSummary(already_done=len(shard) - len(waiting))
     if not waiting:
         return summary
-    timer = timer or make_timer(device, group_size=group_size)
+    timer = timer or FunctionTimer(make_timer(device, group_size=group_size), device)
     limits = _limits(device, timer)
     header = {**identity, "clock": timer.clock, "warmup": plan.warmup, "active": plan.active, "ceilings": limits}
     telemetry = Telemetry(identity.get("uuid"))
@@ -298,7 +302,8 @@ class _Session:
         samples = []
         for direction in operator.directions:
             times = result.directions.get(direction)
-            work = operator.work(p, direction, ELEMENT_SIZES[point.dtype]) if result.status != "unsupported" else None
+            is_counted = operator.counts_work and result.status != "unsupported"
+            work = operator.work(p, direction, ELEMENT_SIZES[point.dtype]) if is_counted else None
             samples.append(
                 Sample(
                     point_id=name,

@@ -43,7 +43,6 @@ def _ask(predictor: Predictor, folder: Path, **changes: object) -> float:
         "propagation": "fwd",
         "shape": [2, 4, 1280, 1792],
         "model_dict": predictor.operator_dict,
-        "config_folder": "nowhere",
         "data_folder": folder,
     }
     return predictor.predict_operator(**(question | changes))  # type: ignore[arg-type]
@@ -66,6 +65,21 @@ def test_an_unwritable_cache_is_no_obstacle(folder: Path, tmp_path: Path, monkey
     assert _ask(Predictor(), folder) > 0
 
 
+def test_an_optimizer_answers_in_the_direction_that_the_guide_names_and_in_the_published_one(folder: Path) -> None:
+    lines = ["mp,dim,encoders,dur(us)"]
+    for mp in (1, 2, 4):
+        for dim in (1024, 1536, 2048, 2560):
+            lines += [f"{mp},{dim},{encoders},{20 + encoders * dim * dim / mp / 1e5:.2f}" for encoders in (4, 6, 8, 10)]
+    (folder / "NVIDIATEST_middleStage_optimizer_fp16.csv").write_text("\n".join(lines) + "\n")
+    question = {"function": "middleStage_optimizer", "shape": [2, 1792, 7]}
+    predictor = Predictor()
+    forward = _ask(predictor, folder, propagation="fwd", **question)
+    assert forward == _ask(predictor, folder, propagation="dur", **question)
+    assert forward == pytest.approx(20 + 7 * 1792 * 1792 / 2 / 1e5, rel=0.2)
+    with pytest.raises(PredictError, match="has no direction 'backward'"):
+        _ask(predictor, folder, propagation="bwd", **question)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -73,6 +87,7 @@ def test_an_unwritable_cache_is_no_obstacle(folder: Path, tmp_path: Path, monkey
         ({"propagation": "sideways"}, "propagation 'sideways' is unknown"),
         ({"function": "linear1"}, "holds no NVIDIATEST_linear1_fp16.csv; it holds NVIDIATEST_linear3_fp16.csv"),
         ({"data_folder": None}, "data_folder is needed"),
+        ({"config_folder": "config"}, "config_folder 'config' would choose .* Pass config_folder=None"),
     ],
 )
 def test_wrong_questions_are_refused(folder: Path, changes: dict[str, object], message: str) -> None:
