@@ -6,7 +6,8 @@ Builds a wheel of the committed state. For each torch and each Python that this 
 environment, the wheel and that torch from the package index, then a small training script in an empty folder: recorded
 (`run`), recorded with a step (`run --profile`), shown, and its books read. `uv` is used where it is at hand (it keeps
 what combinations share), else pip. Each environment takes 5 to 8 GB while it is tried, for the index's wheels for Linux
-carry CUDA, and is removed. The page is written after each combination; with --readme the README's table too.
+carry CUDA, and is removed. The page is written after each combination, beside what earlier runs found; with --readme
+the README's table too.
 """
 
 from __future__ import annotations
@@ -76,10 +77,10 @@ class Outcome:
 
 
 def find_pythons(named: Sequence[str]) -> dict[str, Path | None]:
-    """Interpreters by version: those given as ``3.12=PATH``, else ``python3.12`` if it starts."""
+    """Interpreters by version, of those named (``3.12``, or ``3.12=PATH``) or of all: ``python3.12`` if it starts."""
     found: dict[str, Path | None] = {}
-    given = dict(text.split("=", 1) for text in named if "=" in text)
-    for version in PYTHONS:
+    given = {version: path for version, _, path in (text.partition("=") for text in named)}
+    for version in given or PYTHONS:
         path = given.get(version) or shutil.which(f"python{version}")
         starts = path is not None and _run([path, "-c", "import venv"], 60).returncode == 0
         found[version] = Path(path) if path is not None and starts else None
@@ -104,7 +105,9 @@ def try_combination(torch: str, python: str, interpreter: Path, wheel: Path, fol
     started = time.monotonic()
     try:
         folder.mkdir(parents=True)
-        installed = _install(folder / "env", interpreter, [str(wheel), f"torch=={torch}.*"])
+        # torch imports setuptools while compiling and asks for it from Python 3.12 on only: what `python -m venv` makes
+        # for an earlier one holds it.
+        installed = _install(folder / "env", interpreter, [str(wheel), f"torch=={torch}.*", "setuptools"])
         if installed.returncode:
             absent = re.search(r"no (matching|wheels)|No matching distribution|unsatisfiable", installed.stderr)
             reason = _last_line(installed.stderr)
@@ -256,15 +259,26 @@ def update_readme(readme: Path, outcomes: Sequence[Outcome]) -> None:
         readme.write_text(before + begin + table(outcomes) + "\n" + end + after)
 
 
+def read_outcomes(path: Path) -> dict[tuple[str, str], Outcome]:
+    """What earlier runs found, by torch and Python: it stands until the combination is tried again."""
+    if not path.exists():
+        return {}
+    return {(each["torch"], each["python"]): Outcome(**each) for each in json.loads(path.read_text())}
+
+
+def _order(key: tuple[str, str]) -> tuple[int, int]:
+    return TORCHES.index(key[0]), PYTHONS.index(key[1])
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--torch", nargs="+", choices=TORCHES, default=list(TORCHES))
-    parser.add_argument("--python", nargs="+", default=[], help="where an interpreter is: 3.12=/path/to/python")
+    parser.add_argument("--python", nargs="+", default=[], help="only these: 3.12, or 3.12=/path/to/python")
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "docs" / "results" / "versions.md")
     parser.add_argument("--readme", action="store_true", help="write the README's table too")
     options = parser.parse_args(arguments)
     pythons = find_pythons(options.python)
-    outcomes: list[Outcome] = []
+    kept = read_outcomes(options.output.with_suffix(".json"))
     with tempfile.TemporaryDirectory(prefix="torchledger-versions-") as folder:
         wheel = build_wheel(Path(folder))
         for torch in options.torch:
@@ -273,9 +287,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     each = Outcome(torch, python, "cannot be had", "no interpreter on this machine")
                 else:
                     each = try_combination(torch, python, interpreter, wheel, Path(folder) / f"{torch}-{python}")
-                outcomes.append(each)
+                kept[each.torch, each.python] = each
                 print(json.dumps(asdict(each)), flush=True)
+                outcomes = [kept[key] for key in sorted(kept, key=_order)]
                 options.output.parent.mkdir(parents=True, exist_ok=True)
+                options.output.with_suffix(".json").write_text(json.dumps(list(map(asdict, outcomes)), indent=1) + "\n")
                 options.output.write_text(page(outcomes, wheel.name, "make versions"))
     if options.readme:
         update_readme(ROOT / "README.md", outcomes)

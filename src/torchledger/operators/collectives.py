@@ -1,7 +1,8 @@
 """Collective operations over the GPUs of a group: parameters, bytes, and what each rank runs.
 
 A collective needs peers: it is run by all ranks together and timed by the sampling room's collective worker. To fit and
-predict it, it is an ``Operator`` like others, ``collective.all_reduce`` (numel, world). ``numel`` is the size of the
+predict it, it is an ``Operator`` like others, ``collective.all_reduce`` (numel, world), or over several nodes
+``collective.across_nodes.all_reduce`` (numel, nodes, gpus_per_node). ``numel`` is the size of the
 message as nccl-tests count it: the whole tensor of an all_reduce or broadcast, the gathered output of an all_gather,
 the whole input of a reduce_scatter or all_to_all, the tensor sent by p2p.
 """
@@ -62,7 +63,7 @@ COLLECTIVES: Mapping[str, Collective] = {
 class CollectiveOperator(Operator):
     """A collective on ``numel`` elements over ``world`` ranks, as a question to a fitted model. No backward."""
 
-    parameters = ("numel", "world")
+    parameters: ClassVar[tuple[str, ...]] = ("numel", "world")
     directions = ("forward",)
     needs_peers = True
     collective: ClassVar[Collective]
@@ -86,14 +87,31 @@ class CollectiveOperator(Operator):
         return (Work("gather", moved, moved),)
 
 
-def _declare(collective: Collective) -> CollectiveOperator:
-    attributes = {"name": collective.name, "collective": collective, "__doc__": CollectiveOperator.__doc__}
-    declared: type[CollectiveOperator] = type(collective.name, (CollectiveOperator,), attributes)
+class AcrossNodes(CollectiveOperator):
+    """A collective over the GPUs of several nodes: the slower links between nodes set its time. No backward."""
+
+    parameters = ("numel", "nodes", "gpus_per_node")
+
+    def check(self, p: Parameters) -> str | None:
+        """Why this cannot run, or ``None``."""
+        return self.collective.check(p.numel, p.nodes * p.gpus_per_node)
+
+    def work(self, p: Parameters, direction: str, item_size: int) -> tuple[Work, ...]:
+        """What passes a rank's busiest link, once read and once written."""
+        moved = self.collective.bus_bytes(p.numel, p.nodes * p.gpus_per_node, item_size)
+        return (Work("gather", moved, moved),)
+
+
+def _declare(collective: Collective, kind: type[CollectiveOperator], prefix: str = "") -> CollectiveOperator:
+    attributes = {"name": prefix + collective.name, "collective": collective, "__doc__": kind.__doc__}
+    declared: type[CollectiveOperator] = type(collective.name, (kind,), attributes)
     return declared()
 
 
 COLLECTIVE_OPERATORS: Mapping[str, CollectiveOperator] = {
-    OPERATOR_PREFIX + collective.name: _declare(collective) for collective in COLLECTIVES.values()
+    operator.key: operator
+    for collective in COLLECTIVES.values()
+    for operator in (_declare(collective, CollectiveOperator), _declare(collective, AcrossNodes, "across_nodes."))
 }
 
 

@@ -13,6 +13,7 @@ from torchledger.errors import SampleError
 from torchledger.nouns import Sample
 from torchledger.operators import Operator, Parameters, find_operator
 from torchledger.operators.declaration import DTYPE_NAMES, dtype_name
+from torchledger.sampling.collective_csv import is_collective_csv, read_collective_csv
 from torchledger.sampling.points import point_id
 from torchledger.store.output import file_name, output_file
 from torchledger.work.element_sizes import ELEMENT_SIZES
@@ -30,16 +31,20 @@ PUBLISHED_PROTOCOL = "guide-csv"
 
 
 def read_guide_csv(path: str | os.PathLike[str]) -> list[Sample]:
-    """The samples of one guide CSV (``{GPU}_{operator}_{precision}[_{parts}_{part}].csv``), one per row and direction.
+    """The samples of one guide CSV (``{GPU}_{operator}_{precision}[_{parts}_{part}].csv``), one per row and direction,
+    or those of a published table of collectives (``collective_csv.py``).
 
     Times are in microseconds and single: the format keeps no repeats. FLOPs and bytes are those of the catalogue's
     operator of that name. Raises ``SampleError`` naming the file, and the line of a row that cannot be read.
     """
     path = Path(path)
+    if is_collective_csv(path):
+        return read_collective_csv(path)
     match = _FILE_NAME.match(path.name)
     if match is None:
         raise SampleError(
-            f"{path.name} is not named as the guide's files are, GPU_operator_precision.csv; rename it so."
+            f"{path.name} is not named as the guide's files are, GPU_operator_precision.csv; rename it so. A table of "
+            "collectives needs columns for collective, ranks, bytes or elements, and time_us or latency_ms."
         )
     operator = find_operator(match["operator"], prefer_guide=True)
     dtype = dtype_name(match["precision"])
@@ -94,12 +99,18 @@ def _whole(text: str) -> int:
 
 
 def read_guide_folder(folder: str | os.PathLike[str]) -> list[Sample]:
-    """The samples of every guide CSV of a known operator in a folder; other files are left alone."""
+    """The samples of every guide CSV of a known operator and every table of collectives in a folder, each measurement
+    once where parts lie beside their sum; other files are left alone."""
     folder = Path(folder)
     if not folder.is_dir():
         raise SampleError(f"{folder} is no folder.")
     samples: list[Sample] = []
+    collectives: dict[tuple[str, tuple[float, ...]], Sample] = {}
     for path in sorted(folder.glob("*.csv")):
+        if is_collective_csv(path):
+            # Parts and their sum lie side by side in the published folders.
+            collectives.update({(sample.point_id, sample.times_us): sample for sample in read_collective_csv(path)})
+            continue
         match = _FILE_NAME.match(path.name)
         if match is None:
             continue
@@ -108,7 +119,7 @@ def read_guide_folder(folder: str | os.PathLike[str]) -> list[Sample]:
         except SampleError:
             continue
         samples += read_guide_csv(path)
-    return samples
+    return [*samples, *collectives.values()]
 
 
 def guide_file_stem(device: str, operator: str, precision: str, parts: int, part: int) -> str:
