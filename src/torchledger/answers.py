@@ -120,17 +120,19 @@ def predict_step(
     device: str | os.PathLike[str] = "H200",
     graphs: bool = False,
     optimizer: str | None = None,
+    host: str | None = None,
 ) -> tuple[StepPrediction, list[Prediction]]:
     """The time of the step that a ledger recorded on another device, and that of each of its launches.
 
     ``graphs``: launched as CUDA graphs; ``optimizer`` adds a fused one (``"adamw:124000000"``) where the ledger's step
-    holds none. Raises ``StoreError`` for a file that cannot be read, ``PredictError`` for an unknown device or
-    optimizer, or one beside the step's own.
+    holds none. ``host`` says whose costs of launching count: ``"ledger"``, ``"usual"`` or the name of a host that
+    `torchledger doctor` kept; without it the ledger's where it holds any. Raises ``StoreError`` for a file that cannot
+    be read, ``PredictError`` for an unknown device, host or optimizer, or one beside the step's own.
     """
     from torchledger.predicting import find_model
     from torchledger.predicting.step import predict_ledger
 
     step, predictions, *_ = predict_ledger(
-        find_model(device), path, mode="graphs" if graphs else "eager", optimizer=optimizer
+        find_model(device), path, mode="graphs" if graphs else "eager", optimizer=optimizer, host=host
     )
     return step, predictions

@@ -27,6 +27,7 @@ from torchledger.capturing.graph_breaks import graph_breaks_note
 from torchledger.capturing.payload import PAYLOAD_VERSION, Payload, payload_of
 from torchledger.capturing.wrapper_code import WrapperCall, find_calls
 from torchledger.device import describe as device
+from torchledger.device.host import known_host
 from torchledger.errors import StoreError
 from torchledger.nouns import Difference, Environment, Gap, Graph, Launch, Run
 from torchledger.store import LedgerWriter
@@ -197,9 +198,11 @@ class Capture:
 
     def _described(self) -> Run:
         """The run with its machine, as far as that can be described."""
+        devices = self._try("devices", device.describe_devices, self.run.devices)
         return dataclasses.replace(
             self.run,
-            devices=self._try("devices", device.describe_devices, self.run.devices),
+            devices=devices,
+            host=self._try("host", lambda: known_host(devices[-1].name) if devices else None, self.run.host),
             environment=self._try("environment", device.describe_environment, self.run.environment),
         )
 
