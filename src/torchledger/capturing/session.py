@@ -452,6 +452,7 @@ def _records(
     graph = dataclasses.replace(
         payload.graph,
         name=name,
+        wrapper_path=arrival.wrapper_path,
         compile_id=compile_id(),
         cache_key=arrival.cache_key,
         cache_hit=not arrival.is_fresh,
@@ -462,7 +463,11 @@ def _records(
         is_dynamic=bool(payload.graph.symbols),
         cudagraph_skip_reason=getattr(compiled, "disabled_cudagraphs_reason", None),
     )
-    kernels = [kernel for kernel in payload.kernels if (kernel.key, kernel.name) not in known_kernels]
+    kernels = [
+        kernel if kernel.path else dataclasses.replace(kernel, path=arrival.kernel_paths.get(kernel.name))
+        for kernel in payload.kernels
+        if (kernel.key, kernel.name) not in known_kernels
+    ]
     known_kernels.update((kernel.key, kernel.name) for kernel in kernels)
     differences = [dataclasses.replace(item, where=f"{name}:{item.where}") for item in payload.differences]
     return [sealed_graph(graph, launches), *map(sealed_kernel, kernels), *launches, *gaps, *differences]

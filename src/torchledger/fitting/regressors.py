@@ -24,6 +24,8 @@ EDGE = 0.02
 
 _CHUNK = 2048
 _FEW_ROWS = 64
+_NEVER_VARIED = 1e-8
+"""Deviations up to this are those of a constant column, to which a fit adds 1e-9."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ class GaussianProcess:
         return np.concatenate([self._chunk(rows[start : start + _CHUNK]) for start in range(0, len(rows), _CHUNK)])
 
     def _chunk(self, rows: Array) -> Array:
-        normal = (rows - self.center) / self.scale
+        # A feature that never varied in the fit taught nothing: another value of it later must change nothing.
+        normal = np.where(self.scale > _NEVER_VARIED, (rows - self.center) / self.scale, 0.0)
         near = (normal * self.inverse_lengths).astype(np.float32)
         kernel = matern(near, self.points)
         return np.asarray(kernel @ self.weights + normal @ self.slope + self.offset)
