@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -235,7 +235,7 @@ def _from_arrays(arrays: Mapping[str, NDArray[Any]], kind: type[Any], prefix: st
             values[field.name] = _from_arrays(arrays, _NESTED[field.name], f"{name}.")
             continue
         array, is_number = arrays[name], hints[field.name] is float
-        dtype = np.dtype(np.float64 if is_number else get_args(get_args(hints[field.name])[1])[0])
+        dtype = np.dtype(_DTYPES.get((kind, field.name), np.float64))
         if array.dtype != dtype or (array.ndim == 0) != is_number:
             raise ValueError(f"array {name} is {array.dtype} of {array.ndim} dimensions, not {dtype}")
         if array.dtype.kind == "f" and np.isnan(array).any() and field.name != "held_out_mape":
@@ -282,5 +282,15 @@ def _within(numbers: NDArray[Any], low: int, end: int) -> bool:
 
 
 _NESTED: Mapping[str, type[Any]] = {"trees": TreeEnsemble, "process": GaussianProcess}
+_DTYPES: Mapping[tuple[type[Any], str], type[np.generic]] = {
+    (TreeEnsemble, "feature"): np.int16,
+    (TreeEnsemble, "left"): np.int16,
+    (TreeEnsemble, "right"): np.int16,
+    (TreeEnsemble, "value"): np.float32,
+    (GaussianProcess, "points"): np.float32,
+    (GaussianProcess, "weights"): np.float32,
+    (Blend, "columns"): np.int64,
+}
+"""Arrays that are not float64, by the record that holds them."""
 _WORDS = np.arange(1 << 16, dtype=np.int32)
 _LOWEST_BIT = np.log2(np.maximum(_WORDS & -_WORDS, 1)).astype(np.int32)
