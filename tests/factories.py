@@ -6,7 +6,21 @@ from typing import Any
 
 from torchledger.device.datasheets import device_of_name
 from torchledger.fitting.machine import Machine
-from torchledger.nouns import Buffer, Device, Environment, Graph, Kernel, Launch, Run, Sample, Step, StepCall
+from torchledger.nouns import (
+    Buffer,
+    Collective,
+    CollectiveMatch,
+    Device,
+    Environment,
+    Graph,
+    Kernel,
+    Launch,
+    RankActivity,
+    Run,
+    Sample,
+    Step,
+    StepCall,
+)
 
 
 def make_buffer(**changes: Any) -> Buffer:
@@ -118,3 +132,61 @@ def make_step_call(**changes: Any) -> StepCall:
         "samples_us": (10.0,),
     }
     return StepCall(**(fields | changes))
+
+
+def make_collective(**changes: Any) -> Collective:
+    """An all_reduce of four ranks that begins when it is asked for and takes 100 us."""
+    fields: dict[str, Any] = {
+        "step": "step_0",
+        "index": 0,
+        "order": 0,
+        "operation": "all_reduce",
+        "name": "c10d::allreduce_",
+        "issued_ns": 0,
+        "group": "0",
+        "group_size": 4,
+        "ranks": (0, 1, 2, 3),
+        "dtype": "float32",
+        "message_bytes": 4096,
+    }
+    fields |= changes
+    fields.setdefault("started_ns", fields["issued_ns"])
+    fields.setdefault("ended_ns", fields["started_ns"] + 100_000)
+    return Collective(**fields)
+
+
+def make_match(arrived_ns: tuple[int, ...], ended_ns: tuple[int, ...], **changes: Any) -> CollectiveMatch:
+    """One all_reduce as its ranks arrived at it and left it."""
+    fields: dict[str, Any] = {
+        "index": 0,
+        "operation": "all_reduce",
+        "group": "0",
+        "group_size": len(arrived_ns),
+        "ranks": tuple(range(len(arrived_ns))),
+        "message_bytes": 4096,
+    }
+    return CollectiveMatch(arrived_ns=arrived_ns, ended_ns=ended_ns, **(fields | changes))
+
+
+def make_activity(*pieces: tuple[int, int, str], steps: int = 1, start_ns: int = 0, **changes: Any) -> RankActivity:
+    """Pieces one after another: kind (0 compute, 1 communication, 2 idle), nanoseconds, label."""
+    labels = tuple(dict.fromkeys(label for _, _, label in pieces))
+    starts = [sum(length for _, length, _ in pieces[:place]) for place in range(len(pieces))]
+    total = sum(length for _, length, _ in pieces)
+    fields: dict[str, Any] = {
+        "step": "step_0",
+        "clock": "cpu_profiler",
+        "start_ns": start_ns,
+        "end_ns": start_ns + total,
+        "step_start_ns": tuple(start_ns + total * step // steps for step in range(steps)),
+        "piece_start_ns": tuple(starts),
+        "piece_ns": tuple(length for _, length, _ in pieces),
+        "kind": tuple(kind for kind, _, _ in pieces),
+        "label": tuple(labels.index(label) for _, _, label in pieces),
+        "source": tuple(0 for _ in pieces),
+        "labels": labels,
+        "sources": ("",),
+        "communication_ns": sum(length for kind, length, _ in pieces if kind == 1),
+        "host": "here",
+    }
+    return RankActivity(**(fields | changes))

@@ -25,6 +25,7 @@ IN_ORDER = (
     ("capturing",),
     ("stepping",),
     ("profiling", "replaying", "watching", "comparing"),
+    ("jobs",),
     ("sampling",),
     ("fitting",),
     ("predicting",),

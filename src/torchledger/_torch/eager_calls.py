@@ -11,7 +11,7 @@ import functools
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -40,7 +40,8 @@ class EagerCall:
     ``sources`` are the lines outside torch that led to it (``"train.py:12"``), innermost last; ``library`` torch's own
     functions on the way (``"torch/nn/utils/clip_grad.py:clip_grad_norm_"``), ``module`` the path of the innermost
     ``nn.Module``. ``sequence`` is autograd's number: a backward operator carries that of the forward one, and ``node``
-    the name of its autograd node. ``group`` and ``group_size`` are those of a collective.
+    the name of its autograd node. ``group`` and ``group_size`` are those of a collective, which is heard also where a
+    compiled ``graph`` asks for it.
     """
 
     call: OpCall
@@ -55,6 +56,7 @@ class EagerCall:
     node: str | None = None
     group: str | None = None
     group_size: int | None = None
+    graph: str | None = None
 
 
 class EagerCalls(TorchDispatchMode):
@@ -124,14 +126,15 @@ class EagerCalls(TorchDispatchMode):
         return result
 
     def _hear(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if self._inside() is not None:
+        graph = self._inside()
+        group, group_size = _group_of(func, args, kwargs)
+        if graph is not None and group is None:
             return
         node = torch._C._current_autograd_node()
         sequence = node._sequence_nr() if node is not None else torch.autograd._get_sequence_nr() - 1
         sources, library, module = self._stack(sys._getframe(1))
         call = operator_call(func, args, kwargs)
         tensor = next(_tensors((args, kwargs, result)), None)
-        group, group_size = _group_of((*args, *kwargs.values())) if func.namespace == "c10d" else (None, None)
         heard = EagerCall(
             call=call,
             overload=str(func._overloadname),
@@ -145,6 +148,7 @@ class EagerCalls(TorchDispatchMode):
             node=None if node is None else node.name(),
             group=group,
             group_size=group_size,
+            graph=graph,
         )
         with self._lock:
             self.calls.append(heard)
@@ -260,12 +264,19 @@ def _as_argument(value: Any) -> Argument:
     return None
 
 
-def _group_of(arguments: Iterable[Any]) -> tuple[str | None, int | None]:
-    """Name and size of the process group among a collective's arguments."""
-    for argument in arguments:
-        if isinstance(argument, torch.ScriptObject) and "ProcessGroup" in str(argument._type()):
-            group = torch._C._distributed_c10d.ProcessGroup.unbox(argument)
-            return str(group.group_name), int(group.size())
+def _group_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str | None, int | None]:
+    """Name and size of the process group that a collective is given; functional ones are given its name."""
+    if func.namespace == "c10d":
+        for argument in (*args, *kwargs.values()):
+            if isinstance(argument, torch.ScriptObject) and "ProcessGroup" in str(argument._type()):
+                group = torch._C._distributed_c10d.ProcessGroup.unbox(argument)
+                return str(group.group_name), int(group.size())
+    elif "c10d_functional" in func.namespace:
+        for position, parameter in enumerate(func._schema.arguments):
+            name = args[position] if position < len(args) else kwargs.get(parameter.name)
+            if parameter.name == "group_name" and isinstance(name, str):
+                named: Any = name
+                return name, int(torch.distributed.distributed_c10d._resolve_process_group(named).size())
     return None, None
 
 

@@ -2,7 +2,8 @@
 
 The script runs under a plain ``python SCRIPT ARGS``: its argv, ``__main__``, exit code, signals and traceback are its
 own. What starts the capture inside is a ``sitecustomize`` module put first on ``PYTHONPATH``, which processes that the
-script starts inherit; those write ledgers of their own, and only if they compile something.
+script starts inherit; those write ledgers of their own, and only if they compile something. Ranks of a distributed
+program, whether a launcher starts them here or a cluster starts one ``torchledger run`` for each, write into one job.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import importlib
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +28,7 @@ from torchledger.errors import StoreError, UsageError
 from torchledger.nouns import Gap, Graph, Profile, Run
 from torchledger.nouns.run import RunStatus
 from torchledger.store import LedgerWriter, open_ledger
+from torchledger.store.job import empty_job, is_job, job_folder, ledgers_of_job, rank_path, write_head
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +38,7 @@ _HOOK_FOLDER = Path(__file__).parent / "child_hook"
 
 @dataclasses.dataclass(frozen=True)
 class RunOutcome:
-    """What became of a script: its exit code (128 + n for signal n), its ledger, and those of its children.
+    """What became of a script: its exit code (128 + n for signal n), its ledger or job, and its children's ledgers.
 
     ``warnings`` say what whoever asked for the run should know at once: no graph, or no profile, and why.
     """
@@ -65,10 +68,64 @@ def run_script(
     runs.
     """
     if not is_module and not Path(arguments[0]).is_file():
-        raise UsageError(f"{arguments[0]} is not a file. Name a Python script, or use -m for a module.")
+        arguments = (_console_script(arguments[0]), *arguments[1:])
     output = output.absolute()
+    own_rank = _own_rank()
+    if own_rank is not None:
+        output = rank_path(output, own_rank)
+    else:
+        empty_job(job_folder(output), force=force)
     with LedgerWriter(output, force=force) as held:  # until the run has ended, also where it never writes itself
-        return _run_held(arguments, held, is_module, attached or {}, environment or {}, is_profiled)
+        outcome = _run_held(arguments, held, is_module, attached or {}, environment or {}, is_profiled)
+    return _as_job(outcome, arguments, is_rank=own_rank is not None, is_profiled=is_profiled)
+
+
+def _console_script(name: str) -> str:
+    """The Python script behind a command such as ``torchrun``. Raises ``UsageError`` for anything else."""
+    found = shutil.which(name)
+    if found is not None:
+        with open(found, "rb") as file:
+            first = file.readline(200)
+        if first.startswith(b"#!") and b"python" in first:
+            return found
+    raise UsageError(f"{name} is not a file. Name a Python script, or use -m for a module.")
+
+
+def _own_rank() -> int | None:
+    """This process's rank where a cluster starts one ``torchledger run`` for each; ``None`` where it starts one."""
+    for rank, size in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
+        if os.environ.get(size, "").isdigit() and int(os.environ[size]) > 1 and os.environ.get(rank, "").isdigit():
+            return int(os.environ[rank])
+    return None
+
+
+def _as_job(outcome: RunOutcome, arguments: Sequence[str], *, is_rank: bool, is_profiled: bool) -> RunOutcome:
+    """The outcome with the job in place of its ranks' ledgers, and of a launcher's own that holds nothing."""
+    folder = outcome.path.parent if is_rank else job_folder(outcome.path)
+    if not is_job(folder):
+        return outcome
+    ranks = ledgers_of_job(folder)
+    head = {"argv": list(arguments), "exit_code": outcome.exit_code, "ranks": [path.name for path in ranks.values()]}
+    warnings = list(outcome.warnings)
+    try:
+        if not is_rank or outcome.path == next(iter(ranks.values())):
+            write_head(folder, head | {"torchledger": torchledger.__version__})
+        if is_rank:
+            return dataclasses.replace(outcome, path=folder)
+        with open_ledger(outcome.path) as ledger:
+            is_empty = ledger.count(Graph) == 0
+        for rank, path in ranks.items():
+            found = run_warnings(path, has_children=False, is_profiled=is_profiled)
+            warnings += [f"rank {rank}: {warning}" for warning in found]
+        if not is_empty:
+            return dataclasses.replace(
+                outcome, child_paths=(*outcome.child_paths, folder), warnings=tuple(dict.fromkeys(warnings))
+            )
+        outcome.path.unlink()
+        warnings = [warning for warning in warnings if warning not in outcome.warnings]
+        return dataclasses.replace(outcome, path=folder, warnings=tuple(dict.fromkeys(warnings)))
+    except (StoreError, OSError) as error:
+        return dataclasses.replace(outcome, path=folder, warnings=(*warnings, f"the job is not complete: {error}"))
 
 
 def _run_held(

@@ -27,10 +27,10 @@ from torchledger.capturing.graph_breaks import graph_breaks_note
 from torchledger.capturing.payload import PAYLOAD_VERSION, Payload, payload_of
 from torchledger.capturing.wrapper_code import WrapperCall, find_calls
 from torchledger.device import describe as device
-from torchledger.device.host import known_host
 from torchledger.errors import StoreError
 from torchledger.nouns import Difference, Environment, Gap, Graph, Launch, Run
 from torchledger.store import LedgerWriter
+from torchledger.store.job import rank_path
 from torchledger.store.seal import sealed_graph, sealed_kernel
 
 if TYPE_CHECKING:
@@ -198,11 +198,9 @@ class Capture:
 
     def _described(self) -> Run:
         """The run with its machine, as far as that can be described."""
-        devices = self._try("devices", device.describe_devices, self.run.devices)
         return dataclasses.replace(
             self.run,
-            devices=devices,
-            host=self._try("host", lambda: known_host(devices[-1].name) if devices else None, self.run.host),
+            devices=self._try("devices", device.describe_devices, self.run.devices),
             environment=self._try("environment", device.describe_environment, self.run.environment),
         )
 
@@ -399,13 +397,14 @@ _HOOKS = _Hooks()
 
 
 def child_path(path: Path) -> Path:
-    """The ledger of a child process: ``gpt.rank1.ledger``, or ``gpt.pid4711.ledger`` where there is no rank."""
+    """The ledger of a child process: ``gpt.job/rank1.ledger``, or ``gpt.pid4711.ledger`` where there is no rank."""
     rank = _rank()
-    mark = f"rank{rank}" if rank is not None else f"pid{os.getpid()}"
-    candidate = path.with_name(f"{path.stem}.{mark}{path.suffix}")
+    first = candidate = (
+        rank_path(path, rank) if rank is not None else path.with_name(f"{path.stem}.pid{os.getpid()}{path.suffix}")
+    )
     number = 2
     while candidate.exists():
-        candidate = path.with_name(f"{path.stem}.{mark}.{number}{path.suffix}")
+        candidate = first.with_name(f"{first.stem}.{number}{first.suffix}")
         number += 1
     return candidate
 
@@ -452,7 +451,6 @@ def _records(
     graph = dataclasses.replace(
         payload.graph,
         name=name,
-        wrapper_path=arrival.wrapper_path,
         compile_id=compile_id(),
         cache_key=arrival.cache_key,
         cache_hit=not arrival.is_fresh,
@@ -463,11 +461,7 @@ def _records(
         is_dynamic=bool(payload.graph.symbols),
         cudagraph_skip_reason=getattr(compiled, "disabled_cudagraphs_reason", None),
     )
-    kernels = [
-        kernel if kernel.path else dataclasses.replace(kernel, path=arrival.kernel_paths.get(kernel.name))
-        for kernel in payload.kernels
-        if (kernel.key, kernel.name) not in known_kernels
-    ]
+    kernels = [kernel for kernel in payload.kernels if (kernel.key, kernel.name) not in known_kernels]
     known_kernels.update((kernel.key, kernel.name) for kernel in kernels)
     differences = [dataclasses.replace(item, where=f"{name}:{item.where}") for item in payload.differences]
     return [sealed_graph(graph, launches), *map(sealed_kernel, kernels), *launches, *gaps, *differences]

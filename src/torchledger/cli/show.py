@@ -9,6 +9,8 @@ import click
 
 from torchledger.cli.output import json_option, print_document, print_json
 from torchledger.errors import UsageError
+from torchledger.jobs.read import read_job
+from torchledger.reporting.job import job_as_plain, job_document
 from torchledger.reporting.names import kernel_names, names_as_plain, names_document
 from torchledger.reporting.overview import ledger_as_plain, ledger_document
 from torchledger.reporting.story import (
@@ -20,6 +22,7 @@ from torchledger.reporting.story import (
 )
 from torchledger.store import open_ledger
 from torchledger.store.find import find_graph
+from torchledger.store.job import is_job
 
 
 @click.command(name="show")
@@ -35,13 +38,17 @@ from torchledger.store.find import find_graph
 def command(
     file: Path, kernel: str | None, graph: str | None, names: bool, top: int, depth: int, as_json: bool
 ) -> None:
-    """Show a ledger: its balance, its launches and its heaviest kernels.
+    """Show a ledger: its balance, its launches and its heaviest kernels. Of a job, its ranks and what is between them.
 
     With KERNEL, tell one kernel's whole story. KERNEL is a launch (forward_0#12), a kernel's name, its key, or a part
     that only one kernel has. With --wrapper, print the code that Inductor generated for a graph.
     """
     if kernel is not None and graph is not None:
         raise UsageError("KERNEL and --wrapper are two questions. Ask one at a time.")
+    if is_job(file) and not names and graph is None and kernel is None:
+        job = read_job(file)
+        print_json(job_as_plain(job)) if as_json else print_document(job_document(job, top=top))
+        return
     with open_ledger(file) as reader:
         if names:
             known = kernel_names(reader)

@@ -19,6 +19,15 @@ from torchledger.nouns.breakdown import (
     TimeRow,
 )
 from torchledger.nouns.device import Ceilings, Device, Environment, Host
+from torchledger.nouns.job import (
+    Collective,
+    CollectiveMatch,
+    CollectiveOperation,
+    Job,
+    RankActivity,
+    RankSummary,
+    Straggler,
+)
 from torchledger.nouns.launch import (
     Access,
     Buffer,
@@ -74,6 +83,9 @@ __all__ = [
     "Category",
     "Ceilings",
     "Clock",
+    "Collective",
+    "CollectiveMatch",
+    "CollectiveOperation",
     "Cost",
     "Device",
     "DeviceEvent",
@@ -89,6 +101,7 @@ __all__ = [
     "Graph",
     "Host",
     "IdleGap",
+    "Job",
     "Kernel",
     "Launch",
     "LaunchGroup",
@@ -101,6 +114,8 @@ __all__ = [
     "Prediction",
     "Profile",
     "Quality",
+    "RankActivity",
+    "RankSummary",
     "ReadChange",
     "Run",
     "RunDiff",
@@ -112,6 +127,7 @@ __all__ = [
     "StepFoundBy",
     "StepKind",
     "StepPrediction",
+    "Straggler",
     "TensorArgument",
     "TimeCategory",
     "TimeRow",

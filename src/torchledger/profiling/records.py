@@ -32,6 +32,7 @@ from torchledger.profiling.attribution import (
     graph_of_mark,
     learn_sequence,
 )
+from torchledger.profiling.communication import communication_of_steps
 from torchledger.profiling.step_events import breakdown_of_step, events_of_step, phases_of_events
 from torchledger.profiling.steps import Steps
 from torchledger.stepping.marks import STEP_MARK
@@ -151,6 +152,8 @@ def profile_records(
     gaps += _entries_without_time(attribution, launches)
     pictures = [] if timeline is None else [timeline]
     stepped = [] if record is None else [record.step, *record.calls]
+    if record is not None:
+        stepped += communication_of_steps(trace, spans, record, attribution.events, heard, is_on_device=bool(on_device))
     return [*_measurements(attribution, launches, clock), breakdown, profile, *stepped, *pictures, *gaps], tuple(events)
 
 

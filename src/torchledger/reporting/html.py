@@ -10,6 +10,7 @@ from typing import Any
 from torchledger.errors import UsageError
 from torchledger.nouns import Launch, Prediction, RunDiff, Step, StepPrediction
 from torchledger.store import open_ledger
+from torchledger.store.job import is_job
 from torchledger.store.output import check_output, write_output
 
 Progress = Callable[[int, int, str], None]
@@ -75,7 +76,7 @@ def render_report(
 
 def is_set_of_samples(path: str | os.PathLike[str]) -> bool:
     """Whether a path is one that ``torchledger samples`` reads, and no ledger, by what it is called."""
-    return os.path.isdir(path) or Path(path).suffix in (".parquet", ".csv")
+    return (os.path.isdir(path) and not is_job(path)) or Path(path).suffix in (".parquet", ".csv")
 
 
 def _compare(

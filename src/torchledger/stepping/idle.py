@@ -10,6 +10,7 @@ import numpy as np
 
 from torchledger.nouns import DeviceEvent
 from torchledger.stepping.entries import Entry
+from torchledger.stepping.marks import STEP_MARK
 from torchledger.traces.idle import BusyTime, busy_time, explain_idle
 from torchledger.traces.trace import EventKind, Trace
 
@@ -18,6 +19,7 @@ AFTER_LAST = "after the last kernel: the host went on"
 BETWEEN_OPERATORS = "Python between operators"
 
 _CAUSES: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(rf"^({STEP_MARK}|ProfilerStep)#"), BETWEEN_OPERATORS),
     (re.compile(r"^(## Call|torchledger::|inductor_wrapper_call)"), "compiled code: Python between its kernels"),
     (
         re.compile(r"^(Torch-Compiled Region|TorchDynamo|Pregraph|AOTDispatcher|CompiledFunction)"),
@@ -65,7 +67,7 @@ def host_busy_and_idle(
     work = _merged([span for entry in entries if entry.lane == lane for span in entry.host_work], window)
     busy = sum(end - start for start, end in work)
     causes: Counter[str] = Counter()
-    ranges = _ranges(trace, lane, window)
+    ranges = host_ranges(trace, lane, window)
     edges = [window[0], *(edge for span in work for edge in span), window[1]]
     for start, end in zip(edges[::2], edges[1::2], strict=True):
         if end > start:
@@ -85,7 +87,7 @@ def _merged(spans: Sequence[tuple[int, int]], window: tuple[int, int]) -> list[t
     return merged
 
 
-def _ranges(trace: Trace, lane: int, window: tuple[int, int]) -> list[tuple[int, int, str]]:
+def host_ranges(trace: Trace, lane: int, window: tuple[int, int]) -> list[tuple[int, int, str]]:
     """What a thread was in, as pieces that do not overlap: start, end and cause of the innermost range."""
     columns = trace.events
     rows = trace.rows(EventKind.OP, EventKind.ANNOTATION)

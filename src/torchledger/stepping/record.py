@@ -73,12 +73,13 @@ class Ledgered:
 @dataclass(frozen=True)
 class StepRecord:
     """A step with its calls. ``index`` is the recorded step that the calls were read from, ``call_of`` maps the rows of
-    its device events to the places of their calls."""
+    its device events to the places of their calls. ``entries`` are those of each recorded step."""
 
     step: Step
     calls: tuple[StepCall, ...]
     index: int
     call_of: Mapping[int, int] = field(default_factory=dict)
+    entries: tuple[tuple[Entry, ...], ...] = ()
 
 
 def record_step(
@@ -99,6 +100,7 @@ def record_step(
     ``events`` are the trace's device events with their entries (none on a CPU), ``heard`` what a dispatch mode heard in
     another step. Raises ``ValueError`` without spans.
     """
+    heard = None if heard is None else [call for call in heard if call.graph is None]
     if not spans:
         raise ValueError("a step's record needs the beginning and end of at least one step")
     whole = {call.call.name for call in heard or ()}
@@ -164,7 +166,7 @@ def record_step(
         operators_elsewhere=len(operators) - len(listened) if heard else 0,
     )
     rows = {event.row: place for place, entry in enumerate(entries) for event in entry.events if event.row is not None}
-    return StepRecord(step, tuple(calls), chosen, rows)
+    return StepRecord(step, tuple(calls), chosen, rows, tuple(map(tuple, each)))
 
 
 def _operators(entries: Sequence[Entry]) -> set[tuple[int, int]]:

@@ -23,6 +23,7 @@ from torchledger.errors import StoreError
 from torchledger.nouns import Run
 from torchledger.store.codec import FieldError, convert, decode, encode
 from torchledger.store.hold import hold, remove_unheld
+from torchledger.store.job import one_ledger
 from torchledger.store.output import check_output
 from torchledger.store.schema import (
     APPLICATION_ID,
@@ -241,7 +242,7 @@ class LedgerReader:
 
 
 def open_ledger(path: str | os.PathLike[str]) -> LedgerReader:
-    """Open a ledger for reading; nothing in the file is executed or changed.
+    """Open a ledger for reading, of a job the first rank's; nothing in the file is executed or changed.
 
     Raises ``StoreError`` naming the file if it is absent, not a ledger, truncated, or of a version not read here.
     """
@@ -249,7 +250,7 @@ def open_ledger(path: str | os.PathLike[str]) -> LedgerReader:
     if not path.exists():
         raise StoreError(f"{path} does not exist. Record one with `torchledger run -o {path} SCRIPT`.")
     if path.is_dir():
-        raise StoreError(f"{path} is a folder, not a ledger.")
+        path = one_ledger(path)
     try:
         connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)
         ((application_id,),) = connection.execute("PRAGMA application_id")

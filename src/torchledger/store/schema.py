@@ -69,6 +69,8 @@ TABLES: dict[type, Table] = {
     nouns.Timeline: Table("timelines", ("clock", "step")),
     nouns.Step: Table("steps", ("name", "found_by", "device_us"), unique=1),
     nouns.StepCall: Table("step_calls", ("step", "order", "kind", "name", "phase"), unique=2),
+    nouns.Collective: Table("collectives", ("step", "index", "order", "operation", "group"), unique=3),
+    nouns.RankActivity: Table("activities", ("step", "clock"), unique=1),
     nouns.Prediction: Table("predictions", ("subject", "device", "model")),
     nouns.StepPrediction: Table("step_predictions", ("subject", "mode", "device")),
 }

@@ -222,12 +222,10 @@ def test_processes_that_compile_write_ledgers_of_their_own(tmp_path: Path) -> No
     )
     result = run_cli(tmp_path, "run", "train.py")
     assert result.returncode == 0, result.stderr
-    assert sorted(path.name for path in tmp_path.glob("*.ledger")) == [
-        "train.ledger",
-        "train.rank0.ledger",
-        "train.rank1.ledger",
-    ]
-    with open_ledger(tmp_path / "train.rank1.ledger") as ledger:
+    assert not list(tmp_path.glob("*.ledger")), "what only starts others leaves no ledger of its own"
+    job = tmp_path / "train.job"
+    assert sorted(path.name for path in job.iterdir()) == ["job.json", "rank0.ledger", "rank1.ledger"]
+    with open_ledger(job / "rank1.ledger") as ledger:
         assert ledger.run().rank == 1
         assert ledger.count(Launch) > 0
 

@@ -1,0 +1,93 @@
+"""A job as a folder: the ranks' ledgers (``rank0.ledger`` ...) and ``job.json``, what is known of all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+
+import orjson
+
+from torchledger.errors import StoreError
+from torchledger.store.output import write_output
+
+SUFFIX = ".job"
+HEAD = "job.json"
+_OURS = re.compile(r"^rank\d+(\.\d+)?\.(ledger|ledger-journal|trace\.json\.gz)$")
+_LEDGER = re.compile(r"^rank(?P<rank>\d{1,7})\.ledger$")
+
+
+def is_job(path: str | PathLike[str]) -> bool:
+    """True for a folder that holds a rank's ledger."""
+    folder = Path(path)
+    return folder.is_dir() and any(_LEDGER.match(each.name) for each in folder.iterdir())
+
+
+def ledgers_of_job(path: str | PathLike[str]) -> dict[int, Path]:
+    """Each rank's ledger, in order of the ranks. Raises ``StoreError`` naming the folder if there is none."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise StoreError(f"{folder} is not a job: a job is a folder of ranks' ledgers.")
+    found = {int(match["rank"]): each for each in folder.iterdir() if (match := _LEDGER.match(each.name)) is not None}
+    if not found:
+        raise StoreError(
+            f"{folder} holds no rank's ledger. Record a job with `torchledger run --profile -o NAME.ledger -m "
+            "torch.distributed.run ...`."
+        )
+    return dict(sorted(found.items()))
+
+
+def one_ledger(path: str | PathLike[str]) -> Path:
+    """The ledger that stands for a path: the file itself, of a job the lowest rank's.
+
+    Raises ``StoreError`` for a folder that is no job.
+    """
+    if not Path(path).is_dir():
+        return Path(path)
+    if not is_job(path):
+        raise StoreError(f"{path} is a folder, not a ledger.")
+    return next(iter(ledgers_of_job(path).values()))
+
+
+def job_folder(ledger: Path) -> Path:
+    """Where the ranks of a program go whose ledger was to be ``ledger``: ``j.job`` for ``j.ledger``."""
+    return ledger.with_suffix(SUFFIX)
+
+
+def rank_path(ledger: Path, rank: int) -> Path:
+    """The ledger of one rank in the job that takes the place of ``ledger``; makes the folder.
+
+    Raises ``StoreError`` if that cannot be made.
+    """
+    folder = job_folder(ledger)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot make {folder}: {error.strerror}. Choose another name with -o.") from error
+    return folder / f"rank{rank}.ledger"
+
+
+def empty_job(folder: Path, *, force: bool) -> None:
+    """Take a former job's files out of the way. Raises ``StoreError`` if there is one (without ``force``)."""
+    if not folder.exists():
+        return
+    if folder.is_dir() and not any(folder.iterdir()):
+        return
+    if not force:
+        raise StoreError(f"{folder} exists. Choose another name, or pass --force to replace it.")
+    if not folder.is_dir() or not (is_job(folder) or (folder / HEAD).is_file()):
+        raise StoreError(f"{folder} is no job, and is not replaced. Choose another name with -o.")
+    for path in folder.iterdir():
+        if path.name == HEAD or _OURS.match(path.name):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def write_head(folder: Path, head: Mapping[str, object]) -> Path:
+    """Write ``job.json``: what was run, how it ended, and which ledgers there are."""
+    path = folder / HEAD
+    write_output(path, orjson.dumps(head, option=orjson.OPT_INDENT_2) + os.linesep.encode(), force=True)
+    return path

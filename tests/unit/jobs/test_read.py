@@ -1,0 +1,113 @@
+"""A job out of ranks' records: waits with causes, stragglers with their cost, sums that fill the step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.factories import make_activity, make_collective, make_match, make_run, make_step
+
+from torchledger.errors import StoreError
+from torchledger.jobs.read import RankRecord, advice_of, job_of_ranks, read_job
+from torchledger.jobs.waits import explain_waits, pieces_of
+from torchledger.nouns import Job
+from torchledger.store import LedgerWriter
+
+MS = 1_000_000
+STEPS = 3
+
+
+def rank_record(rank: int, sleep_ns: int = 0, others_ns: int = 0) -> RankRecord:
+    """Steps of 2 ms compute, a sleep, 1 ms compute, then an all_reduce that ends for all ranks at once."""
+    pieces: list[tuple[int, int, str]] = []
+    collectives = []
+    now = 0
+    for step in range(STEPS):
+        wait = others_ns - sleep_ns if others_ns > sleep_ns else 0
+        pieces += [(0, 2 * MS, "forward_0#0"), (2, 10 + sleep_ns, "sleeps"), (0, MS, "backward_0#0")]
+        arrived = now + 3 * MS + sleep_ns + 10
+        pieces.append((1, MS + wait, "all_reduce"))
+        now = arrived + MS + wait
+        collectives.append(make_collective(index=step, issued_ns=arrived, ended_ns=now))
+    return RankRecord(
+        rank,
+        f"rank{rank}.ledger",
+        step=make_step(recorded=STEPS),
+        activity=make_activity(*pieces, steps=STEPS),
+        collectives=tuple(collectives),
+        world_size=4,
+    )
+
+
+def planted() -> Job:
+    return job_of_ranks(
+        [rank_record(rank, 50 * MS if rank == 2 else 0, others_ns=50 * MS) for rank in range(4)], path="j.job"
+    )
+
+
+def test_a_rank_that_sleeps_is_named_with_its_place_and_its_cost() -> None:
+    (straggler,) = planted().stragglers
+    assert straggler.rank == 2
+    assert "sleeps" in straggler.where and "forward_0#0" in straggler.where
+    assert straggler.cost_us == pytest.approx(50_000, rel=0.01)
+    assert straggler.waiters == (0, 1, 3)
+
+
+def test_every_wait_has_a_cause_and_the_advice_is_the_straggler() -> None:
+    job = planted()
+    assert all(match.cause_rank == 2 for match in job.collectives if max(match.waited_us) > 0)
+    assert job.advice is not None and "rank 2" in job.advice and "50.0 ms" in job.advice
+
+
+def test_compute_exposed_and_idle_fill_each_ranks_step() -> None:
+    for rank in planted().ranks:
+        assert rank.compute_us + rank.exposed_us + rank.idle_us == pytest.approx(rank.wall_us)
+        assert sum(rank.idle_by_cause_us.values()) == pytest.approx(rank.idle_us)
+
+
+def test_ranks_alike_have_no_straggler() -> None:
+    job = job_of_ranks([rank_record(rank) for rank in range(4)], path="j.job")
+    assert job.stragglers == ()
+    assert sum(rank.waiting_us for rank in job.ranks) == 0
+
+
+def test_ranks_without_a_step_are_named() -> None:
+    records = [rank_record(0), RankRecord(1, "rank1.ledger", world_size=4, missing="it was killed")]
+    job = job_of_ranks(records, path="j.job")
+    assert any("rank 1: it was killed" in note for note in job.notes)
+    assert any("2 of 4 ranks" in note for note in job.notes)
+
+
+def test_a_late_rank_that_had_itself_waited_passes_the_cause_on() -> None:
+    first = make_match((0, 40 * MS), (41 * MS, 41 * MS), group="a", ranks=(0, 1))
+    second = make_match((41 * MS, 0), (42 * MS, 42 * MS), group="b", ranks=(0, 2))
+    activities = {
+        0: make_activity((1, 41 * MS, "all_reduce"), (0, MS, "forward_0#0")),
+        1: make_activity((0, 40 * MS, "forward_0#9"), (1, 2 * MS, "all_reduce")),
+        2: make_activity((1, 42 * MS, "all_reduce")),
+    }
+    pieces = {rank: pieces_of(activity, 0) for rank, activity in activities.items()}
+    (_, late), stragglers = explain_waits([first, second], pieces, step_us=42_000, steps=1)
+    assert (late.last, late.cause_rank, late.cause) == (0, 1, "forward_0#9")
+    assert [straggler.rank for straggler in stragglers] == [1]
+
+
+def test_a_job_is_read_from_its_folder_and_ranks_of_other_clocks_too(tmp_path: Path) -> None:
+    folder = tmp_path / "j.job"
+    folder.mkdir()
+    for rank in range(2):
+        record = rank_record(rank)
+        assert record.step is not None and record.activity is not None
+        with LedgerWriter(folder / f"rank{rank}.ledger") as writer:
+            run = make_run(rank=rank, world_size=2)
+            pair = [make_collective(**{**vars(each), "ranks": (0, 1), "group_size": 2}) for each in record.collectives]
+            writer.add(run, record.step, record.activity, *pair)
+    job = read_job(folder)
+    assert [rank.rank for rank in job.ranks] == [0, 1]
+    assert len(job.collectives) == STEPS
+    with pytest.raises(StoreError, match="not a job"):
+        read_job(tmp_path / "nothing")
+
+
+def test_a_job_without_ranks_has_no_advice() -> None:
+    assert advice_of(Job("j.job", None, 0, (), (), ())) is None

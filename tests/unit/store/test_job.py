@@ -1,0 +1,49 @@
+"""A job as a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.factories import make_run
+
+from torchledger.errors import StoreError
+from torchledger.store import LedgerWriter, open_ledger
+from torchledger.store.job import empty_job, is_job, ledgers_of_job, rank_path, write_head
+
+
+def write_ranks(ledger: Path, *ranks: int) -> Path:
+    for rank in ranks:
+        with LedgerWriter(rank_path(ledger, rank)) as writer:
+            writer.add(make_run(rank=rank))
+    return ledger.with_suffix(".job")
+
+
+def test_ranks_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    folder = write_ranks(tmp_path / "j.ledger", 10, 2)
+    assert list(ledgers_of_job(folder)) == [2, 10]
+
+
+def test_a_job_stands_for_its_first_rank_where_one_ledger_is_asked_for(tmp_path: Path) -> None:
+    with open_ledger(write_ranks(tmp_path / "j.ledger", 3, 1)) as ledger:
+        assert ledger.run().rank == 1
+
+
+def test_a_former_job_is_kept_without_force_and_what_is_not_ours_with_it(tmp_path: Path) -> None:
+    folder = write_ranks(tmp_path / "j.ledger", 0)
+    write_head(folder, {"argv": ["train.py"]})
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(StoreError, match="--force"):
+        empty_job(folder, force=False)
+    empty_job(folder, force=True)
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+    with pytest.raises(StoreError, match="is no job"):
+        empty_job(folder, force=True)
+    assert not is_job(folder)
+
+
+def test_a_folder_that_is_no_job_is_no_ledger(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="not a ledger"):
+        open_ledger(tmp_path)
+    with pytest.raises(StoreError, match="no rank's ledger"):
+        ledgers_of_job(tmp_path)
