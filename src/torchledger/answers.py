@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
 
 from torchledger.balance import balance_books, open_books
+from torchledger.errors import UsageError
 from torchledger.nouns import (
     BalanceSheet,
     Breakdown,
@@ -22,6 +25,9 @@ from torchledger.nouns import (
 )
 from torchledger.store import open_ledger
 from torchledger.store.latest import latest, latest_measurements
+
+Format = Literal["inductor-json", "parquet", "chrome", "step"]
+FORMATS: tuple[str, ...] = get_args(Format)
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,16 @@ class Ledger:
             if measured.subject == launch.launch_id and measured.kind == "profile":
                 return measured.duration_us
         return None
+
+    def export(
+        self, target: str | os.PathLike[str], *, format: Format | None = None, force: bool = False
+    ) -> list[Path]:
+        """Write it in another format, as ``export_ledger`` does.
+
+        >>> torchledger.load("gpt.ledger").export("Data_gpt.json")  # doctest: +SKIP
+        [PosixPath('Data_gpt.json')]
+        """
+        return export_ledger(self.path, target, format=format, force=force)
 
 
 def load(path: str | os.PathLike[str]) -> Ledger:
@@ -83,6 +99,43 @@ def show(path: str | os.PathLike[str], kernel: str | None = None, *, top: int = 
         return render(story_document(tell_story(reader, kernel), top=top))
 
 
+def export_ledger(
+    path: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    format: Format | None = None,
+    force: bool = False,
+) -> list[Path]:
+    """Write a ledger in another format and return the paths of what was written.
+
+    ``target`` is a folder for inductor-json and parquet, or one ``.json`` file for inductor-json; a file for chrome and
+    step. Without ``format`` its name tells: ``Data_*.json`` is inductor-json, ``*.trace.json`` step. Raises
+    ``StoreError`` for a ledger that cannot be read or a file that exists (without ``force``), ``UsageError`` where the
+    format is not told.
+    """
+    from torchledger.stepping.export import TRACE_SUFFIXES, export_step
+    from torchledger.store.inductor_json import export_inductor_json
+    from torchledger.store.parquet import export_parquet
+    from torchledger.traces.chrome_export import export_chrome
+
+    target = Path(target)
+    if format is None and target.name.endswith(TRACE_SUFFIXES):
+        format = "step"
+    elif format is None and target.name.startswith("Data_") and target.suffix == ".json":
+        format = "inductor-json"
+    writers: dict[str, Callable[..., list[Path]]] = {
+        "inductor-json": export_inductor_json,
+        "parquet": export_parquet,
+        "chrome": export_chrome,
+        "step": export_step,
+    }
+    if format not in writers:
+        asked = f"{target} does not tell what to write" if format is None else f"{format!r} is no format"
+        raise UsageError(f"--format is needed: {asked}. One of {', '.join(writers)}.")
+    with open_ledger(path) as reader:
+        return writers[format](reader, target, force=force)
+
+
 def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> RunDiff:
     """What changed from one ledger to another, by groups of launches that compute the same.
 
@@ -120,17 +173,19 @@ def predict_step(
     device: str | os.PathLike[str] = "H200",
     graphs: bool = False,
     optimizer: str | None = None,
+    host: str | None = None,
 ) -> tuple[StepPrediction, list[Prediction]]:
     """The time of the step that a ledger recorded on another device, and that of each of its launches.
 
     ``graphs``: launched as CUDA graphs; ``optimizer`` adds a fused one (``"adamw:124000000"``) where the ledger's step
-    holds none. Raises ``StoreError`` for a file that cannot be read, ``PredictError`` for an unknown device or
-    optimizer, or one beside the step's own.
+    holds none. ``host`` says whose costs of launching count: ``"ledger"``, ``"usual"`` or the name of a host that
+    `torchledger doctor` kept; without it the ledger's where it holds any. Raises ``StoreError`` for a file that cannot
+    be read, ``PredictError`` for an unknown device, host or optimizer, or one beside the step's own.
     """
     from torchledger.predicting import find_model
     from torchledger.predicting.step import predict_ledger
 
     step, predictions, *_ = predict_ledger(
-        find_model(device), path, mode="graphs" if graphs else "eager", optimizer=optimizer
+        find_model(device), path, mode="graphs" if graphs else "eager", optimizer=optimizer, host=host
     )
     return step, predictions

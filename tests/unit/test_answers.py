@@ -65,6 +65,15 @@ def test_a_loaded_ledger_holds_its_records_and_their_times(path: Path) -> None:
         torchledger.load(path.with_name("b.ledger"))
 
 
+def test_a_loaded_ledger_is_exported_as_the_command_does(path: Path, tmp_path: Path) -> None:
+    ledger = torchledger.load(path)
+    assert ledger.export(tmp_path / "Data_mine.json") == [tmp_path / "Data_mine.json"]
+    CliRunner().invoke(cli, ["export", str(path), "-o", str(tmp_path / "Data_yours.json")])
+    assert (tmp_path / "Data_mine.json").read_bytes() == (tmp_path / "Data_yours.json").read_bytes()
+    with pytest.raises(UsageError, match="does not tell what to write"):
+        ledger.export(tmp_path / "mine")
+
+
 def test_show_says_what_the_command_prints(path: Path) -> None:
     for words in ((), ("forward_0#1",)):
         assert torchledger.show(path, *words) == CliRunner().invoke(cli, ["show", str(path), *words]).stdout

@@ -416,16 +416,38 @@ def mutated_names(snode: Any) -> set[str]:
 
 
 def extern_constants(snode: Any) -> dict[str, str]:
-    """The non-tensor arguments of an extern node, as text."""
+    """The non-tensor arguments of an extern node under the names of its operator's schema, as text.
+
+    A call whose operator is not known has ``arg0``, ``arg1``, ... for those that stand without a name.
+    """
     node = snode.node
-    constants = {
-        str(name): str(value)
-        for name, value in (getattr(node, "kwargs", None) or {}).items()
-        if not isinstance(value, ir.IRNode)
-    }
-    for index, value in enumerate(getattr(node, "constant_args", ()) or ()):
-        constants.setdefault(f"arg{index}", str(value))
-    return constants
+    named = {str(name): value for name, value in (getattr(node, "kwargs", None) or {}).items()}
+    for name, value in _positional_constants(node, named):
+        named.setdefault(name, value)
+    return {name: str(value) for name, value in named.items() if not _holds_tensors(value)}
+
+
+def _positional_constants(node: Any, named: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    constants = tuple(getattr(node, "constant_args", ()) or ())
+    schema = getattr(getattr(node, "op_overload", None), "_schema", None)
+    parameters = list(schema.arguments) if schema is not None else []
+    unflatten = getattr(node, "unflatten_args", None)
+    if unflatten is not None:
+        arguments, keywords = unflatten(node.inputs, constants)
+        yield from zip((parameter.name for parameter in parameters), arguments, strict=False)
+        yield from keywords.items()
+        return
+    free = [each.name for each in parameters if "Tensor" not in str(each.type) and each.name not in named]
+    if len(free) != len(constants):  # those of the wrapper's call: tensors first
+        free = [each.name for each in parameters[len(node.inputs) :]]
+    for index, value in enumerate(constants):
+        yield (free[index] if index < len(free) else f"arg{index}"), value
+
+
+def _holds_tensors(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_tensors, value))
+    return isinstance(value, (ir.IRNode, torch.Tensor))
 
 
 def is_reduction(snode: Any) -> bool:
@@ -446,6 +468,25 @@ def is_ahead_of_time(graph: Any) -> bool:
 def cache_key(compiled: Any) -> str | None:
     """The key of a compiled graph in the FX graph cache; that of its code where it has none there."""
     return getattr(compiled, "_fx_graph_cache_key", None) or getattr(compiled, "cache_key", None)
+
+
+def wrapper_file(compiled: Any) -> str | None:
+    """Where the generated Python wrapper of a graph stands; ``None`` for a C++ wrapper, and for one that is gone."""
+    path = str(codecache.get_path(compiled.cache_key, "py")[2]) if getattr(compiled, "cache_key", None) else None
+    return path if path is not None and os.path.exists(path) else None
+
+
+def cpp_kernel_files(wrapper_path: str | None) -> dict[str, str]:
+    """The source files of the C++ kernels that a loaded Python wrapper calls, by the kernels' names in it."""
+    modules = reversed(codecache.PyCodeCache.modules)
+    wrapper = next((module for module in modules if getattr(module, "__file__", None) == wrapper_path), None)
+    found = {}
+    for name, value in vars(wrapper).items() if wrapper is not None else ():
+        function = getattr(value, "kernel", value)  # marked while a profile records
+        library = getattr(getattr(function, "__self__", None), "__file__", None)
+        if name.startswith("cpp_") and library and os.path.exists(source := os.path.splitext(library)[0] + ".cpp"):
+            found[name] = source
+    return found
 
 
 def code_is_older(compiled: Any, moment: float) -> bool:

@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -98,13 +98,16 @@ class Arrival:
     """How a compiled graph came into this process: lowered here (``is_fresh``), or out of a cache.
 
     ``cache_key`` and ``lowered_again`` are those of ``Graph``; ``traced`` is there for a graph out of a cache that was
-    traced here.
+    traced here. ``wrapper_path`` is where its Python wrapper stands, ``kernel_paths`` are the source files of C++
+    kernels by name.
     """
 
     is_fresh: bool
     cache_key: str | None
     lowered_again: Literal["same_code", "other_code"] | None = None
     traced: Traced | None = None
+    wrapper_path: str | None = None
+    kernel_paths: Mapping[str, str] = field(default_factory=dict)
 
 
 class Recorder:
@@ -307,6 +310,7 @@ class Recorder:
         self._fresh.discard(id(compiled))
         # With an entry of the AOTAutograd cache nothing was traced here, and the graph has no number of this process.
         is_traced = not is_fresh and "graph_id" in settings
+        wrapper_path = inductor.wrapper_file(compiled)
         self._on_graph(
             compiled,
             Arrival(
@@ -314,6 +318,8 @@ class Recorder:
                 inductor.cache_key(compiled),
                 self._lowered_again(compiled) if is_fresh else None,
                 self._traced(settings) if is_traced else None,
+                wrapper_path,
+                inductor.cpp_kernel_files(wrapper_path),
             ),
         )
 
@@ -505,7 +511,9 @@ def _library_origins(entry: _Entry, origins: list[Any]) -> list[Any]:
         return exact
     packet = str(flop_count.packet_of(entry.name))
     named = [node for node in origins if provenance.aten_op(node) == packet]
-    return named or origins
+    # Under another name (scatter_add as scatter_reduce_) it is the latest: the others made what it reads.
+    called = [node for node in origins if provenance.aten_op(node) is not None]
+    return named or called[-1:] or origins
 
 
 def _with_flops(launch: Launch, entry: _Entry, owned: Sequence[flop_count.NodeFlops]) -> Launch:

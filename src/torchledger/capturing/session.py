@@ -27,6 +27,7 @@ from torchledger.capturing.graph_breaks import graph_breaks_note
 from torchledger.capturing.payload import PAYLOAD_VERSION, Payload, payload_of
 from torchledger.capturing.wrapper_code import WrapperCall, find_calls
 from torchledger.device import describe as device
+from torchledger.device.host import known_host
 from torchledger.errors import StoreError
 from torchledger.nouns import Difference, Environment, Gap, Graph, Launch, Run
 from torchledger.store import LedgerWriter
@@ -198,9 +199,11 @@ class Capture:
 
     def _described(self) -> Run:
         """The run with its machine, as far as that can be described."""
+        devices = self._try("devices", device.describe_devices, self.run.devices)
         return dataclasses.replace(
             self.run,
-            devices=self._try("devices", device.describe_devices, self.run.devices),
+            devices=devices,
+            host=self._try("host", lambda: known_host(devices[-1].name) if devices else None, self.run.host),
             environment=self._try("environment", device.describe_environment, self.run.environment),
         )
 
@@ -451,6 +454,7 @@ def _records(
     graph = dataclasses.replace(
         payload.graph,
         name=name,
+        wrapper_path=arrival.wrapper_path,
         compile_id=compile_id(),
         cache_key=arrival.cache_key,
         cache_hit=not arrival.is_fresh,
@@ -461,7 +465,11 @@ def _records(
         is_dynamic=bool(payload.graph.symbols),
         cudagraph_skip_reason=getattr(compiled, "disabled_cudagraphs_reason", None),
     )
-    kernels = [kernel for kernel in payload.kernels if (kernel.key, kernel.name) not in known_kernels]
+    kernels = [
+        kernel if kernel.path else dataclasses.replace(kernel, path=arrival.kernel_paths.get(kernel.name))
+        for kernel in payload.kernels
+        if (kernel.key, kernel.name) not in known_kernels
+    ]
     known_kernels.update((kernel.key, kernel.name) for kernel in kernels)
     differences = [dataclasses.replace(item, where=f"{name}:{item.where}") for item in payload.differences]
     return [sealed_graph(graph, launches), *map(sealed_kernel, kernels), *launches, *gaps, *differences]

@@ -14,11 +14,21 @@ from torchledger.cli.output import json_option
 @click.option("--device", default="H200", show_default=True, help="A device whose model is shipped, or a model file.")
 @click.option("--graphs", is_flag=True, help="Launched as CUDA graphs (mode reduce-overhead), not one by one.")
 @click.option("--optimizer", help="adamw:NUMEL or adamw:NUMEL:TENSORS: add a fused step where LEDGER holds none.")
+@click.option(
+    "--host", help="ledger (as it was measured where recorded), usual, or the name of a host that doctor kept."
+)
 @click.option("--top", default=15, show_default=True, type=click.IntRange(min=1), help="Launches to list.")
 @click.option("--sort", "sort_by", default="time", type=click.Choice(["time", "error"]), help="What to list first.")
 @json_option
 def command(
-    ledger: Path, device: str, graphs: bool, optimizer: str | None, top: int, sort_by: str, as_json: bool
+    ledger: Path,
+    device: str,
+    graphs: bool,
+    optimizer: str | None,
+    host: str | None,
+    top: int,
+    sort_by: str,
+    as_json: bool,
 ) -> None:
     """Predict the time of the step that LEDGER recorded, on a device that need not be here.
 
@@ -31,7 +41,9 @@ def command(
     from torchledger.predicting.step import predict_ledger
     from torchledger.reporting.steps import step_as_plain, step_document
 
-    found = predict_ledger(find_model(device), ledger, mode="graphs" if graphs else "eager", optimizer=optimizer)
+    found = predict_ledger(
+        find_model(device), ledger, mode="graphs" if graphs else "eager", optimizer=optimizer, host=host
+    )
     if as_json:
         print_json(step_as_plain(*found))
     else:

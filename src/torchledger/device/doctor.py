@@ -9,18 +9,21 @@ from dataclasses import dataclass
 from torchledger._torch import version_warning
 from torchledger.device import describe as machine
 from torchledger.device.ceilings import measure_ceilings, put_ceilings_into, store_ceilings
+from torchledger.device.host import measure_host, put_host_into, store_host
 from torchledger.errors import MeasureError
-from torchledger.nouns import Ceilings, Device
+from torchledger.nouns import Ceilings, Device, Host
 from torchledger.store import open_ledger
 
 
 @dataclass(frozen=True)
 class Examination:
-    """Devices with their ceilings, the files that now hold them, and what is unusual about this machine."""
+    """Devices with their ceilings, the files that now hold them, what is unusual about this machine, and what its host
+    needs to launch work (``None`` if that was not asked for)."""
 
     measured: tuple[tuple[Device, Ceilings], ...]
     kept_in: tuple[str, ...]
     complaints: tuple[str, ...]
+    host: Host | None = None
 
 
 def examine(
@@ -29,10 +32,13 @@ def examine(
     file: str | os.PathLike[str] | None = None,
     budget_s: float = 20.0,
     scale: float = 1.0,
+    with_host: bool | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Examination:
     """Measure ``devices`` (default: the CPU and each CUDA device), store the ceilings and write them into ``file``.
 
+    ``with_host`` says whether the host's own costs are measured too, with the last of the devices (``None``: where that
+    is a GPU; on a CPU, compiling what it takes lasts longer than all else).
     ``progress`` is told measurements done, their number, and what is measured next.
 
     Raises ``MeasureError`` for a device that is not there, ``StoreError`` for a file that is no ledger.
@@ -50,7 +56,13 @@ def examine(
     if file is not None:
         put_ceilings_into(file, {str(index): pair for index, pair in enumerate(measured)})
         kept.append(str(file))
-    return Examination(tuple(measured), tuple(dict.fromkeys(kept)), tuple(_complaints(measured)))
+    host = None
+    if with_host or (with_host is None and names[-1].startswith("cuda")):
+        host = measure_host(names[-1])
+        kept.append(str(store_host(host)))
+        if file is not None:
+            put_host_into(file, host)
+    return Examination(tuple(measured), tuple(dict.fromkeys(kept)), tuple(_complaints(measured)), host)
 
 
 def _describe(name: str) -> Device:

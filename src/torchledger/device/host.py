@@ -6,6 +6,7 @@ answers by name and ``known_host`` by a device. Nothing but the first imports to
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import re
@@ -17,7 +18,8 @@ from typing import Any
 
 from torchledger.device.describe import describe_cpu
 from torchledger.errors import MeasureError, PredictError, StoreError
-from torchledger.nouns import Device, Host
+from torchledger.nouns import Device, Host, Run
+from torchledger.store import LedgerWriter, open_ledger
 from torchledger.store.cache_folder import cache_folder
 from torchledger.store.codec import decode, encode
 
@@ -48,6 +50,19 @@ def store_host(host: Host) -> Path:
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}. Name another folder in TORCHLEDGER_CACHE.") from error
     return path
+
+
+def put_host_into(file: str | os.PathLike[str], host: Host) -> None:
+    """Write what a host needs into a ledger that it recorded; raises ``MeasureError`` for a ledger of another host."""
+    with open_ledger(file) as reader:
+        run = reader.run()
+    if host.name not in [device.name for device in run.devices if device.kind == "cpu"]:
+        raise MeasureError(
+            f"{file} was not recorded on this host ({host.name}). Run `torchledger doctor --host {file}` there."
+        )
+    changed: Run = dataclasses.replace(run, host=host)
+    with LedgerWriter(file, append=True) as writer:
+        writer.add(changed, replace=True)
 
 
 def known_host(device: str) -> Host | None:

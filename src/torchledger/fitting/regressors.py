@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,8 @@ EDGE = 0.02
 
 _CHUNK = 2048
 _FEW_ROWS = 64
+_NEVER_VARIED = 1e-8
+"""Deviations up to this are those of a constant column, to which a fit adds 1e-9."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ class GaussianProcess:
         return np.concatenate([self._chunk(rows[start : start + _CHUNK]) for start in range(0, len(rows), _CHUNK)])
 
     def _chunk(self, rows: Array) -> Array:
-        normal = (rows - self.center) / self.scale
+        # A feature that never varied in the fit taught nothing: another value of it later must change nothing.
+        normal = np.where(self.scale > _NEVER_VARIED, (rows - self.center) / self.scale, 0.0)
         near = (normal * self.inverse_lengths).astype(np.float32)
         kernel = matern(near, self.points)
         return np.asarray(kernel @ self.weights + normal @ self.slope + self.offset)
@@ -232,7 +235,7 @@ def _from_arrays(arrays: Mapping[str, NDArray[Any]], kind: type[Any], prefix: st
             values[field.name] = _from_arrays(arrays, _NESTED[field.name], f"{name}.")
             continue
         array, is_number = arrays[name], hints[field.name] is float
-        dtype = np.dtype(np.float64 if is_number else get_args(get_args(hints[field.name])[1])[0])
+        dtype = np.dtype(_DTYPES.get((kind, field.name), np.float64))
         if array.dtype != dtype or (array.ndim == 0) != is_number:
             raise ValueError(f"array {name} is {array.dtype} of {array.ndim} dimensions, not {dtype}")
         if array.dtype.kind == "f" and np.isnan(array).any() and field.name != "held_out_mape":
@@ -279,5 +282,15 @@ def _within(numbers: NDArray[Any], low: int, end: int) -> bool:
 
 
 _NESTED: Mapping[str, type[Any]] = {"trees": TreeEnsemble, "process": GaussianProcess}
+_DTYPES: Mapping[tuple[type[Any], str], type[np.generic]] = {
+    (TreeEnsemble, "feature"): np.int16,
+    (TreeEnsemble, "left"): np.int16,
+    (TreeEnsemble, "right"): np.int16,
+    (TreeEnsemble, "value"): np.float32,
+    (GaussianProcess, "points"): np.float32,
+    (GaussianProcess, "weights"): np.float32,
+    (Blend, "columns"): np.int64,
+}
+"""Arrays that are not float64, by the record that holds them."""
 _WORDS = np.arange(1 << 16, dtype=np.int32)
 _LOWEST_BIT = np.log2(np.maximum(_WORDS & -_WORDS, 1)).astype(np.int32)

@@ -61,7 +61,8 @@ class StepPrediction:
     ``graph_calls`` says how often each graph counts: as the ledger's step calls it, or once where it holds no step
     (``holds_record``). ``launches`` are calls times launches, ``eager_calls`` those of ``eager``, optimizer and
     collectives included. ``unlearned_us`` is what rests on a bare roofline, ``foreign_us`` what the kernels of another
-    kind of device were priced at; ``notes`` are sentences about both and about what is left out.
+    kind of device were priced at; ``notes`` are sentences about both and about what is left out. ``host`` names the
+    host whose measured costs ``host_us`` is made of, ``None`` where they are the usual ones.
     """
 
     subject: str
@@ -90,6 +91,7 @@ class StepPrediction:
     foreign_us: float = 0.0
     notes: tuple[str, ...] = ()
     eager: tuple[PredictedCalls, ...] = ()
+    host: str | None = None
 
     @property
     def device_us(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from torchledger.nouns.device import Device, Environment
+from torchledger.nouns.device import Device, Environment, Host
 
 IMPORTED = "imported trace"
 """The platform of a program that only its trace tells of."""
@@ -18,7 +18,8 @@ class Run:
     """Who ran what, when, on which machine. A ledger file holds exactly one.
 
     ``left_eager`` says what ``torch.compile`` was given and left to run eagerly, with Dynamo's reasons; it is one of
-    the ``notes`` too. ``None``: nothing, or the file is older than the field.
+    the ``notes`` too. ``None``: nothing, or the file is older than the field. ``host`` is what `torchledger doctor`
+    measured of this host before; ``None`` where it did not.
     """
 
     run_id: str
@@ -34,6 +35,7 @@ class Run:
     parent_run_id: str | None = None
     notes: tuple[str, ...] = ()
     left_eager: str | None = None
+    host: Host | None = None
 
     @property
     def is_imported(self) -> bool:

@@ -26,7 +26,7 @@ from torchledger.errors import PredictError
 from torchledger.fitting.launch_families import family_of
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
-from torchledger.nouns import Launch, Phase, PredictedCalls, Prediction, Profile, StepCall, StepPrediction
+from torchledger.nouns import Host, Launch, Phase, PredictedCalls, Prediction, Profile, StepCall, StepPrediction
 from torchledger.predicting.launches import is_foreign, predict_launches
 from torchledger.predicting.operators import predict
 from torchledger.predicting.step_calls import ROOFLINE, is_copy_to_host, is_over_lists, is_priced, price_calls
@@ -96,6 +96,22 @@ def step_shape(
     return StepShape(fused, library, sum(calls.values()), convolutions, tensors, operators)
 
 
+def overheads_on(host: Host | None, overheads: Mapping[str, float]) -> Mapping[str, float]:
+    """The overheads with what a host was measured to need in place of the usual; gaps stay the device's."""
+    if host is None:
+        return overheads
+    measured = {
+        "graph call host us": host.graph_call_us,
+        "fused launch host us": host.fused_launch_us,
+        "library launch host us": host.library_launch_us,
+        "convolution launch host us": host.convolution_launch_us,
+        "optimizer tensor host us": host.fused_optimizer_tensor_us,
+        "operator host us": host.operator_us,
+        "graphs call host us": host.replay_call_us,
+    }
+    return {**overheads, **{name: cost for name, cost in measured.items() if cost is not None}}
+
+
 def step_us(device_us: float, host_us: float, overheads: Mapping[str, float]) -> float:
     """A step's time from what device and host need: the longer of both, and more where they are alike.
 
@@ -144,12 +160,14 @@ def predict_step(
     measured_us: float | None = None,
     measured: Mapping[str, float] | None = None,
     record: StepTotals | None = None,
+    host: Host | None = None,
 ) -> tuple[StepPrediction, list[Prediction]]:
     """The step of a ledger, and the prediction of each launch of the graphs that it calls.
 
     ``record`` is the ledger's step: graphs count as often as it calls them, and its eager entries are added. Without
     it each graph counts once. ``optimizer`` is ``"adamw:NUMEL"`` or ``"adamw:NUMEL:TENSORS"``: one fused step over so
-    many parameters. ``measured`` maps launch ids to measured microseconds. Raises ``PredictError`` if there are neither
+    many parameters. ``measured`` maps launch ids to measured microseconds. ``host`` is the host whose
+    measured costs count (``None``: usual ones). Raises ``PredictError`` if there are neither
     launches nor a record, and for an ``optimizer`` beside a record that holds one.
     """
     if not launches and record is None:
@@ -164,7 +182,7 @@ def predict_step(
     predictions = predict_launches(model, called)
     weights = [calls[prediction.subject.rpartition("#")[0]] for prediction in predictions]
     eager = _price_record(model, record)
-    overheads = {**OVERHEADS, **model.extras}
+    overheads = overheads_on(host, {**OVERHEADS, **model.extras})
     shape = step_shape(
         called,
         _optimizer_tensors(optimizer) + _recorded_tensors(record),
@@ -216,21 +234,33 @@ def predict_step(
         foreign_us=sum(p.duration_us * by_id[p.subject] for p in predictions if p.subject in set(foreign)),
         notes=(*_foreign_notes(model, called), *_record_notes(model, record, launches)),
         eager=_grouped(eager),
+        host=None if host is None else host.name,
     )
     return step, predictions
 
 
 def predict_ledger(
-    model: TimeModel, path: str | os.PathLike[str], *, mode: Mode = "eager", optimizer: str | None = None
+    model: TimeModel,
+    path: str | os.PathLike[str],
+    *,
+    mode: Mode = "eager",
+    optimizer: str | None = None,
+    host: str | None = None,
 ) -> tuple[StepPrediction, list[Prediction], dict[str, float], list[Launch]]:
-    """``predict_step`` for a ledger, with the measured times of its launches (empty without a profile)."""
+    """``predict_step`` for a ledger, with the measured times of its launches (empty without a profile).
+
+    ``host`` is ``"ledger"`` (the host that recorded it), ``"usual"``, or the name of a kept one; ``None`` takes the
+    ledger's where it holds one. Raises ``PredictError`` for a host that is not kept, or not in the ledger.
+    """
     from torchledger.balance import read_step
+    from torchledger.device.host import find_host
     from torchledger.store import open_ledger
     from torchledger.store.latest import latest, latest_measurements
 
     path = Path(path)
     with open_ledger(path) as reader:
         launches = reader.read(Launch)
+        own_host = reader.run().host
         measured = {
             item.subject: item.duration_us for item in latest_measurements(reader) if item.kind in ("profile", "sample")
         }
@@ -239,6 +269,11 @@ def predict_ledger(
     measured_us = profile.plain_step_us if profile is not None else None
     if record is not None and record.step.duration_us is not None:
         measured_us = record.step.duration_us
+    if host == "ledger" and own_host is None:
+        raise PredictError(
+            f"{path} does not say what its host needs. Run `torchledger doctor {path}` on the machine that wrote it, "
+            "or give --host usual."
+        )
     step, predictions = predict_step(
         model,
         launches,
@@ -248,6 +283,7 @@ def predict_ledger(
         measured_us=measured_us,
         measured=measured,
         record=record,
+        host=own_host if host in (None, "ledger") else None if host == "usual" else find_host(host or ""),
     )
     if record is None:
         step = replace(step, notes=(*step.notes, *_notes_without_record(profile)))

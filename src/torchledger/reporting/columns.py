@@ -292,6 +292,11 @@ COLUMNS: Mapping[str, Column] = _table(
     Column("dtype", "dtype", None, format_text, "torch's name of the element type", "left"),
     Column("shape", "shape", None, format_shape, "sizes in elements", "left"),
     Column("stride", "stride", None, format_shape, "strides in elements", "left"),
+    # reads and writes of a loop nest
+    Column("access", "access", None, format_text, "load, store, or atomic addition", "left"),
+    Column("buffer", "buffer", None, format_text, "name of the tensor in the generated code", "left"),
+    Column("index", "index", None, format_text, "element that is touched, from the loops p0, p1, ...", "left"),
+    Column("loops", "loops", None, format_text, "extents of the loops around it", "left"),
     # the balance
     Column("account", "account", None, format_text, "what is counted", "left"),
     Column("ledger", "ledger", None, format_count, "sum over the ledger's entries"),

@@ -22,8 +22,11 @@ def step_document(
 ) -> Document:
     """The step's parts, then launches: the longest first, or those that are furthest off."""
     graphs = f"{step.launches:,} launches in {_counted(sum(step.graph_calls.values()), 'call')} of compiled graphs"
+    needs = {"host": step.host_us, "device": step.device_us}
+    first, second = sorted(needs, key=lambda who: -needs[who])
     facts = [
         ("step", f"{format_us(step.duration_us)} ({format_us(step.low_us)} to {format_us(step.high_us)})"),
+        ("decided by", f"the {first}: it needs {format_us(needs[first])}, the {second} {format_us(needs[second])}"),
         ("kernels", f"{format_us(step.kernels_us)} in {graphs}"),
     ]
     if step.holds_record:
@@ -36,7 +39,7 @@ def step_document(
         facts.append(("power limit", f"{format_us(step.sustained_us)} more for products in a run that lasts"))
     facts += [
         ("gaps between them", format_us(step.gaps_us)),
-        ("host", f"{format_us(step.host_us)}{', which is what limits the step' if step.is_host_bound else ''}"),
+        ("host", f"{format_us(step.host_us)}, {f'as measured on {step.host}' if step.host else 'by usual costs'}"),
     ]
     if step.measured_us is not None:
         facts.append(("measured step", _beside(step.measured_us, step.duration_us, step)))

@@ -194,6 +194,8 @@ def _launch_sections(story: Story, launch: Launch, folder: str) -> list[Section]
     sections = [Section(f"Launch {launch.launch_id}", (Facts(_launch_facts(story, launch)),))]
     if launch.buffers:
         sections.append(_buffers_section(launch.buffers))
+    if any(nest.accesses for nest in launch.loops):
+        sections.append(_accesses_section(launch.loops))
     origins = [*(("line", _source_text(line, folder)) for line in launch.sources)]
     origins += [("module", module) for module in launch.modules]
     if launch.reason:
@@ -316,6 +318,16 @@ def _buffers_section(buffers: Sequence[Buffer]) -> Section:
     )
     keys = ("name", "role", "dtype", "shape", "stride", "bytes_read", "bytes_written", "state")
     return Section("Buffers", (Table(columns(*keys), rows, optional=("stride", "role")),))
+
+
+def _accesses_section(nests: Sequence[LoopNest]) -> Section:
+    """Each load and store of the loop nests with its index; ``p0``, ``p1``, ... are the loops of a nest."""
+    rows = []
+    for nest in nests:
+        extents = (*nest.extents, *nest.reduction_extents)
+        loops = ", ".join(f"p{place} < {extent}" for place, extent in enumerate(extents)) or "once"
+        rows += [(each.kind, each.buffer, each.index, loops, each.dtype or "") for each in nest.accesses]
+    return Section("Reads and writes", (Table(columns("access", "buffer", "index", "loops", "dtype"), tuple(rows)),))
 
 
 def _expression(expression: tuple[str, ...] | None, hint: tuple[int, ...]) -> tuple[int | str, ...]:

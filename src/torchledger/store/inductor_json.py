@@ -1,4 +1,4 @@
-"""``Data_<name>.json``: one file a graph, in the layout of the data-collection notes that readers already know.
+"""``Data_<name>.json``: one file a graph, or one of all, in the layout of the data-collection notes.
 
 ``nodes`` holds one entry per launch. As in the notes, ``inputs`` of a library call are what it reads, ``inputs`` of a
 fused kernel the layouts of what it computes; sizes and strides are text; ``flops`` is a float (``null`` if unknown);
@@ -20,26 +20,47 @@ import orjson
 from torchledger.errors import StoreError
 from torchledger.nouns import Buffer, Device, Graph, Kernel, Launch
 from torchledger.store.ledger import LedgerReader
-from torchledger.store.output import write_files
+from torchledger.store.output import write_files, write_output
+from torchledger.work.categories import operator_name
 
 _MIB = 2**20
 
 
-def export_inductor_json(reader: LedgerReader, folder: str | os.PathLike[str], *, force: bool = False) -> list[Path]:
-    """Write ``Data_<graph>.json`` for every graph into ``folder`` (made if needed); returns the paths.
+def export_inductor_json(reader: LedgerReader, target: str | os.PathLike[str], *, force: bool = False) -> list[Path]:
+    """Write ``Data_<graph>.json`` for every graph into the folder ``target`` (made if needed); returns the paths.
 
-    Raises ``StoreError`` before anything is written if a file exists (without ``force``) or there is no graph.
+    A ``target`` that ends in ``.json`` is one file: the nodes of all graphs in their order, each with its ``graph``
+    where there are several. Raises ``StoreError`` before anything is written if a file exists (without ``force``) or
+    there is no graph.
     """
     graphs = reader.read(Graph)
     if not graphs:
         raise StoreError(f"{reader.path} holds no compiled graph to export: `torchledger show {reader.path}` says why.")
     devices = reader.run().devices
     paths = {kernel.key: kernel.path for kernel in reader.iterate(Kernel) if kernel.path}
-    contents = {}
-    for graph in graphs:
-        data = graph_as_inductor_json(graph, reader.read(Launch, graph=graph.name), devices, paths)
-        contents[f"Data_{_file_stem(graph.name)}.json"] = orjson.dumps(data, option=orjson.OPT_INDENT_2)
-    return write_files(Path(folder), contents, force=force)
+    data = {
+        graph.name: graph_as_inductor_json(graph, reader.read(Launch, graph=graph.name), devices, paths)
+        for graph in graphs
+    }
+    target = Path(target)
+    if target.suffix == ".json":
+        write_output(target, _as_json(_in_one(data) if len(data) > 1 else data[graphs[0].name]), force=force)
+        return [target]
+    contents = {f"Data_{_file_stem(name)}.json": _as_json(content) for name, content in data.items()}
+    return write_files(target, contents, force=force)
+
+
+def _in_one(data: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Several graphs' content as one; ``gpu_info`` is that of the first that runs on an accelerator."""
+    infos = [content["gpu_info"] for content in data.values()]
+    return {
+        "nodes": [{"graph": name, **node} for name, content in data.items() for node in content["nodes"]],
+        "gpu_info": next((info for info in infos if info["compute_capability"] is not None), infos[0]),
+    }
+
+
+def _as_json(content: dict[str, Any]) -> bytes:
+    return orjson.dumps(content, option=orjson.OPT_INDENT_2)
 
 
 def graph_as_inductor_json(
@@ -61,7 +82,7 @@ def _node(launch: Launch, path: str) -> dict[str, Any]:
         "ops": ops,
         "inputs": [_layout(buffer) for buffer in launch.buffers if buffer.role in described],
         "kwargs": [{name: _literal(value) for name, value in launch.kwargs.items()}] if is_extern else [],
-        "triton": {"kernel_name": ops[0] if is_extern and ops else launch.kernel_name, "kernel_path": path},
+        "triton": {"kernel_name": _library_name(launch) if is_extern else launch.kernel_name, "kernel_path": path},
     }
 
 
@@ -101,6 +122,12 @@ def _device_of(graph: Graph, devices: Sequence[Device]) -> Device | None:
             if device.kind == kind and device.index == int(index or 0) and kind != "cpu":
                 return device
     return next((device for device in devices if device.kind == "cpu"), devices[0] if devices else None)
+
+
+def _library_name(launch: Launch) -> str:
+    """The operator that a library call runs, by its own name: ``aten.addmm`` for ``extern_kernels.addmm``."""
+    namespace, name = operator_name(launch.kernel_name)
+    return f"{namespace or 'aten'}.{name}"
 
 
 def _overload_packet(name: str) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
+from synthetic import write_ledger
 from torchledger.device import host as hosts
 from torchledger.device.describe import describe_cpu
-from torchledger.errors import PredictError
+from torchledger.errors import MeasureError, PredictError
 from torchledger.nouns import Host
+from torchledger.store import LedgerWriter, open_ledger
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +56,21 @@ def test_no_host_and_several_are_named(name: str, said: str) -> None:
 def test_a_damaged_file_is_as_good_as_none() -> None:
     hosts.store_host(_host(describe_cpu().name)).write_text("{")
     assert hosts.known_host("NVIDIA H200") is None
+
+
+def test_a_ledger_of_another_host_takes_no_costs(tmp_path: Path) -> None:
+    path = write_ledger(tmp_path / "gpt.ledger", launches=3)
+    with pytest.raises(MeasureError, match=r"not recorded on this host \(Epyc 9\)"):
+        hosts.put_host_into(path, _host())
+
+
+def test_costs_of_the_host_of_a_ledger_are_read_back(tmp_path: Path) -> None:
+    path = write_ledger(tmp_path / "gpt.ledger", launches=3)
+    with open_ledger(path) as reader:
+        run = reader.run()
+    with LedgerWriter(path, append=True) as writer:
+        writer.add(dataclasses.replace(run, devices=(describe_cpu(),)), replace=True)
+    host = _host(describe_cpu().name)
+    hosts.put_host_into(path, host)
+    with open_ledger(path) as reader:
+        assert reader.run().host == host

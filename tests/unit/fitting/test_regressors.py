@@ -11,7 +11,7 @@ from sklearn.gaussian_process.kernels import Matern
 
 from torchledger.errors import FitError
 from torchledger.fitting.learning import export_trees, fit_blend
-from torchledger.fitting.regressors import Blend, from_arrays, matern, to_arrays
+from torchledger.fitting.regressors import Blend, GaussianProcess, from_arrays, matern, to_arrays
 
 
 def _data(count: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -63,6 +63,14 @@ def test_rows_inside_have_no_distance_and_rows_beyond_have_theirs(blend: Blend) 
     rows, _, _ = _data()
     assert blend.distance(rows).max() == 0
     assert blend.distance(np.array([[11.0, 4, 4, 4]]))[0] == pytest.approx(11.0 - rows[:, 0].max(), abs=1e-6)
+
+
+def test_a_feature_that_never_varied_in_the_fit_changes_nothing_when_it_does() -> None:
+    process = GaussianProcess(
+        center=np.zeros(2), scale=np.array([1.0, 1e-9]), inverse_lengths=np.ones(2),
+        points=np.zeros((1, 2), np.float32), weights=np.ones(1, np.float32), slope=np.ones(2), offset=0.0,
+    )  # fmt: skip
+    assert process.predict(np.array([[0.5, 0.0]])) == process.predict(np.array([[0.5, 1.0]]))
 
 
 def test_held_out_error_is_near_the_noise(blend: Blend) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -13,11 +14,12 @@ from factories import make_run
 from launch_times import make_launch_set, pointwise, product, time_of
 from torchledger.cli import cli
 from torchledger.device.datasheets import device_of_name
+from torchledger.device.host import store_host
 from torchledger.errors import PredictError
 from torchledger.fitting.fit_data import fit_launches
 from torchledger.fitting.launches import machine_of_launches
 from torchledger.fitting.time_model import TimeModel
-from torchledger.nouns import Launch, Measurement
+from torchledger.nouns import Host, Launch, Measurement
 from torchledger.predicting.launches import predict_launches
 from torchledger.predicting.model_file import save_model
 from torchledger.predicting.step import (
@@ -63,6 +65,18 @@ def test_small_launches_are_limited_by_the_host_and_graphs_help(model: TimeModel
     eager, _ = predict_step(model, launches)
     graphs, _ = predict_step(model, launches, mode="graphs")
     assert eager.is_host_bound and graphs.duration_us < eager.duration_us
+
+
+def test_a_measured_host_takes_the_place_of_the_usual_one(model: TimeModel) -> None:
+    launches = _launches(200, 64)
+    usual, _ = predict_step(model, launches)
+    slow = Host("slow", "TEST", graph_call_us=120.0, fused_launch_us=50.0, library_launch_us=60.0)
+    step, _ = predict_step(model, launches, host=slow)
+    assert step.is_host_bound and step.host == "slow" and usual.host is None
+    assert step.host_us > usual.host_us and step.duration_us > usual.duration_us
+    assert step.device_us == usual.device_us
+    unmeasured, _ = predict_step(model, launches, host=Host("unmeasured", "TEST"))
+    assert unmeasured.host_us == usual.host_us
 
 
 def test_every_launch_has_a_prediction_even_of_an_unlearned_kind(model: TimeModel) -> None:
@@ -114,3 +128,22 @@ def test_the_command_puts_predictions_beside_measurements(model: TimeModel, tmp_
     plain = json.loads(CliRunner().invoke(cli, [*arguments, "--json", "--graphs"]).stdout)
     assert plain["step"]["mode"] == "graphs" and len(plain["launches"]) == 12
     assert sum(item["measured_us"] is not None for item in plain["launches"]) == 6
+
+
+def test_whose_host_it_is_can_be_said(model: TimeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHLEDGER_CACHE", str(tmp_path))
+    path = tmp_path / "m.tlmodel"
+    save_model(model, path)
+    own = Host("own", "TEST", graph_call_us=500.0, fused_launch_us=90.0, library_launch_us=90.0)
+    store_host(Host("other", "TEST", graph_call_us=900.0, fused_launch_us=190.0, library_launch_us=190.0))
+    with LedgerWriter(tmp_path / "gpt.ledger") as writer:
+        writer.add(make_run(host=own), *_launches(60, 64))
+
+    def step(*host: str) -> dict[str, Any]:
+        arguments = ["predict-step", str(tmp_path / "gpt.ledger"), "--device", str(path), "--json", *host]
+        found: dict[str, Any] = json.loads(CliRunner().invoke(cli, arguments, catch_exceptions=False).stdout)["step"]
+        return found
+
+    assert step()["host"] == step("--host", "ledger")["host"] == "own"
+    assert step("--host", "usual")["host"] is None
+    assert step("--host", "other")["host_us"] > step()["host_us"] > step("--host", "usual")["host_us"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from factories import make_buffer, make_environment, make_graph, make_kernel, make_launch, make_run, make_step
 from synthetic import write_ledger
 from torchledger.errors import UsageError
-from torchledger.nouns import FlopReference, Measurement, Run, SourceLine
+from torchledger.nouns import Access, FlopReference, LoopNest, Measurement, Run, SourceLine
 from torchledger.reporting.overview import overview_as_plain, overview_document, remarks, shorten_source
 from torchledger.reporting.story import story_as_plain, story_document, tell_story, wrapper_document
 from torchledger.reporting.summary import Costs, Summary, fold_modules, summarize_ledger
@@ -253,6 +254,15 @@ def test_symbolic_sizes_are_shown_beside_their_hints(tmp_path: Path) -> None:
         writer.add(make_run(), make_graph(), make_kernel(), make_launch(buffers=(buffer,)))
     with open_ledger(tmp_path / "x") as reader:
         assert "(s0=32, 64)" in render(story_document(tell_story(reader, "forward_0#0")))
+
+
+def test_reads_and_writes_show_their_index_and_the_loops_around_it(tmp_path: Path) -> None:
+    with LedgerWriter(tmp_path / "a.ledger") as writer:
+        access = Access("arg0", "load", "64*p0 + p1", (64, 1), dtype="float32")
+        writer.add(make_run(), make_launch(loops=(LoopNest((8,), (64,), accesses=(access,)),)))
+    with open_ledger(tmp_path / "a.ledger") as reader:
+        text = render(story_document(tell_story(reader, "forward_0#0")))
+    assert re.search(r"load +arg0 +64\*p0 \+ p1 +p0 < 8, p1 < 64 +float32", text)
 
 
 def test_a_recomputed_operator_is_marked(tmp_path: Path) -> None:

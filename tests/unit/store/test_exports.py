@@ -147,6 +147,39 @@ def test_every_graph_is_one_file_with_one_node_per_launch(tmp_path: Path) -> Non
     assert sum(len(json.loads(path.read_text())["nodes"]) for path in paths) == 31
 
 
+def test_a_json_file_by_name_holds_the_nodes_of_all_graphs_in_their_order(tmp_path: Path) -> None:
+    with open_ledger(write_ledger(tmp_path / "x", launches=31)) as reader:
+        (path,) = export_inductor_json(reader, tmp_path / "Data_mine.json")
+    nodes = json.loads(path.read_text())["nodes"]
+    assert (path.name, len(nodes)) == ("Data_mine.json", 31)
+    assert list(dict.fromkeys(node["graph"] for node in nodes)) == ["forward_0", "backward_0"]
+
+
+def test_a_json_file_by_name_of_one_graph_is_that_graph_in_the_layout_of_the_notes(
+    convolution: Any, tmp_path: Path
+) -> None:
+    (one,) = export_inductor_json(convolution, tmp_path / "Data_mine.json")
+    (in_folder,) = export_inductor_json(convolution, tmp_path)
+    assert one.read_bytes() == in_folder.read_bytes()
+    with pytest.raises(StoreError, match="--force"):
+        export_inductor_json(convolution, tmp_path / "Data_mine.json")
+
+
+def test_a_library_call_bears_its_own_name_whatever_it_was_lowered_from(tmp_path: Path) -> None:
+    call = make_launch(
+        category="extern",
+        kernel_name="aten.scatter_reduce_.two",
+        call="aten.scatter_reduce_.two",
+        aten_ops=("aten.full", "aten.scatter_add"),
+    )
+    with LedgerWriter(tmp_path / "a.ledger") as writer:
+        writer.add(make_run(), make_graph(), call)
+    with open_ledger(tmp_path / "a.ledger") as reader:
+        (path,) = export_inductor_json(reader, tmp_path / "Data_a.json")
+    (node,) = json.loads(path.read_text())["nodes"]
+    assert node["triton"]["kernel_name"] == "aten.scatter_reduce"
+
+
 def test_a_ledger_without_graphs_has_nothing_to_export(tmp_path: Path) -> None:
     with LedgerWriter(tmp_path / "x") as writer:
         writer.add(make_run())
