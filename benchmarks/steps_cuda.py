@@ -122,19 +122,16 @@ def measure(session: Session, name: str, *, is_plain_wanted: bool) -> dict[str, 
     if is_plain_wanted:
         code, output = session.run([sys.executable, *command_of(name), str(session.steps)], **gate)
         row["plain_ms"] = median(own_steps_ms(output)) if not code else None
-    command = [*LEDGER, "run", "--profile", *EAGER_COUNT, "-o", str(ledger), *command_of(name), str(session.steps)]
+    command = [*LEDGER, "run", "--profile", "--count-eager", "-o", str(ledger), *command_of(name), str(session.steps)]
     code, output = session.run(command, **gate)
     row |= {"exit": code, "own_ms": median(own_steps_ms(output)), "seconds": round(time.monotonic() - begin, 1)}
     if code:
         row["output"] = output[-1500:]
-    for path in sorted(session.folder.glob(f"{name}.rank*.ledger")) or [ledger]:
+    for path in sorted(session.folder.glob(f"{name}*/rank*.ledger")) or [ledger]:
         facts = facts_of(session, path)
         facts["predicted"] = prediction_of(session, path, is_graphed=name == "cuda_graphs")
-        row[path.stem] = facts
+        row[name if path == ledger else f"{name}.{path.stem}"] = facts
     return row
-
-
-EAGER_COUNT: tuple[str, ...] = ()
 
 
 def facts_of(session: Session, path: Path) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def flops_account(books: Books) -> Account:
 def eager_flops_account(books: Books) -> Account | None:
     """Tensor FLOPs of all launches against an eager run of the same step, where one was asked for."""
     count = latest(books.reader, EagerCount)
-    if count is None:
+    if count is None or count.is_step:
         return None
     return Account(
         name="flops_eager",
@@ -309,9 +309,21 @@ def step_flops_account(books: Books) -> Account | None:
         unit="FLOPs",
         ledger=totals.whole.flops,
         reference=eager.flops if eager is not None and has_step else None,
-        differences=books.differences_of("step_flops") if has_step else (),
+        differences=_differences_of_calls(books, totals.step) if has_step else (),
         missing=books.gaps_of("step_flops"),
     )
+
+
+def _differences_of_calls(books: Books, step: Step) -> tuple[Difference, ...]:
+    """What compilation added to each graph or took from it, as often as the step calls that graph."""
+    found = []
+    for difference in books.differences_of("flops"):
+        graph, _, where = difference.where.partition(":")
+        calls = step.graph_calls.get(graph, 0)
+        if calls:
+            said = difference.reason if calls == 1 else f"{difference.reason}, in {calls} calls"
+            found.append(Difference("step_flops", f"{graph}:{where}", said, calls * difference.amount))
+    return tuple(found)
 
 
 def step_device_time_account(books: Books) -> Account | None:

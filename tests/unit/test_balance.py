@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from factories import make_buffer, make_graph, make_launch, make_run
+from factories import make_buffer, make_graph, make_launch, make_run, make_step, make_step_call
 from synthetic import write_ledger
 from torchledger.balance import balance_books, open_books
-from torchledger.nouns import Account, BalanceSheet, Difference, FlopReference, Gap, SourceLine
+from torchledger.nouns import Account, BalanceSheet, Difference, EagerCount, FlopReference, Gap, SourceLine
 from torchledger.store import LedgerWriter, open_ledger
 
 
@@ -155,3 +155,19 @@ def test_a_sheet_balances_when_no_account_is_out_of_balance() -> None:
     wrong = Account("flops", "FLOPs", 1, 2)
     assert BalanceSheet({"launches": balanced, "bytes": uncompared}).is_balanced
     assert not BalanceSheet({"launches": balanced, "flops": wrong}).is_balanced
+
+
+def test_an_eager_step_is_the_reference_of_a_steps_flops_and_what_graphs_changed_counts_by_calls(path: Path) -> None:
+    changed = Difference("flops", "forward_0:aten.bmm", "rewritten as aten.mul", -10)
+    stale = Difference("flops", "forward_1:aten.bmm", "rewritten as aten.mul", -10)
+    sheet = _balance(
+        path,
+        make_step(graph_calls={"forward_0": 3}),
+        make_step_call(kind="graph", name="forward_0", flops=70),
+        EagerCount({"aten.mm": 70, "aten.bmm": 30}, 70, is_step=True),
+        *(changed, stale),
+    )
+    account = sheet.accounts["step_flops"]
+    assert account.is_balanced and (account.ledger, account.reference) == (70, 100)
+    assert [(each.where, each.amount) for each in account.differences] == [("forward_0:aten.bmm", -30)]
+    assert "flops_eager" not in sheet.accounts

@@ -89,7 +89,7 @@ class EagerCalls(TorchDispatchMode):
         """Begin to listen; ``False`` if the thread is inside another mode, which might end before this one."""
         if _get_current_dispatch_mode() is not None:
             return False
-        _threads.has_modes = True
+        note_mode()
         self.__enter__()
         self._is_entered = True
         return True
@@ -186,11 +186,16 @@ class EagerCalls(TorchDispatchMode):
 _threads = threading.local()
 
 
+def note_mode() -> None:
+    """A mode of ours begins on this thread: compiled functions have to leave it as it is."""
+    _threads.has_modes = True
+
+
 def keep_modes_over_compiled_calls() -> Patches:
     """Have a mode that begins or ends inside a compiled function's call last, or be gone, when the call returns.
 
-    A compiled function puts the thread's dispatch keys back to what they were when it was called: a mode that began in
-    it hears nothing afterwards, and one that ended in it leaves a key that asks for a mode where there is none.
+    A compiled function sets the thread's dispatch keys to what they were when it was called, before and after: a mode
+    that began meanwhile hears nothing, and one that ended leaves a key that asks for a mode where there is none.
     """
     patches = Patches()
     original = getattr(torch._C, "_ForceDispatchKeyGuard", None)
@@ -198,24 +203,35 @@ def keep_modes_over_compiled_calls() -> Patches:
         return patches
 
     class Guard:
-        """The same guard; afterwards the keys of modes say whether there is a mode."""
+        """The same guard, after which the keys of modes say whether there is a mode."""
 
         def __init__(self, *args: Any) -> None:
             self._guard = original(*args)
 
         def __enter__(self) -> Any:
-            return self._guard.__enter__()
+            result = self._guard.__enter__()
+            _include_modes()
+            return result
 
         def __exit__(self, *error: Any) -> Any:
             result = self._guard.__exit__(*error)
-            if getattr(_threads, "has_modes", False):
-                has_mode = torch._C._len_torch_dispatch_stack() > 0
-                for key in ("Python", "PythonTLSSnapshot"):
-                    torch._C._dispatch_tls_set_dispatch_key_included(key, has_mode)
+            _include_modes()
             return result
 
     patches.set(torch._C, "_ForceDispatchKeyGuard", Guard)
     return patches
+
+
+_number_of_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+_include_key: Callable[[str, bool], None] = torch._C._dispatch_tls_set_dispatch_key_included
+
+
+def _include_modes() -> None:
+    """Runs where Dynamo looks at every frame already: it would trace one that names the module ``torch``."""
+    if getattr(_threads, "has_modes", False):
+        has_mode = _number_of_modes() > 0
+        for key in ("Python", "PythonTLSSnapshot"):
+            _include_key(key, has_mode)
 
 
 @functools.cache

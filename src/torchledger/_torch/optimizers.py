@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Collection, Mapping
+from types import FrameType
 from typing import Any
 
 from torchledger._torch.patching import Patches
@@ -19,13 +21,23 @@ def watch_optimizers(stepped: Callable[[Any], None]) -> Patches:
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or _is_inside_own_step(optimizer, sys._getframe(1)):
             return
         stepped(optimizer)
 
     patches = Patches()
     patches.on_undo(register_optimizer_step_post_hook(hook).remove)
     return patches
+
+
+def _is_inside_own_step(optimizer: Any, hooked: FrameType) -> bool:
+    """True where the step of a class calls that of its base, which has hooks of its own: the outer one is the step."""
+    code, frame = hooked.f_code, hooked.f_back
+    while frame is not None:
+        if frame.f_code is code and frame.f_locals.get("self") is optimizer:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def facts_of_optimizer(optimizer: Any) -> OptimizerFacts:

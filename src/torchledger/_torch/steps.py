@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torchledger._torch.eager_calls import EagerCalls
+from torchledger._torch.eager_flops import EagerFlops
 from torchledger._torch.optimizers import facts_of_optimizer, holds_optimizer
 from torchledger._torch.patching import Patches
 from torchledger._torch.profiler import CallTimer, Recording, has_cuda, is_profiling, mark, synchronize
@@ -24,6 +25,11 @@ def recording() -> Recording:
 def listener(inside: Callable[[], str | None]) -> EagerCalls:
     """What hears the eager operators of the calling thread; ``inside`` names the compiled graph it is in, if any."""
     return EagerCalls(inside)
+
+
+def eager_flops() -> EagerFlops:
+    """What counts the FLOPs of the calling thread while nothing is compiled."""
+    return EagerFlops()
 
 
 def clock() -> StepClock:

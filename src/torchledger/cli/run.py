@@ -25,6 +25,12 @@ import click
     help="Steps without compilation before the profile.",
 )
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Steps to profile.")
+@click.option(
+    "--count-eager",
+    "counts_eager",
+    is_flag=True,
+    help="With --profile: run one more of the script's steps with nothing compiled, and count its FLOPs.",
+)
 @click.option("--save-inputs", is_flag=True, help="Save what each launch of the first step reads, for bench.")
 @click.option("--inputs-gb", default=1.0, show_default=True, help="How much --save-inputs may write, in 1e9 bytes.")
 @click.argument("script", nargs=1)
@@ -36,6 +42,7 @@ def command(
     is_profiled: bool,
     warmup: int,
     repeats: int,
+    counts_eager: bool,
     save_inputs: bool,
     inputs_gb: float,
     script: str,
@@ -49,9 +56,10 @@ def command(
     from torchledger.capturing.process import run_script
 
     stem = script.rsplit(".", 1)[-1] if is_module else Path(script).stem
-    attached: dict[str, Any] = (
-        {"torchledger.profiling.profile": {"warmup": warmup, "repeats": repeats}} if is_profiled else {}
-    )
+    if counts_eager and not is_profiled:
+        raise click.UsageError("--count-eager counts a step of the profile: add --profile.")
+    settings = {"warmup": warmup, "repeats": repeats, "counts_eager": counts_eager}
+    attached: dict[str, Any] = {"torchledger.profiling.profile": settings} if is_profiled else {}
     if save_inputs:
         from torchledger.watching.options import ValueOptions
 

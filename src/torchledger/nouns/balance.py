@@ -78,7 +78,7 @@ class BalanceSheet:
 class EagerCount:
     """FLOPs of an eager run, by operator, as ``FlopCounterMode`` counts them, beside the ledger's total.
 
-    ``is_step`` says that exactly one whole step of the program was run.
+    ``is_step`` says that exactly one whole step of the program was run; the total is then that of the recorded step.
     """
 
     flops_by_op: Mapping[str, int]

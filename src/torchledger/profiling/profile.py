@@ -61,6 +61,7 @@ class StepProfiler(Watcher):
         repeats: int = DEFAULT_REPEATS,
         timed: int = DEFAULT_TIMED,
         after_us: float = _AFTER_US,
+        counts_eager: bool = False,
     ) -> None:
         self._capture = capture
         self._launches: dict[str, list[Launch]] = {}
@@ -68,8 +69,14 @@ class StepProfiler(Watcher):
         self._patches: list[Any] = []
         self._call_patches: list[Any] = []
         self._recorder = StepRecorder(
-            warmup=warmup, timed=timed, repeats=repeats, after_us=after_us, on_done=self._hear_no_calls
+            warmup=warmup,
+            timed=timed,
+            repeats=repeats,
+            after_us=after_us,
+            counts_eager=counts_eager,
+            on_done=self._hear_no_calls,
         )
+        self._counts_eager = counts_eager
         # Before anything compiles: what Dynamo traces of an optimizer's step does not change in the middle of a run.
         self._cancel = after_import("torch.optim.optimizer", self._watch_optimizers)
         _watch_forks(self._recorder)
@@ -92,6 +99,10 @@ class StepProfiler(Watcher):
             watch_graph_calls(self._around_call),
             watch_profiler_steps(lambda: self._recorder.marked("profiler_step")),
         ]
+        if self._counts_eager:
+            from torchledger._torch.eager_flops import watch_compiled_functions
+
+            self._call_patches.append(watch_compiled_functions(self._recorder.function_called))
 
     def on_graph(self, name: str, compiled: Any, launches: Sequence[Launch]) -> None:
         from torchledger._torch.profiler import compiles_cuda_graphs
@@ -237,7 +248,8 @@ _current: list[StepProfiler] = []
 def attach(capture: Capture, settings: Mapping[str, Any]) -> StepProfiler:
     """Profile what a capture sees; ``settings`` are the keywords of ``StepProfiler``."""
     os.environ.setdefault("KINETO_LOG_LEVEL", _SILENT)
-    profiler = StepProfiler(capture, **{name: int(value) for name, value in settings.items()})
+    numbers = {name: int(value) for name, value in settings.items() if name != "counts_eager"}
+    profiler = StepProfiler(capture, **numbers, counts_eager=bool(settings.get("counts_eager")))
     _current.append(profiler)
     capture.watch(profiler)
     return profiler

@@ -17,11 +17,13 @@ from torchledger.nouns import (
     Device,
     DeviceEvent,
     Direction,
+    EagerCount,
     Gap,
     Graph,
     Launch,
     Measurement,
     Profile,
+    StepCall,
     StepKind,
 )
 from torchledger.profiling.attribution import (
@@ -204,6 +206,9 @@ def records_of_recording(
             facts=facts_of_recording(recording),
             heard=recording.heard,
         )
+        if recording.eager_flops is not None:
+            done = sum(record.flops or 0 for record in records if isinstance(record, StepCall))
+            records.append(EagerCount(recording.eager_flops, done, is_step=True))
         annotate_trace(recording.times, trace_path, facts_by_row(events), force=True)
     finally:
         recording.times.unlink(missing_ok=True)

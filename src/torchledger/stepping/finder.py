@@ -95,7 +95,6 @@ class StepFinder:
         self._round: Round | None = None
         self._open = _Open()
         self._kinds: Counter[Signature] = Counter()
-        self._last_optimizer: Hashable = None
         self.found_by: StepFoundBy | None = None
         self.owner: Hashable = None
         self.keeps_owner = False
@@ -167,17 +166,19 @@ class StepFinder:
             self.compiled()
         self._silence = 0
         self._directions[graph] = direction
-        self._last_optimizer = None
         return self._take(_Signal(graph, (graph, None if self._is_by_name else identity)))
 
     def optimizer_stepped(self, key: Hashable, name: str) -> FoundStep | None:
         """An optimizer (``key`` tells several apart) has made its step. Returns the step that ended with it, if any."""
-        if key == self._last_optimizer:  # the step() of a class that calls its base's
-            return None
-        self._last_optimizer = key
         if self._yields_to("optimizer") and self.found_by != "optimizer":
             self._start_over("optimizer")
         return self._take(_Signal(f"{name}.step", key, is_optimizer=True))
+
+    def forget(self, step: FoundStep) -> None:
+        """A step that ended was not as the program makes it: it counts for no kind."""
+        if step.is_plain and self._kinds[step.calls]:
+            self._kinds[step.calls] -= 1
+        self._kinds += Counter()  # without those of which none is left
 
     # --- rules --------------------------------------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ class State(Enum):
     SETTLING = auto()
     RECORDING = auto()
     HEARING = auto()
+    COUNTING = auto()
     AFTER = auto()
     BY_EVENTS = auto()
     DONE = auto()
@@ -73,6 +74,9 @@ class Tools(Protocol):
     def listener(self, inside: Callable[[], str | None]) -> Any:
         """What hears the eager operators of the calling thread, not begun yet."""
 
+    def eager_flops(self) -> Any:
+        """What counts the FLOPs of the calling thread while nothing is compiled, not begun yet."""
+
     def clock(self) -> Any:
         """What times plain steps."""
 
@@ -93,7 +97,8 @@ class StepRecording:
     ``plain_us`` and ``plain_after_us`` are steps of the recorded kind without a profiler, before and after it;
     ``profiled_us`` holds the mean of those under it. ``times`` is a Kineto trace with ``n_steps`` marked steps that are
     alike, ``first_calls`` are traces of graphs' first calls (before CUDA graphs replay them): files that the reader
-    removes. ``heard`` are the eager operators of another step. ``why_not`` says why there is no trace; ``spans`` are
+    removes. ``heard`` are the eager operators of another step, ``eager_flops`` the FLOPs by operator of one that ran
+    eagerly as a whole, where that was asked for. ``why_not`` says why there is no trace; ``spans`` are
     then the graphs' calls by CUDA events where a GPU was in use. ``begun`` counts steps with one that was under way,
     ``called`` what was called in no step, since something compiled for the last time.
     """
@@ -107,6 +112,7 @@ class StepRecording:
     n_steps: int = 0
     times: Path | None = None
     heard: tuple[EagerCall, ...] | None = None
+    eager_flops: Mapping[str, int] | None = None
     optimizers: tuple[OptimizerFacts, ...] = ()
     first_calls: tuple[tuple[str, Path], ...] = ()
     spans: tuple[tuple[str, int, int], ...] = ()
@@ -120,7 +126,8 @@ class StepRecorder:
     """Told of a program's calls, finds its steps and records some of them.
 
     ``warmup`` steps pass without compilation, ``timed`` are timed plainly, ``repeats`` recorded, and then as many timed
-    plainly as fit into ``after_us``, at least two. ``on_done`` is called once nothing more is wanted of the calls.
+    plainly as fit into ``after_us``, at least two. With ``counts_eager`` one more step runs with nothing compiled, for
+    its FLOPs to be counted. ``on_done`` is called once nothing more is wanted of the calls.
     """
 
     def __init__(
@@ -131,11 +138,18 @@ class StepRecorder:
         repeats: int,
         tools: Tools | None = None,
         after_us: float = 0.0,
+        counts_eager: bool = False,
         on_done: Callable[[], None] = lambda: None,
     ) -> None:
         self.warmup, self._timed, self._repeats = warmup, timed, repeats
         self._given_tools = tools
         self._after_us = after_us
+        self._counts_eager = counts_eager
+        self._functions: Counter[int] = Counter()
+        self._functions_of_step: Counter[int] = Counter()
+        self._last_function: int | None = None
+        self._until_function = 0
+        self._eager_flops: Mapping[str, int] | None = None
         self._on_done = on_done
         self._lock = threading.RLock()
         self._state = State.WARMING
@@ -205,9 +219,29 @@ class StepRecorder:
             self._guarded(lambda: self._after_optimizer(optimizer))
 
     def _after_optimizer(self, optimizer: Any) -> None:
+        if self._state is State.COUNTING and id(optimizer) not in self._optimizers:
+            return  # its step is compiled at other times, and then no signal
         if self._state is State.HEARING and id(optimizer) not in self._optimizers:
             self._optimizers[id(optimizer)] = self._tools.facts_of_optimizer(optimizer)
         self._end_of(self._finder.optimizer_stepped(id(optimizer), type(optimizer).__name__))
+
+    def function_called(self, function: Any) -> None:
+        """A compiled function is about to be called from outside: all graphs of a step are called in such calls."""
+        if self._state is not State.DONE and self._finder.owner in (None, threading.get_ident()):
+            self._guarded(lambda: self._before_function(id(function)))
+
+    def _before_function(self, function: int) -> None:
+        if self._state is State.COUNTING and self._until_function and function == self._last_function:
+            self._until_function -= 1
+            if self._until_function == 0 and self._session is None:
+                self._until_function = self._functions_of_step[function]
+                self._count_now()
+            elif self._until_function == 0:
+                self._keep_count()
+                self._begin_after()
+        elif self._state is not State.COUNTING:
+            self._functions[function] += 1
+            self._last_function = function
 
     def around_call(
         self,
@@ -311,11 +345,12 @@ class StepRecorder:
 
     def _advance(self, step: FoundStep | None) -> None:
         has_compiled, self._has_compiled = self._has_compiled, False
+        self._functions, self._functions_of_step = Counter(), self._functions
         if self._state is State.WARMING:
             self._warm()
         elif step is None:
             return
-        elif has_compiled and self._state not in (State.AFTER, State.BY_EVENTS):
+        elif has_compiled and self._state not in (State.COUNTING, State.AFTER, State.BY_EVENTS):
             self._begin_again()
         elif self._state is State.TIMING:
             self._time(step)
@@ -329,6 +364,8 @@ class StepRecorder:
             self._record(step)
         elif self._state is State.HEARING:
             self._hear(step)
+        elif self._state is State.COUNTING:
+            self._count(step)
         elif self._state is State.AFTER:
             self._time_after(step)
         elif self._state is State.BY_EVENTS:
@@ -420,7 +457,7 @@ class StepRecorder:
             self._state = State.HEARING
         else:
             self._notes.append("eager operators were not listened to: the program runs in a dispatch mode of its own")
-            self._begin_after()
+            self._begin_counting()
 
     def _hear(self, step: FoundStep) -> None:
         heard = tuple(self._close_session().calls)
@@ -430,7 +467,49 @@ class StepRecorder:
             self._tries += 1
             self._begin_hearing()
             return
+        self._begin_counting()
+
+    def _begin_counting(self) -> None:
+        if not self._counts_eager:
+            self._begin_after()
+            return
+        self._state = State.COUNTING
+        if self._finder.found_by != "period":
+            self._count_now()
+            return
+        # This step began inside a compiled function, and an eager one calls no graphs: the calls of that function
+        # tell where the next step begins, and where it ends.
+        self._until_function = self._functions_of_step[self._last_function or 0]
+        if not self._until_function:
+            self._notes.append("no eager step was counted: what calls the graphs was not seen")
+            self._begin_after()
+
+    def _count_now(self) -> None:
+        if not self._open(self._tools.eager_flops()):
+            self._notes.append("no eager step was counted: the program runs in a dispatch mode or a compiled region")
+            self._begin_after()
+
+    def _count(self, step: FoundStep) -> None:
+        if self._session is None or self._finder.found_by == "period":
+            return
+        self._finder.forget(step)
+        if _optimizers_in(step.calls) == _optimizers_in(self._wanted or ()):
+            self._keep_count()
+        else:
+            self._close_session()
+            self._tries += 1
+            if self._tries < _MOST_TRIES:
+                self._count_now()
+                return
+            self._notes.append(f"no eager step was counted: the recorded kind did not come in {_MOST_TRIES} tries")
         self._begin_after()
+
+    def _keep_count(self) -> None:
+        counted = self._close_session()
+        if counted.faults:
+            self._notes.append(f"no eager step was counted: {counted.faults[0]}")
+        else:
+            self._eager_flops = counted.by_operator()
 
     def _begin_after(self) -> None:
         self._tools.synchronize()
@@ -600,6 +679,8 @@ class StepRecorder:
         wanted = dict(self._wanted or ())
         kinds = tuple(sorted(self._finder.kinds, key=lambda kind: kind.calls != wanted))
         notes = list(self._notes)
+        if self._counts_eager and self._eager_flops is None and not any("eager step" in note for note in notes):
+            notes.append("no eager step was counted: the program ended before one")
         others = sum(self._finder.other_threads.values())
         if others:
             notes.append(f"{others} calls of graphs by other threads belong to no step: steps are those of one thread")
@@ -613,6 +694,7 @@ class StepRecorder:
             n_steps=self._n_steps,
             times=self._times,
             heard=self._heard,
+            eager_flops=self._eager_flops,
             optimizers=tuple(self._optimizers.values()),
             first_calls=tuple(self._first_calls),
             spans=tuple(self._call_timer.spans()) if self._call_timer is not None else (),
@@ -621,3 +703,8 @@ class StepRecorder:
             why_not=self._why_not,
             notes=tuple(notes),
         )
+
+
+def _optimizers_in(calls: Signature) -> Signature:
+    """The steps of optimizers: what an eager step and a compiled one have in common."""
+    return tuple((name, count) for name, count in calls if name.endswith(".step"))

@@ -39,6 +39,25 @@ def test_every_optimizer_is_heard_until_the_hook_is_taken_out() -> None:
     assert heard == optimizers
 
 
+class Lookahead(torch.optim.SGD):
+    """An optimizer whose step calls its base class's."""
+
+    def step(self, closure: Any = None) -> Any:
+        super().step(closure)
+        return super().step(closure)
+
+
+def test_an_optimizer_that_calls_its_base_class_steps_once() -> None:
+    model = nn.Linear(4, 4)
+    heard: list[Any] = []
+    patches = watch_optimizers(heard.append)
+    optimizer = Lookahead(model.parameters())
+    stepped(optimizer, model)
+    stepped(optimizer, model)
+    patches.undo()
+    assert heard == [optimizer] * 2
+
+
 def graphs_of_compiled_step(*, is_watched: bool) -> list[int]:
     torch._dynamo.reset()
     torch.manual_seed(0)

@@ -40,3 +40,8 @@ def test_every_command_has_help(name: str) -> None:
     assert result.exit_code == 0
     assert COMMANDS[name][1].endswith(".")
     assert len(result.output.splitlines()) > 5
+
+
+def test_an_eager_step_is_counted_beside_a_profile_only() -> None:
+    result = CliRunner().invoke(cli, ["run", "--count-eager", "script.py"])
+    assert result.exit_code == 2 and "add --profile" in result.output

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PROGRAMS = ROOT / "tests" / "programs"
 NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
-STEPS = {"generation": "48", "two_threads": "300"}
+STEPS = {"generation": "52", "two_threads": "300"}
 FOUND_BY = {"generation": "period", "two_threads": "period", "compiled_optimizer": "period"}
 GRAPH_CALLS = {"layer_loop": 24, "accumulation": 8, "gan": 8, "generation": 1}
 """Calls of compiled graphs in one step, by how the scripts are written."""
@@ -43,7 +43,8 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """The name of a script and what ``show --json`` says of its ledger."""
     name: str = request.param
     ledger = tmp_path_factory.mktemp(name) / "step.ledger"
-    run("-m", "torchledger", "run", "--profile", "-o", str(ledger), str(PROGRAMS / f"{name}.py"), STEPS.get(name, "20"))
+    options = ["run", "--profile", "--count-eager", "-o", str(ledger)]
+    run("-m", "torchledger", *options, str(PROGRAMS / f"{name}.py"), STEPS.get(name, "30"))
     return name, json.loads(run("-m", "torchledger", "show", str(ledger), "--json"))
 
 
@@ -55,6 +56,11 @@ def test_a_step_holds_the_flops_of_a_whole_eager_step(
     if name == "two_threads":
         expected = 2 * 2 * 8 * 32 * 64  # torch's counter hears the main thread alone, which does none of it
     assert shown["step"]["flops"] == expected
+
+
+def test_the_scripts_own_step_run_eagerly_balances_its_flops(recorded: tuple[str, dict[str, Any]]) -> None:
+    account = recorded[1]["balance"]["step_flops"]
+    assert account["is_balanced"] and account["reference"] == account["ledger"], account
 
 
 def test_a_step_is_found_by_its_optimizer_else_by_its_period(recorded: tuple[str, dict[str, Any]]) -> None:

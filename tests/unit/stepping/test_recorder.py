@@ -26,6 +26,7 @@ class Session:
     def __init__(self, tools: FakeTools, kind: str) -> None:
         self._tools, self._kind = tools, kind
         self.calls = ["aten::add"]
+        self.faults: list[str] = []
         self.is_lost = False
 
     def start(self) -> bool:
@@ -48,6 +49,9 @@ class Session:
 
     def export(self) -> Path:
         return Path("trace.json")
+
+    def by_operator(self) -> dict[str, int]:
+        return {"aten.mm": 12}
 
 
 class Clock:
@@ -117,6 +121,9 @@ class FakeTools:
 
     def listener(self, inside: Callable[[], str | None]) -> Session:
         return Session(self, "listener")
+
+    def eager_flops(self) -> Session:
+        return Session(self, "count")
 
     def clock(self) -> Clock:
         return Clock(self)
@@ -190,6 +197,44 @@ def test_steps_are_timed_recorded_heard_and_timed_again() -> None:
     assert result.heard == ("aten::add",)
     assert result.optimizers == (OptimizerFacts("Compiled", 3, 12, ("float32",)),)
     assert result.why_not is None
+
+
+def test_an_eager_step_is_counted_from_one_optimizers_step_to_the_next_and_is_of_no_kind() -> None:
+    program = Program(counts_eager=True)
+    while program.recorder.state is not State.COUNTING:
+        program.step()
+    program.recorder.optimizer_stepped(Compiled())  # it is compiled at other times
+    assert program.recorder.state is State.COUNTING
+    program.step(forwards=0)
+    result = program.steps(4).result()
+    assert result.eager_flops == {"aten.mm": 12}
+    assert len(result.kinds) == 1 and result.plain_after_us == (100.0, 100.0)
+    assert program.tools.said[-2:] == ["start count", "stop count"] and program.tools.n_open == 0
+
+
+def test_in_a_program_without_optimizer_the_calls_of_compiled_functions_bound_the_eager_step() -> None:
+    recorder = StepRecorder(warmup=1, timed=1, repeats=1, counts_eager=True, tools=(tools := FakeTools()))
+    first, second = Compiled(), Compiled()
+    graph = Compiled()
+    recorder.graph("inference_0", graph)
+
+    def step() -> None:
+        for function in (first, second, first):
+            recorder.function_called(function)
+            if "start count" not in tools.said or "stop count" in tools.said:
+                recorder.around_call("inference_0", lambda: 7, identity=id(function))
+
+    for _ in range(20):
+        step()
+    recorder.close()
+    assert recorder.result().eager_flops == {"aten.mm": 12}
+    assert recorder.result().kinds[0].calls == {"inference_0": 3}
+
+
+def test_a_program_that_ends_before_an_eager_step_is_told_so() -> None:
+    result = Program(counts_eager=True).steps(9).result()
+    assert result.eager_flops is None
+    assert result.notes == ("no eager step was counted: the program ended before one",)
 
 
 def test_recorded_steps_and_calls_in_them_are_marked_and_others_are_not() -> None:

@@ -1,0 +1,79 @@
+"""Counting the FLOPs of a part of a program while nothing of it is compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from torchledger._torch.eager_calls import keep_modes_over_compiled_calls
+from torchledger._torch.eager_flops import EagerFlops, watch_compiled_functions
+
+compiled_runs: list[int] = []
+
+
+def backend(module: torch.fx.GraphModule, _: Any) -> Any:
+    def run(*inputs: Any) -> Any:
+        compiled_runs.append(1)
+        return module(*inputs)
+
+    return run
+
+
+@pytest.fixture
+def compiled() -> Any:
+    torch._dynamo.reset()
+    model = nn.Linear(8, 16, bias=False)
+    function = torch.compile(model, backend=backend, fullgraph=True)
+    function(torch.ones(4, 8))
+    compiled_runs.clear()
+    return function
+
+
+def test_what_runs_between_start_and_stop_is_not_compiled_and_counted_to_the_digit(compiled: Any) -> None:
+    counter = EagerFlops()
+    assert counter.start()
+    compiled(torch.ones(4, 8)).sum().backward()
+    assert counter.stop() and compiled_runs == []
+    compiled(torch.ones(4, 8))
+    assert compiled_runs == [1]
+    assert counter.by_operator() == {"aten.mm": 2 * 2 * 4 * 8 * 16}
+
+
+def test_inside_another_mode_nothing_is_counted_and_compiled_code_stays(compiled: Any) -> None:
+    with FlopCounterMode(display=False):
+        counter = EagerFlops()
+        assert not counter.start()
+    compiled(torch.ones(4, 8))
+    assert compiled_runs == [1] and counter.by_operator() == {}
+
+
+def test_a_formula_that_fails_fails_the_count_and_not_the_program() -> None:
+    counter = EagerFlops()
+    counter.flop_registry[torch.ops.aten.mm] = lambda *_, **__: 1 // 0
+    counter.start()
+    product = torch.ones(2, 2) @ torch.ones(2, 2)
+    counter.stop()
+    assert product.sum() == 8 and "ZeroDivisionError" in counter.faults[0]
+
+
+def test_a_count_may_begin_where_a_compiled_function_is_called_and_hears_that_call(compiled: Any) -> None:
+    counter = EagerFlops()
+    heard: list[Any] = []
+
+    def entered(function: Any) -> None:
+        heard.append(function)
+        counter.start() if len(heard) == 1 else counter.stop()
+
+    guard, patches = keep_modes_over_compiled_calls(), watch_compiled_functions(entered)
+    try:
+        compiled(torch.ones(4, 8))
+        compiled(torch.ones(4, 8))
+    finally:
+        patches.undo()
+        guard.undo()
+    assert counter.by_operator() == {"aten.mm": 2 * 4 * 8 * 16}
+    assert compiled_runs == [1] and heard[0] is heard[1]
