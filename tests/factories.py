@@ -15,11 +15,13 @@ from torchledger.nouns import (
     Graph,
     Kernel,
     Launch,
+    LiveStorage,
     RankActivity,
     Run,
     Sample,
     Step,
     StepCall,
+    StepMemory,
 )
 
 
@@ -190,3 +192,13 @@ def make_activity(*pieces: tuple[int, int, str], steps: int = 1, start_ns: int =
         "host": "here",
     }
     return RankActivity(**(fields | changes))
+
+
+def make_live_storage(**changes: Any) -> LiveStorage:
+    """A storage of 100 bytes that was there before the step."""
+    return LiveStorage(**{"step": "step_0", "number": 0, "category": "eager", "nbytes": 100, "device": "cpu"} | changes)
+
+
+def make_step_memory(**changes: Any) -> StepMemory:
+    """A step's memory on a CPU, with nothing counted beside it."""
+    return StepMemory(**{"step": "step_0", "device": "cpu"} | changes)

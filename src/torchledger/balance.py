@@ -11,6 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from torchledger.memory.advice import Recomputation, recomputations
+from torchledger.memory.live_set import MemoryTotals, add_up_memory
 from torchledger.nouns import (
     Account,
     BalanceSheet,
@@ -20,13 +22,15 @@ from torchledger.nouns import (
     FlopReference,
     Gap,
     Graph,
+    LiveStorage,
     Profile,
     Step,
     StepCall,
+    StepMemory,
 )
-from torchledger.stepping.totals import StepTotals, total_step
+from torchledger.stepping.totals import StepTotals, call_us, total_step
 from torchledger.store import LedgerReader
-from torchledger.store.latest import latest
+from torchledger.store.latest import latest, step_measurements
 from torchledger.store.rows import LaunchRow, read_launch_rows
 
 FUSED_CATEGORIES = frozenset(
@@ -55,6 +59,7 @@ class Books:
     gaps: Sequence[Gap]
     differences: Sequence[Difference]
     step: StepTotals | None = None
+    memory: MemoryTotals | None = None
 
     def gaps_of(self, account: str) -> tuple[Gap, ...]:
         """The gaps that were recorded for one account."""
@@ -68,13 +73,15 @@ class Books:
 def open_books(reader: LedgerReader) -> Books:
     """Read what the balance needs; bodies of launches stay closed."""
     launches = read_launch_rows(reader)
+    step = read_step(reader, Counter(launch.graph for launch in launches if launch.is_call))
     return Books(
         reader=reader,
         graphs=reader.read(Graph),
         launches=launches,
         gaps=reader.read(Gap),
         differences=reader.read(Difference),
-        step=read_step(reader, Counter(launch.graph for launch in launches if launch.is_call)),
+        step=step,
+        memory=None if step is None else read_memory(reader, step.step.name),
     )
 
 
@@ -84,6 +91,30 @@ def read_step(reader: LedgerReader, launches_of: Mapping[str, int]) -> StepTotal
     if step is None:
         return None
     return total_step(step, reader.read(StepCall, step=step.name), launches_of)
+
+
+def read_memory(reader: LedgerReader, step: str) -> MemoryTotals | None:
+    """The memory of a step, added up; ``None`` where its storages were not watched."""
+    memories = reader.read(StepMemory, step=step)
+    return add_up_memory(memories[-1], reader.read(LiveStorage, step=step)) if memories else None
+
+
+def read_recomputations(books: Books) -> list[Recomputation]:
+    """What recomputing modules would free of the step's peak, with the forward's measured times."""
+    if books.memory is None or books.step is None:
+        return []
+    step = books.step.step
+    times = step_measurements(books.reader)
+    directions = {graph.name: graph.direction for graph in books.graphs}
+    forward_us: defaultdict[str, float] = defaultdict(float)
+    for launch in books.launches:
+        measured = times.get(launch.launch_id)
+        if launch.module and measured is not None and directions.get(launch.graph) == "forward":
+            forward_us[launch.module] += measured.duration_us * step.graph_calls.get(launch.graph, 0)
+    for call in books.step.calls:
+        if call.kind == "operator" and call.phase in ("forward", "loss") and call.modules:
+            forward_us[call.modules[-1]] += call_us(call)
+    return recomputations(books.memory, forward_us, step_us=step.wall_us or step.duration_us)
 
 
 def balance_books(books: Books) -> BalanceSheet:
@@ -342,6 +373,66 @@ def step_device_time_account(books: Books) -> Account | None:
     )
 
 
+def memory_account(books: Books) -> Account | None:
+    """The live set at its peak, against the peak that an allocator counted in a step of the same kind."""
+    totals = books.memory
+    if totals is None:
+        return None
+    memory = totals.memory
+    on_device = memory.counter == "cuda_allocator"
+    kind = (
+        "the caching allocator's peak" if on_device else "what was there before the step, and allocations counted in it"
+    )
+    return Account(
+        name="memory",
+        unit="bytes",
+        ledger=totals.peak_allocated_bytes,
+        reference=memory.measured_peak_bytes,
+        differences=_block_differences(totals) if on_device else _scratch_differences(books, totals),
+        missing=books.gaps_of("memory"),
+        note=f"the peak of one step on {memory.device}, beside {kind}" if memory.counter else None,
+        tolerance=_MEMORY_TOLERANCE if on_device else 0.0,
+    )
+
+
+def _block_differences(totals: MemoryTotals) -> tuple[Difference, ...]:
+    """What a caching allocator counts and no tensor asked for."""
+    memory = totals.memory
+    found = []
+    if memory.unseen_before_bytes:
+        reason = "allocated before the step, and of no tensor that is known"
+        found.append(Difference("memory", memory.device, reason, -memory.unseen_before_bytes))
+    if memory.measured_peak_bytes is not None and memory.requested_peak_bytes is not None:
+        asked = sum(each.nbytes for each in totals.at_peak)
+        larger = memory.measured_peak_bytes - memory.requested_peak_bytes - (totals.peak_allocated_bytes - asked)
+        if larger:
+            reason = f"blocks that are larger than the next multiple of {memory.rounding} bytes"
+            found.append(Difference("memory", memory.device, reason, -larger))
+    return tuple(found)
+
+
+def _scratch_differences(books: Books, totals: MemoryTotals) -> tuple[Difference, ...]:
+    """What the call at the counted peak works on itself, and how far the ledger's peak lies above that call."""
+    memory = totals.memory
+    if not memory.counted or books.step is None:
+        return ()
+    order = max(memory.counted, key=lambda each: memory.counted[each])
+    call = next((call for call in books.step.calls if str(call.order) == order), None)
+    name = call.name if call is not None else "the beginning of the step"
+    found = []
+    if memory.scratch.get(order):
+        reason = "memory that its library operators work on and give back, which no tensor of the step is"
+        found.append(Difference("memory", name, reason, -memory.scratch[order]))
+    above = totals.peak_allocated_bytes - totals.curve.most_in(int(order))
+    if above:
+        reason = "the counted peak is in this call; without what calls work on themselves another is the highest"
+        found.append(Difference("memory", name, reason, above))
+    return tuple(found)
+
+
+_MEMORY_TOLERANCE = 0.01
+"""What the peak on a GPU may differ by; more is missing."""
+
 _WALL_TIME_TOLERANCE = 0.01
 """What two clocks may differ by; more is missing."""
 
@@ -361,6 +452,7 @@ ACCOUNTS: tuple[Callable[[Books], Account | None], ...] = (
     step_flops_account,
     step_device_time_account,
     wall_time_account,
+    memory_account,
 )
 """In the order shown. An account that only some runs have returns ``None`` for the others."""
 

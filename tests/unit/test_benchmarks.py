@@ -17,6 +17,7 @@ NO_BENCHMARKS = {
     "drawn_programs": "programs for others to run",
     "gpu_programs": "programs for others to run",
     "h200_sweep": "writes a sweep",
+    "memory_programs": "programs for others to run",
     "report_screenshots": "takes the docs' pictures, of ledgers that are given to it",
     "run_all": "runs them",
     "small_training": "a program for others to run",

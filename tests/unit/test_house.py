@@ -24,6 +24,7 @@ IN_ORDER = (
     ("traces", "operators"),
     ("capturing",),
     ("stepping",),
+    ("memory",),
     ("profiling", "replaying", "watching", "comparing"),
     ("jobs",),
     ("sampling",),

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 import torchledger
 from torchledger._torch.patching import Patches
+from torchledger._torch.storages import HeardMemory, StorageWatch
 from torchledger.work.op_shapes import Argument, OpCall, Tensor
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,8 @@ class EagerCalls(TorchDispatchMode):
         self.faults: list[str] = []
         self._inside = inside
         self._is_entered = False
+        self._storages: StorageWatch | None = None
+        self.memory: HeardMemory | None = None
         self._module_names: dict[int, str] = {}
         self._named_roots: set[int] = set()
         self._lock = threading.Lock()
@@ -89,6 +92,7 @@ class EagerCalls(TorchDispatchMode):
         """Begin to listen; ``False`` if the thread is inside another mode, which might end before this one."""
         if _get_current_dispatch_mode() is not None:
             return False
+        self._watch_storages()
         note_mode()
         self.__enter__()
         self._is_entered = True
@@ -99,10 +103,45 @@ class EagerCalls(TorchDispatchMode):
         if not self._is_entered:
             return True
         self._is_entered = False
+        self._end_of_storages()
         if _get_current_dispatch_mode() is not self:
             return False
         self.__exit__(None, None, None)
         return True
+
+    def _watch_storages(self) -> None:
+        watch = StorageWatch()
+        try:
+            watch.start()
+        except Exception as error:  # operators are heard all the same
+            log.debug("storages are not watched", exc_info=error)
+            self.faults.append(f"storages: {type(error).__name__}: {error}")
+            return
+        self._storages = watch
+
+    def _end_of_storages(self) -> None:
+        if self._storages is None:
+            return
+        try:
+            self.memory = self._storages.stop()
+        except Exception as error:  # operators were heard all the same
+            log.debug("storages were not watched to the end", exc_info=error)
+            self.faults.append(f"storages: {type(error).__name__}: {error}")
+
+    def graph_begins(self, name: str, inputs: Sequence[Any]) -> None:
+        """A compiled graph is about to be called with ``inputs``."""
+        if self._storages is not None and self._is_entered:
+            self._storages.graph_begins(name, inputs)
+
+    def graph_ends(self, result: Any) -> None:
+        """The call of a compiled graph has given ``result``."""
+        if self._storages is not None and self._is_entered:
+            self._storages.graph_ends(result)
+
+    def optimizer_stepped(self) -> None:
+        """An optimizer has made its step: the gradients are still there."""
+        if self._storages is not None and self._is_entered:
+            self._storages.find_gradients()
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -127,6 +166,8 @@ class EagerCalls(TorchDispatchMode):
 
     def _hear(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         graph = self._inside()
+        if graph is not None and self._storages is not None:
+            self._storages.inside(result)
         group, group_size = _group_of(func, args, kwargs)
         if graph is not None and group is None:
             return
@@ -151,6 +192,8 @@ class EagerCalls(TorchDispatchMode):
             graph=graph,
         )
         with self._lock:
+            if self._storages is not None and graph is None:
+                self._storages.operator(len(self.calls), (args, kwargs), result)
             self.calls.append(heard)
 
     def _stack(self, frame: FrameType | None) -> tuple[tuple[str, ...], tuple[str, ...], torch.nn.Module | None]:

@@ -9,6 +9,7 @@ function. Triton kernels bring ranges of their own. Calls inside a C++ wrapper p
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import weakref
@@ -87,6 +88,26 @@ def _end_session() -> None:
         if not _sessions:
             for namespace in _namespaces():
                 _unmark(namespace)
+
+
+def wrapper_files() -> frozenset[str]:
+    """The files of all generated wrappers that live."""
+    with _lock:
+        return frozenset(function.__code__.co_filename for function in _wrappers)
+
+
+def replace_in_wrappers(is_wanted: Callable[[str], bool], around: Callable[..., Any]) -> Patches:
+    """Have ``around(original, *args)`` called for such globals of all loaded wrappers, until the patches are undone."""
+    patches = Patches()
+    with _lock:
+        for namespace in _namespaces():
+            for name, value in list(namespace.items()):
+                if callable(value) and is_wanted(name) and not getattr(value, "_torchledger", False):
+                    replaced = functools.partial(around, value)
+                    replaced._torchledger = True
+                    namespace[name] = replaced
+                    patches.on_undo(functools.partial(namespace.__setitem__, name, value))
+    return patches
 
 
 def _namespaces() -> Iterator[dict[str, Any]]:

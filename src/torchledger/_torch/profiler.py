@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import ctypes
 import os
 import tempfile
 import threading
@@ -77,11 +79,14 @@ class Recording:
     ``is_lost``: there is nothing to stop or export.
     """
 
-    def __init__(self, *, with_shapes: bool = False) -> None:
+    def __init__(self, *, with_shapes: bool = False, with_memory: bool = False) -> None:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if has_cuda():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
-        self._profile = torch.profiler.profile(activities=activities, record_shapes=with_shapes)
+        self._counts_memory = with_memory and not has_cuda()
+        self._profile = torch.profiler.profile(
+            activities=activities, record_shapes=with_shapes, profile_memory=self._counts_memory
+        )
         self._patches = Patches()
         self._thread: int | None = None
         self._has_ended = threading.Event()
@@ -89,6 +94,8 @@ class Recording:
 
     def start(self) -> None:
         """Begin to record what the calling thread does; the first kernels under a new recording are slower."""
+        if self._counts_memory:
+            self._patches.on_undo(_without_warnings_of_allocator())
         self._profile.start()
         self._thread = threading.get_ident()
         self._patches.on_undo(kernel_marks().undo)
@@ -143,12 +150,57 @@ class Recording:
         cuda = torch.autograd.DeviceType.CUDA
         return any(event.device_type() == cuda for event in self._profile.profiler.kineto_results.events())
 
+    def allocations(self, spans: Sequence[str]) -> tuple[tuple[tuple[int, int], ...], ...] | None:
+        """For each named range, what the CPU's allocator gave (bytes above 0) and took back in it, in order.
+
+        Each with nanoseconds since the range began. Of what was allocated before the recording, the end is not seen.
+        ``None`` if memory was not recorded.
+        """
+        if not self._counts_memory:
+            return None
+        events = self._profile.profiler.kineto_results.events()
+        bounds = {event.name(): (event.start_ns(), event.end_ns()) for event in events if event.name() in spans}
+        changes = [(event.start_ns(), int(event.nbytes())) for event in events if event.name() == "[memory]"]
+        changes.sort(key=lambda change: change[0])
+        moments = [moment for moment, _ in changes]
+        found = []
+        for name in spans:
+            start, end = bounds.get(name, (0, 0))
+            inside = changes[bisect.bisect_left(moments, start) : bisect.bisect_left(moments, end)]
+            found.append(tuple((moment - start, nbytes) for moment, nbytes in inside))
+        return tuple(found)
+
     def export(self) -> Path:
         """The recording as a Kineto trace in a temporary file, which the caller removes."""
         with tempfile.NamedTemporaryFile(suffix=".json", prefix="torchledger-", delete=False) as file:
             path = Path(file.name)
         self._profile.export_chrome_trace(str(path))
         return path
+
+
+_LOG_LEVEL = "FLAGS_caffe2_log_level"
+_ERROR_LEVEL = 2
+
+
+def _without_warnings_of_allocator() -> Callable[[], None]:
+    """Have torch's allocator not write to stderr that it frees what was there before; returns what undoes that.
+
+    It warns of every thousandth such block, through a log whose level no Python name reaches.
+    """
+    try:
+        level = ctypes.c_int.in_dll(ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), _CORE)), _LOG_LEVEL)
+    except (OSError, ValueError):  # another build of torch: it will say so once
+        return lambda: None
+    former = level.value
+    level.value = max(former, _ERROR_LEVEL)
+
+    def undo() -> None:
+        level.value = former
+
+    return undo
+
+
+_CORE = os.path.join("lib", "libc10.so")
 
 
 @contextlib.contextmanager

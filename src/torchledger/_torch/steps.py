@@ -18,8 +18,8 @@ __all__ = ["facts_of_optimizer", "has_cuda", "holds_optimizer", "is_profiling", 
 
 
 def recording() -> Recording:
-    """A recording of the calling thread under the profiler, with shapes."""
-    return Recording(with_shapes=True)
+    """A recording of the calling thread under the profiler, with shapes and the CPU's allocations."""
+    return Recording(with_shapes=True, with_memory=True)
 
 
 def listener(inside: Callable[[], str | None]) -> EagerCalls:

@@ -42,6 +42,7 @@ from torchledger.nouns.launch import (
     SourceLine,
 )
 from torchledger.nouns.measurement import Clock, Measurement
+from torchledger.nouns.memory import LiveStorage, MemoryCategory, MemoryCounter, StepMemory
 from torchledger.nouns.prediction import PredictedCalls, Prediction, StepPrediction
 from torchledger.nouns.run import Run
 from torchledger.nouns.run_diff import (
@@ -106,8 +107,11 @@ __all__ = [
     "Launch",
     "LaunchGroup",
     "LaunchOverhead",
+    "LiveStorage",
     "LoopNest",
     "Measurement",
+    "MemoryCategory",
+    "MemoryCounter",
     "OptimizerFacts",
     "Phase",
     "PredictedCalls",
@@ -126,6 +130,7 @@ __all__ = [
     "StepCall",
     "StepFoundBy",
     "StepKind",
+    "StepMemory",
     "StepPrediction",
     "Straggler",
     "TensorArgument",

@@ -160,6 +160,7 @@ class StepProfiler(Watcher):
             proceed,
             identity=identity_of(inputs, places),
             parameters=parameters,
+            inputs=inputs,
             sizes=lambda: symbol_values(inputs, self._capture.symbol_inputs.get(name, {})),
         )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torchledger.device.ceilings import known_ceilings
 from torchledger.errors import MeasureError
+from torchledger.memory.record import Heard, record_memory
 from torchledger.nouns import (
     Breakdown,
     Clock,
@@ -54,6 +55,7 @@ from torchledger.work.sizes import sizes_at
 
 if TYPE_CHECKING:
     from torchledger._torch.eager_calls import EagerCall
+    from torchledger._torch.storages import HeardMemory
 
 
 def profile_records(
@@ -69,12 +71,15 @@ def profile_records(
     directions: Mapping[str, Direction] | None = None,
     facts: StepFacts | None = None,
     heard: Sequence[EagerCall] | None = None,
+    memory: HeardMemory | None = None,
+    allocations: Sequence[Sequence[tuple[int, int]]] | None = None,
 ) -> tuple[list[Any], tuple[DeviceEvent, ...]]:
     """What a trace of some steps says of the ledger's launches: their times, where the time went, and the step.
 
     With ``facts`` (what is known of the steps beside the trace) and marked steps there is a ``Step`` with its calls,
     and the breakdown and the timeline are of one step; without, they are of all that the trace holds. ``heard`` is what
-    a dispatch mode heard of another step. Also returns the device events with what the ledger says of them.
+    a dispatch mode heard of another step, ``memory`` the storages of that step, ``allocations`` what a CPU's allocator
+    gave and took back in each recorded one. Also returns the device events with what the ledger says of them.
 
     Raises ``MeasureError`` if the trace holds none of the ledger's graphs, and no marked step either.
     """
@@ -153,9 +158,14 @@ def profile_records(
     ]
     gaps += _entries_without_time(attribution, launches)
     pictures = [] if timeline is None else [timeline]
-    stepped = [] if record is None else [record.step, *record.calls]
+    stepped: list[Any] = [] if record is None else [record.step, *record.calls]
     if record is not None:
         stepped += communication_of_steps(trace, spans, record, attribution.events, heard, is_on_device=bool(on_device))
+    if record is not None and memory is not None:
+        counted = allocations[record.index] if allocations is not None else None
+        stepped += record_memory(
+            Heard(memory, heard or ()), record, _by_graph(launches), devices=devices, allocations=counted
+        )
     return [*_measurements(attribution, launches, clock), breakdown, profile, *stepped, *pictures, *gaps], tuple(events)
 
 
@@ -205,6 +215,8 @@ def records_of_recording(
             directions={launch.graph: cast(Direction, launch.graph.rpartition("_")[0]) for launch in launches},
             facts=facts_of_recording(recording),
             heard=recording.heard,
+            memory=recording.memory,
+            allocations=recording.allocations,
         )
         if recording.eager_flops is not None:
             done = sum(record.flops or 0 for record in records if isinstance(record, StepCall))

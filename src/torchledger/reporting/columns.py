@@ -277,6 +277,15 @@ COLUMNS: Mapping[str, Column] = _table(
     Column("n_regs", "registers", "registers", format_count, "registers per thread"),
     Column("n_spills", "spills", "registers", format_count, "registers spilled to memory"),
     Column("shared_bytes", "shared", "B", format_bytes, "shared memory per program"),
+    # what fills the memory
+    Column("memory_use", "what it is for", None, format_text, "what a storage is for: parameters, activations", "left"),
+    Column("alive_bytes", "alive", "B", format_bytes, "bytes alive at the peak, rounded as the allocator does"),
+    Column("peak_share", "of peak", None, format_share, "share of the step's peak"),
+    Column("tensor", "tensor", None, format_text, "a parameter's path, or what made the storage", "left"),
+    Column("instances", "instances", "modules", format_count, "modules that a pattern stands for"),
+    Column("freed_bytes", "freed", "B", format_bytes, "bytes by which the step's peak falls"),
+    Column("added_us", "more time", "us", format_us, "time that a step takes more"),
+    Column("added_share", "of step", None, format_share, "time that a step takes more, over its time now"),
     # what changed between two runs
     Column("change", "change", None, format_text, "same, changed, split, merged, regrouped or only in one run", "left"),
     Column("first_calls", "calls, first", "calls", format_count, "times that the first run's step makes it"),

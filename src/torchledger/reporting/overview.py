@@ -21,6 +21,7 @@ from torchledger.reporting.document import (
     columns,
     joined,
 )
+from torchledger.reporting.memory import memory_as_plain, memory_sections
 from torchledger.reporting.step import step_as_plain, step_sections, verdict_of_step
 from torchledger.reporting.summary import (
     UNATTRIBUTED,
@@ -47,6 +48,9 @@ def overview_as_plain(summary: Summary) -> dict[str, Any]:
         "is_balanced": summary.balance.is_balanced,
         "balance": balance_as_plain(summary.balance),
         "step": step_as_plain(summary.step),
+        "memory": memory_as_plain(
+            summary.memory, summary.step.calls if summary.step is not None else (), summary.recomputations
+        ),
         "verdict": list(verdict(summary)),
         "totals": as_plain(summary.totals) | {"entries": summary.entries, "kernels": len(summary.kernels)},
         "graphs": [_flat(graph) | {"calls": _step_calls(summary, graph.name)} for graph in summary.graphs],
@@ -90,6 +94,14 @@ def overview_document(summary: Summary, *, top: int = 10, module_depth: int = 2,
     sections = [_verdict_section(summary), _balance_section(summary.balance, top=top)]
     if summary.step is not None:
         sections += step_sections(summary.step, top=top, shorten=lambda source: shorten_source(source, folder))
+        if summary.memory is not None:
+            sections += memory_sections(
+                summary.memory,
+                summary.step.calls,
+                summary.recomputations,
+                top=top,
+                shorten=lambda source: shorten_source(source, folder),
+            )
     sections.append(_run_section(summary))
     if summary.launches:
         by_source = [Group(shorten_source(group.name, folder), group.costs) for group in summary.by_source]

@@ -10,7 +10,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchledger.balance import balance_books, open_books
+from torchledger.balance import balance_books, open_books, read_recomputations
+from torchledger.memory.advice import Recomputation
+from torchledger.memory.live_set import MemoryTotals
 from torchledger.nouns import BalanceSheet, Category, Direction, Graph, Run
 from torchledger.stepping.totals import StepTotals
 from torchledger.store import LedgerReader
@@ -82,6 +84,8 @@ class Summary:
     by_module: tuple[Group, ...]
     launches: tuple[LaunchRow, ...]
     step: StepTotals | None = None
+    memory: MemoryTotals | None = None
+    recomputations: tuple[Recomputation, ...] = ()
 
 
 def summarize_ledger(reader: LedgerReader) -> Summary:
@@ -102,6 +106,8 @@ def summarize_ledger(reader: LedgerReader) -> Summary:
         by_module=_group(launches, lambda launch: launch.module or UNATTRIBUTED),
         launches=tuple(launches),
         step=books.step,
+        memory=books.memory,
+        recomputations=tuple(read_recomputations(books)),
     )
 
 

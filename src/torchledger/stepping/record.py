@@ -73,13 +73,15 @@ class Ledgered:
 @dataclass(frozen=True)
 class StepRecord:
     """A step with its calls. ``index`` is the recorded step that the calls were read from, ``call_of`` maps the rows of
-    its device events to the places of their calls. ``entries`` are those of each recorded step."""
+    its device events to the places of their calls, ``places`` what a dispatch mode heard to those of its calls.
+    ``entries`` are those of each recorded step."""
 
     step: Step
     calls: tuple[StepCall, ...]
     index: int
     call_of: Mapping[int, int] = field(default_factory=dict)
     entries: tuple[tuple[Entry, ...], ...] = ()
+    places: Mapping[int, int] = field(default_factory=dict)
 
 
 def record_step(
@@ -166,7 +168,9 @@ def record_step(
         operators_elsewhere=len(operators) - len(listened) if heard else 0,
     )
     rows = {event.row: place for place, entry in enumerate(entries) for event in entry.events if event.row is not None}
-    return StepRecord(step, tuple(calls), chosen, rows, tuple(map(tuple, each)))
+    index = {id(call): number for number, call in enumerate(heard or ())}
+    places = {index[id(call)]: place for place, call in heard_at.items()}
+    return StepRecord(step, tuple(calls), chosen, rows, tuple(map(tuple, each)), places)
 
 
 def _operators(entries: Sequence[Entry]) -> set[tuple[int, int]]:

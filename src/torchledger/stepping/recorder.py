@@ -24,6 +24,7 @@ from torchledger.traces.graph_marks import graph_mark
 
 if TYPE_CHECKING:
     from torchledger._torch.eager_calls import EagerCall
+    from torchledger._torch.storages import HeardMemory
 
 log = logging.getLogger(__name__)
 
@@ -95,12 +96,14 @@ class StepRecording:
     """What was recorded of a program's steps; times in microseconds.
 
     ``plain_us`` and ``plain_after_us`` are steps of the recorded kind without a profiler, before and after it;
-    ``profiled_us`` holds the mean of those under it. ``times`` is a Kineto trace with ``n_steps`` marked steps that are
-    alike, ``first_calls`` are traces of graphs' first calls (before CUDA graphs replay them): files that the reader
-    removes. ``heard`` are the eager operators of another step, ``eager_flops`` the FLOPs by operator of one that ran
-    eagerly as a whole, where that was asked for. ``why_not`` says why there is no trace; ``spans`` are
-    then the graphs' calls by CUDA events where a GPU was in use. ``begun`` counts steps with one that was under way,
-    ``called`` what was called in no step, since something compiled for the last time.
+    ``profiled_us`` holds the mean of those under it. ``times`` is a Kineto trace with ``n_steps`` marked steps that
+    are alike, ``first_calls`` are traces of graphs' first calls (before CUDA graphs replay them): files that the
+    reader removes. ``heard`` are the eager operators of another step, ``memory`` its storages, ``eager_flops`` the
+    FLOPs by operator of one that ran eagerly as a whole, where that was asked for; ``allocations`` what the CPU's
+    allocator gave and took back in each recorded step (nanoseconds since its beginning, bytes). ``why_not``
+    says why there is no trace; ``spans`` are then the graphs' calls by CUDA events where a GPU was in use. ``begun``
+    counts steps with one that was under way, ``called`` what was called in no step, since something compiled for the
+    last time.
     """
 
     found_by: StepFoundBy | None = None
@@ -113,6 +116,8 @@ class StepRecording:
     times: Path | None = None
     heard: tuple[EagerCall, ...] | None = None
     eager_flops: Mapping[str, int] | None = None
+    memory: HeardMemory | None = None
+    allocations: tuple[tuple[tuple[int, int], ...], ...] | None = None
     optimizers: tuple[OptimizerFacts, ...] = ()
     first_calls: tuple[tuple[str, Path], ...] = ()
     spans: tuple[tuple[str, int, int], ...] = ()
@@ -176,6 +181,8 @@ class StepRecorder:
         self._n_steps = 0
         self._times: Path | None = None
         self._heard: tuple[EagerCall, ...] | None = None
+        self._memory: HeardMemory | None = None
+        self._allocations: tuple[tuple[tuple[int, int], ...], ...] | None = None
         self._optimizers: dict[int, OptimizerFacts] = {}
         self._first_calls: list[tuple[str, Path]] = []
         self._why_not: str | None = None
@@ -223,6 +230,11 @@ class StepRecorder:
             return  # its step is compiled at other times, and then no signal
         if self._state is State.HEARING and id(optimizer) not in self._optimizers:
             self._optimizers[id(optimizer)] = self._tools.facts_of_optimizer(optimizer)
+        if self._state is State.HEARING and self._session is not None:
+            try:
+                self._session.optimizer_stepped()
+            except Exception as error:  # the step is heard all the same
+                log.debug("the gradients were not named", exc_info=error)
         self._end_of(self._finder.optimizer_stepped(id(optimizer), type(optimizer).__name__))
 
     def function_called(self, function: Any) -> None:
@@ -250,11 +262,13 @@ class StepRecorder:
         *,
         identity: Hashable = None,
         parameters: Sequence[int] = (),
+        inputs: Sequence[Any] = (),
         sizes: Callable[[], Mapping[str, int]] = dict,
     ) -> Any:
         """Make a graph's call, as a part of whatever step it belongs to; returns what ``proceed()`` returns.
 
-        ``sizes`` tells the symbols of a dynamic graph in this call; it is asked only where the call is recorded.
+        ``inputs`` are what it is called with; ``sizes`` tells the symbols of a dynamic graph in this call; it is
+        asked only where the call is recorded.
         """
         if self._state is State.DONE:
             if self._session is not None and self._session_thread == threading.get_ident():
@@ -269,6 +283,8 @@ class StepRecorder:
         if self._state is State.BY_EVENTS:
             return self._call_timer.call(name, proceed)
         if self._session is not None:
+            if self._state is State.HEARING:
+                proceed = self._heard_call(name, proceed, inputs)
             return self._call_in_session(name, proceed, sizes)
         if is_first and self._is_graphed and not self._tools.is_profiling():
             return self._learn(name, proceed)
@@ -296,6 +312,27 @@ class StepRecorder:
                 return proceed()
         finally:
             self._inside.graph = former
+
+    def _heard_call(self, name: str, proceed: Callable[[], Any], inputs: Sequence[Any]) -> Callable[[], Any]:
+        """The same call, of which the listener is told."""
+        session = self._session
+
+        def call() -> Any:
+            try:
+                session.graph_begins(name, inputs)
+            except Exception as error:  # the program's call must go on
+                log.debug("the storages of %s were not noted", name, exc_info=error)
+            result = None
+            try:
+                result = proceed()
+            finally:
+                try:
+                    session.graph_ends(result)
+                except Exception as error:  # the program's call has its result
+                    log.debug("the storages of %s were not noted", name, exc_info=error)
+            return result
+
+        return call
 
     def _learn(self, name: str, proceed: Callable[[], Any]) -> Any:
         """The first call of a graph runs un-graphed: record which kernels it launches, to know them in replays."""
@@ -450,6 +487,7 @@ class StepRecorder:
         if self._tools.has_cuda() and not session.saw_device():
             self._fall_back("the profiler recorded nothing of the device (is CUPTI there?)")
             return
+        self._allocations = session.allocations([f"{STEP_MARK}#{index}" for index in range(self._n_steps)])
         self._times = session.export()
 
     def _begin_hearing(self) -> None:
@@ -460,9 +498,9 @@ class StepRecorder:
             self._begin_counting()
 
     def _hear(self, step: FoundStep) -> None:
-        heard = tuple(self._close_session().calls)
+        session = self._close_session()
         if step.calls == self._wanted:
-            self._heard = heard
+            self._heard, self._memory = tuple(session.calls), session.memory
         elif self._tries < _MOST_TRIES:
             self._tries += 1
             self._begin_hearing()
@@ -609,7 +647,7 @@ class StepRecorder:
         else:
             heard = self._close_session()
             if self._state is State.HEARING and self._finder.under_way == self._wanted:
-                self._heard = tuple(heard.calls)
+                self._heard, self._memory = tuple(heard.calls), heard.memory
             self._end()
 
     def _stop_early(self) -> None:
@@ -695,6 +733,8 @@ class StepRecorder:
             times=self._times,
             heard=self._heard,
             eager_flops=self._eager_flops,
+            memory=self._memory,
+            allocations=self._allocations,
             optimizers=tuple(self._optimizers.values()),
             first_calls=tuple(self._first_calls),
             spans=tuple(self._call_timer.spans()) if self._call_timer is not None else (),

@@ -71,6 +71,8 @@ TABLES: dict[type, Table] = {
     nouns.StepCall: Table("step_calls", ("step", "order", "kind", "name", "phase"), unique=2),
     nouns.Collective: Table("collectives", ("step", "index", "order", "operation", "group"), unique=3),
     nouns.RankActivity: Table("activities", ("step", "clock"), unique=1),
+    nouns.StepMemory: Table("step_memories", ("step", "device", "measured_peak_bytes"), unique=1),
+    nouns.LiveStorage: Table("live_storages", ("step", "number", "category", "nbytes"), unique=2),
     nouns.Prediction: Table("predictions", ("subject", "device", "model")),
     nouns.StepPrediction: Table("step_predictions", ("subject", "mode", "device")),
 }

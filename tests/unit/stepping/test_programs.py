@@ -92,6 +92,16 @@ def test_the_launches_of_a_step_are_those_that_were_seen_to_run(recorded: tuple[
     assert account["is_balanced"], account
 
 
+def test_the_peak_of_a_step_s_storages_is_what_was_counted_or_the_difference_has_a_name(
+    recorded: tuple[str, dict[str, Any]],
+) -> None:
+    shown = recorded[1]
+    account = shown["balance"]["memory"]
+    assert account["reference"] == shown["memory"]["measured_peak_bytes"] is not None
+    assert account["is_balanced"], account
+    assert sum(shown["memory"]["by_category"].values()) == shown["memory"]["peak_allocated_bytes"]
+
+
 def test_the_page_and_the_first_lines_speak_of_the_step(recorded: tuple[str, dict[str, Any]]) -> None:
     first, second, third = recorded[1]["verdict"]
     assert first.startswith("A step takes") and second.startswith("It goes to") and third.startswith("Look first at")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ class Session:
         self._tools, self._kind = tools, kind
         self.calls = ["aten::add"]
         self.faults: list[str] = []
+        self.memory = "storages"
         self.is_lost = False
 
     def start(self) -> bool:
@@ -46,6 +47,22 @@ class Session:
 
     def saw_device(self) -> bool:
         return self._tools.sees_device
+
+    def allocations(self, spans: Sequence[str]) -> tuple[tuple[tuple[int, int], ...], ...]:
+        return tuple(((place, 8),) for place, _ in enumerate(spans))
+
+    def graph_begins(self, name: str, inputs: Sequence[Any]) -> None:
+        self._tools.said.append(f"storages of {name}{list(inputs)}")
+
+    def graph_ends(self, result: Any) -> None:
+        if self._tools.fails_to_hear:
+            raise RuntimeError("a storage without an address")
+        self._tools.said.append(f"storages of {result}")
+
+    def optimizer_stepped(self) -> None:
+        if self._tools.fails_to_hear:
+            raise RuntimeError("a parameter without a gradient")
+        self._tools.said.append("gradients")
 
     def export(self) -> Path:
         return Path("trace.json")
@@ -100,7 +117,7 @@ class FakeTools:
         self.said: list[str] = []
         self.now_us = 0.0
         self.n_open = 0
-        self.is_taken = self.on_gpu = self.fails_to_start = False
+        self.is_taken = self.on_gpu = self.fails_to_start = self.fails_to_hear = False
         self.sees_device = True
 
     def is_profiling(self) -> bool:
@@ -235,6 +252,26 @@ def test_a_program_that_ends_before_an_eager_step_is_told_so() -> None:
     result = Program(counts_eager=True).steps(9).result()
     assert result.eager_flops is None
     assert result.notes == ("no eager step was counted: the program ended before one",)
+
+
+def test_a_step_s_storages_are_heard_with_its_operators_and_its_allocations_recorded() -> None:
+    program = Program()
+    program.steps(12)
+    said = program.tools.said[program.tools.said.index("start listener") :]
+    assert said.index("storages of forward_0[]") < said.index("storages of 7") < said.index("gradients")
+    result = program.result()
+    assert result.memory == "storages"
+    assert result.allocations == (((0, 8),), ((1, 8),))
+
+
+def test_what_fails_while_storages_are_noted_costs_no_call_and_no_step() -> None:
+    program = Program()
+    program.tools.fails_to_hear = True
+    program.steps(12)
+    assert program.call("forward_0") == 7
+    result = program.result()
+    assert result.heard == ("aten::add",)
+    assert result.why_not is None
 
 
 def test_recorded_steps_and_calls_in_them_are_marked_and_others_are_not() -> None:

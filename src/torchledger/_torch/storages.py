@@ -1,0 +1,392 @@
+"""Which storages appear and are freed while a step runs, in order, and what they belong to.
+
+A storage is known from the first operator, allocation of a generated wrapper or argument that shows it. Its end is told
+by a weak reference to its Python object, which lives as long as the storage does, whoever holds it. The allocator is
+asked nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import itertools
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import Any, Literal
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from torchledger._torch.kernel_marks import replace_in_wrappers, wrapper_files
+from torchledger._torch.patching import Patches
+
+Owner = Literal["parameter", "buffer", "gradient", "optimizer_state"]
+"""What of a model or optimizer a storage belongs to."""
+
+_DEEPEST = 12
+"""Frames between a wrapper's line and what it calls or frees."""
+
+_MOST_USES = 8
+
+_LARGEST_STATE = 64
+"""Values of one parameter's optimizer state that are looked at."""
+
+
+@dataclass(frozen=True)
+class StorageLife:
+    """One storage: its size in bytes and device, and when it appeared and was freed.
+
+    ``born`` and ``freed`` are places in the order of all such events (``born`` is ``None`` for what was there before,
+    ``freed`` for what is still there). ``born_in`` and ``freed_in`` are the places of the last entries that had begun
+    by then (-1 before all of them), lines are those of the generated wrapper where it was in a graph's call.
+    ``owner`` and ``name`` say what of a model it is (``"parameter"``, ``"layers.0.weight"``). ``of_allocator`` is
+    false for memory that torch did not allocate. ``is_unseen`` says that nobody saw it made: it was an argument
+    first. ``uses`` are the first entries that were given it, and the last.
+    """
+
+    nbytes: int
+    device: str
+    born: int | None = None
+    born_in: int | None = None
+    born_line: int | None = None
+    freed: int | None = None
+    freed_in: int | None = None
+    freed_line: int | None = None
+    owner: Owner | None = None
+    name: str | None = None
+    dtype: str | None = None
+    shape: tuple[int, ...] = ()
+    requires_grad: bool = False
+    of_allocator: bool = True
+    is_unseen: bool = False
+    uses: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class AllocatorCount:
+    """What the CUDA caching allocator counted in the step, in bytes: peaks of what was allocated (whole blocks), of
+    what was asked for, and of what was reserved; and what was allocated when the step began."""
+
+    allocated_peak: int
+    requested_peak: int
+    reserved_peak: int
+    allocated_before: int
+
+
+@dataclass(frozen=True)
+class HeardMemory:
+    """The storages of one step. ``entries`` are what ran, in order: the place of an eager call among those heard, or
+    the name of a compiled graph. ``allocator`` is there on CUDA."""
+
+    lives: tuple[StorageLife, ...]
+    entries: tuple[int | str, ...]
+    allocator: AllocatorCount | None = None
+    faults: tuple[str, ...] = ()
+
+
+@dataclass
+class _Known:
+    life: StorageLife
+    reference: Any = None
+    size: int = 0
+    uses: list[int] = field(default_factory=list)
+
+    def use(self, place: int) -> None:
+        """Note an entry that was given it: the first few, and the last."""
+        if place < 0 or (self.uses and self.uses[-1] == place):
+            return
+        if len(self.uses) >= _MOST_USES:
+            self.uses.pop()
+        self.uses.append(place)
+
+
+@dataclass
+class _Names:
+    """What storages belong to, by the address of the storage."""
+
+    owners: dict[int, tuple[Owner, str]] = field(default_factory=dict)
+    parameters: list[tuple[str, weakref.ref[Any]]] = field(default_factory=list)
+
+
+class StorageWatch:
+    """Notes storages between ``start`` and ``stop``, of all threads that show them."""
+
+    def __init__(self) -> None:
+        self._lives: list[_Known] = []
+        self._of: dict[int, _Known] = {}
+        self._entries: list[int | str] = []
+        self._events = itertools.count()
+        self._graph: int | None = None
+        self._names = _Names()
+        self._patches = Patches()
+        self._lock = threading.RLock()
+        self._is_on = False
+        self._before: int | None = None
+        self._faults: list[str] = []
+        self._files: frozenset[str] = frozenset()
+
+    def start(self) -> None:
+        """Begin with what is alive now."""
+        self._files = wrapper_files()
+        objects = gc.get_objects()
+        tensors = [each for each in objects if issubclass(type(each), torch.Tensor)]
+        self._names = _names_of(objects)
+        del objects
+        for tensor in tensors:
+            self._see(tensor, is_before=True)
+            gradient = _gradient(tensor)
+            if gradient is not None:
+                self._see(gradient, is_before=True)
+        del tensors
+        self._patches.on_undo(replace_in_wrappers(_is_allocation, self._heard_allocation).undo)
+        self._patches.on_undo(lambda: delattr(torch.UntypedStorage, "resize_"))
+        torch.UntypedStorage.resize_ = functools.partialmethod(_resize, self._resized)  # type: ignore[assignment]
+        if _has_cuda():
+            torch.cuda.synchronize()
+            self._before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+        self._is_on = True
+
+    def stop(self) -> HeardMemory:
+        """End, and say what there was."""
+        self._is_on = False
+        self._patches.undo()
+        allocator = None
+        if self._before is not None:
+            torch.cuda.synchronize()
+            stats = torch.cuda.memory_stats()
+            allocator = AllocatorCount(
+                allocated_peak=stats.get("allocated_bytes.all.peak", 0),
+                requested_peak=stats.get("requested_bytes.all.peak", 0),
+                reserved_peak=stats.get("reserved_bytes.all.peak", 0),
+                allocated_before=self._before,
+            )
+        self.find_gradients()
+        with self._lock:
+            lives = tuple(replace(known.life, uses=tuple(known.uses)) for known in self._lives)
+            for known in self._lives:
+                known.reference = None
+            self._of = {}
+        return HeardMemory(lives, tuple(self._entries), allocator, tuple(self._faults))
+
+    def operator(self, place: int, arguments: Any, result: Any) -> None:
+        """An eager operator has run: its place among those heard, what it was given and what it gave."""
+        with self._lock:
+            self._entries.append(place)
+            for tensor in _tensors((arguments, result)):
+                self._see(tensor)
+
+    def inside(self, result: Any) -> None:
+        """An operator has run inside a compiled graph's call."""
+        with self._lock:
+            for tensor in _tensors(result):
+                self._see(tensor)
+
+    def graph_begins(self, name: str, inputs: Sequence[Any]) -> None:
+        """A compiled graph is called."""
+        with self._lock:
+            self._graph = len(self._entries)
+            self._entries.append(name)
+            for tensor in _tensors(inputs):
+                self._see(tensor, is_unseen=True)
+
+    def graph_ends(self, result: Any) -> None:
+        """The call of a compiled graph is over."""
+        with self._lock:
+            for tensor in _tensors(result):
+                self._see(tensor, is_unseen=True)
+            self._graph = None
+
+    def find_gradients(self) -> None:
+        """Give names to the gradients that there are now."""
+        with self._lock:
+            for name, reference in self._names.parameters:
+                parameter = reference()
+                gradient = None if parameter is None else _gradient(parameter)
+                if gradient is None:
+                    continue
+                known = self._see(gradient, is_unseen=True)
+                if known is not None and known.life.owner is None:
+                    known.life = replace(known.life, owner="gradient", name=name)
+
+    # --- storages -----------------------------------------------------------------------------------------------
+
+    def _see(self, tensor: Any, *, is_before: bool = False, is_unseen: bool = False) -> _Known | None:
+        """Note the storage of a tensor, if it has one of its own."""
+        if isinstance(tensor, FakeTensor) or tensor.layout != torch.strided or tensor.device.type == "meta":
+            return None
+        try:
+            storage = tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):  # a wrapper around other tensors
+            return None
+        key, size = storage._cdata, storage.nbytes()
+        known = self._of.get(key)
+        if known is not None and known.size == size:
+            known.use(len(self._entries) - 1)
+            return known
+        if known is not None:
+            self._end(key, known)
+        if not size:
+            return None
+        owner, name = self._names.owners.get(key, (None, None)) if is_before else (None, None)
+        line = None if is_before or self._graph is None else self._wrapper_line(sys._getframe(1))
+        life = StorageLife(
+            nbytes=size,
+            device=str(tensor.device),
+            born=None if is_before else next(self._events),
+            born_in=None if is_before else len(self._entries) - 1,
+            born_line=line,
+            owner=owner,
+            name=name,
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            shape=tuple(tensor.shape),
+            requires_grad=bool(tensor.requires_grad),
+            of_allocator=bool(storage.resizable()),
+            is_unseen=is_unseen,
+        )
+        return self._keep(key, storage, life)
+
+    def _keep(self, key: int, storage: Any, life: StorageLife) -> _Known:
+        known = _Known(life, size=life.nbytes)
+        known.reference = weakref.ref(storage, lambda _: self._freed(key, known))
+        self._of[key] = known
+        self._lives.append(known)
+        return known
+
+    def _freed(self, key: int, known: _Known) -> None:
+        with self._lock:
+            if self._of.get(key) is known:
+                self._end(key, known)
+
+    def _end(self, key: int, known: _Known) -> None:
+        del self._of[key]
+        if not self._is_on:
+            return
+        known.life = replace(
+            known.life,
+            freed=next(self._events),
+            freed_in=len(self._entries) - 1,
+            freed_line=None if self._graph is None else self._wrapper_line(sys._getframe(1)),
+        )
+
+    def _heard_allocation(self, allocate: Any, *args: Any) -> Any:
+        result = allocate(*args)
+        try:
+            with self._lock:
+                if isinstance(result, torch.Tensor):
+                    self._see(result)
+        except Exception as error:  # the program has its tensor
+            self._faults.append(f"an allocation of a compiled graph: {type(error).__name__}: {error}")
+        return result
+
+    def _wrapper_line(self, frame: FrameType | None) -> int | None:
+        """The line of the generated wrapper that a stack is in."""
+        for _ in range(_DEEPEST):
+            if frame is None:
+                return None
+            if frame.f_code.co_filename in self._files:
+                return frame.f_lineno
+            frame = frame.f_back
+        return None
+
+    def _resized(self, storage: Any) -> None:
+        """FSDP frees what it gathered, and allocates it again, by the size of one storage."""
+        with self._lock:
+            key, size = storage._cdata, storage.nbytes()
+            known = self._of.get(key)
+            if known is not None and known.size == size:
+                return
+            before = None if known is None else known.life
+            if known is not None:
+                self._end(key, known)
+            if size:
+                life = before or StorageLife(size, str(storage.device))
+                life = replace(life, nbytes=size, born=next(self._events), born_in=len(self._entries) - 1)
+                self._keep(key, storage, replace(life, born_line=None, freed=None, freed_in=None, freed_line=None))
+
+
+def _resize(storage: Any, resized: Callable[[Any], None], size: int) -> Any:
+    result = torch._C.StorageBase.resize_(storage, size)
+    resized(storage)
+    return result
+
+
+def _is_allocation(name: str) -> bool:
+    return name.startswith("empty_strided_")
+
+
+def _names_of(objects: Iterable[Any]) -> _Names:
+    """Parameters and buffers of the models, gradients and optimizer state, by the storages that they lie in."""
+    modules = [each for each in objects if issubclass(type(each), torch.nn.Module)]
+    optimizers = [each for each in objects if issubclass(type(each), torch.optim.Optimizer)]
+    names = _Names()
+    inner = {id(child) for module in modules for child in module._modules.values()}
+    parameter_names: dict[int, str] = {}
+    for root in (module for module in modules if id(module) not in inner):
+        for name, parameter in root.named_parameters():
+            path = name.replace("_orig_mod.", "")
+            if id(parameter) in parameter_names:
+                continue
+            parameter_names[id(parameter)] = path
+            names.parameters.append((path, weakref.ref(parameter)))
+            _own(names, parameter, "parameter", path)
+        for name, buffer in root.named_buffers():
+            _own(names, buffer, "buffer", name.replace("_orig_mod.", ""))
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in parameter_names:
+                    parameter_names[id(parameter)] = "a parameter of no module"
+                    names.parameters.append((parameter_names[id(parameter)], weakref.ref(parameter)))
+                    _own(names, parameter, "parameter", parameter_names[id(parameter)])
+        for parameter, state in optimizer.state.items():
+            if not isinstance(state, dict):
+                continue
+            of = parameter_names.get(id(parameter), "a parameter of no module")
+            for key, value in itertools.islice(state.items(), _LARGEST_STATE):
+                for tensor in _tensors(value):
+                    _own(names, tensor, "optimizer_state", f"{of}.{key}")
+    for name, reference in names.parameters:
+        parameter = reference()
+        gradient = None if parameter is None else _gradient(parameter)
+        if gradient is not None:
+            _own(names, gradient, "gradient", name)
+    return names
+
+
+def _own(names: _Names, tensor: Any, owner: Owner, name: str) -> None:
+    for inner in _tensors(_local(tensor)):
+        try:
+            names.owners.setdefault(inner.untyped_storage()._cdata, (owner, name))
+        except (NotImplementedError, RuntimeError):  # a wrapper around other tensors
+            continue
+
+
+def _local(tensor: Any) -> Any:
+    """What a tensor of several ranks holds on this one."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def _gradient(tensor: Any) -> Any:
+    if not tensor.is_leaf or not tensor.requires_grad:
+        return None
+    return _local(tensor.grad) if tensor.grad is not None else None
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        yield values
+    elif isinstance(values, dict):
+        for value in values.values():
+            yield from _tensors(value)
+    elif isinstance(values, (list, tuple)):
+        for value in values:
+            yield from _tensors(value)
+
+
+def _has_cuda() -> bool:
+    return bool(torch.cuda.is_available() and torch.cuda.is_initialized())

@@ -1,0 +1,114 @@
+"""What recomputing modules in the backward would free, and what it would cost.
+
+A module that is recomputed keeps what other modules read of it and drops the rest until its own backward begins. The
+live set is added up again with those shorter lives, so that what is said to be freed is of the whole step's peak: it
+cannot be more than what is between the first peak and the next. The cost is the time of the module's forward.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from torchledger.memory.live_set import MemoryTotals, live_curve
+from torchledger.nouns import LiveStorage
+
+_INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
+_LEAST_SHARE = 0.01
+_MOST_CANDIDATES = 60
+
+
+@dataclass(frozen=True)
+class Recomputation:
+    """Modules that one could recompute: ``pattern`` (``"layers.*.mlp"``), how many instances of it there are, how many
+    bytes the peak would fall by and to what, and the forward's time that a step would take again in microseconds
+    (``None`` where it was not measured), also as a share of the step's."""
+
+    pattern: str
+    instances: int
+    freed_bytes: int
+    peak_bytes: int
+    added_us: float | None
+    added_share: float | None
+
+
+def recomputations(
+    totals: MemoryTotals, forward_us: Mapping[str, float], *, step_us: float | None
+) -> list[Recomputation]:
+    """The modules whose recomputation lowers the peak by 1 % or more, those that free most first.
+
+    ``forward_us`` is the forward's time in one step by module path, ``step_us`` that of the whole step.
+    """
+    activations = [each for each in totals.storages if each.category == "activations" and each.module]
+    groups: dict[str, dict[tuple[str, int | None], list[LiveStorage]]] = defaultdict(lambda: defaultdict(list))
+    for each in activations:
+        parts = (each.module or "").split(".")
+        for length in range(1, len(parts) + 1):
+            path = ".".join(parts[:length])
+            groups[_INDEX.sub("*", path)][path, each.born_in].append(each)
+    heaviest = sorted(groups, key=lambda pattern: -sum(_size(groups[pattern])))[:_MOST_CANDIDATES]
+    found = []
+    for pattern in heaviest:
+        peak = _peak_without(totals, groups[pattern])
+        freed = totals.peak_allocated_bytes - peak
+        if freed < _LEAST_SHARE * totals.peak_allocated_bytes:
+            continue
+        added = _time_of(pattern, forward_us, groups)
+        share = added / step_us if added is not None and step_us else None
+        found.append(Recomputation(pattern, len(groups[pattern]), freed, peak, added, share))
+    return sorted(_without_twins(found), key=lambda each: -each.freed_bytes)
+
+
+def _size(instances: Mapping[tuple[str, int | None], Sequence[LiveStorage]]) -> list[int]:
+    return [each.nbytes for members in instances.values() for each in members]
+
+
+def _without_twins(found: Sequence[Recomputation]) -> list[Recomputation]:
+    """Of a module and a part of it that free the same, the part."""
+    return [
+        each
+        for each in found
+        if not any(
+            other.pattern.startswith(f"{each.pattern}.") and other.freed_bytes >= each.freed_bytes for other in found
+        )
+    ]
+
+
+def _peak_without(totals: MemoryTotals, instances: Mapping[tuple[str, int | None], Sequence[LiveStorage]]) -> int:
+    """The peak with the activations of these modules dropped after their forward and made again for the backward."""
+    again: dict[int, list[LiveStorage]] = {}
+    for (path, born_in), members in instances.items():
+        dropped = [each for each in members if each.freed is not None and not _is_read_outside(each, path)]
+        if not dropped:
+            continue
+        ends = max(each.born for each in members if each.born is not None)
+        begins = min(each.freed for each in dropped if each.freed is not None)
+        for each in dropped:
+            first = replace(each, freed=ends, freed_in=born_in)
+            second = replace(each, number=-1, born=begins, born_in=each.freed_in)
+            again[each.number] = [first, second] if ends < begins else [each]
+    storages: list[LiveStorage] = []
+    for each in totals.storages:
+        storages += again.get(each.number, [each])
+    return live_curve(storages, rounding=totals.memory.rounding).peak.nbytes
+
+
+def _is_read_outside(storage: LiveStorage, path: str) -> bool:
+    """True if what comes after the module reads it before the backward: it is its output, or part of it."""
+    return any(
+        reader.startswith("@") or not (reader == path or reader.startswith(f"{path}.")) for reader in storage.read_by
+    )
+
+
+def _time_of(pattern: str, forward_us: Mapping[str, float], known: Collection[str]) -> float | None:
+    """The forward's time of a pattern; a graph of a part of the model names its modules from that part on."""
+    times = []
+    for module, us in forward_us.items():
+        generic = _INDEX.sub("*", module)
+        if generic not in known:
+            generic = next((each for each in known if each.endswith(f".{generic}")), generic)
+        if generic == pattern or generic.startswith(f"{pattern}."):
+            times.append(us)
+    return sum(times) if times else None

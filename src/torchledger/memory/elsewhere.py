@@ -1,0 +1,48 @@
+"""The memory of a recorded step on another device: its sizes, rounding and library workspaces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from torchledger.memory.live_set import MemoryTotals, add_up_memory
+from torchledger.memory.record import CUDA_ROUNDING
+from torchledger.memory.workspaces import library_workspaces
+from torchledger.nouns import Device, Launch, StepCall
+
+
+def memory_on(
+    device: Device,
+    totals: MemoryTotals,
+    calls: Sequence[StepCall],
+    launches: Mapping[str, Sequence[Launch]],
+) -> MemoryTotals:
+    """What a step would hold on ``device``: the same tensors, as that device's allocator gives them.
+
+    Where the compiler would fuse otherwise on that device, temporaries differ; what was counted on the first device is
+    left out.
+    """
+    is_cuda = device.kind == "cuda"
+    kept = [each for each in totals.storages if each.category not in ("workspaces", "cuda_graphs")]
+    step = totals.memory.step
+    memory = replace(
+        totals.memory,
+        device=device.name,
+        rounding=CUDA_ROUNDING if is_cuda else 1,
+        counter=None,
+        measured_peak_bytes=None,
+        requested_peak_bytes=None,
+        reserved_peak_bytes=None,
+        unseen_before_bytes=None,
+        scratch={},
+        counted={},
+    )
+    workspaces = library_workspaces(
+        calls,
+        launches,
+        step=step,
+        device=device.name,
+        compute_capability=device.compute_capability if is_cuda else None,
+        first_number=max((each.number for each in totals.storages), default=-1) + 1,
+    )
+    return add_up_memory(memory, [*kept, *workspaces])

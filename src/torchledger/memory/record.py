@@ -1,0 +1,347 @@
+"""The storages of a step as records: what each is for, which call made it and which was over when it was freed.
+
+Storages were watched in one step and the calls recorded in others of the same kind: the entries that the watch counted
+are given their places among the step's calls. Nothing here knows what the allocator did; what it counted stands beside.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, takewhile
+from typing import TYPE_CHECKING
+
+from torchledger.memory.live_set import Curve, live_curve
+from torchledger.memory.workspaces import library_workspaces
+from torchledger.nouns import Device, Launch, LiveStorage, MemoryCategory, StepCall, StepMemory
+from torchledger.stepping.record import StepRecord
+
+if TYPE_CHECKING:
+    from torchledger._torch.eager_calls import EagerCall
+    from torchledger._torch.storages import HeardMemory, StorageLife
+
+CUDA_ROUNDING = 512
+"""Bytes: the caching allocator gives each tensor a multiple of this (``kMinBlockSize``)."""
+
+_OF_OWNER: Mapping[str, MemoryCategory] = {
+    "parameter": "parameters",
+    "buffer": "buffers",
+    "gradient": "gradients",
+    "optimizer_state": "optimizer_state",
+}
+_OF_COMMUNICATION = ("torch/distributed/", "torch/nn/parallel/")
+_BEFORE_BACKWARD = ("input", "forward", "loss", "other")
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What was heard of one step: its storages, and its eager operators."""
+
+    memory: HeardMemory
+    calls: Sequence[EagerCall]
+
+
+def record_memory(
+    heard: Heard,
+    record: StepRecord,
+    launches: Mapping[str, Sequence[Launch]],
+    *,
+    devices: Sequence[Device] = (),
+    allocations: Sequence[tuple[int, int]] | None = None,
+) -> list[LiveStorage | StepMemory]:
+    """The records of a step's memory; none if no storage was seen.
+
+    ``launches`` are those of each compiled graph, ``devices`` the machine's, ``allocations`` what a CPU's allocator
+    gave and took back in a recorded step (nanoseconds since its beginning, bytes).
+    """
+    lives = heard.memory.lives
+    device = _main_device(lives)
+    if device is None:
+        return []
+    entries = _Entries(heard, record, launches)
+    notes = list(heard.memory.faults)
+    foreign = sum(life.nbytes for life in lives if life.device == device and not life.of_allocator)
+    if foreign:
+        notes.append(f"{foreign:,} bytes of tensors lie in memory that torch did not allocate, and are not counted")
+    storages = [
+        _storage(number, life, record, entries, launches)
+        for number, life in enumerate(lives)
+        if life.device == device and life.of_allocator
+    ]
+    storages += library_workspaces(
+        record.calls,
+        launches,
+        step=record.step.name,
+        device=device,
+        compute_capability=_capability(device, devices),
+        first_number=len(lives),
+    )
+    memory = StepMemory(
+        step=record.step.name,
+        device=device,
+        rounding=CUDA_ROUNDING if device.startswith("cuda") else 1,
+        notes=tuple(notes),
+    )
+    if heard.memory.allocator is not None:
+        memory = _with_allocator(memory, heard.memory, storages)
+    elif allocations is not None and device == "cpu":
+        memory = _with_allocations(memory, storages, record.calls, allocations)
+    return [memory, *storages]
+
+
+def _main_device(lives: Sequence[StorageLife]) -> str | None:
+    """The device that the step's memory is of: the fullest accelerator, else the host."""
+    sizes: Counter[str] = Counter()
+    for life in lives:
+        sizes[life.device] += life.nbytes
+    accelerators = [device for device in sizes if device != "cpu"]
+    return max(accelerators or sizes, key=lambda device: sizes[device], default=None)
+
+
+def _capability(device: str, devices: Sequence[Device]) -> tuple[int, int] | None:
+    if not device.startswith("cuda"):
+        return None
+    cuda = [each for each in devices if each.kind == "cuda"]
+    index = int(device.partition(":")[2] or 0)
+    return cuda[index].compute_capability if index < len(cuda) else None
+
+
+class _Entries:
+    """Where the entries that the watch counted stand among the step's calls."""
+
+    def __init__(self, heard: Heard, record: StepRecord, launches: Mapping[str, Sequence[Launch]]) -> None:
+        graphs = {(call.name, call.call): call.order for call in record.calls if call.kind == "graph"}
+        counted: Counter[str] = Counter()
+        self.heard: list[EagerCall | None] = []
+        self.graphs: list[str | None] = []
+        self.orders: list[int] = []
+        last = 0
+        for entry in heard.memory.entries:
+            if isinstance(entry, str):
+                order = graphs.get((entry, counted[entry]))
+                counted[entry] += 1
+            else:
+                order = record.places.get(entry)
+            last = last if order is None else order
+            self.orders.append(last)
+            self.heard.append(None if isinstance(entry, str) else heard.calls[entry])
+            self.graphs.append(entry if isinstance(entry, str) else None)
+        phases = {call.order: call.phase for call in record.calls}
+        self.backward = [
+            place
+            for place, call in enumerate(self.heard)
+            if (call is not None and call.node is not None)
+            or (self.graphs[place] or "").startswith("backward")
+            or (call is None and phases.get(self.orders[place]) == "backward")
+        ]
+        self._is_backward = frozenset(self.backward)
+        self.prefixes = self._find_prefixes(heard.memory.lives, launches)
+
+    def _find_prefixes(self, lives: Sequence[StorageLife], launches: Mapping[str, Sequence[Launch]]) -> dict[int, str]:
+        """For graphs of a part of the model, where that part is: their modules are named from there on.
+
+        The parameters that a call is given say where it is.
+        """
+        given: dict[int, set[str]] = {}
+        for life in lives:
+            if life.owner == "parameter" and life.name is not None:
+                for place in life.uses:
+                    given.setdefault(place, set()).add(life.name.rpartition(".")[0])
+        found = {}
+        for place, graph in enumerate(self.graphs):
+            owners = given.get(place, set())
+            own = {launch.module for launch in launches.get(graph or "", ()) if launch.module}
+            if not owners or not own or owners & own:
+                continue
+            parts = [path.split(".") for path in owners]
+            shared = list(takewhile(lambda level: len(set(level)) == 1, zip(*parts, strict=False)))
+            for length in range(len(shared), 0, -1):
+                prefix = ".".join(level[0] for level in shared[:length]) + "."
+                if any(prefix + module in owners for module in own):
+                    found[place] = prefix
+                    break
+        return found
+
+    def is_backward(self, place: int) -> bool:
+        """True for an entry of a backward."""
+        return place in self._is_backward
+
+    def order(self, place: int) -> int:
+        """The order of the call at a place; -1 for what came before all of them."""
+        return self.orders[place] if place >= 0 else -1
+
+    def readers(self, life: StorageLife) -> tuple[str, ...]:
+        """What was given a storage before the backward: modules, or the order of a graph's call (``"@12"``)."""
+        found = []
+        for place in life.uses:
+            if place == life.born_in or place in self._is_backward:
+                continue
+            heard = self.heard[place]
+            found.append((heard.module or "") if heard is not None else f"@{self.orders[place]}")
+        return tuple(dict.fromkeys(found))
+
+    def next_backward(self, place: int) -> int | None:
+        """The first place from here on that belongs to a backward."""
+        index = bisect.bisect_left(self.backward, place)
+        return self.backward[index] if index < len(self.backward) else None
+
+
+def _storage(
+    number: int,
+    life: StorageLife,
+    record: StepRecord,
+    entries: _Entries,
+    launches: Mapping[str, Sequence[Launch]],
+) -> LiveStorage:
+    found = LiveStorage(
+        step=record.step.name,
+        number=number,
+        category=_category(life, record, entries),
+        nbytes=life.nbytes,
+        device=life.device,
+        born=life.born,
+        freed=life.freed,
+        name=life.name,
+        dtype=life.dtype,
+        shape=life.shape,
+        needed_by=entries.order(life.uses[-1]) if life.uses else None,
+    )
+    if life.freed_in is not None:
+        graph = entries.graphs[life.freed_in] if life.freed_in >= 0 else None
+        after = None if graph is None else _next_launch(launches.get(graph, ()), life.freed_line, after=True)
+        found = replace(found, freed_in=entries.order(life.freed_in), freed_launch=after)
+    if life.owner is not None:
+        parts = (life.name or "").split(".")
+        found = replace(found, module=".".join(parts[: -2 if life.owner == "optimizer_state" else -1]) or None)
+    if life.born_in is None:
+        return found
+    found = replace(found, born_in=entries.order(life.born_in))
+    if life.born_in < 0:
+        return found
+    graph, heard = entries.graphs[life.born_in], entries.heard[life.born_in]
+    if life.is_unseen:
+        return found
+    found = replace(found, read_by=entries.readers(life))
+    if graph is not None:
+        return _made_by_graph(found, life, launches.get(graph, ()), entries.prefixes.get(life.born_in, ""))
+    if heard is None:
+        return found
+    call = next((each for each in record.calls if each.order == found.born_in), None)
+    module = heard.module or (call.modules[-1] if call is not None and call.modules else None)
+    sources = heard.sources or (call.sources if call is not None else ())
+    return replace(
+        found,
+        operator=heard.call.name,
+        module=found.module or module,
+        source=sources[-1] if sources else None,
+    )
+
+
+def _made_by_graph(found: LiveStorage, life: StorageLife, launches: Sequence[Launch], prefix: str) -> LiveStorage:
+    order = _next_launch(launches, life.born_line, after=False)
+    launch = next((each for each in launches if each.order == order), None)
+    if launch is None:
+        return replace(found, born_launch=order)
+    names = {each.name for each in launch.buffers if each.role != "input" and each.shape == life.shape}
+    readers = {
+        prefix + reader.module
+        for reader in launches
+        if reader.order != order and reader.module and any(each.name in names for each in reader.buffers)
+    }
+    return replace(
+        found,
+        born_launch=order,
+        read_by=tuple(dict.fromkeys([*sorted(readers), *found.read_by])),
+        operator=launch.kernel_name,
+        module=found.module or (None if launch.module is None else prefix + launch.module),
+        source=launch.source,
+    )
+
+
+def _next_launch(launches: Sequence[Launch], line: int | None, *, after: bool) -> int | None:
+    """The first launch on a line of the wrapper or below it; with ``after`` below it alone."""
+    if line is None:
+        return None
+    lines = [(launch.wrapper_line, launch.order) for launch in launches if launch.wrapper_line is not None]
+    below = [each for each in lines if (each[0] > line if after else each[0] >= line)]
+    if below:
+        return min(below)[1]
+    return max((order for _, order in lines), default=-1) + 1
+
+
+def _category(life: StorageLife, record: StepRecord, entries: _Entries) -> MemoryCategory:
+    if life.owner is not None:
+        return _OF_OWNER[life.owner]
+    if life.born_in is None or life.born_in < 0:
+        return "inputs" if life.uses else "kept"
+    heard, graph = entries.heard[life.born_in], entries.graphs[life.born_in]
+    if heard is not None and _communicates(heard):
+        return "collectives"
+    if graph is not None and life.freed_in == life.born_in:
+        return "temporaries"
+    order = entries.order(life.born_in)
+    phase = next((call.phase for call in record.calls if call.order == order), "other")
+    is_backward = entries.is_backward(life.born_in)
+    if graph is None and phase == "input" and not is_backward:
+        return "inputs"
+    is_before = not is_backward and (graph is not None or phase in _BEFORE_BACKWARD)
+    backward = entries.next_backward(life.born_in) if is_before else None
+    if backward is not None and (life.freed_in is None or life.freed_in >= backward):
+        return "activations"
+    return "temporaries" if graph is not None else "eager"
+
+
+def _communicates(call: EagerCall) -> bool:
+    return call.call.name.startswith(("c10d", "_c10d", "fsdp::")) or any(
+        name.startswith(_OF_COMMUNICATION) for name in call.library
+    )
+
+
+def _with_allocator(memory: StepMemory, heard: HeardMemory, storages: Sequence[LiveStorage]) -> StepMemory:
+    """The account of the CUDA caching allocator."""
+    count = heard.allocator
+    assert count is not None
+    named = sum(-(-each.nbytes // memory.rounding) * memory.rounding for each in storages if each.born is None)
+    return replace(
+        memory,
+        counter="cuda_allocator",
+        measured_peak_bytes=count.allocated_peak,
+        requested_peak_bytes=count.requested_peak,
+        reserved_peak_bytes=count.reserved_peak,
+        unseen_before_bytes=count.allocated_before - named,
+    )
+
+
+def _with_allocations(
+    memory: StepMemory,
+    storages: Sequence[LiveStorage],
+    calls: Sequence[StepCall],
+    allocations: Sequence[tuple[int, int]],
+) -> StepMemory:
+    """The account of a CPU's allocations: what was there before the step, and what the profiler saw in it."""
+    before = sum(each.nbytes for each in storages if each.born is None)
+    levels = list(accumulate((nbytes for _, nbytes in allocations), initial=before))
+    timed = sorted((call.start_us or 0.0, call.order) for call in calls if call.start_us is not None)
+    starts = [start for start, _ in timed]
+    begin: dict[int, int] = {}
+    most: dict[int, int] = {}
+    for (at_ns, _), level_before, level in zip(allocations, levels, levels[1:], strict=False):
+        place = bisect.bisect_right(starts, at_ns / 1e3) - 1
+        order = timed[place][1] if place >= 0 else -1
+        begin.setdefault(order, level_before)
+        most[order] = max(most.get(order, level_before), level_before, level)
+    ledger: Curve = live_curve(storages, rounding=memory.rounding)
+    scratch = {}
+    for order, level in most.items():
+        own = level - begin[order] - ledger.rise_in(order)
+        if own > 0:
+            scratch[str(order)] = own
+    return replace(
+        memory,
+        counter="cpu_profiler",
+        measured_peak_bytes=max(levels),
+        scratch=scratch,
+        counted={str(order): level for order, level in most.items()},
+    )
