@@ -16,6 +16,7 @@ NO_BENCHMARKS = {
     "drawn_calls": "calls for others to time",
     "drawn_programs": "programs for others to run",
     "gpu_programs": "programs for others to run",
+    "job_programs": "programs for others to run",
     "h200_sweep": "writes a sweep",
     "memory_programs": "programs for others to run",
     "report_screenshots": "takes the docs' pictures, of ledgers that are given to it",

@@ -1,0 +1,198 @@
+"""Jobs of two GPUs: whether all device time belongs to entries, whether each rank's step adds up, whether the step that
+is recorded is the step without torchledger, and whether a planted straggler is named.
+
+``python benchmarks/job_cuda.py -o FILE [--budget S] [NAME:SIZE ...]``: each strategy of ``job_programs.py`` by
+``torch.distributed.run`` on two GPUs, first without torchledger, then under ``torchledger run --profile``. The most
+important first: all strategies at a medium size, a rank that is late, then the other sizes, until the budget is
+spent. Each process has a time limit; FILE is written after each case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+NEEDS: tuple[str, ...] = ("two GPUs",)
+RUNS: tuple[tuple[str, ...], ...] = (("-o", "{out}/job_cuda.json"),)
+HERE = Path(__file__).parent
+PROGRAM = str(HERE / "job_programs.py")
+LATE_MS = 20
+
+CASES = (
+    *("ddp:medium", "fsdp2:medium", "tp:medium", "tp_sp:medium", "pp_1f1b:medium", "ddp:medium:late"),
+    *("fsdp2_eager:medium", "fsdp2:medium:late"),
+    *(f"{name}:{size}" for size in ("large", "small") for name in ("ddp", "fsdp2", "tp", "tp_sp", "pp_1f1b")),
+    *("fsdp2_eager:large", "fsdp2_eager:small"),
+)
+
+
+def run(command: list[str], limit_s: float, folder: Path) -> tuple[int, str]:
+    """Exit code (124 where the time was up) and what was printed."""
+    paths = [str(HERE.parent / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "4"}
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        return 124, output
+    return process.returncode, output
+
+
+def own_ms(output: str) -> float | None:
+    """The program's own time of a step, which it printed."""
+    for line in output.splitlines():
+        if line.startswith('{"own_ms"'):
+            return float(json.loads(line)["own_ms"])
+    return None
+
+
+def record(case: str, options: argparse.Namespace, folder: Path, end_s: float) -> dict[str, Any]:
+    """One case: plain, then recorded, then read."""
+    name, size, *late = case.split(":")
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={options.ranks}"]
+    program = [PROGRAM, name, "--size", size, "--device", options.device, "--steps", str(options.steps)]
+    if late:
+        program += ["--late", f"1:{LATE_MS}"]
+    found: dict[str, Any] = {"case": case}
+    began = time.monotonic()
+    code, output = run([sys.executable, *launcher, *program], min(options.limit, end_s - began), folder)
+    found |= {"plain_exit": code, "own_ms": own_ms(output), "plain_s": round(time.monotonic() - began, 1)}
+    if code:
+        return found | {"tail": output[-1500:]}
+    began = time.monotonic()
+    ledger = ["-m", "torchledger", "run", "--profile", "-o", "j.ledger", "--force"]
+    code, output = run([sys.executable, *ledger, *launcher, *program], min(options.limit, end_s - began), folder)
+    found |= {"exit": code, "recorded_s": round(time.monotonic() - began, 1), "own_recorded_ms": own_ms(output)}
+    if code:
+        return found | {"tail": output[-1500:]}
+    return found | read(folder / "j.job", found["own_ms"])
+
+
+def read(job: Path, plain_ms: float | None) -> dict[str, Any]:
+    """What the job says, compactly, and its checks."""
+    from torchledger.jobs.read import read_job
+    from torchledger.nouns import Collective, Gap, Step
+    from torchledger.reporting.job import job_as_plain
+    from torchledger.store import open_ledger
+    from torchledger.store.job import ledgers_of_job
+
+    found = job_as_plain(read_job(job))
+    ranks = []
+    for rank in found["ranks"]:
+        parts = rank["compute_us"] + rank["exposed_us"] + rank["idle_us"]
+        with open_ledger(job / rank["ledger"]) as ledger:
+            step = ledger.read(Step)[-1]
+            collectives = ledger.read(Collective)
+            gaps = [f"{gap.account} {gap.where}: {gap.reason}"[:200] for gap in ledger.read(Gap)][:5]
+        ranks.append(
+            {key: round(value, 1) if isinstance(value, float) else value for key, value in rank.items() if value}
+            | {
+                "covered_share": step.covered_share,
+                "device_us": step.device_us,
+                "parts_over_wall": parts / rank["wall_us"],
+                "step_over_plain": None if not plain_ms or not step.duration_us else step.duration_us / plain_ms / 1e3,
+                "recorded_collectives": len(collectives),
+                "without_time": sum(each.ended_ns is None for each in collectives),
+                "without_bytes": sum(each.message_bytes is None for each in collectives),
+                "without_sequence": sum(each.sequence is None for each in collectives),
+                "gaps": gaps,
+            }
+        )
+    return {
+        "ranks": ranks,
+        "collectives": found["collectives"][:1],
+        "stragglers": found["stragglers"][:3],
+        "waits": len(found["waits"]),
+        "first_waits": found["waits"][:4],
+        "exposed_us": found["exposed_us"],
+        "advice": found["advice"],
+        "unmatched": found["unmatched"],
+        "notes": found["notes"],
+        "ledgers": len(ledgers_of_job(job)),
+    }
+
+
+def what_the_backend_writes(job: Path) -> list[dict[str, Any]]:
+    """The arguments of a rank's first collectives in the trace, as they stand there: on the host and on the device."""
+    from torchledger.traces.trace import read_trace
+
+    trace = read_trace(job / "rank0.trace.json.gz")
+    rows = [
+        row
+        for row in range(len(trace.events))
+        if "record_param_comms" in trace.name(row) or trace.name(row).startswith(("ncclDev", "nccl:", "c10d::"))
+    ]
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        found.setdefault(trace.name(row)[:60], {"name": trace.name(row)[:60]} | dict(trace.arguments(row)))
+    head = {"name": "metadata"} | {key: trace.metadata.get(key) for key in ("distributedInfo", "baseTimeNanoseconds")}
+    return [head, *list(found.values())[:8]]
+
+
+def main() -> None:
+    """Run the cases."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", default=CASES)
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--budget", type=float, default=350, help="seconds for all cases")
+    parser.add_argument("--limit", type=float, default=75, help="seconds for one process")
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    options = parser.parse_args()
+    sys.path.insert(0, str(HERE.parent / "src"))
+    end_s = time.monotonic() + options.budget
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = []
+    for case in options.cases:
+        left = end_s - time.monotonic()
+        if left < 25:
+            rows.append({"case": case, "not_begun": "the budget is spent"})
+            continue
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            try:
+                row = record(case, options, folder, end_s)
+                if not rows and (folder / "j.job").is_dir():
+                    row["trace"] = what_the_backend_writes(folder / "j.job")
+                    keep = options.output.parent / "job_ddp"
+                    shutil.copytree(folder / "j.job", keep, dirs_exist_ok=True)
+            except Exception as error:  # the next case may do
+                row = {"case": case, "error": f"{type(error).__name__}: {error}"[:800]}
+        rows.append(row)
+        options.output.write_text(json.dumps(rows, default=str))
+        said = {
+            "own_ms": row.get("own_ms"),
+            "covered": [rank.get("covered_share") for rank in row.get("ranks", [])],
+            "parts": [round(rank["parts_over_wall"], 4) for rank in row.get("ranks", [])],
+            "over_plain": [rank["step_over_plain"] for rank in row.get("ranks", [])],
+            "straggler": row.get("stragglers", [])[:1],
+            "problem": row.get("tail", row.get("error", ""))[-300:],
+        }
+        print(case, json.dumps(said, default=str), flush=True)
+    options.output.write_text(json.dumps(rows, default=str))
+
+
+if __name__ == "__main__":
+    main()
