@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from torchledger.cli.output import json_option
+from torchledger.errors import UsageError
 
 
 @click.command(name="predict")
@@ -30,17 +31,26 @@ def command(
 ) -> None:
     """Predict OPERATOR at a shape, without running it.
 
-    PARAMETERS are NAME=VALUE: torchledger predict flash_atten mp=1 b=4 h=32 l=2048 dim=4096
+    PARAMETERS are NAME=VALUE. OPERATOR may also be `encoder`: with its layers, hidden, heads, length, batch and mp,
+    every operator that a training step of it runs is priced.
     """
     from torchledger.cli.output import print_document, print_json
     from torchledger.operators import load_operators
     from torchledger.predicting.model_file import find_model
     from torchledger.predicting.operators import parse_parameters, predict_directions
     from torchledger.reporting.document import as_plain
-    from torchledger.reporting.fits import predictions_document
+    from torchledger.reporting.fits import encoder_document, predictions_document
 
     for file in operators:
         load_operators(file)
+    if operator == "encoder":
+        from torchledger.predicting.encoder import parse_encoder, price_encoder
+
+        if direction is not None:
+            raise UsageError("an encoder is priced in both directions: leave --direction out.")
+        priced = price_encoder(find_model(device), parse_encoder(parse_parameters(parameters)), dtype=dtype)
+        print_json(as_plain(priced)) if as_json else print_document(encoder_document(priced))
+        return
     predictions = predict_directions(
         find_model(device), operator, parse_parameters(parameters), direction=direction, dtype=dtype
     )

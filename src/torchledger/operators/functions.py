@@ -119,6 +119,11 @@ def encoder_parameters(operator: Operator, encoder: Mapping[str, int]) -> Parame
     return operator.resolve([int(value) for value in transform([encoder[name] for name in ENCODER_PARAMETERS])])
 
 
+def mapped_operators() -> tuple[str, ...]:
+    """Names of the user's operators that say what they are in an encoder."""
+    return tuple(name for module, name in _TRANSFORMS if module == ENCODER_MODULE)
+
+
 def _shape_names(path: Path, function: str, argument: str) -> tuple[str, ...]:
     """The names into which a function unpacks its shapes: ``mp, b, l, dim = shapes``."""
     for definition in ast.parse(path.read_text(encoding="utf-8")).body:

@@ -255,6 +255,9 @@ COLUMNS: Mapping[str, Column] = _table(
     Column("forest_mape", "forest", "%", format_percent, "MAPE of a random forest on the bare shapes"),
     # sets of samples
     Column("operator", "operator", None, format_text, "operator of the catalogue", "left"),
+    Column("parameters", "parameters", None, format_text, "the operator's parameters at this shape", "left"),
+    Column("forward_us", "forward", "us", format_us, "predicted device time of one forward"),
+    Column("backward_us", "backward", "us", format_us, "predicted device time of one backward"),
     Column("planned", "planned", "shapes", format_count, "shapes that the sweep asks for"),
     Column("finished", "finished", "shapes", format_count, "shapes that were measured, or found impossible"),
     Column("labels", "labels", "labels", format_count, "answers of a set of samples: a shape in one direction"),

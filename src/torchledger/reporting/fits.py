@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torchledger.fitting.fit_constants import GroupFit
     from torchledger.fitting.tables import LeftOut
     from torchledger.fitting.time_model import TimeModel
+    from torchledger.predicting.encoder import PricedCalls
 
 _MOST_NAMED = 12
 _KEYS = (
@@ -42,6 +43,34 @@ def predictions_document(predictions: Sequence[Prediction]) -> Document:
     first = predictions[0]
     blocks.append(Sentence(f"Intervals hold {first.coverage:.0%} of measurements. Model: {first.model}.", "quiet"))
     return Document((Section(f"Predicted on {first.device}", tuple(blocks)),))
+
+
+def encoder_document(priced: Sequence[PricedCalls]) -> Document:
+    """What a step of an encoder runs, with the predicted time of a call in each direction and of all calls."""
+    rows = []
+    for each in priced:
+        by_direction = {p.subject.split()[1]: p.duration_us for p in each.predictions}
+        shape = " ".join(f"{name}={value}" for name, value in each.call.parameters.items())
+        forward, backward = by_direction.get("forward"), by_direction.get("backward")
+        rows.append(
+            (each.call.operator.removeprefix("guide."), shape, each.call.calls, forward, backward, each.total_us)
+        )
+    total = ("total", "", sum(each.call.calls for each in priced), "", "", sum(each.total_us for each in priced))
+    first = priced[0].predictions[0]
+    doubted = [each.call.operator for each in priced if any(p.range == "extrapolated" for p in each.predictions)]
+    blocks: list[Block] = [
+        Table(columns("operator", "parameters", "calls", "forward_us", "backward_us", "total_us"), tuple(rows), total)
+    ]
+    if doubted:
+        blocks.append(Sentence(f"Beyond what was measured: {', '.join(doubted)}.", "bad"))
+    blocks.append(
+        Sentence(
+            "A sum over operators, each forward and backward once: what compilation fuses, gaps between kernels, the "
+            "optimizer and collectives are not in it.",
+            "quiet",
+        )
+    )
+    return Document((Section(f"An encoder's step on {first.device}", tuple(blocks)),))
 
 
 def fit_document(model: TimeModel, left_out: Sequence[LeftOut], size_bytes: int) -> Document:
