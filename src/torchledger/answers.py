@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from torchledger.balance import balance_books, open_books
 from torchledger.errors import UsageError
@@ -25,6 +25,9 @@ from torchledger.nouns import (
 )
 from torchledger.store import open_ledger
 from torchledger.store.latest import latest, latest_measurements
+
+if TYPE_CHECKING:
+    from torchledger.comparing.limits import Quantity, Verdict
 
 Format = Literal["inductor-json", "parquet", "chrome", "step"]
 FORMATS: tuple[str, ...] = get_args(Format)
@@ -60,6 +63,20 @@ class Ledger:
         [PosixPath('Data_gpt.json')]
         """
         return export_ledger(self.path, target, format=format, force=force)
+
+
+@dataclass(frozen=True)
+class Check:
+    """Two runs compared under limits: their difference, the sums of either, and whether each limit holds."""
+
+    diff: RunDiff
+    quantities: Mapping[str, Quantity]
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def failed(self) -> tuple[Verdict, ...]:
+        """The limits that do not hold, those that ask for what is not known among them."""
+        return tuple(verdict for verdict in self.verdicts if not verdict.holds)
 
 
 def load(path: str | os.PathLike[str]) -> Ledger:
@@ -144,6 +161,33 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> RunDi
     from torchledger.comparing.run_diff import diff_ledgers
 
     return diff_ledgers(first, second)
+
+
+def check(
+    first: str | os.PathLike[str],
+    second: str | os.PathLike[str],
+    limits: Sequence[str],
+    *,
+    device: str | os.PathLike[str] = "H200",
+) -> Check:
+    """Compare two ledgers and say which limits hold: ``["launches > +0", "bytes > +2%", "predicted > +3%"]``.
+
+    ``device`` is what ``predicted`` is predicted for; it may also be a model file. Raises ``UsageError`` for a limit
+    that cannot be read, and what ``diff`` and ``predict_step`` raise.
+
+    >>> check("main.ledger", "branch.ledger", ["launches > +0"]).failed  # doctest: +SKIP
+    ()
+    """
+    from torchledger.comparing.limits import Quantity, check_limits, parse_limit, quantities
+    from torchledger.comparing.run_diff import diff_ledgers
+
+    asked = [parse_limit(text) for text in limits]
+    found = diff_ledgers(first, second)
+    known = quantities(found)
+    if any(limit.name == "predicted" for limit in asked):
+        times = [predict_step(path, device=device)[0].duration_us for path in (first, second)]
+        known["predicted"] = Quantity("predicted", *times)
+    return Check(found, known, tuple(check_limits(asked, known)))
 
 
 def predict(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from torchledger.cli.output import json_option, print_document, print_json
+from torchledger.cli.output import json_option, print_document, print_json, print_text
 from torchledger.errors import UsageError
 
 
@@ -15,10 +15,28 @@ from torchledger.errors import UsageError
 @click.argument("second", type=click.Path(path_type=Path))
 @click.option("--values", "of_values", is_flag=True, help="Compare what launches computed: where the runs first part.")
 @click.option("--tolerance", type=float, help="With --values: relative difference that is none. Default: 0.001.")
+@click.option(
+    "--fail-if", "limits", multiple=True, metavar="LIMIT", help="End with 3 if a change is beyond it: 'bytes > +2%'."
+)
+@click.option("--markdown", is_flag=True, help="Print a summary for a pull request, in Markdown.")
+@click.option("--device", default="H200", show_default=True, help="What `predicted` is predicted for; or a model file.")
 @click.option("--top", default=10, show_default=True, type=click.IntRange(min=1), help="Rows per list.")
 @json_option
-def command(first: Path, second: Path, of_values: bool, tolerance: float | None, top: int, as_json: bool) -> None:
+def command(
+    first: Path,
+    second: Path,
+    of_values: bool,
+    tolerance: float | None,
+    limits: tuple[str, ...],
+    markdown: bool,
+    device: str,
+    top: int,
+    as_json: bool,
+) -> None:
     """Compare two ledgers.
+
+    With --fail-if, limit what may change: launches, bytes, flops, graphs, time or predicted; with a percent sign, in
+    percent of the first run's.
 
     Without options, say where the time of a step went: launches of both runs are aligned by what they compute, not by
     name, and each split, merge and changed launch stands with its change in time, traffic and FLOPs.
@@ -29,18 +47,46 @@ def command(first: Path, second: Path, of_values: bool, tolerance: float | None,
     if not of_values:
         if tolerance is not None:
             raise UsageError("--tolerance is of --values: times are compared without one.")
-        _compare_launches(first, second, top=top, as_json=as_json)
+        if limits or markdown:
+            _check(first, second, limits, device=device, markdown=markdown, top=top, as_json=as_json)
+        else:
+            _compare_launches(first, second, top=top, as_json=as_json)
         return
+    if limits or markdown:
+        raise UsageError("--fail-if and --markdown are of launches: leave --values out.")
+    from torchledger.comparing.run_diff import setting_changes
     from torchledger.reporting.values import values_diff_as_plain, values_diff_document
     from torchledger.store import open_ledger
     from torchledger.watching.compare import DEFAULT_TOLERANCE, compare_values
 
     with open_ledger(first) as one, open_ledger(second) as other:
         found = compare_values(one, other, tolerance=DEFAULT_TOLERANCE if tolerance is None else tolerance)
+        settings = setting_changes(one.run(), other.run())
     if as_json:
         print_json(values_diff_as_plain(found))
     else:
-        print_document(values_diff_document(found, str(first), str(second), top=top))
+        print_document(values_diff_document(found, str(first), str(second), top=top, settings=settings))
+
+
+def _check(
+    first: Path, second: Path, limits: tuple[str, ...], *, device: str, markdown: bool, top: int, as_json: bool
+) -> None:
+    from torchledger.answers import check
+    from torchledger.reporting.document import as_plain
+    from torchledger.reporting.markdown import render_markdown
+    from torchledger.reporting.run_diff import limits_document, run_diff_as_plain
+
+    found = check(first, second, limits, device=device)
+    if as_json:
+        checked = {"quantities": as_plain(found.quantities), "limits": as_plain(found.verdicts)}
+        print_json(run_diff_as_plain(found.diff) | checked)
+    else:
+        document = limits_document(
+            found.diff, str(first), str(second), known=found.quantities, verdicts=found.verdicts, top=top
+        )
+        print_text(render_markdown(document)) if markdown else print_document(document)
+    if found.failed:
+        raise SystemExit(3)
 
 
 def _compare_launches(first: Path, second: Path, *, top: int, as_json: bool) -> None:

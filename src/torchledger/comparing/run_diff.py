@@ -7,6 +7,7 @@ hangs together that way is one group. Names of kernels, buffers and graphs play 
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections import Counter
@@ -147,11 +148,11 @@ def diff_runs(first: RecordedRun, second: RecordedRun) -> RunDiff:
         eager=eager,
         first_inside_ns=inside_one,
         second_inside_ns=inside_other,
-        settings=_setting_changes(first.run, second.run),
+        settings=setting_changes(first.run, second.run),
     )
 
 
-def _setting_changes(first: Run | None, second: Run | None) -> tuple[SettingChange, ...]:
+def setting_changes(first: Run | None, second: Run | None) -> tuple[SettingChange, ...]:
     """What differs between the software, the settings and the devices of two runs."""
     if first is None or second is None:
         return ()
@@ -528,7 +529,13 @@ def _group(
         source=last.source,
         module=last.module,
         reads=() if is_unrolled or kind in ("only first", "only second") else _read_changes(one, other),
+        shape=_written_shape(last),
     )
+
+
+def _written_shape(launch: Launch) -> tuple[int, ...] | None:
+    written = [buffer.shape for buffer in launch.buffers if buffer.role in ("output", "inout")]
+    return max(written, key=math.prod, default=None)
 
 
 def _kind(one: Sequence[_Entry], other: Sequence[_Entry]) -> Regrouping:

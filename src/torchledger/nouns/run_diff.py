@@ -100,7 +100,10 @@ class ReadChange:
 
 @dataclass(frozen=True)
 class LaunchGroup:
-    """Launches of two runs that compute the same part of the model, as small as they can be told apart."""
+    """Launches of two runs that compute the same part of the model, as small as they can be told apart.
+
+    ``shape`` is that of the largest tensor that its last launch writes.
+    """
 
     kind: Regrouping
     first: DiffSide
@@ -109,6 +112,7 @@ class LaunchGroup:
     source: str | None = None
     module: str | None = None
     reads: tuple[ReadChange, ...] = ()
+    shape: tuple[int, ...] | None = None
 
     @property
     def delta_ns(self) -> int | None:

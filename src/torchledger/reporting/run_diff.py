@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torchledger.comparing.limits import Quantity, Verdict
 from torchledger.nouns import EagerChange, LaunchGroup, ReadChange, RunDiff
+from torchledger.nouns.run_diff import SettingChange
 from torchledger.printable import one_line, shorten
 from torchledger.reporting.columns import format_bytes, format_count, format_share, format_si, format_us
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns
@@ -120,12 +122,55 @@ def _signed(value: float, formatter: Any) -> str:
 
 def _settings(diff: RunDiff) -> tuple[Block, ...]:
     """What differs between the two runs' software, settings and devices: before any time, for it may explain them."""
-    if not diff.settings:
-        return ()
+    return setting_sentences(diff.settings)
+
+
+def setting_sentences(settings: Sequence[SettingChange]) -> tuple[Sentence, ...]:
+    """A line for each version, setting or device that differs."""
     return tuple(
-        Sentence(f"{change.name}: {change.first or '(none)'} -> {change.second or '(none)'}.")
-        for change in diff.settings
+        Sentence(f"{change.name}: {change.first or '(none)'} -> {change.second or '(none)'}.") for change in settings
     )
+
+
+def limits_document(
+    diff: RunDiff,
+    first: str,
+    second: str,
+    *,
+    known: Mapping[str, Quantity],
+    verdicts: Sequence[Verdict],
+    top: int = 10,
+) -> Document:
+    """The comparison in short, for a pull request: what fails, what was changed, the sums, the groups that changed."""
+    failed = [each for each in verdicts if not each.holds]
+    told = [_verdict_text(each) for each in failed]
+    head = [Sentence(f"Failed: {text}.", "bad") for text in told]
+    if verdicts and not failed:
+        head.append(Sentence(f"All {len(verdicts)} limits hold.", "good"))
+    rows = tuple((each.name, *_quantity_cells(each)) for each in known.values() if each.first is not None)
+    table = Table(columns("quantity", "first_sum", "second_sum", "change_sum", "change_pct"), rows)
+    sections = [
+        Section(f"From {one_line(first)} to {one_line(second)}", (*head, *setting_sentences(diff.settings), table)),
+        Section("What changed most", tuple(_sentences(diff, top=top))),
+    ]
+    return Document(tuple(section for section in sections if section.blocks))
+
+
+def _verdict_text(verdict: Verdict) -> str:
+    quantity = verdict.quantity
+    if verdict.holds is None:
+        return f"{verdict.limit.text}: {quantity.name} is not known of both runs"
+    first, second, delta, share = _quantity_cells(quantity)
+    return f"{verdict.limit.text}: {first} -> {second} ({delta}{f', {share}' if share else ''})"
+
+
+def _quantity_cells(quantity: Quantity) -> tuple[str, str, str, str]:
+    form = {"bytes": format_bytes, "flops": format_si, "time": format_us, "predicted": format_us}
+    write: Any = form.get(quantity.name, format_count)
+    if quantity.first is None or quantity.second is None or quantity.delta is None:
+        return "?", "?", "?", ""
+    share = "" if quantity.delta_pct is None else f"{quantity.delta_pct:+.2f} %"
+    return write(quantity.first), write(quantity.second), _signed(quantity.delta, write), share
 
 
 def _eager_table(diff: RunDiff, *, top: int) -> tuple[Block, ...]:
@@ -228,8 +273,10 @@ def _table(diff: RunDiff, *, top: int) -> tuple[Block, ...]:
     cells = [_cells(group.kind, group_name(group), [group]) for group in shown]
     if rest:
         cells.append(_cells("", f"({len(rest):,} others)", rest))
-    keys = ("change", "kernel_name", "first_us", "second_us", "delta_us", "delta_bytes", "delta_flops")
-    table = Table(columns(*keys), tuple(cells), _cells("total", "", diff.groups), optional=("delta_flops",))
+    places = ("launch_id", "shape", "source")
+    keys = ("change", "kernel_name", *places, "first_us", "second_us", "delta_us", "delta_bytes", "delta_flops")
+    total = _cells("total", "", diff.groups)
+    table = Table(columns(*keys), tuple(cells), total, optional=("delta_flops", "shape", "source"))
     return (table if diff.basis == "time" else table.without(("first_us", "second_us", "delta_us")),)
 
 
@@ -241,15 +288,29 @@ def group_name(group: LaunchGroup) -> str:
 
 
 def _cells(change: str, name: str, groups: Sequence[LaunchGroup]) -> tuple[Any, ...]:
+    one = groups[0] if len(groups) == 1 and change != "total" else None
     return (
         change,
         name,
+        "" if one is None else _launch_names(one),
+        "" if one is None else one.shape,
+        "" if one is None else one.source or "",
         _us([group.first.time_ns for group in groups]),
         _us([group.second.time_ns for group in groups]),
         _us([group.delta_ns for group in groups]),
         _known([group.delta_bytes for group in groups]),
         _known([group.delta_flops for group in groups]),
     )
+
+
+def _launch_names(group: LaunchGroup) -> str:
+    """``forward_0#3``, or ``forward_0#3 -> forward_0#4`` where the runs place it differently."""
+    first, second = (_first_of(side.launches) for side in (group.first, group.second))
+    return first or second if not first or not second or first == second else f"{first} -> {second}"
+
+
+def _first_of(launches: Sequence[str]) -> str:
+    return f"{launches[0]} and {len(launches) - 1} more" if len(launches) > 1 else "".join(launches)
 
 
 def _known(counts: Sequence[int | None]) -> int | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torchledger.nouns import Launch, ValueComparison, ValueFinding, WatchedGraph
+from torchledger.nouns.run_diff import SettingChange
 from torchledger.printable import one_line
 from torchledger.reporting.document import Document, Facts, Section, Sentence, as_plain
+from torchledger.reporting.run_diff import setting_sentences
 from torchledger.store import LedgerReader
 from torchledger.store.value_stats import count_value_stats, iterate_value_stats
 from torchledger.watching.compare import ValuePair, ValuesDiff
@@ -111,8 +114,12 @@ def values_diff_as_plain(diff: ValuesDiff) -> dict[str, Any]:
     }
 
 
-def values_diff_document(diff: ValuesDiff, first: str, second: str, *, top: int) -> Document:
-    """Where two runs first part, and what differs most; ``top`` rows per list."""
+def values_diff_document(
+    diff: ValuesDiff, first: str, second: str, *, top: int, settings: Sequence[SettingChange] = ()
+) -> Document:
+    """Where two runs first part, and what differs most; ``top`` rows per list. What differs between their ``settings``
+    stands first."""
+    changed = setting_sentences(settings)
     apart = diff.apart
     elementwise = sum(pair.is_elementwise for pair in diff.pairs)
     rows = (
@@ -123,9 +130,12 @@ def values_diff_document(diff: ValuesDiff, first: str, second: str, *, top: int)
     )
     if not apart:
         verdict = Sentence(f"No tensor differs by more than {diff.tolerance:g}.", "good")
-        return Document((Section("Values of two runs", (Facts(rows), verdict)),))
+        return Document((Section("Values of two runs", (*changed, Facts(rows), verdict)),))
     sections = [
-        Section("Values of two runs", (Facts(rows), Sentence(f"They part at: {_pair_line(apart[0])}", "bad"))),
+        Section(
+            "Values of two runs",
+            (*changed, Facts(rows), Sentence(f"They part at: {_pair_line(apart[0])}", "bad")),
+        ),
         Section(f"Then ({len(apart):,} in all)", tuple(Sentence(_pair_line(pair)) for pair in apart[1 : top + 1])),
     ]
     return Document(tuple(section for section in sections if section.blocks))

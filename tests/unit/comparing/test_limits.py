@@ -1,0 +1,118 @@
+"""Limits on what may change: for a pull request."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from factories import make_environment
+from synthetic import write_ledger
+from torchledger.answers import check
+from torchledger.cli import cli
+from torchledger.comparing.limits import Quantity, check_limits, parse_limit
+from torchledger.errors import UsageError
+from torchledger.reporting.document import Document, Section, Sentence, Table, columns
+from torchledger.reporting.markdown import escape, render_markdown
+
+
+@pytest.fixture(scope="module")
+def ledgers(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    folder = tmp_path_factory.mktemp("limits")
+    environment = make_environment(torch="2.12.0", triton="3.6.0", cuda="13.0")
+    write_ledger(folder / "main.ledger", launches=60)
+    write_ledger(folder / "branch.ledger", launches=66, environment=environment)
+    return str(folder / "main.ledger"), str(folder / "branch.ledger")
+
+
+def _diff(ledgers: tuple[str, str], *words: str) -> Result:
+    return CliRunner().invoke(cli, ["diff", *ledgers, *words])
+
+
+@pytest.mark.parametrize(
+    ("limit", "first", "second", "holds"),
+    [
+        ("launches > +0", 51, 51, True),
+        ("launches > +0", 51, 52, False),
+        ("launches > +0", 51, 50, True),
+        ("launches>=1", 51, 52, False),
+        ("bytes > +2%", 1000, 1020, True),
+        ("bytes > +2%", 1000, 1021, False),
+        ("bytes > +2 %", 0, 1, False),
+        ("bytes > +2%", 0, 0, True),
+        ("time < -10%", 100, 80, False),
+        ("bytes > +2%", 1000, None, None),
+    ],
+)
+def test_a_limit_holds_unless_the_change_is_beyond_it(
+    limit: str, first: float, second: float | None, holds: bool | None
+) -> None:
+    asked = parse_limit(limit)
+    (verdict,) = check_limits([asked], {asked.name: Quantity(asked.name, first, second)})
+    assert verdict.holds is holds
+
+
+@pytest.mark.parametrize("text", ["launches", "launches > lots", "speed > +1", "bytes = 3", "bytes > +2% or so"])
+def test_what_is_no_limit_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(UsageError, match="'bytes > \\+2%'"):
+        parse_limit(text)
+
+
+def test_a_broken_limit_ends_the_command_with_three_and_an_unbroken_one_with_zero(ledgers: tuple[str, str]) -> None:
+    broken = _diff(ledgers, "--fail-if", "launches > +0", "--fail-if", "bytes > +50%")
+    assert broken.exit_code == 3
+    assert "Failed: launches > +0: 60 -> 66 (+6, +10.00 %)." in broken.stdout
+    assert "bytes > +50%" not in broken.stdout
+    assert _diff(ledgers, "--fail-if", "launches > +6").exit_code == 0
+    same = _diff((ledgers[0], ledgers[0]), "--fail-if", "launches > +0", "--fail-if", "predicted > +3%")
+    assert (same.exit_code, "All 2 limits hold." in same.stdout) == (0, True)
+
+
+def test_a_limit_on_what_is_not_known_does_not_pass(ledgers: tuple[str, str]) -> None:
+    untimed = _diff(ledgers, "--fail-if", "time > +3%")
+    assert untimed.exit_code == 3
+    assert "time > +3%: time is not known of both runs" in untimed.stdout
+
+
+def test_a_limit_that_cannot_be_read_ends_the_command_with_two(ledgers: tuple[str, str]) -> None:
+    with pytest.raises(UsageError):
+        CliRunner().invoke(cli, ["diff", *ledgers, "--fail-if", "x"], catch_exceptions=False)
+    assert UsageError.exit_code == 2
+
+
+def test_the_summary_in_markdown_names_failures_then_settings_then_sums(ledgers: tuple[str, str]) -> None:
+    text = _diff(ledgers, "--fail-if", "launches > +0", "--markdown").stdout
+    places = [
+        text.index(part) for part in ("**Failed: launches", "torch: 2.11.0 -", "| quantity |", "### What changed")
+    ]
+    assert places == sorted(places)
+    assert "| launches | 60 | 66 | +6 | +10.00 % |" in text
+
+
+def test_names_in_markdown_are_no_markup() -> None:
+    assert escape("a_b | <img> @team `x`") == r"a\_b \| &lt;img&gt; &#64;team \`x\`"
+    table = Table(columns("kernel_name", "launches"), (("a|b", 3), ("c\nd", None)))
+    text = render_markdown(Document((Section("T", (table, Sentence("no", "bad"))),)))
+    assert text.splitlines()[2:6] == ["| kernel | launches |", "| --- | ---: |", r"| a\|b | 3 |", "| c\\\\nd | ? |"]
+    assert text.endswith("**no**\n")
+
+
+def test_json_holds_sums_and_verdicts(ledgers: tuple[str, str]) -> None:
+    shown = json.loads(_diff(ledgers, "--fail-if", "launches > +0", "--json").stdout)
+    assert shown["quantities"]["launches"] == {"name": "launches", "first": 60, "second": 66}
+    assert [each["holds"] for each in shown["limits"]] == [False]
+
+
+def test_python_checks_as_the_command_does(ledgers: tuple[str, str]) -> None:
+    checked = check(*ledgers, ["launches > +0", "graphs > +0"])
+    assert [each.limit.text for each in checked.failed] == ["launches > +0"]
+
+
+def test_rows_of_a_comparison_tell_their_launch_and_shape_apart(ledgers: tuple[str, str]) -> None:
+    text = _diff(ledgers).stdout
+    table = text.partition("Launches by what they compute")[2]
+    heads = table.splitlines()[1].split("  ")
+    assert {"launch", "shape", "source line"} <= {head.strip() for head in heads}
+    rows = [line for line in table.splitlines() if "forward_0#" in line or "backward_0#" in line]
+    assert len(rows) == len(set(rows)) >= 6
