@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu lint types docs golden bench faults fuzz clean
+.PHONY: help demo test test-gpu lint types docs golden bench faults fuzz versions package clean
 
 help: ## Print this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -54,6 +54,12 @@ faults: $(VENV)/.dev ## Plant a fault into each function of ours that a compile 
 
 fuzz: $(VENV)/.dev ## Put 10,000 changed files of every kind through every command that reads them
 	$(BIN)/python benchmarks/fuzz_files.py --keep -o docs/results/fuzz.md
+
+versions: $(VENV)/.dev ## Try torch 2.9 to 2.13 on each Python at hand, from a wheel; writes the README's table (an hour)
+	$(BIN)/python benchmarks/versions.py --readme
+
+package: $(VENV)/.dev ## Build the wheel and the sdist into dist/, install each into a new environment, and run it there
+	$(BIN)/python benchmarks/package.py
 
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) docs/_build gpt.html .pytest_cache .mypy_cache .ruff_cache *.ledger *.trace.json.gz

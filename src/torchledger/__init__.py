@@ -43,6 +43,13 @@ _PUBLIC = {
 __all__ = ["__version__", *_PUBLIC]
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """What ``%load_ext torchledger`` calls."""
+    from torchledger.integrations.notebook import register
+
+    register(shell)
+
+
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
         return getattr(importlib.import_module(_PUBLIC[name]), name)

@@ -27,6 +27,8 @@ from torchledger.store import open_ledger
 from torchledger.store.latest import latest, latest_measurements
 
 if TYPE_CHECKING:
+    import pandas
+
     from torchledger.comparing.limits import Quantity, Verdict
 
 Format = Literal["inductor-json", "parquet", "chrome", "step"]
@@ -64,6 +66,19 @@ class Ledger:
         """
         return export_ledger(self.path, target, format=format, force=force)
 
+    def to_frame(self) -> pandas.DataFrame:
+        """The launches as a data frame. Raises ``UsageError`` where pandas is not installed."""
+        from torchledger.integrations.frames import frame
+
+        return frame(self)
+
+    def _repr_html_(self) -> str:
+        from torchledger.reporting.fragment import render_fragment
+        from torchledger.reporting.overview import ledger_document
+
+        with open_ledger(self.path) as reader:
+            return render_fragment(ledger_document(reader))
+
 
 @dataclass(frozen=True)
 class Check:
@@ -77,6 +92,13 @@ class Check:
     def failed(self) -> tuple[Verdict, ...]:
         """The limits that do not hold, those that ask for what is not known among them."""
         return tuple(verdict for verdict in self.verdicts if not verdict.holds)
+
+    def _repr_html_(self) -> str:
+        from torchledger.reporting.fragment import render_fragment
+        from torchledger.reporting.run_diff import limits_document
+
+        document = limits_document(self.diff, "the first", "the second", known=self.quantities, verdicts=self.verdicts)
+        return render_fragment(document)
 
 
 def load(path: str | os.PathLike[str]) -> Ledger:

@@ -31,7 +31,7 @@ IN_ORDER = (
     ("fitting",),
     ("predicting",),
     ("reporting",),
-    ("cli",),
+    ("cli", "integrations"),
 )
 PLACE = {room: place for place, rooms in enumerate(IN_ORDER) for room in rooms}
 
