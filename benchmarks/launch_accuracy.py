@@ -151,7 +151,7 @@ def held_out_steps(
     for item in launches:
         by_program.setdefault(item.program, []).append(item)
     observations = observe_steps([step for step in steps if step["model"] != name], launches, optimizer)
-    model = replace(model, extras=fit_overheads(observations))
+    model = replace(model, extras=fit_overheads(observations, model.machine.constants.steps))
     rows = []
     for step in steps:
         items = by_program.get(f"{step['model']}-{step['batch']}")

@@ -72,10 +72,13 @@ def make_device(**changes: Any) -> Device:
 
 
 def make_machine(name: str = "TEST", num_multiprocessors: int | None = 132, *rates: Any, **changes: Any) -> Machine:
-    """A GPU's scales; ``rates`` and ``changes`` are ``Machine``'s fields, or the device's."""
+    """A GPU's scales, a microsecond for 1 MB unless given; ``rates`` and ``changes`` are ``Machine``'s fields, or the
+    device's."""
     of_device = {key: changes.pop(key) for key in list(changes) if key in Device.__dataclass_fields__}
     device = Device(name=name, kind="cuda", num_multiprocessors=num_multiprocessors, **of_device)
-    return Machine(device, *rates, **changes)
+    usual: tuple[Any, ...] = ({}, 1e6, 2.0)
+    fields = dict(zip(("flops_per_us", "bytes_per_us", "floor_us"), (*rates, *usual[len(rates) :]), strict=True))
+    return Machine(device, **(fields | changes))
 
 
 def make_h200(**changes: Any) -> Machine:

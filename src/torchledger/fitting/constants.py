@@ -2,7 +2,7 @@
 
 ``torchledger fit-constants`` makes such a file from measurements (``fit_constants.py``); those that come with the
 package lie in ``generations/``. The code that computes with them (``product_times.py``, ``convolution_times.py``,
-``launch_tiles.py``, ``launch_costs.py``) holds none of its own.
+``launch_tiles.py``, ``launch_costs.py``, ``predicting/step.py``) holds none of its own.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from torchledger.errors import FitError
 from torchledger.nouns import Device
-from torchledger.store.codec import decode, encode
+from torchledger.store.codec import convert, encode, parse
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2 (2026-11): what a step takes beside its kernels, and how atomics crowd; 1 had both in the code."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,10 @@ class KernelConstants:
     """Vector instructions of one instruction that loads or stores."""
     divide: float
     """Vector instructions of a division of an index."""
+    shift: float
+    """What a division by a power of two costs of another."""
+    clamp: float
+    """What a minimum or maximum in an index costs of a division."""
     unchanging: float
     """Share of a reduction's operations that are left where all it loads stands still: the others are done once."""
     folded: Mapping[str, float]
@@ -147,6 +153,18 @@ class KernelConstants:
     row_atomic_us: float
     scattered_atomic_us: float
     crowded_atomic_us: float
+    row_crowd: float
+    """Atomics on each element from which on whole rows of them wait for one another altogether..."""
+    row_crowd_slower: float
+    """...and how many times longer each then takes in addition."""
+    crowded_from: float
+    """Atomics on each element above which scattered ones wait for one another..."""
+    crowded_whole: float
+    """...and from which on each costs ``crowded_atomic_us`` in full."""
+    short_run: int
+    """Scattered atomics on so few neighbouring elements, or fewer..."""
+    short_run_share: float
+    """...cost this share of ``scattered_atomic_us``."""
     lone: float
     """How much of the memory's rate one needs all multiprocessors for."""
     power: float
@@ -178,14 +196,22 @@ class Constants:
     products: ProductConstants
     convolutions: ConvolutionConstants
     kernels: KernelConstants
+    steps: Mapping[str, float]
+    """What a step takes beside its kernels; ``torchledger fit --steps`` learns a model's own.
+
+    Microseconds of the host for a step, a graph's call, a launch by its kind, a tensor of the optimizer (``"... host
+    us"``), idle time of the device between two kernels (``"gap us"``), both under CUDA graphs too (``"graphs ..."``).
+    ``"sustained products"`` is by what fraction matrix products and attention take longer in a run that lasts than
+    in the profile that measured them; ``"step error"`` is half the width of a step's interval, as a fraction;
+    ``"overlap"`` is the power with which device and host time are added: the larger, the nearer to the longer of both.
+    """
     made_of: Mapping[str, str] = field(default_factory=dict)
 
 
 @cache
 def constants_of_package(name: str) -> Constants:
     """Constants that come with the package, by the stem of their file in ``generations/``."""
-    file = importlib.resources.files("torchledger.fitting").joinpath("generations", f"{name}.json")
-    return _parsed(file.read_text(), f"{name}.json")
+    return _parsed(_text_of_package(name), f"{name}.json")
 
 
 def read_constants(path: str | os.PathLike[str]) -> Constants:
@@ -212,13 +238,29 @@ def write_constants(constants: Constants, path: str | os.PathLike[str], *, force
 _SHORT_LIST = re.compile(r"\[\s+(?:[^\[\]{}\"]|\[\s+[\d.,\s]+\])*\]")
 
 
+def with_later_numbers(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Constants as they stand in a file of any format, completed by the numbers that a former format left to the code:
+    they were those of the package's file."""
+    later = json.loads(_text_of_package(_FIRST))
+    return {"steps": later["steps"]} | dict(plain) | {"kernels": later["kernels"] | dict(plain["kernels"])}
+
+
+_FIRST = "hopper"
+"""The file of the package that took over the numbers of the code."""
+
+
+def _text_of_package(name: str) -> str:
+    return importlib.resources.files("torchledger.fitting").joinpath("generations", f"{name}.json").read_text()
+
+
 def _parsed(text: str, source: str) -> Constants:
     try:
-        version = json.loads(text)["format"]
-        if version != FORMAT_VERSION:
+        plain = parse(text)
+        version = plain["format"]
+        if version not in (1, FORMAT_VERSION):
             raise FitError(
-                f"{source} has format {version}; this version reads {FORMAT_VERSION}. Fit the constants again."
+                f"{source} has format {version}; this version reads 1 to {FORMAT_VERSION}. Fit the constants again."
             )
-        return decode(Constants, text)
+        return convert(Constants, with_later_numbers(plain) if version == 1 else plain)
     except (ValueError, KeyError, TypeError) as error:
         raise FitError(f"{source} holds no constants of a device, or is cut off ({error}).") from error

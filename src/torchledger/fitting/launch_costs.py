@@ -117,7 +117,9 @@ def kernel_costs(
     lanes = machine.vector_instructions_per_us
     parts["move"] = constants.move * chosen.instructions / lanes
     divisions = sum(
-        divisions_of(access.declared.index) * access.count for access in accesses if None in access.declared.strides
+        divisions_of(access.declared.index, constants.shift, constants.clamp) * access.count
+        for access in accesses
+        if None in access.declared.strides
     )
     parts["divide"] = constants.divide * divisions / lanes
     loads = sum(access.is_load for access in accesses)
@@ -159,11 +161,14 @@ def _add_atomics(
         each = access.count / max(sizes.get(access.declared.buffer, 1), 1)
         last = access.innermost()
         if last == 1:
-            parts["row atomic"] += constants.row_atomic_us * access.count * (1.0 + 9.0 * min(each / 1000, 1.0))
-        elif each > 16:
-            parts["crowded atomic"] += constants.crowded_atomic_us * access.count * min(each / 64, 1.0)
+            slower = 1.0 + constants.row_crowd_slower * min(each / constants.row_crowd, 1.0)
+            parts["row atomic"] += constants.row_atomic_us * access.count * slower
+        elif each > constants.crowded_from:
+            share = min(each / constants.crowded_whole, 1.0)
+            parts["crowded atomic"] += constants.crowded_atomic_us * access.count * share
         else:
-            parts["scattered atomic"] += constants.scattered_atomic_us * access.count * (1.0 if last > 8 else 0.2)
+            share = constants.short_run_share if last <= constants.short_run else 1.0
+            parts["scattered atomic"] += constants.scattered_atomic_us * access.count * share
 
 
 def _add_folds(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from torchledger.work.element_sizes import element_size
 Array = NDArray[np.float64]
 
 _BIG_BYTES = 64e6
-"""Traffic that DRAM must carry, unless the L2 is larger yet."""
+"""Traffic that DRAM must carry, unless the L2 is larger yet: beyond the caches of all but the largest devices."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Machine:
     """
 
     device: Device
-    flops_per_us: Mapping[str, float] = field(default_factory=dict)
-    bytes_per_us: float = 1e6
-    floor_us: float = 2.0
+    flops_per_us: Mapping[str, float]
+    bytes_per_us: float
+    floor_us: float
     own_constants: Constants | None = None
 
     @property
@@ -104,7 +104,11 @@ class Machine:
         return l2_bytes / self.constants.kernels.l2_of_kept
 
     def peak(self, dtype: str) -> float:
-        """FLOP per microsecond for a dtype; where none was seen, that of the known dtype nearest in element size."""
+        """FLOP per microsecond for a dtype; where none was seen, that of the known dtype nearest in element size.
+
+        Where no dtype was seen it is what the device's lanes do in single precision, a multiply-add each; where their
+        number is unknown, the reference's.
+        """
         if dtype in self.flops_per_us:
             return self.flops_per_us[dtype]
         alike = {"bfloat16": "float16", "float16": "bfloat16"}.get(dtype, "")
@@ -113,7 +117,11 @@ class Machine:
         size = element_size(dtype)
         gap = {known: abs((element_size(known) or size) - size) if size else 0 for known in self.flops_per_us}
         nearest = [self.flops_per_us[known] for known in gap if gap[known] == min(gap.values())]
-        return max(nearest, default=1e8)
+        if nearest:
+            return max(nearest)
+        return (
+            2 * self.vector_instructions_per_us if self.counts_waves else self.constants.reference.single_flops_per_us
+        )
 
 
 def assumptions(machine: Machine) -> tuple[str, ...]:

@@ -8,27 +8,21 @@ from __future__ import annotations
 
 import ast
 import math
-import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 from torchledger.nouns import Access, Launch, LoopNest
 from torchledger.work.element_sizes import ELEMENT_SIZES
+from torchledger.work.expressions import ARITHMETIC, ExpressionError, Grammar, evaluate, parse_expression
 
-_LONGEST_INDEX = 2000
 _OFFSET = re.compile(r"[+-] \d+$")
 _DIVISOR = re.compile(r"(?://|%) (\d+)")
-_OPERATIONS: Mapping[type[ast.AST], Callable[..., int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.USub: operator.neg,
-}
+_INDICES = Grammar(
+    {kind: ARITHMETIC[kind] for kind in (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.USub)},
+    {"min": min, "max": max},
+)
 
 
 @dataclass(frozen=True)
@@ -165,43 +159,29 @@ def local_strides(index: str, strides: tuple[int | None, ...], extents: tuple[in
         starts = sorted({min(start, last) for start in (0, 1, extents[place] // 2, last)})
         try:
             steps = sorted(
-                abs(_value(tree, {**middle, f"p{place}": at + 1}) - _value(tree, {**middle, f"p{place}": at}))
+                abs(
+                    evaluate(tree, {**middle, f"p{place}": at + 1}.__getitem__, _INDICES)
+                    - evaluate(tree, {**middle, f"p{place}": at}.__getitem__, _INDICES)
+                )
                 for at in starts
             )
-        except (ArithmeticError, KeyError, ValueError, RecursionError):
+        except (KeyError, ValueError):
             steps = [0]
         found.append(steps[(len(steps) - 1) // 2])
     return tuple(found)
 
 
 def _parsed(index: str) -> ast.expr | None:
-    if len(index) > _LONGEST_INDEX:
-        return None
     try:
-        return ast.parse(index, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return parse_expression(index)
+    except ExpressionError:
         return None
-
-
-def _value(node: Any, values: Mapping[str, int]) -> int:
-    """The number that an index is; ``ValueError`` for what is no arithmetic, ``KeyError`` for unknown names."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if isinstance(node, ast.Name):
-        return values[node.id]
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-        return _OPERATIONS[type(node.op)](_value(node.left, values), _value(node.right, values))
-    if isinstance(node, ast.UnaryOp) and type(node.op) in _OPERATIONS:
-        return _OPERATIONS[type(node.op)](_value(node.operand, values))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
-        chosen = min if node.func.id == "min" else max
-        return chosen(_value(argument, values) for argument in node.args)
-    raise ValueError(type(node).__name__)
 
 
 @lru_cache(maxsize=20_000)
-def divisions_of(index: str) -> float:
-    """Divisions and remainders of an index; those by powers of two are shifts, minima and maxima are cheaper yet."""
+def divisions_of(index: str, shift: float, clamp: float) -> float:
+    """Divisions and remainders of an index, those by powers of two for ``shift`` of one, minima and maxima for
+    ``clamp``."""
     divisors = [int(number) for number in _DIVISOR.findall(index)]
-    whole = sum(0.2 if number & (number - 1) == 0 else 1.0 for number in divisors if number > 1)
-    return whole + 0.25 * (index.count("min(") + index.count("max("))
+    whole = sum(shift if number & (number - 1) == 0 else 1.0 for number in divisors if number > 1)
+    return whole + clamp * (index.count("min(") + index.count("max("))

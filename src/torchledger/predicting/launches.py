@@ -12,10 +12,7 @@ from torchledger.fitting.launches import as_matrix
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Launch, Prediction
-from torchledger.predicting.operators import range_of
-
-_WIDE = 2.0
-"""Half the interval of a launch that no regressor covers: a factor of two either way."""
+from torchledger.predicting.operators import WIDE, range_of
 
 
 def predict_launches(model: TimeModel, launches: Sequence[Launch]) -> list[Prediction]:
@@ -78,8 +75,8 @@ def _by_baseline(model: TimeModel, launch: Launch, features: LaunchFeatures | No
     return Prediction(
         subject=launch.launch_id,
         duration_us=time_us,
-        low_us=time_us / _WIDE,
-        high_us=time_us * _WIDE,
+        low_us=time_us / WIDE,
+        high_us=time_us * WIDE,
         coverage=COVERAGE,
         range="extrapolated",
         device=model.device,

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from torchledger.device.datasheets import device_of_name
 from torchledger.errors import PredictError
+from torchledger.fitting.constants import with_later_numbers
 from torchledger.fitting.generations import find_generation
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.regressors import Blend, from_arrays, to_arrays
@@ -194,7 +195,8 @@ def find_model(device_or_path: str | os.PathLike[str]) -> TimeModel:
 
 def _machine(plain: Mapping[str, Any], version: int) -> Machine:
     if version > 1:
-        return convert(Machine, plain)
+        own = plain.get("own_constants")
+        return convert(Machine, plain if own is None else {**plain, "own_constants": with_later_numbers(own)})
     # Models of the first schema took all devices for like the reference but for their multiprocessors and generation:
     # what their record does not hold is taken from there.
     first = convert(_FirstMachine, plain)

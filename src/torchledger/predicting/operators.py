@@ -23,6 +23,9 @@ Array = NDArray[np.float64]
 
 Range = Literal["inside", "edge", "extrapolated"]
 
+WIDE = 2.0
+"""Half the interval of a time that no regressor covers: a factor of two either way."""
+
 FAR = 0.25
 """How far beyond the measured range (in logarithms) a question is still called at its edge."""
 

@@ -36,26 +36,6 @@ from torchledger.store.launch_file import MeasuredLaunch
 Mode = Literal["eager", "graphs"]
 Array = NDArray[np.float64]
 
-OVERHEADS: Mapping[str, float] = {
-    "step host us": 400.0,
-    "graph call host us": 60.0,
-    "fused launch host us": 5.0,
-    "library launch host us": 10.0,
-    "convolution launch host us": 30.0,
-    "optimizer tensor host us": 5.0,
-    "gap us": 1.0,
-    "graphs step host us": 400.0,
-    "graphs gap us": 0.7,
-    "sustained products": 0.03,
-    "overlap": 6.0,
-    "step error": 0.10,
-}
-"""What stands in where a model holds no measured overheads: usual figures of an H200 with PyTorch 2.11, in
-microseconds. ``"sustained products"`` is by what fraction matrix products and attention take longer in a run that lasts
-than in the profile that measured them; ``"step error"`` is the half width of a step's interval, as a fraction;
-``"overlap"`` is the power with which device and host time are added: the larger, the nearer to the longer of both."""
-
-
 _PULL = 8e-2
 """How strongly fitted overheads keep to the usual ones: where few steps are bound by the host, many sets of overheads
 explain them equally well, some of them with a step that costs the host 2.4 ms before the first launch."""
@@ -145,6 +125,11 @@ def gaps_us(shape: StepShape, mode: Mode, overheads: Mapping[str, float]) -> flo
     return overheads["graphs gap us" if mode == "graphs" else "gap us"] * shape.launches
 
 
+def overheads_of(model: TimeModel) -> dict[str, float]:
+    """What a step takes beside its kernels (``Constants.steps``): learned by the model, else usual for its device."""
+    return {**model.machine.constants.steps, **model.extras}
+
+
 def is_product(family: str) -> bool:
     """Whether launches of a family, or an operator, are matrix products or attention, which draw the most power."""
     return family.startswith(("launch:gemm", "launch:attention", "linear/", "bmm/", "sdpa/"))
@@ -182,7 +167,7 @@ def predict_step(
     predictions = predict_launches(model, called)
     weights = [calls[prediction.subject.rpartition("#")[0]] for prediction in predictions]
     eager = _price_record(model, record)
-    overheads = overheads_on(host, {**OVERHEADS, **model.extras})
+    overheads = overheads_on(host, overheads_of(model))
     shape = step_shape(
         called,
         _optimizer_tensors(optimizer) + _recorded_tensors(record),
@@ -407,15 +392,16 @@ class StepObservation:
         return self.kernels_us + overheads["sustained products"] * self.products_us + gaps
 
 
-def fit_overheads(observations: Sequence[StepObservation]) -> dict[str, float]:
-    """The overheads that explain measured steps best: least mean relative error, searched by simplex from usual values.
+def fit_overheads(observations: Sequence[StepObservation], usual: Mapping[str, float]) -> dict[str, float]:
+    """The overheads that explain measured steps best: least mean relative error, searched by simplex from usual ones
+    (``Constants.steps``).
 
     Parameters that no observation touches keep their usual value.
     """
     from scipy.optimize import minimize
 
-    names = [name for name in OVERHEADS if name != "step error"]
-    best = dict(OVERHEADS)
+    names = [name for name in usual if name != "step error"]
+    best = dict(usual)
     if not observations:
         return best
     for scale in (0.0, 0.7, -0.7, 0.3):
@@ -424,7 +410,7 @@ def fit_overheads(observations: Sequence[StepObservation]) -> dict[str, float]:
         def loss(logarithms: Array) -> float:
             trial = dict(zip(names, np.exp(logarithms), strict=True))
             # A pull to the usual values decides what the observations do not: few of them are bound by the host.
-            away = np.mean(np.square(logarithms - np.log([OVERHEADS[name] for name in names])))
+            away = np.mean(np.square(logarithms - np.log([usual[name] for name in names])))
             return _mean_error(observations, trial) + _PULL * float(away)
 
         found = minimize(loss, start, method="Nelder-Mead", options={"maxiter": 3000, "xatol": 1e-3, "fatol": 1e-6}).x
@@ -469,7 +455,7 @@ def learn_overheads(model: TimeModel, steps: str | os.PathLike[str], launches: S
     observations = observe_steps(rows, launches, model if "adamw/step" in model.entries else None)
     if not observations:
         raise PredictError(f"none of the steps of {steps} has its launches among the data.")
-    overheads = fit_overheads(observations)
+    overheads = fit_overheads(observations, model.machine.constants.steps)
     return replace(model, extras={**model.extras, **overheads})
 
 

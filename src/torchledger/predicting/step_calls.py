@@ -12,13 +12,10 @@ from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Prediction, StepCall, TensorArgument
 from torchledger.operators import find_operator
 from torchledger.operators.collectives import COLLECTIVE_OPERATORS, OPERATOR_PREFIX
-from torchledger.predicting.operators import predict
+from torchledger.predicting.operators import WIDE, predict
 from torchledger.work.categories import operator_name
 from torchledger.work.collectives import collective_kind
 from torchledger.work.element_sizes import element_size
-
-_WIDE = 2.0
-"""Half the interval of a time by bytes alone: a factor of two either way."""
 
 ROOFLINE = "roofline"
 """What ``Prediction.model`` says where nothing was learned."""
@@ -123,8 +120,8 @@ def _by_bytes(model: TimeModel, call: StepCall, reason: str) -> Prediction:
     return Prediction(
         subject=subject_of(call),
         duration_us=time_us,
-        low_us=time_us / _WIDE,
-        high_us=time_us * _WIDE,
+        low_us=time_us / WIDE,
+        high_us=time_us * WIDE,
         coverage=COVERAGE,
         range="extrapolated",
         device=model.device,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -84,6 +84,18 @@ class Attribution:
         return self.matched_ns / asked_for_ns if asked_for_ns else None
 
 
+def launches_by_graph(launches: Iterable[Launch]) -> dict[str, list[Launch]]:
+    """The launches of each graph, in the order of its wrapper."""
+    groups: dict[str, list[Launch]] = defaultdict(list)
+    for launch in sorted(launches, key=lambda launch: launch.order):
+        groups[launch.graph].append(launch)
+    return dict(groups)
+
+
+def _launching(launches: Iterable[Launch]) -> Iterator[Launch]:
+    return (launch for launch in launches if launch.category != "nop")
+
+
 def attribute_events(
     trace: Trace,
     events: Sequence[DeviceEvent],
@@ -96,7 +108,7 @@ def attribute_events(
 
     ``graph_keys`` maps cache keys to graph names, for traces that were recorded without a capture's marks.
     """
-    by_graph = _by_graph(launches)
+    by_graph = launches_by_graph(_launching(launches))
     calls = _graph_calls(trace, by_graph, graph_keys or {})
     finder = _CallFinder(calls)
     place_of_name = {graph: _places_of_lone_names(entries) for graph, entries in by_graph.items()}
@@ -171,7 +183,7 @@ def cpu_events(
 
     Only graph calls that start inside ``window`` (nanoseconds on the trace's clock) count.
     """
-    by_graph = _by_graph(launches)
+    by_graph = launches_by_graph(_launching(launches))
     calls = [
         call
         for call in _graph_calls(trace, by_graph, graph_keys or {})
@@ -221,7 +233,7 @@ def learn_sequence(
 ) -> dict[str, list[tuple[str, int]]]:
     """What each graph's entries launch on the device, from a trace of un-graphed calls (the first of each graph)."""
     attribution = attribute_events(trace, events, launches)
-    order_of = {launch.launch_id: order for group in _by_graph(launches).values() for order, launch in enumerate(group)}
+    order_of = {launch.launch_id: order for group in launches_by_graph(_launching(launches)).values() for order, launch in enumerate(group)}
     entry_of = {launch.launch_id: launch for launch in launches}
     learned: dict[str, list[tuple[str, int]]] = defaultdict(list)
     taught: set[tuple[str, str, int]] = set()
@@ -236,14 +248,6 @@ def learn_sequence(
             learned[event.graph].append(pair)
             taught.add((event.graph, *pair))
     return {graph: sequence for graph, sequence in learned.items() if attribution.calls.get(graph) == 1}
-
-
-def _by_graph(launches: Sequence[Launch]) -> dict[str, list[Launch]]:
-    groups: dict[str, list[Launch]] = defaultdict(list)
-    for launch in launches:
-        if launch.category != "nop":
-            groups[launch.graph].append(launch)
-    return {graph: sorted(group, key=lambda launch: launch.order) for graph, group in groups.items()}
 
 
 def cache_keys_in(trace: Trace) -> set[str]:

@@ -33,6 +33,7 @@ from torchledger.profiling.attribution import (
     cache_keys_in,
     cpu_events,
     graph_of_mark,
+    launches_by_graph,
     learn_sequence,
 )
 from torchledger.profiling.communication import communication_of_steps
@@ -86,7 +87,8 @@ def profile_records(
     cuda = [device for device in devices if device.kind == "cuda"]
     ceilings = known_ceilings(cuda[0] if cuda else devices[0]) if devices else None
     window = _step_window(trace, n_steps)
-    launches = _at_sizes_of_calls(trace, launches)
+    by_graph = launches_by_graph(launches)
+    launches = _at_sizes_of_calls(trace, by_graph)
     on_device = [event for event in device_events(trace) if _is_inside(event.launch_start_ns, window)]
     clock: Clock = "cupti" if on_device else "cpu_profiler"
     if on_device:
@@ -98,7 +100,6 @@ def profile_records(
     if facts is not None and spans and launches:
         from torchledger._torch.eager_calls import is_composite
 
-        by_graph = _by_graph(launches)
         record = record_step(
             trace,
             spans,
@@ -169,7 +170,7 @@ def profile_records(
     return [*_measurements(attribution, launches, clock), breakdown, profile, *stepped, *pictures, *gaps], tuple(events)
 
 
-def _at_sizes_of_calls(trace: Trace, launches: Sequence[Launch]) -> list[Launch]:
+def _at_sizes_of_calls(trace: Trace, by_graph: Mapping[str, Sequence[Launch]]) -> list[Launch]:
     """The launches with FLOPs and bytes at the sizes that the trace's calls were made with, where those are alike."""
     sizes: dict[str, set[tuple[tuple[str, int], ...]]] = {}
     for row in trace.rows(EventKind.ANNOTATION).tolist():
@@ -177,18 +178,11 @@ def _at_sizes_of_calls(trace: Trace, launches: Sequence[Launch]) -> list[Launch]
         if marked is not None:
             sizes.setdefault(marked[0], set()).add(tuple(sorted(marked[1].items())))
     found: list[Launch] = []
-    for graph, members in _by_graph(launches).items():
+    for graph, members in by_graph.items():
         called = sizes.get(graph, set())
         symbols = dict(next(iter(called))) if len(called) == 1 else {}
         found += sizes_at(members, symbols) if symbols else members
     return found
-
-
-def _by_graph(launches: Sequence[Launch]) -> dict[str, list[Launch]]:
-    groups: dict[str, list[Launch]] = {}
-    for launch in launches:
-        groups.setdefault(launch.graph, []).append(launch)
-    return groups
 
 
 def records_of_recording(

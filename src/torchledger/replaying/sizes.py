@@ -1,7 +1,7 @@
 """What may stand in code that is made out of a ledger's fields: sizes, element types, devices and names.
 
-Sizes are integer expressions with names for those that are symbolic. They are parsed by a grammar of their own; nothing
-of a ledger is handed to Python to be evaluated here.
+Sizes are integer expressions with names for those that are symbolic. They are read by a grammar
+(``work/expressions.py``); nothing of a ledger is handed to Python to be evaluated here.
 """
 
 from __future__ import annotations
@@ -15,23 +15,13 @@ from typing import Any
 
 from torchledger.errors import MeasureError
 from torchledger.work.element_sizes import ELEMENT_SIZES
+from torchledger.work.expressions import ARITHMETIC, ExpressionError, Grammar, evaluate, parse_expression, power
 
 
 class CannotReplay(MeasureError):
     """This launch cannot be made alone; the message says why."""
 
 
-_OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-}
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "max": max,
     "min": min,
@@ -42,7 +32,10 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "math.trunc": math.trunc,
     "math.sqrt": math.sqrt,
 }
-_LARGEST_POWER = 64
+_LARGEST = 2.0**63
+"""Beyond any size."""
+_LONGEST = 100_000
+"""Characters of the sizes of one tensor, each an expression."""
 _DEVICE = re.compile(r"[a-z]+(:\d+)?")
 
 
@@ -54,7 +47,10 @@ def sizes(text: str, symbols: Mapping[str, int]) -> tuple[int, ...] | None:
     >>> sizes("(s0, (s0 + 7) // 8, max(1, 4))", {"s0": 20})
     (20, 3, 4)
     """
-    values = [_value(part, symbols, text) for part in _parts(text)]
+    try:
+        values = [evaluate(part, lambda name: symbol_value(symbols, name), _SIZES) for part in _parts(text)]
+    except ExpressionError as error:
+        raise CannotReplay(f"{text[:80]!r} are no sizes: {error}.") from error
     return None if None in values else tuple(int(value) for value in values)
 
 
@@ -86,34 +82,22 @@ def check_name(name: str) -> None:
 
 
 def _parts(text: str) -> list[ast.expr]:
-    try:
-        tree = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise CannotReplay(f"{text[:80]!r} are no sizes: {type(error).__name__}.") from error
+    tree = parse_expression(text, longest=_LONGEST)
     if not isinstance(tree, (ast.Tuple, ast.List)):
-        raise CannotReplay(f"{text[:80]!r} are no sizes: they stand in parentheses.")
+        raise ExpressionError("they stand in parentheses")
     return tree.elts
 
 
-def _value(node: ast.expr, symbols: Mapping[str, int], text: str) -> Any:
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        return node.value
-    if isinstance(node, ast.Name):
-        return symbol_value(symbols, node.id)
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        operands, function = [node.left, node.right], _OPERATORS[type(node.op)]
-    elif isinstance(node, ast.UnaryOp) and type(node.op) in _OPERATORS:
-        operands, function = [node.operand], _OPERATORS[type(node.op)]
-    elif isinstance(node, ast.Call) and ast.unparse(node.func) in _FUNCTIONS and not node.keywords:
-        operands, function = node.args, _FUNCTIONS[ast.unparse(node.func)]
-    else:
-        raise CannotReplay(f"{ast.unparse(node)[:80]!r} in {text[:80]!r} is no size.")
-    values = [_value(operand, symbols, text) for operand in operands]
-    if None in values:
-        return None
-    if function is operator.pow and not (isinstance(values[1], int) and 0 <= values[1] <= _LARGEST_POWER):
-        raise CannotReplay(f"{ast.unparse(node)[:80]!r} is no size.")
-    try:
-        return function(*values)
-    except (ArithmeticError, TypeError, ValueError) as error:
-        raise CannotReplay(f"{ast.unparse(node)[:80]!r} has no value: {error}.") from error
+def _power(base: float, exponent: Any) -> Any:
+    if type(exponent) is not int or exponent < 0:
+        raise ValueError(f"exponent {exponent} is no size")
+    return power(base, exponent)
+
+
+def _check(value: float) -> None:
+    if isinstance(value, complex) or not -_LARGEST <= value <= _LARGEST:
+        raise ValueError("beyond any size")
+
+
+_OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {**ARITHMETIC, ast.UAdd: operator.pos, ast.Pow: _power}
+_SIZES = Grammar(_OPERATORS, _FUNCTIONS, numbers=(int, float), check=_check)

@@ -63,7 +63,8 @@ class StepFacts:
 
 @dataclass(frozen=True)
 class Ledgered:
-    """What the ledger holds of compiled graphs: directions and launches; ``kernels`` are their kernels on a CPU."""
+    """What the ledger holds of compiled graphs: directions and launches, at the sizes of their capture; ``kernels`` are
+    their kernels on a CPU."""
 
     directions: Mapping[str, Direction]
     launches: Mapping[str, Sequence[Launch]]

@@ -1,4 +1,4 @@
-"""Sizes as expressions in a graph's symbols: read by a grammar of their own, nothing is handed to Python to be run."""
+"""Sizes as expressions in a graph's symbols: as sympy prints them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from typing import Any
 
-_LONGEST = 2000
-_LARGEST_POWER = 64
+from torchledger.work.expressions import ARITHMETIC, ExpressionError, Grammar, evaluate, parse_expression, power
+
 _LARGEST_BITS = 4096
 """Far beyond any count, and small enough that arithmetic on it takes no time."""
 
@@ -29,19 +30,17 @@ def size_at(text: str | None, symbols: Mapping[str, int]) -> int | None:
     if tree is None:
         return None
     try:
-        value = _value(tree, symbols)
-    except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError):
+        value = evaluate(tree, lambda name: Fraction(operator.index(symbols[name])), _SIZES)
+    except (LookupError, TypeError, ValueError):
         return None
     return int(value) if value.denominator == 1 else None
 
 
 @functools.lru_cache(maxsize=8192)
 def _parsed(text: str) -> ast.expr | None:
-    if len(text) > _LONGEST:
-        return None
     try:
-        return ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return parse_expression(text.strip())
+    except ExpressionError:
         return None
 
 
@@ -58,26 +57,20 @@ def _modular(value: Fraction, divisor: Fraction, modulus: Fraction) -> Fraction:
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
-    if exponent.denominator != 1 or abs(exponent) > _LARGEST_POWER:
-        raise ValueError(exponent)
-    return Fraction(base ** int(exponent))
+    if exponent.denominator != 1:
+        raise ValueError(f"exponent {exponent} is no whole number")
+    return Fraction(power(base, int(exponent)))
 
 
 def _identity(value: Fraction) -> Fraction:
     return value
 
 
-_OPERATORS: Mapping[type[ast.AST], Callable[..., Fraction]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: _floor,
-    ast.Mod: operator.mod,
-    ast.Pow: _power,
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-}
+def _check(value: Fraction) -> None:
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > _LARGEST_BITS:
+        raise ValueError("beyond any size")
+
+
 _FUNCTIONS: Mapping[str, Callable[..., Fraction]] = {
     **dict.fromkeys(("Max", "max"), max),
     **dict.fromkeys(("Min", "min"), min),
@@ -90,22 +83,10 @@ _FUNCTIONS: Mapping[str, Callable[..., Fraction]] = {
     "ModularIndexing": _modular,
     "Abs": abs,
 }
-
-
-def _value(node: ast.expr, symbols: Mapping[str, int]) -> Fraction:
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return Fraction(node.value)
-    if isinstance(node, ast.Name):
-        return Fraction(operator.index(symbols[node.id]))
-    if isinstance(node, ast.BinOp):
-        function, operands = _OPERATORS[type(node.op)], [node.left, node.right]
-    elif isinstance(node, ast.UnaryOp):
-        function, operands = _OPERATORS[type(node.op)], [node.operand]
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
-        function, operands = _FUNCTIONS[node.func.id], node.args
-    else:
-        raise ValueError(type(node).__name__)
-    value = function(*(_value(operand, symbols) for operand in operands))
-    if max(value.numerator.bit_length(), value.denominator.bit_length()) > _LARGEST_BITS:
-        raise ValueError("beyond any size")
-    return value
+_OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
+    **ARITHMETIC,
+    ast.UAdd: operator.pos,
+    ast.FloorDiv: _floor,
+    ast.Pow: _power,
+}
+_SIZES = Grammar(_OPERATORS, _FUNCTIONS, number=Fraction, check=_check)

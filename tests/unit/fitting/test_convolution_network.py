@@ -71,7 +71,7 @@ def test_features_are_finite_where_a_filter_moves_farther_than_it_is_wide() -> N
 def test_only_the_generation_that_was_measured_uses_the_networks() -> None:
     shape = {name: value.astype(np.int64) for name, value in P.items()}
     for name, uses in (("NVIDIA H200", True), ("NVIDIA A100-SXM4-40GB", False)):
-        machine = Machine(device_of_name(name), {"bfloat16": 7.93e8}, bytes_per_us=4.32e6)
+        machine = Machine(device_of_name(name), {"bfloat16": 7.93e8}, 4.32e6, 2.0)
         table = operator_features(find_operator("conv2d"), shape, "forward", np.full(5, "bfloat16"), machine)
         assert ("log learned beside" in table.names) == uses
 

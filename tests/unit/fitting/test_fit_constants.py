@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,6 +98,18 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
     assert read_constants(path) == _altered(1.5)
     with pytest.raises(FitError, match=r"exists\. Choose another name"):
         write_constants(SHIPPED, path)
+
+
+def test_a_file_of_the_first_format_gets_the_numbers_that_the_code_held(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    write_constants(_altered(1.5), path)
+    plain = json.loads(path.read_text())
+    del plain["steps"], plain["kernels"]["row_crowd"], plain["kernels"]["shift"]
+    path.write_text(json.dumps({**plain, "format": 1}))
+    assert read_constants(path) == _altered(1.5)
+    path.write_text(json.dumps(plain))
+    with pytest.raises(FitError, match=r"holds no constants of a device.*`kernels`: object missing"):
+        read_constants(path)
 
 
 @pytest.mark.parametrize(

@@ -113,8 +113,12 @@ def test_an_index_that_is_no_arithmetic_is_not_evaluated(index: str) -> None:
 
 
 def test_shifts_are_cheaper_than_divisions() -> None:
-    assert divisions_of("p0 // 64") < divisions_of("p0 // 49") < divisions_of("p0 // 49 + p0 % 49")
-    assert divisions_of("p0 // 1") == 0
+    assert (
+        divisions_of("p0 // 64", 0.2, 0.25)
+        < divisions_of("p0 // 49", 0.2, 0.25)
+        < divisions_of("p0 // 49 + p0 % 49", 0.2, 0.25)
+    )
+    assert divisions_of("p0 // 1", 0.2, 0.25) == 0
 
 
 @given(

@@ -64,7 +64,7 @@ def test_only_the_generation_that_was_measured_uses_the_networks() -> None:
     operator = find_operator("linear")
     shape = {"m": np.array([333]), "k": np.array([1111]), "n": np.array([777])}
     for name, uses in (("NVIDIA H200", True), ("NVIDIA A100-SXM4-40GB", False)):
-        machine = Machine(device_of_name(name), {"bfloat16": 7.93e8}, bytes_per_us=4.32e6)
+        machine = Machine(device_of_name(name), {"bfloat16": 7.93e8}, 4.32e6, 2.0)
         table = operator_features(operator, shape, "forward", np.array(["bfloat16"]), machine)
         beside = table.values[0, table.names.index("gemm 0 log tiles beside")]
         assert (beside != 0) == uses

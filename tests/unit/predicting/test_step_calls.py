@@ -22,7 +22,7 @@ from torchledger.nouns import Device, Launch, OptimizerFacts, Profile, StepCall,
 from torchledger.predicting.launches import predict_launches
 from torchledger.predicting.model_file import find_model, save_model
 from torchledger.predicting.operators import predict
-from torchledger.predicting.step import OVERHEADS, predict_ledger, predict_step
+from torchledger.predicting.step import overheads_of, predict_ledger, predict_step
 from torchledger.predicting.step_calls import price_calls, question_of
 from torchledger.stepping.totals import StepTotals, total_step
 from torchledger.store import LedgerWriter
@@ -223,9 +223,9 @@ def test_an_optimizer_over_lists_costs_the_host_each_tensor_and_one_over_single_
         return predict_step(model, [], record=recorded(calls, {}, optimizers=(facts,)))[0].host_us
 
     single = host_us("aten::mul_", 2) - host_us("aten::mul_", 1)
-    assert single == pytest.approx(OVERHEADS["library launch host us"])
+    assert single == pytest.approx(overheads_of(model)["library launch host us"])
     listed = host_us("aten::_foreach_mul_", 1) - host_us("aten::mul_", 1)
-    assert listed == pytest.approx(100 * OVERHEADS["optimizer tensor host us"])
+    assert listed == pytest.approx(100 * overheads_of(model)["optimizer tensor host us"])
 
 
 def test_a_step_without_compiled_graphs_is_priced_from_its_operators(model: TimeModel) -> None:

@@ -16,6 +16,7 @@ from torchledger.cli import cli
 from torchledger.device.datasheets import device_of_name
 from torchledger.device.host import store_host
 from torchledger.errors import PredictError
+from torchledger.fitting.constants import constants_of_package
 from torchledger.fitting.fit_data import fit_launches
 from torchledger.fitting.launches import machine_of_launches
 from torchledger.fitting.time_model import TimeModel
@@ -23,15 +24,17 @@ from torchledger.nouns import Host, Launch, Measurement
 from torchledger.predicting.launches import predict_launches
 from torchledger.predicting.model_file import save_model
 from torchledger.predicting.step import (
-    OVERHEADS,
     StepObservation,
     StepShape,
     fit_overheads,
     host_us,
+    overheads_of,
     predict_step,
     step_us,
 )
 from torchledger.store import LedgerWriter
+
+USUAL = constants_of_package("hopper").steps
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +56,8 @@ def test_a_step_is_the_sum_of_its_launches_and_what_lies_between(model: TimeMode
     step, predictions = predict_step(model, launches)
     assert step.kernels_us == pytest.approx(sum(item.duration_us for item in predictions))
     products = sum(item.duration_us for item in predictions if item.model == "launch:gemm/any")
-    assert step.sustained_us == pytest.approx(OVERHEADS["sustained products"] * products) and products > 0
-    assert step.device_us == pytest.approx(step.kernels_us + step.sustained_us + 200 * OVERHEADS["gap us"])
+    assert step.sustained_us == pytest.approx(USUAL["sustained products"] * products) and products > 0
+    assert step.device_us == pytest.approx(step.kernels_us + step.sustained_us + 200 * USUAL["gap us"])
     assert max(step.device_us, step.host_us) <= step.duration_us < step.device_us + step.host_us
     assert step.low_us < step.duration_us < step.high_us
     assert step.kernels_us == pytest.approx(sum(time_of(launch) for launch in launches), rel=0.1)
@@ -97,8 +100,16 @@ def test_an_empty_ledger_and_an_unknown_optimizer_are_refused(model: TimeModel) 
         predict_step(model, _launches(), optimizer="sgd:3")
 
 
+def test_a_step_costs_what_its_model_learned_else_what_the_constants_of_its_device_say(model: TimeModel) -> None:
+    own = replace(constants_of_package("hopper"), steps={**USUAL, "gap us": 9.0})
+    with_own = replace(model, machine=replace(model.machine, own_constants=own))
+    assert overheads_of(model) == USUAL
+    assert overheads_of(with_own)["gap us"] == 9.0
+    assert overheads_of(replace(with_own, extras={"gap us": 3.0})) == {**USUAL, "gap us": 3.0}
+
+
 def test_overheads_are_found_again_from_steps_that_obey_them() -> None:
-    truth = {**OVERHEADS, "gap us": 2.0, "fused launch host us": 9.0, "graphs gap us": 0.5, "sustained products": 0.06}
+    truth = {**USUAL, "gap us": 2.0, "fused launch host us": 9.0, "graphs gap us": 0.5, "sustained products": 0.06}
     observations = []
     for number in range(24):
         shape = StepShape(fused=50 + 40 * number, library=30 + 7 * (number * 5 % 11), graphs=2)
@@ -107,7 +118,7 @@ def test_overheads_are_found_again_from_steps_that_obey_them() -> None:
             item = StepObservation("m", mode, shape, kernels, 0.0, 0.1 * (number % 7) * kernels)  # type: ignore[arg-type]
             step = step_us(item.device_us(truth), host_us(shape, item.mode, truth), truth)
             observations.append(replace(item, step_us=step))
-    found = fit_overheads(observations)
+    found = fit_overheads(observations, USUAL)
     errors = []
     for item in observations:
         predicted = step_us(item.device_us(found), host_us(item.shape, item.mode, found), found)
