@@ -159,9 +159,9 @@ DATA_SHEETS: tuple[DataSheet, ...] = (
     ),
     DataSheet(
         ("H200",),
-        _gpu("H200", (9, 0), 132, tflops=(989.4, 66.9), memory=(141 * _GB, 4800.0), l2_bytes=50 * _MIB,
+        _gpu("H200", (9, 0), 132, tflops=(989.4, 66.9), memory=(141 * _GB, 4800.0), l2_bytes=60 * _MIB,
              clock_mhz=1980, memory_clock=(3201, 6144), watts=700),
-        "NVIDIA H200 data sheet (2024)",
+        "NVIDIA H200 data sheet (2024); L2 as CUDA reports it",
     ),
     DataSheet(
         ("GH200 120GB",),

@@ -233,7 +233,11 @@ def learn_sequence(
 ) -> dict[str, list[tuple[str, int]]]:
     """What each graph's entries launch on the device, from a trace of un-graphed calls (the first of each graph)."""
     attribution = attribute_events(trace, events, launches)
-    order_of = {launch.launch_id: order for group in launches_by_graph(_launching(launches)).values() for order, launch in enumerate(group)}
+    order_of = {
+        launch.launch_id: order
+        for group in launches_by_graph(_launching(launches)).values()
+        for order, launch in enumerate(group)
+    }
     entry_of = {launch.launch_id: launch for launch in launches}
     learned: dict[str, list[tuple[str, int]]] = defaultdict(list)
     taught: set[tuple[str, str, int]] = set()
