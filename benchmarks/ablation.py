@@ -24,6 +24,9 @@ from torchledger.fitting.tables import build_tables, machine_of_tables
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = (("data/h200/operators_torch2.11.parquet",),)
+QUICK: tuple[tuple[str, ...], ...] = (
+    ("data/h200/operators_torch2.11.parquet", "--quick", "--output", "{out}/ablation.md"),
+)
 
 KEYS = (
     "linear/forward",
@@ -47,6 +50,7 @@ IDEAS = {
 def main() -> None:
     """Fit each operator without each idea and write the page."""
     arguments = _arguments()
+    keys, ideas = (KEYS[-1:], tuple(IDEAS)[:2]) if arguments.quick else (KEYS, tuple(IDEAS))
     samples = read_operator_samples([arguments.data])
     train, _ = build_tables(of_group(samples, "train"))
     asked, _ = build_tables(of_group(samples, "held_out"))
@@ -58,13 +62,13 @@ def main() -> None:
         f"{samples[0].device}, {today}; `python benchmarks/ablation.py {arguments.data}`.",
     ]
     lines += ["Mean error on the held-out rows, in per cent; each operator fitted on its training rows alone.", ""]
-    lines += [f"| what is used | {' | '.join(KEYS)} | mean |", "|---" * (len(KEYS) + 2) + "|"]
-    for name, options in IDEAS.items():
+    lines += [f"| what is used | {' | '.join(keys)} | mean |", "|---" * (len(keys) + 2) + "|"]
+    for name in ideas:
         errors = []
-        for key in KEYS:
-            entry = fit_entry(train[key], machine, options)
+        for key in keys:
+            entry = fit_entry(train[key], machine, IDEAS[name])
             table = asked[key]
-            features = reduce_features(table.features(machine), options.physics, options.baseline)
+            features = reduce_features(table.features(machine), IDEAS[name].physics, IDEAS[name].baseline)
             log_us, _ = predict_rows(entry, features.values, features.log_baseline, table.units)
             errors.append(errors_of(np.exp(log_us), table.times_us).mape)
         lines.append(f"| {name} | {' | '.join(f'{error:.2f}' for error in errors)} | {np.mean(errors):.2f} |")
@@ -76,6 +80,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     root = Path(__file__).resolve().parents[1]
     parser.add_argument("data", type=Path)
+    parser.add_argument("--quick", action="store_true", help="one operator and two ideas, to see that this runs")
     parser.add_argument("--output", type=Path, default=root / "docs" / "results" / "ablation.md")
     return parser.parse_args()
 

@@ -21,6 +21,7 @@ from typing import Any
 
 NEEDS: tuple[str, ...] = ("transformers",)
 RUNS: tuple[tuple[str, ...], ...] = (("-o", "docs/results/bench_cpu.md"),)
+QUICK: tuple[tuple[str, ...], ...] = (("-o", "{out}/bench_cpu.md", "mlp"),)
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]

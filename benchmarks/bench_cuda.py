@@ -31,6 +31,7 @@ from typing import Any
 
 NEEDS: tuple[str, ...] = ("cuda", "timm", "transformers")
 RUNS: tuple[tuple[str, ...], ...] = (("--out", "{out}"),)
+QUICK: tuple[tuple[str, ...], ...] = (("--out", "{out}", "--models", "resnet50", "--budget", "120"),)
 
 HERE = Path(__file__).resolve().parent
 MODELS = ("gpt2", "llama", "resnet50_inference", "mixnet_l")

@@ -40,6 +40,7 @@ from typing import Any
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = (("--models", "gpt_block", "--rounds", "3", "--json", "{out}.json"),)
+QUICK: tuple[tuple[str, ...], ...] = (("--models", "gpt", "--rounds", "1", "--batches", "2", "--json", "{out}.json"),)
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent

@@ -19,6 +19,7 @@ from pathlib import Path
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = (("-o", "docs/results/dependencies.md"),)
+QUICK: tuple[tuple[str, ...], ...] = (("-o", "{out}/dependencies.md"),)
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = {"PyYAML": "yaml", "scikit-learn": "sklearn"}

@@ -1,6 +1,7 @@
 """Learn what an H200's library takes for convolutions: the networks of ``fitting/convolution_network.py``.
 
-    python benchmarks/fit_convolution_network.py [--data data/h200/convolutions_torch2.11.npz] [--out FILE] [--check]
+    python benchmarks/fit_convolution_network.py [--data data/h200/convolutions_torch2.11.npz] [--out FILE]
+        [--check] [--quick]
 
 The data are what ``benchmarks/h200_kernels.py`` measured. ``--check`` holds an eighth of the shapes out, says the error
 on them, and writes nothing.
@@ -32,6 +33,7 @@ from torchledger.fitting.convolution_network import PASSES, convolution_features
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = (("--check",),)
+QUICK: tuple[tuple[str, ...], ...] = (("--check", "--quick"),)
 
 PARAMETERS = ("n", "c_in", "height", "width", "c_out", "kernel", "stride", "padding", "groups", "channels_last")
 TILES = (
@@ -115,12 +117,13 @@ def main() -> None:
     """Fit, and write or check."""
     arguments = parsed(__doc__, "convolutions")
     with np.load(arguments.data, allow_pickle=False) as found:
-        p = {name: found[name].astype(np.float64) for name in PARAMETERS}
-        direction, time_us, steady = found["direction"], found["time_us"], found["spread"] < MOST_SPREAD
-        is_float16 = found["dtype"] == "float16"
-        names = found["kernel_names"].astype(str)[found["kernels"]]
+        few = slice(4000 if arguments.quick else None)
+        p = {name: found[name][few].astype(np.float64) for name in PARAMETERS}
+        direction, time_us, steady = found["direction"][few], found["time_us"][few], found["spread"][few] < MOST_SPREAD
+        is_float16 = found["dtype"][few] == "float16"
+        names = found["kernel_names"].astype(str)[found["kernels"][few]]
     held = held_out([*p.values(), is_float16], HELD_OUT if arguments.check else 0.0)
-    asked, asked_float16 = drawn(ASKED)
+    asked, asked_float16 = drawn(1000 if arguments.quick else ASKED)
     networks = {}
     for number, one in enumerate(PASSES):
         started = time.monotonic()
@@ -131,13 +134,14 @@ def main() -> None:
         given = terms({name: value[mine] for name, value in p.items()}, one)
         costs = costs_of_kinds(given[rest], time_us[mine][rest].astype(np.float64), kinds[rest])
         each = by_kind(costs, given, log_base)
-        sizes = {"members": MEMBERS, "width": TEACHER_WIDTH, "epochs": TEACHER_EPOCHS}
+        sizes = {"members": MEMBERS, "width": TEACHER_WIDTH, "epochs": 1 if arguments.quick else TEACHER_EPOCHS}
         teacher = Teacher(rows[rest], goal[rest], kinds[rest], each[rest], **sizes)
         more, more_base = described(asked, asked_float16, one)
         questions = np.concatenate([rows[rest], more])
         answers = [teacher.answer(rows[rest], each[rest])]
         answers.append(teacher.answer(more, by_kind(costs, terms(asked, one), more_base)))
-        networks[one] = learn(questions, np.concatenate(answers), width=WIDTH, hidden=HIDDEN, epochs=EPOCHS)
+        epochs = 1 if arguments.quick else EPOCHS
+        networks[one] = learn(questions, np.concatenate(answers), width=WIDTH, hidden=HIDDEN, epochs=epochs)
         told = f"{rest.sum():,} convolutions of {kinds.max() + 1} kinds, {time.monotonic() - started:.0f} s"
         print(f"{one}: {told}", flush=True)
         if arguments.check:

@@ -1,6 +1,7 @@
 """Learn which kernels an H200's library takes for matrix products: the networks of ``fitting/product_network.py``.
 
-    python benchmarks/fit_product_network.py [--data data/h200/products_torch2.11.npz] [--out FILE] [--check]
+    python benchmarks/fit_product_network.py [--data data/h200/products_torch2.11.npz] [--out FILE]
+        [--check] [--quick]
 
 The data are what ``benchmarks/h200_kernels.py`` measured. ``--check`` holds an eighth of the products out, says the
 error on them, and writes nothing.
@@ -31,6 +32,7 @@ from torchledger.fitting.product_network import CLASSES, LAYOUTS, product_class,
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = (("--check",),)
+QUICK: tuple[tuple[str, ...], ...] = (("--check", "--quick"),)
 
 MEMBERS, TEACHER_WIDTH, TEACHER_EPOCHS = 4, 160, {2: 45, 4: 45, 16: 30, 0: 40}
 WIDTH, HIDDEN, EPOCHS, ASKED = 112, 3, {2: 50, 4: 50, 16: 35, 0: 50}, 300_000
@@ -64,23 +66,25 @@ def main() -> None:
     """Fit, and write or check."""
     arguments = parsed(__doc__, "products")
     with np.load(arguments.data, allow_pickle=False) as found:
-        layout, time_us = found["layout"], found["time_us"].astype(np.float64)
-        sides = [found[name].astype(np.float64) for name in ("b", "m", "n", "k")]
-        item_size = np.where(found["dtype"] == "float32", 4.0, 2.0)
-        names = found["kernel_names"].astype(str)[found["kernels"]]
+        rows = slice(4000 if arguments.quick else None)
+        layout, time_us = found["layout"][rows], found["time_us"][rows].astype(np.float64)
+        sides = [found[name][rows].astype(np.float64) for name in ("b", "m", "n", "k")]
+        item_size = np.where(found["dtype"][rows] == "float32", 4.0, 2.0)
+        names = found["kernel_names"].astype(str)[found["kernels"][rows]]
     features, log_base, kind = described(layout, sides, item_size)
     goal = np.log(time_us) - log_base
     held = held_out([layout, *sides, item_size], HELD_OUT if arguments.check else 0.0)
-    more, _, more_kind = described(*drawn(ASKED))
+    more, _, more_kind = described(*drawn(2000 if arguments.quick else ASKED))
     networks = {}
     for one in CLASSES:
         rest, started = np.flatnonzero((kind == one) & ~held), time.monotonic()
         kernels = kernel_classes(names[rest])
-        sizes = {"members": MEMBERS, "width": TEACHER_WIDTH, "epochs": TEACHER_EPOCHS[one]}
+        sizes = {"members": MEMBERS, "width": TEACHER_WIDTH, "epochs": 1 if arguments.quick else TEACHER_EPOCHS[one]}
         teacher = Teacher(features[rest], goal[rest], kernels, **sizes)
         questions = np.concatenate([features[rest], more[more_kind == one]])
         answers = teacher.answer(questions)
-        networks[str(one)] = learn(questions, answers, width=WIDTH, hidden=HIDDEN, epochs=EPOCHS[one])
+        epochs = 1 if arguments.quick else EPOCHS[one]
+        networks[str(one)] = learn(questions, answers, width=WIDTH, hidden=HIDDEN, epochs=epochs)
         told = f"rows at {one} bytes" if one else "single precision"
         seconds = time.monotonic() - started
         print(f"{told}: {len(rest):,} products of {kernels.max() + 1} kinds, {seconds:.0f} s", flush=True)

@@ -21,6 +21,7 @@ from fuzzing import KINDS, MEMORY_LIMIT_BYTES, TIME_LIMIT_S, Fault, keep, make_c
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = (("-o", "docs/results/fuzz.md"),)
+QUICK: tuple[tuple[str, ...], ...] = (("--cases", "150", "-o", "{out}/fuzz.md"),)
 
 
 def main() -> None:

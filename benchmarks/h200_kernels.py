@@ -31,6 +31,7 @@ import numpy as np
 
 NEEDS: tuple[str, ...] = ("cuda",)
 RUNS: tuple[tuple[str, ...], ...] = (("-o", "{out}", "--convolutions", "0"),)
+QUICK: tuple[tuple[str, ...], ...] = (("-o", "{out}", "--products", "5", "--convolutions", "0"),)
 
 STARTED = time.monotonic()
 LAYOUTS = ("tn", "nn", "nt")

@@ -38,6 +38,7 @@ from torchledger.store import open_ledger
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = ((),)
+QUICK: tuple[tuple[str, ...], ...] = (("--kills", "1", "--points", "60"),)
 
 
 def start_worker(folder: Path) -> int:

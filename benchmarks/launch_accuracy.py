@@ -58,6 +58,17 @@ RUNS: tuple[tuple[str, ...], ...] = (
         "data/h200/operators_torch2.11.parquet",
     ),
 )
+QUICK: tuple[tuple[str, ...], ...] = (
+    (
+        "--train",
+        "data/h200/fused_torch2.11.launches",
+        "--models",
+        "data/h200/models_torch2.11.launches",
+        "--quick",
+        "--output",
+        "{out}/launches.md",
+    ),
+)
 
 _BASELINES = {"roofline": "roofline", "inductor": "Inductor", "forest": "forest"}
 
@@ -71,6 +82,9 @@ def main() -> None:
     tests = join_launches([read_launches(path) for path in arguments.models])
     steps = json.loads(arguments.steps.read_text()) if arguments.steps else []
     names = list(dict.fromkeys(model_of(item.program) for item in tests.launches))
+    if arguments.quick:
+        train, names = replace(train, launches=train.launches[:1500]), names[:1]
+        tests = replace(tests, launches=tuple(item for item in tests.launches if model_of(item.program) in names))
     optimizer = None
     if arguments.samples:
         samples = read_operator_samples(arguments.samples)
@@ -271,6 +285,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=Path)
     parser.add_argument("--samples", type=Path, nargs="*", default=[])
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--quick", action="store_true", help="one model and few programs, to see that this runs")
     parser.add_argument("--output", type=Path, default=root / "docs" / "results" / "launches.md")
     return parser.parse_args()
 

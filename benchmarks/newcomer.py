@@ -27,6 +27,7 @@ from torchledger.device.describe import describe_cpu  # noqa: E402
 
 NEEDS: tuple[str, ...] = ("chromium", "network")
 RUNS: tuple[tuple[str, ...], ...] = (("-o", "docs/results/newcomer.md"),)
+QUICK: tuple[tuple[str, ...], ...] = (("-o", "{out}/newcomer.md"),)
 
 COMMAND = "make demo"
 PYTHON = subprocess.run(["python3", "--version"], capture_output=True, text=True, check=True).stdout.strip()

@@ -16,6 +16,7 @@ from plant_faults import main
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = (("--output", "docs/results/faults.md"),)
+QUICK: tuple[tuple[str, ...], ...] = (("--seconds", "60", "--output", "{out}/faults.md"),)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 NEEDS: tuple[str, ...] = ("public data",)
 RUNS: tuple[tuple[str, ...], ...] = ((),)
+QUICK: tuple[tuple[str, ...], ...] = (("--quick", "--output", "{out}/predict_speed.md"),)
 
 if TYPE_CHECKING:
     import numpy as np

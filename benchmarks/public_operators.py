@@ -37,6 +37,7 @@ from torchledger.sampling.guide_csv import read_guide_csv
 
 NEEDS: tuple[str, ...] = ("public data",)
 RUNS: tuple[tuple[str, ...], ...] = ((),)
+QUICK: tuple[tuple[str, ...], ...] = (("--quick", "--output", "{out}/public_operators.md"),)
 
 FOLDERS = {"A100": "Perlmutter/operator", "GH200": "Vista/operator"}
 TARGETS = {"A100": (2.5, 3.5), "GH200": (1.6, 2.9)}

@@ -24,6 +24,7 @@ from torchledger.traces.breakdown import import_trace
 
 NEEDS: tuple[str, ...] = ("public data",)
 RUNS: tuple[tuple[str, ...], ...] = (("-o", "docs/results/public_traces.md"),)
+QUICK: tuple[tuple[str, ...], ...] = (("-o", "{out}/public_traces.md"),)
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILT_IN = """

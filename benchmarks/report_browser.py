@@ -27,6 +27,7 @@ from torchledger.store import LedgerWriter, open_ledger  # noqa: E402
 
 NEEDS: tuple[str, ...] = ("chromium",)
 RUNS: tuple[tuple[str, ...], ...] = (("-o", "docs/results/report.md"),)
+QUICK: tuple[tuple[str, ...], ...] = (("--launches", "200", "--repeats", "1", "-o", "{out}/report.md"),)
 
 WORDS = ("fused_gelu", "backward_0#99", "layers.7 mm")
 

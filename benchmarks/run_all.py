@@ -1,10 +1,13 @@
 """Run every benchmark that this machine can run, and say which it cannot and why: what ``make bench`` does.
 
-    python benchmarks/run_all.py [--list] [NAME ...]
+    python benchmarks/run_all.py [--list] [--quick] [--limit SECONDS] [NAME ...]
 
 A benchmark is a script of this folder with two constants: ``NEEDS`` names what it cannot do without (the keys of
 ``PROBES``), ``RUNS`` holds the arguments of each of its runs, ``{out}`` for a folder of its own under ``build/bench``.
-Both are read without importing the script. Those that fail are named at the end, which is then 1.
+``--quick`` takes the arguments in ``QUICK`` instead, where a script has it: the smallest case, which shows that it
+still runs and measures nothing, and writes into its own folder alone. The constants are read without importing the
+script.
+Those that fail, or take longer than ``--limit``, are named at the end, which is then 1.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +40,7 @@ class Benchmark:
     name: str
     needs: tuple[str, ...]
     runs: tuple[tuple[str, ...], ...]
+    quick: tuple[tuple[str, ...], ...] = ()
 
 
 @functools.cache
@@ -80,7 +85,8 @@ def find_benchmarks(folder: Path = ROOT / "benchmarks") -> list[Benchmark]:
         }
         if {"NEEDS", "RUNS"} <= constants.keys() and path.name != Path(__file__).name:
             needs, runs = (ast.literal_eval(constants[name]) for name in ("NEEDS", "RUNS"))
-            found.append(Benchmark(path.stem, needs, runs))
+            quick = ast.literal_eval(constants["QUICK"]) if "QUICK" in constants else ()
+            found.append(Benchmark(path.stem, needs, runs, quick))
     return found
 
 
@@ -89,15 +95,22 @@ def lacking(benchmark: Benchmark) -> list[str]:
     return [need for need in benchmark.needs if not PROBES[need]()]
 
 
-def run(benchmark: Benchmark) -> bool:
-    """All runs of a benchmark, until one fails; True if none does."""
+def run(benchmark: Benchmark, *, quick: bool = False, limit_s: float | None = None) -> bool:
+    """All runs of a benchmark, until one fails or takes longer than the limit; True if none does."""
     out = OUT / benchmark.name
     out.mkdir(parents=True, exist_ok=True)
-    for arguments in benchmark.runs:
+    for arguments in (benchmark.quick or benchmark.runs) if quick else benchmark.runs:
         words = [word.replace("{out}", str(out)) for word in arguments]
         print(f"$ python benchmarks/{benchmark.name}.py {' '.join(words)}", flush=True)
         command = [sys.executable, str(ROOT / "benchmarks" / f"{benchmark.name}.py"), *words]
-        if subprocess.run(command, cwd=ROOT).returncode:
+        began = time.monotonic()
+        try:
+            code = subprocess.run(command, cwd=ROOT, timeout=limit_s).returncode
+        except subprocess.TimeoutExpired:
+            print(f"{benchmark.name} took longer than {limit_s:,.0f} s", flush=True)
+            return False
+        print(f"{benchmark.name} ended with {code} after {time.monotonic() - began:,.0f} s", flush=True)
+        if code:
             return False
     return True
 
@@ -106,6 +119,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="only these")
     parser.add_argument("--list", action="store_true", help="say what would run, and run nothing")
+    parser.add_argument("--quick", action="store_true", help="the smallest case of each, to see that it runs")
+    parser.add_argument("--limit", type=float, help="seconds that a run may take")
     options = parser.parse_args(arguments)
     known = find_benchmarks()
     if unknown := set(options.names) - {benchmark.name for benchmark in known}:
@@ -119,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             able.append(benchmark)
     if options.list:
         return 0
-    failed = [benchmark.name for benchmark in able if not run(benchmark)]
+    failed = [benchmark.name for benchmark in able if not run(benchmark, quick=options.quick, limit_s=options.limit)]
     print(f"{len(able) - len(failed)} of {len(chosen)} benchmarks ran; failed: {', '.join(failed) or 'none'}")
     return 1 if failed else 0
 

@@ -16,6 +16,7 @@ from torchledger.sampling.fused import FusedPlan, sample_fused
 
 NEEDS: tuple[str, ...] = ("cuda",)
 RUNS: tuple[tuple[str, ...], ...] = (("--out", "{out}"),)
+QUICK: tuple[tuple[str, ...], ...] = (("--out", "{out}", "--minutes", "1", "--processes", "2"),)
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from torchledger.device.describe import describe_cpu, describe_environment  # no
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = (("-o", "docs/results/show_large.md"),)
+QUICK: tuple[tuple[str, ...], ...] = (("--launches", "300", "--repeats", "1", "-o", "{out}/show_large.md"),)
 
 
 def main() -> None:

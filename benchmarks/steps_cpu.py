@@ -20,6 +20,7 @@ from pathlib import Path
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = (("-o", "docs/results/steps_cpu.md"),)
+QUICK: tuple[tuple[str, ...], ...] = (("-o", "{out}/steps_cpu.md", "trainer"),)
 ROOT = Path(__file__).parents[1]
 PROGRAMS = ROOT / "tests" / "programs"
 STEPS = {"generation": 54, "two_threads": 300}

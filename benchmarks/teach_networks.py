@@ -159,6 +159,7 @@ def parsed(description: str | None, name: str) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=ROOT / f"data/h200/{name}_torch2.11.npz")
     parser.add_argument("--out", type=Path, default=ROOT / f"src/torchledger/fitting/generations/hopper_{name}.npz")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="few rows and one pass, to see that this runs")
     return parser.parse_args()
 
 

@@ -27,6 +27,7 @@ from pathlib import Path
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = (("--runs", "200"),)
+QUICK: tuple[tuple[str, ...], ...] = (("--runs", "1", "--program", "DataLoader workers"),)
 
 HEAD = """
 import sys, threading, torch

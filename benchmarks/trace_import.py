@@ -24,6 +24,9 @@ from synthetic_trace import write_trace
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = (("-o", "docs/results/trace_import.md"),)
+QUICK: tuple[tuple[str, ...], ...] = (
+    ("--megabytes", "5", "--repeats", "1", "--skip-built-in", "-o", "{out}/trace_import.md"),
+)
 
 IMPORT = "from torchledger.cli import cli; cli(['import', PATH], standalone_mode=False)"
 CASES = {

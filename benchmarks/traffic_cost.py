@@ -25,6 +25,7 @@ from torchledger.capturing.traffic import Bound, Extent, IndexedAccess, count_ad
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = (("--output", "docs/results/traffic_cost.md"),)
+QUICK: tuple[tuple[str, ...], ...] = (("--output", "{out}/traffic_cost.md"),)
 
 x, y, z, w, row = sympy.symbols("x y z w row", integer=True, nonnegative=True)
 REPEATS = 15

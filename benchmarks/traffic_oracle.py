@@ -30,6 +30,7 @@ import model_zoo  # noqa: E402
 
 NEEDS: tuple[str, ...] = ("transformers",)
 RUNS: tuple[tuple[str, ...], ...] = (("--output", "docs/results/traffic_oracle.md"),)
+QUICK: tuple[tuple[str, ...], ...] = (("functions", "--output", "{out}/traffic_oracle.md"),)
 
 
 def lower(name: str, spent: dict[str, float]) -> list[Examined]:

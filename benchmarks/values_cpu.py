@@ -27,6 +27,7 @@ from torchledger.nouns import ValueComparison
 
 NEEDS: tuple[str, ...] = ("transformers",)
 RUNS: tuple[tuple[str, ...], ...] = (("-o", "docs/results/values_cpu.md"),)
+QUICK: tuple[tuple[str, ...], ...] = (("-o", "{out}/values_cpu.md", "--cover", "mlp", "--compare", "mlp"),)
 
 
 def against_eager(name: str) -> dict[str, Any]:
@@ -86,13 +87,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--compare", help="Models to compare with eager, with commas between. Default: all.")
+    parser.add_argument("--cover", help="Models to watch launch by launch, with commas between. Default: all.")
     options = parser.parse_args()
     import model_zoo
 
     shared.DEVICE = "cpu"
     names = model_zoo.REQUIRED + model_zoo.BEYOND
     compared = options.compare.split(",") if options.compare else names
-    covered = [shared.cover(name) for name in names]
+    covered = [shared.cover(name) for name in (options.cover.split(",") if options.cover else names)]
     costs = cost()
     faults = shared.faults()
     distances: dict[str, dict[str, Any]] = {}

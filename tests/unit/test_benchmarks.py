@@ -47,8 +47,10 @@ def test_whatever_is_needed_can_be_probed_and_options_are_the_scripts_own(run_al
     for each in run_all.find_benchmarks():
         assert set(each.needs) <= set(run_all.PROBES), each.name
         text = (ROOT / "benchmarks" / f"{each.name}.py").read_text()
-        for option in (word for words in each.runs for word in words if word.startswith("-")):
-            assert re.search(rf'{option}[ \]|"]', re.sub(r"^RUNS.*?^\)?$", "", text, flags=re.S | re.M)), each.name
+        for option in (word for words in (*each.runs, *each.quick) for word in words if word.startswith("-")):
+            assert re.search(rf'{option}[ \]|"]', re.sub(r"^(?:RUNS|QUICK).*?^\)?$", "", text, flags=re.S | re.M)), (
+                each.name
+            )
 
 
 def test_a_list_says_of_each_whether_it_runs_here(
@@ -72,3 +74,17 @@ def test_the_first_run_that_fails_ends_a_benchmark(
     monkeypatch.setattr(run_all, "OUT", tmp_path / "out")
     assert not run_all.run(run_all.Benchmark("x", (), (("{out}/a",), ("{out}/b",))))
     assert [path.name for path in (tmp_path / "out" / "x").iterdir()] == ["a"]
+
+
+def test_a_quick_run_takes_the_smallest_case_writes_nowhere_else_and_ends_in_time(
+    run_all: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for each in run_all.find_benchmarks():
+        assert not [word for words in each.quick for word in words if word.startswith("docs/")], each.name
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "x.py").write_text("import sys, time\ntime.sleep(float(sys.argv[1]))")
+    monkeypatch.setattr(run_all, "ROOT", tmp_path)
+    monkeypatch.setattr(run_all, "OUT", tmp_path / "out")
+    slow = run_all.Benchmark("x", (), (("60",),), (("0",),))
+    assert run_all.run(slow, quick=True, limit_s=30)
+    assert not run_all.run(slow, limit_s=0.2) and "x took longer than 0 s" in capsys.readouterr().out

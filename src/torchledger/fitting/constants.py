@@ -239,14 +239,9 @@ _SHORT_LIST = re.compile(r"\[\s+(?:[^\[\]{}\"]|\[\s+[\d.,\s]+\])*\]")
 
 
 def with_later_numbers(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Constants as they stand in a file of any format, completed by the numbers that a former format left to the code:
-    they were those of the package's file."""
-    later = json.loads(_text_of_package(_FIRST))
-    return {"steps": later["steps"]} | dict(plain) | {"kernels": later["kernels"] | dict(plain["kernels"])}
-
-
-_FIRST = "hopper"
-"""The file of the package that took over the numbers of the code."""
+    """Constants as they stand in a file of any format, completed by the numbers that format 1 left to the code."""
+    left = json.loads(_text_of_package("format_1"))
+    return {"steps": left["steps"]} | dict(plain) | {"kernels": left["kernels"] | dict(plain["kernels"])}
 
 
 def _text_of_package(name: str) -> str:
