@@ -165,7 +165,7 @@ def profile_records(
     if record is not None and memory is not None:
         counted = allocations[record.index] if allocations is not None else None
         stepped += record_memory(
-            Heard(memory, heard or ()), record, _by_graph(launches), devices=devices, allocations=counted
+            Heard(memory, heard or ()), record, launches_by_graph(launches), devices=devices, allocations=counted
         )
     return [*_measurements(attribution, launches, clock), breakdown, profile, *stepped, *pictures, *gaps], tuple(events)
 
