@@ -68,9 +68,9 @@ class Ledger:
 
     def to_frame(self) -> pandas.DataFrame:
         """The launches as a data frame. Raises ``UsageError`` where pandas is not installed."""
-        from torchledger.integrations.frames import frame
+        from torchledger.integrations.frames import launch_frame
 
-        return frame(self)
+        return launch_frame(self.launches, self.duration_us)
 
     def _repr_html_(self) -> str:
         from torchledger.reporting.fragment import render_fragment

@@ -2,36 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torchledger.errors import UsageError
-from torchledger.nouns import RunDiff
+from torchledger.nouns import Launch, RunDiff
+from torchledger.reporting.document import as_plain
 
 if TYPE_CHECKING:
     import pandas
 
-    from torchledger.answers import Ledger
+
+class Framed(Protocol):
+    """What makes its own data frame, as a loaded ledger does."""
+
+    def to_frame(self) -> pandas.DataFrame:
+        """The data frame."""
 
 
-def frame(result: Ledger | RunDiff | Iterable[Any]) -> pandas.DataFrame:
+def frame(result: Framed | RunDiff | Iterable[Any]) -> pandas.DataFrame:
     """A data frame of a ledger's launches, of a comparison's groups, or of any records (samples, predictions).
 
     Times are in microseconds, as the columns' names say. Raises ``UsageError`` where pandas is not installed.
     """
+    made = getattr(result, "to_frame", None)
+    return _pandas().DataFrame(_rows(result)) if made is None else made()  # type: ignore[arg-type]
+
+
+def launch_frame(launches: Sequence[Launch], duration_us: Callable[[Launch], float | None]) -> pandas.DataFrame:
+    """A row a launch, with what ``duration_us`` knows of its time."""
+    return _pandas().DataFrame([_launch_row(launch, duration_us(launch)) for launch in launches])
+
+
+def _pandas() -> Any:
     try:
         import pandas
     except ImportError as error:
         raise UsageError("data frames need pandas: pip install torchledger[notebook].") from error
-    return pandas.DataFrame(_rows(result))
+    return pandas
 
 
-def _rows(result: Ledger | RunDiff | Iterable[Any]) -> list[dict[str, Any]]:
-    from torchledger.answers import Ledger
-    from torchledger.reporting.document import as_plain
-
-    if isinstance(result, Ledger):
-        return [_launch_row(result, launch) for launch in result.launches]
+def _rows(result: RunDiff | Iterable[Any]) -> list[dict[str, Any]]:
     if isinstance(result, RunDiff):
         return [
             {
@@ -51,7 +62,7 @@ def _rows(result: Ledger | RunDiff | Iterable[Any]) -> list[dict[str, Any]]:
     return [as_plain(record) for record in result]
 
 
-def _launch_row(ledger: Ledger, launch: Any) -> dict[str, Any]:
+def _launch_row(launch: Launch, duration_us: float | None) -> dict[str, Any]:
     return {
         "launch": launch.launch_id,
         "graph": launch.graph,
@@ -62,5 +73,5 @@ def _launch_row(ledger: Ledger, launch: Any) -> dict[str, Any]:
         "module": launch.module,
         "flops": launch.flops,
         "bytes_moved": launch.bytes_moved,
-        "duration_us": ledger.duration_us(launch),
+        "duration_us": duration_us,
     }
