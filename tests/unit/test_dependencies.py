@@ -12,7 +12,13 @@ import torchledger
 
 _ROOT = Path(__file__).parents[2]
 _PROJECT = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
-_DISTRIBUTIONS = {"yaml": "PyYAML", "sklearn": "scikit-learn", "pynvml": "nvidia-ml-py"}
+_DISTRIBUTIONS = {
+    "yaml": "PyYAML",
+    "sklearn": "scikit-learn",
+    "pynvml": "nvidia-ml-py",
+    "lightning": "pytorch-lightning",
+    "pytorch_lightning": "pytorch-lightning",
+}
 _BROUGHT = {"torch": {"triton", "sympy"}, "jinja2": {"markupsafe"}}
 """What a dependency itself depends on and hands to us."""
 _OPTIONAL = {"flash_attn"}
