@@ -1,25 +1,26 @@
 """Kill with ``kill -9`` at 50 random moments; what was finished must be there.
 
-    python benchmarks/kill_and_resume.py [--of sample] [--kills 50] [--points 1500] [--seed 0]
-    python benchmarks/kill_and_resume.py --of run [--kills 50]         # or profile, or values
+    python benchmarks/kill_and_resume.py [--of run] [--kills 50] [--points 1500] [--seed 0]
 
-``sample``: a sampling worker; what is on disk at the end must equal an uninterrupted run, each shape once. ``run``,
-``profile`` and ``values``: a script that compiles, under that command, its whole process group killed; the ledger must
-open, each graph in it whole, a reading command must answer, and the next run must be able to replace it.
+``run``, ``profile`` and ``values``: a training program recorded under that command, killed alone or with the command.
+Each graph whose first call had returned must be in the ledger, each graph there whole, the calls whose values are there
+those from the first on; ``show`` must answer, and the next run replace the ledger. ``job``: one of two gloo ranks under
+torch's elastic agent, the same of both ledgers. ``sample``: a sampling worker; what is on disk at the end must equal an
+uninterrupted run, each shape once.
 
-Needs no GPU. Each kill falls at a random time after the start, so that some hit start-up, some a measurement or a
-compilation, some a write. Exits with 1 if anything is lost or repeated.
+Needs no GPU. Processes are forks of this one, which has imported torch and has warm caches, so that most of a round is
+our own work. Each kill falls at a random time after the start. Exits with 1 if anything is lost or repeated.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,9 +28,17 @@ from collections import Counter
 from pathlib import Path
 
 import torch
+from click.testing import CliRunner
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from torchledger.errors import StoreError
-from torchledger.nouns import Graph, Launch, Run
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from forked import EXIT_CODE, Mode, begin_anew, make_forkable, program, record
+from torchledger.capturing import process
+from torchledger.cli import cli
+from torchledger.errors import StoreError, TorchledgerError
+from torchledger.nouns import Graph, Launch, Run, ValueStats
 from torchledger.sampling.dataset import read_samples
 from torchledger.sampling.journal import JOURNAL_FOLDER, read_journals
 from torchledger.sampling.points import Plan, Point, save_plan, unique_points
@@ -39,6 +48,8 @@ from torchledger.store import open_ledger
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = ((),)
 QUICK: tuple[tuple[str, ...], ...] = (("--kills", "1", "--points", "60"),)
+
+COMMANDS = ("run", "profile", "values", "job", "sample")
 
 
 def start_worker(folder: Path) -> int:
@@ -65,102 +76,178 @@ def journaled_points(folder: Path) -> list[str]:
     return points
 
 
-SCRIPT = """
-import torch
-from torch import nn
+def kill_command(of: Mode, kills: int, source: random.Random) -> dict[str, object]:
+    """Kill a recorded program again and again, and judge what each left.
 
-torch.manual_seed(0)
-for width in (16, 24, 32):
-    torch._dynamo.reset()
-    model = torch.compile(nn.Sequential(nn.Linear(8, width), nn.GELU(), nn.LayerNorm(width)))
-    for _ in range(9):
-        model(torch.randn(4, 8)).sum().backward()
-"""
-COMMANDS = {"run": ("run",), "profile": ("run", "--profile"), "values": ("values", "--quiet")}
+    In each second round the command is killed together with the program, else the program alone.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        started = time.monotonic()
+        is_fine = record(of, folder, force=True)[0] == EXIT_CODE
+        usual_s = time.monotonic() - started
+        faults: list[str] = []
+        early = 0
+        graphs: list[int] = []
+        for number in range(kills):
+            command = os.fork()
+            if command == 0:
+                os.setpgrp()
+                (folder / "result").unlink(missing_ok=True)
+                record(of, folder, force=True)
+                os._exit(0)
+            time.sleep(source.uniform(0, usual_s))
+            early += (folder / "result").exists()
+            _kill(command, is_whole=number % 2 == 0)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(command, 0)
+            finished = _progress(folder / "progress")
+            faults += [f"kill {number}: {text}" for text in faults_of(folder / "a.ledger", finished)]
+            graphs.append(_n_graphs(folder / "a.ledger"))
+        is_fine = record(of, folder, force=True)[0] == EXIT_CODE and is_fine
+        known = ("result", "progress", "messages", "a.ledger", "a.trace.json.gz")
+        left = sorted(path.name for path in folder.iterdir() if path.name not in known)
+    return {
+        "command": of,
+        "kills": kills,
+        "programs_that_had_ended": early,
+        "uninterrupted_run_s": round(usual_s, 1),
+        "graphs_found_after_each_kill": dict(sorted(Counter(graphs).items())),
+        "faults": faults,
+        "the_run_after_them_all_is_fine": is_fine,
+        "files_left_beside_it": left,
+    }
 
 
-def start_command(of: str, folder: Path) -> subprocess.Popen[bytes]:
-    """The script under a command, in a process group of its own, compiling everything anew."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "torchledger", *COMMANDS[of], "-f", "-o", "a.ledger", "script.py"],
-        cwd=folder,
-        env=os.environ | {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+def _kill(command: int, *, is_whole: bool) -> None:
+    """Kill a command with its process group, or the program that it started, as soon as there is one."""
+    with contextlib.suppress(ProcessLookupError):
+        if is_whole:
+            os.killpg(command, signal.SIGKILL)
+            os.waitpid(command, 0)
+            while True:  # until the system has taken the last of them down
+                os.killpg(command, 0)
+                time.sleep(0.005)
+        children = Path(f"/proc/{command}/task/{command}/children")
+        while not (started := children.read_text().split()):
+            if os.waitid(os.P_PID, command, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                return
+            time.sleep(0.005)
+        os.kill(int(started[0]), signal.SIGKILL)
 
 
-def faults_of(path: Path) -> list[str]:
-    """What is wrong with the ledger of a killed run."""
+def kill_rank(kills: int, source: random.Random) -> dict[str, object]:
+    """Kill one of two ranks of a job under torch's elastic agent again and again, and judge both ledgers."""
+    with tempfile.TemporaryDirectory() as scratch:
+        started = time.monotonic()
+        whole = Path(scratch) / "whole"
+        faults = [] if _job(whole, None, 0.0) else ["a job that nobody kills fails"]
+        usual_s = time.monotonic() - started
+        graphs: list[tuple[int, ...]] = []
+        for number in range(kills):
+            folder = Path(scratch) / str(number)
+            _job(folder, number % 2, source.uniform(0, usual_s))
+            for rank in (0, 1):
+                for text in faults_of(folder / f"a.rank{rank}.ledger", _progress(folder / f"progress{rank}")):
+                    faults.append(f"kill {number} of rank {number % 2}, rank {rank}: {text}")
+            graphs.append(tuple(_n_graphs(folder / f"a.rank{rank}.ledger") for rank in (number % 2, 1 - number % 2)))
+    return {
+        "command": "run of a job of two gloo ranks",
+        "kills": kills,
+        "uninterrupted_run_s": round(usual_s, 1),
+        "graphs_of_killed_and_other_rank": {f"{a} and {b}": n for (a, b), n in sorted(Counter(graphs).items())},
+        "faults": faults,
+    }
+
+
+def _job(folder: Path, rank_to_kill: int | None, after_s: float) -> bool:
+    """Record a job of two ranks; true if it ends well."""
+    folder.mkdir()
+    request = {"path": str(folder / "a.ledger"), "parent": 0, "run_id": None, "argv": ["job"], "attached": {}}
+    agent = os.fork()
+    if agent == 0:
+        os.setpgrp()
+        begin_anew(folder / "messages")
+        os.environ[process._VARIABLE] = json.dumps(request)
+        config = LaunchConfig(
+            min_nodes=1, max_nodes=1, nproc_per_node=2, start_method="fork", rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0", run_id=str(os.getpid()), max_restarts=0, monitor_interval=0.05,
+            logs_specs=DefaultLogsSpecs(str(folder / "logs")),
+        )  # fmt: skip
+        code = 1
+        try:
+            elastic_launch(config, _rank)(str(folder))
+            code = 0
+        finally:
+            os._exit(code)
+    if rank_to_kill is not None:
+        place = folder / f"pid{rank_to_kill}"
+        while not place.exists() and not os.waitid(os.P_PID, agent, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            time.sleep(0.005)
+        time.sleep(after_s)
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+            os.kill(int(place.read_text()), signal.SIGKILL)
+    return os.waitpid(agent, 0)[1] == 0
+
+
+def _rank(folder: str) -> None:
+    """One rank: gradients of the recorded program are reduced over both at each step."""
+    os.dup2(os.open(Path(folder) / f"messages{os.environ['RANK']}", os.O_WRONLY | os.O_CREAT), 2)
+    place = Path(folder) / f"pid{os.environ['RANK']}"
+    place.with_suffix(".new").write_text(str(os.getpid()))
+    place.with_suffix(".new").rename(place)
+    torch.distributed.init_process_group("gloo")
+    process.start_in_process()
+    try:
+        program(
+            Path(folder), at_step=lambda parameters: [torch.distributed.all_reduce(each.grad) for each in parameters]
+        )
+    except SystemExit:
+        torch.distributed.destroy_process_group()
+    finally:
+        atexit._run_exitfuncs()
+
+
+def faults_of(path: Path, finished: int) -> list[str]:
+    """What is wrong with the ledger of a killed run, of which the first calls of so many graphs had returned."""
     if not path.exists():
-        return []
+        return [f"{finished} graphs had run, and there is no ledger"] if finished else []
     try:
         with open_ledger(path) as reader:
             launches = Counter(launch.graph for launch in reader.read(Launch) if launch.is_call)
             graphs = reader.read(Graph)
             reader.read(Run)
+            calls: dict[str, set[int]] = {}
+            for stats in reader.read(ValueStats):
+                calls.setdefault(stats.subject.split("#")[0], set()).add(stats.call_index)
     except StoreError as error:
         return [f"does not open: {error}"]
     found = [f"{graph.name} is not whole" for graph in graphs if len(graph.wrapper_calls) != launches[graph.name]]
-    shown = subprocess.run(
-        [sys.executable, "-m", "torchledger", "show", str(path)], capture_output=True, text=True, check=False
-    )
-    if "Traceback" in shown.stderr:
-        found.append(f"show ends in a traceback: {shown.stderr.splitlines()[-1]}")
+    found += [f"calls of {name} are missing" for name, seen in calls.items() if seen != set(range(max(seen) + 1))]
+    if len(graphs) < finished:
+        found.append(f"{finished} graphs had run, and {len(graphs)} are there")
+    shown = CliRunner().invoke(cli, ["show", str(path)])
+    if shown.exception is not None and not isinstance(shown.exception, (SystemExit, TorchledgerError)):
+        found.append(f"show ends in {shown.exception!r}")
     return found
 
 
-def kill_command(of: str, kills: int, source: random.Random) -> int:
-    """Kill one command again and again, and judge what each left."""
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        (folder / "script.py").write_text(SCRIPT)
-        started = time.monotonic()
-        is_fine = start_command(of, folder).wait() == 0
-        usual_s = time.monotonic() - started
-        faults: list[str] = []
-        early = 0
-        graphs: list[int] = []
-        for _ in range(kills):
-            process = start_command(of, folder)
-            time.sleep(source.uniform(0, usual_s))
-            early += process.poll() is not None
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            faults += faults_of(folder / "a.ledger")
-            with contextlib.suppress(StoreError), open_ledger(folder / "a.ledger") as reader:
-                graphs.append(reader.count(Graph))
-        is_fine = start_command(of, folder).wait() == 0 and is_fine
-        left = sorted(path.name for path in folder.iterdir() if path.suffix not in (".py", ".ledger", ".gz", ".values"))
-        result = {
-            "command": of,
-            "kills": kills,
-            "runs_that_ended_before_their_kill": early,
-            "uninterrupted_run_s": round(usual_s, 1),
-            "graphs_found_after_each_kill": sorted(graphs),
-            "faults": faults,
-            "the_run_after_them_all_is_fine": is_fine,
-            "files_left_beside_it": left,
-        }
-    print(json.dumps(result, indent=1))
-    return 0 if is_fine and not faults else 1
+def _progress(path: Path) -> int:
+    return len(path.read_text()) if path.exists() else 0
 
 
-def main() -> int:
-    """Run and judge."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--of", choices=("sample", *COMMANDS), default="sample")
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--points", type=int, default=1500)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    if options.of != "sample":
-        return kill_command(options.of, options.kills, random.Random(options.seed))
-    source = random.Random(options.seed)
+def _n_graphs(path: Path) -> int:
+    if not path.exists():
+        return 0
+    with contextlib.suppress(StoreError), open_ledger(path) as reader:
+        return reader.count(Graph)
+    return 0
+
+
+def kill_sampling(kills: int, n_points: int, source: random.Random) -> dict[str, object]:
+    """Kill a sampling worker again and again; what is on disk at the end must equal an uninterrupted run."""
     points = unique_points(
-        [Point("linear", {"m": 8 + i % 40, "k": 8 + i // 40, "n": 16}, "float32") for i in range(options.points)]
+        [Point("linear", {"m": 8 + i % 40, "k": 8 + i // 40, "n": 16}, "float32") for i in range(n_points)]
     )
     plan = Plan(points, warmup=1, active=10)
     with tempfile.TemporaryDirectory() as scratch:
@@ -171,9 +258,9 @@ def main() -> int:
         os.waitpid(start_worker(whole), 0)
         usual_s = time.monotonic() - started
         start_up_s = min(read_journals(whole, samples=False).finished_utc.values()) - started_utc
-        share_s = (usual_s - start_up_s) / options.kills
-        kills = early = 0
-        while kills < options.kills:
+        share_s = (usual_s - start_up_s) / kills
+        done = early = 0
+        while done < kills:
             worker = start_worker(killed)
             # On average the kills leave each run its share of the points, and some fall into its start-up.
             time.sleep(source.uniform(0.5 * start_up_s, 1.5 * start_up_s + share_s))
@@ -183,27 +270,51 @@ def main() -> int:
                 break
             os.kill(worker, signal.SIGKILL)
             os.waitpid(worker, 0)
-            kills += 1
+            done += 1
         before = len(journaled_points(killed))
         os.waitpid(start_worker(killed), 0)
         finished = journaled_points(killed)
         repeats = {point: count for point, count in Counter(finished).items() if count > 1}
         expected = {(s.point_id, s.direction, s.status) for s in read_samples(whole)}
         found = {(s.point_id, s.direction, s.status) for s in read_samples(killed)}
-        result = {
-            "points": len(points),
-            "kills": kills,
-            "runs_that_ended_before_their_kill": early,
-            "uninterrupted_run_s": round(usual_s, 2),
-            "start_up_s": round(start_up_s, 2),
-            "finished_before_the_last_run": before,
-            "torn_lines": read_journals(killed, samples=False).torn_lines,
-            "lost": len(expected - found),
-            "extra": len(found - expected),
-            "measured_twice": len(repeats),
-        }
-    print(json.dumps(result, indent=1))
-    return 0 if not (result["lost"] or result["extra"] or repeats) else 1
+        torn = read_journals(killed, samples=False).torn_lines
+    faults = [f"{len(expected - found)} lost"] if expected - found else []
+    faults += [f"{len(found - expected)} extra"] if found - expected else []
+    faults += [f"{len(repeats)} measured twice"] if repeats else []
+    return {
+        "command": "sample",
+        "points": len(points),
+        "kills": done,
+        "runs_that_ended_before_their_kill": early,
+        "uninterrupted_run_s": round(usual_s, 2),
+        "start_up_s": round(start_up_s, 2),
+        "finished_before_the_last_run": before,
+        "torn_lines": torn,
+        "faults": faults,
+    }
+
+
+def main() -> int:
+    """Run and judge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--of", choices=COMMANDS, action="append", help="Default: all.")
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--points", type=int, default=1500)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    source = random.Random(options.seed)
+    make_forkable()
+    is_fine = True
+    for of in options.of or COMMANDS:
+        if of == "sample":
+            result = kill_sampling(options.kills, options.points, source)
+        elif of == "job":
+            result = kill_rank(options.kills, source)
+        else:
+            result = kill_command(of, options.kills, source)
+        print(json.dumps(result, indent=1), flush=True)
+        is_fine = is_fine and not result["faults"] and bool(result.get("the_run_after_them_all_is_fine", True))
+    return 0 if is_fine else 1
 
 
 if __name__ == "__main__":

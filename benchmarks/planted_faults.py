@@ -1,6 +1,6 @@
-"""Plant a fault into each function of ours that a compile calls, and see that the program goes on and the loss is said.
+"""Plant a fault into each function of ours that runs inside a program, and see that it goes on and the loss is said.
 
-    python benchmarks/planted_faults.py [--seconds 900] [--seed 0] [--output docs/results/faults.md]
+    python benchmarks/planted_faults.py [--mode profile] [--seconds 7200] [--seed 0] [--output docs/results/faults.md]
 
 Needs no GPU. The harness is ``tests/plant_faults.py``, of which the tests run a few cases.
 """

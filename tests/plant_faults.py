@@ -1,69 +1,82 @@
-"""Faults planted into functions of ours that a compile calls: one fault, one compile, and what became of both.
+"""Faults planted into functions of ours that run inside a user's process: one fault, one process, what became of both.
 
-    python benchmarks/planted_faults.py [--seconds 900] [--seed 0] [--output docs/results/faults.md]
+    python benchmarks/planted_faults.py [--mode profile] [--seconds 3600] [--seed 0] [--output docs/results/faults.md]
 
-Each function of ``_torch``, ``capturing``, ``nouns`` and the ledger's writer that a small compile calls is replaced,
-one at a time, by one that raises, answers ``None`` or is slow. The compiled model must give what it gives without us,
-and the ledger must be readable, marked as ended, and say what it lacks.
+A small training program, warm in every cache, is forked for each fault. In the child one function's code is replaced
+before our hooks go in, so that everybody who holds the function has the faulty one; the program is then recorded as
+``torchledger run``, ``run --profile``, ``values`` or ``capture`` would. It must give what it gives without us, end with
+its own exit code and without a word of ours that is a traceback, and the ledger must be readable, marked as ended, and
+say what it lacks.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
+import atexit
+import builtins
+import gc
 import inspect
-import logging
-import pkgutil
+import json
+import os
 import random
 import sys
 import tempfile
+import threading
 import time
 import types
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cache, wraps
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
-import torchledger
-from torchledger.nouns import Gap, Graph, Launch
+from forked import ATTACHED, EXIT_CODE, PACKAGE, Mode, expected, make_forkable, record
+from torchledger.nouns import Gap, Run
 from torchledger.store import open_ledger
+from torchledger.store.schema import TABLES
 
 Fault = Literal["raise", "none", "slow"]
 FAULTS: tuple[Fault, ...] = ("raise", "none", "slow")
-ROOMS = ("torchledger._torch", "torchledger.capturing", "torchledger.nouns", "torchledger.store")
+_SLEEP_S = 0.3
+_SLEEP_TOGETHER = 20
 
 
 class Planted(Exception):
     """The fault that was planted."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Function:
-    """A function of ours: the module or class that holds it, and its name there."""
+    """A function of ours, by where its code stands; ``is_nested`` if it is made anew by each call of another."""
 
-    owner: Any
-    name: str
+    module: str
+    qualname: str
+    line: int
+    is_nested: bool
 
     @property
     def label(self) -> str:
-        """``"torchledger.capturing.recorder.Recorder.on_fault"``."""
-        is_module = inspect.ismodule(self.owner)
-        holder = self.owner.__name__ if is_module else f"{self.owner.__module__}.{self.owner.__qualname__}"
-        return f"{holder}.{self.name}"
+        """``"capturing.recorder.Recorder.on_fault"``."""
+        return f"{self.module}.{self.qualname.replace('<locals>.', '')}"
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """What can be planted: what is nested fails at every call, and its variables are out of reach for a sleep."""
+        if self.label in ENTRIES:
+            return () if self.is_nested else ("slow",)
+        return ("raise", "none") if self.is_nested else FAULTS
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one compile under one fault."""
+    """What became of one program under one fault."""
 
+    mode: Mode
     function: str
     fault: Fault
-    was_called: bool
     is_right: bool
     is_readable: bool
     is_listed: bool
@@ -75,223 +88,346 @@ class Outcome:
         return self.is_right and self.is_readable and self.is_listed
 
 
-def model(x: Tensor, weight: Tensor) -> Tensor:
-    """A library call, a fused kernel and a reduction."""
-    return torch.nn.functional.gelu(x @ weight).softmax(-1)
+# --- which functions ------------------------------------------------------------------------------------------------
 
 
-def compile_once(path: Path | None) -> Tensor:
-    """The model's result, compiled anew, forward and backward; recorded into ``path``."""
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    x, weight = torch.randn(6, 16), torch.randn(16, 24, requires_grad=True)
-    with torch._inductor.config.patch(force_disable_caches=True):
-        if path is None:
-            result = torch.compile(model)(x, weight)
-            result.sum().backward()
-        else:
-            with torchledger.capture(path, force=True):
-                result = torch.compile(model)(x, weight)
-                result.sum().backward()
-    assert weight.grad is not None
-    return torch.cat([result.detach().flatten(), weight.grad.flatten()])
-
-
-@cache
-def expected() -> Tensor:
-    """What the model gives without us."""
-    return compile_once(None)
-
-
-@cache
-def sound_counts() -> tuple[int, int]:
-    """Graphs and launches of a recording without a fault."""
+def called_functions(mode: Mode) -> tuple[Function, ...]:
+    """The functions of ours that the recorded program calls in its own process, in order of their names."""
     with tempfile.TemporaryDirectory() as folder:
-        compile_once(Path(folder) / "sound.ledger")
-        return counts(Path(folder) / "sound.ledger")
+        out = Path(folder) / "called"
+        ours: set[types.CodeType] = set()
 
+        def note(frame: types.FrameType, event: str, argument: object) -> None:
+            is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED  # the body of a class or module is none
+            if event == "call" and is_function and frame.f_code.co_filename.startswith(str(PACKAGE)):
+                ours.add(frame.f_code)
 
-def counts(path: Path) -> tuple[int, int]:
-    """Graphs and launches of a ledger."""
-    with open_ledger(path) as reader:
-        return reader.count(Graph), sum(launch.is_call for launch in reader.read(Launch))
-
-
-def functions() -> Iterator[Function]:
-    """Every function and method of the rooms that a compile passes through."""
-    for room in ROOMS:
-        package = importlib.import_module(room)
-        for found in pkgutil.iter_modules(package.__path__, f"{room}."):
-            module = importlib.import_module(found.name)
-            for name, value in vars(module).items():
-                if isinstance(value, types.FunctionType) and value.__module__ == module.__name__:
-                    yield Function(module, name)
-                if inspect.isclass(value) and value.__module__ == module.__name__:
-                    yield from (
-                        Function(value, key)
-                        for key, method in vars(value).items()
-                        if isinstance(method, types.FunctionType) and not key.startswith("__")
-                    )
-
-
-@cache
-def planted_functions() -> tuple[Function, ...]:
-    """The functions that are called between the first hook and the end of a capture, in order of their names."""
-    called: set[types.CodeType] = set()
-
-    def note(frame: types.FrameType, event: str, argument: object) -> None:
-        if event == "call":
-            called.add(frame.f_code)
-
-    expected()
-    with tempfile.TemporaryDirectory() as folder:
-        sys.setprofile(note)
-        try:
-            compile_once(Path(folder) / "all.ledger")
-        finally:
+        def save() -> None:
             sys.setprofile(None)
-    found = {each.label: each for each in functions() if vars(each.owner)[each.name].__code__ in called}
-    return tuple(found[label] for label in sorted(found) if each_is_ours(found[label]))
+            out.write_text(json.dumps([(code.co_filename, code.co_qualname, code.co_firstlineno) for code in ours]))
+
+        def begin() -> None:
+            atexit.register(save)  # first in, so last out
+            threading.setprofile(note)
+            sys.setprofile(note)
+
+        record(mode, Path(folder), begin)
+        called = json.loads(out.read_text())
+    found = set()
+    for file, qualname, line in called:
+        name = qualname.rpartition(".")[2]
+        if name.startswith("<") and name != "<lambda>":
+            continue
+        parts = Path(file).relative_to(PACKAGE).with_suffix("").parts
+        found.add(Function(".".join(parts), qualname, line, "<locals>" in qualname))
+    return tuple(sorted(each for each in found if each.label not in ASKED_FOR.get(mode, ())))
 
 
-def each_is_ours(function: Function) -> bool:
-    """False for what the user calls by name: an error of theirs is an answer."""
-    return function.label not in ASKED_FOR
-
-
-ASKED_FOR = frozenset(
+ENTRIES = frozenset(
     {
-        "torchledger.capturing.session.Capture.close",
-        "torchledger.capturing.session.Capture._open",
-        "torchledger.store.ledger.open_ledger",
-        "torchledger.store.output.check_output",
+        "_torch.eager_calls.EagerCalls.__torch_dispatch__",
+        "_torch.eager_calls.keep_modes_over_compiled_calls.Guard.__enter__",
+        "_torch.eager_calls.keep_modes_over_compiled_calls.Guard.__exit__",
+        "_torch.eager_calls.keep_modes_over_compiled_calls.Guard.__init__",
+        "_torch.kernel_marks._Marked.__call__",
+        "_torch.optimizers.watch_optimizers.hook",
+        "_torch.patching.Patches.around.wrapper",
+        "capturing.process.start_in_process",
+        "stepping.thread_end._Last.__del__",
+        "watching.graph_watch.GraphWatch.__call__",
+        "watching.graph_watch.GraphWatch._allocate",
+        "watching.graph_watch.GraphWatch._launch",
     }
 )
-"""Without these there is no capture: ``with capture(...)`` answers with their error before anything is compiled."""
+"""What torch, Python or generated code calls with nothing of ours around it: the guards themselves."""
+
+ASKED_FOR: Mapping[Mode, frozenset[str]] = {
+    "capture": frozenset(
+        {
+            "api.capture",
+            "api.Capture.__init__",
+            "capturing.session.Capture.__init__",
+            "capturing.session.Capture.__enter__",
+            "capturing.session.Capture.__exit__",
+            "capturing.session.Capture.close",
+            "capturing.session.Capture._open",
+            "store.ledger.LedgerWriter.__init__",
+            "store.ledger.open_ledger",
+            "store.output.check_output",
+        }
+    ),
+}
+"""What the user calls by name: ``with capture(...)`` answers with its error before anything is compiled."""
 
 
-def faulty(original: Callable[..., Any], fault: Fault, calls: list[int]) -> Callable[..., Any]:
-    """``original`` with a fault at its first call after the capture has begun."""
+# --- planting -------------------------------------------------------------------------------------------------------
 
-    @wraps(original)
+
+def plant_in_process(function: Function, fault: Fault) -> None:
+    """Put the fault into this process, at the first call of the function, or at every call of a nested one."""
+    code = _code_of(function)
+    if function.is_nested:
+        _replace_constant(code, _stub(code, f"{fault}_always"))
+        builtins.torchledger_raise_always = _raise  # type: ignore[attr-defined]
+        builtins.torchledger_none_always = lambda *args, **kwargs: None  # type: ignore[attr-defined]
+        return
+    for original in [each for each in _our_functions() if each.__code__ is code]:
+        sound = types.FunctionType(
+            code, original.__globals__, original.__name__, original.__defaults__, original.__closure__
+        )
+        sound.__kwdefaults__ = original.__kwdefaults__
+        setattr(builtins, f"torchledger_{id(original)}", _once(sound, fault))
+        original.__code__ = _stub(code, str(id(original)))
+
+
+def _once(sound: Callable[..., Any], fault: Fault) -> Callable[..., Any]:
+    calls: list[int] = []
+
     def planted(*args: Any, **kwargs: Any) -> Any:
         calls.append(1)
         if len(calls) > 1:
-            return original(*args, **kwargs)
+            return sound(*args, **kwargs)
         if fault == "slow":
-            time.sleep(0.2)
-            return original(*args, **kwargs)
-        if fault == "none":
-            return None
-        raise Planted(original.__qualname__)
+            time.sleep(_SLEEP_S)
+            return sound(*args, **kwargs)
+        return None if fault == "none" else _raise()
 
     return planted
 
 
-def plant(function: Function, fault: Fault, path: Path) -> Outcome:
-    """Compile once with a fault, and look at what came of it."""
-    wanted = expected()
-    graphs, launches = sound_counts()
-    held = vars(function.owner)[function.name]
-    calls: list[int] = []
-    setattr(function.owner, function.name, faulty(held, fault, calls))
-    holders = [
-        module
-        for name, module in list(sys.modules.items())
-        if name.startswith("torchledger") and vars(module).get(function.name) is held and module is not function.owner
-    ]
-    for module in holders:
-        setattr(module, function.name, vars(function.owner)[function.name])
-    detail = ""
+def _raise(*args: Any, **kwargs: Any) -> Any:
+    raise Planted("planted")
+
+
+def _stub(code: types.CodeType, what: str) -> types.CodeType:
+    """Code that hands its arguments to ``builtins.torchledger_<what>``, in the place of ``code``."""
+    source = f"def planted(*args, **kwargs):\n    return torchledger_{what}(*args, **kwargs)\n"
+    (stub,) = (each for each in compile(source, code.co_filename, "exec").co_consts if inspect.iscode(each))
+    return stub.replace(
+        co_freevars=code.co_freevars,
+        co_name=code.co_name,
+        co_qualname=code.co_qualname,
+        co_firstlineno=code.co_firstlineno,
+    )
+
+
+def _code_of(function: Function) -> types.CodeType:
+    file = str(PACKAGE.joinpath(*function.module.split(".")).with_suffix(".py"))
+    key = (file, function.qualname, function.line)
+    for code in _codes():
+        if (code.co_filename, code.co_qualname, code.co_firstlineno) == key:
+            return code
+    raise LookupError(f"{function.label} is not there before the fork")
+
+
+@cache
+def _our_functions() -> tuple[types.FunctionType, ...]:
+    """Every function of ours that is there before the first fork."""
+    return tuple(
+        each
+        for each in gc.get_objects()
+        if type(each) is types.FunctionType and each.__code__.co_filename.startswith(str(PACKAGE))
+    )
+
+
+@cache
+def _codes() -> set[types.CodeType]:
+    """All code of ours, with what is nested in it."""
+    found: set[types.CodeType] = set()
+    rest = [each.__code__ for each in _our_functions()]
+    while rest:
+        code = rest.pop()
+        if code not in found:
+            found.add(code)
+            rest += [each for each in code.co_consts if inspect.iscode(each)]
+    return found
+
+
+def _replace_constant(old: types.CodeType, new: types.CodeType) -> None:
+    """Have every function of ours make the ``new`` nested function where it made the ``old`` one."""
+
+    def changed(code: types.CodeType) -> types.CodeType:
+        constants = tuple(
+            new if each is old else changed(each) if inspect.iscode(each) else each for each in code.co_consts
+        )
+        is_same = all(one is other for one, other in zip(constants, code.co_consts, strict=True))
+        return code if is_same else code.replace(co_consts=constants)
+
+    for each in _our_functions():
+        if each.__code__.co_filename == old.co_filename:
+            each.__code__ = new if each.__code__ is old else changed(each.__code__)
+
+
+# --- judging --------------------------------------------------------------------------------------------------------
+
+
+def plant(mode: Mode, functions: Sequence[Function], fault: Fault, folder: Path) -> list[Outcome]:
+    """Record the program once with the faults, and look at what came of it; functions that sleep can do so together."""
+    outcome = _plant(mode, functions, fault, folder)
+    if len(functions) > 1 and not outcome.is_harmless:
+        return [_plant(mode, (function,), fault, folder) for function in functions]
+    return [replace(outcome, function=function.label) for function in functions]
+
+
+def _plant(mode: Mode, functions: Sequence[Function], fault: Fault, folder: Path) -> Outcome:
+    code, warnings = record(mode, folder, lambda: [plant_in_process(function, fault) for function in functions])
+    said = (folder / "messages").read_text()
+    result = folder / "result"
+    is_right = (
+        code == EXIT_CODE and result.exists() and result.read_bytes() == expected(mode) and "Traceback" not in said
+    )
+    detail = "" if is_right else f"exit code {code}; {' | '.join(said.splitlines()[-3:])}"[:300]
     try:
-        is_right = bool(torch.equal(compile_once(path), wanted))
-    except Exception as error:
-        is_right, detail = False, f"{type(error).__name__}: {error}"[:160]
-    finally:
-        setattr(function.owner, function.name, held)
-        for module in holders:
-            setattr(module, function.name, held)
-    try:
-        with open_ledger(path) as reader:
-            is_readable = reader.run().status != "running"
-            lacks = counts(path) != (graphs, launches)
-            is_listed = not lacks or reader.count(Gap) > 0 or bool(reader.run().notes)
+        with open_ledger(folder / "a.ledger") as reader:
+            runs = [run.status for run in reader.read(Run)]
+            is_readable = "running" not in runs and (bool(runs) or "nothing is captured" in said)
+            is_listed = (
+                _counts(folder / "a.ledger") == sound_counts(mode)
+                or reader.count(Gap) > 0
+                or any(run.notes for run in reader.read(Run))
+                or bool(warnings)
+            )
+            lacks = sound_counts(mode) - _counts(folder / "a.ledger")
+            detail = detail or ("" if is_listed else f"lacks {dict(lacks)}")
     except Exception as error:
         is_readable = is_listed = False
-        detail = detail or f"{type(error).__name__}: {error}"[:160]
-    return Outcome(function.label, fault, bool(calls), is_right, is_readable, is_listed, detail)
+        detail = detail or f"{type(error).__name__}: {error}"[:300]
+    return Outcome(mode, functions[0].label, fault, is_right, is_readable, is_listed, detail)
+
+
+@cache
+def sound_counts(mode: Mode) -> Counter[str]:
+    """Records of each kind that a recording without a fault holds."""
+    with tempfile.TemporaryDirectory() as folder:
+        code, _ = record(mode, Path(folder))
+        said = (Path(folder) / "messages").read_text()
+        assert code == EXIT_CODE and (Path(folder) / "result").read_bytes() == expected(mode), said
+        return _counts(Path(folder) / "a.ledger")
+
+
+def _counts(path: Path) -> Counter[str]:
+    with open_ledger(path) as reader:
+        return Counter({kind.__name__: reader.count(kind) for kind in TABLES if kind is not Gap})
+
+
+# --- all of them ----------------------------------------------------------------------------------------------------
 
 
 def main() -> int:
-    """Plant them all, as far as the time goes, in a random order."""
+    """Plant them all, as far as the time goes: those that raise first, else in a random order."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=900.0)
+    parser.add_argument("--mode", choices=tuple(ATTACHED), action="append", help="Default: all.")
+    parser.add_argument("--only", default="", help="Functions with this in their names.")
+    parser.add_argument("--every", type=int, default=1, help="Each so-manyth of the faults.")
+    parser.add_argument("--seconds", type=float, default=7200.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    logging.disable(logging.WARNING)
-    cases = [(function, fault) for function in planted_functions() for fault in FAULTS]
+    make_forkable()
+    _codes()
+    gc.freeze()
+    cases = [case for case in every_case(options.mode or tuple(ATTACHED)) if options.only in case[1].label]
     random.Random(options.seed).shuffle(cases)
+    cases = sorted(cases[:: options.every], key=lambda case: FAULTS.index(case[2]))
     started, outcomes = time.monotonic(), []
     with tempfile.TemporaryDirectory() as folder:
-        for number, (function, fault) in enumerate(cases):
+        for mode, functions, fault in _together(cases):
             if time.monotonic() - started > options.seconds:
                 break
-            outcomes.append(plant(function, fault, Path(folder) / f"{number}.ledger"))
-            if not outcomes[-1].is_harmless:
-                print(outcomes[-1], flush=True)
-    text = report(outcomes, len(cases), time.monotonic() - started)
+            found = plant(mode, functions, fault, Path(folder))
+            outcomes += found
+            for outcome in found:
+                if not outcome.is_harmless:
+                    print(outcome, flush=True)
+            if len(outcomes) // 25 > (len(outcomes) - len(found)) // 25:
+                print(
+                    f"{len(outcomes)} of {len(cases)}, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True
+                )
+    text = report(outcomes, cases, time.monotonic() - started)
     print(text)
     if options.output is not None:
         options.output.write_text(text)
     return 0 if all(outcome.is_harmless for outcome in outcomes) else 1
 
 
-def report(outcomes: list[Outcome], planned: int, seconds: float) -> str:
+def _together(
+    cases: Sequence[tuple[Mode, Function, Fault]],
+) -> Iterator[tuple[Mode, tuple[Function, ...], Fault]]:
+    """The cases, those that sleep in groups: a sleep keeps no other function from being called."""
+    sleeping: dict[Mode, list[Function]] = {}
+    for mode, function, fault in cases:
+        if fault == "slow":
+            sleeping.setdefault(mode, []).append(function)
+        else:
+            yield mode, (function,), fault
+    for mode, functions in sleeping.items():
+        for first in range(0, len(functions), _SLEEP_TOGETHER):
+            yield mode, tuple(functions[first : first + _SLEEP_TOGETHER]), "slow"
+
+
+def every_case(modes: Sequence[Mode]) -> list[tuple[Mode, Function, Fault]]:
+    """Each function with each of its faults, in the first of the modes that calls it."""
+    found: dict[Function, Mode] = {}
+    for mode in modes:
+        for function in called_functions(mode):
+            found.setdefault(function, mode)
+    return [(mode, function, fault) for function, mode in found.items() for fault in function.faults]
+
+
+def report(outcomes: Sequence[Outcome], cases: Sequence[tuple[Mode, Function, Fault]], seconds: float) -> str:
     """The result as a page."""
+    functions = {function for _, function, _ in cases}
     lines = [
         "# Faults planted into our own functions",
         "",
-        "`make faults`: each function of ours that a small compile calls, replaced one at a time by one that raises,",
-        "answers `None` or is slow at its first call. Those whose error is the answer to who asks (opening a ledger,",
-        "ending a capture; named in `tests/plant_faults.py`) are left out. Profiled steps and watched values are not",
-        "planted yet.",
+        "`make faults`: a small training program is recorded once for each fault, in a process of its own. One",
+        "function of ours that runs inside it raises, answers `None` or sleeps 0.3 s at its first call (those that",
+        "sleep do so twenty at a time); one that is made anew by each call of another (a closure) raises or answers",
+        "`None` at every call. Each function is planted in the first of these recordings that calls it: `inference`,",
+        "a `run` of one call; `run`, `run --profile` (to the end of the step's records), `values` (`--find nan",
+        "--against eager`), `capture` (the call from Python) of the training.",
         "",
-        f"Python {sys.version.split()[0]}, torch {torch.__version__}; {len(planted_functions())} functions, "
-        f"{len(outcomes)} of {planned} faults planted in {seconds:.0f} s",
-        f"({time.strftime('%Y-%m-%d')}, `python benchmarks/planted_faults.py`).",
+        f"{len(ENTRIES)} functions are called by torch, by Python or by generated code with nothing of ours around",
+        "them: they are made of the guard itself (`ENTRIES` in `tests/plant_faults.py`), and what they answer is the",
+        "user's result. They are planted with the sleep alone. What the user calls by name (`ASKED_FOR`) is not",
+        "planted under `capture`: its error is the answer.",
         "",
-        "| fault | planted | result right | ledger readable | loss listed |",
-        "|---|---|---|---|---|",
+        "Right: the program's weights to the bit, its exit code (3), and no traceback of ours. Readable: the ledger",
+        "opens and is marked as ended. Listed: it holds as many records of each kind as without the fault, or a gap,",
+        "a note or a message says what is missing.",
+        "",
+        f"Python {sys.version.split()[0]}, torch {torch.__version__}; {len(functions)} functions, "
+        f"{len(outcomes)} of {len(cases)} faults planted in {seconds:.0f} s",
+        f"({time.strftime('%Y-%m-%d')}, a virtual machine of {os.cpu_count()} cores that others used too,",
+        "`python benchmarks/planted_faults.py`).",
+        "",
+        "| mode | fault | planted | result right | ledger readable | loss listed |",
+        "|---|---|---|---|---|---|",
     ]
-    for fault in FAULTS:
-        some = [outcome for outcome in outcomes if outcome.fault == fault]
-        total = Counter(
-            {
-                "right": sum(outcome.is_right for outcome in some),
-                "readable": sum(outcome.is_readable for outcome in some),
-                "listed": sum(outcome.is_listed for outcome in some),
-            }
-        )
-        lines.append(f"| {fault} | {len(some)} | {total['right']} | {total['readable']} | {total['listed']} |")
-    bad = [outcome for outcome in outcomes if not outcome.is_harmless]
+    for mode in ATTACHED:
+        for fault in FAULTS:
+            some = [outcome for outcome in outcomes if (outcome.mode, outcome.fault) == (mode, fault)]
+            if some:
+                right, readable, listed = (
+                    sum(getattr(outcome, what) for outcome in some) for what in ("is_right", "is_readable", "is_listed")
+                )
+                lines.append(f"| {mode} | {fault} | {len(some)} | {right} | {readable} | {listed} |")
+    harmless = sum(outcome.is_harmless for outcome in outcomes)
+    lines.append(f"| all | all | {len(outcomes)} | harmless: {harmless} | | |")
+    bad = sorted((each for each in outcomes if not each.is_harmless), key=lambda each: (each.mode, each.function))
     if bad:
         lines += ["", "What is not harmless yet:", ""]
-        lines += [
-            f"- `{each.function}`, {each.fault}: "
-            + ", ".join(
-                text
-                for text, fine in (
-                    ("result lost", each.is_right),
-                    ("ledger unfinished or unreadable", each.is_readable),
-                    ("loss not listed", each.is_listed),
-                )
-                if not fine
-            )
-            + (f" ({each.detail})" if each.detail else "")
-            for each in bad
-        ]
+        lines += [f"- `{each.function}` ({each.mode}, {each.fault}): {_lost(each)}" for each in bad]
     return "\n".join(lines) + "\n"
+
+
+def _lost(outcome: Outcome) -> str:
+    said = (
+        ("result lost", outcome.is_right),
+        ("ledger unfinished or unreadable", outcome.is_readable),
+        ("loss not listed", outcome.is_listed),
+    )
+    return ", ".join(text for text, fine in said if not fine) + (f" ({outcome.detail})" if outcome.detail else "")
 
 
 if __name__ == "__main__":

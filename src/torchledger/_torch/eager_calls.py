@@ -149,7 +149,7 @@ class EagerCalls(TorchDispatchMode):
         """Pass the call on; tensor subclasses are left to unpack themselves, their inner calls come here again."""
         if any(not issubclass(kind, torch.nn.Parameter) and kind is not torch.Tensor for kind in types):
             return NotImplemented
-        if is_composite(func.name()):
+        if self._is_composite(func):
             # Under inference_mode these arrive whole; what they are made of is what the profiler sees as work.
             with self:
                 result = func.decompose(*args, **(kwargs or {}))
@@ -163,6 +163,13 @@ class EagerCalls(TorchDispatchMode):
                 log.debug("an eager operator was not recorded", exc_info=error)
                 self.faults.append(f"{func}: {type(error).__name__}: {error}")
         return result
+
+    def _is_composite(self, func: Any) -> bool:
+        try:
+            return bool(is_composite(func.name()))
+        except Exception as error:  # taken for one that does work itself
+            self.faults.append(f"{func}: {type(error).__name__}: {error}")
+            return False
 
     def _hear(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         graph = self._inside()
@@ -253,12 +260,18 @@ def keep_modes_over_compiled_calls() -> Patches:
 
         def __enter__(self) -> Any:
             result = self._guard.__enter__()
-            _include_modes()
+            try:
+                _include_modes()
+            except Exception as error:  # the user's call is about to be made
+                log.warning("a mode is not heard in a compiled call: %s: %s", type(error).__name__, error)
             return result
 
         def __exit__(self, *error: Any) -> Any:
             result = self._guard.__exit__(*error)
-            _include_modes()
+            try:
+                _include_modes()
+            except Exception as error:  # the user's call has been made
+                log.warning("a mode is not heard after a compiled call: %s: %s", type(error).__name__, error)
             return result
 
     patches.set(torch._C, "_ForceDispatchKeyGuard", Guard)

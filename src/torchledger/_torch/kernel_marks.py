@@ -10,7 +10,6 @@ function. Triton kernels bring ranges of their own. Calls inside a C++ wrapper p
 from __future__ import annotations
 
 import functools
-import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -23,9 +22,8 @@ from torch._inductor.codecache import PyCodeCache
 
 from torchledger._torch.patching import Patches
 
-log = logging.getLogger(__name__)
-
 _lock = threading.RLock()
+_on_load: list[Callable[[ModuleType, str], None]] = []
 _wrappers: weakref.WeakSet[FunctionType] = weakref.WeakSet()
 _sessions = 0
 
@@ -46,17 +44,28 @@ class _Marked:
 
 def note_wrappers(patches: Patches) -> None:
     """Remember each generated wrapper that is loaded, fresh or from a cache, so that its kernels can be marked."""
-    original = PyCodeCache.load_by_key_path
 
-    def load_by_key_path(key: str, path: str, *args: Any, **kwargs: Any) -> ModuleType:
-        module = original(key, path, *args, **kwargs)
-        try:
-            note_wrapper(getattr(module, "call", None))
-        except Exception as error:  # the user's program must go on
-            log.warning("the kernels of %s bear no marks: %s: %s", path, type(error).__name__, error)
+    def load(original: Callable[..., Any], owner: Any, key: str, path: str, *args: Any, **kwargs: Any) -> Any:
+        module = original(owner, key, path, *args, **kwargs)
+        note_wrapper(getattr(module, "call", None))
+        attributes = args[1] if len(args) > 1 else kwargs.get("attrs")
+        if attributes is not None:  # kernels and templates are loaded by the same way, without attributes
+            for on_load in tuple(_on_load):
+                on_load(module, path)
         return module
 
-    patches.set(PyCodeCache, "load_by_key_path", staticmethod(load_by_key_path))
+    patches.around(PyCodeCache, "load_by_key_path", load)
+
+
+def hear_loads(on_load: Callable[[ModuleType, str], None]) -> Patches:
+    """Call ``on_load(module, path)`` for each generated wrapper that is loaded under our hooks, also from a cache.
+
+    The compiled graph takes ``module.call`` afterwards, so what ``on_load`` puts there is what runs.
+    """
+    _on_load.append(on_load)
+    patches = Patches()
+    patches.on_undo(lambda: _on_load.remove(on_load))
+    return patches
 
 
 def note_wrapper(call: Any) -> None:

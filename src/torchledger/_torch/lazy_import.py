@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
+
+log = logging.getLogger(__name__)
 
 COMPILER = "torch._inductor.compile_fx"
 """The module that a program's first compilation imports."""
@@ -16,10 +19,10 @@ COMPILER = "torch._inductor.compile_fx"
 def after_import(name: str, action: Callable[[], None]) -> Callable[[], None]:
     """Run ``action`` once module ``name`` is imported (now, if it already is); returns what cancels the wait.
 
-    The module is imported by its own loader; only the moment after is ours.
+    The module is imported by its own loader; only the moment after is ours. What ``action`` raises is logged.
     """
     if name in sys.modules and not getattr(sys.modules[name].__spec__, "_initializing", False):
-        action()
+        _do(action, name)
         return lambda: None
     finder = _Finder(name, action)
     sys.meta_path.insert(0, finder)
@@ -62,4 +65,11 @@ class _Loader(importlib.abc.Loader):
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
-        self._action()
+        _do(self._action, module.__name__)
+
+
+def _do(action: Callable[[], None], name: str) -> None:
+    try:
+        action()
+    except Exception as error:  # whoever imports the module has it
+        log.warning("torchledger does not hear %s: %s: %s", name, type(error).__name__, error)

@@ -12,8 +12,10 @@ from torchledger._torch.patching import Patches
 from torchledger.nouns import OptimizerFacts
 
 
-def watch_optimizers(stepped: Callable[[Any], None]) -> Patches:
+def watch_optimizers(stepped: Callable[[Any], None], on_fault: Callable[[Exception], None]) -> Patches:
     """Hear each step of every optimizer, after it was made, until the patches are undone.
+
+    What ``stepped`` raises goes to ``on_fault``, and not to the program.
 
     A step that is compiled is a call of a graph, and no signal of its own: Dynamo traces this hook with it, as nothing.
     """
@@ -23,7 +25,10 @@ def watch_optimizers(stepped: Callable[[Any], None]) -> Patches:
     def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
         if torch.compiler.is_compiling() or _is_inside_own_step(optimizer, sys._getframe(1)):
             return
-        stepped(optimizer)
+        try:
+            stepped(optimizer)
+        except Exception as error:  # the user's program must go on
+            on_fault(error)
 
     patches = Patches()
     patches.on_undo(register_optimizer_step_post_hook(hook).remove)

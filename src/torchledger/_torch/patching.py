@@ -70,12 +70,15 @@ class Patches:
         if getattr(entry, "env_value_force", None) is not getattr(type(entry), "env_value_force", None):
             self.set(entry, "env_value_force", value)
 
-    def around(self, owner: Any, name: str, around: Around) -> bool:
+    def around(self, owner: Any, name: str, around: Around, *, may_skip: bool = False) -> bool:
         """Call ``around(original, ...)`` in place of ``owner.name``; False if the owner does not define it itself.
 
-        What ``around`` itself raises does not reach the caller, who gets what the original gives.
+        What ``around`` itself raises does not reach the caller, who gets what the original gives; also where ``around``
+        answers ``None`` in place of another result, or without having called the original (unless it ``may_skip``).
         """
-        original = vars(owner).get(name)
+        held = vars(owner).get(name)
+        is_bound = isinstance(held, (classmethod, staticmethod))
+        original = held.__func__ if is_bound else held
         if not callable(original) or getattr(original, "_torchledger", False):
             return False
 
@@ -83,7 +86,10 @@ class Patches:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             call = _Call(original)
             try:
-                return around(call, *args, **kwargs)
+                result = around(call, *args, **kwargs)
+                if may_skip or result is not None or (call.is_done and call.result is None):
+                    return result
+                self._tell(name, RuntimeError("what surrounds it answered nothing"))
             except Exception as error:
                 if error is call.error:
                     raise
@@ -93,8 +99,8 @@ class Patches:
             return call.result if call.is_done else original(*args, **kwargs)
 
         wrapper._torchledger = True
-        self.on_undo(lambda: setattr(owner, name, original))
-        setattr(owner, name, wrapper)
+        self.on_undo(lambda: setattr(owner, name, held))
+        setattr(owner, name, type(held)(wrapper) if is_bound else wrapper)
         return True
 
     def _tell(self, where: str, error: Exception) -> None:

@@ -9,12 +9,28 @@ import torch
 from torch._ops import HigherOrderOperator, OperatorBase, OpOverloadPacket
 from torch.utils._pytree import tree_map
 
-__all__ = ["copy_into", "is_higher_order", "is_operator", "memory_key", "operator_name", "tree_map"]
+from torchledger.work.element_sizes import ELEMENT_SIZES
+
+__all__ = ["copy_into", "dtype_named", "is_higher_order", "is_operator", "memory_key", "operator_name", "tree_map"]
 
 
 def memory_key(storage: Any) -> int:
     """What tells a storage from others while it is alive, also where it holds no bytes and has no address."""
     return int(storage._cdata)
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """The dtype of a name in the table of element sizes, whatever file the name is from.
+
+    Raises ``ValueError`` for any other name, and for one that this version of torch lacks.
+
+    >>> dtype_named("bfloat16")
+    torch.bfloat16
+    """
+    found = getattr(torch, name, None) if name in ELEMENT_SIZES else None
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"{name!r} is no dtype of torch {torch.__version__}")
+    return found
 
 
 def copy_into(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:

@@ -2,40 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 from torch._functorch import config as functorch_config
 from torch._inductor import config, output_code
-from torch._inductor.codecache import PyCodeCache
 
 from torchledger._torch.patching import Patches
-
-log = logging.getLogger(__name__)
-
-
-def install_load_hook(on_load: Callable[[ModuleType, str], None]) -> Patches:
-    """Call ``on_load(module, path)`` for every generated wrapper that is loaded, also from a cache.
-
-    The compiled graph takes ``module.call`` afterwards, so what ``on_load`` puts there is what runs.
-    """
-    patches = Patches()
-    original = PyCodeCache.load_by_key_path
-
-    def load_by_key_path(key: str, path: str, *args: Any, **kwargs: Any) -> ModuleType:
-        module = original(key, path, *args, **kwargs)
-        attributes = args[1] if len(args) > 1 else kwargs.get("attrs")
-        if attributes is not None:  # kernels and templates are loaded by the same way, without attributes
-            try:
-                on_load(module, path)
-            except Exception as error:  # the user's program must go on
-                log.warning("%s is not watched: %s: %s", path, type(error).__name__, error)
-        return module
-
-    patches.set(PyCodeCache, "load_by_key_path", staticmethod(load_by_key_path))
-    return patches
 
 
 def switch_off_cuda_graphs(patches: Patches, on_skip: Callable[[], None]) -> None:
@@ -49,7 +22,7 @@ def switch_off_cuda_graphs(patches: Patches, on_skip: Callable[[], None]) -> Non
 
     for name in ("cudagraph_post_compile", "cudagraph_partition_post_compile"):
         if hasattr(output_code, name):
-            patches.around(output_code, name, skip)
+            patches.around(output_code, name, skip, may_skip=True)
 
 
 def switch_off_builtin_printer(patches: Patches) -> None:

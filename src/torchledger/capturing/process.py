@@ -165,9 +165,13 @@ def start_in_process() -> None:
         is_first = os.getppid() == request["parent"] and not _is_claimed(path)
         argv = tuple(request["argv"]) if is_first else tuple(sys.orig_argv[1:])
         capture = Capture(path, argv=argv, is_child=not is_first, run_id=request["run_id"] if is_first else None)
-        for module, settings in request["attached"].items():
-            importlib.import_module(module).attach(capture, settings)
         atexit.register(capture.close)
+        for module, settings in request["attached"].items():
+            try:
+                importlib.import_module(module).attach(capture, settings)
+            except Exception as error:  # the rest is recorded
+                reason = f"could not be attached: {type(error).__name__}: {error}"
+                capture.lose(Gap("run", module.rpartition(".")[2], reason))
     except Exception as error:  # a capture that cannot start must not stop the user's program
         sys.stderr.write(
             f"torchledger: nothing is captured in process {os.getpid()}: {type(error).__name__}: {error}\n"
@@ -212,7 +216,7 @@ def run_warnings(path: Path, *, has_children: bool, is_profiled: bool = False) -
     try:
         with open_ledger(path) as ledger:
             runs, graphs, has_profile = ledger.read(Run), ledger.read(Graph), ledger.count(Profile) > 0
-            gaps = [gap for gap in ledger.read(Gap) if (gap.account, gap.where) == ("device_time", "profile")]
+            gaps = [gap for gap in ledger.read(Gap) if gap.where == "profile" and gap.account in ("device_time", "run")]
     except StoreError as error:
         return (str(error),)
     found = [f"no profile: {gap.reason}." for gap in gaps]

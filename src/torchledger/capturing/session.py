@@ -157,6 +157,10 @@ class Capture:
         with self._lock:
             self._open().add(*records)
 
+    def lose(self, gap: Gap) -> None:
+        """Keep what was lost until the run ends; a process that writes no ledger writes no gap either."""
+        self._losses.append(gap)
+
     def close(self, *, status: str = "finished", exit_code: int | None = None) -> None:
         """Take the hooks out and mark the run as ended; safe to call twice."""
         with self._lock:
@@ -167,7 +171,11 @@ class Capture:
                 self._is_ready = False
                 self._try("hooks", lambda: _HOOKS.leave(self), None)
             if self._writer is not None and os.getpid() == self._owner:
-                self._finish(status, exit_code)
+                try:
+                    self._finish(status, exit_code)
+                except Exception as error:  # the user's program ends as it would have
+                    self._losses.append(Gap("run", "end", f"could not be told: {type(error).__name__}: {error}"))
+                    self._end_at_least(status, exit_code)
                 self._try("closing", self._writer.close, None)
             self._writer = None
 
@@ -177,25 +185,32 @@ class Capture:
             breaks = self._try("graph breaks", lambda: graph_breaks_note(before, eager_counts()), None)
             if breaks is not None:
                 self.note(breaks)
-        self.run = dataclasses.replace(
-            self._described(),
-            left_eager=breaks,
-            status=status,  # type: ignore[arg-type]
-            exit_code=exit_code,
-            finished_utc=_now(),
-        )
+        self.run = dataclasses.replace(self._described(), left_eager=breaks)
         if self._n_written < self._n_heard:
             lost = f"{self._n_heard - self._n_written} of {self._n_heard} graphs are lost"
             reason = str(self._fault or "recording them failed; the gaps of the ledger say where that is known")
             self._losses.append(Gap("launches", "ledger", f"{lost}: {reason}"))
             self.note(f"{lost}: {reason}")
             sys.stderr.write(f"torchledger: {lost}: {reason}\n")
+        self._end(status, exit_code)
+
+    def _end_at_least(self, status: str, exit_code: int | None) -> None:
         try:
-            assert self._writer is not None
-            self._writer.add(self.run, replace=True)
-            self._writer.add(*self._losses)
+            self._end(status, exit_code)
         except Exception as error:  # the user's program ends as it would have
             sys.stderr.write(f"torchledger: the ledger is not complete: {error}\n")
+
+    def _end(self, status: str, exit_code: int | None) -> None:
+        """Write what is to be said last."""
+        assert self._writer is not None
+        self.run = dataclasses.replace(
+            self.run,
+            status=status,  # type: ignore[arg-type]
+            exit_code=exit_code,
+            finished_utc=_now(),
+        )
+        self._writer.add(self.run, replace=True)
+        self._writer.add(*self._losses)
 
     def _described(self) -> Run:
         """The run with its machine, as far as that can be described."""

@@ -36,14 +36,13 @@ def command(
     """
     from torchledger.cli.output import print_document, print_json
     from torchledger.cli.progress import progress_bar
-    from torchledger.errors import UsageError
     from torchledger.fitting.constants import constants_of_package, read_constants, write_constants
     from torchledger.fitting.fit_constants import fit_constants, read_measurements
     from torchledger.fitting.generations import BORROWED
     from torchledger.reporting.fits import constants_as_plain, constants_document
+    from torchledger.store.output import check_output
 
-    if output.exists() and not force:
-        raise UsageError(f"{output} exists. Choose another name, or pass --force to replace it.")
+    check_output(output, force=force)
     began = constants_of_package(BORROWED) if base is None else read_constants(base)
     measured = read_measurements(data, device=device, group=group)
     with progress_bar("fitting") as progress:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from torchledger.cli.output import json_option, print_json
+from torchledger.cli.output import force_option, json_option, print_json
 from torchledger.cli.progress import progress_bar
 from torchledger.errors import UsageError
 from torchledger.sampling.request import Outcome, Request, sample_file
@@ -44,6 +44,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
 @click.option("--fused", is_flag=True, help="Instead of SWEEP: the kernels that Inductor makes of random programs.")
 @click.option("--minutes", default=4.0, show_default=True, type=click.FloatRange(0.2), help="How long, with --fused.")
 @click.option("--plan-only", is_flag=True, help="Write the plan and measure nothing.")
+@force_option
 @json_option
 def command(
     sweep: Path | None,
@@ -64,16 +65,18 @@ def command(
     fused: bool,
     minutes: float,
     plan_only: bool,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Time operators, forward and backward, over the shapes of SWEEP.
 
     SWEEP is a sweep file or one of the sampling guide's. Run the same command again to go on after any interruption.
     With --fused, programs are drawn at random, compiled in several processes and measured one after the other, until
-    the minutes are over; `torchledger fit` learns from the file of launches.
+    the minutes are over; `torchledger fit` learns from the file of launches. --force replaces that file; a folder of
+    samples is never replaced.
     """
     if fused:
-        _sample_fused(output or Path("fused.launches"), device or _default_device(), minutes, workers, as_json)
+        _sample_fused(output or Path("fused.launches"), device or _default_device(), minutes, workers, force, as_json)
         return
     if sweep is None:
         raise UsageError("name a sweep file, or pass --fused.")
@@ -100,13 +103,14 @@ def command(
         raise SystemExit(3)
 
 
-def _sample_fused(output: Path, device: str, minutes: float, workers: int | None, as_json: bool) -> None:
+def _sample_fused(output: Path, device: str, minutes: float, workers: int | None, force: bool, as_json: bool) -> None:
     from torchledger.reporting.document import as_plain
     from torchledger.sampling.fused import FusedPlan, sample_fused
 
     processes = workers or max(1, min(14, (os.cpu_count() or 2) - 2))
     with progress_bar("compiling and measuring") as progress:
-        report = sample_fused(output, FusedPlan(device=device, minutes=minutes, processes=processes), progress=progress)
+        plan = FusedPlan(device=device, minutes=minutes, processes=processes)
+        report = sample_fused(output, plan, force=force, progress=progress)
     if as_json:
         print_json(as_plain(report))
         return

@@ -213,9 +213,11 @@ def _product_rate(meter: _CudaMeter | _CpuMeter, dtype: str, deadline: float, sc
 def _make_product(place: Any, dtype: str, side: int) -> Callable[[], Any]:
     import torch
 
+    from torchledger._torch.tensors import dtype_named
+
     def operand() -> Any:
         values = torch.randn(side, side, device=place)
-        return values.to(getattr(torch, {"tf32": "float32"}.get(dtype, dtype)))
+        return values.to(dtype_named({"tf32": "float32"}.get(dtype, dtype)))
 
     left, right = operand(), operand()
     if dtype.startswith("float8"):

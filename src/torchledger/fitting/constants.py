@@ -20,6 +20,7 @@ from typing import Any
 from torchledger.errors import FitError
 from torchledger.nouns import Device
 from torchledger.store.codec import convert, encode, parse
+from torchledger.store.output import write_output
 
 FORMAT_VERSION = 2
 """2 (2026-11): what a step takes beside its kernels, and how atomics crowd; 1 had both in the code."""
@@ -226,13 +227,14 @@ def read_constants(path: str | os.PathLike[str]) -> Constants:
 
 
 def write_constants(constants: Constants, path: str | os.PathLike[str], *, force: bool = False) -> None:
-    """Write a file that a person can read; raises ``FitError`` if it exists (without ``force``)."""
-    path = Path(path)
-    if path.exists() and not force:
-        raise FitError(f"{path} exists. Choose another name, or pass --force to replace it.")
+    """Write a file that a person can read.
+
+    Raises ``StoreError`` if it exists (without ``force``) or cannot be written.
+    """
     plain = {"format": FORMAT_VERSION, **json.loads(encode(constants))}
     text = json.dumps(plain, indent=2)
-    path.write_text(_SHORT_LIST.sub(lambda found: re.sub(r"\s+", "", found[0]).replace(",", ", "), text) + "\n")
+    text = _SHORT_LIST.sub(lambda found: re.sub(r"\s+", "", found[0]).replace(",", ", "), text) + "\n"
+    write_output(Path(path), text.encode(), force=force)
 
 
 _SHORT_LIST = re.compile(r"\[\s+(?:[^\[\]{}\"]|\[\s+[\d.,\s]+\])*\]")

@@ -123,7 +123,9 @@ def make_call(name: str, numel: int, dtype: str, device: Any, group: Any) -> Cal
     import torch
     import torch.distributed as distributed
 
-    torch_dtype = getattr(torch, dtype)
+    from torchledger._torch.tensors import dtype_named
+
+    torch_dtype = dtype_named(dtype)
     rank, world = distributed.get_rank(group), distributed.get_world_size(group)
     whole = torch.ones(numel, dtype=torch_dtype, device=device)
     share = torch.ones(max(numel // world, 1), dtype=torch_dtype, device=device)

@@ -86,7 +86,7 @@ class StepProfiler(Watcher):
     def _watch_optimizers(self) -> None:
         from torchledger._torch.optimizers import watch_optimizers
 
-        self._patches.append(watch_optimizers(self._recorder.optimizer_stepped))
+        self._patches.append(watch_optimizers(self._recorder.optimizer_stepped, self._recorder.failed))
 
     def on_ready(self) -> None:
         from torchledger._torch.eager_calls import keep_modes_over_compiled_calls

@@ -46,7 +46,9 @@ class InputPool:
         """One input."""
         import torch
 
-        torch_dtype = getattr(torch, dtype)
+        from torchledger._torch.tensors import dtype_named
+
+        torch_dtype = dtype_named(dtype)
         if spec.values == "normal":
             view = self.view(spec.shape, dtype, stride=spec.stride)
             return view.clone() if spec.own else view
@@ -86,17 +88,19 @@ class InputPool:
 
     def _block(self, dtype: str) -> Any:
         if dtype not in self._blocks:
-            import torch
+            from torchledger._torch.tensors import dtype_named
 
-            self._blocks[dtype] = self._fill(self._pool_bytes // getattr(torch, dtype).itemsize, dtype)
+            self._blocks[dtype] = self._fill(self._pool_bytes // dtype_named(dtype).itemsize, dtype)
         return self._blocks[dtype]
 
     def _fill(self, numel: int, dtype: str) -> Any:
         import torch
 
+        from torchledger._torch.tensors import dtype_named
+
         if dtype.startswith("float8"):
-            return torch.randn(numel, device=self.device, generator=self._generator).to(getattr(torch, dtype))
-        return torch.randn(numel, dtype=getattr(torch, dtype), device=self.device, generator=self._generator)
+            return torch.randn(numel, device=self.device, generator=self._generator).to(dtype_named(dtype))
+        return torch.randn(numel, dtype=dtype_named(dtype), device=self.device, generator=self._generator)
 
 
 @dataclass

@@ -27,6 +27,7 @@ from torchledger.errors import SampleError
 from torchledger.nouns import Launch, Measurement
 from torchledger.sampling.programs import LARGEST_NUMEL, Program, draw_program, make_inputs
 from torchledger.store.launch_file import LaunchSet, MeasuredLaunch, join_launches, read_launches, write_launches
+from torchledger.store.output import check_output
 
 log = logging.getLogger(__name__)
 
@@ -65,14 +66,20 @@ class FusedReport:
 
 
 def sample_fused(
-    output: str | os.PathLike[str], plan: FusedPlan | None = None, *, progress: Progress | None = None
+    output: str | os.PathLike[str],
+    plan: FusedPlan | None = None,
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
 ) -> FusedReport:
     """Compile random programs, measure their kernels and write them to ``output`` (a ``.launches`` file).
 
-    Raises ``SampleError`` if nothing could be measured.
+    Raises ``SampleError`` if nothing could be measured, and ``StoreError`` before anything is, if ``output`` exists
+    (without ``force``).
     """
     plan = plan or FusedPlan()
     output = Path(output)
+    check_output(output, force=force)
     started = time.monotonic()
     deadline = started + 60 * plan.minutes
     failures: Counter[str] = Counter()
@@ -111,7 +118,7 @@ def sample_fused(
         reasons = "; ".join(f"{count} x {reason}" for reason, count in failures.most_common(3))
         raise SampleError(f"no program was measured on {plan.device}: {reasons or 'nothing was compiled in time'}.")
     found = join_launches(parts)
-    write_launches(output, found)
+    write_launches(output, found, force=force)
     measured = sum(1 for item in found.launches if item.times_us)
     return FusedReport(programs, len(found.launches), measured, dict(failures), time.monotonic() - started)
 

@@ -220,6 +220,11 @@ class StepRecorder:
         if self._state is not State.DONE:
             self._guarded(lambda: self._end_of(self._finder.marked(found_by), is_mark=True))
 
+    def failed(self, error: Exception) -> None:
+        """Something of ours that tells of the program failed: the recording is lost, the program is not."""
+        with self._lock:
+            self._give_up(f"{type(error).__name__}: {error}")
+
     def optimizer_stepped(self, optimizer: Any) -> None:
         """An optimizer has made its step."""
         if self._state is not State.DONE:

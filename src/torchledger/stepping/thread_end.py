@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
+
+log = logging.getLogger(__name__)
 
 
 class AtThreadEnd:
@@ -36,4 +39,7 @@ class _Last:
 
     def __del__(self) -> None:
         if self.action is not None and threading.get_ident() == self._thread:
-            self.action()
+            try:
+                self.action()
+            except Exception as error:  # nobody could catch it here
+                log.warning("what was to be done at the end of a thread failed: %s: %s", type(error).__name__, error)

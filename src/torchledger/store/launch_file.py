@@ -25,6 +25,7 @@ from torchledger.store.codec import FieldError, decode, encode
 from torchledger.store.inflate import inflated_lines
 from torchledger.store.latest import latest_measurements
 from torchledger.store.ledger import open_ledger
+from torchledger.store.output import output_file
 
 FORMAT_VERSION = 1
 SUFFIX = ".launches"
@@ -59,24 +60,24 @@ class LaunchSet:
     record: Device | None = None
 
 
-def write_launches(path: str | os.PathLike[str], found: LaunchSet) -> None:
-    """Write a set; raises ``StoreError`` if the file cannot be written."""
-    path = Path(path)
-    try:
-        with gzip.GzipFile(path, "wb", compresslevel=6, mtime=0) as file:
-            header: dict[str, Any] = {"format": FORMAT_VERSION, "device": found.device}
-            header["versions"] = dict(found.versions)
-            if found.record is not None:
-                header["record"] = json.loads(encode(found.record))
-            file.write(json.dumps(header).encode() + b"\n")
-            for item in found.launches:
-                slim = dataclasses.replace(item.launch, **_NOT_KEPT)
-                times = json.dumps([round(time, 4) for time in item.times_us])
-                program = json.dumps(item.program)
-                file.write(b'{"program": %b, "times_us": %b, "launch": ' % (program.encode(), times.encode()))
-                file.write(encode(slim) + b"}\n")
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error}") from error
+def write_launches(path: str | os.PathLike[str], found: LaunchSet, *, force: bool = False) -> None:
+    """Write a set; raises ``StoreError`` if the file exists (without ``force``) or cannot be written."""
+    with (
+        output_file(Path(path), force=force) as unfinished,
+        open(unfinished, "wb") as plain,
+        gzip.GzipFile("", "wb", compresslevel=6, fileobj=plain, mtime=0) as file,
+    ):
+        header: dict[str, Any] = {"format": FORMAT_VERSION, "device": found.device}
+        header["versions"] = dict(found.versions)
+        if found.record is not None:
+            header["record"] = json.loads(encode(found.record))
+        file.write(json.dumps(header).encode() + b"\n")
+        for item in found.launches:
+            slim = dataclasses.replace(item.launch, **_NOT_KEPT)
+            times = json.dumps([round(time, 4) for time in item.times_us])
+            program = json.dumps(item.program)
+            file.write(b'{"program": %b, "times_us": %b, "launch": ' % (program.encode(), times.encode()))
+            file.write(encode(slim) + b"}\n")
 
 
 def read_launches(path: str | os.PathLike[str]) -> LaunchSet:

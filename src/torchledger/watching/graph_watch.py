@@ -221,10 +221,25 @@ class GraphWatch:
     # --- what runs in the user's program ------------------------------------------------------------------------
 
     def __call__(self, args: list[Any]) -> Any:
+        frame, run = None, self._original
+        try:
+            frame, run = self._begin(args)
+        except Exception as error:  # the user's program must go on
+            self._lose(error)
+        try:
+            result = run(args)
+        except BaseException:
+            self._end(frame, None)  # what was seen until the fault is what explains it
+            raise
+        self._end(frame, result)
+        return result
+
+    def _begin(self, args: list[Any]) -> tuple[Any, Callable[[list[Any]], Any]]:
+        """The frame of a call, ``None`` if this one is not watched, and what to call in it."""
         index = self.n_calls
         self.n_calls += 1
         if not self.sink.is_active or not self.sink.takes_call(self, index):
-            return self._original(args)
+            return None, self._original
         self.n_watched_calls += 1
         frames = self._frames()
         key = self._plan_key(args)
@@ -235,17 +250,27 @@ class GraphWatch:
         else:
             frame = _Frame(self, index, plan_key=key if key is not None and key not in self._plans else None)
             run = self._watched
+        frame.guard(frame.start, args)
         frames.append(frame)
+        return frame, run
+
+    def _end(self, frame: Any, result: Any) -> None:
+        if frame is None:
+            return
         try:
-            frame.guard(frame.start, args)
-            result = run(args)
-        except BaseException:
-            frame.guard(frame.end, None)  # what was seen until the fault is what explains it
-            raise
-        finally:
-            frames.pop()
-        frame.guard(frame.end, result)
-        return result
+            frames = self._frames()
+            while frame in frames:
+                frames.pop()
+            frame.guard(frame.end, result)
+        except Exception as error:  # the user's program has its result
+            self._lose(error)
+
+    def _lose(self, error: Exception) -> None:
+        """Tell of what failed outside any frame's guard."""
+        try:
+            self.sink.on_fault(self.name or "a graph", error)
+        except Exception as second:  # whoever should list the fault is at fault too
+            log.warning("torchledger lost what it knew of %s: %s; %s", self.name or "a graph", error, second)
 
     def _plan_key(self, args: Sequence[Any]) -> Hashable | None:
         """What decides what happens in a call: the question, and the shapes and numbers that come in."""
@@ -271,7 +296,7 @@ class GraphWatch:
         namespace = dict(vars(self._module))
         for site in sites:
             before, after = plan.before.get(site, ()), plan.after.get(site, ())
-            namespace[launch_name(site)] = _planned_launch(self._frames, before, after, flushes=site in plan.flushes)
+            namespace[launch_name(site)] = self._planned_launch(before, after, flushes=site in plan.flushes)
         rewritten = rewrite_wrapper(self.source, str(self._module.__file__), only=sites)
         assert rewritten is not None
         exec(rewritten.code, namespace)
@@ -307,22 +332,54 @@ class GraphWatch:
         return frames
 
     def _launch(self, site_index: int, function: Any, /, *arguments: Any, **keywords: Any) -> Any:
-        frames = self._frames()
-        if not frames:
-            return function(*arguments, **keywords)
-        frame = frames[-1]
-        event = frame.guard(frame.before, site_index, function, arguments, keywords)
+        event = frame = None
+        try:
+            frames = self._frames()
+            if frames:
+                frame = frames[-1]
+                event = frame.guard(frame.before, site_index, function, arguments, keywords)
+        except Exception as error:  # the user's launch must be made
+            self._lose(error)
         result = function(*arguments, **keywords)
-        if event is not None:
-            frame.guard(frame.after, event, function, arguments, keywords, result)
+        if event is not None and frame is not None:
+            try:
+                frame.guard(frame.after, event, function, arguments, keywords, result)
+            except Exception as error:  # it has been made
+                self._lose(error)
         return result
 
     def _allocate(self, function: Any, /, *arguments: Any, **keywords: Any) -> Any:
         tensor = function(*arguments, **keywords)
-        frames = self._frames()
-        if frames:
-            frames[-1].guard(frames[-1].allocated, tensor)
+        try:
+            frames = self._frames()
+            if frames:
+                frames[-1].guard(frames[-1].allocated, tensor)
+        except Exception as error:  # the user has the tensor
+            self._lose(error)
         return tensor
+
+    def _planned_launch(self, before: Sequence[Any], after: Sequence[Any], *, flushes: bool) -> Callable[..., Any]:
+        """What a wrapper calls at one site of a planned call."""
+
+        def launch(function: Any, /, *arguments: Any, **keywords: Any) -> Any:
+            frame = None
+            try:
+                frame = self._frames()[-1]
+                if before:
+                    frame.guard(frame.look, before, function, arguments, keywords, None)
+                if flushes:
+                    frame.guard(frame.flush)
+            except Exception as error:  # the user's launch must be made
+                self._lose(error)
+            result = function(*arguments, **keywords)
+            if after and frame is not None:
+                try:
+                    frame.guard(frame.look, after, function, arguments, keywords, result)
+                except Exception as error:  # it has been made
+                    self._lose(error)
+            return result
+
+        return launch
 
     def roles(self, site: Site, function: Any) -> Roles:
         """What a site does with its arguments."""
@@ -576,25 +633,6 @@ class _PlannedFrame:
         sequence = _ORDER.take(self._planned.n_sequences)
         record = PlannedRecord(self._watch, self._index, self._planned, sequence, self._call.fetch())
         self._watch.sink.on_planned_call(record)
-
-
-def _planned_launch(
-    frames: Callable[[], Sequence[Any]], before: Sequence[Any], after: Sequence[Any], *, flushes: bool
-) -> Callable[..., Any]:
-    """What a wrapper calls at one site of a planned call."""
-
-    def launch(function: Any, /, *arguments: Any, **keywords: Any) -> Any:
-        frame = frames()[-1]
-        if before:
-            frame.guard(frame.look, before, function, arguments, keywords, None)
-        if flushes:
-            frame.guard(frame.flush)
-        result = function(*arguments, **keywords)
-        if after:
-            frame.guard(frame.look, after, function, arguments, keywords, result)
-        return result
-
-    return launch
 
 
 def _seen(name: str, tensor: torch.Tensor, tickets: tuple[int, ...]) -> Seen:

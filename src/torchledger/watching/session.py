@@ -94,8 +94,9 @@ class Watch(Watcher):
         if not self.options.watches:
             return
         from torchledger._torch import values as inside
+        from torchledger._torch.kernel_marks import hear_loads
 
-        loading = inside.install_load_hook(self._on_load)
+        loading = hear_loads(self._on_load)
         self._patches.append(loading)
         inside.switch_off_cuda_graphs(loading, self._on_cuda_graphs)
         inside.switch_off_builtin_printer(loading)

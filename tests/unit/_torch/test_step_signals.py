@@ -30,7 +30,7 @@ def stepped(optimizer: Any, model: nn.Module) -> None:
 def test_every_optimizer_is_heard_until_the_hook_is_taken_out() -> None:
     model = nn.Linear(4, 4)
     heard: list[Any] = []
-    patches = watch_optimizers(heard.append)
+    patches = watch_optimizers(heard.append, heard.append)
     optimizers = [torch.optim.AdamW(model.parameters()), torch.optim.SGD(model.parameters())]
     for optimizer in optimizers:
         stepped(optimizer, model)
@@ -71,7 +71,7 @@ def graphs_of_compiled_step(*, is_watched: bool) -> list[int]:
     optimizer = torch.optim.AdamW(model.parameters())
     compiled = torch.compile(optimizer.step, backend=backend)
     heard: list[Any] = []
-    patches = watch_optimizers(heard.append) if is_watched else None
+    patches = watch_optimizers(heard.append, heard.append) if is_watched else None
     for _ in range(3):
         model(torch.ones(2, 4)).sum().backward()
         compiled()

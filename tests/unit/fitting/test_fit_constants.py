@@ -11,7 +11,7 @@ import pytest
 
 from factories import make_device
 from launch_times import make_launch_set
-from torchledger.errors import FitError
+from torchledger.errors import FitError, StoreError
 from torchledger.fitting.constants import Constants, constants_of_package, read_constants, write_constants
 from torchledger.fitting.fit_constants import Measurements, Products, fit_constants, read_measurements
 from torchledger.fitting.launch_features import features_of_launches
@@ -96,7 +96,7 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     write_constants(_altered(1.5), path)
     assert read_constants(path) == _altered(1.5)
-    with pytest.raises(FitError, match=r"exists\. Choose another name"):
+    with pytest.raises(StoreError, match=r"exists\. Choose another name"):
         write_constants(SHIPPED, path)
 
 
