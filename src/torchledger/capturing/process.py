@@ -150,10 +150,10 @@ def _run_held(
     changed = _environment(request) | dict(environment)
     process = subprocess.Popen(command, env={name: value for name, value in changed.items() if value is not None})
     exit_code = _wait(process)
-    unmarked = _mark_ended(held, run_id, exit_code, tuple(arguments))
+    was_ended, unmarked = _mark_ended(held, run_id, exit_code, tuple(arguments))
     pattern = f"{output.stem}.*{output.suffix}"
     children = sorted(path for path in output.parent.glob(pattern) if path.name not in started)
-    warnings = run_warnings(output, has_children=bool(children), is_profiled=is_profiled)
+    warnings = run_warnings(output, has_children=bool(children), is_profiled=is_profiled, was_ended=was_ended)
     return RunOutcome(exit_code, output, tuple(children), (*unmarked, *warnings))
 
 
@@ -208,10 +208,13 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def run_warnings(path: Path, *, has_children: bool, is_profiled: bool = False) -> tuple[str, ...]:
+def run_warnings(
+    path: Path, *, has_children: bool, is_profiled: bool = False, was_ended: bool = True
+) -> tuple[str, ...]:
     """What whoever asked for the ledger at ``path`` should know at once, a sentence each.
 
     That is what it lacks (children hold their own graphs), and what was done again although a plain run had done it.
+    ``was_ended``: the process that was recorded has ended its ledger itself.
     """
     try:
         with open_ledger(path) as ledger:
@@ -225,7 +228,8 @@ def run_warnings(path: Path, *, has_children: bool, is_profiled: bool = False) -
     if not runs:
         found.append("nothing was captured: see the messages above.")
     elif not graphs and not has_children:
-        found.append(f"no compiled graph: {runs[-1].left_eager or 'is torch.compile called?'}")
+        unknown = "is torch.compile called?" if was_ended else "the process ended without ending its ledger."
+        found.append(f"no compiled graph: {runs[-1].left_eager or unknown}")
     return (*found, *_lowered_again(graphs))
 
 
@@ -246,14 +250,19 @@ def _lowered_again(graphs: Sequence[Graph]) -> Iterator[str]:
     )
 
 
-def _mark_ended(held: LedgerWriter, run_id: str, exit_code: int, argv: tuple[str, ...]) -> tuple[str, ...]:
-    """Put the exit code into the run's own record, which a killed script could not; says what stood against it."""
+def _mark_ended(held: LedgerWriter, run_id: str, exit_code: int, argv: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
+    """Put the exit code into the run's own record, which a killed script could not.
+
+    Returns whether the script's process had ended it, and what stood against it.
+    """
+    was_ended = False
     try:
         with open_ledger(held.path) as ledger:
             runs = [run for run in ledger.read(Run) if run.run_id == run_id]
+        was_ended = any(run.status != "running" for run in runs)
         for run in runs:
             status: RunStatus = "finished" if exit_code == 0 else "failed"
             held.add(dataclasses.replace(run, status=status, exit_code=exit_code, argv=argv), replace=True)
     except StoreError as error:
-        return (f"the end of the run is not in the ledger: {error}",)
-    return ()
+        return was_ended, (f"the end of the run is not in the ledger: {error}",)
+    return was_ended, ()

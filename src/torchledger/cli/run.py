@@ -73,12 +73,12 @@ def command(
         attached=attached,
         is_profiled=is_profiled,
     )
+    for warning in outcome.warnings:
+        click.echo(f"torchledger: {warning}", err=True)
     for path in (outcome.path, *outcome.child_paths):
         click.echo(
             f"torchledger: wrote {path}; look at it with `torchledger show {path}`, or "
             f"in a browser with `torchledger report {path}`",
             err=True,
         )
-    for warning in outcome.warnings:
-        click.echo(f"torchledger: {warning}", err=True)
     sys.exit(outcome.exit_code)

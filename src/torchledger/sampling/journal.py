@@ -9,6 +9,7 @@ finished point with its samples). An attempt without a fault was interrupted fro
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -143,6 +144,8 @@ def write_durably(path: Path, content: bytes) -> None:
         os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise SampleError(f"cannot write {path}: {error.strerror}.") from error
 
 
