@@ -33,8 +33,10 @@ class AtThreadEnd:
 class _Last:
     """Lives in a thread's local storage, and so is deleted by the thread that ends."""
 
+    action: Callable[[], None] | None = None
+
     def __init__(self, action: Callable[[], None]) -> None:
-        self.action: Callable[[], None] | None = action
+        self.action = action
         self._thread = threading.get_ident()
 
     def __del__(self) -> None:
