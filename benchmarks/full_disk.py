@@ -25,6 +25,7 @@ from click.testing import CliRunner
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
+from factories import make_run
 from forked import EXIT_CODE, Mode, expected, forking, make_forkable
 from torchledger.cli import cli
 from torchledger.errors import TorchledgerError
@@ -174,7 +175,7 @@ def outcomes() -> Iterator[Outcome]:
             with disk("size=1m,ro") as place:
                 yield judge_recorded("read-only", place, mode, arguments, folder, graphs)
             with disk("size=10m") as place, LedgerWriter(place / "a.ledger") as other:
-                other.add(Run("other", "2026-11-22T00:00:00Z", ("other.py",)))
+                other.add(make_run())
                 yield judge_writer("beside a run that writes it", place, arguments)
 
 

@@ -149,7 +149,12 @@ class EagerCalls(TorchDispatchMode):
         """Pass the call on; tensor subclasses are left to unpack themselves, their inner calls come here again."""
         if any(not issubclass(kind, torch.nn.Parameter) and kind is not torch.Tensor for kind in types):
             return NotImplemented
-        if self._is_composite(func):
+        try:
+            is_made_of_others = is_composite(func.name())
+        except Exception as error:  # taken for one that does work itself
+            is_made_of_others = False
+            self.faults.append(f"{func}: {type(error).__name__}: {error}")
+        if is_made_of_others:
             # Under inference_mode these arrive whole; what they are made of is what the profiler sees as work.
             with self:
                 result = func.decompose(*args, **(kwargs or {}))
@@ -163,13 +168,6 @@ class EagerCalls(TorchDispatchMode):
                 log.debug("an eager operator was not recorded", exc_info=error)
                 self.faults.append(f"{func}: {type(error).__name__}: {error}")
         return result
-
-    def _is_composite(self, func: Any) -> bool:
-        try:
-            return bool(is_composite(func.name()))
-        except Exception as error:  # taken for one that does work itself
-            self.faults.append(f"{func}: {type(error).__name__}: {error}")
-            return False
 
     def _hear(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         graph = self._inside()

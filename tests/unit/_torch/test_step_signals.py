@@ -50,7 +50,7 @@ class Lookahead(torch.optim.SGD):
 def test_an_optimizer_that_calls_its_base_class_steps_once() -> None:
     model = nn.Linear(4, 4)
     heard: list[Any] = []
-    patches = watch_optimizers(heard.append)
+    patches = watch_optimizers(heard.append, heard.append)
     optimizer = Lookahead(model.parameters())
     stepped(optimizer, model)
     stepped(optimizer, model)
