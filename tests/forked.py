@@ -141,6 +141,10 @@ class Fork:
         atexit._run_exitfuncs()
         return code
 
+    def send_signal(self, number: int) -> None:
+        """Pass a signal on to the child."""
+        os.kill(self.pid, number)
+
     def wait(self) -> int:
         """The exit code of the child, negative for a signal."""
         _, status = os.waitpid(self.pid, 0)
