@@ -327,6 +327,9 @@ def pp_interleaved(place: Place) -> Step:
 
 def pp_zero_bubble(place: Place) -> Step:
     """Backwards of inputs and of weights apart, which compiled blocks cannot do: the loss alone is compiled."""
+    import torch._functorch.config as config
+
+    config.donated_buffer = False  # what is compiled is gone through twice
     return _pipeline(place, "ScheduleZBVZeroBubble", 2, is_compiled=False)
 
 

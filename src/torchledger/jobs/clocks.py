@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -36,7 +37,7 @@ def align_clocks(
     """Offsets that bring all ranks to the first one's clock.
 
     ``matched`` holds each collective by rank. Ranks of one host share its clock, as far as the collectives let them;
-    the others stand in the middle of what is possible.
+    others end together what ends for all at once, and where nothing does, stand in the middle of what is possible.
     """
     place = {rank: index for index, rank in enumerate(ranks)}
     upper = np.full((len(ranks), len(ranks)), _UNBOUNDED, dtype=np.int64)
@@ -57,9 +58,24 @@ def align_clocks(
             offsets[rank], errors[rank] = 0, None
             continue
         shares_clock = hosts.get(rank) is not None and hosts.get(rank) == hosts.get(ranks[0])
-        offsets[rank] = min(max(0, least), most) if shares_clock else (most + least) // 2
+        wanted = 0 if shares_clock else _apart_at_ends(matched, ranks[0], rank)
+        offsets[rank] = (most + least) // 2 if wanted is None else min(max(wanted, least), most)
         errors[rank] = max(most - offsets[rank], offsets[rank] - least)
     return Alignment(offsets, errors, is_consistent)
+
+
+def _apart_at_ends(matched: Sequence[Mapping[int, Collective]], first: int, rank: int) -> int | None:
+    """How much earlier than the first rank another ends what both end together; ``None`` if they never do."""
+    apart = [
+        ours.ended_ns - theirs.ended_ns
+        for members in matched
+        if (ours := members.get(first)) is not None
+        and (theirs := members.get(rank)) is not None
+        and ours.operation in _ALL_TO_ALL
+        and ours.ended_ns is not None
+        and theirs.ended_ns is not None
+    ]
+    return round(statistics.median(apart)) if apart else None
 
 
 def _bound(members: Mapping[int, Collective], place: Mapping[int, int], upper: npt.NDArray[np.int64]) -> None:

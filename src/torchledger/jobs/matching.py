@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 
 from torchledger.nouns import Collective
 
@@ -38,9 +39,8 @@ def match_collectives(ranks: Mapping[int, Sequence[Collective]], *, step_ns: flo
             )
         shifted[rank] = [replace(each, index=each.index + shift) for each in collectives] if shift else collectives
     by_key: dict[Hashable, dict[int, Collective]] = defaultdict(dict)
-    for rank, collectives in shifted.items():
-        for key, each in zip(_keys(rank, collectives), collectives, strict=True):
-            by_key[key][rank] = each
+    for key, rank, each in _keyed(shifted):
+        by_key[key][rank] = each
     found: list[Mapping[int, Collective]] = []
     unmatched: Counter[str] = Counter()
     for members in by_key.values():
@@ -60,27 +60,50 @@ def match_collectives(ranks: Mapping[int, Sequence[Collective]], *, step_ns: flo
     return Matched(tuple(found), dict(unmatched), tuple(notes))
 
 
-def _kind(each: Collective) -> str:
-    return "send" if each.operation == "recv" else each.operation
+def _kind(each: Collective) -> tuple[str, str | None]:
+    return "send" if each.operation == "recv" else each.operation, each.dtype
 
 
-def _keys(rank: int, collectives: Sequence[Collective]) -> list[Hashable]:
-    """What one collective is called on every rank."""
-    counted: Counter[Hashable] = Counter()
-    keys: list[Hashable] = []
-    for each in collectives:
-        group: Hashable = (each.group, each.ranks or each.group_size)
-        if each.operation in ("send", "recv"):
-            peer = each.ranks[each.peer] if each.peer is not None and each.peer < len(each.ranks) else each.peer
-            ends = (rank, peer) if each.operation == "send" else (peer, rank)
-            place: Hashable = (group, each.index, "p2p", ends)
-        else:
-            place = (group, each.index)
-        if each.sequence is not None and each.operation not in ("send", "recv"):
-            place = (group, "sequence", each.sequence)
-        keys.append((place, counted[place]))
-        counted[place] += 1
-    return keys
+def _likeness(each: Collective) -> Hashable:
+    """What is the same on all ranks of a collective; an all_to_all gives each rank a size of its own."""
+    return _kind(each), each.message_bytes if each.operation != "all_to_all" else None
+
+
+def _keyed(ranks: Mapping[int, Sequence[Collective]]) -> Iterator[tuple[Hashable, int, Collective]]:
+    """Each collective with what it is called on every rank.
+
+    Its number in the group is its name. Where a rank has others than the rest (its trace is cut), those that are alike
+    and in the same order are one.
+    """
+    places: dict[Hashable, dict[int, list[Collective]]] = defaultdict(lambda: defaultdict(list))
+    for rank, collectives in ranks.items():
+        for each in collectives:
+            places[_place(rank, each)][rank].append(each)
+    for place, lists in places.items():
+        longest = max(lists.values(), key=len)
+        usual = list(map(_likeness, longest))
+        for rank, members in lists.items():
+            own = list(map(_likeness, members))
+            numbers = dict(enumerate(range(len(own)))) if own == usual else _aligned(own, usual)
+            for position, each in enumerate(members):
+                number: Hashable = numbers.get(position, (rank, position))
+                yield (place, number), rank, each
+
+
+def _aligned(left: Sequence[Hashable], right: Sequence[Hashable]) -> dict[int, int]:
+    blocks = SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks()
+    return {block.a + offset: block.b + offset for block in blocks for offset in range(block.size)}
+
+
+def _place(rank: int, each: Collective) -> Hashable:
+    """Where a collective stands: its group, and its number there, or the step that is recorded."""
+    group: Hashable = (each.group, each.ranks or each.group_size)
+    if each.operation in ("send", "recv"):
+        peer = each.ranks[each.peer] if each.peer is not None and each.peer < len(each.ranks) else each.peer
+        return group, each.index, (rank, peer) if each.operation == "send" else (peer, rank)
+    if each.sequence is not None:
+        return group, "sequence", each.sequence
+    return group, each.index
 
 
 def _shift(ours: Sequence[Collective], theirs: Sequence[Collective], step_ns: float) -> int:

@@ -87,20 +87,19 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
         with open_ledger(path) as ledger:
             run = ledger.run()
             steps = ledger.read(Step)
-            step = steps[-1] if steps else None
+            activities = ledger.read(RankActivity)
             gaps = [gap.reason for gap in ledger.read(Gap) if (gap.account, gap.where) == ("device_time", "profile")]
-            missing = gaps[-1] if gaps else "its ledger holds no recorded step"
-            if step is None:
-                return RankRecord(rank, path.name, world_size=run.world_size, missing=missing)
-            activities = ledger.read(RankActivity, step=step.name)
+            if not activities:
+                missing = "its recorded step has no collective" if steps else "its ledger holds no recorded step"
+                return RankRecord(rank, path.name, world_size=run.world_size, missing=gaps[-1] if gaps else missing)
+            activity = activities[-1]
             return RankRecord(
                 rank,
                 path.name,
-                step=step,
-                activity=activities[-1] if activities else None,
-                collectives=tuple(ledger.read(Collective, step=step.name)),
+                step=next((step for step in steps if step.name == activity.step), None),
+                activity=activity,
+                collectives=tuple(ledger.read(Collective, step=activity.step)),
                 world_size=run.world_size,
-                missing=None if activities else "its recorded step has no collective",
             )
     except StoreError as error:
         return RankRecord(rank, path.name, missing=str(error))

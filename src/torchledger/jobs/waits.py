@@ -61,6 +61,7 @@ class RankPieces:
 def pieces_of(activity: RankActivity, shift_ns: int) -> RankPieces:
     """A rank's pieces, ``shift_ns`` later than its own clock; an idle piece says after which entry it came."""
     starts, ends, places = [], [], []
+    known: dict[tuple[int, str, str], Place] = {}
     before = ""
     for start, length, kind, label, source in zip(
         activity.piece_start_ns, activity.piece_ns, activity.kind, activity.label, activity.source, strict=True
@@ -72,7 +73,8 @@ def pieces_of(activity: RankActivity, shift_ns: int) -> RankPieces:
             line = before
         starts.append(activity.start_ns + shift_ns + start)
         ends.append(activity.start_ns + shift_ns + start + length)
-        places.append(Place(kind, name, line))
+        key = (kind, name, line)
+        places.append(known.get(key) or known.setdefault(key, Place(*key)))
     return RankPieces(starts, ends, places)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 CollectiveOperation = Literal[
@@ -195,6 +195,10 @@ class Job:
     unmatched: Mapping[str, int] = field(default_factory=dict)
     advice: str | None = None
     notes: tuple[str, ...] = ()
+
+    def named(self, path: str) -> Job:
+        """The same job under another path."""
+        return replace(self, path=path)
 
     @property
     def exposed_us(self) -> float | None:

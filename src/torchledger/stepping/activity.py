@@ -6,6 +6,7 @@ of the device's clock, on a CPU of the thread that makes the steps.
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from torchledger.nouns import Clock, Collective, DeviceEvent, RankActivity
 from torchledger.stepping.communication import clock_origin_ns
 from torchledger.stepping.entries import Entry
 from torchledger.stepping.idle import host_ranges
+from torchledger.traces.idle import BACK_TO_BACK_NS, BETWEEN_KERNELS
 from torchledger.traces.trace import NONE, EventKind, Trace
 from torchledger.work.kernel_names import kernel_label
 
@@ -56,7 +58,9 @@ def device_activity(
     lanes = _Lanes(trace, window)
 
     def idle(start: int, end: int) -> Iterable[Span]:
-        at = int(np.searchsorted(order, end))
+        if end - start <= BACK_TO_BACK_NS:
+            return ((start, end, BETWEEN_KERNELS, ""),)
+        at = bisect.bisect_left(order, end)
         launch = NONE
         if at < len(starts):
             row = events[starts[at][1]].row
@@ -64,7 +68,7 @@ def device_activity(
         lane = int(trace.events.lane[launch]) if launch != NONE else lanes.main
         return ((piece, until, cause, "") for piece, until, cause in lanes.pieces(lane, start, end))
 
-    order = np.array([start for start, _ in starts], dtype=np.int64)
+    order = [start for start, _ in starts]
     return _activity(trace, spans, window, compute, moving, idle, step=step, clock=clock)
 
 
@@ -246,10 +250,10 @@ class _Lanes:
                 low = middle + 1
             else:
                 high = middle
-        for piece_start, piece_end, cause in ranges[low:]:
-            if piece_start >= end:
-                return
+        while low < len(ranges) and ranges[low][0] < end:
+            piece_start, piece_end, cause = ranges[low]
             yield max(start, piece_start), min(end, piece_end), cause
             start = min(end, piece_end)
+            low += 1
         if start < end:
             yield start, end, "after the last thing that the host did"

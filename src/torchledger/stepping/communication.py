@@ -379,8 +379,23 @@ def _message(
     if shapes is None:
         return None, None
     message = message_of_call(shapes, size)
+    if message is None and (beside := _backend_range(trace, site)) is not None:
+        shapes, message = beside, message_of_call(beside, size)
     dtype = next((tensor.dtype for tensor in shapes.tensors if tensor.bytes is not None), None)
     return None if message is None else message.nbytes, dtype
+
+
+def _backend_range(trace: Trace, site: _Site) -> OpCall | None:
+    """What the backend's own range around the launch was given; before 2024 that alone holds an all_reduce's size."""
+    columns = trace.events
+    rows = trace.rows(EventKind.ANNOTATION)
+    inside = rows[
+        (columns.lane[rows] == site.lane) & (columns.start_ns[rows] >= site.start) & (columns.end_ns[rows] <= site.end)
+    ]
+    for row in inside.tolist():
+        if _RANGE.match(trace.name(row)):
+            return call_from_arguments(trace.name(row), trace.arguments(row))
+    return None
 
 
 def _peer(trace: Trace, site: _Site, facts: Mapping[str, Any]) -> int | None:

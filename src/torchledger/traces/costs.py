@@ -41,6 +41,7 @@ NO_OPERATOR = "launched outside any recorded operator"
 _HELPER = "helper kernel of"
 _PRODUCTS = ("gemm", "convolution", "attention")
 _NOT_OPERATORS = re.compile(r"^(Torch-Compiled Region|TorchDynamo|Pregraph|AOTDispatcher|Optimizer\.|ProfilerStep)")
+_LONGEST_COUNT = 16
 _TWIN_WINDOWS = (0, 1, 2, 4, 8, 16, 32)
 
 
@@ -160,11 +161,18 @@ def collective_message(arguments: Mapping[str, Any]) -> Message | None:
 
 def _message_counts(arguments: Mapping[str, Any]) -> tuple[int, int] | None:
     """Bytes that a rank sends and receives."""
-    sent, received = arguments.get("In msg nelems"), arguments.get("Out msg nelems")
+    sent, received = _count(arguments.get("In msg nelems")), _count(arguments.get("Out msg nelems"))
     size = element_size(_collective_dtype(str(arguments.get("dtype", ""))))
-    if not isinstance(sent, int) or not isinstance(received, int) or size is None:
+    if sent is None or received is None or size is None:
         return None
     return sent * size, received * size
+
+
+def _count(value: Any) -> int | None:
+    """A number of elements, which some writers put down as text."""
+    if isinstance(value, str) and value.isdecimal() and len(value) < _LONGEST_COUNT:
+        return int(value)
+    return value if type(value) is int and 0 <= value < _LARGEST else None
 
 
 class _Messages:

@@ -59,7 +59,8 @@ def innermost_covering(
     if not len(outer_start) or not len(inner_start):
         return result
     end_of_row = dict(zip(outer_row.tolist(), outer_end.tolist(), strict=True))
-    inner_end = np.array([end_of_row.get(row, NONE) for row in inner_row.tolist()], dtype=np.int64)
+    ends_at = [end_of_row.get(row, start) for row, start in zip(inner_row.tolist(), inner_start.tolist(), strict=True)]
+    inner_end = np.array(ends_at, dtype=np.int64)
     # One sweep in time order with a stack. At equal starts the longer operator comes first and other events last, so
     # that an event asks when all that is around it, and nothing else, has been pushed.
     outer_order = np.lexsort((-outer_end, outer_start, outer_lane))

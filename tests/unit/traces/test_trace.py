@@ -227,6 +227,13 @@ def test_a_backward_operator_finds_its_forward() -> None:
     assert trace.forward_op_of == {1: 0}
 
 
+def test_operators_before_the_first_event_of_the_file_cover_what_they_launch() -> None:
+    covering = innermost_covering(
+        np.array([0]), np.array([-50]), np.array([7]), np.array([0]), np.array([-60]), np.array([-40]), np.array([3])
+    )
+    assert covering.tolist() == [3]
+
+
 intervals = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 20)), max_size=25)
 
 
