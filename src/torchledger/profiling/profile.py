@@ -113,8 +113,9 @@ class StepProfiler(Watcher):
     def on_close(self) -> None:
         self._stop()
         try:
-            records = self._records(self._recorder.result()) if self._launches else []
-            if records:  # a process that compiled nothing writes no ledger
+            recording = self._recorder.result()
+            records = self._records(recording) if self._launches or recording.begun else []
+            if records:  # a process that neither compiled nor trained writes no ledger
                 self._capture.add(*records)
         except Exception as error:  # the profile is lost, the program and its ledger are not
             log.debug("profile failed", exc_info=error)
@@ -145,12 +146,13 @@ class StepProfiler(Watcher):
         return self._recorder.is_done
 
     def _around_call(self, compiled: Any, inputs: Sequence[Any], proceed: Callable[[], Any]) -> Any:
+        name = self._recorder.name_of(compiled)
+        if name is None or self._recorder.tally(name):
+            return proceed()
+
         from torchledger._torch.call_sizes import symbol_values
         from torchledger._torch.steps import identity_of, parameter_places
 
-        name = self._recorder.name_of(compiled)
-        if name is None:
-            return proceed()
         places = self._places.get(name)
         if places is None:
             places = self._places[name] = parameter_places(compiled, inputs)

@@ -97,7 +97,7 @@ def profile_records(
         attribution = cpu_events(trace, launches, window=window, graph_keys=graph_keys)
     spans = _step_spans(trace, n_steps)
     record = None
-    if facts is not None and spans and launches:
+    if facts is not None and spans:
         from torchledger._torch.eager_calls import is_composite
 
         record = record_step(

@@ -464,9 +464,13 @@ def _run_remarks(summary: Summary) -> list[str]:
         found.append(f"The script failed{code}: the ledger holds what was compiled until then.")
     found += [note if note.endswith((".", "?", "!")) else f"{note}." for note in run.notes]
     if not summary.graphs and run.left_eager is None and not run.is_imported:
-        found.append(
-            "No compiled graph: is torch.compile called? A model that runs eagerly has no kernels to enter here."
+        eager = (
+            "The step above ran eagerly as a whole."
+            if summary.step is not None
+            else "Of a model that runs eagerly `torchledger run --profile` records steps: those that end with an "
+            "optimizer's step or with torchledger.step()."
         )
+        found.append(f"No compiled graph: is torch.compile called? {eager}")
     hits = sum(graph.cache_hit for graph in summary.graphs)
     if hits:
         found.append(

@@ -110,8 +110,8 @@ def _where_it_goes(totals: StepTotals) -> str:
     )
     eager = [call for call in totals.calls if call.kind not in ("graph", "synchronization")]
     return (
-        f"It goes to {', '.join(shares) or 'nothing that was measured'}; {inside}, the rest in "
-        f"{_counted(len(eager), 'eager operator')}."
+        f"It goes to {', '.join(shares) or 'nothing that was measured'}; {inside}, "
+        f"{'the rest' if graphs else 'all'} in {_counted(len(eager), 'eager operator')}."
     )
 
 

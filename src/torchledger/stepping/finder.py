@@ -168,6 +168,16 @@ class StepFinder:
         self._directions[graph] = direction
         return self._take(_Signal(graph, (graph, None if self._is_by_name else identity)))
 
+    def tally(self, graph: str, *, thread: Hashable = 0) -> bool:
+        """Count a call of a known graph that can end no step, at little cost; ``False`` where ``called`` must judge."""
+        direction = self._directions.get(graph)
+        is_decided = self._is_marked or (self.found_by == "optimizer" and self._round is not None)
+        is_owned = thread == self.owner or (direction == "backward" and thread not in self._callers)
+        if direction is None or not is_decided or not is_owned:
+            return False
+        self._open.calls[graph] += 1
+        return True
+
     def optimizer_stepped(self, key: Hashable, name: str) -> FoundStep | None:
         """An optimizer (``key`` tells several apart) has made its step. Returns the step that ended with it, if any."""
         if self._yields_to("optimizer") and self.found_by != "optimizer":

@@ -16,7 +16,7 @@ PROGRAMS = ROOT / "tests" / "programs"
 NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
 STEPS = {"generation": "52", "two_threads": "300"}
 FOUND_BY = {"generation": "period", "two_threads": "period", "compiled_optimizer": "period"}
-GRAPH_CALLS = {"layer_loop": 24, "accumulation": 8, "gan": 8, "generation": 1}
+GRAPH_CALLS = {"layer_loop": 24, "accumulation": 8, "gan": 8, "generation": 1, "eager": 0}
 """Calls of compiled graphs in one step, by how the scripts are written."""
 
 
@@ -71,7 +71,7 @@ def test_a_step_is_found_by_its_optimizer_else_by_its_period(recorded: tuple[str
 def test_a_graph_counts_as_often_as_a_step_calls_it(recorded: tuple[str, dict[str, Any]]) -> None:
     name, shown = recorded
     calls = sum(shown["step"]["graph_calls"].values())
-    assert calls >= 1
+    assert calls >= (name != "eager")
     assert calls == GRAPH_CALLS.get(name, calls)
 
 
@@ -88,8 +88,9 @@ def test_all_device_time_of_a_step_belongs_to_its_calls(recorded: tuple[str, dic
 
 
 def test_the_launches_of_a_step_are_those_that_were_seen_to_run(recorded: tuple[str, dict[str, Any]]) -> None:
-    account = recorded[1]["balance"]["step_launches"]
-    assert account["is_balanced"], account
+    name, shown = recorded
+    account = shown["balance"].get("step_launches")
+    assert name == "eager" if account is None else account["is_balanced"], account
 
 
 def test_the_peak_of_a_step_s_storages_is_what_was_counted_or_the_difference_has_a_name(

@@ -289,6 +289,25 @@ def test_recorded_steps_and_calls_in_them_are_marked_and_others_are_not() -> Non
     assert said.count(f"{GRAPH_MARK}forward_0") == 4  # one to settle, two recorded, one heard
 
 
+def test_a_plain_steps_calls_are_only_counted_once_an_optimizer_ends_the_steps() -> None:
+    program = Program()
+    quick = []
+
+    def call(name: str) -> None:
+        quick.append((program.recorder.state, program.recorder.tally(name)))
+        if not quick[-1][1]:
+            Program.call(program, name)
+
+    program.call = call  # type: ignore[method-assign, assignment]
+    kinds = program.steps(12).result().kinds
+    assert [(kind.count, kind.calls) for kind in kinds] == [
+        (kinds[0].count, {"Compiled.step": 1, "backward_0": 1, "forward_0": 1})
+    ]
+    told = {state for state, is_quick in quick if not is_quick}
+    assert told >= {State.WARMING, State.SETTLING, State.RECORDING, State.HEARING}
+    assert not told & {State.TIMING, State.AFTER}
+
+
 def test_recorded_calls_of_a_dynamic_graph_are_marked_with_their_sizes() -> None:
     program = Program()
     asked = []
