@@ -243,7 +243,8 @@ class Timeline:
     ``categories``, ``launch`` one in ``launch_ids`` (``None``: no entry of the ledger), ``lane`` one in ``lanes``
     (device and stream, or the CPU), ``phase`` one in ``phases`` (both empty where phases are not known). ``step`` is
     the index of the recorded step; ``None`` where no steps were marked. ``left_out`` counts events beyond the longest
-    timeline that is kept.
+    timeline that is kept. ``origin_ns`` is when the first event began after the step did on the host, on the trace's
+    one clock; ``None`` where no step was marked, and in ledgers of before.
     """
 
     clock: str
@@ -261,6 +262,7 @@ class Timeline:
     left_out: int = 0
     phase: tuple[int, ...] = ()
     phases: tuple[str, ...] = ()
+    origin_ns: int | None = None
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,9 @@ def profile_records(
         events = events_of_step(trace, record, spans[record.index], attribution.events, is_on_device=bool(on_device))
         breakdown = breakdown_of_step(trace, record, spans[record.index], events, ceilings, steps)
         timeline = step_timeline(events, clock=clock, step=record.index, phases=phases_of_events(record, events))
+        if timeline is not None:
+            first_ns = min(event.start_ns for event in events)
+            timeline = replace(timeline, origin_ns=first_ns - spans[record.index][0])
     else:
         events = list(attribution.events)
         if on_device:

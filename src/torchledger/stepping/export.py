@@ -21,7 +21,7 @@ from torchledger.store.output import check_output, output_file, write_output
 TRACE_SUFFIXES = (".trace.json", ".trace.json.gz")
 
 _HOST, _DEVICE = 1, 2
-"""Processes of the trace: two, because each has its own clock."""
+"""Processes of the trace."""
 
 _COLOR_NAMES: Mapping[str, str] = {
     "input": "grey",
@@ -104,13 +104,15 @@ def call_row(call: StepCall) -> dict[str, Any]:
 def chrome_trace(step: Step, calls: Sequence[StepCall], timeline: Timeline | None = None) -> dict[str, Any]:
     """A step in Chrome's trace format: calls by host thread, and device events by stream where ``timeline`` has them.
 
-    Each process counts from its own first event: what lies between the host's clock and the device's is not known.
+    Both count from where the step begins on the host. Of a timeline that does not say when its first event began, the
+    device's events count from that one.
     """
     events = [_name(_HOST, None, "process_name", "host: calls of the step, by thread")]
     events += [_name(_HOST, thread, "thread_name", f"thread {thread}") for thread in sorted({c.thread for c in calls})]
     events += [_call_event(call) for call in calls if call.start_us is not None and call.host_us is not None]
     if timeline is not None:
-        title = f"device: kernels and copies, by stream ({timeline.clock}, from the first of them)"
+        zero = ", from the first of them" if timeline.origin_ns is None else ""
+        title = f"device: kernels and copies, by stream ({timeline.clock}{zero})"
         events.append(_name(_DEVICE, None, "process_name", title))
         events += [_name(_DEVICE, lane, "thread_name", name) for lane, name in enumerate(timeline.lanes)]
         events += _device_events(timeline)
@@ -139,7 +141,8 @@ def _device_events(timeline: Timeline) -> list[dict[str, Any]]:
         if launch is not None:
             facts["torchledger launch"] = timeline.launch_ids[launch]
         name, duration_us = timeline.names[timeline.name[place]], timeline.duration_ns[place] / 1e3
-        found.append(_event(_DEVICE, timeline.lane[place], name, phase, start_ns / 1e3, duration_us, facts))
+        start_us = ((timeline.origin_ns or 0) + start_ns) / 1e3
+        found.append(_event(_DEVICE, timeline.lane[place], name, phase, start_us, duration_us, facts))
     return found
 
 

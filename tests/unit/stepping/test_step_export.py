@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -90,6 +91,12 @@ def test_a_trace_has_threads_and_streams_as_rows_and_phases_as_categories() -> N
     assert {each["cname"] for each in shown if each["cat"] == "forward"} == {shown[0]["cname"]}
     assert shown[0]["cname"] != shown[1]["cname"]
     assert "flops" not in shown[0]["args"] and shown[1]["args"]["flops"] == 128
+
+
+def test_device_events_stand_where_they_ran_after_the_step_began_on_the_host() -> None:
+    events = chrome_trace(make_step(), CALLS, replace(TIMELINE, origin_ns=12_000))["traceEvents"]
+    starts = {each["name"]: each["ts"] for each in events if each["ph"] == "X"}
+    assert (starts["forward_0"], starts["triton_poi"], starts["gemm"]) == (0.0, 12.0, 17.0)
 
 
 def test_the_trace_is_one_that_traces_are_read_from(ledger: Path, tmp_path: Path) -> None:
