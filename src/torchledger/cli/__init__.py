@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from torchledger.cli.examples import add_examples
 from torchledger.errors import TorchledgerError
 from torchledger.printable import printable
 
@@ -48,6 +49,7 @@ class _LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        add_examples(cmd_name, command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +37,19 @@ def test_every_command_prints_json_on_request_and_explains_its_options(name: str
     assert all(each.help or each.metavar for each in options if each.name != "engine_options"), name
     if name != "run":  # what it prints is the script's
         assert any("--json" in each.opts for each in options)
+
+
+@pytest.mark.parametrize(("name", "command"), list(_commands()), ids=[name for name, _ in _commands()])
+def test_the_help_of_every_command_ends_with_two_examples_whose_options_it_has(
+    name: str, command: click.Command
+) -> None:
+    text = CliRunner().invoke(cli, [*name.split(), "--help"]).stdout
+    head, *lines = text.rstrip().splitlines()[-3:]
+    assert head.strip() == "Examples:"
+    assert all(line.strip().startswith(f"$ torchledger {name}") for line in lines) and lines[0] != lines[1]
+    known = {option for each in command.params for option in each.opts}
+    words = [word for line in lines for word in shlex.split(line.partition(name)[2].partition("train.py")[0])]
+    assert {word for word in words if word.startswith("-")} <= known
 
 
 @pytest.fixture(scope="module")
