@@ -61,7 +61,7 @@ def _transcripts() -> Iterator[tuple[str, str]]:
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a file for each that the docs name."""
     folder = tmp_path_factory.mktemp("examples")
-    for name in ("gpt", "my", "before", "after", "old", "new", "run", "train"):
+    for name in ("gpt", "my", "before", "after", "old", "new", "run", "train", "main", "branch"):
         shutil.copy(_DATA / "gpt_block_torch2.11_cu130.ledger.sqlite", folder / f"{name}.ledger")
     for name in ("trace", "rank0", "rank1"):
         shutil.copy(_DATA / "gpt_block_torch2.11_cu130.trace.json.gz", folder / f"{name}.json.gz")
