@@ -2,9 +2,9 @@
 
 python benchmarks/package.py [--packages FOLDER]
 
-Builds both of the committed state into dist/, checks that the wheel made of the sdist holds the same files, installs the
-wheel into a new environment that sees this one's packages, and asks it, in an empty folder, for what needs its files
-of data: a prediction, and the page of a set of samples. It says what failed, and ends with 1 then.
+Builds both of the committed state into dist/, checks that the wheel made of the sdist holds the same files, installs
+the wheel into a new environment that sees this one's packages, and asks it, in an empty folder, for what needs files
+of its own: a prediction, and the page of a set of samples. It says what failed, and ends with 1 then.
 """
 
 from __future__ import annotations

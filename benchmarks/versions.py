@@ -292,7 +292,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 outcomes = [kept[key] for key in sorted(kept, key=_order)]
                 options.output.parent.mkdir(parents=True, exist_ok=True)
                 options.output.with_suffix(".json").write_text(json.dumps(list(map(asdict, outcomes)), indent=1) + "\n")
-                options.output.write_text(page(outcomes, wheel.name, "make versions"))
+                options.output.write_text(
+                    page(outcomes, wheel.name, "make versions     # python benchmarks/versions.py --readme")
+                )
     if options.readme:
         update_readme(ROOT / "README.md", outcomes)
     return 0 if all(each.state in ("passes", "cannot be had") for each in outcomes) else 1
