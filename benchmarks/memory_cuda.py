@@ -112,9 +112,7 @@ def on_gpu(ledger: Path, capability: tuple[int, int]) -> dict[str, Any]:
 
     with open_ledger(ledger) as reader:
         books = open_books(reader)
-        launches: dict[str, list[Launch]] = {}
-        for launch in reader.read(Launch):
-            launches.setdefault(launch.graph, []).append(launch)
+        launches = reader.read(Launch)
     if books.memory is None or books.step is None:
         return {}
     device = Device("GPU", kind="cuda", compute_capability=capability)

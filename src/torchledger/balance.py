@@ -423,6 +423,10 @@ def _scratch_differences(books: Books, totals: MemoryTotals) -> tuple[Difference
     if memory.scratch.get(order):
         reason = "memory that its library operators work on and give back, which no tensor of the step is"
         found.append(Difference("memory", name, reason, -memory.scratch[order]))
+    unseen = memory.unseen.get(order, 0)
+    if 0 < unseen <= memory.number_bytes:
+        reason = "numbers of Python that operators were given as tensors, some kept for the backward"
+        found.append(Difference("memory", name, reason, -unseen))
     above = totals.peak_allocated_bytes - totals.curve.most_in(int(order))
     if above:
         reason = "the counted peak is in this call; without what calls work on themselves another is the highest"

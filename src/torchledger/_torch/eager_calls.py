@@ -32,6 +32,7 @@ _OURS = str(Path(torchledger.__file__).parent) + "/"
 _DISPATCH = tuple(_TORCH + name for name in ("_compile.py", "_dynamo/", "_ops.py", "utils/_python_dispatch.py"))
 _MOST_LINES = 8
 _NO_SEQUENCE = 2**63
+_NUMBER_BYTES = {bool: 1, int: 8, float: 8, complex: 16}
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,9 @@ class EagerCalls(TorchDispatchMode):
         )
         with self._lock:
             if self._storages is not None and graph is None:
-                self._storages.operator(len(self.calls), (args, kwargs), result)
+                self._storages.operator(
+                    len(self.calls), (args, kwargs), result, number_bytes=_bytes_of_numbers(func, args)
+                )
             self.calls.append(heard)
 
     def _stack(self, frame: FrameType | None) -> tuple[tuple[str, ...], tuple[str, ...], torch.nn.Module | None]:
@@ -324,6 +327,18 @@ def operator_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> O
         arguments.append(argument)
         constants.append("" if argument is not None or value is None else _as_text(value))
     return OpCall(func._schema.name, tuple(arguments), tuple(constants))
+
+
+def _bytes_of_numbers(func: Any, args: tuple[Any, ...]) -> int:
+    """Bytes of the tensors that numbers of Python are wrapped in where an operator takes tensors.
+
+    They are made below the mode, which is given the numbers.
+    """
+    return sum(
+        _NUMBER_BYTES.get(type(value), 0)
+        for parameter, value in zip(func._schema.arguments, args, strict=False)
+        if type(value) in _NUMBER_BYTES and str(parameter.type) == "Tensor"
+    )
 
 
 def _as_argument(value: Any) -> Argument:

@@ -80,11 +80,13 @@ class AllocatorCount:
 @dataclass(frozen=True)
 class HeardMemory:
     """The storages of one step. ``entries`` are what ran, in order: the place of an eager call among those heard, or
-    the name of a compiled graph. ``allocator`` is there on CUDA."""
+    the name of a compiled graph. ``allocator`` is there on CUDA. ``number_bytes`` is what Python's
+    numbers took as tensors that no operator showed."""
 
     lives: tuple[StorageLife, ...]
     entries: tuple[int | str, ...]
     allocator: AllocatorCount | None = None
+    number_bytes: int = 0
     faults: tuple[str, ...] = ()
 
 
@@ -128,6 +130,7 @@ class StorageWatch:
         self._before: int | None = None
         self._faults: list[str] = []
         self._files: frozenset[str] = frozenset()
+        self._number_bytes = 0
 
     def start(self) -> None:
         """Begin with what is alive now."""
@@ -171,11 +174,15 @@ class StorageWatch:
             for known in self._lives:
                 known.reference = None
             self._of = {}
-        return HeardMemory(lives, tuple(self._entries), allocator, tuple(self._faults))
+        return HeardMemory(lives, tuple(self._entries), allocator, self._number_bytes, tuple(self._faults))
 
-    def operator(self, place: int, arguments: Any, result: Any) -> None:
-        """An eager operator has run: its place among those heard, what it was given and what it gave."""
+    def operator(self, place: int, arguments: Any, result: Any, *, number_bytes: int = 0) -> None:
+        """An eager operator has run: its place among those heard, what it was given and what it gave.
+
+        ``number_bytes`` is what numbers among its arguments took as tensors.
+        """
         with self._lock:
+            self._number_bytes += number_bytes
             self._entries.append(place)
             for tensor in _tensors((arguments, result)):
                 self._see(tensor)

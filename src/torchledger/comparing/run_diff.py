@@ -15,10 +15,12 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, fields
 from difflib import SequenceMatcher
 
-from torchledger.balance import read_step
+from torchledger.balance import read_memory, read_step
 from torchledger.comparing.repetition import align_repeated
 from torchledger.comparing.step_diff import eager_changes
 from torchledger.errors import MeasureError
+from torchledger.memory.change import memory_change
+from torchledger.memory.live_set import MemoryTotals
 from torchledger.nouns import Breakdown, Graph, Launch, Measurement, Profile, Run
 from torchledger.nouns.run_diff import DiffSide, LaunchGroup, ReadChange, Regrouping, RunDiff, SettingChange
 from torchledger.stepping.totals import StepTotals, call_us, stale_graphs
@@ -42,6 +44,7 @@ class RecordedRun:
     profile: Profile | None = None
     step: StepTotals | None = None
     run: Run | None = None
+    memory: MemoryTotals | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ def diff_ledgers(
 def read_run(reader: LedgerReader) -> RecordedRun:
     """Launches, graphs, the profile and the step of a ledger."""
     launches = reader.read(Launch)
+    step = read_step(reader, Counter(launch.graph for launch in launches if launch.is_call))
     return RecordedRun(
         str(reader.path),
         launches,
@@ -83,8 +87,9 @@ def read_run(reader: LedgerReader) -> RecordedRun:
         latest_measurements(reader, kind="profile"),
         latest(reader, Breakdown),
         latest(reader, Profile),
-        read_step(reader, Counter(launch.graph for launch in launches if launch.is_call)),
+        step,
         latest(reader, Run),
+        None if step is None else read_memory(reader, step.step.name),
     )
 
 
@@ -149,6 +154,7 @@ def diff_runs(first: RecordedRun, second: RecordedRun) -> RunDiff:
         first_inside_ns=inside_one,
         second_inside_ns=inside_other,
         settings=setting_changes(first.run, second.run),
+        memory=memory_change(first.memory, second.memory) if first.memory is not None and second.memory else None,
     )
 
 

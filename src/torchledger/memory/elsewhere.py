@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torchledger.memory.live_set import MemoryTotals, add_up_memory
@@ -15,7 +15,7 @@ def memory_on(
     device: Device,
     totals: MemoryTotals,
     calls: Sequence[StepCall],
-    launches: Mapping[str, Sequence[Launch]],
+    launches: Sequence[Launch],
 ) -> MemoryTotals:
     """What a step would hold on ``device``: the same tensors, as that device's allocator gives them.
 
@@ -35,11 +35,15 @@ def memory_on(
         reserved_peak_bytes=None,
         unseen_before_bytes=None,
         scratch={},
+        unseen={},
         counted={},
     )
+    by_graph: dict[str, list[Launch]] = {}
+    for launch in launches:
+        by_graph.setdefault(launch.graph, []).append(launch)
     workspaces = library_workspaces(
         calls,
-        launches,
+        by_graph,
         step=step,
         device=device.name,
         compute_capability=device.compute_capability if is_cuda else None,

@@ -54,13 +54,14 @@ class Curve:
     def most_in(self, order: int) -> int:
         """The most that is alive while a call runs, with what was alive when it began."""
         inside = [level.nbytes for level in self.levels if level.order == order]
-        return max([*inside, self._before(order)])
+        return max([*inside, self.before(order)])
 
     def rise_in(self, order: int) -> int:
         """By how much a call raises the live set at most."""
-        return self.most_in(order) - self._before(order)
+        return self.most_in(order) - self.before(order)
 
-    def _before(self, order: int) -> int:
+    def before(self, order: int) -> int:
+        """How much is alive when a call begins."""
         before = self.levels[0].nbytes
         for level in self.levels:
             if level.order >= order:

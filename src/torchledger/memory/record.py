@@ -82,6 +82,7 @@ def record_memory(
         step=record.step.name,
         device=device,
         rounding=CUDA_ROUNDING if device.startswith("cuda") else 1,
+        number_bytes=heard.memory.number_bytes,
         notes=tuple(notes),
     )
     if heard.memory.allocator is not None:
@@ -333,8 +334,10 @@ def _with_allocations(
         begin.setdefault(order, level_before)
         most[order] = max(most.get(order, level_before), level_before, level)
     ledger: Curve = live_curve(storages, rounding=memory.rounding)
-    scratch = {}
+    scratch, unseen = {}, {}
     for order, level in most.items():
+        if more := begin[order] - ledger.before(order):
+            unseen[str(order)] = more
         own = level - begin[order] - ledger.rise_in(order)
         if own > 0:
             scratch[str(order)] = own
@@ -343,5 +346,6 @@ def _with_allocations(
         counter="cpu_profiler",
         measured_peak_bytes=max(levels),
         scratch=scratch,
+        unseen=unseen,
         counted={str(order): level for order, level in most.items()},
     )

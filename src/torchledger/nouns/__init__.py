@@ -42,7 +42,14 @@ from torchledger.nouns.launch import (
     SourceLine,
 )
 from torchledger.nouns.measurement import Clock, Measurement
-from torchledger.nouns.memory import LiveStorage, MemoryCategory, MemoryCounter, StepMemory
+from torchledger.nouns.memory import (
+    LiveStorage,
+    MemoryCategory,
+    MemoryChange,
+    MemoryCounter,
+    MemoryRow,
+    StepMemory,
+)
 from torchledger.nouns.prediction import PredictedCalls, Prediction, StepPrediction
 from torchledger.nouns.run import Run
 from torchledger.nouns.run_diff import (
@@ -111,7 +118,9 @@ __all__ = [
     "LoopNest",
     "Measurement",
     "MemoryCategory",
+    "MemoryChange",
     "MemoryCounter",
+    "MemoryRow",
     "OptimizerFacts",
     "Phase",
     "PredictedCalls",

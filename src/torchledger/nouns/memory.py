@@ -71,7 +71,9 @@ class StepMemory:
     ``counter`` saw, ``requested_peak_bytes`` the same of sizes as asked for, ``reserved_peak_bytes`` what the allocator
     held of the device then, used or not. ``unseen_before_bytes`` was allocated when the step began and belongs to no
     tensor. ``scratch`` is what calls of the step (by order) worked on and gave back, and no tensor ever was;
-    ``counted`` holds for calls the most that was counted while they ran.
+    ``counted`` holds for calls the most that was counted while they ran, ``unseen`` how much more was counted than the
+    storages add to when they began. ``number_bytes`` is what numbers of Python took in the step as tensors, which no
+    operator shows.
     """
 
     step: str
@@ -83,5 +85,36 @@ class StepMemory:
     reserved_peak_bytes: int | None = None
     unseen_before_bytes: int | None = None
     scratch: Mapping[str, int] = field(default_factory=dict)
+    unseen: Mapping[str, int] = field(default_factory=dict)
+    number_bytes: int = 0
     counted: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """What a category or module holds at the peak of each of two steps, in bytes."""
+
+    name: str
+    first_bytes: int
+    second_bytes: int
+
+    @property
+    def delta_bytes(self) -> int:
+        """The second less the first."""
+        return self.second_bytes - self.first_bytes
+
+
+@dataclass(frozen=True)
+class MemoryChange:
+    """The peaks of two steps, in bytes, and what of them differs; rows are those that changed."""
+
+    first_peak_bytes: int
+    second_peak_bytes: int
+    by_category: tuple[MemoryRow, ...] = ()
+    by_module: tuple[MemoryRow, ...] = ()
+
+    @property
+    def delta_bytes(self) -> int:
+        """The second peak less the first."""
+        return self.second_peak_bytes - self.first_peak_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from torchledger.nouns.memory import MemoryChange
 from torchledger.nouns.step import Phase
 
 Regrouping = Literal["same", "changed", "split", "merged", "regrouped", "only first", "only second"]
@@ -142,7 +143,8 @@ class RunDiff:
     stands with ``None``.
 
     ``holds_steps``: both ledgers hold a step, so that graphs count as often as it calls them and ``eager`` has the
-    calls outside of them. ``settings`` are what differs between the two runs' software and devices.
+    calls outside of them. ``settings`` are what differs between the two runs' software and devices, ``memory`` the
+    peaks of both steps where both were watched.
     """
 
     basis: Literal["time", "bytes"]
@@ -158,6 +160,7 @@ class RunDiff:
     first_inside_ns: int | None = None
     second_inside_ns: int | None = None
     settings: tuple[SettingChange, ...] = ()
+    memory: MemoryChange | None = None
 
     @property
     def delta_ns(self) -> int | None:

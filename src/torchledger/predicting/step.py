@@ -26,6 +26,7 @@ from torchledger.errors import PredictError
 from torchledger.fitting.launch_families import family_of
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
+from torchledger.memory.elsewhere import memory_on
 from torchledger.nouns import Host, Launch, Phase, PredictedCalls, Prediction, Profile, StepCall, StepPrediction
 from torchledger.predicting.launches import is_foreign, predict_launches
 from torchledger.predicting.operators import predict
@@ -237,7 +238,7 @@ def predict_ledger(
     ``host`` is ``"ledger"`` (the host that recorded it), ``"usual"``, or the name of a kept one; ``None`` takes the
     ledger's where it holds one. Raises ``PredictError`` for a host that is not kept, or not in the ledger.
     """
-    from torchledger.balance import read_step
+    from torchledger.balance import read_memory, read_step
     from torchledger.device.host import find_host
     from torchledger.store import open_ledger
     from torchledger.store.latest import latest, latest_measurements
@@ -251,6 +252,7 @@ def predict_ledger(
         }
         profile = latest(reader, Profile)
         record = read_step(reader, Counter(launch.graph for launch in launches if launch.is_call))
+        memory = None if record is None else read_memory(reader, record.step.name)
     measured_us = profile.plain_step_us if profile is not None else None
     if record is not None and record.step.duration_us is not None:
         measured_us = record.step.duration_us
@@ -272,6 +274,13 @@ def predict_ledger(
     )
     if record is None:
         step = replace(step, notes=(*step.notes, *_notes_without_record(profile)))
+    elif memory is not None:
+        there = memory_on(model.machine.device, memory, record.calls, launches)
+        step = replace(
+            step,
+            peak_allocated_bytes=there.peak_allocated_bytes,
+            memory_by_category={str(name): nbytes for name, nbytes in there.by_category.items()},
+        )
     return step, predictions, measured, launches
 
 

@@ -34,6 +34,7 @@ from torchledger.nouns import (
 )
 from torchledger.printable import printable, shorten
 from torchledger.reporting.columns import format_bytes, format_share, format_si, format_us
+from torchledger.reporting.html_memory import memory_of_step
 from torchledger.reporting.html_step import recorded_step
 from torchledger.reporting.overview import balance_lines, remarks, run_facts, shorten_source, verdict
 from torchledger.reporting.summary import Summary, summarize_ledger
@@ -98,6 +99,13 @@ def page_data(
             {graph.name: graph.costs.launches for graph in summary.graphs},
             place=texts.place,
             words=in_words,
+            shorten=lambda source: shorten_source(source, folder),
+        ),
+        "memory": memory_of_step(
+            summary.memory,
+            summary.step.calls if summary.step is not None else (),
+            summary.recomputations,
+            words=clean,
             shorten=lambda source: shorten_source(source, folder),
         ),
         "verdict": [in_words(text) for text in breakdown.verdict] if breakdown else [],

@@ -31,6 +31,7 @@ SCRIPTS = (
     "step.js",
     "overview.js",
     "plots.js",
+    "memory.js",
     "flame.js",
     "timeline.js",
     "source.js",

@@ -7,11 +7,11 @@ from typing import Any
 
 from torchledger.memory.advice import Recomputation
 from torchledger.memory.live_set import MemoryTotals, rounded
-from torchledger.nouns import LiveStorage, MemoryCategory, StepCall
+from torchledger.nouns import LiveStorage, StepCall
 from torchledger.reporting.columns import format_bytes, format_share
 from torchledger.reporting.document import Block, Facts, Section, Sentence, Table, as_plain, columns
 
-CATEGORY_WORDS: Mapping[MemoryCategory, str] = {
+CATEGORY_WORDS: Mapping[str, str] = {
     "parameters": "parameters",
     "buffers": "buffers of modules",
     "optimizer_state": "optimizer state",

@@ -12,6 +12,7 @@ from torchledger.nouns.run_diff import SettingChange
 from torchledger.printable import one_line, shorten
 from torchledger.reporting.columns import format_bytes, format_count, format_share, format_si, format_us
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns
+from torchledger.reporting.memory import CATEGORY_WORDS
 
 _VERBS = {
     "same": "{first}: the same nodes",
@@ -63,9 +64,33 @@ def run_diff_document(diff: RunDiff, first: str, second: str, *, top: int = 10) 
         Section("What changed most", tuple(_sentences(diff, top=top))),
         Section("Launches by what they compute", _table(diff, top=top)),
         Section("Outside compiled graphs, by name and line", _eager_table(diff, top=top)),
+        Section("Memory at the peak of a step", _memory_blocks(diff, top=top)),
         Section("Not explained", tuple(_remainder(diff))),
     ]
     return Document(tuple(section for section in sections if section.blocks))
+
+
+def _memory_blocks(diff: RunDiff, *, top: int) -> tuple[Block, ...]:
+    memory = diff.memory
+    if memory is None:
+        return ()
+    peaks = (
+        f"{format_bytes(memory.first_peak_bytes)} in the first, {format_bytes(memory.second_peak_bytes)} in the second"
+    )
+    if not memory.delta_bytes:
+        return (Sentence(f"{peaks}."),)
+    tables = tuple(
+        Table(
+            columns(key, "first_alive_bytes", "second_alive_bytes", "delta_alive_bytes"),
+            tuple(
+                (CATEGORY_WORDS.get(row.name, row.name or "(none)"), row.first_bytes, row.second_bytes, row.delta_bytes)
+                for row in rows[:top]
+            ),
+        )
+        for key, rows in (("memory_use", memory.by_category), ("module", memory.by_module))
+        if rows
+    )
+    return (Sentence(f"{peaks}: {_signed(memory.delta_bytes, format_bytes)}."), *tables)
 
 
 def group_sentence(group: LaunchGroup) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchledger.nouns import Launch, Prediction, StepPrediction
-from torchledger.reporting.columns import format_share, format_us
+from torchledger.reporting.columns import format_bytes, format_share, format_us
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns
 from torchledger.reporting.step import PHASE_WORDS
 
@@ -41,6 +41,8 @@ def step_document(
         ("gaps between them", format_us(step.gaps_us)),
         ("host", f"{format_us(step.host_us)}, {f'as measured on {step.host}' if step.host else 'by usual costs'}"),
     ]
+    if step.peak_allocated_bytes is not None:
+        facts.append(("peak memory", f"{format_bytes(step.peak_allocated_bytes)} allocated on {step.device}"))
     if step.measured_us is not None:
         facts.append(("measured step", _beside(step.measured_us, step.duration_us, step)))
     calls = {item.subject: step.graph_calls.get(item.subject.rpartition("#")[0], 1) for item in predictions}

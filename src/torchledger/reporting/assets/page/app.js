@@ -80,6 +80,7 @@ const SECTIONS = [
   ["samples", "Samples", (section) => drawSamples(section), () => Boolean(DATA.samples)],
   ["overview", "Overview", drawOverview, () => DATA.kind === "run"],
   ["step", "Step", drawStep, () => DATA.kind === "run" && Boolean(RECORDED) && RECORDED.calls.length > 0],
+  ["memory", "Memory", drawMemory, () => DATA.kind === "run" && Boolean(MEMORY)],
   ["roofline", "Roofline", drawRoofline, () => DATA.kind === "run" && has("duration_us") && (has("bytes_moved") || has("flops"))],
   ["flame", "Modules and lines", drawFlame, () => DATA.kind === "run" && (has("module") || has("source"))],
   ["timeline", "Timeline", drawTimeline, () => DATA.kind === "run" && (DATA.timeline ? DATA.timeline.start_ns.length > 0 : RECORDED?.on_cpu && RECORDED.calls.length || hasTime && DATA.graphs.length > 0)],
