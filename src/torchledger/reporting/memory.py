@@ -90,8 +90,11 @@ def memory_sections(
 
 def advice_sentence(each: Recomputation) -> str:
     """``"Recompute layers.*.mlp: -11.2 GB at +6.0 % step time."``"""
-    cost = "its time was not measured" if each.added_share is None else f"+{format_share(each.added_share)} step time"
-    return f"Recompute {each.pattern}: -{format_bytes(each.freed_bytes)} at {cost}."
+    known = each.added_share is not None
+    cost = (
+        f" at +{format_share(each.added_share or 0.0)} step time" if known else "; its forward's time was not measured"
+    )
+    return f"Recompute {each.pattern}: -{format_bytes(each.freed_bytes)}{cost}."
 
 
 def _advice_section(advice: Sequence[Recomputation], top: int) -> Section:

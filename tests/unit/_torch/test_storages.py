@@ -1,0 +1,96 @@
+"""What the watch sees of eager programs: storages, whoever holds them, and what they belong to."""
+
+from __future__ import annotations
+
+import torch
+
+from torchledger._torch.eager_calls import EagerCalls
+from torchledger._torch.storages import HeardMemory, StorageLife
+
+
+def watched(step: object) -> HeardMemory:
+    listener = EagerCalls(lambda: None)
+    assert listener.start()
+    try:
+        step()  # type: ignore[operator]
+    finally:
+        listener.stop()
+    assert listener.memory is not None
+    assert listener.memory.faults == ()
+    return listener.memory
+
+
+def born(memory: HeardMemory) -> list[StorageLife]:
+    return [life for life in memory.lives if life.born is not None]
+
+
+def test_a_view_keeps_its_storage_and_the_last_holder_ends_it() -> None:
+    def step() -> None:
+        whole = torch.ones(1000)
+        part = whole[:10]
+        del whole
+        part.add_(1)
+        del part
+        torch.ones(7)
+
+    (first, _) = born(watched(step))
+    assert first.nbytes == 4000
+    assert first.freed is not None and first.freed_in is not None and first.born_in is not None
+    assert first.freed_in > first.born_in
+
+
+def test_what_autograd_alone_holds_lives_until_the_backward_gives_it_up() -> None:
+    weight = torch.ones(64, requires_grad=True)
+
+    def step() -> None:
+        loss = (weight * 2).exp().sum()
+        loss.backward()
+
+    memory = watched(step)
+    kept = next(life for life in born(memory) if life.nbytes == 256 and life.freed_in and life.freed_in > 3)
+    assert kept.freed is not None
+
+
+def test_parameters_gradients_and_optimizer_state_are_known_by_their_names() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    memory = watched(lambda: model(torch.ones(2, 3)).sum().backward())
+    names = {(life.owner, life.name) for life in memory.lives if life.owner is not None}
+    assert {
+        ("parameter", "0.weight"),
+        ("buffer", "1.running_mean"),
+        ("gradient", "0.weight"),
+        ("optimizer_state", "0.weight.exp_avg"),
+    } <= names
+    assert all(life.born is not None for life in memory.lives if life.owner == "gradient" and life.name == "0.weight")
+
+
+def test_a_storage_that_is_emptied_and_filled_again_lives_twice() -> None:
+    tensor = torch.ones(100)
+
+    def step() -> None:
+        tensor.untyped_storage().resize_(0)
+        torch.ones(1)
+        tensor.untyped_storage().resize_(400)
+
+    memory = watched(step)
+    lives = [life for life in memory.lives if life.nbytes == 400]
+    assert [(life.born is None, life.freed is None) for life in lives[-2:]] == [(True, False), (False, True)]
+    assert "resize_" not in vars(torch.UntypedStorage)
+
+
+def test_numbers_that_operators_take_as_tensors_are_counted() -> None:
+    tensor = torch.ones(4)
+    assert watched(lambda: tensor / 2).number_bytes == 8
+    assert watched(lambda: tensor + tensor).number_bytes == 0
+
+
+def test_memory_of_somebody_else_is_not_the_allocator_s() -> None:
+    import numpy
+
+    array = torch.from_numpy(numpy.zeros(11, dtype=numpy.float32))
+    (life,) = [life for life in watched(lambda: array + 1).lives if life.nbytes == 44 and life.born is None]
+    assert not life.of_allocator
