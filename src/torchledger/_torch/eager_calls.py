@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 import torchledger
@@ -66,6 +67,9 @@ class EagerCalls(TorchDispatchMode):
 
     ``inside`` tells whether the calling thread is in a compiled graph's call, whose operators are the ledger's already.
     """
+
+    supports_higher_order_operators = True
+    """Without it a higher-order operator (random numbers of a recomputed region, say) ends the program."""
 
     def __init__(self, inside: Callable[[], str | None]) -> None:
         super().__init__()
@@ -150,6 +154,8 @@ class EagerCalls(TorchDispatchMode):
         """Pass the call on; tensor subclasses are left to unpack themselves, their inner calls come here again."""
         if any(not issubclass(kind, torch.nn.Parameter) and kind is not torch.Tensor for kind in types):
             return NotImplemented
+        if isinstance(func, HigherOrderOperator):
+            return self._passed_on(func, args, kwargs or {})
         try:
             is_made_of_others = is_composite(func.name())
         except Exception as error:  # taken for one that does work itself
@@ -168,6 +174,17 @@ class EagerCalls(TorchDispatchMode):
             except Exception as error:  # the program's operator has its result
                 log.debug("an eager operator was not recorded", exc_info=error)
                 self.faults.append(f"{func}: {type(error).__name__}: {error}")
+        return result
+
+    def _passed_on(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A higher-order operator runs as it would; of it only the storages inside a compiled call are the ledger's."""
+        result = func(*args, **kwargs)
+        try:
+            if self._storages is not None and self._inside() is not None:
+                self._storages.inside(result)
+        except Exception as error:  # the program's operator has its result
+            log.debug("the storages of a higher-order operator were not recorded", exc_info=error)
+            self.faults.append(f"{func}: {type(error).__name__}: {error}")
         return result
 
     def _hear(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:

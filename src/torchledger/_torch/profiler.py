@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch._inductor import config, output_code
 
+from torchledger._torch.devices import has_cuda
 from torchledger._torch.kernel_marks import kernel_marks, make_cpp_wrappers_visible
 from torchledger._torch.patching import Patches
 
@@ -58,11 +59,6 @@ def is_profiling() -> bool:
 def compiles_cuda_graphs() -> bool:
     """True while Inductor compiles for CUDA graphs (``mode="reduce-overhead"``); ask during compilation."""
     return bool(config.triton.cudagraphs)
-
-
-def has_cuda() -> bool:
-    """True once the program has used CUDA."""
-    return bool(torch.cuda.is_available() and torch.cuda.is_initialized())
 
 
 def synchronize() -> None:

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
+from torchledger._torch.devices import has_cuda
 from torchledger._torch.eager_calls import EagerCalls
 from torchledger._torch.eager_flops import EagerFlops
 from torchledger._torch.optimizers import facts_of_optimizer, holds_optimizer
 from torchledger._torch.patching import Patches
-from torchledger._torch.profiler import CallTimer, Recording, has_cuda, is_profiling, mark, synchronize
+from torchledger._torch.profiler import CallTimer, Recording, is_profiling, mark, synchronize
 
 __all__ = ["facts_of_optimizer", "has_cuda", "holds_optimizer", "is_profiling", "mark", "synchronize"]
 

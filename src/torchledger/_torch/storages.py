@@ -21,6 +21,7 @@ from typing import Any, Literal
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from torchledger._torch.devices import has_cuda
 from torchledger._torch.kernel_marks import replace_in_wrappers, wrapper_files
 from torchledger._torch.patching import Patches
 
@@ -148,7 +149,7 @@ class StorageWatch:
         self._patches.on_undo(replace_in_wrappers(_is_allocation, self._heard_allocation).undo)
         self._patches.on_undo(lambda: delattr(torch.UntypedStorage, "resize_"))
         torch.UntypedStorage.resize_ = functools.partialmethod(_resize, self._resized)  # type: ignore[assignment]
-        if _has_cuda():
+        if has_cuda():
             torch.cuda.synchronize()
             self._before = torch.cuda.memory_allocated()
             torch.cuda.reset_peak_memory_stats()
@@ -393,7 +394,3 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
     elif isinstance(values, (list, tuple)):
         for value in values:
             yield from _tensors(value)
-
-
-def _has_cuda() -> bool:
-    return bool(torch.cuda.is_available() and torch.cuda.is_initialized())

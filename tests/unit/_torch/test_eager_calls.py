@@ -1,0 +1,29 @@
+"""The mode that hears eager operators, beside what is no ordinary operator."""
+
+from __future__ import annotations
+
+import torch
+from torch._prims import rng_prims
+
+from torchledger._torch.devices import has_cuda
+from torchledger._torch.eager_calls import EagerCalls
+
+
+def test_a_higher_order_operator_runs_as_it_does_when_nobody_listens() -> None:
+    heard = EagerCalls(lambda: None)
+    state = torch.get_rng_state()
+    assert heard.start()
+    try:
+        found = rng_prims.run_with_rng_state(state, torch.ops.aten.rand_like.default, torch.empty(3))
+        doubled = found * 2
+    finally:
+        assert heard.stop()
+    torch.set_rng_state(state)
+    assert torch.equal(found, torch.rand_like(torch.empty(3)))
+    assert torch.equal(doubled, found * 2)
+    assert not heard.faults
+    assert any(call.call.name == "aten::mul" for call in heard.calls)
+
+
+def test_a_program_that_took_no_memory_of_a_gpu_does_not_use_one() -> None:
+    assert has_cuda() is False
