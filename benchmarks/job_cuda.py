@@ -36,10 +36,10 @@ CASES = (
 )
 
 
-def run(command: list[str], limit_s: float, folder: Path) -> tuple[int, str]:
+def run(command: list[str], limit_s: float, folder: Path, *, threads: int = 4) -> tuple[int, str]:
     """Exit code (124 where the time was up) and what was printed."""
     paths = [str(HERE.parent / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "4"}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads)}
     process = subprocess.Popen(
         command,
         env=environment,
@@ -67,6 +67,12 @@ def own_ms(output: str) -> float | None:
     return None
 
 
+def errors_of(output: str) -> str:
+    """The lines that name errors, before what the launcher says of them."""
+    lines = [line for line in output.splitlines() if "Error" in line and "ChildFailed" not in line]
+    return "\n".join([*lines[:6], output[-400:]])
+
+
 def record(case: str, options: argparse.Namespace, folder: Path, end_s: float) -> dict[str, Any]:
     """One case: plain, then recorded, then read."""
     name, size, *late = case.split(":")
@@ -79,13 +85,13 @@ def record(case: str, options: argparse.Namespace, folder: Path, end_s: float) -
     code, output = run([sys.executable, *launcher, *program], min(options.limit, end_s - began), folder)
     found |= {"plain_exit": code, "own_ms": own_ms(output), "plain_s": round(time.monotonic() - began, 1)}
     if code:
-        return found | {"tail": output[-1500:]}
+        return found | {"tail": errors_of(output)}
     began = time.monotonic()
     ledger = ["-m", "torchledger", "run", "--profile", "-o", "j.ledger", "--force"]
     code, output = run([sys.executable, *ledger, *launcher, *program], min(options.limit, end_s - began), folder)
     found |= {"exit": code, "recorded_s": round(time.monotonic() - began, 1), "own_recorded_ms": own_ms(output)}
     if code:
-        return found | {"tail": output[-1500:]}
+        return found | {"tail": errors_of(output)}
     return found | read(folder / "j.job", found["own_ms"])
 
 

@@ -13,7 +13,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -164,15 +164,24 @@ class Place:
 Step = Callable[[], None]
 
 
+def _optimizers(parameters: Iterable[nn.Parameter]) -> list[torch.optim.Optimizer]:
+    """One for distributed tensors and one for others: an operator over a list takes no mixture."""
+    kinds: dict[type, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        kinds.setdefault(type(parameter.data), []).append(parameter)
+    return [torch.optim.AdamW(some, lr=1e-4) for some in kinds.values()]
+
+
 def _training(place: Place, model: nn.Module) -> Step:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    optimizers = _optimizers(model.parameters())
 
     def step() -> None:
         loss = loss_of(model(place.tokens), place.targets)
         place.be_late()
         loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
 
     return step
 

@@ -132,6 +132,7 @@ def _match(
         ended_ns=tuple(ended),
         message_bytes=max(sizes) if sizes else None,
         dtype=some.dtype,
+        algorithm=some.algorithm,
         launched_by=next((each.launched_by for each in members.values() if each.launched_by), None),
         source=next((each.source for each in members.values() if each.source), None),
     )

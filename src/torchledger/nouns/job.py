@@ -34,8 +34,8 @@ class Collective:
     ``sequence`` is the group's own number where the trace holds one, ``peer`` the other rank of a send or a receive.
     ``message_bytes`` is what nccl-tests count: the larger of what the rank sends and gets. ``issued_ns`` is when the
     host asked for it, ``started_ns`` and ``ended_ns`` when it ran (on a GPU its kernels; on a CPU its range on the
-    backend's thread); ``None`` where that was not recorded. ``launched_by`` names the module, the bucket of
-    parameters or the compiled graph that asked.
+    backend's thread); ``None`` where that was not recorded. ``algorithm`` is the backend's (``"ring, LL"``).
+    ``launched_by`` names the module, the bucket of parameters or the compiled graph that asked.
     """
 
     step: str
@@ -54,6 +54,7 @@ class Collective:
     dtype: str | None = None
     message_bytes: int | None = None
     stream: str | None = None
+    algorithm: str | None = None
     launched_by: str | None = None
     source: str | None = None
 
@@ -116,6 +117,7 @@ class CollectiveMatch:
     ended_ns: tuple[int, ...]
     message_bytes: int | None
     dtype: str | None = None
+    algorithm: str | None = None
     launched_by: str | None = None
     source: str | None = None
     cause: str | None = None

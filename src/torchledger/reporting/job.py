@@ -80,6 +80,7 @@ def _as_plain(members: Sequence[CollectiveMatch]) -> dict[str, Any]:
         "duration_us": sum(_duration_us(match) for match in members),
         "waiting_us": sum(statistics.mean(match.waited_us) for match in members),
         "moving_us": moving,
+        "algorithm": some.algorithm,
         "algorithm_gb_per_s": None if message is None else message.algorithm_gb_per_s(moving),
         "bus_gb_per_s": None if message is None else message.bus_gb_per_s(moving),
         "launched_by": list(dict.fromkeys(match.launched_by for match in members if match.launched_by)),

@@ -27,6 +27,10 @@ RECORDED = "record_param_comms"
 FUNCTIONAL = re.compile(r"^_?c10d_functional(_autograd)?::(?!wait_tensor|_wrap_tensor)")
 _SITE = re.compile(rf"^(c10d::(?!.*Work)|{RECORDED}$)")
 _RANGE = re.compile(r"^(gloo|mpi|ucc|nccl|xccl|hccl):(?P<name>\w+)$")
+_ALGORITHM = re.compile(
+    r"_(?P<algorithm>RING|TREE|NVLS_TREE|NVLS|COLLNET_\w+?|PAT)_(?P<protocol>LL128|LL|SIMPLE)", re.I
+)
+_MOST_RANKS = 1_000_000
 _BUCKET = "torch::autograd::AccumulateGrad"
 _STANDS_FOR: Mapping[str, tuple[str, ...]] = {"reduce_scatter": ("reduce_scatter", "all_reduce")}
 """What a backend runs in place of an operation that it lacks: gloo reduces everywhere and keeps a part."""
@@ -122,6 +126,7 @@ def read_collectives(
                     dtype=dtype,
                     message_bytes=nbytes,
                     stream=None if ran is None else ran.stream,
+                    algorithm=None if ran is None else ran.algorithm,
                     launched_by=launched_by,
                     source=source,
                 )
@@ -267,6 +272,7 @@ class _Ran:
     end: int
     stream: str | None = None
     dtype: str | None = None
+    algorithm: str | None = None
 
 
 def _kernels_by_site(trace: Trace, sites: Sequence[_Site], events: Sequence[DeviceEvent]) -> dict[int, _Ran]:
@@ -296,6 +302,7 @@ def _kernels_by_site(trace: Trace, sites: Sequence[_Site], events: Sequence[Devi
             min(event.start_ns for event in some),
             max(event.start_ns + event.duration_ns for event in some),
             f"{some[0].device}/{some[0].stream}",
+            algorithm=_algorithm(some[0].name),
         )
         for place, some in given.items()
     }
@@ -303,6 +310,16 @@ def _kernels_by_site(trace: Trace, sites: Sequence[_Site], events: Sequence[Devi
         for places in by_lane.values():
             _share_batches(trace, sites, places, found)
     return found
+
+
+def _algorithm(kernel: str) -> str | None:
+    """How a collective moves its message, by its kernel's name.
+
+    >>> _algorithm("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)")
+    'ring, LL'
+    """
+    match = _ALGORITHM.search(kernel)
+    return None if match is None else f"{match['algorithm'].lower()}, {match['protocol']}"
 
 
 def _share_batches(trace: Trace, sites: Sequence[_Site], places: Sequence[int], found: dict[int, _Ran]) -> None:
@@ -432,8 +449,9 @@ class _Groups:
     def of(self, group: str | None, facts: Mapping[str, Any]) -> tuple[int | None, tuple[int, ...]]:
         """Size and ranks of a group, by what the trace says of the call or of the group."""
         name = group or self.only or ""
-        ranks = self._ranks.get(name, ()) or _rank_list(facts.get("Process Group Ranks"))
-        return _number(facts.get("Group size")) or self._sizes.get(name) or len(ranks) or None, ranks
+        size = _number(facts.get("Group size")) or self._sizes.get(name)
+        ranks = self._ranks.get(name, ()) or _rank_list(facts.get("Process Group Ranks")) or _strided(size, facts)
+        return size or len(ranks) or None, ranks
 
 
 def _rank_list(value: Any) -> tuple[int, ...]:
@@ -442,6 +460,14 @@ def _rank_list(value: Any) -> tuple[int, ...]:
     if not re.fullmatch(r"\[\d+(, *\d+)*\]", text):
         return ()
     return tuple(int(part) for part in text[1:-1].split(","))
+
+
+def _strided(size: int | None, facts: Mapping[str, Any]) -> tuple[int, ...]:
+    """The ranks of a group of regular distances, which stand beside a list that was too long to write."""
+    start, stride = _number(facts.get("Global rank start")), _number(facts.get("Global rank stride"))
+    if size is None or not 0 < size <= _MOST_RANKS or start is None or stride is None or start < 0 or stride < 1:
+        return ()
+    return tuple(range(start, start + size * stride, stride))
 
 
 def _heard_by_site(
