@@ -49,6 +49,9 @@ golden: $(VENV)/.dev ## Rewrite the golden files after a change of output that i
 bench: $(VENV)/.dev ## Run every benchmark that this machine can run, and say which it cannot; ONLY="NAME ..." runs some
 	$(BIN)/python benchmarks/run_all.py $(ONLY)
 
+job: $(VENV)/.dev ## Jobs of four gloo processes, one for each strategy, with a rank that sleeps (half an hour)
+	$(BIN)/python benchmarks/job_cpu.py -o build/bench/job_cpu.json
+
 faults: $(VENV)/.dev ## Plant a fault into each function of ours that a compile calls; SECONDS=900 by default
 	$(BIN)/python benchmarks/planted_faults.py --seconds $(or $(SECONDS),900) --output docs/results/faults.md
 

@@ -35,19 +35,29 @@ class RankRecord:
 
 def read_job(path: str | PathLike[str]) -> Job:
     """The job in a folder of ranks' ledgers. Raises ``StoreError`` naming the folder if it holds none."""
+    return read_job_and_pieces(path)[0]
+
+
+def read_job_and_pieces(path: str | PathLike[str]) -> tuple[Job, Mapping[int, RankPieces]]:
+    """``read_job``, and what each rank did from moment to moment, on the job's clock."""
     records = [_read_rank(rank, ledger) for rank, ledger in ledgers_of_job(path).items()]
-    return job_of_ranks(records, path=str(path))
+    return _assemble(records, str(path))
 
 
 def job_of_ranks(records: Sequence[RankRecord], *, path: str) -> Job:
     """The job that these ranks' records are of; ranks without a recorded step are named in its notes."""
+    return _assemble(records, path)[0]
+
+
+def _assemble(records: Sequence[RankRecord], path: str) -> tuple[Job, Mapping[int, RankPieces]]:
     notes = [f"rank {record.rank}: {record.missing}" for record in records if record.missing is not None]
     present = [record for record in records if record.activity is not None]
     world_size = max((record.world_size or 0 for record in records), default=0) or None
     if world_size is not None and len(records) < world_size:
         notes.append(f"{len(records)} of {world_size} ranks left a ledger here")
     if not present:
-        return Job(path, world_size, 0, (), (), (), notes=(*notes, "no rank recorded a step with a collective"))
+        empty = Job(path, world_size, 0, (), (), (), notes=(*notes, "no rank recorded a step with a collective"))
+        return empty, {}
     steps = max(len(record.activity.step_start_ns) for record in present if record.activity is not None)
     wall_ns = max(record.activity.wall_ns for record in present if record.activity is not None)
     matched = match_collectives({each.rank: each.collectives for each in present}, step_ns=wall_ns / steps)
@@ -79,7 +89,7 @@ def job_of_ranks(records: Sequence[RankRecord], *, path: str) -> Job:
         unmatched=dict(unmatched),
         notes=(*notes, *matched.notes),
     )
-    return replace(job, advice=advice_of(job))
+    return replace(job, advice=advice_of(job)), pieces
 
 
 def _read_rank(rank: int, path: Path) -> RankRecord:

@@ -126,6 +126,8 @@ def explain_waits(
             continue
         cost = min(longest, late_us)
         explained[place] = replace(match, cause=cause.words, cause_rank=rank, cause_us=cost)
+        if cause.kind == COMMUNICATION:  # messages under way: slow, but nobody is late
+            continue
         since = -1 if met is None else max(met.ended_ns)
         episode = episodes[rank, cause.words, match.index].setdefault(since, _Episode())
         episode.cost_us = max(episode.cost_us, cost)

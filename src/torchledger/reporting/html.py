@@ -63,6 +63,10 @@ def render_report(
 
         data = samples_data(file, predict=predict, progress=progress)
         return render_page(data, {}, title=f"torchledger: {data['title']}", file=data["file"])
+    if is_job(file) and against is None and predict is None:
+        from torchledger.reporting.html_job import render_job
+
+        return render_job(file)
     page = _read(file, progress, _predictions(file, predict) if predict is not None else ())
     if against is None:
         data, details = page["data"], page["details"]
