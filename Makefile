@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu lint types docs golden bench faults fuzz versions package clean
+.PHONY: help demo test test-gpu lint types docs golden bench job faults fuzz versions package clean
 
 help: ## Print this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
