@@ -24,10 +24,10 @@ def escape(text: str) -> str:
     """Text whose characters mean nothing to Markdown or HTML.
 
     >>> escape("a_b <c> | @d")
-    'a\\\\_b &lt;c&gt; \\\\| &#64;d'
+    'a\\\\_b &lt;c> \\\\| &#64;d'
     """
     plain = one_line(text)
-    for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("@", "&#64;")):
+    for character, entity in (("&", "&amp;"), ("<", "&lt;"), ("@", "&#64;")):
         plain = plain.replace(character, entity)
     return re.sub(r"([\\`*_{}\[\]|~!])", r"\\\1", plain)
 

@@ -91,7 +91,7 @@ def test_the_summary_in_markdown_names_failures_then_settings_then_sums(ledgers:
 
 
 def test_names_in_markdown_are_no_markup() -> None:
-    assert escape("a_b | <img> @team `x`") == r"a\_b \| &lt;img&gt; &#64;team \`x\`"
+    assert escape("a_b | <img> @team `x`") == r"a\_b \| &lt;img> &#64;team \`x\`"
     table = Table(columns("kernel_name", "launches"), (("a|b", 3), ("c\nd", None)))
     text = render_markdown(Document((Section("T", (table, Sentence("no", "bad"))),)))
     assert text.splitlines()[2:6] == ["| kernel | launches |", "| --- | ---: |", r"| a\|b | 3 |", "| c\\\\nd | ? |"]
