@@ -553,15 +553,14 @@ def _time_all(cases: Sequence[tuple[dict[str, Any], Callable[[], dict[str, Call]
     return len(rows)
 
 
-def run_attention(out: Path, *, tiny: bool, limit_s: float) -> dict[str, Any]:
+def run_attention(out: Path, *, tiny: bool, limit_s: float, skip: int = 0) -> dict[str, Any]:
     """All backends' cases in turns, so that what the limit cuts off is a part of each."""
     import torch
 
     place = torch.device("cuda")
     drawn = [list(draw_attention(backend, count, tiny=tiny)) for backend, count in _ATTENTION.items()]
-    cases = [
-        case for turn in range(max(map(len, drawn))) for case in (each[turn] for each in drawn if turn < len(each))
-    ]
+    turns = range(max(map(len, drawn)))
+    cases = [each[turn] for turn in turns for each in drawn if turn < len(each)][skip:]
     torch.empty(1, device=place)
     wait_at_gate("attention")
     rows = _time_all(
@@ -715,6 +714,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each loop of `sustained`")
+    parser.add_argument("--skip", type=int, default=0, help="configurations of `attention` to leave out")
     parser.add_argument("--limit", type=float, default=60.0)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
     arguments = parser.parse_args()
@@ -723,7 +723,7 @@ def main() -> None:
     if part.startswith("battery-"):
         answer = run_battery(part, arguments.device, tiny=tiny)
     elif part == "attention":
-        answer = run_attention(arguments.out, tiny=tiny, limit_s=arguments.limit)
+        answer = run_attention(arguments.out, tiny=tiny, limit_s=arguments.limit, skip=arguments.skip)
     elif part == "states":
         answer = run_states(arguments.out, limit_s=arguments.limit)
     elif part == "sustained":

@@ -181,6 +181,8 @@ def main() -> None:
     parser.add_argument("--look", default="0:4")
     parser.add_argument("--batteries", default="0:10")
     parser.add_argument("--parts", nargs="*", default=["host", "attention", "states", "sustained"])
+    parser.add_argument("--attention-seconds", type=float, default=45.0)
+    parser.add_argument("--skip", type=int, default=0, help="configurations of attention that were measured before")
     parser.add_argument("--wave", type=int, default=18)
     parser.add_argument("--compile-limit", type=float, default=75.0)
     parser.add_argument("--tiny", action="store_true", help="small sizes on a CPU: to try the script itself")
@@ -195,7 +197,7 @@ def main() -> None:
     batteries = _names("battery", arguments.batteries)
     programs = _interleaved(sets)
     parts = list(arguments.parts)
-    limits = {"host": 30.0, "attention": 45.0, "states": 40.0, "sustained": 30.0}
+    limits = {"host": 30.0, "attention": arguments.attention_seconds, "states": 40.0, "sustained": 30.0}
     number = 0
     recorded: Wave | None = None
     while programs or parts or batteries:
@@ -209,7 +211,8 @@ def main() -> None:
         own, parts = (parts[:1], parts[1:]) if names else (parts, [])
         jobs = [Job(name, (PROGRAMS, name, "30", *extra), 25.0) for name in names]
         for name in own:
-            jobs.append(Job(name, (CALLS, name, "--limit", str(limits[name] - 10), *extra), limits[name]))
+            options = ("--limit", str(limits[name] - 10), "--skip", str(arguments.skip))
+            jobs.append(Job(name, (CALLS, name, *options, *extra), limits[name]))
         _heavy(jobs)
         first = Wave(jobs, work, out, cores=cores)
         # What the last wave recorded is worked out while this one compiles.

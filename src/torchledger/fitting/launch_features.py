@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from torchledger.fitting.launch_families import family_of
 from torchledger.fitting.launch_library import EXPECTED, expected_columns, library_columns
 from torchledger.fitting.machine import Machine
 from torchledger.nouns import Access, Launch, LoopNest
+from torchledger.work.categories import operation_of
 from torchledger.work.element_sizes import ELEMENT_SIZES, element_size
 
 Array = NDArray[np.float64]
@@ -59,9 +60,22 @@ def features_of_launches(launches: Sequence[Launch], machine: Machine) -> list[L
         if launch.graph != graph:
             # Between two graphs of a step lies other work; what one leaves behind is not counted on.
             recency, graph = _Recency(machine.l2_kept_bytes), launch.graph
+        launch = _with_gathered_rows(launch)
         found.append(_features(launch, recency, machine, expected))
         recency.touch(launch)
     return found
+
+
+def _with_gathered_rows(launch: Launch) -> Launch:
+    """A sum over rows of a table reads the rows that its indices name; the recording has the whole table."""
+    if operation_of(launch) not in ("_embedding_bag", "_embedding_bag_forward_only") or len(launch.buffers) < 2:
+        return launch
+    table, indices = launch.buffers[:2]
+    rows = math.prod(indices.shape)
+    if not table.bytes_read or not table.shape or rows >= table.shape[0]:
+        return launch
+    gathered = table.bytes_read * rows // table.shape[0]
+    return replace(launch, buffers=(replace(table, bytes_read=gathered), *launch.buffers[1:]))
 
 
 def _features(

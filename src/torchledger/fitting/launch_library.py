@@ -95,10 +95,15 @@ def _product_sides(inputs: list[Buffer], outputs: list[Buffer]) -> tuple[float, 
     item_size = element_size(factors[1].dtype)
     if item_size is None:
         return None
-    strides = [max(factor.stride[-2:]) for factor in factors] + [product.shape[-1]]
+    strides = [max(factor.stride[-2:]) for factor in factors] + [_row_stride(product)]
     row_bytes = min(2.0 ** _alignment(stride) for stride in strides) * item_size
     sides = (math.prod(product.shape[:-2]), product.shape[-2], product.shape[-1], factors[0].shape[-1])
     return (*(float(max(side, 1)) for side in sides), min(row_bytes, 16.0), float(item_size))
+
+
+def _row_stride(product: Buffer) -> int:
+    """Elements from one row of a product to the next: more than a row has where Inductor padded it."""
+    return max(product.shape[-1], product.stride[-2] if product.shape[-2] > 1 else 0)
 
 
 def _convolution_shape(launch: Launch, inputs: list[Buffer], outputs: list[Buffer]) -> dict[str, float] | None:
@@ -163,7 +168,7 @@ def _product(launch: Launch, inputs: list[Buffer], outputs: list[Buffer], machin
         "wide output": float(product.dtype == "float32"),
         "left row stride alignment": _alignment(max(left.stride[-2:])),
         "right row stride alignment": _alignment(max(right.stride[-2:])),
-        "product row alignment": _alignment(n),
+        "product row alignment": _alignment(_row_stride(product)),
         "batch broadcast": float(any(size == 0 for buffer in factors for size in buffer.stride[:-2])),
     }
 
@@ -181,7 +186,7 @@ def _attention(launch: Launch, inputs: list[Buffer], machine: Machine) -> dict[s
     columns = attention_columns(
         np.array([float(batch * heads)]), np.array([float(length)]), np.array([float(d)]), machine
     )
-    causal = any(value.lower() == "true" for key_name, value in launch.kwargs.items() if "causal" in key_name)
+    causal = is_causal(launch)
     return {key_name: float(column[0]) for key_name, column in columns.items()} | {
         "described": 1.0,
         "log heads": math.log(batch * heads),
@@ -190,7 +195,8 @@ def _attention(launch: Launch, inputs: list[Buffer], machine: Machine) -> dict[s
         "log d": math.log(d),
         "grouped": math.log(heads / max(heads_kv, 1)),
         "log full flops": math.log(full),
-        "visible share": min((launch.flops or full) / full, 2.0),
+        # A causal mask hides half of the square; FLOPs are counted over all of it.
+        "visible share": 0.5 * (1 + 1 / max(length, 1)) if causal else min((launch.flops or full) / full, 2.0),
         "causal": float(causal),
         "is flash": float("flash" in name),
         "is cudnn": float("cudnn" in name),
@@ -198,6 +204,21 @@ def _attention(launch: Launch, inputs: list[Buffer], machine: Machine) -> dict[s
         "length alignment": _alignment(length),
         "bias": float(any(len(buffer.shape) == 4 and buffer.shape[-1] == length_kv != d for buffer in inputs)),
     }
+
+
+def is_causal(launch: Launch) -> bool:
+    """Whether a call of attention hides what comes later, by its arguments: generated code gives them by place, and
+    the flag stands behind the one for the log-sum-exp (or, backward, the mask of four gradients)."""
+    named = [value for name, value in launch.kwargs.items() if "causal" in name]
+    if named:
+        return named[0].lower() == "true"
+    places = sorted((int(name[3:]), value) for name, value in launch.kwargs.items() if name[3:].isdigit())
+    flags = [value == "True" for _, value in places if value in ("True", "False")]
+    name = operation_of(launch)
+    before = 0 if "flash" in name else 4 if "efficient" in name else 0
+    if "backward" not in name:
+        before = 0 if "flash" in name else 1
+    return len(flags) > before and flags[before]
 
 
 def _convolution(launch: Launch, inputs: list[Buffer], outputs: list[Buffer], machine: Machine) -> dict[str, float]:

@@ -44,7 +44,11 @@ explain them equally well, some of them with a step that costs the host 2.4 ms b
 
 @dataclass(frozen=True)
 class StepShape:
-    """What of a step decides its overheads: how many launches of which kind, graph calls, and eager operators."""
+    """What of a step decides its overheads: how many launches of which kind, graph calls, and eager operators.
+
+    ``operators`` counts the kernels that eager operators launch. ``backwards`` are the graph calls that are a backward;
+    ``eager_calls`` all eager operators, views included, that autograd does not call, ``nodes`` those that it calls.
+    """
 
     fused: int
     library: int
@@ -52,6 +56,9 @@ class StepShape:
     convolutions: int = 0
     tensors: int = 0
     operators: int = 0
+    backwards: int = 0
+    eager_calls: int = 0
+    nodes: int = 0
 
     @property
     def launches(self) -> int:
@@ -77,6 +84,11 @@ def step_shape(
     return StepShape(fused, library, sum(calls.values()), convolutions, tensors, operators)
 
 
+_IN_A_STEP, _STEP_HOST_US = 1.5, 300.0
+"""How much longer the host takes inside a step than in a burst of one kind, whose code and data are in its caches, and
+what a step takes beside (microseconds): set by seven drawn programs of the development set that their host decides."""
+
+
 def overheads_on(host: Host | None, overheads: Mapping[str, float]) -> Mapping[str, float]:
     """The overheads with what a host was measured to need in place of the usual; gaps stay the device's."""
     if host is None:
@@ -87,10 +99,16 @@ def overheads_on(host: Host | None, overheads: Mapping[str, float]) -> Mapping[s
         "library launch host us": host.library_launch_us,
         "convolution launch host us": host.convolution_launch_us,
         "optimizer tensor host us": host.fused_optimizer_tensor_us,
-        "operator host us": host.operator_us,
-        "graphs call host us": host.replay_call_us,
+        "training call host us": host.training_call_us,
+        "replay host us": host.replay_call_us,
     }
-    return {**overheads, **{name: cost for name, cost in measured.items() if cost is not None}}
+    known = {name: _IN_A_STEP * cost for name, cost in measured.items() if cost is not None}
+    if not known:
+        return overheads
+    # Calls of operators, views among them, are met in a burst as in a step.
+    eager = {"eager call host us": host.operator_us, "node host us": host.autograd_node_us}
+    known |= {name: cost for name, cost in eager.items() if cost is not None}
+    return {**overheads, "step host us": _STEP_HOST_US, "graphs step host us": _STEP_HOST_US, **known}
 
 
 def step_us(device_us: float, host_us: float, overheads: Mapping[str, float]) -> float:
@@ -107,13 +125,22 @@ def step_us(device_us: float, host_us: float, overheads: Mapping[str, float]) ->
 def host_us(shape: StepShape, mode: Mode, overheads: Mapping[str, float]) -> float:
     """What the host needs to launch a step, in microseconds; an eager operator costs it what a library call does."""
     operators = overheads["library launch host us"] * shape.operators
+    if "eager call host us" in overheads:
+        node_us = overheads.get("node host us", overheads["eager call host us"])
+        operators = overheads["eager call host us"] * shape.eager_calls + node_us * shape.nodes
     if mode == "graphs":
         # Steps of a forward and a backward were measured; each further replay is one more call.
+        if "replay host us" in overheads:
+            return overheads["graphs step host us"] + overheads["replay host us"] * shape.graphs + operators
         further = max(0, shape.graphs - 2)
         return overheads["graphs step host us"] + overheads["graph call host us"] * further + operators
+    # One backward wakes autograd's thread; further graphs of it are called there.
+    trained = min(1, shape.backwards)
+    training_us = overheads.get("training call host us", 2 * overheads["graph call host us"])
     return operators + (
         overheads["step host us"]
-        + overheads["graph call host us"] * shape.graphs
+        + overheads["graph call host us"] * (shape.graphs - 2 * trained)
+        + training_us * trained
         + overheads["fused launch host us"] * shape.fused
         + overheads["library launch host us"] * shape.library
         + overheads["convolution launch host us"] * shape.convolutions
@@ -147,14 +174,15 @@ def predict_step(
     measured: Mapping[str, float] | None = None,
     record: StepTotals | None = None,
     host: Host | None = None,
+    allow_tf32: bool = False,
 ) -> tuple[StepPrediction, list[Prediction]]:
     """The step of a ledger, and the prediction of each launch of the graphs that it calls.
 
     ``record`` is the ledger's step: graphs count as often as it calls them, and its eager entries are added. Without
     it each graph counts once. ``optimizer`` is ``"adamw:NUMEL"`` or ``"adamw:NUMEL:TENSORS"``: one fused step over so
-    many parameters. ``measured`` maps launch ids to measured microseconds. ``host`` is the host whose
-    measured costs count (``None``: usual ones). Raises ``PredictError`` if there are neither
-    launches nor a record, and for an ``optimizer`` beside a record that holds one.
+    many parameters. ``measured`` maps launch ids to measured microseconds. ``host`` is the host whose measured costs
+    count (``None``: usual ones); ``allow_tf32`` is of ``predict_launches``. Raises ``PredictError`` if there are
+    neither launches nor a record, and for an ``optimizer`` beside a record that holds one.
     """
     if not launches and record is None:
         raise PredictError(f"{subject} holds no launches: nothing was compiled while it was recorded.")
@@ -165,16 +193,21 @@ def predict_step(
         )
     calls = dict.fromkeys((launch.graph for launch in launches), 1) if record is None else record.step.graph_calls
     called = [launch for launch in launches if calls.get(launch.graph)]
-    predictions = predict_launches(model, called)
+    predictions = predict_launches(model, called, allow_tf32=allow_tf32)
     weights = [calls[prediction.subject.rpartition("#")[0]] for prediction in predictions]
     eager = _price_record(model, record)
     overheads = overheads_on(host, overheads_of(model))
+    eager_calls = [call for call in record.calls if call.kind == "operator"] if record is not None else []
+    nodes = sum(call.phase == "backward" for call in eager_calls)
     shape = step_shape(
         called,
         _optimizer_tensors(optimizer) + _recorded_tensors(record),
         calls={graph: count for graph, count in calls.items() if count},
         operators=sum(max(1, call.kernels) for call, _ in eager),
     )
+    backwards = sum(count for graph, count in calls.items() if graph.startswith("backward"))
+    backwards = min(backwards, shape.graphs // 2)
+    shape = replace(shape, backwards=backwards, eager_calls=len(eager_calls) - nodes, nodes=nodes)
     priced = [
         *zip(predictions, weights, strict=True),
         *((prediction, 1) for _, prediction in eager),
@@ -246,7 +279,7 @@ def predict_ledger(
     path = Path(path)
     with open_ledger(path) as reader:
         launches = reader.read(Launch)
-        own_host = reader.run().host
+        run = reader.run()
         measured = {
             item.subject: item.duration_us for item in latest_measurements(reader) if item.kind in ("profile", "sample")
         }
@@ -256,7 +289,7 @@ def predict_ledger(
     measured_us = profile.plain_step_us if profile is not None else None
     if record is not None and record.step.duration_us is not None:
         measured_us = record.step.duration_us
-    if host == "ledger" and own_host is None:
+    if host == "ledger" and run.host is None:
         raise PredictError(
             f"{path} does not say what its host needs. Run `torchledger doctor {path}` on the machine that wrote it, "
             "or give --host usual."
@@ -270,7 +303,8 @@ def predict_ledger(
         measured_us=measured_us,
         measured=measured,
         record=record,
-        host=own_host if host in (None, "ledger") else None if host == "usual" else find_host(host or ""),
+        allow_tf32=run.environment.settings.get("float32_matmul_precision", "highest") != "highest",
+        host=run.host if host in (None, "ledger") else None if host == "usual" else find_host(host or ""),
     )
     if record is None:
         step = replace(step, notes=(*step.notes, *_notes_without_record(profile)))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torchledger.errors import PredictError
+from torchledger.fitting.call_costs import CallCost, cost_keys, cost_of
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Prediction, StepCall, TensorArgument
@@ -94,6 +95,11 @@ def question_of(call: StepCall) -> Question | None:
 
 def _price(model: TimeModel, call: StepCall) -> Prediction:
     question = question_of(call)
+    first = call.arguments[0] if call.arguments else TensorArgument(())
+    cost = cost_of(cost_keys(call.name, first.shape, first.dtype, first.stride), model.extras)
+    is_described = question is not None and question.note is None
+    if cost is not None and call.bytes_moved is not None and not is_described and not _is_product(call):
+        return _by_cost(model, call, cost)
     reason = f"the model has learned no {call.name}"
     if question is not None:
         try:
@@ -106,6 +112,29 @@ def _price(model: TimeModel, call: StepCall) -> Prediction:
             notes = [note for note in (found.note, question.note) if note]
             return replace(found, subject=subject_of(call), note="; ".join(notes) or None)
     return _by_bytes(model, call, reason)
+
+
+def _is_product(call: StepCall) -> bool:
+    """True for what its bytes say little of."""
+    return operator_name(call.name)[1] in ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward")
+
+
+def _by_cost(model: TimeModel, call: StepCall, cost: CallCost) -> Prediction:
+    assert call.bytes_moved is not None
+    time_us = cost.duration_us(call.kernels, call.bytes_moved, model.machine.bytes_per_us)
+    wide = math.exp(cost.spread)
+    return Prediction(
+        subject=subject_of(call),
+        duration_us=time_us,
+        low_us=time_us / wide,
+        high_us=time_us * wide,
+        coverage=COVERAGE,
+        range="inside",
+        device=model.device,
+        model=f"calls of {call.name}",
+        roofline_us=call.bytes_moved / model.machine.bytes_per_us,
+        note="by its kernels and bytes, as calls in other steps took",
+    )
 
 
 def _by_bytes(model: TimeModel, call: StepCall, reason: str) -> Prediction:
@@ -168,12 +197,12 @@ def _batched_product(first: int) -> Callable[[StepCall], Question]:
     return read
 
 
-def _rowwise(operator: str, direction: str) -> Callable[[StepCall], Question]:
+def _rowwise(operator: str, direction: str, *, note: str | None = None) -> Callable[[StepCall], Question]:
     """An operator over the last dimension; its first argument is the input, or the gradient of the output."""
 
     def read(call: StepCall) -> Question:
         rows, dim = _rows(call.arguments[0].shape)
-        return Question(operator, {"rows": rows, "dim": dim}, direction, _dtype(call.arguments[0]))
+        return Question(operator, {"rows": rows, "dim": dim}, direction, _dtype(call.arguments[0]), note)
 
     return read
 
@@ -215,9 +244,9 @@ _READERS: Mapping[str, Callable[[StepCall], Question | None]] = {
     "bmm": _batched_product(0),
     "baddbmm": _batched_product(1),
     "_softmax": _rowwise("softmax", "forward"),
-    "_log_softmax": _rowwise("softmax", "forward"),
+    "_log_softmax": _rowwise("softmax", "forward", note="priced as a softmax"),
     "_softmax_backward_data": _rowwise("softmax", "backward"),
-    "_log_softmax_backward_data": _rowwise("softmax", "backward"),
+    "_log_softmax_backward_data": _rowwise("softmax", "backward", note="priced as a softmax"),
     "native_layer_norm": _rowwise("layer_norm", "forward"),
     "native_layer_norm_backward": _rowwise("layer_norm", "backward"),
     "_fused_rms_norm": _rowwise("rms_norm", "forward"),

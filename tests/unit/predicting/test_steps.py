@@ -21,7 +21,7 @@ from torchledger.fitting.fit_data import fit_launches
 from torchledger.fitting.launches import machine_of_launches
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Host, Launch, Measurement
-from torchledger.predicting.launches import predict_launches
+from torchledger.predicting.launches import as_bfloat16, predict_launches
 from torchledger.predicting.model_file import save_model
 from torchledger.predicting.step import (
     StepObservation,
@@ -158,3 +158,14 @@ def test_whose_host_it_is_can_be_said(model: TimeModel, tmp_path: Path, monkeypa
     assert step()["host"] == step("--host", "ledger")["host"] == "own"
     assert step("--host", "usual")["host"] is None
     assert step("--host", "other")["host_us"] > step()["host_us"] > step("--host", "usual")["host_us"]
+
+
+def test_products_under_tf32_are_quicker_and_other_launches_the_same(model: TimeModel) -> None:
+    launches = [product(2048, 2048, 2048), pointwise(2048, 1024, 3, order=1)]
+    narrow = replace(launches[0], buffers=tuple(replace(each, dtype="float32") for each in launches[0].buffers))
+    assert as_bfloat16(launches[1]) is launches[1] and as_bfloat16(launches[0]) is launches[0]
+    stands_for_it = as_bfloat16(narrow)
+    assert stands_for_it.flops == 2 * (narrow.flops or 0)
+    assert [each.bytes_read for each in stands_for_it.buffers] == [each.bytes_read for each in narrow.buffers]
+    full, rounded = (predict_launches(model, [narrow], allow_tf32=allowed)[0] for allowed in (False, True))
+    assert full.duration_us != rounded.duration_us and rounded.low_us < rounded.duration_us < rounded.high_us

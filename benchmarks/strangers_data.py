@@ -1,0 +1,142 @@
+"""What ``strangers_cuda.py`` measured, as data to fit: ``python benchmarks/strangers_data.py FROM TO``.
+
+FROM holds ``attention.json``, ``battery.tar`` and ``develop.tar``. TO gets ``attention_torch2.11.launches``: each
+configuration as the launch that generated code would make of it, after a sweep of the cache and at once again; and
+``calls_torch2.11.json.gz``: eager calls with their times in a step. Needs no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import lzma
+import statistics
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torchledger.device.datasheets import device_of_name
+from torchledger.nouns import Buffer, Launch, StepCall
+from torchledger.predicting.step_calls import is_priced
+from torchledger.store import open_ledger
+from torchledger.store.launch_file import LaunchSet, MeasuredLaunch, write_launches
+from torchledger.work.element_sizes import ELEMENT_SIZES
+
+_ITEM_FIELDS = ("name", "kernels", "tensors", "elements", "bytes_moved", "flops")
+
+
+def attention_launches(rows: Sequence[Mapping[str, Any]]) -> Iterator[MeasuredLaunch]:
+    """Two launches a row: over inputs that the cache has lost, and the same again."""
+    for number, row in enumerate(rows):
+        if "error" in row:
+            continue
+        for order, state in enumerate(("swept_us", "warm_us")):
+            launch = _attention_launch(row, f"attention_{number}", order)
+            yield MeasuredLaunch(launch, tuple(row[state]), f"attention-{number - number % 2}")
+
+
+def _attention_launch(row: Mapping[str, Any], graph: str, order: int) -> Launch:
+    backward = row["direction"] == "backward"
+    q = (row["batch"], row["heads"], row["length"], row["d"])
+    kv = (row["batch"], row["heads_kv"], row["length_kv"], row["d"])
+    score = (row["batch"], row["heads"], row["length"], row["length_kv"])
+    inputs = [_buffer("q", q, row), _buffer("k", kv, row), _buffer("v", kv, row)]
+    if backward:
+        inputs = [_buffer("grad", q, row), *inputs, _buffer("out", q, row)]
+        outputs = [_buffer("dq", q, row, "output"), *(_buffer(name, kv, row, "output") for name in ("dk", "dv"))]
+    else:
+        outputs = [_buffer("out", q, row, "output")]
+    if row["has_bias"]:
+        inputs.append(_buffer("bias", score, row))
+    name = f"_scaled_dot_product_{row['backend']}_attention{'_backward' if backward else ''}"
+    flags = {"cudnn": ("True", "0.0"), "efficient": ("True", "0.0"), "flash": ("0.0",)}[row["backend"]]
+    if backward:
+        flags = {"efficient": ("0.0", "True", "True", "True", "False")}.get(row["backend"], ("0.0",))
+    flops = round(
+        4 * row["batch"] * row["heads"] * row["length"] * row["length_kv"] * row["d"] * (2.5 if backward else 1)
+    )
+    return Launch(
+        graph=graph,
+        order=order,
+        kernel=name,
+        kernel_name=f"torch.ops.aten.{name}.default",
+        category="extern",
+        device="cuda:0",
+        buffers=(*inputs, *outputs),
+        kwargs={f"arg{place}": value for place, value in enumerate((*flags, str(row["is_causal"])))},
+        aten_ops=(f"aten.{name}",),
+        call=f"torch.ops.aten.{name}.default",
+        flops=flops,
+        flops_quality="exact",
+    )
+
+
+def _buffer(name: str, shape: tuple[int, int, int, int], row: Mapping[str, Any], role: str = "input") -> Buffer:
+    batch, heads, length, d = shape
+    stride = (length * heads * d, d, heads * d, 1) if row["packed"] else (heads * length * d, length * d, d, 1)
+    numel = batch * heads * length * d
+    if name == "bias":
+        # One mask for all heads.
+        stride, numel = (length * d, 0, d, 1), batch * length * d
+    size = numel * ELEMENT_SIZES[row["dtype"]]
+    return Buffer(
+        name=name,
+        role="output" if role == "output" else "input",
+        dtype=row["dtype"],
+        shape=shape,
+        stride=stride,
+        device="cuda:0",
+        bytes_read=0 if role == "output" else size,
+        bytes_written=size if role == "output" else 0,
+        bytes_quality="exact",
+    )
+
+
+def calls_of(path: Path) -> Iterator[dict[str, Any]]:
+    """The priced eager calls of a ledger, alike ones once with their median time."""
+    with open_ledger(path) as reader:
+        calls = reader.read(StepCall)
+    found: dict[str, list[float]] = {}
+    for call in calls:
+        if not is_priced(call, ran_on_cpu=False) or not call.samples_us:
+            continue
+        item = {name: getattr(call, name) for name in _ITEM_FIELDS}
+        item["arguments"] = [
+            (each.shape, each.dtype, each.stride)
+            for each in (call.arguments if call.tensors is None else call.arguments[:1])
+        ]
+        found.setdefault(json.dumps(item), []).append(statistics.median(call.samples_us))
+    for text, times in found.items():
+        yield {"program": path.stem, **json.loads(text), "us": round(statistics.median(times), 3)}
+
+
+def main() -> None:
+    """Write both files."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path)
+    parser.add_argument("target", type=Path)
+    arguments = parser.parse_args()
+    rows = json.loads((arguments.source / "attention.json").read_text())
+    device = device_of_name("NVIDIA H200")
+    launches = tuple(attention_launches(rows))
+    found = LaunchSet(device.name, launches, {"torch": "2.11.0+cu130"}, device)
+    write_launches(arguments.target / "attention_torch2.11.launches", found)
+    calls: list[dict[str, Any]] = []
+    for source in ("battery.tar", "develop.tar"):
+        with tarfile.open(arguments.source / source) as tar, tempfile.TemporaryDirectory() as folder:
+            for member in tar.getmembers():
+                packed = tar.extractfile(member)
+                assert packed is not None
+                path = Path(folder) / Path(member.name).stem
+                path.write_bytes(lzma.decompress(packed.read()))
+                calls += calls_of(path)
+    text = json.dumps(calls, separators=(",", ":")).encode()
+    (arguments.target / "calls_torch2.11.json.gz").write_bytes(gzip.compress(text, mtime=0))
+    print(f"{len(launches):,} launches of attention, {len(calls):,} eager calls")
+
+
+if __name__ == "__main__":
+    main()

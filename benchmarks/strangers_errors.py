@@ -1,0 +1,167 @@
+"""How far predictions of drawn programs are off: ``python benchmarks/strangers_errors.py FROM SET [--model FILE]``.
+
+FROM holds what ``strangers_cuda.py`` wrote: ``rows.json``, ``more.json`` and the tar of the set. Prints a table of the
+set's programs: device time of a step, predicted and measured in the profile; the step, predicted with the host's own
+costs, beside the script's own timer in a process without torchledger; then means, worst, and how many intervals hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import statistics
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchledger.device.host import find_host
+from torchledger.errors import PredictError
+from torchledger.fitting.launch_families import family_of
+from torchledger.nouns import Step, StepCall
+from torchledger.predicting.model_file import find_model
+from torchledger.predicting.step import predict_ledger
+from torchledger.predicting.step_calls import price_calls
+from torchledger.store import open_ledger
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came out for one program; times in microseconds."""
+
+    name: str
+    recipe: Mapping[str, Any]
+    device_us: float
+    predicted_device_us: float
+    step_us: float
+    predicted_step_us: float
+    holds: bool
+    decides: str
+    parts: Mapping[str, tuple[float, float]]
+    launches_held: tuple[int, int]
+    unlearned_us: float
+
+
+def programs(source: Path, set_name: str) -> Iterator[tuple[str, Path]]:
+    """The ledgers of a set, unpacked one at a time."""
+    with tarfile.open(source / f"{set_name}.tar") as tar, tempfile.TemporaryDirectory() as folder:
+        for member in tar.getmembers():
+            packed = tar.extractfile(member)
+            assert packed is not None
+            path = Path(folder) / Path(member.name).stem
+            path.write_bytes(lzma.decompress(packed.read()))
+            yield path.stem, path
+
+
+def judge(name: str, path: Path, row: Mapping[str, Any], model: Any, host: str) -> Found:
+    """One program's step, predicted and measured."""
+    recipe = row["own"]["recipe"]
+    mode: Any = "graphs" if recipe["mode"] == "reduce-overhead" else "eager"
+    step, predictions, measured, launches = predict_ledger(model, path, mode=mode, host=host)
+    with open_ledger(path) as reader:
+        (record,), calls = reader.read(Step), reader.read(StepCall)
+    families = {launch.launch_id: str(family_of(launch)).partition(":")[2].partition("/")[0] for launch in launches}
+    parts: dict[str, tuple[float, float]] = {}
+    held = total = 0
+    for each in predictions:
+        count = record.graph_calls.get(each.subject.rpartition("#")[0], 0)
+        if each.subject in measured and count:
+            was, predicted = parts.get(families[each.subject], (0.0, 0.0))
+            us = measured[each.subject]
+            parts[families[each.subject]] = was + count * us, predicted + count * each.duration_us
+            held, total = held + (each.low_us <= us <= each.high_us), total + 1
+    for call, priced in price_calls(model, calls, ran_on_cpu=False):
+        if call.samples_us:
+            was, predicted = parts.get("eager", (0.0, 0.0))
+            parts["eager"] = was + statistics.median(call.samples_us), predicted + priced.duration_us
+    own_us = row["own"]["step_ms"] * 1e3
+    work_us = step.kernels_us + step.eager_us + step.optimizer_us + step.collectives_us
+    return Found(
+        name, recipe, record.device_us or 0.0, work_us, own_us, step.duration_us,
+        step.low_us <= own_us <= step.high_us, "host" if step.is_host_bound else "device", parts, (held, total),
+        step.unlearned_us,
+    )  # fmt: skip
+
+
+def main() -> None:
+    """Print the table of a set."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path)
+    parser.add_argument("set")
+    parser.add_argument("--model", default="H200")
+    parser.add_argument("--ledgers", type=Path, help="where the tar of the set lies, if not in FROM")
+    arguments = parser.parse_args()
+    rows = json.loads((arguments.source / "rows.json").read_text())
+    model = find_model(arguments.model)
+    found, left_out = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        host = Path(folder) / "host.json"
+        host.write_text(json.dumps(json.loads((arguments.source / "more.json").read_text())["host"]))
+        find_host(str(host))
+        for name, path in programs(arguments.ledgers or arguments.source, arguments.set):
+            try:
+                found.append(judge(name, path, rows[name], model, str(host)))
+            except (PredictError, ValueError, KeyError) as error:
+                left_out.append(f"{name}: {type(error).__name__}: {error}")
+    print_table(found)
+    missing = {name: row.get("own", {}).get("error") for name, row in rows.items() if name.startswith(arguments.set)}
+    left_out += [f"{name}: {why}" for name, why in missing.items() if why]
+    print("\nLeft out: " + ("; ".join(left_out) or "none") + ".")
+
+
+def print_table(found: list[Found]) -> None:
+    """The programs as a table, then their sums."""
+    print(
+        "| program | precision, mode, optimizer | device, ms | error | step, ms | error | decided by | fused | eager |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    for each in sorted(found, key=lambda one: int(one.name.rpartition("-")[2])):
+        how = ", ".join((each.recipe["precision"], each.recipe["mode"], each.recipe["optimizer"]))
+        print(
+            f"| {each.name} {each.recipe['family']} | {how} | {each.device_us / 1e3:.2f} | "
+            f"{_off(each.predicted_device_us, each.device_us)} | {each.step_us / 1e3:.2f} | "
+            f"{_off(each.predicted_step_us, each.step_us)} | {each.decides} | "
+            f"{_off(*each.parts.get('fused', (0, 0))[::-1])} | {_off(*each.parts.get('eager', (0, 0))[::-1])} |"
+        )
+    by_device = [each for each in found if each.device_us > 0.75 * each.step_us]
+    by_host = [each for each in found if each not in by_device]
+    for what, errors in (
+        ("device time", [each.predicted_device_us / each.device_us - 1 for each in found]),
+        ("step", [each.predicted_step_us / each.step_us - 1 for each in found]),
+        (
+            "step, device decides",
+            [e.predicted_step_us / e.step_us - 1 for e in by_device],
+        ),
+        ("step, host decides", [e.predicted_step_us / e.step_us - 1 for e in by_host]),
+        ("fused sums", [e.parts["fused"][1] / e.parts["fused"][0] - 1 for e in found if "fused" in e.parts]),
+    ):
+        sizes = sorted(abs(error) for error in errors)
+        if sizes:
+            print(
+                f"\n{what}: {len(sizes)} programs, mean error {statistics.mean(sizes):.1%}, median "
+                f"{statistics.median(sizes):.1%}, worst {sizes[-1]:.1%}, mean signed {statistics.mean(errors):+.1%}, "
+                f"within 5 %: {sum(size <= 0.05 for size in sizes)}"
+            )
+    held, total = (sum(each.launches_held[place] for each in found) for place in (0, 1))
+    unlearned = sum(each.unlearned_us for each in found) / sum(each.predicted_device_us for each in found)
+    by_part: dict[str, tuple[float, float]] = {}
+    for each in found:
+        for part, (measured, predicted) in each.parts.items():
+            was, said = by_part.get(part, (0.0, 0.0))
+            by_part[part] = was + measured, said + predicted
+    parts = ", ".join(f"{part} {was / 1e3:.1f} ms {_off(said, was)}" for part, (was, said) in sorted(by_part.items()))
+    print(
+        f"\nIntervals hold {held / max(total, 1):.1%} of {total:,} launches and {sum(e.holds for e in found)} of "
+        f"{len(found)} steps; {unlearned:.1%} of the device time is unlearned.\n\nIn sum: {parts}."
+    )
+
+
+def _off(predicted: float, measured: float) -> str:
+    return f"{100 * (predicted / measured - 1):+.1f} %" if measured else ""
+
+
+if __name__ == "__main__":
+    main()

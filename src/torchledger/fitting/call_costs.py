@@ -1,0 +1,111 @@
+"""What eager calls cost that no operator of the catalogue describes: for each, microseconds a kernel and a share of
+the bandwidth, learned from calls inside recorded steps.
+
+Enters: calls of batteries (``benchmarks/strangers_data.py``). Leaves: numbers by name, for ``TimeModel.extras``.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchledger.errors import FitError
+from torchledger.fitting.learning import COVERAGE
+
+Array = NDArray[np.float64]
+
+_FEWEST = 6
+"""Calls below which an operator is left to its roofline."""
+
+_KERNEL_US = np.exp(np.linspace(np.log(0.8), np.log(40.0), 32))
+_SLOWNESS = np.exp(np.linspace(np.log(0.4), np.log(80.0), 44))
+_NARROWEST = 0.1
+"""Calls of a battery are repeated: what other sizes do is not in their spread."""
+
+
+@dataclass(frozen=True)
+class CallCost:
+    """An eager call takes ``kernel_us`` a kernel, and ``slowness`` times what its bytes take at the device's bandwidth;
+    90 % of calls lie within a factor ``exp(spread)``."""
+
+    kernel_us: float
+    slowness: float
+    spread: float
+
+    def duration_us(self, kernels: int, bytes_moved: int, bytes_per_us: float) -> float:
+        """Time of a call in microseconds."""
+        return self.kernel_us * max(1, kernels) + self.slowness * bytes_moved / bytes_per_us
+
+
+def cost_keys(
+    name: str, shape: Sequence[int] = (), dtype: str | None = None, stride: Sequence[int] | None = None
+) -> tuple[str, ...]:
+    """What a call is known by, the closest first: its operator with the first argument's layout and dtype, with the
+    layout, and by itself. Over a tensor that does not lie along its last dimension an operator is another one.
+
+    >>> cost_keys("aten::clone", (64, 128), "float16", (1, 64))
+    ('aten::clone across float16', 'aten::clone across')
+    """
+    is_across = bool(shape) and bool(stride) and shape[-1] > 1 and (stride or (1,))[-1] != 1
+    known = f"{name} across" if is_across else name
+    return (f"{known} {dtype}", known) if dtype else (known,)
+
+
+def cost_of(keys: Sequence[str], extras: Mapping[str, float]) -> CallCost | None:
+    """What a model has learned of a call, by the first of its ``cost_keys`` that it knows; ``None`` if nothing."""
+    for key in keys:
+        if f"{key} kernel us" in extras:
+            return CallCost(*(extras[f"{key} {what}"] for what in ("kernel us", "slowness", "spread")))
+    return None
+
+
+def fit_call_costs(rows: Sequence[Mapping[str, Any]], bytes_per_us: float) -> dict[str, float]:
+    """The costs of each operator with enough calls, by least mean absolute logarithm, long calls
+    counting more than short ones (by the fourth root of their time); as ``extras``.
+
+    A row has ``name``, ``kernels``, ``bytes_moved``, ``us``, and ``arguments`` (shape, dtype, stride).
+    """
+    by_name: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["bytes_moved"] is not None and row["us"] > 0:
+            first = row["arguments"][0] if row["arguments"] else ((), None, None)
+            for key in cost_keys(str(row["name"]), *first):
+                by_name.setdefault(key, []).append(row)
+    found: dict[str, float] = {}
+    for name, own in sorted(by_name.items()):
+        if len(own) < _FEWEST:
+            continue
+        kernels = np.array([max(1, row["kernels"]) for row in own], dtype=np.float64)
+        memory_us = np.array([row["bytes_moved"] / bytes_per_us for row in own])
+        log_us = np.log([row["us"] for row in own])
+        cost = _fit(kernels, memory_us, log_us)
+        found |= {f"{name} kernel us": cost.kernel_us, f"{name} slowness": cost.slowness, f"{name} spread": cost.spread}
+    return found
+
+
+def _fit(kernels: Array, memory_us: Array, log_us: Array) -> CallCost:
+    predicted = np.log(
+        _KERNEL_US[:, None, None] * kernels[None, None] + _SLOWNESS[None, :, None] * memory_us[None, None]
+    )
+    errors = np.average(np.abs(predicted - log_us), axis=2, weights=np.exp(log_us / 4))
+    of_kernel, of_bytes = np.unravel_index(int(errors.argmin()), errors.shape)
+    spread = float(np.quantile(np.abs(predicted[of_kernel, of_bytes] - log_us), COVERAGE))
+    return CallCost(float(_KERNEL_US[of_kernel]), float(_SLOWNESS[of_bytes]), max(spread, _NARROWEST))
+
+
+def read_calls(path: Path) -> list[dict[str, Any]]:
+    """The calls of a file of ``benchmarks/strangers_data.py``. Raises ``FitError`` if it is none."""
+    try:
+        rows = json.loads(zlib.decompress(path.read_bytes(), wbits=31))
+    except (OSError, ValueError, zlib.error) as error:
+        raise FitError(f"{path} is no file of eager calls ({error}).") from error
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and {"name", "us"} <= row.keys() for row in rows):
+        raise FitError(f"{path} is no file of eager calls: each has a name and a time.")
+    return rows
