@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from torch._functorch import config as functorch_config
-from torch._inductor import config, output_code
+from torch._inductor import compile_fx, config, output_code
+from torch._inductor.virtualized import V
 
 from torchledger._torch.patching import Patches
 
@@ -23,6 +24,30 @@ def switch_off_cuda_graphs(patches: Patches, on_skip: Callable[[], None]) -> Non
     for name in ("cudagraph_post_compile", "cudagraph_partition_post_compile"):
         if hasattr(output_code, name):
             patches.around(output_code, name, skip, may_skip=True)
+
+
+def switch_off_cpp_wrappers(patches: Patches, on_skip: Callable[[], None]) -> None:
+    """Have graphs that ask for a C++ wrapper written with a Python one: nothing can look between launches out of C++.
+
+    What is compiled ahead of time stays as it is.
+    """
+
+    def compiled(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        options = dict(kwargs.get("config_patches") or {})
+        asks = config.cpp_wrapper or kwargs.get("cpp_wrapper") or options.get("cpp_wrapper")
+        if not asks or V.aot_compilation:
+            return original(*args, **kwargs)
+        if "cpp_wrapper" in kwargs:
+            kwargs["cpp_wrapper"] = False
+        if options.pop("cpp_wrapper", None):
+            kwargs["config_patches"] = options
+        on_skip()
+        with config.patch({"cpp_wrapper": False}):
+            return original(*args, **kwargs)
+
+    # The first is asked for a model, the second where a backward is compiled later, on its own thread.
+    for name in ("compile_fx", "_compile_fx_inner"):
+        patches.around(compile_fx, name, compiled)
 
 
 def switch_off_builtin_printer(patches: Patches) -> None:

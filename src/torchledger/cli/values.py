@@ -26,6 +26,10 @@ from torchledger.cli.output import json_option, print_document, print_json
 @click.option("--graph", multiple=True, metavar="PATTERN", help="Only these graphs, or forward, backward, inference.")
 @click.option("--calls", metavar="LIST", help="Only these calls of each graph: 0, 2-4 or 0,7-.")
 @click.option("--save-to", "folder", type=click.Path(path_type=Path), help="Where level save puts tensors.")
+@click.option("--files", type=click.Choice(["launch", "tensor"]), help="Save one file a launch (default) or a tensor.")
+@click.option(
+    "--elements", type=click.IntRange(min=0), help="Print tensors of up to so many elements whole. Default 64."
+)
 @click.option("--budget-gb", default=1.0, show_default=True, help="How much level save may write, in 1e9 bytes.")
 @click.option("--quiet", is_flag=True, help="Do not print statistics while the script runs.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The ledger to write. Default: SCRIPT's name.")
@@ -49,6 +53,8 @@ def command(
     graph: tuple[str, ...],
     calls: str | None,
     folder: Path | None,
+    files: str | None,
+    elements: int | None,
     budget_gb: float,
     quiet: bool,
     output: Path | None,
@@ -81,7 +87,7 @@ def command(
             "level": level, "find": find, "beyond": beyond, "tolerance": tolerance, "calls": calls,
             "against_eager": against is not None, "kernel": kernel, "category": category, "module": module,
             "source": source, "graph": graph, "folder": str(folder) if folder is not None else None,
-            "budget_bytes": int(budget_gb * 1e9), "prints": not quiet,
+            "files": files, "elements": elements, "budget_bytes": int(budget_gb * 1e9), "prints": not quiet,
         }  # fmt: skip
         outcome = run_watched((script, *arguments), output, given, is_module=is_module, force=force)
         path, exit_code = outcome.path, outcome.exit_code

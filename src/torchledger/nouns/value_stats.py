@@ -26,7 +26,9 @@ class ValueStats:
     ``minimum``, ``maximum``, ``mean`` and ``std`` (of the population) are over the finite elements; of complex tensors,
     over magnitudes. ``None`` where a statistic does not exist (an empty tensor has no mean) or was not taken.
     ``path`` is the safetensors file that holds the tensor, as ``<moment>.<buffer>`` (further views of one buffer as
-    ``<moment>.<buffer>#2``). ``sequence`` orders all launches of the run.
+    ``<moment>.<buffer>#2``). ``sequence`` orders all launches of the run. ``elements`` is the whole tensor as text,
+    where it is small; a number that a launch is given (a size, a scalar) has its Python type as ``dtype`` and no
+    statistics.
     """
 
     subject: str
@@ -47,6 +49,7 @@ class ValueStats:
     note: str | None = None
     sequence: int | None = None
     fx_node: str | None = None
+    elements: str | None = None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torchledger.store import LedgerReader
 from torchledger.store.value_stats import count_value_stats, iterate_value_stats
 from torchledger.watching.compare import ValuePair, ValuesDiff
 from torchledger.watching.findings import first_created
-from torchledger.watching.lines import NOT_SAVED, NOTHING_MATCHED, comparison_line, finding_line
+from torchledger.watching.lines import NOT_SAVED, NOTHING_MATCHED, PREDICATE_FAILED, comparison_line, finding_line
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class ValuesSummary:
 
     @property
     def exit_code(self) -> int:
-        """2 if the filters matched nothing, 3 if something was left out, else 0."""
+        """2 if the filters matched nothing, 3 if something was left out or could not be asked, else 0."""
         if any(note.startswith(NOTHING_MATCHED) for note in self.notes):
             return 2
-        return 3 if any(NOT_SAVED in note for note in self.notes) else 0
+        return 3 if any(NOT_SAVED in note or note.startswith(PREDICATE_FAILED) for note in self.notes) else 0
 
     @property
     def first_outside(self) -> ValueComparison | None:
@@ -59,7 +59,7 @@ def summarize_values(reader: LedgerReader) -> ValuesSummary:
     saved = {stats.path for stats in iterate_value_stats(reader) if stats.path}
     return ValuesSummary(
         str(reader.path),
-        tuple(reader.read(WatchedGraph)),
+        tuple({graph.graph: graph for graph in reader.read(WatchedGraph)}.values()),  # the latest of each
         findings,
         comparisons,
         launches,

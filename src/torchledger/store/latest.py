@@ -45,11 +45,11 @@ def step_measurements(reader: LedgerReader) -> dict[str, Measurement]:
 def saved_inputs(reader: LedgerReader, **where: Any) -> dict[str, str]:
     """By launch id, the file of what it read: of the last call whose file is still there, else of the last call.
 
-    ``where`` selects by columns of ``ValueStats``.
+    ``where`` selects by columns of ``ValueStats``. A tensor saved in a file of its own is not all that a launch read.
     """
     found: dict[str, str] = {}
     for stats in reader.iterate(ValueStats, moment="before", **where):
-        if stats.path is None:
+        if stats.path is None or Path(stats.path).name.startswith("before."):
             continue
         if stats.subject not in found or Path(stats.path).exists() or not Path(found[stats.subject]).exists():
             found[stats.subject] = stats.path

@@ -18,7 +18,7 @@ from torchledger.nouns import Launch
 from torchledger.watching.planned import Look, Place, Plan, PlannedCall, has_bad, summaries_of
 from torchledger.watching.reductions import Queued, Reducer, Summary
 from torchledger.watching.rewrite import ALLOCATE, LAUNCH, Rewritten, Site, launch_name, rewrite_wrapper
-from torchledger.watching.roles import Operand, Roles, operands, results
+from torchledger.watching.roles import Operand, Roles, operands, results, scalars
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +49,7 @@ class Seen:
     shape: tuple[int, ...]
     tickets: tuple[int, ...]
     note: str | None = None
+    elements: str | None = None
 
 
 @dataclass
@@ -64,6 +65,8 @@ class Event:
     kept: dict[str, torch.Tensor] = field(default_factory=dict)
     views: dict[str, list[Any]] = field(default_factory=dict)
     path: str | None = None
+    paths: dict[str, str] = field(default_factory=dict)
+    scalars: list[Seen] = field(default_factory=list)
 
 
 @dataclass
@@ -131,6 +134,7 @@ class Sink(Protocol):
     is_active: bool
     is_full: bool
     takes_tensors: bool
+    most_elements: int
 
     def takes_call(self, watch: GraphWatch, index: int) -> bool:
         """True if a call is to be watched."""
@@ -440,7 +444,7 @@ class _Frame:
         if self._sink.takes_tensors and (self._sink.is_full or self._watch.is_opaque):
             places = {id(value): place for place, value in enumerate(args)}
             self._inputs = [
-                _seen(name, value, self._read(value, ("argument", places[id(value)]))) for name, value in inputs
+                self._seen(name, value, self._read(value, ("argument", places[id(value)]))) for name, value in inputs
             ]
 
     def allocated(self, tensor: Any) -> None:
@@ -477,8 +481,15 @@ class _Frame:
         if is_taken:
             self._sink.on_launch(self._state, event, read)
             if self._sink.takes_tensors:
-                event.before = [_seen(item.name, item.tensor, self._read(item.tensor, item.place)) for item in read]
+                event.before = [
+                    self._seen(item.name, item.tensor, self._read(item.tensor, item.place)) for item in read
+                ]
                 self._events.append(event)
+            if self._sink.is_full:
+                event.scalars = [
+                    Seen(name, type(value).__name__, (), (), elements=str(value))
+                    for name, value in scalars(site, arguments, keywords)
+                ]
         return event
 
     def after(
@@ -504,7 +515,7 @@ class _Frame:
             for operand in written:
                 ticket = self._ticket(operand.tensor, operand.place)
                 self._remember_writer(operand.tensor, ticket)
-                event.after.append(_seen(operand.name, operand.tensor, (ticket,)))
+                event.after.append(self._seen(operand.name, operand.tensor, (ticket,)))
         self._sink.on_launched(self._state, event, written)
 
     def end(self, result: Any) -> None:
@@ -515,9 +526,9 @@ class _Frame:
                 if not isinstance(value, torch.Tensor):
                     continue
                 if self._watch.is_opaque:  # nothing told which memory it wrote: an input may have been, too
-                    outputs.append(_seen(f"output {place}", value, (self._reducer.add(value),)))
+                    outputs.append(self._seen(f"output {place}", value, (self._reducer.add(value),)))
                 elif _storage(value) in self._versions:
-                    outputs.append(_seen(f"output {place}", value, self._read(value, ("argument", place))))
+                    outputs.append(self._seen(f"output {place}", value, self._read(value, ("argument", place))))
         queued, summaries = self._reducer.queued(), self._reducer.fetch()
         record = CallRecord(
             self._watch, self._index, self._events, self._inputs, outputs, summaries, sequence=_ORDER.take()
@@ -567,6 +578,11 @@ class _Frame:
                 is_fixed = tells_nothing or not tensor.numel()
                 self._looks.append(Look(site, moment, place, ticket, memory_key(memory), memory.nbytes(), is_fixed))
         return ticket
+
+    def _seen(self, name: str, tensor: torch.Tensor, tickets: tuple[int, ...]) -> Seen:
+        seen = _seen(name, tensor, tickets)
+        is_whole = self._sink.is_full and 0 < tensor.numel() <= self._sink.most_elements
+        return dataclasses.replace(seen, elements=elements_text(tensor)) if is_whole else seen
 
     def _key(self, tensor: torch.Tensor) -> tuple[Any, ...]:
         storage = _storage(tensor)
@@ -637,6 +653,23 @@ class _PlannedFrame:
 
 def _seen(name: str, tensor: torch.Tensor, tickets: tuple[int, ...]) -> Seen:
     return Seen(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tickets)
+
+
+def elements_text(tensor: torch.Tensor) -> str:
+    """A tensor's elements as nested lists, numbers to six digits.
+
+    >>> elements_text(torch.tensor([[1.0, float("nan")]]))
+    '[[1, nan]]'
+    """
+    if tensor.is_floating_point() and tensor.element_size() == 1:
+        tensor = tensor.float()
+    return _text(tensor.detach().cpu().tolist())
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_text, value))}]"
+    return f"{value:.6g}" if isinstance(value, (float, complex)) else str(value)
 
 
 def _storage(tensor: torch.Tensor) -> int:

@@ -6,6 +6,8 @@ from torchledger.nouns import Launch, ValueComparison, ValueFinding, ValueStats
 
 NOTHING_MATCHED = "no launch passed the filters"
 NOT_SAVED = "launches were not saved"
+ENDED_IN = "the process ended in"
+PREDICATE_FAILED = "the predicate failed on"
 """How the notes begin or read by which a report knows that a run is partial."""
 
 
@@ -31,6 +33,8 @@ def stats_line(stats: ValueStats) -> str:
         for label, count in (("zeros", stats.n_zero), ("subnormal", stats.n_subnormal)):
             if count is not None:
                 parts.append(f"{label} {100 * count / numel:.1f} %")
+    if stats.elements is not None:
+        parts.append(f"= {stats.elements}")
     if stats.note:
         parts.append(f"({stats.note})")
     if stats.path:

@@ -35,7 +35,8 @@ class ValueOptions:
 
     Filters hold patterns (``*`` and ``?``; a bare word also matches as a part); an empty filter takes everything.
     ``calls`` selects calls of a graph: ``"0"``, ``"2-4"``, ``"0,7-"``. ``folder`` gets saved tensors, at most
-    ``budget_bytes`` of them.
+    ``budget_bytes`` of them: one file a ``"launch"``, or one a ``"tensor"`` (``files``). With statistics, tensors of up
+    to ``elements`` elements are kept whole.
     """
 
     level: Level = "stats"
@@ -51,11 +52,15 @@ class ValueOptions:
     calls: str | None = None
     folder: str | None = None
     budget_bytes: int = 1_000_000_000
+    files: Literal["launch", "tensor"] = "launch"
+    elements: int = 64
     prints: bool = True
 
     def __post_init__(self) -> None:
         if self.level not in ("off", "save", "stats", "names"):
             raise UsageError(f"there is no level {self.level!r}. Take one of: off, save, stats, names.")
+        if self.files not in ("launch", "tensor"):
+            raise UsageError(f"there is no {self.files!r} to save in one file. Take launch or tensor.")
         if self.find is not None and self.find not in QUESTIONS and ":" not in self.find:
             raise UsageError(
                 f"cannot find {self.find!r}. Ask for nan, inf, overflow, or name a predicate as module:function."

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torchledger.capturing.process import RunOutcome, run_script
+from torchledger.store import LedgerWriter, open_ledger
+from torchledger.watching.last_launch import take_last_launch
+from torchledger.watching.lines import ENDED_IN
 from torchledger.watching.options import FILTER_VARIABLE, PRINTER_VARIABLE, ValueOptions, from_environment
 
 
@@ -29,7 +33,7 @@ def run_watched(
         chosen["level"] = "off"
     options = ValueOptions(**chosen)
     stem = arguments[0].rsplit(".", 1)[-1] if is_module else Path(arguments[0]).stem
-    return run_script(
+    outcome = run_script(
         arguments,
         output or Path(f"{stem}.ledger"),
         is_module=is_module,
@@ -37,3 +41,15 @@ def run_watched(
         attached={"torchledger.watching.session": options.as_plain()},
         environment={PRINTER_VARIABLE: None, FILTER_VARIABLE: None},
     )
+    for path in (outcome.path, *outcome.child_paths):
+        if (launch := take_last_launch(path)) is not None:
+            _note(path, f"{ENDED_IN} {launch}, which did not return")
+    return outcome
+
+
+def _note(path: Path, text: str) -> None:
+    """Keep a sentence with a run whose process could not."""
+    with open_ledger(path) as reader:
+        run = reader.run()
+    with LedgerWriter(path, append=True) as writer:
+        writer.add(dataclasses.replace(run, notes=(*run.notes, text)), replace=True)

@@ -46,7 +46,7 @@ class Reducer:
     """Queues reductions during one call of a graph.
 
     ``is_full`` asks for every statistic; without it only what finds NaN and Inf is taken where that is cheaper.
-    ``predicate`` marks bad elements; one that raises is reported to ``on_fault`` and not asked again.
+    ``predicate`` marks bad elements; where it raises, ``on_fault`` is told.
     """
 
     def __init__(
@@ -117,10 +117,9 @@ class Reducer:
             first = flags.to(torch.uint8).argmax()
             self._flags.append((ticket, torch.stack([torch.count_nonzero(flags), first]), tuple(tensor.shape)))
         except Exception as error:  # the predicate is the user's, and so is the program that must go on
-            self._predicate = None
             self._on_fault(
-                f"the predicate failed on a {_short(tensor.dtype)} tensor of shape {tuple(tensor.shape)} and was not "
-                f"asked again: {type(error).__name__}: {error}"
+                f"failed on a {_short(tensor.dtype)} tensor of shape {tuple(tensor.shape)}: "
+                f"{type(error).__name__}: {error}"
             )
 
     def _add_flags(self) -> None:

@@ -96,6 +96,19 @@ def operands(
         )
 
 
+def scalars(
+    site: Site, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
+) -> Iterator[tuple[str, bool | int | float | complex]]:
+    """The numbers among the arguments of a call: sizes that are symbols in the wrapper, scalars, flags."""
+    for place, value in enumerate(arguments):
+        if isinstance(value, (bool, int, float, complex)):
+            name = site.arguments[place] if place < len(site.arguments) else None
+            yield (name if isinstance(name, str) else f"argument {place}"), value
+    for keyword, value in keywords.items():
+        if isinstance(value, (bool, int, float, complex)) and keyword not in ("stream", "grid"):
+            yield keyword, value
+
+
 def results(site: Site, result: Any) -> Iterator[Operand]:
     """The tensors that a call returned, under the names that the wrapper gives them."""
     if isinstance(result, torch.Tensor):

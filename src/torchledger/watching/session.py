@@ -31,7 +31,15 @@ from torchledger.nouns import (
 )
 from torchledger.nouns.value_stats import expand
 from torchledger.watching.findings import find_bad, first_created
-from torchledger.watching.lines import NOT_SAVED, comparison_line, finding_line, nothing_found, stats_line
+from torchledger.watching.last_launch import LastLaunch
+from torchledger.watching.lines import (
+    NOT_SAVED,
+    PREDICATE_FAILED,
+    comparison_line,
+    finding_line,
+    nothing_found,
+    stats_line,
+)
 from torchledger.watching.options import ValueOptions, from_environment, load_predicate
 
 log = logging.getLogger(__name__)
@@ -54,6 +62,7 @@ class Watch(Watcher):
         self.findings: list[ValueFinding] = []
         self.comparisons: list[ValueComparison] = []
         self.is_active = self.is_full = self.takes_tensors = False
+        self.most_elements = 0
         self.n_findings_left_out = 0
         self._capture = capture
         self._prints = emit is not None
@@ -70,6 +79,8 @@ class Watch(Watcher):
         self._lock = threading.RLock()
         self._folder: Any = None
         self._faults: Counter[str] = Counter()
+        self._predicate_faults: list[str] = []
+        self._last: LastLaunch | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._n_taken = 0
 
@@ -87,6 +98,7 @@ class Watch(Watcher):
         self.is_active = options.watches
         self.is_full = options.level in ("stats", "save")
         self.takes_tensors = self.is_full or options.find is not None
+        self.most_elements = options.elements
 
     # --- the capture tells ----------------------------------------------------------------------------------------
 
@@ -99,6 +111,7 @@ class Watch(Watcher):
         loading = hear_loads(self._on_load)
         self._patches.append(loading)
         inside.switch_off_cuda_graphs(loading, self._on_cuda_graphs)
+        inside.switch_off_cpp_wrappers(loading, self._on_cpp_wrapper)
         inside.switch_off_builtin_printer(loading)
         if self.options.against_eager:
             inside.switch_off_caches(loading)
@@ -121,6 +134,8 @@ class Watch(Watcher):
                 return
             graph = waiting.pop(0)
             graph.identify(name, launches)
+            if self.options.level == "names":  # for programs that do not live to the end
+                self._write(WatchedGraph(name, graph.n_launches, len(graph.launches), 0, 0))
             graph.module = module
             if graph.is_opaque:
                 self._capture.note(
@@ -134,6 +149,8 @@ class Watch(Watcher):
             for patches in reversed(self._patches):
                 patches.undo()
             self._patches.clear()
+            if self._last is not None:
+                self._last.close()
             self._flush()
             for graph in self._graphs:
                 if graph.name is not None:
@@ -160,11 +177,22 @@ class Watch(Watcher):
 
     def _tell_clean(self) -> None:
         calls = sum(graph.n_watched_calls for graph in self._graphs)
-        if self.options.find is not None and not self.findings and calls and not self._faults:
+        if faults := self._predicate_faults:
+            others = "" if self.findings else "; it was true of none of the others"
+            self._capture.note(
+                f"{PREDICATE_FAILED} {_tensors(len(faults))}, so nothing is known of them; first it {faults[0]}{others}"
+            )
+        elif self.options.find is not None and not self.findings and calls and not self._faults:
             self._capture.note(nothing_found(self.options.find, calls, is_filtered=self.options.is_filtered))
 
     def _on_cuda_graphs(self) -> None:
         self._capture.note("CUDA graphs were switched off, as nothing can look between the launches of a replay")
+
+    def _on_cpp_wrapper(self) -> None:
+        self._capture.note(
+            "C++ wrappers were written in Python, as nothing can look between launches out of C++; their kernels are "
+            "the same"
+        )
 
     def _on_load(self, module: ModuleType, path: str) -> None:
         from torchledger.watching.graph_watch import GraphWatch
@@ -206,7 +234,11 @@ class Watch(Watcher):
         if state is not None:
             state.keep((item.name, item.tensor) for item in read if item.role != "input")
         if self.options.level == "names":
-            self._emit(f"before {self._where(event)}")
+            where = self._where(event)
+            self._emit(f"before {where}")
+            if self._last is None:
+                self._last = LastLaunch(self._capture.path)
+            self._last.begin(where)
         if self.options.level == "save":
             event.kept = _keyed("before", [(item.name, item.tensor.detach().clone()) for item in read])
             event.views = {
@@ -217,10 +249,17 @@ class Watch(Watcher):
     def on_launched(self, state: Any, event: Any, written: list[Any]) -> None:
         if self.options.level == "names":
             self._emit(f"after  {self._where(event)}")
+            if self._last is not None:
+                self._last.end()
         if self.options.level == "save":
             kept = event.kept | _keyed("after", [(item.name, item.tensor) for item in written])
             event.kept = {}
-            event.path = self._save(event, kept)
+            if self.options.files == "launch":
+                event.path = self._save(event, kept)
+            else:
+                for key, tensor in kept.items():
+                    if (path := self._save(event, {key: tensor}, key)) is not None:
+                        event.paths[key] = path
         if state is not None and event.launch is not None:
             self._compare(state, event, written)
 
@@ -269,9 +308,9 @@ class Watch(Watcher):
         self._faults[f"watching {where} failed: {type(error).__name__}: {error}"] += 1
 
     def _on_predicate_fault(self, text: str) -> None:
-        self._predicate = None
-        self._capture.note(text)
-        self._emit(text)
+        if not self._predicate_faults:
+            self._emit(f"the predicate {text}")
+        self._predicate_faults.append(text)
 
     def _find(self, record: Any) -> list[ValueFinding]:
         found = list(find_bad(record, self.options.find or ""))
@@ -295,7 +334,8 @@ class Watch(Watcher):
                 if comparison.is_within is False:
                     self._emit(comparison_line(comparison))
 
-    def _save(self, event: Any, tensors: Mapping[str, Any]) -> str | None:
+    def _save(self, event: Any, tensors: Mapping[str, Any], part: str = "") -> str | None:
+        """One file of a launch; ``part`` names it among several, which lie in a folder of the launch."""
         from torchledger.watching.saving import TensorFolder
 
         if self._folder is None:
@@ -307,7 +347,7 @@ class Watch(Watcher):
             place = f"{launch.graph}/{launch.order:04d}_{launch.kernel_name[:80]}_{event.sequence:07d}"
             metadata["views"] = json.dumps(event.views)
             metadata |= {"launch": launch.launch_id, "kernel": launch.kernel_name, "source": launch.source or ""}
-        path: str | None = self._folder.save(place, tensors, metadata)
+        path: str | None = self._folder.save(f"{place}/{part}" if part else place, tensors, metadata)
         return path
 
     def _where(self, event: Any) -> str:
@@ -416,6 +456,10 @@ def attach(capture: Capture, settings: Mapping[str, Any]) -> None:
     capture.watch(watch)
 
 
+def _tensors(count: int) -> str:
+    return "1 tensor" if count == 1 else f"{count:,} tensors"
+
+
 def _keyed(moment: str, tensors: list[tuple[str, Any]]) -> dict[str, Any]:
     """``<moment>.<name>`` to tensor; further views of one buffer get a number."""
     found: dict[str, Any] = {}
@@ -444,9 +488,10 @@ def _stats(record: Any) -> list[ValueStats]:
     for event in record.events:
         subject = record.graph.subject(event.site)
         nodes = {buffer.name: buffer.fx_node for buffer in event.launch.buffers} if event.launch is not None else {}
-        for moment, many in (("before", event.before), ("after", event.after)):
+        for moment, many in (("before", [*event.scalars, *event.before]), ("after", event.after)):
             for seen in many:
-                found.append(_record(record, subject, moment, seen, event.sequence, event.path, nodes.get(seen.name)))
+                path = event.path or event.paths.get(f"{moment}.{seen.name}")
+                found.append(_record(record, subject, moment, seen, event.sequence, path, nodes.get(seen.name)))
     return found
 
 
@@ -455,11 +500,18 @@ def _table(planned: Any) -> ValueTable:
     plan, record = planned.plan, planned.record
     row_of = {reduction.ticket: row for row, reduction in enumerate(plan.reductions)}
     assert not record.graph.is_opaque
-    seen = [*record.inputs, *(item for event in record.events for item in (*event.before, *event.after))]
+    seen = [
+        *record.inputs,
+        *(item for event in record.events for item in (*event.scalars, *event.before, *event.after)),
+    ]
     template = dataclasses.replace(record, index=-1, summaries=plan.done)
     entries = [
-        dataclasses.replace(stats, sequence=None if stats.sequence is None else stats.sequence - planned.first_sequence)
-        for stats in _stats(template)
+        dataclasses.replace(
+            stats,
+            sequence=None if stats.sequence is None else stats.sequence - planned.first_sequence,
+            elements=None if item.tickets else stats.elements,  # a tensor's are those of the first call
+        )
+        for stats, item in zip(_stats(template), seen, strict=True)
     ]
     rows = [row_of.get(item.tickets[0], -1) if item.tickets else -1 for item in seen]
     return ValueTable(planned.key, tuple(entries), tuple(rows))
@@ -478,7 +530,7 @@ def _record(
     summary = record.summaries.get(seen.tickets[0]) if seen.tickets else None
     place = (subject, record.index, seen.name, moment, seen.dtype, seen.shape)
     if summary is None:
-        return ValueStats(*place, path=path, sequence=sequence, fx_node=node)
+        return ValueStats(*place, path=path, sequence=sequence, fx_node=node, elements=seen.elements)
     return ValueStats(
         *place,
         summary.n_nan,
@@ -493,4 +545,5 @@ def _record(
         summary.note,
         sequence,
         node,
+        seen.elements,
     )

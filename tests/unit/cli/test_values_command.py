@@ -69,3 +69,26 @@ def test_the_variables_of_the_builtin_printer_are_honoured_and_kept_from_the_scr
     assert "before" not in result.stderr
     assert "no launch passed the filters" in result.stdout
     assert "inductor: " not in result.stdout
+
+
+def test_the_launch_that_a_process_crashed_in_is_named(tmp_path: Path) -> None:
+    (tmp_path / "crash.py").write_text(
+        """
+import os, signal, torch
+
+@torch.library.custom_op("crashing::kernel", mutates_args=())
+def kernel(x: torch.Tensor) -> torch.Tensor:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+@kernel.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+torch.compile(lambda x: kernel(x.sin()).cos())(torch.ones(4))
+"""
+    )
+    result = run_cli(tmp_path, "values", "--level", "names", "crash.py")
+    assert result.returncode == 137
+    assert "0 ran" in result.stdout and "No values were watched" not in result.stdout
+    assert "the process ended in inference_0#1 torch.ops.crashing.kernel" in result.stdout
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]

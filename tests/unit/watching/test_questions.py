@@ -13,6 +13,7 @@ from torch._inductor.async_compile import AsyncCompile
 
 import torchledger
 from planted import SCALE, faulty, make_planted, neutral
+from torchledger.reporting.values import summarize_values
 from torchledger.watching import Watch
 
 
@@ -56,6 +57,24 @@ def fails(tensor: Tensor) -> Any:
     raise RuntimeError("not my day")
 
 
+def is_large_float(tensor: Tensor) -> Any:
+    if tensor.dtype is torch.bool:
+        raise TypeError("booleans have no size")
+    return tensor.abs() > 2
+
+
+def test_a_predicate_that_fails_on_one_tensor_is_asked_of_the_others(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    path = tmp_path / "a.ledger"
+    with torchledger.values(path, find="test_questions:is_large_float", level="off") as watch:
+        torch.compile(lambda x, mask: (x * 3) @ mask.float())(torch.ones(4, 4), torch.ones(4, 4, dtype=torch.bool))
+    assert watch.first_bad is not None and watch.first_bad.verdict == "created here"
+    with torchledger.open_ledger(path) as reader:
+        summary = summarize_values(reader)
+    assert [note for note in summary.notes if note.startswith("the predicate failed on 1 tensor,")]
+    assert summary.exit_code == 3
+
+
 def test_a_predicate_that_raises_is_told_once_and_the_program_goes_on(tmp_path: Path) -> None:
     model, x = make_planted("mlp")
     torch._dynamo.reset()
@@ -67,7 +86,7 @@ def test_a_predicate_that_raises_is_told_once_and_the_program_goes_on(tmp_path: 
     assert torch.equal(found, expected)
     with torchledger.open_ledger(watch.path) as reader:
         (note,) = [note for note in reader.run().notes if "predicate" in note]
-    assert "not my day" in note
+    assert "not my day" in note and "true of none of the others" in note
 
 
 class Waves(nn.Module):

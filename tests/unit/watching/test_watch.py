@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch._inductor.config
-from torch import Tensor, nn
+from torch import Tensor
 
 import model_zoo
 import torchledger
@@ -176,42 +176,45 @@ def test_graphs_out_of_a_warm_cache_are_watched_as_fresh_ones(tmp_path: Path) ->
     assert graph.launches == graph.watched == graph.seen > 0
 
 
-def test_a_cpp_wrapper_is_watched_at_its_ends_and_says_so(tmp_path: Path) -> None:
-    model = nn.Linear(8, 4)
+def test_what_asks_for_a_cpp_wrapper_is_watched_launch_by_launch_and_says_so(tmp_path: Path) -> None:
     torch._dynamo.reset()
+    x = torch.tensor([[1.0, -1.0, 2.0]], requires_grad=True)
     with (
-        torch.no_grad(),
         torch._inductor.config.patch(cpp_wrapper=True),
-        torchledger.values(tmp_path / "a.ledger") as watch,
+        torchledger.values(tmp_path / "a.ledger", find="nan") as watch,
     ):
-        torch.compile(model)(torch.randn(2, 8))
-    assert [(item.moment, item.shape) for item in watch.stats] == [
-        ("input", (4, 8)),
-        ("input", (4,)),
-        ("input", (2, 8)),
-        ("after", (2, 4)),
-    ]
+        (torch.compile(lambda x: x.log() @ torch.ones(3, 3))(x)).sum().backward()
+    assert watch.first_bad is not None and watch.first_bad.verdict == "created here"
     with torchledger.open_ledger(watch.path) as reader:
-        assert any("C++ wrapper" in note for note in reader.run().notes)
-        (graph,) = reader.read(WatchedGraph)
-    assert graph.launches > graph.watched == 0
+        assert any("C++ wrappers were written in Python" in note for note in reader.run().notes)
+        assert {graph.wrapper_language for graph in reader.read(Graph)} == {"python"}
+        graphs = reader.read(WatchedGraph)
+    assert {graph.graph for graph in graphs} == {"forward_0", "backward_0"}
+    assert all(graph.launches == graph.watched == graph.seen > 0 for graph in graphs)
 
 
-@pytest.mark.parametrize(("x", "verdicts"), [(-1.0, ["created here"]), (torch.nan, ["came in", "passed through"])])
-def test_a_bad_value_is_found_at_the_ends_of_a_cpp_wrapper(x: float, verdicts: list[str]) -> None:
+def test_small_tensors_are_kept_whole_and_numbers_that_a_launch_is_given_too(tmp_path: Path) -> None:
+    lines: list[str] = []
     torch._dynamo.reset()
-    with (
-        torch.no_grad(),
-        torch._inductor.config.patch(cpp_wrapper=True),
-        torchledger.values(find="nan", level="off") as watch,
-    ):
-        compiled = torch.compile(lambda x: x.log())
-        compiled(torch.ones(3))
-        assert watch.findings == []
-        compiled(torch.tensor([1.0, x, 2.0]))
-    assert [finding.verdict for finding in watch.findings] == verdicts
-    assert {finding.subject for finding in watch.findings} == {"inference_0"}
-    assert {finding.indices for finding in watch.findings} == {((1,),)}
+    compiled = torch.compile(lambda x, y: torch.relu(x @ y) * 3, dynamic=True)
+    with torchledger.values(tmp_path / "a.ledger", print_to=lines.append, elements=6) as watch:
+        compiled(torch.ones(2, 4), torch.ones(4, 3))
+    whole = {item.buffer: item.elements for item in watch.stats if item.elements is not None and item.shape}
+    assert set(whole.values()) == {"[[4, 4, 4], [4, 4, 4]]", "[[12, 12, 12], [12, 12, 12]]"}
+    assert all(item.elements is None for item in watch.stats if item.shape in ((2, 4), (4, 3)))
+    sizes = [item for item in watch.stats if item.dtype == "int"]
+    assert sizes and all(item.buffer.startswith("s") and item.elements in ("2", "3", "4") for item in sizes)
+    assert [line for line in lines if line.endswith("= [[12, 12, 12], [12, 12, 12]]")]
+
+
+def test_a_tensor_can_be_saved_in_a_file_of_its_own(tmp_path: Path) -> None:
+    watch = run_planted(tmp_path / "a.ledger", level="save", kernel=("addmm",), files="tensor")
+    saved = [item for item in watch.stats if item.path is not None]
+    assert len({item.path for item in saved}) == len(saved) > 1
+    for item in saved:
+        (tensor,) = load_tensors(item.path or "").values()
+        assert Path(item.path or "").name == f"{item.moment}.{item.buffer}.safetensors"
+        assert float(tensor.max()) == item.maximum
 
 
 def test_multi_output_calls_inline_lines_and_branches_are_seen(tmp_path: Path) -> None:
