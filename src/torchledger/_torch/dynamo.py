@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
 
@@ -23,6 +24,12 @@ def eager_counts() -> Counter[str]:
     found[FRAMES] = frames.get("total", 0)
     found[COMPILED] = frames.get("ok", 0)
     return found
+
+
+def runs_packages() -> bool:
+    """True once this process has loaded a package of AOTInductor."""
+    is_loaded = "torch._inductor.package.package" in sys.modules
+    return is_loaded and any(type(each).__name__ == "AOTICompiledModel" for each in gc.get_objects())
 
 
 def compile_id() -> str | None:

@@ -21,6 +21,7 @@ from torchledger.capturing import flops as flop_count
 from torchledger.capturing import provenance
 from torchledger.capturing.buffers import extern_buffers, fused_buffers
 from torchledger.capturing.flop_changes import flop_changes
+from torchledger.capturing.graph_breaks import AHEAD_OF_TIME
 from torchledger.capturing.inline_lines import read_reduction, reduction_buffers
 from torchledger.capturing.loops import Hint, LoopFacts
 from torchledger.capturing.payload import Payload, attach_payload
@@ -273,7 +274,7 @@ class Recorder:
         if not self._has_told_ahead_of_time:
             self._has_told_ahead_of_time = True
             reason = "graphs compiled ahead of time (AOTInductor) run from a library of their own and have no entries"
-            self._on_gap(Gap("launches", "ahead of time", reason, n_launches))
+            self._on_gap(Gap("launches", AHEAD_OF_TIME, reason, n_launches))
 
     def on_compiled(self, compiled: Any, graph: Any) -> None:
         recording: _Recording | None = getattr(graph, _RECORDING, None)

@@ -23,7 +23,7 @@ from torchledger._torch import version_warning
 from torchledger._torch.dynamo import compile_id, eager_counts
 from torchledger._torch.lazy_import import COMPILER, after_import
 from torchledger.capturing.flop_changes import flop_changes
-from torchledger.capturing.graph_breaks import graph_breaks_note
+from torchledger.capturing.graph_breaks import AHEAD_OF_TIME, absent_graphs_note, graph_breaks_note
 from torchledger.capturing.payload import PAYLOAD_VERSION, Payload, payload_of
 from torchledger.capturing.wrapper_code import WrapperCall, find_calls
 from torchledger.device import describe as device
@@ -89,6 +89,7 @@ class Capture:
         self._losses: list[Gap] = []
         self._n_heard = self._n_written = 0
         self._fault: Exception | None = None
+        self._n_ahead_of_time: int | None = None
         self._writer: LedgerWriter | None = None
         self._flops: Counter[str] = Counter()
         self._graphs: list[tuple[str, weakref.ref[Any], list[Launch]]] = []
@@ -183,6 +184,8 @@ class Capture:
         before, breaks = self._eager_before, None
         if before is not None:
             breaks = self._try("graph breaks", lambda: graph_breaks_note(before, eager_counts()), None)
+            if breaks is None and not self._n_heard:
+                breaks = self._try("graphs", lambda: absent_graphs_note(before, self._n_ahead_of_time), None)
             if breaks is not None:
                 self.note(breaks)
         self.run = dataclasses.replace(self._described(), left_eager=breaks)
@@ -298,6 +301,8 @@ class Capture:
 
     def _on_gap(self, gap: Gap) -> None:
         with self._lock:
+            if gap.where == AHEAD_OF_TIME:
+                self._n_ahead_of_time = int(gap.amount or 0)
             try:
                 self._open().add(gap)
             except Exception as error:  # told again when the run ends

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import builtins
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from torchledger.nouns import Buffer, Graph, Kernel, Launch
@@ -173,6 +173,36 @@ class CallSites:
                 yield from self._kernels.get(key, ())
 
 
+# --- weights that a library packed ------------------------------------------------------------------------------------
+
+
+def packed_weights(statement: ast.stmt, arguments: frozenset[str]) -> list[str]:
+    """Lines that pack the weights of a library call as freezing does: the library takes them in no other form."""
+    lines = []
+    for call in (node for node in ast.walk(statement) if isinstance(node, ast.Call)):
+        pack = _PACKED.get(ast.unparse(call.func))
+        given = [ast.unparse(argument) for argument in call.args]
+        if pack is not None and len(given) > 4 and given[1] in arguments:
+            lines.append(pack(given))
+    return lines
+
+
+_PACKED: dict[str, Callable[[list[str]], str]] = {
+    "torch.ops.mkl._mkl_linear.default": lambda given: (
+        f"{given[1]} = torch.ops.mkl._mkl_reorder_linear_weight({given[2]}, {given[4]})"
+    ),
+    "torch.ops.mkldnn._convolution_pointwise.default": lambda given: (
+        f"{given[1]} = torch.ops.mkldnn._reorder_convolution_weight("
+        f"torch.rand({given[1]}.shape).to({given[1]}.dtype), "
+        f"{given[3]}, {given[4]}, {given[5]}, {given[6]}, list({given[0]}.shape))"
+    ),
+    "torch.ops.mkldnn._linear_pointwise.default": lambda given: (
+        f"{given[1]} = torch.ops.mkldnn._reorder_linear_weight("
+        f"torch.rand({given[1]}.shape).to({given[1]}.dtype), {given[0]}.shape[0])"
+    ),
+}
+
+
 # --- the wrapper's text ----------------------------------------------------------------------------------------------
 
 _INPUT_FUNCTIONS = ("get_args", "benchmark_compiled_module")
@@ -212,7 +242,7 @@ def _parse(source: str) -> Wrapper:
             name = statement.targets[0].id
             if ast.unparse(statement.value).startswith("async_compile."):
                 definitions[name] = (text, statement.value)
-            elif name not in ("runner", "call", "recursively_apply_fns"):
+            elif name not in ("runner", "call", "recursively_apply_fns") and not _is_set_later(statement.value):
                 preamble.append(text)
                 names.add(name)
         elif isinstance(statement, ast.FunctionDef):
@@ -220,6 +250,11 @@ def _parse(source: str) -> Wrapper:
         elif isinstance(statement, ast.ClassDef):
             functions += [item for item in statement.body if isinstance(item, ast.FunctionDef)]
     return Wrapper(lines, tuple(preamble), frozenset(names), definitions, tuple(functions), tuple(input_functions))
+
+
+def _is_set_later(value: ast.expr) -> bool:
+    """True for the ``None`` that stands for a frozen parameter until the module is loaded."""
+    return isinstance(value, ast.Constant) and value.value is None
 
 
 def read_wrapper(graph: Graph) -> Wrapper:
@@ -303,6 +338,7 @@ class Builder:
         arguments = list(self.needed(statement))
         for name in arguments:
             self.resolve(name, function, statement.lineno)
+        self.setup += packed_weights(statement, frozenset(arguments))
         given: dict[str, str | None] = {}
         if with_producers and launch.category not in ("extern", "inline"):
             self._produce_inputs(launch, given, depth=3)

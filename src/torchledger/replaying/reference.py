@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from torchledger.nouns import Graph, Launch
+from torchledger.nouns import Buffer, Graph, Launch
 from torchledger.replaying.sizes import check_name, symbol_value
 
 _RANDOM = re.compile(r"rand|bernoulli|dropout|philox|inductor_seed|multinomial|rng_state")
@@ -196,12 +196,17 @@ def library_operands(graph: Graph, launch: Launch) -> dict[str, str]:
     for node, buffer in zip(operands, buffers, strict=True):
         annotation = re.match(r"\w+\[([\d, ]*)\]", code.annotations.get(node, ""))
         shape = tuple(int(part) for part in annotation[1].split(",") if part.strip()) if annotation else None
-        if shape != buffer.shape:
+        if shape != buffer.shape or _is_packed(buffer):
             return {}
         check_name(buffer.name)
         stride, offset = tuple(map(int, buffer.stride)), int(buffer.offset)
         found[node] = f"reinterpret_tensor({buffer.name}, {shape}, {stride}, {offset})"
     return found
+
+
+def _is_packed(buffer: Buffer) -> bool:
+    """True for a weight in a library's own format, as freezing makes them: no view of it exists."""
+    return buffer.name.startswith("_frozen_param") and not all(buffer.stride)
 
 
 def whole_reference(graph: Graph) -> tuple[tuple[str, ...], tuple[str, ...], str, str | None]:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ import torchledger
 from captured import capture_call, read
 from command_line import run_cli
 from factories import make_graph, make_launch, make_run
+from torchledger.capturing.graph_breaks import absent_graphs_note
 from torchledger.capturing.process import run_warnings
 from torchledger.capturing.session import match_calls
 from torchledger.capturing.wrapper_code import WrapperCall
@@ -69,6 +71,23 @@ def test_a_profile_that_a_killed_process_never_wrote_is_missed(tmp_path: Path) -
         writer.add(make_run(), make_graph())
     (warning,) = run_warnings(tmp_path / "a.ledger", has_children=False, is_profiled=True)
     assert warning.startswith("no profile: the process ended")
+
+
+def test_what_was_compiled_before_the_capture_began_is_what_an_empty_ledger_names(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(torch.cos)
+    compiled(torch.ones(3))
+    with torchledger.capture(tmp_path / "a.ledger"):
+        compiled(torch.ones(3))
+    with open_ledger(tmp_path / "a.ledger") as reader:
+        assert "before this capture began" in (reader.run().left_eager or "")
+    (warning,) = run_warnings(tmp_path / "a.ledger", has_children=False)
+    assert warning.startswith("no compiled graph: torch.compile compiled") and "compile inside it" in warning
+
+
+def test_graphs_compiled_ahead_of_time_are_what_an_empty_ledger_names() -> None:
+    note = absent_graphs_note(Counter({"compiled frames": 3}), 7)
+    assert note is not None and "AOTInductor, 7 launches" in note
 
 
 def test_a_second_process_with_warm_caches_gets_the_same_ledger(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def train(name: str, steps: int, **options: Any) -> Watch:
     torch._dynamo.reset()
     case = model_zoo.make(name)
     compiled = torch.compile(case.module)
-    with torchledger.values(**options) as watch:
+    with torchledger.values(elements=0, **options) as watch:
         for _ in range(steps):
             case.loss(compiled, *case.inputs).backward()
     return watch
