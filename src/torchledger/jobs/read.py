@@ -11,6 +11,7 @@ from pathlib import Path
 
 from torchledger.errors import StoreError
 from torchledger.jobs.clocks import Alignment, align_clocks
+from torchledger.jobs.contention import find_contention
 from torchledger.jobs.matching import match_collectives
 from torchledger.jobs.waits import COMMUNICATION, COMPUTE, IDLE, RankPieces, explain_waits, pieces_of
 from torchledger.nouns import Collective, CollectiveMatch, Gap, Job, RankActivity, RankSummary, Step, Straggler
@@ -87,6 +88,14 @@ def _assemble(records: Sequence[RankRecord], path: str) -> tuple[Job, Mapping[in
         collectives=tuple(explained),
         stragglers=tuple(stragglers),
         unmatched=dict(unmatched),
+        contention=tuple(
+            find_contention(
+                {each.rank: each.collectives for each in present if on_device[each.rank]},
+                {rank: own for rank, own in pieces.items() if on_device[rank]},
+                shifts,
+                steps=steps,
+            )
+        ),
         notes=(*notes, *matched.notes),
     )
     return replace(job, advice=advice_of(job)), pieces

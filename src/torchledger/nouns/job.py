@@ -181,6 +181,21 @@ class Straggler:
 
 
 @dataclass(frozen=True)
+class Contention:
+    """An entry beside a collective and without one: medians over its launches, microseconds.
+
+    ``cost_us`` is what all its launches beside collectives take longer for it, in a step of one rank.
+    """
+
+    entry: str
+    alone_us: float
+    beside_us: float
+    launches_alone: int
+    launches_beside: int
+    cost_us: float
+
+
+@dataclass(frozen=True)
 class Job:
     """The ranks of one program and the collectives between them; sums are of one step, means over those recorded.
 
@@ -195,6 +210,7 @@ class Job:
     collectives: tuple[CollectiveMatch, ...]
     stragglers: tuple[Straggler, ...]
     unmatched: Mapping[str, int] = field(default_factory=dict)
+    contention: tuple[Contention, ...] = ()
     advice: str | None = None
     notes: tuple[str, ...] = ()
 

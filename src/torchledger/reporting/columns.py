@@ -229,6 +229,11 @@ COLUMNS: Mapping[str, Column] = _table(
     Column("cost_us", "cost", "us", format_us, "what a place on one rank makes the others wait in a step"),
     Column("recorded_steps", "in steps", None, format_count, "recorded steps in which it was seen"),
     Column("late_at", "late at", None, format_text, "what the late rank did meanwhile, and where", "left"),
+    Column("entry_beside", "entry", None, format_text, "an entry that ran beside a collective and without one", "left"),
+    Column("launches_beside", "beside", None, format_count, "recorded launches with a collective beside them"),
+    Column("alone_us", "alone", "us", format_us, "median time of a launch without a collective beside it"),
+    Column("beside_us", "beside one", "us", format_us, "median time of a launch beside a collective"),
+    Column("slower_us", "costs", "us", format_us, "what launches beside collectives take longer in a step"),
     # what is predicted
     Column("subject", "subject", None, format_text, "operator and shape, or launch", "left"),
     Column("low_us", "from", "us", format_us, "lower end of the interval"),

@@ -43,6 +43,7 @@ def job_as_plain(job: Job) -> dict[str, Any]:
             for match in job.collectives
             if match.cause is not None
         ],
+        "contention": [asdict(each) for each in job.contention],
         "unmatched": dict(job.unmatched),
         "notes": list(job.notes),
     }
@@ -111,6 +112,7 @@ def job_document(job: Job, *, top: int = 10) -> Document:
             Section("Ranks", (_ranks_table(job),) if job.ranks else ()),
             _stragglers_section(job, top),
             _collectives_section(job, top),
+            _contention_section(job, top),
         )
     )
 
@@ -229,3 +231,15 @@ def _collectives_section(job: Job, top: int) -> Section:
     left = len(groups) - len(rows)
     rest = (Sentence(f"{left} kinds more; --top shows them.", "quiet"),) if left > 0 else ()
     return Section("Collectives of a step", (table, *rest))
+
+
+def _contention_section(job: Job, top: int) -> Section:
+    rows = tuple(
+        (each.entry, each.launches_beside, each.alone_us, each.beside_us, each.cost_us)
+        for each in job.contention[:top]
+        if each.cost_us > 0
+    )
+    if not rows:
+        return Section("Kernels beside collectives", ())
+    keys = ("entry_beside", "launches_beside", "alone_us", "beside_us", "slower_us")
+    return Section("Kernels beside collectives", (Table(columns(*keys), rows),))

@@ -1,0 +1,76 @@
+"""What a collective does to the kernels beside it: an entry's time there, and its time in launches without one."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from torchledger.jobs.waits import COMPUTE, RankPieces
+from torchledger.nouns import Collective, Contention
+
+_ALONE, _BESIDE = 0.0, 0.5
+"""Share of an entry's time in which a collective ran: none to be alone, at least half to be beside it."""
+
+_LEAST = 3
+"""Launches of each kind that a comparison takes at the least."""
+
+
+def find_contention(
+    collectives: Mapping[int, Sequence[Collective]],
+    pieces: Mapping[int, RankPieces],
+    shifts: Mapping[int, int],
+    *,
+    steps: int,
+) -> list[Contention]:
+    """Entries that ran both beside a collective and without, over all ranks, the dearest first.
+
+    ``shifts`` bring each rank's clock to that of the pieces. Only what ran several times of each kind is compared.
+    """
+    alone: dict[str, list[float]] = defaultdict(list)
+    beside: dict[str, list[float]] = defaultdict(list)
+    for rank, own in pieces.items():
+        moving = _union(
+            [
+                (each.started_ns + shifts[rank], each.ended_ns + shifts[rank])
+                for each in collectives[rank]
+                if each.started_ns is not None and each.ended_ns is not None
+            ]
+        )
+        at = 0
+        for start, end, place in zip(own.start_ns, own.end_ns, own.places, strict=True):
+            if place.kind != COMPUTE or end <= start:
+                continue
+            while at < len(moving) and moving[at][1] <= start:
+                at += 1
+            share = _inside(moving, at, start, end) / (end - start)
+            if share <= _ALONE:
+                alone[place.label].append((end - start) / 1e3)
+            elif share >= _BESIDE:
+                beside[place.label].append((end - start) / 1e3)
+    found = []
+    for label in alone.keys() & beside.keys():
+        if min(len(alone[label]), len(beside[label])) < _LEAST:
+            continue
+        without, there = statistics.median(alone[label]), statistics.median(beside[label])
+        cost = (there - without) * len(beside[label]) / steps / len(pieces)
+        found.append(Contention(label, without, there, len(alone[label]), len(beside[label]), cost))
+    return sorted(found, key=lambda each: -each.cost_us)
+
+
+def _inside(spans: Sequence[tuple[int, int]], at: int, start: int, end: int) -> int:
+    total = 0
+    while at < len(spans) and spans[at][0] < end:
+        total += max(0, min(spans[at][1], end) - max(spans[at][0], start))
+        at += 1
+    return total
+
+
+def _union(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
