@@ -11,7 +11,7 @@ import bisect
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from torchledger.nouns import CollectiveMatch, RankActivity, Straggler
 
@@ -80,10 +80,13 @@ def pieces_of(activity: RankActivity, shift_ns: int) -> RankPieces:
 
 @dataclass
 class _Episode:
-    """One time that ranks waited for a place of another: how long at most, and who did."""
+    """One time that ranks waited for a place of another: from when to when, how long at most, and who did."""
 
-    cost_us: float = 0.0
-    waiters: set[int] = field(default_factory=set)
+    start_ns: int
+    end_ns: int
+    since: int
+    cost_us: float
+    waiters: frozenset[int]
 
 
 def explain_waits(
@@ -99,7 +102,7 @@ def explain_waits(
     ``pieces`` are each rank's on the clock of the matches; waits below ``least_us`` have no cause.
     """
     found: list[CollectiveMatch] = []
-    episodes: dict[tuple[int, str, int], dict[int, _Episode]] = defaultdict(dict)
+    episodes: dict[tuple[int, str, int], list[_Episode]] = defaultdict(list)
     order = sorted(range(len(matches)), key=lambda place: max(matches[place].arrived_ns))
     explained: dict[int, CollectiveMatch] = {}
     meetings: dict[object, list[int]] = defaultdict(list)
@@ -129,29 +132,44 @@ def explain_waits(
         if cause.kind == COMMUNICATION:  # messages under way: slow, but nobody is late
             continue
         since = -1 if met is None else max(met.ended_ns)
-        episode = episodes[rank, cause.words, match.index].setdefault(since, _Episode())
-        episode.cost_us = max(episode.cost_us, cost)
-        episode.waiters |= {
+        waiters = frozenset(
             other for other, waited in zip(match.ranks, match.waited_us, strict=True) if waited >= least_us
-        }
+        )
+        episodes[rank, cause.words, match.index].append(
+            _Episode(min(match.arrived_ns), max(match.arrived_ns), since, cost, waiters)
+        )
     found = [explained[place] for place in range(len(matches))]
     return found, _stragglers(episodes, step_us, steps)
 
 
 def _stragglers(
-    episodes: Mapping[tuple[int, str, int], Mapping[int, _Episode]], step_us: float, steps: int
+    episodes: Mapping[tuple[int, str, int], Sequence[_Episode]], step_us: float, steps: int
 ) -> list[Straggler]:
     per_step: dict[tuple[int, str], dict[int, float]] = defaultdict(dict)
     waiters: dict[tuple[int, str], set[int]] = defaultdict(set)
     for (rank, where, index), some in episodes.items():
-        per_step[rank, where][index] = sum(episode.cost_us for episode in some.values())
-        waiters[rank, where] |= set().union(*(episode.waiters for episode in some.values()))
+        per_step[rank, where][index] = _cost_of(some)
+        waiters[rank, where] |= set().union(*(episode.waiters for episode in some))
     found = []
     for (rank, where), costs in per_step.items():
         cost = statistics.median([*costs.values(), *[0.0] * (steps - len(costs))])
         if cost >= _LEAST_SHARE * step_us and cost > 0:
             found.append(Straggler(rank, where, cost, tuple(sorted(waiters[rank, where])), len(costs)))
     return sorted(found, key=lambda each: -each.cost_us)
+
+
+def _cost_of(episodes: Sequence[_Episode]) -> float:
+    """Their costs together; what others waited for at the same time, or since the same meeting, is one delay."""
+    total, longest = 0.0, 0.0
+    reach: int | None = None
+    meetings: set[int] = set()
+    for episode in sorted(episodes, key=lambda each: each.start_ns):
+        if reach is not None and episode.start_ns >= reach and episode.since not in meetings:
+            total, longest, meetings = total + longest, 0.0, set()
+        longest = max(longest, episode.cost_us)
+        meetings.add(episode.since)
+        reach = episode.end_ns if reach is None else max(reach, episode.end_ns)
+    return total + longest
 
 
 def _last_meeting(match: CollectiveMatch, before: Sequence[CollectiveMatch]) -> CollectiveMatch | None:

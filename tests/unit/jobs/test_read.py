@@ -92,6 +92,22 @@ def test_a_late_rank_that_had_itself_waited_passes_the_cause_on() -> None:
     assert [straggler.rank for straggler in stragglers] == [1]
 
 
+def test_a_delay_for_which_two_pairs_wait_costs_once() -> None:
+    sends = [
+        make_match((0, 50 * MS), (51 * MS, 51 * MS), operation="send", group="a", ranks=(0, 1)),
+        make_match((50 * MS + 1, 10 * MS), (52 * MS, 52 * MS), operation="send", group="b", ranks=(1, 2)),
+    ]
+    waiting = make_activity((1, 52 * MS, "recv"))
+    pieces = {
+        0: pieces_of(waiting, 0),
+        1: pieces_of(make_activity((2, 50 * MS, "sleeps"), (1, 2 * MS, "send")), 0),
+        2: pieces_of(waiting, 0),
+    }
+    _, (straggler,) = explain_waits(sends, pieces, step_us=52_000, steps=1)
+    assert (straggler.rank, straggler.waiters) == (1, (0, 2))
+    assert straggler.cost_us == pytest.approx(50_000, rel=0.01)
+
+
 def test_a_job_is_read_from_its_folder_and_ranks_of_other_clocks_too(tmp_path: Path) -> None:
     folder = tmp_path / "j.job"
     folder.mkdir()
