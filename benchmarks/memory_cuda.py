@@ -40,7 +40,8 @@ _lock = threading.Lock()
 
 def run(command: list[str], limit_s: float, **environment: str) -> tuple[int, str]:
     """Exit code (124 for a program that did not end in time) and what was printed."""
-    variables = os.environ | {"PYTHONPATH": f"{SOURCE}:{HERE}", "HF_HUB_OFFLINE": "1"} | environment
+    path = os.pathsep.join(filter(None, (str(SOURCE), str(HERE), os.environ.get("PYTHONPATH"))))
+    variables = os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"} | environment
     process = subprocess.Popen(
         command,
         env=variables,

@@ -396,19 +396,14 @@ def memory_account(books: Books) -> Account | None:
 
 
 def _block_differences(totals: MemoryTotals) -> tuple[Difference, ...]:
-    """What a caching allocator counts and no tensor asked for."""
+    """What a caching allocator adds beyond its rounding: of a large free block it does not cut off the rest."""
     memory = totals.memory
-    found = []
-    if memory.unseen_before_bytes:
-        reason = "allocated before the step, and of no tensor that is known"
-        found.append(Difference("memory", memory.device, reason, -memory.unseen_before_bytes))
-    if memory.measured_peak_bytes is not None and memory.requested_peak_bytes is not None:
-        asked = sum(each.nbytes for each in totals.at_peak)
-        larger = memory.measured_peak_bytes - memory.requested_peak_bytes - (totals.peak_allocated_bytes - asked)
-        if larger:
-            reason = f"blocks that are larger than the next multiple of {memory.rounding} bytes"
-            found.append(Difference("memory", memory.device, reason, -larger))
-    return tuple(found)
+    if memory.measured_peak_bytes is None or memory.requested_peak_bytes is None:
+        return ()
+    asked = sum(each.nbytes for each in totals.at_peak)
+    larger = memory.measured_peak_bytes - memory.requested_peak_bytes - (totals.peak_allocated_bytes - asked)
+    reason = f"blocks that are larger than the next multiple of {memory.rounding} bytes"
+    return (Difference("memory", memory.device, reason, -larger),) if larger else ()
 
 
 def _scratch_differences(books: Books, totals: MemoryTotals) -> tuple[Difference, ...]:

@@ -70,8 +70,9 @@ def record_memory(
         for number, life in enumerate(lives)
         if life.device == device and life.of_allocator
     ]
+    replayed = entries.replayed(lives)
     storages += library_workspaces(
-        record.calls,
+        [call for call in record.calls if call.kind != "graph" or call.name not in replayed],
         launches,
         step=record.step.name,
         device=device,
@@ -164,6 +165,11 @@ class _Entries:
                     found[place] = prefix
                     break
         return found
+
+    def replayed(self, lives: Sequence[StorageLife]) -> set[str]:
+        """Graphs in whose calls no line of a wrapper allocated: CUDA graphs, of which cuBLAS keeps nothing outside."""
+        allocating = {life.born_in for life in lives if life.born_line is not None}
+        return {graph for place, graph in enumerate(self.graphs) if graph is not None and place not in allocating}
 
     def is_backward(self, place: int) -> bool:
         """True for an entry of a backward."""

@@ -120,9 +120,18 @@ def test_the_caching_allocator_s_counts_stand_beside_what_is_known() -> None:
 def test_a_gpu_whose_products_run_in_a_library_holds_its_workspaces() -> None:
     product = make_launch(graph="forward_0", order=0, category="extern", kernel_name="extern_kernels.mm")
     device = make_device(kind="cuda", compute_capability=(9, 0))
-    _, storages = record(life(device="cuda:0"), launches={"forward_0": [product]}, devices=[device])
+    made = life(device="cuda:0", born=0, born_in=0, born_line=9)
+    _, storages = record(made, launches={"forward_0": [product]}, devices=[device])
     spaces = [each for each in storages if each.category == "workspaces"]
     assert [each.nbytes for each in spaces] == [32 << 20]
+
+
+def test_a_replayed_cuda_graph_keeps_no_workspace_outside_of_its_pool() -> None:
+    product = make_launch(graph="forward_0", order=0, category="extern", kernel_name="extern_kernels.mm")
+    device = make_device(kind="cuda", compute_capability=(9, 0))
+    out = life(device="cuda:0", born=0, born_in=0, is_unseen=True)
+    _, storages = record(out, launches={"forward_0": [product]}, devices=[device])
+    assert not [each for each in storages if each.category == "workspaces"]
 
 
 def test_a_part_that_was_compiled_alone_is_named_by_the_parameters_that_it_is_given() -> None:
