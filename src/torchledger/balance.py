@@ -422,11 +422,26 @@ def _scratch_differences(books: Books, totals: MemoryTotals) -> tuple[Difference
     if 0 < unseen <= memory.number_bytes:
         reason = "numbers of Python that operators were given as tensors, some kept for the backward"
         found.append(Difference("memory", name, reason, -unseen))
+    elif 0 < unseen <= _inputs_freed_before(totals, int(order)):
+        reason = "inputs from before the recording, of which the profiler does not see the end"
+        found.append(Difference("memory", name, reason, -unseen))
     above = totals.peak_allocated_bytes - totals.curve.most_in(int(order))
     if above:
         reason = "the counted peak is in this call; without what calls work on themselves another is the highest"
         found.append(Difference("memory", name, reason, above))
     return tuple(found)
+
+
+def _inputs_freed_before(totals: MemoryTotals, order: int) -> int:
+    """Bytes of batches that a loader had made before the step (one ahead, or more), and that are gone at a call."""
+    return sum(
+        each.nbytes
+        for each in totals.storages
+        if each.category in ("inputs", "kept")
+        and each.born is None
+        and each.freed_in is not None
+        and each.freed_in < order
+    )
 
 
 _MEMORY_TOLERANCE = 0.01
