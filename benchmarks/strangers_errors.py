@@ -60,7 +60,9 @@ def judge(name: str, path: Path, row: Mapping[str, Any], model: Any, host: str) 
     """One program's step, predicted and measured."""
     recipe = row["own"]["recipe"]
     mode: Any = "graphs" if recipe["mode"] == "reduce-overhead" else "eager"
-    step, predictions, measured, launches = predict_ledger(model, path, mode=mode, host=host)
+    # These ledgers do not say whether convolutions could run as TF32; the recipe does.
+    tf32 = recipe["precision"] != "fp32"
+    step, predictions, measured, launches = predict_ledger(model, path, mode=mode, host=host, convolution_tf32=tf32)
     with open_ledger(path) as reader:
         (record,), calls = reader.read(Step), reader.read(StepCall)
     families = {launch.launch_id: str(family_of(launch)).partition(":")[2].partition("/")[0] for launch in launches}

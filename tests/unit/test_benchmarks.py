@@ -15,6 +15,7 @@ NO_BENCHMARKS = {
     "cuda_models": "models for others",
     "drawn_calls": "calls for others to time",
     "drawn_programs": "programs for others to run",
+    "fit_corrections": "makes a shipped model of data",
     "fit_strangers": "makes a shipped model of data",
     "gpu_programs": "programs for others to run",
     "job_programs": "programs for others to run",

@@ -244,6 +244,10 @@ def _settings(torch: Any) -> dict[str, str]:
             settings["float32_matmul_precision"] = str(torch.get_float32_matmul_precision())
         except RuntimeError as error:  # raised when a program mixed torch's old and new way of setting TF32
             settings["float32_matmul_precision"] = f"unknown ({str(error).partition(chr(10))[0]})"
+        try:
+            settings["cudnn_allow_tf32"] = str(torch.backends.cudnn.allow_tf32)
+        except RuntimeError as error:
+            settings["cudnn_allow_tf32"] = f"unknown ({str(error).partition(chr(10))[0]})"
         settings["cudnn_benchmark"] = str(torch.backends.cudnn.benchmark)
         settings["deterministic_algorithms"] = str(torch.are_deterministic_algorithms_enabled())
     return settings

@@ -123,6 +123,8 @@ class ConvolutionConstants:
     grouped: Mapping[str, FewChannels]
     copy_over_dram: float
     """Copies into another layout beside what memory's rate would need for them."""
+    depthwise_single: Mapping[str, Depthwise] | None = None
+    """With channels last and in single precision, whose kernels are others; ``None``: as in half precision."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchledger.fitting.convolution_times import convolution_times, pass_product
+from torchledger.fitting.convolution_times import convolution_times, pass_product, result_sides
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.networks import Network, of_package
 from torchledger.fitting.product_network import log2_alignment
@@ -72,9 +72,8 @@ def convolution_features(
     p = {name: np.broadcast_to(np.asarray(value, dtype=np.float64), (count,)) for name, value in p.items()}
     n, c_in, c_out, kernel, stride, groups = (p[name] for name in ("n", "c_in", "c_out", "kernel", "stride", "groups"))
     height, width, padding = p["height"], p["width"], p["padding"]
-    out_height = (height + 2 * padding - kernel) // stride + 1
-    out_width = (width + 2 * padding - kernel) // stride + 1
-    inside, outside, taps = c_in / groups, c_out / groups, kernel**2
+    out_height, out_width, taps = result_sides(p)
+    inside, outside = c_in / groups, c_out / groups
     pixels, places = n * out_height * out_width, out_height * out_width
     image, result = n * c_in * height * width * item_size, pixels * c_out * item_size
     weight = c_out * inside * taps * item_size

@@ -25,6 +25,7 @@ _WIDEST = 7
 """With channels last, wider filters than 7 x 7 have slower kernels."""
 
 _FEW_CHANNELS = 4
+_HALF_SIZE = 2.0  # bytes of an element
 
 
 def convolution_times(
@@ -38,9 +39,8 @@ def convolution_times(
     """
     p = {name: np.broadcast_to(np.asarray(value, dtype=np.float64), item_size.shape) for name, value in p.items()}
     inside, outside = p["c_in"] / p["groups"], p["c_out"] / p["groups"]
-    height = (p["height"] + 2 * p["padding"] - p["kernel"]) // p["stride"] + 1
-    width = (p["width"] + 2 * p["padding"] - p["kernel"]) // p["stride"] + 1
-    pixels, taps = p["n"] * height * width, p["kernel"] ** 2
+    height, width, taps = result_sides(p)
+    pixels = p["n"] * height * width
     image = p["n"] * p["c_in"] * p["height"] * p["width"] * item_size
     result = pixels * p["c_out"] * item_size
     is_last = p["channels_last"] > 0
@@ -51,16 +51,17 @@ def convolution_times(
     share = 0.5 if direction in ("image", "weight") else 1.0
     measured = "forward" if direction == "forward" else "backward"
     constants = machine.constants.convolutions
+    is_single = item_size > _HALF_SIZE
+    last = constants.depthwise_last
+    single = constants.depthwise_single or last
 
     product = _as_products(p, is_last, height * width, direction, item_size, peak, machine)
     filters = _as_filters(p["groups"], pixels, inside, outside, taps, direction, item_size, peak, machine)
-    one_each = np.where(
-        is_last,
-        *(
-            share * _depthwise(costs[measured], p, pixels, image + result, machine)
-            for costs in (constants.depthwise_last, constants.depthwise_first)
-        ),
+    of_last, of_single, of_first = (
+        share * _depthwise(costs[measured], p, pixels, image + result, taps, machine)
+        for costs in (last, single, constants.depthwise_first)
     )
+    one_each = np.where(is_last, np.where(is_single, of_single, of_last), of_first)
     bandwidth = machine.constants.reference.bytes_per_us / machine.bytes_per_us
     changed_us = (image * constants.change_in_byte + result * constants.change_out_byte) * bandwidth
     change = np.where(is_last, 0.0, constants.change_launches + changed_us)
@@ -78,7 +79,9 @@ def convolution_times(
         ),
     )
     expected = np.where(is_product, product, filters + passes * (change + pad))
-    expected = np.where((p["groups"] > 1) | (inside <= _FEW_CHANNELS) & ~is_product, few, expected)
+    # The kernels for a few channels beside each other are of half precision.
+    is_few = (inside <= _FEW_CHANNELS) & ~is_product & ~(is_last & is_single)
+    expected = np.where((p["groups"] > 1) | is_few, few, expected)
     return {
         "product": product,
         "filters": filters,
@@ -132,9 +135,8 @@ def pass_product(p: Mapping[str, Array], one: str, machine: Machine) -> tuple[Li
 
     ``one`` is ``"forward"``, ``"image"`` or ``"weight"``; a strided pass over the image skips the taps between.
     """
-    height = (p["height"] + 2 * p["padding"] - p["kernel"]) // p["stride"] + 1
-    width = (p["width"] + 2 * p["padding"] - p["kernel"]) // p["stride"] + 1
-    pixels, taps = p["n"] * height * width, p["kernel"] ** 2
+    height, width, taps = result_sides(p)
+    pixels = p["n"] * height * width
     inside, outside = _round_up(p["c_in"] / p["groups"], 8), _round_up(p["c_out"] / p["groups"], 8)
     constants = machine.constants.convolutions
     if one == "forward":
@@ -145,9 +147,19 @@ def pass_product(p: Mapping[str, Array], one: str, machine: Machine) -> tuple[Li
     return constants.of_weight, (p["groups"], outside, taps * inside, pixels)
 
 
-def _depthwise(costs: Depthwise, p: Mapping[str, Array], pixels: Array, moved: Array, machine: Machine) -> Array:
+def result_sides(p: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+    """Height and width of the result, and taps of a filter. A filter that is not square says how high it is
+    (``kernel_height``) and how much its image is padded there (``padding_height``)."""
+    tall, above = p.get("kernel_height", p["kernel"]), p.get("padding_height", p["padding"])
+    height = (p["height"] + 2 * above - tall) // p["stride"] + 1
+    width = (p["width"] + 2 * p["padding"] - p["kernel"]) // p["stride"] + 1
+    return height, width, p["kernel"] * tall
+
+
+def _depthwise(
+    costs: Depthwise, p: Mapping[str, Array], pixels: Array, moved: Array, taps: Array, machine: Machine
+) -> Array:
     places = pixels * p["c_out"]
-    taps = p["kernel"] ** 2
     is_strided = p["stride"] > 1
     multiply = costs.multiply + is_strided * costs.strided
     if costs.widest is not None:

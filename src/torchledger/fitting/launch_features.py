@@ -47,21 +47,25 @@ class LaunchFeatures:
     parts_us: Mapping[str, float] | None = None
 
 
-def features_of_launches(launches: Sequence[Launch], machine: Machine) -> list[LaunchFeatures | None]:
+def features_of_launches(
+    launches: Sequence[Launch], machine: Machine, *, convolution_tf32: bool = True
+) -> list[LaunchFeatures | None]:
     """Features of launches that stand in the order in which they run, of one graph or of several.
 
     ``None`` where a launch cannot be described: it moves an unknown number of bytes or elements of unknown size, or
-    launches nothing.
+    launches nothing. ``convolution_tf32`` says that float32 convolutions may run as TF32, as PyTorch has it unless told
+    otherwise.
     """
     recency = _Recency(machine.l2_kept_bytes)
     found: list[LaunchFeatures | None] = []
     graph = None
-    for launch, expected in zip(launches, expected_columns(launches, machine), strict=True):
+    columns = expected_columns(launches, machine, convolution_tf32=convolution_tf32)
+    for launch, expected in zip(launches, columns, strict=True):
         if launch.graph != graph:
             # Between two graphs of a step lies other work; what one leaves behind is not counted on.
             recency, graph = _Recency(machine.l2_kept_bytes), launch.graph
         launch = _with_gathered_rows(launch)
-        found.append(_features(launch, recency, machine, expected))
+        found.append(_features(launch, recency, machine, expected, convolution_tf32))
         recency.touch(launch)
     return found
 
@@ -79,7 +83,7 @@ def _with_gathered_rows(launch: Launch) -> Launch:
 
 
 def _features(
-    launch: Launch, recency: _Recency, machine: Machine, expected: Mapping[str, float]
+    launch: Launch, recency: _Recency, machine: Machine, expected: Mapping[str, float], convolution_tf32: bool
 ) -> LaunchFeatures | None:
     family = family_of(launch)
     read, written = launch.bytes_read, launch.bytes_written
@@ -91,7 +95,9 @@ def _features(
     flops = float(launch.flops or 0)
     l2_speed = machine.constants.kernels.l2_speed
     memory_us = (moved - warm + warm / l2_speed) / machine.bytes_per_us
-    compute_us = flops / machine.peak(dtype)
+    is_convolution = family.startswith("launch:convolution")
+    peak = machine.convolution_peak(dtype, allow_tf32=convolution_tf32) if is_convolution else machine.peak(dtype)
+    compute_us = flops / peak
     roofline_us = max(memory_us, compute_us)
     values = {
         "log read": math.log1p(read),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +38,9 @@ EXPECTED = "log expected"
 """The column that holds the logarithm of the time by the library's tiles, where they are known."""
 
 
-def expected_columns(launches: Sequence[Launch], machine: Machine) -> list[dict[str, float]]:
+def expected_columns(
+    launches: Sequence[Launch], machine: Machine, *, convolution_tf32: bool = True
+) -> list[dict[str, float]]:
     """For each launch the columns that need its tiles' times: all of them computed at once, as one costs as many steps
     as a thousand. Empty for what is neither a matrix product nor a convolution, and where it is unknown how many tiles
     run at once."""
@@ -52,7 +55,7 @@ def expected_columns(launches: Sequence[Launch], machine: Machine) -> list[dict[
         if kind == "launch:gemm" and (row := _product_sides(inputs, outputs)) is not None:
             products.append((index, (*row, machine.peak(inputs[-1].dtype))))
         elif kind == "launch:convolution" and (given := _convolution_shape(launch, inputs, outputs)) is not None:
-            given["peak"] = machine.peak(inputs[-1].dtype)
+            given["peak"] = machine.convolution_peak(inputs[-1].dtype, allow_tf32=convolution_tf32)
             convolutions[str(family_of(launch)).split("/")[1]].append((index, given))
     if products:
         batch, m, n, k, row_bytes, item_size, peak = np.array([row for _, row in products]).T
@@ -109,13 +112,13 @@ def _row_stride(product: Buffer) -> int:
 def _convolution_shape(launch: Launch, inputs: list[Buffer], outputs: list[Buffer]) -> dict[str, float] | None:
     """The parameters of ``conv2d`` and the size of an element; ``None`` where that is unknown or the tensors are not
     plain."""
-    images = [buffer for buffer in inputs if len(buffer.shape) == 4]
+    images = _planes(inputs)
     if "backward" in operation_of(launch):
         if len(images) < 3:
             return None
         result, image, weight = images[:3]
     else:
-        results = [buffer for buffer in outputs if len(buffer.shape) == 4]
+        results = _planes(outputs)
         if len(images) < 2 or not results:
             return None
         image, weight, result = images[0], images[1], results[0]
@@ -123,9 +126,8 @@ def _convolution_shape(launch: Launch, inputs: list[Buffer], outputs: list[Buffe
     if item_size is None:
         return None
     count, channels, height, width = image.shape
-    out_channels, per_group, kernel, _ = weight.shape
-    out_height = max(result.shape[2], 1)
-    stride = max(round(height / out_height), 1)
+    out_channels, per_group, tall, kernel = weight.shape
+    stride = max(round(width / max(result.shape[3], 1)), 1)
     return {
         "n": count,
         "c_in": channels,
@@ -134,8 +136,10 @@ def _convolution_shape(launch: Launch, inputs: list[Buffer], outputs: list[Buffe
         "c_out": out_channels,
         "kernel": kernel,
         "stride": stride,
-        # As much as makes the result as high as it is.
-        "padding": max(math.ceil(((out_height - 1) * stride + kernel - height) / 2), 0),
+        "kernel_height": tall,
+        # As much as makes the result as large as it is.
+        "padding": max(math.ceil(((result.shape[3] - 1) * stride + kernel - width) / 2), 0),
+        "padding_height": max(math.ceil(((result.shape[2] - 1) * stride + tall - height) / 2), 0),
         "groups": max(channels // max(per_group, 1), 1),
         "channels_last": float(channels_last),
         "item size": float(item_size),
@@ -222,7 +226,7 @@ def is_causal(launch: Launch) -> bool:
 
 
 def _convolution(launch: Launch, inputs: list[Buffer], outputs: list[Buffer], machine: Machine) -> dict[str, float]:
-    images = [buffer for buffer in inputs if len(buffer.shape) == 4]
+    images = _planes(inputs)
     if len(images) < 2 or not outputs:
         return {"described": 0.0}
     backward = "backward" in operation_of(launch)
@@ -231,27 +235,27 @@ def _convolution(launch: Launch, inputs: list[Buffer], outputs: list[Buffer], ma
         result = gradient
     else:
         image, weight = images[:2]
-        result = next((buffer for buffer in outputs if len(buffer.shape) == 4), outputs[0])
-    count, channels, height = image.shape[:3]
-    out_channels, per_group, kernel, _ = weight.shape
+        result = next(iter(_planes(outputs)), outputs[0])
+    count, channels, height, width = image.shape
+    out_channels, per_group, tall, kernel = weight.shape
     groups = max(1, channels // max(per_group, 1))
     pixels = count * math.prod(result.shape[2:]) if len(result.shape) == 4 else count
-    taps = per_group * kernel**2
+    taps = per_group * kernel * tall
     columns = gemm_columns(
         "conv", _column(groups), _column(pixels), _column(out_channels / groups), _column(taps), machine
     )
-    made = [buffer for buffer in outputs if len(buffer.shape) == 4]
+    made = _planes(outputs)
     return {name: float(column[0]) for name, column in columns.items()} | {
         "described": 1.0,
         "log count": math.log(count),
         "log channels": math.log(channels),
         "log out channels": math.log(out_channels),
         "log pixels": math.log(max(pixels, 1)),
-        "log side": math.log(max(height, 1)),
+        "log side": math.log(max(height, width if height == 1 else 1)),
         "kernel": float(kernel),
         "log groups": math.log(groups),
         "depthwise": float(per_group == 1 and channels > 1),
-        "stride": float(round(height / max(result.shape[-2], 1))) if len(result.shape) == 4 else 1.0,
+        "stride": float(round(width / max(result.shape[-1], 1))) if len(result.shape) == 4 else 1.0,
         "channels last": float(_is_channels_last(image, weight)),
         "image channels last": float(image.stride[1] == 1 and channels > 1),
         "weight channels last": float(weight.stride[1] == 1 and per_group > 1),
@@ -262,9 +266,26 @@ def _convolution(launch: Launch, inputs: list[Buffer], outputs: list[Buffer], ma
     }
 
 
+def _planes(buffers: Sequence[Buffer]) -> list[Buffer]:
+    """The images among buffers; ATen runs a convolution along one dimension as one over images of height 1."""
+    found = []
+    for buffer in buffers:
+        if len(buffer.shape) == 3:
+            count, channels, width = buffer.shape
+            outer, inner, last = buffer.stride
+            plane = (count, channels, 1, width), (outer, inner, last * width, last)
+            buffer = replace(buffer, shape=plane[0], stride=plane[1])
+        if len(buffer.shape) == 4:
+            found.append(buffer)
+    return found
+
+
 def _is_channels_last(image: Buffer, weight: Buffer) -> bool:
     """Whether ATen runs a convolution with channels last: it does for the sake of either tensor (``ConvUtils.h``)."""
     of_image = image.stride[1] == 1 and image.shape[1] > 1
+    if image.shape[2] == weight.shape[2] == 1 < weight.shape[3]:
+        # One dimension: ATen makes its tensors contiguous first.
+        return False
     _, per_group, kernel, _ = weight.shape
     of_weight = weight.stride[1] == 1 and weight.stride[3] == per_group and per_group * kernel > 1
     return of_image or of_weight

@@ -16,6 +16,7 @@ from torchledger.work.element_sizes import element_size
 Array = NDArray[np.float64]
 
 _BIG_BYTES = 64e6
+_FIRST_WITH_TF32 = (8, 0)  # compute capability
 """Traffic that DRAM must carry, unless the L2 is larger yet: beyond the caches of all but the largest devices."""
 
 
@@ -122,6 +123,13 @@ class Machine:
         return (
             2 * self.vector_instructions_per_us if self.counts_waves else self.constants.reference.single_flops_per_us
         )
+
+    def convolution_peak(self, dtype: str, *, allow_tf32: bool = True) -> float:
+        """FLOP per microsecond of convolutions: those of float32 run on tensor cores as TF32, at half the rate of
+        bfloat16, unless ``torch.backends.cudnn.allow_tf32`` is switched off or the device is older than these."""
+        if dtype == "float32" and allow_tf32 and (self.device.compute_capability or (0, 0)) >= _FIRST_WITH_TF32:
+            return max(self.peak("bfloat16") / 2, self.peak(dtype))
+        return self.peak(dtype)
 
 
 def assumptions(machine: Machine) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from torchledger.fitting.convolution_factors import is_single_convolution
 from torchledger.fitting.launch_families import family_of
 from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches
 from torchledger.fitting.launches import as_matrix
@@ -17,18 +18,21 @@ from torchledger.nouns import Buffer, Launch, Prediction
 from torchledger.predicting.operators import WIDE, range_of
 
 
-def predict_launches(model: TimeModel, launches: Sequence[Launch], *, allow_tf32: bool = False) -> list[Prediction]:
+def predict_launches(
+    model: TimeModel, launches: Sequence[Launch], *, allow_tf32: bool = False, convolution_tf32: bool = True
+) -> list[Prediction]:
     """A prediction for every launch that runs something, in the order of the graphs.
 
     ``allow_tf32`` says that products of float32 matrices may be rounded for the tensor cores (the setting
-    ``float32_matmul_precision`` of the run is then not ``"highest"``).
+    ``float32_matmul_precision`` of the run is then not ``"highest"``); ``convolution_tf32`` says it of convolutions
+    (``torch.backends.cudnn.allow_tf32``, which PyTorch leaves on).
 
     A launch of a family that the model has not learned gets its roofline plus the launch floor, and says so; one whose
     bytes, or whose elements' size, are unknown gets the floor alone. A kernel of another kind of device is never inside
     what was measured.
     """
     asked = [as_bfloat16(item) for item in launches] if allow_tf32 else list(launches)
-    described = features_of_launches(asked, model.machine)
+    described = features_of_launches(asked, model.machine, convolution_tf32=convolution_tf32)
     found: dict[int, Prediction] = {}
     by_family: dict[str, list[int]] = {}
     for index, (launch, features) in enumerate(zip(launches, described, strict=True)):
@@ -36,6 +40,8 @@ def predict_launches(model: TimeModel, launches: Sequence[Launch], *, allow_tf32
             continue
         if features is None or features.family not in model.entries:
             found[index] = _by_baseline(model, launch, features)
+        elif (own := _by_library(model, launch, features, convolution_tf32)) is not None:
+            found[index] = own
         else:
             by_family.setdefault(features.family, []).append(index)
     for family, indices in by_family.items():
@@ -63,6 +69,30 @@ def predict_launches(model: TimeModel, launches: Sequence[Launch], *, allow_tf32
         _as_foreign(model, launches[index], found[index]) if is_foreign(model, launches[index]) else found[index]
         for index in sorted(found)
     ]
+
+
+def _by_library(
+    model: TimeModel, launch: Launch, features: LaunchFeatures, convolution_tf32: bool
+) -> Prediction | None:
+    """A convolution of float32 by its library's kernels: the regressors have too few of them to tell. ``None`` for
+    others, and where the model does not know how far that is off."""
+    key = f"{features.family} float32"
+    if f"{key} slowness" not in model.extras or not is_single_convolution(launch, features):
+        return None
+    middle = math.log(features.baseline_us * model.extras[f"{key} slowness"])
+    width = model.extras[f"{key} width"]
+    return Prediction(
+        subject=launch.launch_id,
+        duration_us=math.exp(middle),
+        low_us=math.exp(middle - width),
+        high_us=math.exp(middle + width),
+        coverage=COVERAGE,
+        range="inside" if convolution_tf32 else "extrapolated",
+        device=model.device,
+        model=key,
+        roofline_us=features.roofline_us,
+        note=None if convolution_tf32 else "float32 without TF32: no convolution of this kind was measured",
+    )
 
 
 _TF32_FACTORS = (1.15, 1.5, 1.9)

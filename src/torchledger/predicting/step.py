@@ -175,14 +175,15 @@ def predict_step(
     record: StepTotals | None = None,
     host: Host | None = None,
     allow_tf32: bool = False,
+    convolution_tf32: bool = True,
 ) -> tuple[StepPrediction, list[Prediction]]:
     """The step of a ledger, and the prediction of each launch of the graphs that it calls.
 
     ``record`` is the ledger's step: graphs count as often as it calls them, and its eager entries are added. Without
     it each graph counts once. ``optimizer`` is ``"adamw:NUMEL"`` or ``"adamw:NUMEL:TENSORS"``: one fused step over so
     many parameters. ``measured`` maps launch ids to measured microseconds. ``host`` is the host whose measured costs
-    count (``None``: usual ones); ``allow_tf32`` is of ``predict_launches``. Raises ``PredictError`` if there are
-    neither launches nor a record, and for an ``optimizer`` beside a record that holds one.
+    count (``None``: usual ones); ``allow_tf32`` and ``convolution_tf32`` are of ``predict_launches``. Raises
+    ``PredictError`` if there are neither launches nor a record, and for an ``optimizer`` beside a record that has one.
     """
     if not launches and record is None:
         raise PredictError(f"{subject} holds no launches: nothing was compiled while it was recorded.")
@@ -193,7 +194,7 @@ def predict_step(
         )
     calls = dict.fromkeys((launch.graph for launch in launches), 1) if record is None else record.step.graph_calls
     called = [launch for launch in launches if calls.get(launch.graph)]
-    predictions = predict_launches(model, called, allow_tf32=allow_tf32)
+    predictions = predict_launches(model, called, allow_tf32=allow_tf32, convolution_tf32=convolution_tf32)
     weights = [calls[prediction.subject.rpartition("#")[0]] for prediction in predictions]
     eager = _price_record(model, record)
     overheads = overheads_on(host, overheads_of(model))
@@ -265,11 +266,13 @@ def predict_ledger(
     mode: Mode = "eager",
     optimizer: str | None = None,
     host: str | None = None,
+    convolution_tf32: bool | None = None,
 ) -> tuple[StepPrediction, list[Prediction], dict[str, float], list[Launch]]:
     """``predict_step`` for a ledger, with the measured times of its launches (empty without a profile).
 
     ``host`` is ``"ledger"`` (the host that recorded it), ``"usual"``, or the name of a kept one; ``None`` takes the
-    ledger's where it holds one. Raises ``PredictError`` for a host that is not kept, or not in the ledger.
+    ledger's where it holds one. ``convolution_tf32`` is of ``predict_launches`` (``None``: as the ledger's settings
+    say, or PyTorch's default). Raises ``PredictError`` for a host that is not kept, or not in the ledger.
     """
     from torchledger.balance import read_memory, read_step
     from torchledger.device.host import find_host
@@ -304,6 +307,11 @@ def predict_ledger(
         measured=measured,
         record=record,
         allow_tf32=run.environment.settings.get("float32_matmul_precision", "highest") != "highest",
+        convolution_tf32=(
+            run.environment.settings.get("cudnn_allow_tf32") != "False"
+            if convolution_tf32 is None
+            else convolution_tf32
+        ),
         host=run.host if host in (None, "ledger") else None if host == "usual" else find_host(host or ""),
     )
     if record is None:

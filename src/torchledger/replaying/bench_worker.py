@@ -187,6 +187,8 @@ def _apply_settings(settings: Mapping[str, str], num_threads: int | None) -> Non
     precision = settings.get("float32_matmul_precision")
     if precision in ("highest", "high", "medium"):
         torch.set_float32_matmul_precision(precision)
+    if settings.get("cudnn_allow_tf32") in ("True", "False"):
+        torch.backends.cudnn.allow_tf32 = settings["cudnn_allow_tf32"] == "True"
     torch.backends.cudnn.benchmark = settings.get("cudnn_benchmark") == "True"
     if settings.get("deterministic_algorithms") == "True":
         torch.use_deterministic_algorithms(True)

@@ -1,0 +1,85 @@
+"""Convolutions along one dimension, and those of float32."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from factories import make_buffer, make_launch
+from torchledger.fitting.convolution_factors import fit_convolution_factors
+from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches
+from torchledger.nouns import Launch
+from torchledger.predicting.launches import predict_launches
+from torchledger.predicting.model_file import find_model
+from torchledger.store.launch_file import MeasuredLaunch
+from torchledger.work.element_sizes import ELEMENT_SIZES
+
+MODEL = find_model("H200")
+
+
+def convolution(*shapes: tuple[int, ...], dtype: str = "float32", channels_last: bool = False) -> Launch:
+    """A forward convolution of an image, by a filter, to a result."""
+
+    def stride(shape: tuple[int, ...]) -> tuple[int, ...]:
+        if channels_last:
+            _, channels, height, width = shape
+            return (channels * height * width, 1, width * channels, channels)
+        return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
+
+    buffers = []
+    for name, shape in zip(("image", "weight", "result"), shapes, strict=True):
+        size, made = math.prod(shape) * ELEMENT_SIZES[dtype], name == "result"
+        moved = {"bytes_read": 0 if made else size, "bytes_written": size if made else 0}
+        role = "output" if made else "input"
+        buffers.append(make_buffer(name=name, role=role, dtype=dtype, shape=shape, stride=stride(shape), **moved))
+    macs = math.prod(shapes[2]) * math.prod(shapes[1][1:])
+    name = "extern_kernels.convolution"
+    return make_launch(category="extern", kernel_name=name, buffers=tuple(buffers), flops=2 * macs, device="cuda:0")
+
+
+def described(launch: Launch, *, tf32: bool = True) -> LaunchFeatures:
+    (found,) = features_of_launches([launch], MODEL.machine, convolution_tf32=tf32)
+    assert found is not None
+    return found
+
+
+LINE = convolution((8, 64, 1000), (96, 64, 5), (8, 96, 1000))
+PLANE = convolution((8, 64, 1, 1000), (96, 64, 1, 5), (8, 96, 1, 1000))
+IMAGE = convolution((16, 128, 56, 56), (256, 128, 3, 3), (16, 256, 56, 56), channels_last=True)
+
+
+def test_a_convolution_along_one_dimension_is_one_over_images_of_height_1() -> None:
+    assert described(LINE).values == described(PLANE).values
+    assert described(LINE).baseline_us == described(PLANE).baseline_us
+
+
+def test_float32_convolutions_run_as_tf32_unless_that_is_switched_off() -> None:
+    with_tf32, without = described(IMAGE), described(IMAGE, tf32=False)
+    assert with_tf32.baseline_us < without.baseline_us / 3
+    assert with_tf32.roofline_us < without.roofline_us / 3
+
+
+def test_a_device_older_than_tf32_has_its_own_rate_of_float32() -> None:
+    old = replace(MODEL.machine, device=replace(MODEL.machine.device, compute_capability=(7, 0)))
+    assert old.convolution_peak("float32") == old.peak("float32")
+    assert MODEL.machine.convolution_peak("bfloat16") == MODEL.machine.peak("bfloat16")
+
+
+def test_float32_convolutions_are_priced_by_their_library_and_half_precision_by_the_regressor() -> None:
+    half = convolution((8, 64, 1000), (96, 64, 5), (8, 96, 1000), dtype="bfloat16")
+    single, other = predict_launches(MODEL, [LINE, half])
+    assert single.model == "launch:convolution/forward float32"
+    assert other.model == "launch:convolution/forward"
+    (without,) = predict_launches(MODEL, [LINE], convolution_tf32=False)
+    assert without.range == "extrapolated"
+    assert without.duration_us > single.duration_us
+
+
+def test_factors_of_convolutions_are_medians_of_measured_over_expected_times() -> None:
+    expected_us = described(IMAGE).baseline_us
+    measured = [MeasuredLaunch(IMAGE, (factor * expected_us,), "p") for factor in (1.5, 2.0, 2.5)]
+    found = fit_convolution_factors(measured, MODEL.machine)
+    assert found["launch:convolution/forward float32 slowness"] == pytest.approx(2.0)
+    assert 0 < found["launch:convolution/forward float32 width"] <= math.log(2 / 1.5)
