@@ -13,7 +13,7 @@ import lzma
 import statistics
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 from torchledger.device.host import find_host
 from torchledger.errors import PredictError
 from torchledger.fitting.launch_families import family_of
+from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Step, StepCall
 from torchledger.predicting.model_file import find_model
 from torchledger.predicting.step import predict_ledger
@@ -41,8 +42,16 @@ class Found:
     holds: bool
     decides: str
     parts: Mapping[str, tuple[float, float]]
-    launches_held: tuple[int, int]
+    launches: Sequence[tuple[str, float, float, float]]
+    """Family, predicted time, upper end of its interval, measured time."""
+    step_high_us: float
     unlearned_us: float
+
+    @property
+    def launches_held(self) -> tuple[int, int]:
+        """How many intervals of launches hold, and of how many."""
+        # The intervals are as wide below as above, in logarithms.
+        return sum(said * said / high <= us <= high for _, said, high, us in self.launches), len(self.launches)
 
 
 def programs(source: Path, set_name: str) -> Iterator[tuple[str, Path]]:
@@ -67,14 +76,14 @@ def judge(name: str, path: Path, row: Mapping[str, Any], model: Any, host: str) 
         (record,), calls = reader.read(Step), reader.read(StepCall)
     families = {launch.launch_id: str(family_of(launch)).partition(":")[2].partition("/")[0] for launch in launches}
     parts: dict[str, tuple[float, float]] = {}
-    held = total = 0
+    asked: list[tuple[str, float, float, float]] = []
     for each in predictions:
         count = record.graph_calls.get(each.subject.rpartition("#")[0], 0)
         if each.subject in measured and count:
             was, predicted = parts.get(families[each.subject], (0.0, 0.0))
             us = measured[each.subject]
             parts[families[each.subject]] = was + count * us, predicted + count * each.duration_us
-            held, total = held + (each.low_us <= us <= each.high_us), total + 1
+            asked.append((each.model, each.duration_us, each.high_us, us))
     for call, priced in price_calls(model, calls, ran_on_cpu=False):
         if call.samples_us:
             was, predicted = parts.get("eager", (0.0, 0.0))
@@ -83,8 +92,8 @@ def judge(name: str, path: Path, row: Mapping[str, Any], model: Any, host: str) 
     work_us = step.kernels_us + step.eager_us + step.optimizer_us + step.collectives_us
     return Found(
         name, recipe, record.device_us or 0.0, work_us, own_us, step.duration_us,
-        step.low_us <= own_us <= step.high_us, "host" if step.is_host_bound else "device", parts, (held, total),
-        step.unlearned_us,
+        step.low_us <= own_us <= step.high_us, "host" if step.is_host_bound else "device", parts, asked,
+        step.high_us, step.unlearned_us,
     )  # fmt: skip
 
 
@@ -96,22 +105,29 @@ def main() -> None:
     parser.add_argument("--model", default="H200")
     parser.add_argument("--ledgers", type=Path, help="where the tar of the set lies, if not in FROM")
     arguments = parser.parse_args()
-    rows = json.loads((arguments.source / "rows.json").read_text())
-    model = find_model(arguments.model)
+    found, left_out = judge_set(find_model(arguments.model), arguments.source, arguments.set, arguments.ledgers)
+    print_table(found)
+    print("\nLeft out: " + ("; ".join(left_out) or "none") + ".")
+
+
+def judge_set(
+    model: TimeModel, source: Path, set_name: str, ledgers: Path | None = None
+) -> tuple[list[Found], list[str]]:
+    """What came out for each program of a set, and which are left out with why. ``ledgers``: where its tar lies."""
+    rows = json.loads((source / "rows.json").read_text())
     found, left_out = [], []
     with tempfile.TemporaryDirectory() as folder:
         host = Path(folder) / "host.json"
-        host.write_text(json.dumps(json.loads((arguments.source / "more.json").read_text())["host"]))
+        host.write_text(json.dumps(json.loads((source / "more.json").read_text())["host"]))
         find_host(str(host))
-        for name, path in programs(arguments.ledgers or arguments.source, arguments.set):
+        for name, path in programs(ledgers or source, set_name):
             try:
                 found.append(judge(name, path, rows[name], model, str(host)))
             except (PredictError, ValueError, KeyError) as error:
                 left_out.append(f"{name}: {type(error).__name__}: {error}")
-    print_table(found)
-    missing = {name: row.get("own", {}).get("error") for name, row in rows.items() if name.startswith(arguments.set)}
+    missing = {name: row.get("own", {}).get("error") for name, row in rows.items() if name.startswith(set_name)}
     left_out += [f"{name}: {why}" for name, why in missing.items() if why]
-    print("\nLeft out: " + ("; ".join(left_out) or "none") + ".")
+    return found, left_out
 
 
 def print_table(found: list[Found]) -> None:

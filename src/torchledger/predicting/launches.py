@@ -48,6 +48,8 @@ def predict_launches(
         entry = model.entries[family]
         some = [features for index in indices if (features := described[index]) is not None]
         residual, width, distance = entry.predict(as_matrix(some, entry.feature_names))
+        # Launches of programs that nobody chose spread more than the rows held out of those that were sampled.
+        width = width * model.extras.get(f"{family} interval", 1.0)
         for place, index in enumerate(indices):
             middle = float(np.log(some[place].baseline_us) + residual[place])
             if asked[index] is not launches[index]:

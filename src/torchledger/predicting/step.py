@@ -220,10 +220,12 @@ def predict_step(
     products = sum(prediction.duration_us * count for prediction, count in priced if is_product(prediction.model))
     sustained = overheads["sustained products"] * products
     device = kernels + sustained + gaps_us(shape, mode, overheads) + optimizer_us + eager_us + collectives_us
-    duration = step_us(device, host_us(shape, mode, overheads), overheads)
+    needed_by_host_us = host_us(shape, mode, overheads)
+    duration = step_us(device, needed_by_host_us, overheads)
     # Calls of one launch err alike, so their widths add; those of different launches do not.
     spread = np.array([count * max(p.high_us - p.duration_us, p.duration_us - p.low_us) for p, count in priced])
     half = overheads["step error"] * duration + float(np.sqrt(np.square(spread).sum()))
+    half *= model.extras.get("step interval host", 1.0) if needed_by_host_us > device else 1.0
     unlearned = [(prediction, count) for prediction, count in priced if prediction.model == ROOFLINE]
     foreign = [launch.launch_id for launch in called if is_foreign(model, launch)]
     by_id = dict(zip((prediction.subject for prediction in predictions), weights, strict=True))
@@ -237,7 +239,7 @@ def predict_step(
         device=model.device,
         kernels_us=kernels,
         gaps_us=gaps_us(shape, mode, overheads),
-        host_us=host_us(shape, mode, overheads),
+        host_us=needed_by_host_us,
         optimizer_us=optimizer_us,
         sustained_us=sustained,
         launches=sum(weights),
