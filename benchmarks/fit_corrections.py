@@ -2,14 +2,16 @@
 
 FROM is the folder that ``strangers_cuda.py`` wrote. How far the expected times of float32 convolutions are off comes of
 ``data/h200``; by how much intervals of launches and steps are to be widened of the develop set, each family alone, none
-made narrower. Printed beside it: what then holds there, with each program left out, and on the look set. Nothing else in
-MODEL changes.
+made narrower; what a swept cache costs an operator of ``states.json``. Printed beside it: what then holds there, with
+each program left out, and on the look set; errors of held-out points. Nothing else in MODEL changes.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,8 +22,17 @@ from strangers_errors import Found, judge_set
 from torchledger.fitting.convolution_factors import fit_convolution_factors
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
+from torchledger.fitting.timing_states import (
+    STATES,
+    TimedTwice,
+    family_of_operator,
+    fit_states,
+    swept_over_warm,
+)
+from torchledger.operators import find_operator
 from torchledger.predicting.model_file import find_model, save_model
 from torchledger.store.launch_file import read_launches
+from torchledger.work.element_sizes import ELEMENT_SIZES
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "h200"
 _FEWEST_PROGRAMS = 3
@@ -91,6 +102,37 @@ def fit_intervals(model: TimeModel, source: Path) -> dict[str, float]:
     return factors
 
 
+def fit_swept(model: TimeModel, source: Path) -> dict[str, float]:
+    """What a swept cache costs; prints errors of points that were held out, a fifth at a time."""
+    rows, points = [], []
+    for row in json.loads((source / "states.json").read_text()):
+        if "warm_us" in row:
+            name = row["operator"]
+            operator = find_operator(name.removeprefix("guide."), prefer_guide=name.startswith("guide."))
+            size = float(ELEMENT_SIZES[row["dtype"]])
+            family = family_of_operator(operator, row["parameters"], row["direction"], size)
+            rows.append(TimedTwice(family, *(statistics.median(row[f"{state}_us"]) for state in STATES)))
+            points.append(row["point"])
+    off = []
+    for fold in range(5):
+        held_out = set(sorted(set(points))[fold::5])
+        learned = fit_states([row for row, point in zip(rows, points, strict=True) if point not in held_out])
+        asked = replace(model, extras={**model.extras, **learned})
+        for row, point in zip(rows, points, strict=True):
+            if point in held_out:
+                shift, width = swept_over_warm(asked, row.family, np.array([row.warm_us]))
+                off.append((row.warm_us, math.log(row.swept_us / row.warm_us), float(shift[0]), float(width[0])))
+    table = np.array(off)
+    for least, most in ((0, 5), (5, 20), (20, 100), (100, math.inf)):
+        some = table[(table[:, 0] >= least) & (table[:, 0] < most)]
+        plain, left = some[:, 1], some[:, 1] - some[:, 2]
+        print(
+            f"swept, {least} to {most} us: {len(some)}, mean error as warm {np.mean(np.abs(np.expm1(-plain))):.1%}, "
+            f"corrected {np.mean(np.abs(np.expm1(-left))):.1%}, widths hold {np.mean(np.abs(left) <= some[:, 3]):.0%}"
+        )
+    return fit_states(rows)
+
+
 def main() -> None:
     """Fit, print, write the model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -102,6 +144,7 @@ def main() -> None:
     found = dict(fit_convolution_factors(read_launches(DATA / "fused_torch2.11.launches").launches, model.machine))
     model = replace(model, extras={**model.extras, **found})
     found |= fit_intervals(model, arguments.source)
+    found |= fit_swept(model, arguments.source)
     for name, value in sorted(found.items()):
         print(f"{name}: {value:.3f}")
     save_model(replace(model, extras={**model.extras, **found}), arguments.output, force=True)

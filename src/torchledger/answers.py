@@ -219,8 +219,11 @@ def predict(
     device: str | os.PathLike[str] = "H200",
     direction: str = "forward",
     dtype: str = "bfloat16",
+    state: Literal["warm", "swept"] = "warm",
 ) -> Prediction:
     """The time of an operator at a shape, without running it; ``device`` may also be a model file.
+
+    ``state``: just after the kernel's own repeats, or after other work has swept the cache.
 
     Raises ``PredictError`` for an unknown device, operator, parameter, direction or element type.
 
@@ -230,7 +233,7 @@ def predict(
     from torchledger.predicting import find_model
     from torchledger.predicting import predict as predict_with
 
-    return predict_with(find_model(device), operator, parameters, direction=direction, dtype=dtype)
+    return predict_with(find_model(device), operator, parameters, direction=direction, dtype=dtype, state=state)
 
 
 def predict_step(

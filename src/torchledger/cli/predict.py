@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from torchledger.cli.output import json_option
 from torchledger.errors import UsageError
+
+if TYPE_CHECKING:
+    from torchledger.fitting.timing_states import State
 
 
 @click.command(name="predict")
@@ -16,6 +20,13 @@ from torchledger.errors import UsageError
 @click.option("--device", default="H200", show_default=True, help="A device whose model is shipped, or a model file.")
 @click.option("--dtype", default="bf16", show_default=True, help="fp16, bf16, fp32, ... or torch's name.")
 @click.option("--direction", help="forward, backward or step; all that are known unless given.")
+@click.option(
+    "--state",
+    type=click.Choice(("warm", "swept")),
+    default="warm",
+    show_default=True,
+    help="warm: just after the kernel's own repeats; swept: after other work has swept the cache.",
+)
 @click.option(
     "--operators", multiple=True, type=click.Path(path_type=Path), help="A Python file with operators of your own."
 )
@@ -26,6 +37,7 @@ def command(
     device: str,
     dtype: str,
     direction: str | None,
+    state: State,
     operators: tuple[Path, ...],
     as_json: bool,
 ) -> None:
@@ -48,10 +60,12 @@ def command(
 
         if direction is not None:
             raise UsageError("an encoder is priced in both directions: leave --direction out.")
+        if state != "warm":
+            raise UsageError("an encoder is priced by warm times: leave --state out.")
         priced = price_encoder(find_model(device), parse_encoder(parse_parameters(parameters)), dtype=dtype)
         print_json(as_plain(priced)) if as_json else print_document(encoder_document(priced))
         return
     predictions = predict_directions(
-        find_model(device), operator, parse_parameters(parameters), direction=direction, dtype=dtype
+        find_model(device), operator, parse_parameters(parameters), direction=direction, dtype=dtype, state=state
     )
     print_json(as_plain(predictions)) if as_json else print_document(predictions_document(predictions))

@@ -15,9 +15,11 @@ from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.operator_features import operator_features
 from torchledger.fitting.regressors import EDGE
 from torchledger.fitting.time_model import Entry, TimeModel
+from torchledger.fitting.timing_states import State, family_of_operator, swept_over_warm
 from torchledger.nouns import Prediction
 from torchledger.operators import Operator, find_operator
 from torchledger.operators.declaration import dtype_name
+from torchledger.work.element_sizes import ELEMENT_SIZES
 
 Array = NDArray[np.float64]
 
@@ -63,11 +65,13 @@ def predict(
     *,
     direction: str = "forward",
     dtype: str = "bfloat16",
+    state: State = "warm",
 ) -> Prediction:
-    """The time of one operator at one shape.
+    """The time of one operator at one shape: just after its own repeats, or after other work has swept the cache.
 
     Raises ``PredictError`` for an operator, parameter, dtype or direction that is unknown (naming the nearest known),
-    for sizes that are not positive, and for tensors beyond the device's memory.
+    for sizes that are not positive, for tensors beyond the device's memory, and for a state that the model has not
+    learned.
     """
     entry, declared, name = _find(model, operator, direction, dtype)
     checked = _check(declared, parameters)
@@ -81,7 +85,7 @@ def predict(
             f"{model.total_memory_bytes / 1e9:,.1f} GB."
         )
     arrays = {key: np.array([value]) for key, value in checked.items()}
-    table = _answer(model, entry, *_as_entry(entry, declared, arrays), direction, name)
+    table = _answer(model, entry, *_as_entry(entry, declared, arrays), direction, name, state)
     where = table.ranges[0]
     if name not in entry.dtypes:
         notes.append(f"{name} was not measured, only {', '.join(entry.dtypes)}")
@@ -100,6 +104,7 @@ def predict(
         model=f"{entry.key} ({entry.n_shapes} shapes, held-out error {entry.mape:.1f} %)",
         roofline_us=float(table.roofline_us[0]) if declared.counts_work else None,
         note="; ".join(notes) or None,
+        state=state,
     )
 
 
@@ -110,6 +115,7 @@ def predict_table(
     *,
     direction: str = "forward",
     dtype: str = "bfloat16",
+    state: State = "warm",
 ) -> PredictionTable:
     """The times of one operator at many shapes: each parameter is an array, or one number for all rows.
 
@@ -119,7 +125,7 @@ def predict_table(
     checked = _check(declared, parameters)
     arrays = np.broadcast_arrays(*[np.atleast_1d(np.asarray(value)) for value in checked.values()])
     given = dict(zip(checked, arrays, strict=True))
-    return _answer(model, entry, *_as_entry(entry, declared, given), direction, name)
+    return _answer(model, entry, *_as_entry(entry, declared, given), direction, name, state)
 
 
 def _answer(
@@ -129,11 +135,16 @@ def _answer(
     parameters: Mapping[str, NDArray[Any]],
     direction: str,
     dtype: str,
+    state: State,
 ) -> PredictionTable:
     count = len(next(iter(parameters.values())))
     features = operator_features(operator, parameters, direction, np.full(count, dtype), model.machine)
     residual, width, distance = entry.predict(features.values)
     log_us = features.log_baseline + residual
+    if state == "swept":
+        family = family_of_operator(operator, parameters, direction, float(ELEMENT_SIZES[dtype]))
+        shift, spread = swept_over_warm(model, family, np.exp(log_us))
+        log_us, width = log_us + shift, np.hypot(width, spread)
     return PredictionTable(
         duration_us=np.exp(log_us),
         low_us=np.exp(log_us - width),
@@ -228,10 +239,11 @@ def predict_directions(
     *,
     direction: str | None = None,
     dtype: str = "bfloat16",
+    state: State = "warm",
 ) -> list[Prediction]:
     """``predict`` for one direction, or for all that the model knows of the operator."""
     if direction is not None:
-        return [predict(model, operator, parameters, direction=direction, dtype=dtype)]
+        return [predict(model, operator, parameters, direction=direction, dtype=dtype, state=state)]
     found, refusal = [], None
     for each in ("forward", "backward", "step"):
         try:
@@ -239,7 +251,7 @@ def predict_directions(
         except PredictError as error:
             refusal = refusal or error
             continue
-        found.append(predict(model, operator, parameters, direction=each, dtype=dtype))
+        found.append(predict(model, operator, parameters, direction=each, dtype=dtype, state=state))
     if refusal is not None and not found:
         raise refusal
     return found

@@ -32,6 +32,12 @@ _KEYS = (
 )
 
 
+_STATES = {
+    "warm": "Warm: just after the kernel's own repeats, what fits still in the cache.",
+    "swept": "Swept: after other work has swept the cache.",
+}
+
+
 def predictions_document(predictions: Sequence[Prediction]) -> Document:
     """Predicted times with their intervals, and what is to be doubted about them."""
     table = Table(
@@ -41,6 +47,8 @@ def predictions_document(predictions: Sequence[Prediction]) -> Document:
     blocks: list[Block] = [table]
     blocks += [Sentence(f"{p.subject}: {p.note}.", "bad") for p in predictions if p.note]
     first = predictions[0]
+    if first.state is not None:
+        blocks.append(Sentence(_STATES[first.state], "quiet"))
     blocks.append(Sentence(f"Intervals hold {first.coverage:.0%} of measurements. Model: {first.model}.", "quiet"))
     return Document((Section(f"Predicted on {first.device}", tuple(blocks)),))
 
