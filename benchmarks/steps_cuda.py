@@ -209,8 +209,8 @@ def lines_of(row: dict[str, Any]) -> list[str]:
         named = wall["reference"] + sum(each["amount"] for each in wall["differences"])
         inside = accounts["device_time"]["reference"] / facts["recorded"]
         plain_ms, predicted = row.get("plain_ms"), facts.get("predicted") or {}
-        beside = [f"{facts[key] / 1e3 / plain_ms:.3f}" if facts[key] and plain_ms else "-" for key in TIMES]
-        says = str(predicted.get("error", "no time"))[-120:]
+        beside = [f"{facts[key] / 1e3 / plain_ms:.3f}" if facts.get(key) and plain_ms else "-" for key in TIMES]
+        says = str(predicted.get("error", "no time")).strip().splitlines()[-1]
         if predicted.get("duration_us") and predicted.get("measured_us"):
             says = f"{predicted['duration_us'] / predicted['measured_us']:.3f}"
         lines.append(

@@ -130,7 +130,7 @@ ENTRIES = frozenset(
         "_torch.eager_calls.keep_modes_over_compiled_calls.Guard.__exit__",
         "_torch.eager_calls.keep_modes_over_compiled_calls.Guard.__init__",
         "_torch.kernel_marks._Marked.__call__",
-        "_torch.optimizers.watch_optimizers.hook",
+        "_torch.optimizers.OptimizerWatch.__init__.hook",
         "_torch.patching.Patches.around.wrapper",
         "capturing.process.start_in_process",
         "stepping.thread_end._Last.__del__",

@@ -8,31 +8,40 @@ from collections.abc import Callable, Collection, Mapping
 from types import FrameType
 from typing import Any
 
-from torchledger._torch.patching import Patches
 from torchledger.nouns import OptimizerFacts
 
 
-def watch_optimizers(stepped: Callable[[Any], None], on_fault: Callable[[Exception], None]) -> Patches:
-    """Hear each step of every optimizer, after it was made, until the patches are undone.
+class OptimizerWatch:
+    """Hears each step of every optimizer, after it was made, until ``undo``.
 
     What ``stepped`` raises goes to ``on_fault``, and not to the program.
 
     A step that is compiled is a call of a graph, and no signal of its own: Dynamo traces this hook with it, as nothing.
     """
-    import torch
-    from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if torch.compiler.is_compiling() or _is_inside_own_step(optimizer, sys._getframe(1)):
-            return
-        try:
-            stepped(optimizer)
-        except Exception as error:  # the user's program must go on
-            on_fault(error)
+    def __init__(self, stepped: Callable[[Any], None], on_fault: Callable[[Exception], None]) -> None:
+        import torch
+        from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    patches = Patches()
-    patches.on_undo(register_optimizer_step_post_hook(hook).remove)
-    return patches
+        self._is_deaf = False
+
+        def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if torch.compiler.is_compiling() or self._is_deaf or _is_inside_own_step(optimizer, sys._getframe(1)):
+                return
+            try:
+                stepped(optimizer)
+            except Exception as error:  # the user's program must go on
+                on_fault(error)
+
+        self._handle = register_optimizer_step_post_hook(hook)
+
+    def end(self) -> None:
+        """Hear nothing further. The hook stays in its place, so that no compiled step is compiled anew without it."""
+        self._is_deaf = True
+
+    def undo(self) -> None:
+        """Take the hook out."""
+        self._handle.remove()
 
 
 def _is_inside_own_step(optimizer: Any, hooked: FrameType) -> bool:

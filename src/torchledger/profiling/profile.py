@@ -10,7 +10,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchledger._torch.lazy_import import after_import
 from torchledger.capturing.session import Capture, Watcher
@@ -20,6 +20,9 @@ from torchledger.nouns import Breakdown, Gap, Launch, StepFoundBy
 from torchledger.profiling.event_times import breakdown_of_calls
 from torchledger.profiling.records import records_of_recording
 from torchledger.stepping.recorder import StepRecorder, StepRecording
+
+if TYPE_CHECKING:
+    from torchledger._torch.optimizers import OptimizerWatch
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +71,7 @@ class StepProfiler(Watcher):
         self._places: dict[str, tuple[int, ...]] = {}
         self._patches: list[Any] = []
         self._call_patches: list[Any] = []
+        self._optimizers: OptimizerWatch | None = None
         self._recorder = StepRecorder(
             warmup=warmup,
             timed=timed,
@@ -84,9 +88,10 @@ class StepProfiler(Watcher):
     # --- watching the capture ----------------------------------------------------------------------------------
 
     def _watch_optimizers(self) -> None:
-        from torchledger._torch.optimizers import watch_optimizers
+        from torchledger._torch.optimizers import OptimizerWatch
 
-        self._patches.append(watch_optimizers(self._recorder.optimizer_stepped, self._recorder.failed))
+        self._optimizers = OptimizerWatch(self._recorder.optimizer_stepped, self._recorder.failed)
+        self._patches.append(self._optimizers)
 
     def on_ready(self) -> None:
         from torchledger._torch.eager_calls import keep_modes_over_compiled_calls
@@ -130,7 +135,11 @@ class StepProfiler(Watcher):
             patches.undo()
 
     def _hear_no_calls(self) -> None:
-        """From here on calls of graphs cost what they do without us."""
+        """From here on calls of graphs and steps of optimizers cost what they do without us."""
+        if self in _current:
+            _current.remove(self)
+        if self._optimizers is not None:
+            self._optimizers.end()
         for patches in self._call_patches:
             patches.undo()
 
@@ -264,7 +273,7 @@ _SILENT = "99"
 
 def step() -> None:
     """Say that a training or inference step ends here. Never required; does nothing unless a profile is on."""
-    for profiler in _current:
+    for profiler in tuple(_current):
         profiler.step()
 
 

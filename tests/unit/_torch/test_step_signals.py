@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchledger._torch.optimizers import facts_of_optimizer, holds_optimizer, watch_optimizers
+from torchledger._torch.optimizers import OptimizerWatch, facts_of_optimizer, holds_optimizer
 from torchledger._torch.profiler import Recording
 from torchledger._torch.steps import StepClock, identity_of, parameter_places, watch_profiler_steps
 from torchledger.nouns import OptimizerFacts
@@ -30,7 +30,7 @@ def stepped(optimizer: Any, model: nn.Module) -> None:
 def test_every_optimizer_is_heard_until_the_hook_is_taken_out() -> None:
     model = nn.Linear(4, 4)
     heard: list[Any] = []
-    patches = watch_optimizers(heard.append, heard.append)
+    patches = OptimizerWatch(heard.append, heard.append)
     optimizers = [torch.optim.AdamW(model.parameters()), torch.optim.SGD(model.parameters())]
     for optimizer in optimizers:
         stepped(optimizer, model)
@@ -50,7 +50,7 @@ class Lookahead(torch.optim.SGD):
 def test_an_optimizer_that_calls_its_base_class_steps_once() -> None:
     model = nn.Linear(4, 4)
     heard: list[Any] = []
-    patches = watch_optimizers(heard.append, heard.append)
+    patches = OptimizerWatch(heard.append, heard.append)
     optimizer = Lookahead(model.parameters())
     stepped(optimizer, model)
     stepped(optimizer, model)
@@ -71,7 +71,7 @@ def graphs_of_compiled_step(*, is_watched: bool) -> list[int]:
     optimizer = torch.optim.AdamW(model.parameters())
     compiled = torch.compile(optimizer.step, backend=backend)
     heard: list[Any] = []
-    patches = watch_optimizers(heard.append, heard.append) if is_watched else None
+    patches = OptimizerWatch(heard.append, heard.append) if is_watched else None
     for _ in range(3):
         model(torch.ones(2, 4)).sum().backward()
         compiled()

@@ -8,12 +8,14 @@ import pytest
 
 from torchledger.balance import balance_books, open_books
 from torchledger.nouns import Breakdown, DeviceEvent, Launch, Measurement, Profile
-from torchledger.profiling.attribution import attribute_events, learn_sequence
+from torchledger.profiling.attribution import attribute_events, graph_of_mark, launches_by_graph, learn_sequence
 from torchledger.profiling.records import profile_records
 from torchledger.profiling.steps import Steps
+from torchledger.stepping.marks import STEP_MARK
+from torchledger.stepping.record import Ledgered, StepFacts, record_step
 from torchledger.store import open_ledger
 from torchledger.traces.costs import device_events
-from torchledger.traces.trace import Trace, read_trace
+from torchledger.traces.trace import EventKind, Trace, read_trace
 
 DATA = Path(__file__).parents[2] / "data" / "h200"
 LEDGER = DATA / "gpt_block_torch2.11_cu130.ledger.sqlite"
@@ -91,6 +93,33 @@ def test_replayed_kernels_find_the_entries_that_an_un_graphed_run_showed(
     assert all(event.launch_id is not None for event in replayed)
     assert attribution.unmatched == {} and attribution.matched_share == 1.0
     assert attribution.copied_ns == attribution.inside_ns - attribution.matched_ns > 0
+
+
+def test_replays_and_copies_of_inputs_inside_a_step_belong_to_its_entries(
+    trace: Trace, replay: Trace, launches: list[Launch]
+) -> None:
+    learned = _in_one_call(trace, device_events(trace), launches)
+    attribution = attribute_events(replay, device_events(replay), launches, learned=learned)
+    marks = [row for row in replay.rows(EventKind.ANNOTATION).tolist() if replay.name(row).startswith(STEP_MARK)]
+    spans = [(int(replay.events.start_ns[row]), int(replay.events.end_ns[row])) for row in marks]
+    by_graph = launches_by_graph(launches)
+    record = record_step(
+        replay,
+        spans,
+        attribution.events,
+        StepFacts("call"),
+        Ledgered({"forward_0": "forward", "backward_0": "backward"}, by_graph),
+        graph_of=lambda mark: graph_of_mark(mark, by_graph),
+        is_composite=lambda name: False,
+    )
+    assert record.step.covered_share == 1.0
+    start, end = spans[record.index]
+    events = [each for each in attribution.events if start <= (each.launch_start_ns or 0) < end]
+    owners = {event: record.calls[record.call_of[event.row]] for event in events}
+    replayed = [owner.name for event, owner in owners.items() if event.is_graph_replay]
+    copied = [owner.name for event, owner in owners.items() if event.op == "aten::_foreach_copy_"]
+    assert copied == ["forward_0", "backward_0"] and set(replayed) == {"forward_0", "backward_0"}
+    assert len(events) == sum(call.kernels for call in record.calls)
 
 
 def test_without_a_learned_sequence_generated_kernels_are_still_found(replay: Trace, launches: list[Launch]) -> None:

@@ -48,13 +48,25 @@ def _transcripts() -> Iterator[tuple[str, str]]:
     for page in _PAGES:
         text = page.read_text().replace("\\\n", " ")
         for line in re.findall(r"^\$ torchledger (.*)$", text, re.M):
-            command = re.split(r"\s+[#|>]\s|\s&&\s", f"{line} ")[0].strip()
+            command = shlex.join(_words_of_first_command(line))
             name = command.split()[0]
             is_run = not any(command == each or command.startswith(f"{each} ") for each in _NOT_RUN)
             if not is_run or name.startswith("-") or command in seen or _PLACEHOLDERS.search(command):
                 continue
             seen.add(command)
             yield str(page.relative_to(_ROOT)), command
+
+
+def _words_of_first_command(line: str) -> list[str]:
+    """The words that a shell gives to the first command of a line: up to a comment, a pipe, a list or a redirection."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split, lexer.commenters = True, ""  # a comment begins where a word does, not in forward_0#12
+    words: list[str] = []
+    for word in lexer:
+        if word.startswith("#") or (word and not set(word) - set("|&;<>")):
+            break
+        words.append(word)
+    return words
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+
+from torchledger.cli import cli
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = ROOT / "tests" / "programs"
@@ -45,7 +48,7 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     ledger = tmp_path_factory.mktemp(name) / "step.ledger"
     options = ["run", "--profile", "--count-eager", "-o", str(ledger)]
     run("-m", "torchledger", *options, str(PROGRAMS / f"{name}.py"), STEPS.get(name, "30"))
-    return name, json.loads(run("-m", "torchledger", "show", str(ledger), "--json"))
+    return name, json.loads(CliRunner().invoke(cli, ["show", str(ledger), "--json"]).stdout)
 
 
 def test_a_step_holds_the_flops_of_a_whole_eager_step(
