@@ -282,7 +282,7 @@ def profile(
 ) -> Breakdown:
     """Profile ``step_fn`` under a capture: warm up, time it plainly, then record ``repeats`` calls.
 
-    Raises ``MeasureError`` if nothing compiled ran.
+    Raises ``MeasureError`` if nothing was recorded.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", _SILENT)
     profiler = StepProfiler(capture, warmup=warmup, repeats=repeats, after_us=0.0)
