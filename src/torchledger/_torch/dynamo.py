@@ -26,6 +26,19 @@ def eager_counts() -> Counter[str]:
     return found
 
 
+def runs_exported() -> bool:
+    """True once this process holds a program of ``torch.export``, or the module that it makes."""
+    classes = [
+        getattr(sys.modules.get(module), name, None)
+        for module, name in (
+            ("torch.export.exported_program", "ExportedProgram"),
+            ("torch.export._unlift", "_StatefulGraphModule"),
+        )
+    ]
+    known = tuple(each for each in classes if isinstance(each, type))
+    return bool(known) and any(issubclass(type(each), known) for each in gc.get_objects())
+
+
 def runs_packages() -> bool:
     """True once this process has loaded a package of AOTInductor."""
     is_loaded = "torch._inductor.package.package" in sys.modules

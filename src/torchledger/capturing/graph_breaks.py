@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from torchledger._torch.dynamo import COMPILED, FRAMES, runs_packages
+from torchledger._torch.dynamo import COMPILED, FRAMES, runs_exported, runs_packages
 
 _LISTED = 5
 
@@ -52,4 +52,9 @@ def absent_graphs_note(before: Counter[str], n_ahead_of_time: int | None) -> str
     if compiled := before[COMPILED]:
         frames = f"{compiled:,} frame{'s' * (compiled != 1)}"
         return f"torch.compile compiled {frames} before this capture began, which have no entries: compile inside it"
+    if runs_exported():
+        return (
+            "the program holds what torch.export made, which runs operator by operator: torch.compile of the exported "
+            "program's module() has entries"
+        )
     return None

@@ -21,7 +21,7 @@ from torchledger.nouns import Cost, DeviceEvent, Launch, Quality
 from torchledger.nouns.breakdown import TimeCategory
 from torchledger.traces.graph_marks import GRAPH_MARK, parse_graph_mark
 from torchledger.traces.trace import NONE, EventKind, Trace
-from torchledger.work.categories import category_of_launch, category_of_operator
+from torchledger.work.categories import category_of_launch, category_of_operator, naming_operator
 from torchledger.work.kernel_names import category_of_kernel, is_finishing_kernel, is_helper_kernel
 
 _INDUCTOR_MARK = re.compile(r"^## Call CompiledFxGraph (\S+) ##$")
@@ -542,7 +542,7 @@ def _with_entry(event: DeviceEvent, entry: Launch, *, is_main: bool) -> DeviceEv
         launch_id=entry.launch_id,
         graph=entry.graph,
         ops=entry.aten_ops,
-        op=entry.aten_ops[-1] if entry.aten_ops else event.op,
+        op=naming_operator(entry.aten_ops) or event.op,
         modules=entry.modules,
         sources=tuple(f"{source.file}:{source.line}" for source in entry.sources),
         cost=cost,

@@ -84,13 +84,13 @@ def profile_records(
 
     Raises ``MeasureError`` if the trace holds none of the ledger's graphs, and no marked step either.
     """
-    cuda = [device for device in devices if device.kind == "cuda"]
-    ceilings = known_ceilings(cuda[0] if cuda else devices[0]) if devices else None
     window = _step_window(trace, n_steps)
     by_graph = launches_by_graph(launches)
     launches = _at_sizes_of_calls(trace, by_graph)
     on_device = [event for event in device_events(trace) if _is_inside(event.launch_start_ns, window)]
     clock: Clock = "cupti" if on_device else "cpu_profiler"
+    timed = (device for device in devices if (device.kind != "cpu") == bool(on_device))
+    ceilings = known_ceilings(next(timed, None))
     if on_device:
         attribution = attribute_events(trace, on_device, launches, learned=learned, graph_keys=graph_keys)
     else:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torchledger.nouns import Measurement
 from torchledger.replaying.bench import Benched, BenchReport, gain, median_ratio
+from torchledger.reporting.ceilings import above_ceilings
 from torchledger.reporting.columns import format_share, format_us
 from torchledger.reporting.document import Block, Document, Section, Sentence, Table, Tone, as_plain, columns
 
@@ -188,12 +189,8 @@ def _remarks(report: BenchReport) -> list[tuple[str, Tone | None]]:
         )
     if any(ceilings is None for ceilings in report.ceilings.values()):
         remarks.append(("no measured ceilings for this device: `torchledger doctor` gives roofline fractions", None))
-    over = [entry for entry in report.entries if (entry.roofline_fraction or 0) > 1.05]
-    if over:
-        shown = ", ".join(entry.launch.launch_id for entry in over[:3])
-        remarks.append(
-            (f"{len(over)} above the roofline ({shown}): warm inputs come from a cache, not from memory", None)
-        )
+    fractions = ((entry.launch.launch_id, entry.roofline_fraction, entry.bound) for entry in report.entries)
+    remarks += [(text, None) for text in above_ceilings(fractions)]
     for entry in report.failures:
         remarks.append((f"{entry.launch.launch_id} {entry.status}: {entry.reason}", "bad"))
     wide = [(entry, note) for entry in report.entries if not entry.same_as for note in entry.notes]

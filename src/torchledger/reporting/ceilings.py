@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from torchledger.nouns import Ceilings, Device, Host
-from torchledger.reporting.columns import format_ratio, format_us
+from torchledger.reporting.columns import format_ratio, format_share, format_us
 from torchledger.reporting.document import Document, Facts, Section, Sentence
-from torchledger.roofline import ridge_point
+from torchledger.roofline import Bound, ridge_point
 
 
 def ceilings_document(
@@ -29,6 +29,43 @@ def ceilings_document(
     if kept_in:
         sections.append(Section("Kept in", tuple(Sentence(text) for text in kept_in)))
     return Document(tuple(sections))
+
+
+_SLACK = 0.05
+"""Medians of one kernel differ by this share between runs; only what is further above a ceiling is told."""
+
+
+def above_ceilings(rows: Iterable[tuple[str, float | None, Bound | None]]) -> list[str]:
+    """What ran faster than the measured ceilings allow, a sentence for each reason that it can have.
+
+    ``rows`` are names with their share of the roofline and the ceiling that binds them. A cache can serve bytes faster
+    than memory; it cannot add FLOPs, so that a share above one of those says that the ceiling is too low or the count
+    of FLOPs more than the library does.
+
+    >>> above_ceilings([("forward_0#1", 2.91, "compute"), ("forward_0#2", 0.6, "memory")])[0][:65]
+    '1 above the measured FLOP/s (forward_0#1 291.0 %): the ceiling wa'
+    """
+    found: dict[str, list[tuple[str, float]]] = {"compute": [], "memory": []}
+    for name, fraction, limit in rows:
+        if fraction is not None and fraction > 1 + _SLACK:
+            found["compute" if limit == "compute" else "memory"].append((name, fraction))
+    return [
+        f"{len(above):,} above the measured {what} ("
+        + ", ".join(f"{name} {format_share(fraction)}" for name, fraction in above[:3])
+        + f"): {reason}"
+        for above, (what, reason) in zip(found.values(), _ABOVE, strict=True)
+        if above
+    ]
+
+
+_ABOVE = (
+    (
+        "FLOP/s",
+        "the ceiling was measured on a busier device or on slower shapes, or the library multiplies less often than is "
+        "counted (Winograd convolutions); no cache does this. `torchledger doctor` measures again",
+    ),
+    ("bandwidth", "inputs come from a cache, not from memory"),
+)
 
 
 _HOST_ROWS = (

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchledger.nouns import Breakdown, TimeRow
+from torchledger.reporting.ceilings import above_ceilings
 from torchledger.reporting.columns import format_count, format_share, format_us
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns
 
@@ -165,8 +166,11 @@ def _ops_text(ops: Sequence[str]) -> str:
 
 
 def _without_roofline(table: Table, breakdown: Breakdown) -> Table:
-    has_roofline = any(row.roofline_us is not None for row in breakdown.categories)
-    return table if has_roofline else table.without(("roofline_fraction",))
+    return table if _has_roofline(breakdown) else table.without(("roofline_fraction",))
+
+
+def _has_roofline(breakdown: Breakdown) -> bool:
+    return any(row.roofline_us is not None for row in breakdown.categories)
 
 
 def _idle_section(breakdown: Breakdown, *, top: int) -> Section:
@@ -201,8 +205,16 @@ def _unknown_section(breakdown: Breakdown, *, top: int) -> Section:
     if len(breakdown.unknown_us) > top:
         lines.append(Sentence(f"{len(breakdown.unknown_us) - top:,} further reasons; --json lists them all.", "quiet"))
     lines += [Sentence(f"{note}.", "quiet") for note in breakdown.notes]
-    if not any(device.ceilings for device in breakdown.devices):
+    if not _has_roofline(breakdown):
         lines.append(
-            Sentence("No roofline: nobody measured this device's ceilings here, and data sheets are not used.", "quiet")
+            Sentence(
+                "No roofline: nobody had measured this device's ceilings (`torchledger doctor` does), and data sheets "
+                "are not used.",
+                "quiet",
+            )
         )
+    above = above_ceilings(
+        (row.detail.get("label", row.name), row.roofline_fraction, row.bound) for row in breakdown.kernels
+    )
+    lines += [Sentence(f"{text}.", "quiet") for text in above]
     return Section("What is not known", tuple(lines))

@@ -17,9 +17,6 @@ def find_bad(record: CallRecord, question: str) -> Iterator[ValueFinding]:
 
     ``question`` is ``"nan"``, ``"inf"``, ``"overflow"`` or the name of a predicate.
     """
-    if record.graph.is_opaque:
-        yield from _find_at_the_ends(record, question)
-        return
     summaries = record.summaries
     reaches = any(_count(seen, summaries, question) for seen in record.outputs)
     written: set[str] = set()
@@ -42,19 +39,6 @@ def find_bad(record: CallRecord, question: str) -> Iterator[ValueFinding]:
                 yield _finding(record, event.sequence, verdict, question, subject, seen, summaries, reaches)
         elif bad_before and event.after:
             yield _finding(record, event.sequence, "stopped here", question, subject, bad_before[0], summaries, reaches)
-
-
-def _find_at_the_ends(record: CallRecord, question: str) -> Iterator[ValueFinding]:
-    """The findings of a graph of which only inputs and outputs are known: it takes the place of its launches."""
-    summaries = record.summaries
-    bad_inputs = [seen for seen in record.inputs if _count(seen, summaries, question)]
-    bad_outputs = [seen for seen in record.outputs if _count(seen, summaries, question)]
-    name = record.graph.name or "unrecorded graph"
-    verdict: Verdict = "passed through" if bad_inputs else "created here"
-    for seen in bad_inputs:
-        yield _finding(record, record.sequence, "came in", question, name, seen, summaries, bool(bad_outputs))
-    for seen in bad_outputs:
-        yield _finding(record, record.sequence, verdict, question, name, seen, summaries, True)
 
 
 def first_created(findings: Iterable[ValueFinding]) -> ValueFinding | None:

@@ -217,11 +217,6 @@ class GraphWatch:
         launch = self.launches.get(site.index)
         return launch.launch_id if launch is not None else f"{self.name or 'unrecorded graph'}, line {site.line}"
 
-    @property
-    def is_opaque(self) -> bool:
-        """True if no launch of it can be watched (a C++ wrapper), so that its inputs and outputs have to do."""
-        return not self.sites and self.n_launches > 0
-
     # --- what runs in the user's program ------------------------------------------------------------------------
 
     def __call__(self, args: list[Any]) -> Any:
@@ -441,7 +436,7 @@ class _Frame:
             self._input_places = {
                 self._key(value): place for place, value in enumerate(args) if isinstance(value, torch.Tensor)
             }
-        if self._sink.takes_tensors and (self._sink.is_full or self._watch.is_opaque):
+        if self._sink.takes_tensors and self._sink.is_full:
             places = {id(value): place for place, value in enumerate(args)}
             self._inputs = [
                 self._seen(name, value, self._read(value, ("argument", places[id(value)]))) for name, value in inputs
@@ -525,9 +520,7 @@ class _Frame:
             for place, value in enumerate(result if isinstance(result, (tuple, list)) else ()):
                 if not isinstance(value, torch.Tensor):
                     continue
-                if self._watch.is_opaque:  # nothing told which memory it wrote: an input may have been, too
-                    outputs.append(self._seen(f"output {place}", value, (self._reducer.add(value),)))
-                elif _storage(value) in self._versions:
+                if _storage(value) in self._versions:
                     outputs.append(self._seen(f"output {place}", value, self._read(value, ("argument", place))))
         queued, summaries = self._reducer.queued(), self._reducer.fetch()
         record = CallRecord(

@@ -137,11 +137,6 @@ class Watch(Watcher):
             if self.options.level == "names":  # for programs that do not live to the end
                 self._write(WatchedGraph(name, graph.n_launches, len(graph.launches), 0, 0))
             graph.module = module
-            if graph.is_opaque:
-                self._capture.note(
-                    f"{name} runs in a C++ wrapper: its inputs and outputs are watched, its {graph.n_launches} "
-                    "launches are not. Turn torch._inductor.config.cpp_wrapper off to watch them."
-                )
 
     def on_close(self) -> None:
         with self._lock:
@@ -482,9 +477,6 @@ def _stats(record: Any) -> list[ValueStats]:
     name = record.graph.name or "unrecorded graph"
     for seen in record.inputs:
         found.append(_record(record, name, "input", seen, None, None, None))
-    if record.graph.is_opaque:
-        for seen in record.outputs:
-            found.append(_record(record, name, "after", seen, record.sequence, None, None))
     for event in record.events:
         subject = record.graph.subject(event.site)
         nodes = {buffer.name: buffer.fx_node for buffer in event.launch.buffers} if event.launch is not None else {}
@@ -499,7 +491,6 @@ def _table(planned: Any) -> ValueTable:
     """What the statistics of all calls that follow a plan share."""
     plan, record = planned.plan, planned.record
     row_of = {reduction.ticket: row for row, reduction in enumerate(plan.reductions)}
-    assert not record.graph.is_opaque
     seen = [
         *record.inputs,
         *(item for event in record.events for item in (*event.scalars, *event.before, *event.after)),

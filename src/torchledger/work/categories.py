@@ -8,7 +8,7 @@ does in another language: ``kernel_names.category_of_kernel``.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import cast
 
@@ -172,6 +172,23 @@ def category_of_operator(name: str) -> TimeCategory | None:
     if bare in _CATEGORY_OF:
         return _CATEGORY_OF[bare]
     return next((category for pattern, category in _FAMILIES if pattern.fullmatch(bare)), None)
+
+
+def naming_operator(names: Sequence[str]) -> str | None:
+    """The operator that a kernel of several is shown by: the last, unless that only makes a mask or a constant, which
+    autograd keeps for the backward pass; ``None`` without operators.
+
+    >>> naming_operator(("aten.relu", "prims._low_memory_max_pool_with_offsets", "aten.le"))
+    'prims._low_memory_max_pool_with_offsets'
+    """
+    computing = (name for name in reversed(names) if operator_name(name)[1] not in _MASKS_AND_CONSTANTS)
+    return next(computing, names[-1] if names else None)
+
+
+_MASKS = """eq ne lt le gt ge not_equal less less_equal greater greater_equal logical_and logical_or logical_xor
+    logical_not isfinite isinf isnan isposinf isneginf isclose"""
+_CONSTANTS = "full full_like new_full scalar_tensor zeros zeros_like new_zeros ones ones_like new_ones"
+_MASKS_AND_CONSTANTS = frozenset(f"{_MASKS} {_CONSTANTS}".split())
 
 
 def operation_of(launch: Launch) -> str:

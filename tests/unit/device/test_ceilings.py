@@ -22,6 +22,7 @@ from torchledger.device.ceilings import (
 from torchledger.device.describe import describe_cpu
 from torchledger.errors import MeasureError
 from torchledger.nouns import Ceilings, Device
+from torchledger.reporting.ceilings import above_ceilings
 from torchledger.store import LedgerWriter, open_ledger
 
 
@@ -53,6 +54,18 @@ def test_a_damaged_file_is_as_good_as_none(cache: Path) -> None:
     cache.mkdir()
     ceilings_path(device).write_text("{")
     assert known_ceilings(device) is None
+
+
+def test_a_share_above_the_ceiling_of_flops_is_not_laid_to_a_cache() -> None:
+    rows = [
+        ("convolution", 2.91, "compute"),
+        ("copy", 1.4, "memory"),
+        ("product", 1.04, "compute"),
+        ("sum", None, None),
+    ]
+    of_flops, of_bytes = above_ceilings(rows)
+    assert of_flops.startswith("1 above the measured FLOP/s (convolution 291.0 %)") and "no cache does this" in of_flops
+    assert of_bytes.startswith("1 above the measured bandwidth (copy 140.0 %)") and "come from a cache" in of_bytes
 
 
 def test_tf32_counts_only_where_it_is_allowed() -> None:

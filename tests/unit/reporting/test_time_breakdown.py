@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchledger.nouns import Breakdown
+from torchledger.nouns import Breakdown, Ceilings
 from torchledger.reporting.document import Table
 from torchledger.reporting.terminal import render
 from torchledger.reporting.time_breakdown import breakdown_as_plain, breakdown_document
@@ -58,6 +58,15 @@ def test_unknown_is_a_question_mark_and_null() -> None:
     assert row["flops"] is None
     assert row["reasons"] == {"replayed by a CUDA graph: the trace names no operator": 3.5}
     assert "nvjet_product" in render(breakdown_document(breakdown))
+
+
+@pytest.mark.parametrize("ceilings", [None, Ceilings(copy_gb_per_s=1e-3, tflops_per_s={"float32": 1e-3})])
+def test_shares_of_a_roofline_are_shown_or_said_to_be_unmeasured_and_never_both(ceilings: Ceilings | None) -> None:
+    trace = trace_from_events(small_trace(copies=4)["traceEvents"])
+    text = render(breakdown_document(breakdown_of_trace(trace, ceilings=ceilings)))
+    assert ("of roofline" in text) == (ceilings is not None)
+    assert ("nobody had measured" in text) == (ceilings is None)
+    assert ("above the measured" in text) == (ceilings is not None)  # of so slow a device
 
 
 def test_what_is_shown_cannot_command_the_terminal() -> None:
