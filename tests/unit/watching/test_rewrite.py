@@ -99,6 +99,7 @@ class Recording:
     is_active = True
     is_full = True
     takes_tensors = True
+    most_elements = 0
 
     def __init__(self) -> None:
         self.records: list[CallRecord] = []
