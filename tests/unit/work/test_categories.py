@@ -15,6 +15,7 @@ from torchledger.work.categories import (
     category_of_launch,
     category_of_operator,
     category_of_work,
+    naming_operator,
     operation_of,
     operator_name,
 )
@@ -123,3 +124,21 @@ def test_an_operators_name_is_read_out_of_every_spelling() -> None:
     spellings = ("aten::index_put_", "torch.ops.aten.index_put_.default", "aten.index_put", "aten::index_put.out")
     assert {operator_name(text) for text in spellings} == {("aten", "index_put")}
     assert operator_name("aten::__and__.Scalar") == ("aten", "__and__")
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (
+            ("aten.relu", "prims._low_memory_max_pool_with_offsets", "aten.le"),
+            "prims._low_memory_max_pool_with_offsets",
+        ),
+        (("aten.add", "aten.relu"), "aten.relu"),
+        (("aten.full", "aten.le"), "aten.le"),
+        ((), None),
+    ],
+)
+def test_a_kernel_is_named_by_what_it_computes_and_not_by_a_mask_that_it_keeps(
+    names: tuple[str, ...], shown: str | None
+) -> None:
+    assert naming_operator(names) == shown
