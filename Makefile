@@ -27,7 +27,7 @@ demo: $(VENV)/.installed ## Record a small GPT training script, show its ledger 
 	  else echo "open gpt.html in a browser"; fi
 
 test: $(VENV)/.dev ## Run the tests that need no GPU
-	$(BIN)/python -m pytest -n 2 -m "not gpu"
+	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not gpu"
 
 test-gpu: ## Run the tests that need an NVIDIA GPU, with the python3 at hand
 	PYTHONPATH=src $(PYTHON) -m pytest tests/gpu
@@ -44,7 +44,7 @@ docs: $(VENV)/.installed ## Build the documentation as a site, in docs/_build/ht
 	@echo "docs/_build/html/index.html"
 
 golden: $(VENV)/.dev ## Rewrite the golden files after a change of output that is meant
-	$(BIN)/python -m pytest -n 2 -m "not gpu" --rewrite-golden
+	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not gpu" --rewrite-golden
 
 bench: $(VENV)/.dev ## Run every benchmark that this machine can run, and say which it cannot; ONLY="NAME ..." runs some
 	$(BIN)/python benchmarks/run_all.py $(ONLY)
