@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import itertools
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,7 @@ DATA = Path(__file__).parent.parent / "tests" / "data"
 LEDGER = DATA / "h200" / "gpt_block_torch2.11_cu130.ledger.sqlite"
 TRACE = DATA / "h200" / "gpt_block_torch2.11_cu130.trace.json.gz"
 SAMPLES = DATA / "old" / "cpu_torchledger0.1.0.samples"
+GUIDE_CSV = "mp,b,l,dim,F_dur(us),B_dur(us)\n" + "".join(f"1,1,{n},64,{n}.0,{n}.0\n" for n in range(1, 1000))
 
 RECORDED: tuple[tuple[Mode, tuple[str, ...]], ...] = (
     ("run", ("run", "-f", "-o", "DISK/a.ledger", "-m", "program")),
@@ -57,7 +59,7 @@ WRITERS: tuple[tuple[str, ...], ...] = (
     ("import", str(TRACE), "--chrome", "DISK/a.json"),
     ("samples", "merge", str(SAMPLES), "-o", "DISK/a.samples"),
     ("samples", "check", str(SAMPLES), "-o", "DISK/a.samples"),
-    ("samples", "export", str(SAMPLES), "-o", "DISK/a"),
+    ("samples", "export", "GUIDE/NVIDIAA100_gelu_fp16.csv", "-o", "DISK/a"),
     ("extract", str(LEDGER), "--graph", "forward_0", "--trust", "-o", "DISK/a.py"),
 )
 
@@ -149,18 +151,26 @@ def _short(arguments: Sequence[str]) -> str:
 
 
 def _cell(said: str) -> str:
-    return said[:220].replace("|", "/")
+    return said.replace(f"{DATA}/", "")[:220].replace("|", "/")
 
 
-def outcomes() -> Iterator[Outcome]:
-    """Every command on every disk."""
-    for size_kb in (0, 8):
-        for arguments in WRITERS:
-            with disk(f"size={size_kb}k,nr_inodes=20" if size_kb else "size=4k,nr_inodes=1") as place:
-                yield judge_writer(f"{size_kb} KB", place, arguments)
-    for arguments in WRITERS:
-        with disk("size=1m,ro") as place:
-            yield judge_writer("read-only", place, arguments)
+def written() -> Iterator[Outcome]:
+    """Every command that writes, on disks without room and on one that is read-only."""
+    with tempfile.TemporaryDirectory() as guide:
+        (Path(guide) / "NVIDIAA100_gelu_fp16.csv").write_text(GUIDE_CSV)
+        writers = [tuple(word.replace("GUIDE", guide) for word in arguments) for arguments in WRITERS]
+        for name, options in (
+            ("0 KB", "size=4k,nr_inodes=1"),
+            ("8 KB", "size=8k,nr_inodes=20"),
+            ("read-only", "size=1m,ro"),
+        ):
+            for arguments in writers:
+                with disk(options) as place:
+                    yield judge_writer(name, place, arguments)
+
+
+def recorded() -> Iterator[Outcome]:
+    """Every command that records, on disks of each size, on one that is read-only and beside a run that writes."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for mode, arguments in RECORDED:
@@ -186,7 +196,7 @@ def main() -> int:
     options = parser.parse_args()
     make_forkable()
     found = []
-    for outcome in outcomes():
+    for outcome in itertools.chain(written(), recorded()):
         found.append(outcome)
         print(f"{'FAULT ' + str(outcome.faults) if outcome.faults else 'fine'}: {outcome.disk}: {outcome.command}")
         print(f"    {outcome.said}", flush=True)

@@ -9,7 +9,9 @@ torch's elastic agent, the same of both ledgers. ``sample``: a sampling worker; 
 uninterrupted run, each shape once.
 
 Needs no GPU. Processes are forks of this one, which has imported torch and has warm caches, so that most of a round is
-our own work. Each kill falls at a random time after the start. Exits with 1 if anything is lost or repeated.
+our own work. A kill falls when the process has used a random part of the processor time that it needs in all, so that
+other work on the machine moves none behind the end; a sampling worker's falls at a random time after its start. Exits
+with 1 if anything is lost or repeated.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from torchledger.sampling.journal import JOURNAL_FOLDER, read_journals
 from torchledger.sampling.points import Plan, Point, save_plan, unique_points
 from torchledger.sampling.worker import run_worker
 from torchledger.store import open_ledger
+from torchledger.store.job import rank_path
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = ((),)
@@ -83,9 +86,10 @@ def kill_command(of: Mode, kills: int, source: random.Random) -> dict[str, objec
     """
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        started = time.monotonic()
+        record(of, folder, force=True)
+        before_s = _cpu_s_here()
         is_fine = record(of, folder, force=True)[0] == EXIT_CODE
-        usual_s = time.monotonic() - started
+        usual_s = _cpu_s_here() - before_s
         faults: list[str] = []
         early = 0
         graphs: list[int] = []
@@ -96,7 +100,7 @@ def kill_command(of: Mode, kills: int, source: random.Random) -> dict[str, objec
                 (folder / "result").unlink(missing_ok=True)
                 record(of, folder, force=True)
                 os._exit(0)
-            time.sleep(source.uniform(0, usual_s))
+            _wait_for_cpu(command, source.uniform(0, usual_s))
             early += (folder / "result").exists()
             _kill(command, is_whole=number % 2 == 0)
             with contextlib.suppress(ChildProcessError):
@@ -111,12 +115,35 @@ def kill_command(of: Mode, kills: int, source: random.Random) -> dict[str, objec
         "command": of,
         "kills": kills,
         "programs_that_had_ended": early,
-        "uninterrupted_run_s": round(usual_s, 1),
+        "uninterrupted_run_cpu_s": round(usual_s, 2),
         "graphs_found_after_each_kill": dict(sorted(Counter(graphs).items())),
         "faults": faults,
         "the_run_after_them_all_is_fine": is_fine,
         "files_left_beside_it": left,
     }
+
+
+def _cpu_s_here() -> float:
+    """Processor time of this process and of those that it waited for, in seconds."""
+    return sum(os.times()[:4])
+
+
+def _wait_for_cpu(process_id: int, until_s: float) -> None:
+    """Until a child and its children have used so many seconds of processor time, or it has ended."""
+    while not os.waitid(os.P_PID, process_id, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            children = Path(f"/proc/{process_id}/task/{process_id}/children").read_text().split()
+            if sum(_cpu_s(int(each)) for each in (process_id, *children)) >= until_s:
+                return
+        time.sleep(0.005)
+
+
+def _cpu_s(process_id: int) -> float:
+    """Processor time of a process and of those that it waited for, in seconds; ``ProcessLookupError`` if it ended."""
+    fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+    if fields[0] == "Z":
+        raise ProcessLookupError(process_id)
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _kill(command: int, *, is_whole: bool) -> None:
@@ -139,29 +166,30 @@ def _kill(command: int, *, is_whole: bool) -> None:
 def kill_rank(kills: int, source: random.Random) -> dict[str, object]:
     """Kill one of two ranks of a job under torch's elastic agent again and again, and judge both ledgers."""
     with tempfile.TemporaryDirectory() as scratch:
-        started = time.monotonic()
         whole = Path(scratch) / "whole"
         faults = [] if _job(whole, None, 0.0) else ["a job that nobody kills fails"]
-        usual_s = time.monotonic() - started
+        usual_s = float((whole / "cpu0").read_text())
         graphs: list[tuple[int, ...]] = []
         for number in range(kills):
             folder = Path(scratch) / str(number)
             _job(folder, number % 2, source.uniform(0, usual_s))
             for rank in (0, 1):
-                for text in faults_of(folder / f"a.rank{rank}.ledger", _progress(folder / f"progress{rank}")):
+                for text in faults_of(rank_path(folder / "a.ledger", rank), _progress(folder / f"progress{rank}")):
                     faults.append(f"kill {number} of rank {number % 2}, rank {rank}: {text}")
-            graphs.append(tuple(_n_graphs(folder / f"a.rank{rank}.ledger") for rank in (number % 2, 1 - number % 2)))
+            graphs.append(
+                tuple(_n_graphs(rank_path(folder / "a.ledger", rank)) for rank in (number % 2, 1 - number % 2))
+            )
     return {
         "command": "run of a job of two gloo ranks",
         "kills": kills,
-        "uninterrupted_run_s": round(usual_s, 1),
+        "uninterrupted_rank_cpu_s": round(usual_s, 2),
         "graphs_of_killed_and_other_rank": {f"{a} and {b}": n for (a, b), n in sorted(Counter(graphs).items())},
         "faults": faults,
     }
 
 
 def _job(folder: Path, rank_to_kill: int | None, after_s: float) -> bool:
-    """Record a job of two ranks; true if it ends well."""
+    """Record a job of two ranks, one of which is killed after so much processor time; true if it ends well."""
     folder.mkdir()
     request = {"path": str(folder / "a.ledger"), "parent": 0, "run_id": None, "argv": ["job"], "attached": {}}
     agent = os.fork()
@@ -184,9 +212,11 @@ def _job(folder: Path, rank_to_kill: int | None, after_s: float) -> bool:
         place = folder / f"pid{rank_to_kill}"
         while not place.exists() and not os.waitid(os.P_PID, agent, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             time.sleep(0.005)
-        time.sleep(after_s)
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):
-            os.kill(int(place.read_text()), signal.SIGKILL)
+            rank = int(place.read_text())
+            while _cpu_s(rank) < after_s:
+                time.sleep(0.005)
+            os.kill(rank, signal.SIGKILL)
     return os.waitpid(agent, 0)[1] == 0
 
 
@@ -206,6 +236,7 @@ def _rank(folder: str) -> None:
         torch.distributed.destroy_process_group()
     finally:
         atexit._run_exitfuncs()
+        (Path(folder) / f"cpu{os.environ['RANK']}").write_text(str(time.process_time()))
 
 
 def faults_of(path: Path, finished: int) -> list[str]:

@@ -1,11 +1,14 @@
 """Files from strangers: small real files of each kind, seeded mutations of them, and every command that reads them.
 
 A case is a kind, a command and a number that seeds its mutation. Cases run in forked children, many in each, under a
-limit of memory and time; what a case may do is end well or with one error of ours.
+limit of memory and of processor time; what a case may do is end well or with one error of ours. Cases that are kept
+name a kind's command by its place, so that new commands stand at the end of each kind's.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import gzip
 import hashlib
 import importlib
@@ -22,22 +25,33 @@ import traceback
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest import mock
 
 import pyarrow
 from click.testing import CliRunner
 from pyarrow import parquet
 
+from factories import make_activity, make_collective, make_run, make_step
 from torchledger.cli import COMMANDS, cli
 from torchledger.errors import TorchledgerError
+from torchledger.fitting.tables import LeftOut
+from torchledger.nouns import Graph, Kernel, Launch
+from torchledger.replaying.bench_worker import Job
+from torchledger.store import LedgerWriter, open_ledger
+from torchledger.store.job import write_head
+from torchledger.store.seal import sealed_graph, sealed_kernel
 
 DATA = Path(__file__).parent / "data"
 LEDGER = DATA / "old" / "mlp_torchledger0.1.0_torch2.13_cpu.ledger.sqlite"
 PROFILED = DATA / "h200" / "gpt_block_torch2.11_cu130.ledger.sqlite"
 
 TIME_LIMIT_S = 20
+"""Processor time of a case; by the clock it may take ten times as long, for the machine is not its own."""
+
 MEMORY_LIMIT_BYTES = 1 << 30
 """What a case may take beyond the interpreter with all commands imported."""
 
@@ -51,15 +65,15 @@ class Kind:
     """A kind of file: its name, a maker of its original, how its content is changed, and the commands that read it.
 
     ``name`` is the file's name in the case's folder; in a command ``FILE`` stands for the changed file, ``FOLDER`` for
-    the folder that it is in, ``OUT`` for a path where nothing is yet.
+    the folder that it is in, ``OTHER`` for the other rank's trace, ``OUT`` for a path where nothing is yet.
     """
 
     name: str
     original: Callable[[], bytes]
     mutate: Callable[[random.Random, bytes], bytes]
     commands: tuple[tuple[str, ...], ...]
-    around: str | None = None
-    """A folder of the data whose other files stand beside it."""
+    around: Callable[[Path], object] | None = None
+    """Makes the folder in which other files stand beside it."""
 
 
 @dataclass(frozen=True)
@@ -162,22 +176,26 @@ def run_case(case: Case, content: bytes) -> str:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "in"
         if kind.around is not None:
-            shutil.copytree(DATA / "old" / kind.around, folder)
+            kind.around(folder)
         path = folder / kind.name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         before = _digest(folder)
-        named = {"FILE": str(path), "FOLDER": str(folder), "OUT": f"{name}/out", "OUT.html": f"{name}/out.html"}
+        named = {"FILE": str(path), "FOLDER": str(folder), "OTHER": str(folder / "trace_1.json")}
+        named |= {word: f"{name}/{word.lower()}" for word in ("OUT", "OUT.html", "OUT.csv")}
         _forget_peak()
         resident = _memory_bytes("VmRSS")
+        signal.signal(signal.SIGPROF, _stop)
         signal.signal(signal.SIGALRM, _stop)
-        signal.alarm(TIME_LIMIT_S)
+        signal.setitimer(signal.ITIMER_PROF, TIME_LIMIT_S)
+        signal.alarm(10 * TIME_LIMIT_S)
         os.chdir(name)
         try:
             what = _invoke([named.get(word, word) for word in kind.commands[case.command]])
         except _TooLongError:
             what = f"took more than {TIME_LIMIT_S} s"
         finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
             signal.alarm(0)
             os.chdir("/")
         if not what and (taken := _memory_bytes("VmHWM") - resident) > MEMORY_LIMIT_BYTES:
@@ -195,6 +213,10 @@ def _invoke(arguments: list[str]) -> str:
     error: BaseException | None
     if arguments[0] == "predict-launches":
         error = _predict_launches(arguments[1])
+    elif arguments[0] == "fit":
+        error = _fit(arguments)
+    elif arguments[0] == "bench":
+        error = _bench(arguments)
     else:
         error = CliRunner().invoke(cli, arguments).exception
     if isinstance(error, TorchledgerError):
@@ -223,6 +245,51 @@ def _predict_launches(path: str) -> BaseException | None:
     except Exception as error:
         return error
     return None
+
+
+def _fit(arguments: list[str]) -> BaseException | None:
+    """`fit` without the learning, which takes longer than a case may: what it reads, checks and puts into tables."""
+
+    def learn_nothing(work: object, tables: Sequence[Any], jobs: object) -> Iterator[LeftOut]:
+        del work, jobs
+        return (LeftOut(table.key, "it is not learned here") for table in tables)
+
+    with (
+        _replaced("torchledger.fitting.fit", "in_processes", learn_nothing),
+        _replaced("torchledger.fitting.fit_data", "in_processes", learn_nothing),
+    ):
+        return CliRunner().invoke(cli, arguments).exception
+
+
+def _replaced(module: str, name: str, value: object) -> contextlib.AbstractContextManager[object]:
+    return mock.patch.object(importlib.import_module(module), name, value)
+
+
+class _RunsTheChangedError(Exception):
+    """Code was about to run that nobody sealed."""
+
+
+def _bench(arguments: list[str]) -> BaseException | None:
+    """`bench` up to the point where it starts a worker: what it would run must be what was sealed."""
+    jobs: list[Job] = []
+
+    def keep_job(job: Job, **_: object) -> dict[str, dict[str, Any]]:
+        jobs.append(job)
+        return {}
+
+    with _replaced("torchledger.replaying.bench", "run_tasks", keep_job):
+        error = CliRunner().invoke(cli, arguments).exception
+        if error is None or isinstance(error, SystemExit):
+            found = _code_of(jobs)
+            jobs.clear()
+            CliRunner().invoke(cli, [arguments[0], str(_sealed_path()), *arguments[2:]])
+            if not found <= _code_of(jobs):
+                return _RunsTheChangedError(*sorted(found - _code_of(jobs))[:1])
+    return error
+
+
+def _code_of(jobs: Iterable[Job]) -> set[str]:
+    return {text for job in jobs for task in job.tasks for text in (task.preamble, task.body, *job.kernels.values())}
 
 
 def _digest(folder: Path) -> str:
@@ -452,6 +519,59 @@ sweeps:
 """
 
 
+@cache
+def _sealed_path() -> Path:
+    """A copy of the ledger with this user's seals, in a folder that goes with this process."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["TORCHLEDGER_CACHE"] = str(folder / "cache")
+    key = folder / "cache" / "seal" / "key"
+    key.parent.mkdir(parents=True, mode=0o700)
+    key.touch(mode=0o600)
+    key.write_bytes(bytes(range(32)))
+    with open_ledger(LEDGER) as old, LedgerWriter(folder / "sealed.ledger") as new:
+        launches = old.read(Launch)
+        new.add(old.run())
+        for kernel in old.read(Kernel):
+            new.add(sealed_kernel(kernel))
+        for graph in old.read(Graph):
+            of_graph = [launch for launch in launches if launch.graph == graph.name]
+            for launch in of_graph:
+                new.add(launch)
+            new.add(sealed_graph(graph, of_graph))
+    return folder / "sealed.ledger"
+
+
+@cache
+def _rank_ledger(rank: int) -> bytes:
+    """One of two ranks that computed 2 ms and were in an all_reduce for 1 ms."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.ledger"
+        with LedgerWriter(path) as writer:
+            writer.add(make_run(rank=rank, world_size=2))
+            writer.add(make_step())
+            writer.add(make_activity((0, 2_000_000, "forward_0#0"), (1, 1_000_000, "all_reduce"), (2, 9_000, "waits")))
+            writer.add(make_collective(issued_ns=2_000_000, ended_ns=3_000_000, group_size=2, ranks=(0, 1), sequence=1))
+        return path.read_bytes()
+
+
+def _job(folder: Path) -> None:
+    folder.mkdir()
+    for rank in (0, 1):
+        (folder / f"rank{rank}.ledger").write_bytes(_rank_ledger(rank))
+    write_head(folder, {"argv": ["train.py"], "exit_code": 0, "ledgers": ["rank0.ledger", "rank1.ledger"]})
+
+
+def _rank_traces(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "trace_1.json").write_bytes(_rank_trace(1))
+
+
+def _rank_trace(rank: int) -> bytes:
+    plain = json.loads(_small_trace())
+    return json.dumps(plain | {"distributedInfo": {"rank": rank, "world_size": 2, "backend": "nccl"}}).encode()
+
+
 def _journal_file() -> Path:
     return next((DATA / "old" / _SAMPLES / "journal").glob("*.jsonl"))
 
@@ -460,7 +580,19 @@ _OF_SAMPLES = (
     ("samples", "show", "FOLDER"),
     ("samples", "check", "FOLDER"),
     ("samples", "merge", "FOLDER", "-o", "OUT"),
+    ("fit", "FOLDER", "-o", "OUT"),
+    ("samples", "export", "FOLDER", "-o", "OUT"),
 )
+_OF_JOBS = (
+    ("show", "FOLDER"),
+    ("show", "FOLDER", "--json"),
+    ("report", "FOLDER", "-o", "OUT.html"),
+)
+
+
+def _samples_around(folder: Path) -> None:
+    shutil.copytree(DATA / "old" / _SAMPLES, folder)
+
 
 KINDS: Mapping[str, Kind] = {
     "ledger": Kind(
@@ -478,6 +610,14 @@ KINDS: Mapping[str, Kind] = {
             ("diff", "FILE", str(LEDGER)),
             ("diff", "FILE", str(LEDGER), "--values"),
             ("predict-step", "FILE", "--device", "H200"),
+            ("diff", "FILE", str(LEDGER), "--json"),
+            ("diff", str(LEDGER), "FILE", "--fail-if", "launches > +0", "--markdown"),
+            ("bench", "FILE", "--all", "--json", "--no-save"),
+            ("extract", "FILE", "forward_0#0", "-o", "OUT"),
+            ("extract", "FILE", "forward_0#0", "--trust", "-o", "OUT"),
+            ("extract", "FILE", "--graph", "forward_0", "--trust", "-o", "OUT"),
+            ("values", "FILE"),
+            ("values", "FILE", "--json"),
         ),
     ),
     "profiled ledger": Kind(
@@ -490,6 +630,10 @@ KINDS: Mapping[str, Kind] = {
             ("diff", str(LEDGER), "FILE"),
             ("export", "FILE", "--format", "chrome", "-o", "OUT"),
             ("predict-step", "FILE", "--device", "H200", "--graphs"),
+            ("export", "FILE", "--format", "step", "-o", "OUT.csv"),
+            ("extract", "FILE", "--graph", "forward_0", "--trust", "-o", "OUT"),
+            ("diff", "FILE", str(PROFILED), "--json"),
+            ("fit", "FILE", "-o", "OUT"),
         ),
     ),
     "trace": Kind(
@@ -508,7 +652,7 @@ KINDS: Mapping[str, Kind] = {
         "l.launches",
         _read(DATA / "old" / "h200_torchledger0.1.0.launches"),
         zipped(mutate_lines),
-        (("predict-launches", "FILE"),),
+        (("predict-launches", "FILE"), ("fit", "FILE", "-o", "OUT"), ("fit-constants", "FILE", "-o", "OUT")),
     ),
     "samples": Kind(
         "s.parquet",
@@ -519,6 +663,8 @@ KINDS: Mapping[str, Kind] = {
             ("samples", "check", "FILE"),
             ("samples", "export", "FILE", "-o", "OUT"),
             ("report", "FILE", "-o", "OUT.html"),
+            ("fit", "FILE", "-o", "OUT"),
+            ("fit-constants", "FILE", "-o", "OUT"),
         ),
     ),
     "model": Kind(
@@ -537,12 +683,38 @@ KINDS: Mapping[str, Kind] = {
         "NVIDIAA100_gelu_fp16.csv",
         _guide_csv,
         mutate_text,
-        (("samples", "show", "FILE"), ("samples", "check", "FILE"), ("samples", "merge", "FILE", "-o", "OUT")),
+        (
+            ("samples", "show", "FILE"),
+            ("samples", "check", "FILE"),
+            ("samples", "merge", "FILE", "-o", "OUT"),
+            ("fit", "FILE", "-o", "OUT"),
+            ("samples", "export", "FILE", "-o", "OUT"),
+        ),
     ),
     "journal": Kind(
-        "journal/host-1-1.jsonl", lambda: _journal_file().read_bytes(), mutate_lines, _OF_SAMPLES, _SAMPLES
+        "journal/host-1-1.jsonl", lambda: _journal_file().read_bytes(), mutate_lines, _OF_SAMPLES, _samples_around
     ),
-    "plan": Kind("plan.jsonl", _read(DATA / "old" / _SAMPLES / "plan.jsonl"), mutate_lines, _OF_SAMPLES, _SAMPLES),
+    "plan": Kind(
+        "plan.jsonl", _read(DATA / "old" / _SAMPLES / "plan.jsonl"), mutate_lines, _OF_SAMPLES, _samples_around
+    ),
+    "sealed ledger": Kind(
+        "a.ledger",
+        lambda: _sealed_path().read_bytes(),
+        mutate_ledger,
+        (
+            ("bench", "FILE", "--all", "--json", "--no-save"),
+            ("extract", "FILE", "forward_0#0", "-o", "OUT"),
+            ("extract", "FILE", "--graph", "forward_0", "-o", "OUT"),
+        ),
+    ),
+    "rank of a job": Kind("rank0.ledger", lambda: _rank_ledger(0), mutate_ledger, _OF_JOBS, _job),
+    "trace of a rank": Kind(
+        "trace_0.json",
+        lambda: _rank_trace(0),
+        mutate_json,
+        (("show", "FOLDER"), ("show", "FOLDER", "--json"), ("import", "FILE", "OTHER")),
+        _rank_traces,
+    ),
 }
 
 

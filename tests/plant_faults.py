@@ -2,6 +2,8 @@
 
     python benchmarks/planted_faults.py [--mode profile] [--seconds 3600] [--seed 0] [--output docs/results/faults.md]
 
+With ``--outcomes FILE`` each outcome is kept as it is known, and what FILE says was harmless is not planted again.
+
 A small training program, warm in every cache, is forked for each fault. In the child one function's code is replaced
 before our hooks go in, so that everybody who holds the function has the faulty one; the program is then recorded as
 ``torchledger run``, ``run --profile``, ``values`` or ``capture`` would. It must give what it gives without us, end with
@@ -26,7 +28,7 @@ import time
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -76,6 +78,7 @@ class Outcome:
 
     mode: Mode
     function: str
+    line: int
     fault: Fault
     is_right: bool
     is_readable: bool
@@ -266,7 +269,7 @@ def plant(mode: Mode, functions: Sequence[Function], fault: Fault, folder: Path)
     outcome = _plant(mode, functions, fault, folder)
     if len(functions) > 1 and not outcome.is_harmless:
         return [_plant(mode, (function,), fault, folder) for function in functions]
-    return [replace(outcome, function=function.label) for function in functions]
+    return [replace(outcome, function=function.label, line=function.line) for function in functions]
 
 
 def _plant(mode: Mode, functions: Sequence[Function], fault: Fault, folder: Path) -> Outcome:
@@ -292,7 +295,8 @@ def _plant(mode: Mode, functions: Sequence[Function], fault: Fault, folder: Path
     except Exception as error:
         is_readable = is_listed = False
         detail = detail or f"{type(error).__name__}: {error}"[:300]
-    return Outcome(mode, functions[0].label, fault, is_right, is_readable, is_listed, detail)
+    first = functions[0]
+    return Outcome(mode, first.label, first.line, fault, is_right, is_readable, is_listed, detail)
 
 
 @cache
@@ -317,10 +321,12 @@ def main() -> int:
     """Plant them all, as far as the time goes: those that raise first, else in a random order."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mode", choices=tuple(ATTACHED), action="append", help="Default: all.")
+    parser.add_argument("--fault", choices=FAULTS, action="append", help="Default: all.")
     parser.add_argument("--only", default="", help="Functions with this in their names.")
     parser.add_argument("--every", type=int, default=1, help="Each so-manyth of the faults.")
     parser.add_argument("--seconds", type=float, default=7200.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--outcomes", type=Path, help="A JSON-lines file to go on from and to add to.")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     make_forkable()
@@ -329,25 +335,44 @@ def main() -> int:
     cases = [case for case in every_case(options.mode or tuple(ATTACHED)) if options.only in case[1].label]
     random.Random(options.seed).shuffle(cases)
     cases = sorted(cases[:: options.every], key=lambda case: FAULTS.index(case[2]))
-    started, outcomes = time.monotonic(), []
+    outcomes = _earlier(options.outcomes, cases)
+    done = {(outcome.function, outcome.line, outcome.fault) for outcome in outcomes}
+    asked = [case for case in cases if case[2] in (options.fault or FAULTS)]
+    rest = [case for case in asked if (case[1].label, case[1].line, case[2]) not in done]
+    print(
+        f"{len(cases)} faults, {len(outcomes)} known to be harmless, {len(rest)} to plant", file=sys.stderr, flush=True
+    )
+    started, planted = time.monotonic(), 0
     with tempfile.TemporaryDirectory() as folder:
-        for mode, functions, fault in _together(cases):
+        for mode, functions, fault in _together(rest):
             if time.monotonic() - started > options.seconds:
                 break
             found = plant(mode, functions, fault, Path(folder))
             outcomes += found
+            planted += len(found)
             for outcome in found:
                 if not outcome.is_harmless:
                     print(outcome, flush=True)
-            if len(outcomes) // 25 > (len(outcomes) - len(found)) // 25:
-                print(
-                    f"{len(outcomes)} of {len(cases)}, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True
-                )
+            if options.outcomes is not None:
+                with options.outcomes.open("a") as file:
+                    file.writelines(json.dumps(asdict(outcome)) + "\n" for outcome in found)
+            if planted // 25 > (planted - len(found)) // 25:
+                print(f"{planted} of {len(rest)}, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
     text = report(outcomes, cases, time.monotonic() - started)
     print(text)
     if options.output is not None:
         options.output.write_text(text)
     return 0 if all(outcome.is_harmless for outcome in outcomes) else 1
+
+
+def _earlier(path: Path | None, cases: Sequence[tuple[Mode, Function, Fault]]) -> list[Outcome]:
+    """What the file says of these cases, if it was harmless; one outcome for each."""
+    if path is None or not path.exists():
+        return []
+    known = [Outcome(**json.loads(line)) for line in path.read_text().splitlines()]
+    found = {(each.function, each.line, each.fault): each for each in known if each.is_harmless}
+    keys = [(function.label, function.line, fault) for _, function, fault in cases]
+    return [found[key] for key in keys if key in found]
 
 
 def _together(
