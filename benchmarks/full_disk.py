@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import gc
 import itertools
+import os
 import subprocess
 import sys
 import tempfile
@@ -209,8 +210,8 @@ def main() -> int:
         "nothing harmed that was there, no word of having written what is not there; a recorded program's result and",
         "exit code are its own, and `wrote` is said after what is missing.",
         "",
-        f"{time.strftime('%Y-%m-%d')}, Python {sys.version.split()[0]}, torch {torch.__version__}; "
-        f"{len(found)} cases, {len(found) - len(bad)} right.",
+        f"{time.strftime('%Y-%m-%d')}, Python {sys.version.split()[0]}, torch {torch.__version__}, a virtual machine",
+        f"of {os.cpu_count()} cores that others used too; {len(found)} cases, {len(found) - len(bad)} right.",
         "",
         "| disk | command | right | said |",
         "|---|---|---|---|",

@@ -36,7 +36,7 @@ def main() -> None:
     faults: dict[str, list[Fault]] = defaultdict(list)
     for fault in run_cases(cases):
         faults[re.sub(r".* at ", "", fault.what)].append(fault)
-        print(f"{fault.case}: {fault.what}", flush=True)
+        print(f"{fault.case} (one of {len(cases):,}, {time.perf_counter() - began:.0f} s): {fault.what}", flush=True)
     seconds = time.perf_counter() - began
     if options.keep:
         for found in faults.values():

@@ -252,7 +252,7 @@ def _fit(arguments: list[str]) -> BaseException | None:
 
     def learn_nothing(work: object, tables: Sequence[Any], jobs: object) -> Iterator[LeftOut]:
         del work, jobs
-        return (LeftOut(table.key, "it is not learned here") for table in tables)
+        return (LeftOut(type(table).__name__, "it is not learned here") for table in tables)
 
     with (
         _replaced("torchledger.fitting.fit", "in_processes", learn_nothing),

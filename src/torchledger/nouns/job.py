@@ -75,6 +75,9 @@ class RankActivity:
     ``label`` is a place in ``labels``: an entry, or the cause of idle time; ``source`` one in ``sources`` (user's line
     or module, empty where unknown). ``step_start_ns`` are the beginnings of the steps, ``communication_ns`` is all
     time in which a collective ran, hidden or not. ``host`` is the machine's name.
+
+    Raises ``ValueError`` if the pieces' columns are of several lengths, if a piece names a place that there is not, if
+    there is no step, or if a length of time is negative.
     """
 
     step: str
@@ -91,6 +94,17 @@ class RankActivity:
     sources: tuple[str, ...]
     communication_ns: int = 0
     host: str | None = None
+
+    def __post_init__(self) -> None:
+        columns = (self.piece_start_ns, self.piece_ns, self.kind, self.label, self.source)
+        if len({len(column) for column in columns}) > 1:
+            raise ValueError(f"columns of the pieces have {', '.join(str(len(column)) for column in columns)} entries")
+        if not set(self.label) <= set(range(len(self.labels))):
+            raise ValueError(f"a piece's label is none of the {len(self.labels)} labels")
+        if not set(self.source) <= set(range(len(self.sources))):
+            raise ValueError(f"a piece's source is none of the {len(self.sources)} sources")
+        if not self.step_start_ns or self.end_ns < self.start_ns or min(self.piece_ns, default=0) < 0:
+            raise ValueError("there is no step, or a length of time is negative")
 
     @property
     def wall_ns(self) -> int:

@@ -512,12 +512,17 @@ class StepRecorder:
     def _hear(self, step: FoundStep) -> None:
         session = self._close_session()
         if step.calls == self._wanted:
-            self._heard, self._memory = tuple(session.calls), session.memory
+            self._keep_heard(session)
         elif self._tries < _MOST_TRIES:
             self._tries += 1
             self._begin_hearing()
             return
         self._begin_counting()
+
+    def _keep_heard(self, session: Any) -> None:
+        self._heard, self._memory = tuple(session.calls), session.memory
+        if session.faults:
+            self._notes.append(f"not heard of the step ({len(session.faults)}): {session.faults[0]}")
 
     def _begin_counting(self) -> None:
         if not self._counts_eager:
@@ -659,7 +664,7 @@ class StepRecorder:
         else:
             heard = self._close_session()
             if self._state is State.HEARING and self._finder.under_way == self._wanted:
-                self._heard, self._memory = tuple(heard.calls), heard.memory
+                self._keep_heard(heard)
             self._end()
 
     def _stop_early(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.factories import make_activity, make_collective, make_match, make_run, make_step
@@ -127,3 +128,9 @@ def test_a_job_is_read_from_its_folder_and_ranks_of_other_clocks_too(tmp_path: P
 
 def test_a_job_without_ranks_has_no_advice() -> None:
     assert advice_of(Job("j.job", None, 0, (), (), ())) is None
+
+
+@pytest.mark.parametrize("change", [{"kind": (0,)}, {"label": (7, 0)}, {"source": (0, -1)}, {"step_start_ns": ()}])
+def test_an_activity_whose_columns_do_not_fit_each_other_is_none(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"piece|step"):
+        make_activity((0, 5, "forward_0#0"), (2, 5, "waits"), **change)

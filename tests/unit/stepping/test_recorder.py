@@ -26,7 +26,7 @@ class Session:
     def __init__(self, tools: FakeTools, kind: str) -> None:
         self._tools, self._kind = tools, kind
         self.calls = ["aten::add"]
-        self.faults: list[str] = []
+        self.faults = tools.faults.get(kind, [])
         self.memory = "storages"
         self.is_lost = False
 
@@ -119,6 +119,7 @@ class FakeTools:
         self.n_open = 0
         self.is_taken = self.on_gpu = self.fails_to_start = self.fails_to_hear = False
         self.sees_device = True
+        self.faults: dict[str, list[str]] = {}
 
     def is_profiling(self) -> bool:
         return self.is_taken
@@ -252,6 +253,12 @@ def test_a_program_that_ends_before_an_eager_step_is_told_so() -> None:
     result = Program(counts_eager=True).steps(9).result()
     assert result.eager_flops is None
     assert result.notes == ("no eager step was counted: the program ended before one",)
+
+
+def test_what_could_not_be_heard_of_a_step_is_said() -> None:
+    program = Program()
+    program.tools.faults["listener"] = ["storages: KeyError: 'planted'"]
+    assert program.steps(12).result().notes == ("not heard of the step (1): storages: KeyError: 'planted'",)
 
 
 def test_a_step_s_storages_are_heard_with_its_operators_and_its_allocations_recorded() -> None:
