@@ -225,12 +225,15 @@ class GraphWatch:
             frame, run = self._begin(args)
         except Exception as error:  # the user's program must go on
             self._lose(error)
+        result = None
         try:
             result = run(args)
-        except BaseException:
-            self._end(frame, None)  # what was seen until the fault is what explains it
-            raise
-        self._end(frame, result)
+        finally:  # what was seen until a fault is what explains it
+            try:
+                if not self._end(frame, result):
+                    raise RuntimeError("what was seen of a call was not kept")
+            except Exception as error:  # the user's program has its result
+                self._lose(error)
         return result
 
     def _begin(self, args: list[Any]) -> tuple[Any, Callable[[list[Any]], Any]]:
@@ -253,16 +256,15 @@ class GraphWatch:
         frames.append(frame)
         return frame, run
 
-    def _end(self, frame: Any, result: Any) -> None:
+    def _end(self, frame: Any, result: Any) -> bool:
+        """Keep what was seen of a call; true once that is done."""
         if frame is None:
-            return
-        try:
-            frames = self._frames()
-            while frame in frames:
-                frames.pop()
-            frame.guard(frame.end, result)
-        except Exception as error:  # the user's program has its result
-            self._lose(error)
+            return True
+        frames = self._frames()
+        while frame in frames:
+            frames.pop()
+        frame.guard(frame.end, result)
+        return True
 
     def _lose(self, error: Exception) -> None:
         """Tell of what failed outside any frame's guard."""
