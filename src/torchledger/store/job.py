@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import json
 import re
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-
-import orjson
 
 from torchledger.errors import StoreError
 from torchledger.store.output import write_output
@@ -89,5 +87,5 @@ def empty_job(folder: Path, *, force: bool) -> None:
 def write_head(folder: Path, head: Mapping[str, object]) -> Path:
     """Write ``job.json``: what was run, how it ended, and which ledgers there are."""
     path = folder / HEAD
-    write_output(path, orjson.dumps(head, option=orjson.OPT_INDENT_2) + os.linesep.encode(), force=True)
+    write_output(path, (json.dumps(head, indent=2) + "\n").encode(), force=True)
     return path
