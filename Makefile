@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu lint types docs golden bench job faults fuzz versions package clean
+.PHONY: help demo test test-slow test-gpu lint types docs golden bench job faults fuzz versions package clean
 
 help: ## Print this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -27,7 +27,10 @@ demo: $(VENV)/.installed ## Record a small GPT training script, show its ledger 
 	  else echo "open gpt.html in a browser"; fi
 
 test: $(VENV)/.dev ## Run the tests that need no GPU
-	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not gpu"
+	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not gpu and not slow"
+
+test-slow: $(VENV)/.dev ## Run the tests that take long
+	$(BIN)/python -m pytest -n 2 --dist loadscope -m "slow and not gpu"
 
 test-gpu: ## Run the tests that need an NVIDIA GPU, with the python3 at hand
 	PYTHONPATH=src $(PYTHON) -m pytest tests/gpu

@@ -75,12 +75,14 @@ def _graphs(path: Path) -> list[Graph]:
         return ledger.read(Graph)
 
 
+@pytest.mark.slow
 def test_a_recording_takes_every_kernel_of_a_plain_run_as_it_is(runs: Runs) -> None:
     plain, recorded, profiled, watched = runs.files
     assert any(name.endswith(".so") for name in plain)
     assert plain == recorded == profiled == watched
 
 
+@pytest.mark.slow
 def test_a_profile_finds_every_graph_of_a_recording_without_in_the_cache(runs: Runs) -> None:
     first, second = _graphs(runs.folder / "run.ledger"), _graphs(runs.folder / "profile.ledger")
     assert [graph.cache_hit for graph in first] == [False, False]
@@ -88,6 +90,7 @@ def test_a_profile_finds_every_graph_of_a_recording_without_in_the_cache(runs: R
     assert [graph.cache_key for graph in first] == [graph.cache_key for graph in second]
 
 
+@pytest.mark.slow
 def test_a_recording_says_what_a_plain_run_had_done_already(runs: Runs) -> None:
     first, second = _graphs(runs.folder / "run.ledger"), _graphs(runs.folder / "profile.ledger")
     assert [graph.lowered_again for graph in first] == ["same_code", "same_code"]
@@ -96,10 +99,12 @@ def test_a_recording_says_what_a_plain_run_had_done_already(runs: Runs) -> None:
     assert not any("lowered again" in text for text in runs.said[2:])
 
 
+@pytest.mark.slow
 def test_watching_values_finds_every_graph_of_a_recording_in_the_cache(runs: Runs) -> None:
     assert all(graph.cache_hit for graph in _graphs(runs.folder / "values.ledger"))
 
 
+@pytest.mark.slow
 def test_kernels_that_a_plain_run_compiled_are_seen_in_a_profile(runs: Runs) -> None:
     path = runs.folder / "profile.ledger"
     captured = read(path)

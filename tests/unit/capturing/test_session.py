@@ -106,6 +106,7 @@ def test_an_exported_program_that_runs_without_being_compiled_is_what_an_empty_l
     assert isinstance(module, nn.Module) and note is not None and "what torch.export made" in note
 
 
+@pytest.mark.slow
 def test_a_second_process_with_warm_caches_gets_the_same_ledger(tmp_path: Path) -> None:
     script = write_script(tmp_path, TRAIN)
     plain = subprocess.run(
@@ -127,6 +128,7 @@ def test_a_second_process_with_warm_caches_gets_the_same_ledger(tmp_path: Path) 
     assert [graph.wrapper_calls for graph in cold.graphs] == [graph.wrapper_calls for graph in warm.graphs]
 
 
+@pytest.mark.slow
 def test_a_model_that_moved_is_not_given_the_lines_of_its_old_place(tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")
     model = """

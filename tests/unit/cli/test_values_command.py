@@ -36,6 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_first_bad_launch_of_a_script_is_named_with_its_call(folder: Path) -> None:
     result = run_cli(folder, "values", "--find", "nan", "-f", "--json", "broken.py")
     assert result.returncode == 0, result.stderr
@@ -48,6 +49,7 @@ def test_the_first_bad_launch_of_a_script_is_named_with_its_call(folder: Path) -
     assert "torchledger show" in shown.stdout
 
 
+@pytest.mark.slow
 def test_statistics_of_two_runs_part_where_they_differ(folder: Path) -> None:
     for name in ("clean", "other"):
         result = run_cli(folder, "values", "-f", "--quiet", f"{name}.py")
