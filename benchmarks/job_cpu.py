@@ -15,7 +15,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from job_cuda import HERE, PROGRAM, errors_of, run
+from job_cuda import HERE, PROGRAM, errors_of
+from limited import run_limited
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = (("-o", "{out}/job_cpu.json"),)
@@ -32,7 +33,8 @@ def record(name: str, options: argparse.Namespace, folder: Path) -> dict[str, An
     program = [PROGRAM, name, "--size", "tiny", "--steps", "18", "--late", f"{LATE_RANK}:{LATE_MS}"]
     ledger = ["-m", "torchledger", "run", "--profile", "-o", "j.ledger", "--force"]
     began = time.monotonic()
-    code, output = run([sys.executable, *ledger, *launcher, *program], options.limit, folder, threads=1)
+    command = [sys.executable, *ledger, *launcher, *program]
+    code, output = run_limited(command, options.limit, folder=folder, OMP_NUM_THREADS="1")
     found: dict[str, Any] = {"strategy": name, "exit": code, "seconds": round(time.monotonic() - began, 1)}
     return found | ({"tail": errors_of(output)} if code else read(folder / "j.job"))
 

@@ -10,17 +10,16 @@ spent. Each process has a time limit; FILE is written after each case.
 from __future__ import annotations
 
 import argparse
-import contextlib
+import functools
 import json
-import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from limited import run_limited
 
 NEEDS: tuple[str, ...] = ("two GPUs",)
 RUNS: tuple[tuple[str, ...], ...] = (("-o", "{out}/job_cuda.json"),)
@@ -34,29 +33,6 @@ CASES = (
     *(f"{name}:{size}" for size in ("large", "small") for name in ("ddp", "fsdp2", "tp", "tp_sp", "pp_1f1b")),
     *("fsdp2_eager:large", "fsdp2_eager:small"),
 )
-
-
-def run(command: list[str], limit_s: float, folder: Path, *, threads: int = 4) -> tuple[int, str]:
-    """Exit code (124 where the time was up) and what was printed."""
-    paths = [str(HERE.parent / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads)}
-    process = subprocess.Popen(
-        command,
-        env=environment,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        return 124, output
-    return process.returncode, output
 
 
 def own_ms(output: str) -> float | None:
@@ -81,14 +57,15 @@ def record(case: str, options: argparse.Namespace, folder: Path, end_s: float) -
     if late:
         program += ["--late", f"1:{LATE_MS}"]
     found: dict[str, Any] = {"case": case}
+    run = functools.partial(run_limited, folder=folder, OMP_NUM_THREADS="4")
     began = time.monotonic()
-    code, output = run([sys.executable, *launcher, *program], min(options.limit, end_s - began), folder)
+    code, output = run([sys.executable, *launcher, *program], min(options.limit, end_s - began))
     found |= {"plain_exit": code, "own_ms": own_ms(output), "plain_s": round(time.monotonic() - began, 1)}
     if code:
         return found | {"tail": errors_of(output)}
     began = time.monotonic()
     ledger = ["-m", "torchledger", "run", "--profile", "-o", "j.ledger", "--force"]
-    code, output = run([sys.executable, *ledger, *launcher, *program], min(options.limit, end_s - began), folder)
+    code, output = run([sys.executable, *ledger, *launcher, *program], min(options.limit, end_s - began))
     found |= {"exit": code, "recorded_s": round(time.monotonic() - began, 1), "own_recorded_ms": own_ms(output)}
     if code:
         return found | {"tail": errors_of(output)}

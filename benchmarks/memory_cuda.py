@@ -12,9 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -22,10 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from limited import SOURCE, run_limited
+
 NEEDS: tuple[str, ...] = ("cuda",)
 RUNS: tuple[tuple[str, ...], ...] = (("-o", "{out}/memory_cuda.json"),)
 HERE = Path(__file__).parent
-SOURCE = HERE.parent / "src"
 PROGRAM = str(HERE / "memory_programs.py")
 NAMES = (
     *("bf16", "autocast", "accumulation", "checkpoint_inside"),
@@ -40,23 +38,7 @@ _lock = threading.Lock()
 
 def run(command: list[str], limit_s: float, **environment: str) -> tuple[int, str]:
     """Exit code (124 for a program that did not end in time) and what was printed."""
-    path = os.pathsep.join(filter(None, (str(SOURCE), str(HERE), os.environ.get("PYTHONPATH"))))
-    variables = os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"} | environment
-    process = subprocess.Popen(
-        command,
-        env=variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # with the processes that compile for it
-        output, _ = process.communicate()
-        return 124, output
-    return process.returncode, output
+    return run_limited(command, limit_s, paths=(HERE,), **{"HF_HUB_OFFLINE": "1"} | environment)
 
 
 def said(output: str, key: str) -> float | None:

@@ -10,12 +10,9 @@ kernels are in the compile caches (several at once), then, one at a time on the 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from limited import TIME_IS_UP, run_limited
 
 NEEDS: tuple[str, ...] = ("cuda",)
 RUNS: tuple[tuple[str, ...], ...] = (("-o", "{out}/steps_cuda.json"),)
@@ -59,27 +58,11 @@ class Session:
 
     def run(self, command: list[str], **variables: str) -> tuple[int, str]:
         """Exit code (124 for a program that did not end in time) and what was printed."""
-        paths = [str(HERE.parent / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"} | variables
         limit_s = min(self.limit_s, self.end_s - time.monotonic())
         if limit_s < 5:
             return 124, "not begun: the budget is spent"
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            output, _ = process.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
-            return 124, f"{output}\nstopped after {limit_s:.0f} s"
-        return process.returncode, output
+        code, output = run_limited(command, limit_s, **{"HF_HUB_OFFLINE": "1"} | variables)
+        return code, f"{output}\nstopped after {limit_s:.0f} s" if code == TIME_IS_UP else output
 
 
 def own_steps_ms(output: str) -> list[float]:

@@ -20,6 +20,7 @@ NO_BENCHMARKS = {
     "gpu_programs": "programs for others to run",
     "job_programs": "programs for others to run",
     "h200_sweep": "writes a sweep",
+    "limited": "is imported by others",
     "memory_programs": "programs for others to run",
     "report_screenshots": "takes the docs' pictures, of ledgers that are given to it",
     "run_all": "runs them",
