@@ -11,7 +11,7 @@ import functools
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 import torchledger
 from torchledger._torch.patching import Patches
 from torchledger._torch.storages import HeardMemory, StorageWatch
+from torchledger._torch.tensors import tensors_in
 from torchledger.work.op_shapes import Argument, OpCall, Tensor
 
 log = logging.getLogger(__name__)
@@ -198,7 +199,7 @@ class EagerCalls(TorchDispatchMode):
         sequence = node._sequence_nr() if node is not None else torch.autograd._get_sequence_nr() - 1
         sources, library, module = self._stack(sys._getframe(1))
         call = operator_call(func, args, kwargs)
-        tensor = next(_tensors((args, kwargs, result)), None)
+        tensor = next(tensors_in((args, kwargs, result)), None)
         heard = EagerCall(
             call=call,
             overload=str(func._overloadname),
@@ -362,7 +363,7 @@ def _as_argument(value: Any) -> Argument:
     if isinstance(value, torch.Tensor):
         return _as_shape(value)
     if isinstance(value, (list, tuple)):  # lists of lists are what collectives gather into
-        return tuple(map(_as_shape, _tensors(value))) or None
+        return tuple(map(_as_shape, tensors_in(value))) or None
     return None
 
 
@@ -391,14 +392,3 @@ def _as_text(value: Any) -> str:
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     return str(list(value)) if isinstance(value, tuple) else str(value)
-
-
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    if isinstance(values, torch.Tensor):
-        yield values
-    elif isinstance(values, dict):
-        for value in values.values():
-            yield from _tensors(value)
-    elif isinstance(values, (list, tuple)):
-        for value in values:
-            yield from _tensors(value)

@@ -13,7 +13,7 @@ import itertools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torchledger._torch.devices import has_cuda
 from torchledger._torch.kernel_marks import replace_in_wrappers, wrapper_files
 from torchledger._torch.patching import Patches
+from torchledger._torch.tensors import tensors_in
 
 Owner = Literal["parameter", "buffer", "gradient", "optimizer_state"]
 """What of a model or optimizer a storage belongs to."""
@@ -185,13 +186,13 @@ class StorageWatch:
         with self._lock:
             self._number_bytes += number_bytes
             self._entries.append(place)
-            for tensor in _tensors((arguments, result)):
+            for tensor in tensors_in((arguments, result)):
                 self._see(tensor)
 
     def inside(self, result: Any) -> None:
         """An operator has run inside a compiled graph's call."""
         with self._lock:
-            for tensor in _tensors(result):
+            for tensor in tensors_in(result):
                 self._see(tensor)
 
     def graph_begins(self, name: str, inputs: Sequence[Any]) -> None:
@@ -199,13 +200,13 @@ class StorageWatch:
         with self._lock:
             self._graph = len(self._entries)
             self._entries.append(name)
-            for tensor in _tensors(inputs):
+            for tensor in tensors_in(inputs):
                 self._see(tensor, is_unseen=True)
 
     def graph_ends(self, result: Any) -> None:
         """The call of a compiled graph is over."""
         with self._lock:
-            for tensor in _tensors(result):
+            for tensor in tensors_in(result):
                 self._see(tensor, is_unseen=True)
             self._graph = None
 
@@ -356,7 +357,7 @@ def _names_of(objects: Iterable[Any]) -> _Names:
                 continue
             of = parameter_names.get(id(parameter), "a parameter of no module")
             for key, value in itertools.islice(state.items(), _LARGEST_STATE):
-                for tensor in _tensors(value):
+                for tensor in tensors_in(value):
                     _own(names, tensor, "optimizer_state", f"{of}.{key}")
     for name, reference in names.parameters:
         parameter = reference()
@@ -367,7 +368,7 @@ def _names_of(objects: Iterable[Any]) -> _Names:
 
 
 def _own(names: _Names, tensor: Any, owner: Owner, name: str) -> None:
-    for inner in _tensors(_local(tensor)):
+    for inner in tensors_in(_local(tensor)):
         try:
             names.owners.setdefault(inner.untyped_storage()._cdata, (owner, name))
         except (NotImplementedError, RuntimeError):  # a wrapper around other tensors
@@ -383,14 +384,3 @@ def _gradient(tensor: Any) -> Any:
     if not tensor.is_leaf or not tensor.requires_grad:
         return None
     return _local(tensor.grad) if tensor.grad is not None else None
-
-
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    if isinstance(values, torch.Tensor):
-        yield values
-    elif isinstance(values, dict):
-        for value in values.values():
-            yield from _tensors(value)
-    elif isinstance(values, (list, tuple)):
-        for value in values:
-            yield from _tensors(value)

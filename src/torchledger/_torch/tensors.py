@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,12 +11,33 @@ from torch.utils._pytree import tree_map
 
 from torchledger.work.element_sizes import ELEMENT_SIZES
 
-__all__ = ["copy_into", "dtype_named", "is_higher_order", "is_operator", "memory_key", "operator_name", "tree_map"]
+__all__ = [
+    "copy_into",
+    "dtype_named",
+    "is_higher_order",
+    "is_operator",
+    "memory_key",
+    "operator_name",
+    "tensors_in",
+    "tree_map",
+]
 
 
 def memory_key(storage: Any) -> int:
     """What tells a storage from others while it is alive, also where it holds no bytes and has no address."""
     return int(storage._cdata)
+
+
+def tensors_in(values: Any) -> Iterator[torch.Tensor]:
+    """The tensors among arguments or results, in order; those of nested dicts, lists and tuples too."""
+    if isinstance(values, torch.Tensor):
+        yield values
+    elif isinstance(values, dict):
+        for value in values.values():
+            yield from tensors_in(value)
+    elif isinstance(values, (list, tuple)):
+        for value in values:
+            yield from tensors_in(value)
 
 
 def dtype_named(name: str) -> torch.dtype:

@@ -9,23 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from torchledger.nouns import LiveStorage, MemoryCategory, StepMemory
 
-CATEGORIES: tuple[MemoryCategory, ...] = (
-    "parameters",
-    "buffers",
-    "optimizer_state",
-    "gradients",
-    "inputs",
-    "activations",
-    "temporaries",
-    "eager",
-    "collectives",
-    "cuda_graphs",
-    "workspaces",
-    "kept",
-)
+CATEGORIES: tuple[MemoryCategory, ...] = get_args(MemoryCategory)
 """As they are drawn, from the bottom: what stays first."""
 
 

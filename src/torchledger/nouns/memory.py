@@ -9,8 +9,8 @@ from typing import Literal
 MemoryCategory = Literal[
     "parameters",
     "buffers",
-    "gradients",
     "optimizer_state",
+    "gradients",
     "inputs",
     "activations",
     "temporaries",

@@ -16,7 +16,7 @@ import numpy as np
 from torchledger.nouns import Clock, Collective, DeviceEvent, RankActivity
 from torchledger.stepping.communication import clock_origin_ns
 from torchledger.stepping.entries import Entry
-from torchledger.stepping.idle import host_ranges
+from torchledger.stepping.idle import host_ranges, pieces_between
 from torchledger.traces.idle import BACK_TO_BACK_NS, BETWEEN_KERNELS
 from torchledger.traces.trace import NONE, EventKind, Trace
 from torchledger.work.kernel_names import kernel_label
@@ -242,18 +242,9 @@ class _Lanes:
         """The causes of an idle time of a thread, which fill it."""
         if lane not in self._ranges:
             self._ranges[lane] = host_ranges(self._trace, lane, self._window)
-        ranges = self._ranges[lane]
-        low, high = 0, len(ranges)
-        while low < high:
-            middle = (low + high) // 2
-            if ranges[middle][1] <= start:
-                low = middle + 1
-            else:
-                high = middle
-        while low < len(ranges) and ranges[low][0] < end:
-            piece_start, piece_end, cause = ranges[low]
-            yield max(start, piece_start), min(end, piece_end), cause
-            start = min(end, piece_end)
-            low += 1
-        if start < end:
-            yield start, end, "after the last thing that the host did"
+        reached = start
+        for piece in pieces_between(self._ranges[lane], start, end):
+            yield piece
+            reached = piece[1]
+        if reached < end:
+            yield reached, end, "after the last thing that the host did"

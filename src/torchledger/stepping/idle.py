@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -123,15 +124,15 @@ def _cause(name: str, around: str) -> str:
     return next((cause for pattern, cause in _CAUSES if pattern.search(name)), around)
 
 
+def pieces_between(pieces: Sequence[tuple[int, int, str]], start: int, end: int) -> Iterator[tuple[int, int, str]]:
+    """What of a host thread's ranges, which are in order and do not overlap, lies between two moments."""
+    at = bisect.bisect_right(pieces, start, key=lambda piece: piece[1])
+    while at < len(pieces) and pieces[at][0] < end:
+        piece_start, piece_end, cause = pieces[at]
+        yield max(start, piece_start), min(end, piece_end), cause
+        at += 1
+
+
 def _share_out(start: int, end: int, pieces: Sequence[tuple[int, int, str]], causes: Counter[str]) -> None:
-    low, high = 0, len(pieces)
-    while low < high:
-        middle = (low + high) // 2
-        if pieces[middle][1] <= start:
-            low = middle + 1
-        else:
-            high = middle
-    for piece_start, piece_end, cause in pieces[low:]:
-        if piece_start >= end:
-            break
-        causes[cause] += min(end, piece_end) - max(start, piece_start)
+    for piece_start, piece_end, cause in pieces_between(pieces, start, end):
+        causes[cause] += piece_end - piece_start
