@@ -267,6 +267,19 @@ def test_processes_that_compile_write_ledgers_of_their_own(tmp_path: Path) -> No
         assert ledger.count(Launch) > 0
 
 
+def test_a_process_that_a_script_starts_loads_the_capture_with_torch_and_not_before(tmp_path: Path) -> None:
+    child = "import sys; print('torchledger.capturing' in sys.modules)"
+    write_script(
+        tmp_path,
+        "import subprocess, sys\n"
+        f"subprocess.run([sys.executable, '-c', {child!r}], check=True)\n"
+        f"subprocess.run([sys.executable, '-c', 'import torch; ' + {child!r}], check=True)\n",
+    )
+    result = run_cli(tmp_path, "run", "train.py")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == ["False", "True"]
+
+
 def test_a_forked_child_writes_beside_its_parent(tmp_path: Path) -> None:
     script = f"""
     import os

@@ -5,6 +5,7 @@ This folder stands first on ``PYTHONPATH`` there. A fault in here never keeps a 
 
 import importlib.machinery
 import importlib.util
+import json
 import os
 import sys
 
@@ -12,12 +13,36 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _start_capture() -> None:
+    if _is_started_by_torchledger():
+        _start()
+        return
+    try:
+        from torchledger._torch.lazy_import import after_import
+    except ImportError as error:
+        _say(error)
+        return
+    # Most processes that a script starts never compile; Inductor alone starts some to try instructions.
+    after_import("torch", _start)
+
+
+def _start() -> None:
     try:
         from torchledger.capturing.process import start_in_process
     except ImportError as error:
-        sys.stderr.write(f"torchledger: nothing is captured in process {os.getpid()}: {error}\n")
+        _say(error)
         return
     start_in_process()
+
+
+def _say(error: ImportError) -> None:
+    sys.stderr.write(f"torchledger: nothing is captured in process {os.getpid()}: {error}\n")
+
+
+def _is_started_by_torchledger() -> bool:
+    try:
+        return bool(json.loads(os.environ["TORCHLEDGER_CAPTURE"])["parent"] == os.getppid())
+    except (ValueError, KeyError, TypeError):
+        return True  # what is wrong with the request is said where it is read
 
 
 def _run_next_sitecustomize() -> None:
