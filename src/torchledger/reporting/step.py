@@ -88,7 +88,12 @@ def _what_it_takes(totals: StepTotals) -> str:
         alike = "" if timed == 1 else f", {spread:.0%} apart"
         takes = f"A step takes {format_us(step.duration_us)} ({timed} timed without the profiler{alike})"
     worker = "operators run" if step.clock == "cpu_profiler" else "the device is busy"
-    busy = "" if step.busy_us is None else f"; {worker} {format_us(step.busy_us)} of it"
+    if step.busy_us is None:
+        busy = ""
+    else:
+        # The profiler makes operators longer: on a CPU more than a step takes without it.
+        fits = step.duration_us is None or step.busy_us <= step.duration_us
+        busy = f"; {worker} {format_us(step.busy_us)} {'of it' if fits else 'under the profiler, which adds to it'}"
     return f"{takes}{busy}. Found by: {FOUND_BY[step.found_by]}."
 
 
