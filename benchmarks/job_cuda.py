@@ -1,21 +1,25 @@
 """Jobs of two GPUs: whether all device time belongs to entries, whether each rank's step adds up, whether the step that
 is recorded is the step without torchledger, and whether a planted straggler is named.
 
-``python benchmarks/job_cuda.py -o FILE [--budget S] [NAME:SIZE ...]``: each strategy of ``job_programs.py`` by
-``torch.distributed.run`` on two GPUs, first without torchledger, then under ``torchledger run --profile``. The most
-important first: all strategies at a medium size, a rank that is late, then the other sizes, until the budget is
-spent. Each process has a time limit; FILE is written after each case.
+``python benchmarks/job_cuda.py -o FILE [--budget S] [--jobs 5] [--again] [--keep JOBS.tar.gz] [NAME:SIZE ...]``: each
+strategy of ``job_programs.py`` by ``torch.distributed.run`` on two GPUs, first without torchledger, then under
+``torchledger run --profile``. The most important first: all strategies at a medium size, a rank that is late, then the
+other sizes, until the budget is spent. Each process has a time limit; FILE is written after each case.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import gzip
 import json
+import os
 import shutil
 import sys
+import tarfile
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +39,16 @@ CASES = (
 )
 
 
+def own_lines(output: str) -> list[dict[str, Any]]:
+    """What each rank of the program printed of itself, by rank."""
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith('{"own_ms"')]
+    return sorted(lines, key=lambda each: int(each["rank"]))
+
+
 def own_ms(output: str) -> float | None:
-    """The program's own time of a step, which it printed."""
-    for line in output.splitlines():
-        if line.startswith('{"own_ms"'):
-            return float(json.loads(line)["own_ms"])
-    return None
+    """The program's own time of a step, by its first rank."""
+    lines = own_lines(output)
+    return float(lines[0]["own_ms"]) if lines else None
 
 
 def errors_of(output: str) -> str:
@@ -61,6 +69,7 @@ def record(case: str, options: argparse.Namespace, folder: Path, end_s: float) -
     began = time.monotonic()
     code, output = run([sys.executable, *launcher, *program], min(options.limit, end_s - began))
     found |= {"plain_exit": code, "own_ms": own_ms(output), "plain_s": round(time.monotonic() - began, 1)}
+    found["peak_allocated_bytes"] = [each.get("peak_allocated_bytes") for each in own_lines(output)]
     if code:
         return found | {"tail": errors_of(output)}
     began = time.monotonic()
@@ -69,7 +78,24 @@ def record(case: str, options: argparse.Namespace, folder: Path, end_s: float) -
     found |= {"exit": code, "recorded_s": round(time.monotonic() - began, 1), "own_recorded_ms": own_ms(output)}
     if code:
         return found | {"tail": errors_of(output)}
+    if options.again and not late:
+        began = time.monotonic()
+        _, output = run([sys.executable, *launcher, *program], min(options.limit, end_s - began))
+        found["own_again_ms"] = own_ms(output)
     return found | read(folder / "j.job", found["own_ms"])
+
+
+def warm_up(case: str, options: argparse.Namespace, end_s: float) -> str:
+    """Run a case for some steps under a recording, so that its kernels are in the compile caches."""
+    name, size, *_ = case.split(":")
+    program = [PROGRAM, name, "--size", size, "--device", options.device, "--steps", "9"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={options.ranks}"]
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "torchledger", "run", "-o", "w.ledger", *launcher, *program]
+        limit_s = min(2 * options.limit, end_s - began)
+        code, output = run_limited(command, limit_s, folder=Path(folder), OMP_NUM_THREADS="4")
+    return f"{case}: warmed up, exit {code} after {time.monotonic() - began:.0f} s {errors_of(output) if code else ''}"
 
 
 def read(job: Path, plain_ms: float | None) -> dict[str, Any]:
@@ -133,6 +159,17 @@ def what_the_backend_writes(job: Path) -> list[dict[str, Any]]:
     return [head, *list(found.values())[:8]]
 
 
+def keep(job: Path, case: str, archive: Path) -> None:
+    """Put a job's ledgers into an archive, without their traces; what it holds already stays."""
+    rest = Path(tempfile.gettempdir()) / f"jobs-{os.getpid()}.tar"
+    with tarfile.open(rest, "a") as tar:
+        for path in sorted(job.glob("*")):
+            if path.is_file() and "trace" not in path.name:
+                tar.add(path, f"{case.replace(':', '_')}.job/{path.name}")
+    with rest.open("rb") as plain, gzip.open(archive, "wb", compresslevel=6) as packed:
+        shutil.copyfileobj(plain, packed)
+
+
 def main() -> None:
     """Run the cases."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -140,6 +177,9 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--budget", type=float, default=350, help="seconds for all cases")
     parser.add_argument("--limit", type=float, default=75, help="seconds for one process")
+    parser.add_argument("--jobs", type=int, default=0, help="warm up all cases first, so many at once")
+    parser.add_argument("--again", action="store_true", help="run each case without torchledger once more at the end")
+    parser.add_argument("--keep", type=Path, help="keep the jobs' ledgers in this archive (.tar.gz)")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
@@ -148,6 +188,11 @@ def main() -> None:
     end_s = time.monotonic() + options.budget
     options.output.parent.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
+    if options.jobs:
+        with ThreadPoolExecutor(options.jobs) as pool:
+            kinds = dict.fromkeys(":".join(case.split(":")[:2]) for case in options.cases)
+            for said in pool.map(lambda case: warm_up(case, options, end_s), kinds):
+                print(said, flush=True)
     for case in options.cases:
         left = end_s - time.monotonic()
         if left < 25:
@@ -159,8 +204,8 @@ def main() -> None:
                 row = record(case, options, folder, end_s)
                 if not rows and (folder / "j.job").is_dir():
                     row["trace"] = what_the_backend_writes(folder / "j.job")
-                    keep = options.output.parent / "job_ddp"
-                    shutil.copytree(folder / "j.job", keep, dirs_exist_ok=True)
+                if options.keep is not None and (folder / "j.job").is_dir():
+                    keep(folder / "j.job", case, options.keep)
             except Exception as error:  # the next case may do
                 row = {"case": case, "error": f"{type(error).__name__}: {error}"[:800]}
         rows.append(row)
@@ -169,6 +214,7 @@ def main() -> None:
             "own_ms": row.get("own_ms"),
             "covered": [rank.get("covered_share") for rank in row.get("ranks", [])],
             "parts": [round(rank["parts_over_wall"], 4) for rank in row.get("ranks", [])],
+            "peaks": row.get("peak_allocated_bytes"),
             "over_plain": [rank["step_over_plain"] for rank in row.get("ranks", [])],
             "straggler": row.get("stragglers", [])[:1],
             "problem": row.get("tail", row.get("error", ""))[-300:],

@@ -1,8 +1,8 @@
 """Training programs of several ranks, one for each strategy, small enough for gloo on a CPU.
 
 ``torchrun --nproc-per-node N job_programs.py STRATEGY [--size S] [--device cpu|cuda] [--steps N] [--late RANK:MS]``.
-Rank 0 prints one JSON line: its own time of each step after the warm-up. With ``--late`` one rank is kept busy for so
-long in each step, between forward and backward: asleep on a CPU, with products on a GPU.
+Each rank prints one JSON line: the median of its own steps after the warm-up, and its peak on a GPU. With ``--late`` one
+rank is kept busy for so long in each step, between forward and backward: asleep on a CPU, with products on a GPU.
 """
 
 from __future__ import annotations
@@ -371,8 +371,10 @@ def main() -> None:
     place.synchronize()
     moments.append(time.perf_counter())
     durations = [1e3 * (after - before) for before, after in itertools.pairwise(moments)]
-    if place.rank == 0:
-        print(json.dumps({"own_ms": statistics.median(durations), "steps": len(durations)}), flush=True)
+    own: dict[str, Any] = {"own_ms": statistics.median(durations), "steps": len(durations), "rank": place.rank}
+    if place.device == "cuda":
+        own["peak_allocated_bytes"] = torch.cuda.max_memory_allocated()
+    print(json.dumps(own), flush=True)
     dist.destroy_process_group()
 
 
