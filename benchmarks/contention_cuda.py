@@ -1,6 +1,6 @@
 """What a collective and the kernels beside it cost each other.
 
-``torchrun --nproc-per-node 2 benchmarks/contention_cuda.py -o FILE``
+``python benchmarks/contention_cuda.py -o FILE`` starts one process on each GPU by torchrun.
 
 Each collective at each size runs alone, beside large products that fill the device, and beside copies that fill its
 memory, which are queued on a stream of their own. One row for each: the collective's time (the shortest over the ranks
@@ -14,6 +14,8 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +27,7 @@ import torch.distributed as dist
 from torchledger._torch.device_trace import DeviceTrace, Piece
 from torchledger.operators.collectives import make_call
 
-NEEDS: tuple[str, ...] = ("two GPUs", "torchrun")
+NEEDS: tuple[str, ...] = ("two GPUs",)
 RUNS: tuple[tuple[str, ...], ...] = (("-o", "{out}/contention_cuda.json"),)
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
@@ -108,6 +110,9 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--budget", type=float, default=90, help="seconds")
     options = parser.parse_args()
+    if "RANK" not in os.environ:
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(torch.cuda.device_count())]
+        sys.exit(subprocess.call([sys.executable, *launcher, *sys.argv]))
     end_s = time.monotonic() + options.budget
     place = f"cuda:{os.environ['LOCAL_RANK']}"
     torch.cuda.set_device(place)

@@ -1,8 +1,8 @@
 """Training programs of several ranks, one for each strategy, small enough for gloo on a CPU.
 
 ``torchrun --nproc-per-node N job_programs.py STRATEGY [--size S] [--device cpu|cuda] [--steps N] [--late RANK:MS]``.
-Each rank prints one JSON line: the median of its own steps after the warm-up, and its peak on a GPU. With ``--late`` one
-rank is kept busy for so long in each step, between forward and backward: asleep on a CPU, with products on a GPU.
+Each rank prints one JSON line: the median of its own steps after the warm-up, and its peak on a GPU. With ``--late``
+one rank is kept busy for so long in each step, between forward and backward: asleep on a CPU, with products on a GPU.
 """
 
 from __future__ import annotations
