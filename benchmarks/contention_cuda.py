@@ -61,8 +61,13 @@ def parts(piece: Piece) -> tuple[float, list[float], list[float]]:
         return float("inf"), [], []
     start, end = min(span[0] for span in moving), max(span[1] for span in moving)
     within, apart = [], []
+    beside = [
+        end - begun for name, (begun, end) in zip(piece.names, piece.intervals, strict=True) if not is_collective(name)
+    ]
+    longest = max(beside, default=0)
     for name, (begun, ended) in zip(piece.names, piece.intervals, strict=True):
-        if is_collective(name):
+        # A product begins with clearing its semaphores, which is no work of its own.
+        if is_collective(name) or ended - begun < 0.2 * longest:
             continue
         overlap = max(0, min(end, ended) - max(start, begun))
         if overlap >= 0.95 * (ended - begun):

@@ -70,7 +70,7 @@ def record(case: str, options: argparse.Namespace, folder: Path, end_s: float) -
     code, output = run([sys.executable, *launcher, *program], min(options.limit, end_s - began))
     found |= {"plain_exit": code, "own_ms": own_ms(output), "plain_s": round(time.monotonic() - began, 1)}
     found["peak_allocated_bytes"] = [each.get("peak_allocated_bytes") for each in own_lines(output)]
-    if code:
+    if code and found["own_ms"] is None:
         return found | {"tail": errors_of(output)}
     began = time.monotonic()
     ledger = ["-m", "torchledger", "run", "--profile", "-o", "j.ledger", "--force"]
