@@ -22,6 +22,7 @@ NO_BENCHMARKS = {
     "h200_sweep": "writes a sweep",
     "limited": "is imported by others",
     "memory_programs": "programs for others to run",
+    "plan_programs": "programs for others to run",
     "report_screenshots": "takes the docs' pictures, of ledgers that are given to it",
     "run_all": "runs them",
     "strangers_data": "turns measurements into data",
