@@ -317,11 +317,16 @@ def is_composite(name: str) -> bool | None:
     """
     overloads = [name] if "." in name.rpartition("::")[2] else _overloads(name)
     kinds = {
-        torch._C._dispatch_has_kernel_for_dispatch_key(each, "CompositeImplicitAutograd")
+        _has_kernel(each, "CompositeImplicitAutograd") and not any(_has_kernel(each, key) for key in _BACKENDS)
         for each in overloads
         if torch._C._dispatch_has_kernel(each) and (each == name or not each.endswith("out"))
     }
     return None if len(kinds) == 2 else True in kinds
+
+
+_has_kernel: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
+_BACKENDS = ("CPU", "CUDA")
+"""A few operators (``mish_backward``) are made of others but for devices that have a kernel of their own."""
 
 
 def _overloads(name: str) -> list[str]:

@@ -6,6 +6,7 @@ added here, and the same table serves the entries, the reference count and the e
 - flash attention on CPU has no formula (absent in 2.9, 2.11 and 2.13);
 - attention formulas raise on grouped-query shapes in 2.11;
 - oneDNN/MKL linear and convolution, which freezing puts in, have none;
+- products with a vector, sums of batched products, ``torch.nn.Bilinear`` and recurrent layers have none;
 - those of cuDNN and of the plain CPU loops are read as if a flag of theirs said that they were transposed;
 - the expert products of ``transformers`` are an operator of that package, without one.
 
@@ -32,6 +33,8 @@ from torchledger.work.flops import (
     convolution_flops,
     grouped_matmul_flops,
     matmul_flops,
+    recurrent_flops,
+    trilinear_flops,
 )
 
 Formula = Callable[..., Any]
@@ -74,6 +77,32 @@ def _grouped_product_backward(left: Any, right: Any, *args: Any, **kwargs: Any) 
     return 2 * _grouped_product(left, right)
 
 
+def _matrix_and_vector(matrix: Any, vector: Any, *args: Any, **kwargs: Any) -> Any:
+    return matmul_flops(matrix[0] if len(matrix) > 1 else 1, matrix[-1], 1)
+
+
+def _added_matrix_and_vector(bias: Any, matrix: Any, vector: Any, *args: Any, **kwargs: Any) -> Any:
+    return _matrix_and_vector(matrix, vector)
+
+
+def _summed_products(bias: Any, left: Any, right: Any, *args: Any, **kwargs: Any) -> Any:
+    return matmul_flops(left[1], left[2], right[2], left[0])
+
+
+def _trilinear(first: Any, second: Any, third: Any, *expanded: Any, **kwargs: Any) -> Any:
+    return trilinear_flops((first, second, third), expanded[:3])
+
+
+def _recurrent(x: Any, *weights: Any, **kwargs: Any) -> Any:
+    """Of one layer (oneDNN: four arrays) or of all (cuDNN: a list)."""
+    return recurrent_flops(math.prod(x[:-1]), weights[0] if isinstance(weights[0], list) else weights[:4])
+
+
+def _recurrent_backward(x: Any, *weights: Any, **kwargs: Any) -> Any:
+    """The gradients of weights and of rows, a product each."""
+    return 2 * _recurrent(x, *weights)
+
+
 _ATTENTION = (
     "_scaled_dot_product_flash_attention_for_cpu",
     "_scaled_dot_product_flash_attention",
@@ -101,6 +130,14 @@ _ADDED: Mapping[str, Formula] = {
     **dict.fromkeys(_TRANSPOSED_CONVOLUTIONS, _transposed_convolution),
     **dict.fromkeys(("aten._int_mm", "aten._scaled_mm_v2"), _product),
     **dict.fromkeys(("aten._grouped_mm", "aten._scaled_grouped_mm", "aten._scaled_grouped_mm_v2"), _grouped_product),
+    **dict.fromkeys(("aten.mv", "aten.dot", "aten.vdot"), _matrix_and_vector),
+    "aten.addmv": _added_matrix_and_vector,
+    "aten.addbmm": _summed_products,
+    "aten._trilinear": _trilinear,
+    **dict.fromkeys(("aten.mkldnn_rnn_layer", "aten._cudnn_rnn", "aten.miopen_rnn"), _recurrent),
+    **dict.fromkeys(
+        ("aten.mkldnn_rnn_layer_backward", "aten._cudnn_rnn_backward", "aten.miopen_rnn_backward"), _recurrent_backward
+    ),
     "transformers.grouped_mm_fallback": _grouped_product,
     "transformers.grouped_mm_fallback_backward": _grouped_product_backward,
 }

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING
 
+from torchledger.memory.gradient_sums import summed_in_place
 from torchledger.memory.live_set import Curve, live_curve
 from torchledger.memory.workspaces import library_workspaces
 from torchledger.nouns import Device, Launch, LiveStorage, MemoryCategory, StepCall, StepMemory
@@ -61,6 +62,7 @@ def record_memory(
     if device is None:
         return []
     entries = _Entries(heard, record, launches)
+    lives = tuple(summed_in_place(lives, entries.in_place))
     notes = list(heard.memory.faults)
     foreign = sum(life.nbytes for life in lives if life.device == device and not life.of_allocator)
     if foreign:
@@ -139,6 +141,13 @@ class _Entries:
             or (call is None and phases.get(self.orders[place]) == "backward")
         ]
         self._is_backward = frozenset(self.backward)
+        names = {call.order: call.name for call in record.calls}
+        self.in_place = frozenset(
+            place
+            for place, call in enumerate(self.heard)
+            if call is not None and names.get(self.orders[place]) == f"{call.call.name}_"
+        )
+        """Places of what was heard to make a tensor and wrote, in the recorded steps, to one that it was given."""
         self.prefixes = self._find_prefixes(heard.memory.lives, launches)
 
     def _find_prefixes(self, lives: Sequence[StorageLife], launches: Mapping[str, Sequence[Launch]]) -> dict[int, str]:

@@ -36,6 +36,7 @@ _BETWEEN_HOST_AND_DEVICE = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost|Host
 _ALLOCATES = re.compile(r"^aten::(empty|as_strided|view|set_|resize|_unsafe_view|alias|detach)")
 UNKNOWN = Cost(reason="nothing was recorded of its work")
 _BACKWARD = "autograd::engine::evaluate_function"
+_CLONE = "aten::clone"
 
 
 @dataclass(frozen=True)
@@ -171,16 +172,32 @@ class _Reader:
         elif node.kind == EventKind.OP and _COLLECTIVE.match(name):
             self.found.append(self._collective(name, node, lane, around))
         elif node.kind == EventKind.OP and self._does_work(name, node):
-            call, cost = self._cost(node)
-            entry = self._entry("operator", name, node, lane, around)
-            self.found.append(replace(entry, call=call, cost=cost, host_work=((node.start, node.end),)))
+            saved = self._saved_before(name, node)
+            if saved is not None:
+                self._add_operator(_CLONE, saved, lane, (*around, name), saved.start)
+            self._add_operator(name, node, lane, around, node.start if saved is None else saved.end)
             self._synchronizations_below(node, lane, (*around, name))
         else:
             begin = len(self.found)
             for child in node.children:
                 self.visit(child, lane, (*around, name))
-            if node.kind == EventKind.OP and name in self._whole:
+            if node.kind == EventKind.OP and name in self._whole and self._is_composite(name) is False:
                 self.found[begin:] = [replace(entry, part_of=(node.row, name)) for entry in self.found[begin:]]
+
+    def _add_operator(self, name: str, node: _Node, lane: int, around: tuple[str, ...], start: int) -> None:
+        call, cost = self._cost(node)
+        entry = self._entry("operator", name, node, lane, around)
+        self.found.append(replace(entry, call=call, cost=cost, start_ns=start, host_work=((start, node.end),)))
+
+    def _saved_before(self, name: str, node: _Node) -> _Node | None:
+        """The copy that autograd keeps of what an in-place operator is about to overwrite: an operator of its own.
+
+        It runs before the operator's own work; only what is called above autograd's level has a sequence number.
+        """
+        first = next(filter(self._is_operator, node.children), None)
+        if first is None or not name.endswith("_") or self._trace.name(first.row) != _CLONE:
+            return None
+        return first if int(self._trace.events.sequence[first.row]) != NONE else None
 
     @staticmethod
     def _entry(kind: CallKind, name: str, node: _Node, lane: int, around: tuple[str, ...]) -> Entry:
@@ -193,7 +210,9 @@ class _Reader:
             return False
         composite = self._is_composite(name)
         if composite is None:
-            return name in self._whole or not any(self._is_operator(child) for child in node.children)
+            parts = [self._trace.name(child.row) for child in node.children if self._is_operator(child)]
+            # An overload that only calls others (``where`` with a number) calls the one that does the work.
+            return name not in parts and (name in self._whole or not parts)
         if composite:
             return False
         # A custom operator without a formula is known by the operators that it is made of.

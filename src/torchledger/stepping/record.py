@@ -236,7 +236,9 @@ def _align(trace: Trace, entries: Sequence[Entry], heard: Sequence[EagerCall]) -
         if calls is None and len(entries_of) == len(heard_of) == 1:
             calls = next(iter(heard_of.values()))
         rows = list(places)
-        for ours, theirs in _pairs([names[row] for row in rows], [each.call.name for each in calls or ()]):
+        # Under a mode autograd adds to no gradient in place: ``add`` was heard where ``add_`` was recorded.
+        ours_named = [names[row].rstrip("_") for row in rows]
+        for ours, theirs in _pairs(ours_named, [each.call.name.rstrip("_") for each in calls or ()]):
             assert calls is not None
             found.update(dict.fromkeys(places[rows[ours]], calls[theirs]))
     return found

@@ -7,7 +7,7 @@ are ints; every formula takes integer arrays as well, for many shapes at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 Size = Any
@@ -76,3 +76,34 @@ def attention_flops(heads: Size, pairs: Size, head_size: Size, value_size: Size)
 def attention_backward_flops(heads: Size, pairs: Size, head_size: Size, value_size: Size) -> Size:
     """FLOPs of the backward's five products: scores again, their gradient, and those of query, key and value."""
     return 2 * heads * pairs * (3 * head_size + 2 * value_size)
+
+
+def recurrent_flops(rows: Size, weight_shapes: Iterable[Sequence[Size]]) -> Size:
+    """FLOPs of a recurrent layer: every weight matrix once for each of ``rows`` (steps times batch); biases have none.
+
+    Its backward does twice as many, the gradients of weights and of rows.
+
+    >>> recurrent_flops(10, [(48, 8), (48, 12), (48,)])
+    19200
+    """
+    return sum(matmul_flops(rows, *shape) for shape in weight_shapes if len(shape) == 2)
+
+
+def trilinear_flops(shapes: Sequence[Sequence[Size]], expanded: Sequence[Sequence[int]]) -> Size:
+    """FLOPs of a summed product of three tensors (``torch.nn.Bilinear``): a multiply-add for each of its elements.
+
+    ``expanded`` are the dimensions that each of the three is given before it is multiplied.
+
+    >>> trilinear_flops([(6, 10), (7, 10, 12), (6, 12)], [(1, 3), (0,), (1, 2)])
+    10080
+    """
+    return 2 * math.prod(trilinear_sizes(shapes, expanded).values())
+
+
+def trilinear_sizes(shapes: Sequence[Sequence[Size]], expanded: Sequence[Sequence[int]]) -> dict[int, Size]:
+    """The sizes of the product's dimensions, before it is summed."""
+    sizes: dict[int, Size] = {}
+    for shape, absent in zip(shapes, expanded, strict=True):
+        places = [place for place in range(len(shape) + len(absent)) if place not in absent]
+        sizes.update(zip(places, shape, strict=True))
+    return sizes

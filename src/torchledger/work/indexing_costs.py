@@ -77,7 +77,7 @@ def _embedding_bag(call: OpCall) -> Cost | None:
 
 
 def _embedding_bag_backward(call: OpCall) -> Cost | None:
-    gradient, rows = call.tensor(0), call.ints(5)
+    gradient, rows = call.tensor(0), call.ints(6 if call.base_name == "_embedding_bag_backward" else 5)
     if gradient is None or rows is None:
         return None
     table = Tensor((rows[0], gradient.shape[-1]), gradient.dtype)
@@ -111,7 +111,7 @@ INDEXING_COSTS: Mapping[str, Formula] = {
     "embedding": _embedding,
     **named("embedding_dense_backward", _embedding_backward),
     **named("_embedding_bag _embedding_bag_forward_only", _embedding_bag),
-    "_embedding_bag_dense_backward": _embedding_bag_backward,
+    **named("_embedding_bag_backward _embedding_bag_dense_backward", _embedding_bag_backward),
     "index_select": _index_select,
     "gather": _gather,
     "take": _take,

@@ -16,7 +16,7 @@ from torchledger.work.cost_parts import (
     spread,
     work_cost,
 )
-from torchledger.work.flops import matmul_flops
+from torchledger.work.flops import recurrent_flops
 from torchledger.work.op_shapes import OpCall, Tensor
 
 
@@ -142,6 +142,28 @@ def _pool_backward(call: OpCall) -> Cost | None:
     return memory_cost([gradient, *indices, *([source] if needs_source else [])], [dense(source)])
 
 
+def _fractional_pool(call: OpCall) -> Cost | None:
+    """``fractional_max_pool2d(image, kernel, size, samples)``: pixels and where each was."""
+    source, size, samples = call.tensor(0), call.ints(2), call.tensor(3)
+    if source is None or not size or samples is None:
+        return None
+    shape = (*source.shape[: -len(size)], *size)
+    return memory_cost([source, samples], [Tensor(shape, source.dtype), Tensor(shape, "int64")])
+
+
+def _unpool(call: OpCall) -> Cost | None:
+    """``max_unpool2d(pooled, indices, size)``: zeros, with each pixel where it was."""
+    source, indices, size = call.tensor(0), call.tensor(1), call.ints(2)
+    if source is None or indices is None or not size:
+        return None
+    return memory_cost([source, indices], [Tensor((*source.shape[: -len(size)], *size), source.dtype), dense(source)])
+
+
+def _padded_backward(call: OpCall) -> Cost | None:
+    gradient, source = call.tensor(0), call.tensor(1)
+    return None if gradient is None or source is None else memory_cost([gradient], [dense(source)])
+
+
 def _columns(call: OpCall) -> Cost | None:
     """``im2col(image, kernel, dilation, padding, stride)``: every filter's pixels as a column."""
     source, kernel = call.tensor(0), call.ints(1)
@@ -206,14 +228,16 @@ def _fused_cell(call: OpCall) -> Cost | None:
 
 
 def _recurrent(call: OpCall) -> Cost | None:
-    """Each step multiplies every weight matrix once with that step's rows; its gradients are two such products."""
+    """One layer (oneDNN, weights one by one) or all (cuDNN, in a list); packed sequences have two dimensions."""
     source = call.tensor(0)
-    weights = [tensor for tensor in call.tensors[1:] if len(tensor.shape) == 2]
-    if source is None or len(source.shape) != 3 or not weights:
+    listed = call.tensor_list(1)
+    single = [tensor for place in range(1, 5) if (tensor := call.tensor(place)) is not None]
+    weights = [tensor for tensor in (listed or single) if len(tensor.shape) == 2]
+    if source is None or len(source.shape) < 2 or not weights:
         return None
     is_backward = "backward" in call.base_name
-    rows = source.shape[0] * source.shape[1]
-    flops = sum(matmul_flops(rows, *weight.shape) for weight in weights) * (2 if is_backward else 1)
+    rows = math.prod(source.shape[:-1])
+    flops = recurrent_flops(rows, [weight.shape for weight in weights]) * (2 if is_backward else 1)
     made = [dense(source), *(dense(weight) for weight in weights if is_backward)]
     return revised(work_cost(flops, call.tensors, made), bytes_quality="estimated")
 
@@ -238,9 +262,9 @@ LAYER_COSTS: Mapping[str, Formula] = {
     **named("max_pool2d_with_indices max_pool3d_with_indices", _max_pool),
     **named("avg_pool1d avg_pool2d avg_pool3d", _average_pool),
     **named(
-        """_adaptive_avg_pool2d adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d upsample_nearest1d
-        upsample_nearest2d upsample_nearest3d _upsample_nearest_exact2d upsample_bilinear2d upsample_bicubic2d
-        upsample_linear1d upsample_trilinear3d _upsample_bilinear2d_aa""",
+        """_adaptive_avg_pool2d adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d
+        upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact2d upsample_bilinear2d
+        upsample_bicubic2d upsample_linear1d upsample_trilinear3d _upsample_bilinear2d_aa""",
         _resized,
     ),
     **named(
@@ -252,13 +276,21 @@ LAYER_COSTS: Mapping[str, Formula] = {
     ),
     **named(
         """max_pool2d_with_indices_backward max_pool3d_with_indices_backward avg_pool2d_backward avg_pool3d_backward
-        adaptive_max_pool2d_backward""",
+        adaptive_max_pool2d_backward adaptive_max_pool3d_backward fractional_max_pool2d_backward
+        fractional_max_pool3d_backward""",
         _pool_backward,
     ),
     **named("_cudnn_rnn miopen_rnn mkldnn_rnn_layer", _recurrent),
     **named("_cudnn_rnn_backward miopen_rnn_backward mkldnn_rnn_layer_backward", _recurrent),
     **named("_thnn_fused_lstm_cell _thnn_fused_gru_cell", _fused_cell),
     **named("_thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell_backward", _fused_cell),
+    **named("fractional_max_pool2d fractional_max_pool3d", _fractional_pool),
+    **named("max_unpool2d max_unpool3d", _unpool),
+    **named(
+        """reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward replication_pad1d_backward
+        replication_pad2d_backward replication_pad3d_backward""",
+        _padded_backward,
+    ),
     "im2col": _columns,
     "col2im": _image,
     **named("grid_sampler_2d grid_sampler_3d", _grid_sampled),

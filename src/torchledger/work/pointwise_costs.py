@@ -21,7 +21,9 @@ leaky_relu lgamma log log10 log1p log2 log_sigmoid logical_not logit mish nan_to
 reciprocal relu relu6 round rsqrt selu sgn sigmoid sign signbit silu sin sinc sinh softplus softshrink sqrt square tan
 tanh threshold trunc tril triu flip roll rot90 cumsum cumprod cummax cummin logcumsumexp clamp_min clamp_max clip
 pixel_shuffle pixel_unshuffle channel_shuffle repeat_interleave constant_pad_nd reflection_pad1d reflection_pad2d
-replication_pad1d replication_pad2d special_expit special_erf special_entr native_channel_shuffle conj_physical
+reflection_pad3d
+replication_pad1d replication_pad2d replication_pad3d
+special_expit special_erf special_entr native_channel_shuffle conj_physical
 bernoulli feature_dropout alpha_dropout view_as_real_copy log_sigmoid_forward fake_quantize_per_tensor_affine
 quantize_per_tensor dequantize"""
 
@@ -93,7 +95,7 @@ def _result_shape(call: OpCall, shape: tuple[int, ...]) -> tuple[int, ...]:
     if call.base_name == "glu" and shape:
         axis = (call.ints(1) or (-1,))[0]
         return tuple(size // 2 if index == axis % len(shape) else size for index, size in enumerate(shape))
-    if call.base_name == "constant_pad_nd" and (padding := call.ints(1)):
+    if "_pad" in call.base_name and (padding := call.ints(1)):
         result = list(shape)
         for axis in range(len(padding) // 2):
             result[-1 - axis] += padding[2 * axis] + padding[2 * axis + 1]
@@ -165,6 +167,19 @@ def _gated_gradient(call: OpCall) -> Cost | None:
     return None if gradient is None or source is None else memory_cost([gradient, source], [dense(source)])
 
 
+def _gated_by_weight(call: OpCall) -> Cost | None:
+    """The gradient of what was gated, and of each gate where the operator makes that too."""
+    source = call.tensor(1)
+    if source is None:
+        return None
+    return memory_cost(call.tensors, [dense(source)] * (2 if "prelu" in call.base_name else 1))
+
+
+def _with_noise(call: OpCall) -> Cost | None:
+    source, noise = call.tensor(0), call.tensor(1)
+    return None if source is None or noise is None else memory_cost([source], [noise, dense(source)])
+
+
 def _searched(call: OpCall) -> Cost | None:
     """``bucketize(values, boundaries)`` and ``searchsorted(boundaries, values)``: a place for each value."""
     first, second = call.tensor(0), call.tensor(1)
@@ -208,6 +223,8 @@ POINTWISE_COSTS: Mapping[str, Formula] = {
     **named("select_backward slice_backward diagonal_backward unfold_backward", _padded_gradient),
     **named("bucketize searchsorted", _searched),
     "_amp_update_scale": like_first(),
+    **named("_prelu_kernel_backward rrelu_with_noise_backward", _gated_by_weight),
+    "rrelu_with_noise": _with_noise,
     "split_with_sizes_copy": pointwise(1),
     **named("copy _foreach_copy_single", _copy),
     **named("_to_copy to type_as", _to_copy),

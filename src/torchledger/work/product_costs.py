@@ -20,6 +20,8 @@ from torchledger.work.flops import (
     convolution_flops,
     grouped_matmul_flops,
     matmul_flops,
+    trilinear_flops,
+    trilinear_sizes,
 )
 from torchledger.work.op_shapes import DTYPE_OF_SCALAR_TYPE, OpCall, Tensor, broadcast_shape
 
@@ -170,6 +172,19 @@ def _addbmm(call: OpCall) -> Cost | None:
     return product_cost(flops, [bias, left, right], Tensor((left.shape[1], right.shape[2]), left.dtype))
 
 
+def _trilinear(call: OpCall) -> Cost | None:
+    factors = [tensor for place in range(3) if (tensor := call.tensor(place)) is not None]
+    expanded = [ints for place in range(3, 6) if (ints := call.ints(place)) is not None]
+    summed = call.ints(6)
+    if len(factors) != 3 or len(expanded) != 3 or summed is None:
+        return None
+    sizes = trilinear_sizes([factor.shape for factor in factors], expanded)
+    made = tuple(size for place, size in sorted(sizes.items()) if place not in summed)
+    return product_cost(
+        trilinear_flops([factor.shape for factor in factors], expanded), factors, Tensor(made, factors[0].dtype)
+    )
+
+
 class _Positions:
     def __init__(self, **positions: int) -> None:
         self.weight = positions.get("weight", 1)
@@ -318,6 +333,7 @@ PRODUCT_COSTS: Mapping[str, Formula] = {
     **named("mv dot vdot matmul inner", _matmul),
     "addmv": _addmv,
     "addbmm": _addbmm,
+    "_trilinear": _trilinear,
     **named("outer ger", _outer),
     "linear": _linear,
     "_scaled_mm": _scaled_mm,

@@ -149,9 +149,9 @@ def _distances(call: OpCall) -> Cost | None:
     return memory_cost([left, right], [Tensor((*batch, left.shape[-2], right.shape[-2]), left.dtype)])
 
 
-def _distances_backward(call: OpCall) -> Cost | None:
-    rows = call.tensor(1)
-    return None if rows is None else memory_cost(call.tensors, [dense(rows)])
+def _gradient_of_second(call: OpCall) -> Cost | None:
+    source = call.tensor(1)
+    return None if source is None else memory_cost(call.tensors, [dense(source)])
 
 
 def _transform(call: OpCall) -> Cost | None:
@@ -208,21 +208,47 @@ def _reduced_loss(call: OpCall) -> Cost | None:
     return memory_cost([scores, target, *weights], [dense(scores) if is_elementwise else Tensor((), scores.dtype)])
 
 
+def _margin_loss(call: OpCall) -> Cost | None:
+    """A loss for each row, or their mean; of several labels also a mask of which are meant."""
+    scores, target = call.tensor(0), call.tensor(1)
+    if scores is None or target is None:
+        return None
+    is_multilabel = call.base_name.startswith("multilabel")
+    is_elementwise = call.constant(2 if is_multilabel else 5) == "0"
+    made = [Tensor(scores.shape[:-1] if is_elementwise else (), scores.dtype)]
+    masks = [Tensor(target.shape, scores.dtype)] if is_multilabel else []
+    return memory_cost(call.tensors, [*made, *masks])
+
+
+def _ctc_loss(call: OpCall) -> Cost | None:
+    """A loss for each sequence, and the probability of each of its beginnings, with blanks between labels."""
+    scores, targets = call.tensor(0), call.tensor(1)
+    if scores is None or targets is None or len(scores.shape) != 3 or len(targets.shape) != 2:
+        return None
+    steps, batch, _ = scores.shape
+    made = [Tensor((batch,), scores.dtype), Tensor((batch, steps, 2 * targets.shape[1] + 1), scores.dtype)]
+    return revised(memory_cost([scores, targets], made), bytes_quality="upper_bound", basis="targets of full length")
+
+
 REDUCTION_COSTS: Mapping[str, Formula] = {
     **dict.fromkeys(_REDUCTIONS, _reduction),
-    **named("_softmax softmax _log_softmax log_softmax", _softmax),
+    **named("_softmax softmax _safe_softmax _log_softmax log_softmax", _softmax),
     **named("_softmax_backward_data _log_softmax_backward_data", _softmax_backward),
     **named("sort argsort msort", _sort),
     "topk": _topk,
     **named("nonzero masked_select unique _unique2 unique_dim unique_consecutive histc bincount", _one_pass),
     "_cdist_forward": _distances,
-    "_cdist_backward": _distances_backward,
+    "_cdist_backward": _gradient_of_second,
+    **named("multi_margin_loss_backward multilabel_margin_loss_backward _ctc_loss_backward", _gradient_of_second),
     **named("_fft_r2c _fft_c2c _fft_c2r", _transform),
     "multinomial": _multinomial,
     "equal": _reduction_of_two,
     **named("nll_loss_forward nll_loss2d_forward nll_loss", _nll_loss),
     **named("nll_loss_backward nll_loss2d_backward", _nll_loss_backward),
-    **named("mse_loss smooth_l1_loss huber_loss l1_loss kl_div", _reduced_loss),
+    **named("mse_loss smooth_l1_loss huber_loss l1_loss kl_div soft_margin_loss", _reduced_loss),
+    "multi_margin_loss": _margin_loss,
+    "multilabel_margin_loss_forward": _margin_loss,
+    "_ctc_loss": _ctc_loss,
     **named("binary_cross_entropy binary_cross_entropy_with_logits", _reduced_loss),
 }
 """Operator name (without namespace and in-place mark) to its formula."""

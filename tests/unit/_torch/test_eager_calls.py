@@ -6,7 +6,7 @@ import torch
 from torch._prims import rng_prims
 
 from torchledger._torch.devices import has_cuda
-from torchledger._torch.eager_calls import EagerCalls
+from torchledger._torch.eager_calls import EagerCalls, is_composite
 
 
 def test_a_higher_order_operator_runs_as_it_does_when_nobody_listens() -> None:
@@ -23,6 +23,13 @@ def test_a_higher_order_operator_runs_as_it_does_when_nobody_listens() -> None:
     assert torch.equal(doubled, found * 2)
     assert not heard.faults
     assert any(call.call.name == "aten::mul" for call in heard.calls)
+
+
+def test_an_operator_with_a_kernel_of_the_device_is_not_known_by_its_parts() -> None:
+    assert is_composite("aten::linear") is True
+    assert is_composite("aten::mm") is False
+    assert is_composite("aten::where") is None
+    assert is_composite("aten::mish_backward") is False  # made of others where no kernel is
 
 
 def test_a_program_that_took_no_memory_of_a_gpu_does_not_use_one() -> None:

@@ -48,6 +48,24 @@ def test_of_an_operator_with_unlike_overloads_the_one_that_was_heard_whole_is_an
     assert [entry.name for entry in entries_of(events, whole=("aten::max",))] == ["aten::max"]
 
 
+def test_an_overload_that_calls_another_of_its_name_is_known_by_its_parts() -> None:
+    events = [
+        op_event(name="aten::max", ts=0, dur=20),
+        op_event(name="aten::scalar_tensor", ts=1, dur=2),
+        op_event(name="aten::max", ts=5, dur=10),
+    ]
+    found = entries_of(events, whole=("aten::max",))
+    assert [(entry.name, entry.part_of) for entry in found] == [("aten::scalar_tensor", None), ("aten::max", None)]
+
+
+def test_what_autograd_saves_of_a_tensor_before_it_is_overwritten_is_an_operator_of_its_own() -> None:
+    saved = {"External id": 2, "Sequence number": 14}
+    found = entries_of([op_event(name="aten::mul_", ts=0, dur=20), op_event(name="aten::clone", ts=2, dur=8, **saved)])
+    assert [(entry.name, entry.host_work_ns) for entry in found] == [("aten::clone", 8_000), ("aten::mul_", 10_000)]
+    inside = [op_event(name="aten::index_put_", ts=0, dur=20), op_event(name="aten::clone", ts=2, dur=8)]
+    assert [entry.name for entry in entries_of(inside)] == ["aten::index_put_"]
+
+
 def test_a_graphs_call_is_one_entry_whose_work_is_that_of_the_kernels_inside() -> None:
     found = entries_of(
         [

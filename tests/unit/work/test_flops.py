@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -236,6 +237,40 @@ def test_key_and_value_heads_may_be_fewer_than_query_heads() -> None:
         lambda: aten._scaled_dot_product_flash_attention_for_cpu(query, key, key),
         reference=2 * 2 * 8 * 16 * 24 * 2 * 32,
     )
+
+
+def test_products_with_vectors_sums_of_products_and_bilinear_layers_count_every_multiply_add() -> None:
+    matrix, vector = meta(5, 7), meta(7)
+    check(lambda: aten.mv(matrix, vector), "aten.mv", reference=2 * 5 * 7)
+    check(lambda: aten.addmv(meta(5), matrix, vector), "aten.addmv", reference=2 * 5 * 7)
+    check(lambda: aten.dot(vector, vector), "aten.dot", reference=2 * 7)
+    check(lambda: aten.addbmm(meta(5, 3), meta(2, 5, 7), meta(2, 7, 3)), "aten.addbmm", reference=2 * 2 * 5 * 7 * 3)
+    layer = torch.nn.Bilinear(10, 12, 7)
+    rows, others = torch.randn(6, 10, requires_grad=True), torch.randn(6, 12)
+    check(lambda: layer(rows, others).sum().backward(), "aten._trilinear", reference=2 * 6 * 7 * 10 * 12)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_a_recurrent_layer_multiplies_its_weights_and_no_states(bidirectional: bool) -> None:
+    layer = torch.nn.LSTM(8, 12, bidirectional=bidirectional)
+    with Counted() as counted:
+        layer(torch.randn(5, 2, 8, requires_grad=True))[0].sum().backward()
+    forward = 2 * 10 * (48 * 8 + 48 * 12)
+    found = [(call.name, call.by_shapes, call.by_node) for call in counted.calls if "mkldnn" in call.name]
+    directions = 2 if bidirectional else 1
+    assert found == [
+        *[("aten.mkldnn_rnn_layer", forward, forward)] * directions,
+        *[("aten.mkldnn_rnn_layer_backward", 2 * forward, 2 * forward)] * directions,
+    ]
+
+
+def test_the_weights_of_a_cudnn_layer_come_in_a_list() -> None:
+    weights = [meta(256, 32), meta(256, 64), meta(256), meta(256)]
+    forward = 2 * 20 * 8 * 256 * (32 + 64)
+    for packet, expected in ((aten._cudnn_rnn, forward), (aten._cudnn_rnn_backward, 2 * forward)):
+        arguments, constants = zip(*map(argument, (meta(20, 8, 32), weights, 4, meta(1, 8, 64))), strict=True)
+        assert formulas()[packet](meta(20, 8, 32), weights, 4, meta(1, 8, 64)) == expected
+        assert op_cost(OpCall(str(packet).replace(".", "::"), arguments, constants)).flops == expected
 
 
 @given(SMALL, SMALL, SIZE, SIZE, SMALL, SMALL)
