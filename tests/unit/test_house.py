@@ -30,6 +30,7 @@ IN_ORDER = (
     ("sampling",),
     ("fitting",),
     ("predicting",),
+    ("planning",),
     ("reporting",),
     ("cli", "integrations"),
 )

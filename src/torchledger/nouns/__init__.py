@@ -19,6 +19,7 @@ from torchledger.nouns.breakdown import (
     TimeRow,
 )
 from torchledger.nouns.device import Ceilings, Device, Environment, Host
+from torchledger.nouns.fabric import CollectiveCurve, CollectivePrice, Fabric, NodeLinks, Placement
 from torchledger.nouns.job import (
     Collective,
     CollectiveMatch,
@@ -51,6 +52,7 @@ from torchledger.nouns.memory import (
     MemoryRow,
     StepMemory,
 )
+from torchledger.nouns.plan import Layout, PlannedRank, PlannedStep, PricedLayout
 from torchledger.nouns.prediction import PredictedCalls, Prediction, StepPrediction
 from torchledger.nouns.run import Run
 from torchledger.nouns.run_diff import (
@@ -93,8 +95,10 @@ __all__ = [
     "Ceilings",
     "Clock",
     "Collective",
+    "CollectiveCurve",
     "CollectiveMatch",
     "CollectiveOperation",
+    "CollectivePrice",
     "Contention",
     "Cost",
     "Device",
@@ -106,6 +110,7 @@ __all__ = [
     "EagerCount",
     "EagerSide",
     "Environment",
+    "Fabric",
     "FlopReference",
     "Gap",
     "Graph",
@@ -116,6 +121,7 @@ __all__ = [
     "Launch",
     "LaunchGroup",
     "LaunchOverhead",
+    "Layout",
     "LiveStorage",
     "LoopNest",
     "Measurement",
@@ -123,10 +129,15 @@ __all__ = [
     "MemoryChange",
     "MemoryCounter",
     "MemoryRow",
+    "NodeLinks",
     "OptimizerFacts",
     "Phase",
+    "Placement",
+    "PlannedRank",
+    "PlannedStep",
     "PredictedCalls",
     "Prediction",
+    "PricedLayout",
     "Profile",
     "Quality",
     "RankActivity",

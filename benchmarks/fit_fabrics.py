@@ -1,0 +1,268 @@
+"""Fits the fabrics that the package ships, and states the error of their curves on message sizes held out.
+
+    python benchmarks/fit_fabrics.py [--data DIR] [--write src/torchledger/planning/fabrics.json]
+        [--output docs/results/fabrics.md]
+
+Public measurements are read in place (``--data``, else ``TORCHLEDGER_PUBLIC_DATA``); what is written are knots fitted
+to them, with their sources. Held out: of each device, operation and number of GPUs a fifth of the message sizes, drawn
+with a seed; the knots are then fitted to the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import json
+import math
+import os
+import random
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torchledger.nouns import CollectiveCurve, Fabric, NodeLinks, Placement
+from torchledger.planning.fabric import duration_on, fit_curve
+from torchledger.store.codec import encode
+from torchledger.work.collectives import bus_factor
+
+NEEDS: tuple[str, ...] = ("public data",)
+RUNS: tuple[tuple[str, ...], ...] = ((),)
+
+ROOT = Path(__file__).resolve().parents[1]
+OWN = ROOT / "data/h200/collectives_torch2.11.parquet"
+SEED = 0
+KINDS = {"all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
+         "alltoall": "all_to_all"}  # fmt: skip
+AICONFIGURATOR = "nccl-tests by github.com/ai-dynamo/aiconfigurator @ 095f58a (Apache-2.0), half precision"
+NANOTRON = (
+    "nanotron ultra-scale playbook, 256 MB on EFA, github.com/vinjn/nanotron-ultrascale-playbook @ 924e4d0 (Apache-2.0)"
+)
+GCP = "nccl-tests on two nodes of GCP a3-mega, github.com/lessizzmore/create-a3mega-ztan-fork @ 02dd8f4"
+IB = "nccl-tests on 128 nodes of 8 x 400 Gbit/s (forced ring), and figures of public issues (nccl_h100_multinode.csv)"
+ETT = "estimate-train-time, nccl/ (MIT)"
+
+Points = Mapping[tuple[str, Placement], Sequence[tuple[float, float]]]
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """The rows of a table whose head is comments."""
+    with path.open() as file:
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+def within_nodes(data: Path) -> dict[str, Points]:
+    """Points of nccl-tests on one node, by device. Bytes as integers are reduced otherwise and left out."""
+    found: dict[str, dict[tuple[str, Placement], list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows_of(data / "distributed/nccl_aiconfigurator_sxm.csv"):
+        if row["nccl_dtype"] == "half":
+            key = KINDS[row["op_name"]], Placement(int(row["num_gpus"]))
+            found[row["system"].split("_")[0]][key].append((float(row["bytes"]), 1e3 * float(row["latency_ms"])))
+    return {device: dict(points) for device, points in found.items()}
+
+
+def own_points() -> Points:
+    """Our own measurements on two H200s, by the device's clock."""
+    import pyarrow.parquet as parquet
+
+    found: dict[tuple[str, Placement], list[tuple[float, float]]] = defaultdict(list)
+    for row in parquet.read_table(OWN).to_pylist():
+        if row["status"] != "ok":
+            continue
+        given = json.loads(row["parameters"])
+        size = given["numel"] * {"bfloat16": 2, "float32": 4}[row["dtype"]]
+        kind = row["operator"].removeprefix("collective.")
+        found[kind, Placement(given["world"])].append((float(size), statistics.median(row["times_us"])))
+    return dict(found)
+
+
+def peer_to_peer(data: Path) -> Points:
+    """Sends between two A100s of a node."""
+    rows = rows_of(data / "ett/Perlmutter/nccl/NVIDIAA100-SXM4-80GB_p2p_fp16_1_2.csv")
+    return {("p2p", Placement(2)): [(2 * float(row["shape"]), float(row["dur(us)"])) for row in rows]}
+
+
+def held_out(points: Points) -> dict[tuple[str, Placement], list[float]]:
+    """Absolute errors in per cent on a fifth of the message sizes, drawn with a seed."""
+    errors: dict[tuple[str, Placement], list[float]] = {}
+    for (kind, placement), found in points.items():
+        sizes = sorted({size for size, _ in found})
+        drawn = set(random.Random(f"{SEED} {kind} {placement}").sample(sizes[1:-1], max(1, len(sizes) // 5)))
+        curve = fit_curve(kind, placement, [(size, time) for size, time in found if size not in drawn])
+        errors[kind, placement] = [
+            100 * abs(duration_on(curve, size) / time - 1) for size, time in found if size in drawn
+        ]
+    return errors
+
+
+def curves_of(points: Points) -> tuple[list[CollectiveCurve], dict[tuple[str, Placement], list[float]]]:
+    """A curve through all points of each operation and placement, and its errors on those held out."""
+    errors = held_out(points)
+    curves = []
+    for (kind, placement), found in sorted(points.items(), key=lambda item: (item[0][0], item[0][1].ranks)):
+        mape = round(statistics.mean(errors[kind, placement]), 1)
+        curves.append(replace(fit_curve(kind, placement, found), heldout_mape=mape))
+    return curves, errors
+
+
+def line_of(pairs: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """Intercept and slope of a least-squares line."""
+    given = list(pairs)
+    x, y = [statistics.mean(column) for column in zip(*given, strict=True)]
+    slope = sum((a - x) * (b - y) for a, b in given) / sum((a - x) ** 2 for a, _ in given)
+    return y - slope * x, slope
+
+
+def links_of_efa(data: Path) -> dict[str, NodeLinks]:
+    """Bandwidth over nodes as a power of their number; the interval is that of the 5th to the 95th percentile."""
+    links = {}
+    rows = rows_of(data / "distributed/nanotron_nccl_bandwidth_h100_efa.csv")
+    for title, kind in (("AllReduce", "all_reduce"), ("AllGather", "all_gather"), ("ReduceScatter", "reduce_scatter")):
+        own = [row for row in rows if row["collective"] == title and int(row["nodes"]) > 1]
+        middle, slope = line_of(
+            (math.log(int(row["nodes"]) / 2), math.log(float(row["bandwidth_gbps_median"]))) for row in own
+        )
+        wide = statistics.median(0.5 * math.log(float(row["p95"]) / float(row["p5"])) for row in own)
+        links[kind] = NodeLinks(round(math.exp(middle), 1), round(-slope, 3), 8.0, round(wide, 2))
+    links["*"] = links["all_gather"]
+    return links
+
+
+def links_of_large(rows: Sequence[tuple[float, float]], kind: str, placement: Placement, spread: float) -> NodeLinks:
+    """Links by the bandwidth of the largest messages and the time of the smallest."""
+    ordered = sorted(rows)
+    largest = ordered[-max(1, len(ordered) // 10) :]
+    rate = statistics.median(size / time_us for size, time_us in largest)
+    gb_per_s = rate * bus_factor(kind, placement.ranks) / 1e3
+    return NodeLinks(round(gb_per_s, 1), 0.0, round(ordered[0][1] / placement.ranks, 2), spread)
+
+
+def across_nodes(data: Path) -> list[tuple[str, str, dict[str, NodeLinks], list[CollectiveCurve], str]]:
+    """Fabrics over nodes: name, the fabric within its nodes, links, curves and source."""
+    many = rows_of(data / "distributed/nccl_h100_multinode.csv")
+    points: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in many:
+        if row["time_us"] and row["bytes"]:
+            points[row["id"]].append((float(row["bytes"]), float(row["time_us"])))
+    gcp = links_of_large(points["gcp_a3mega_16"], "all_reduce", Placement(16, 2), 0.3)
+    reported = [(math.log(int(r["nodes"]) / 2), math.log(float(r["busbw_gbps"]))) for r in many if not r["time_us"]]
+    middle, slope = line_of(reported)
+    reached = NodeLinks(round(math.exp(middle), 1), round(-slope, 3), 8.0, 0.35)
+    forced = links_of_large(points["ib_1024"], "all_reduce", Placement(1024, 128), 0.35)
+    infiniband = {"all_reduce": replace(forced, latency_us_per_rank=gcp.latency_us_per_rank), "*": reached}
+    gh200: dict[str, NodeLinks] = {}
+    curves = []
+    for nodes in (2, 4, 8):
+        found: list[tuple[float, float]] = []
+        for part in ("allreduce", "allreduce_large"):
+            rows = rows_of(data / f"ett/Vista/nccl/NVIDIAGH200120GB_{part}_fp16_{nodes}_1.csv")
+            found += [(2 * float(row["shape"]), float(row["dur(us)"])) for row in rows]
+        curves.append(fit_curve("all_reduce", Placement(nodes, nodes), found))
+        if nodes == 8:
+            # Its smallest message is 40 MB: there is no latency in it.
+            large = links_of_large(found, "all_reduce", Placement(8, 8), 0.25)
+            gh200 = {"*": replace(large, latency_us_per_rank=8.0)}
+    return [
+        ("h100-efa", "h100", links_of_efa(data), [], NANOTRON),
+        ("h100-gcp", "h100", {"*": gcp},
+         [fit_curve("all_reduce", Placement(16, 2), points["gcp_a3mega_16"])], GCP),
+        ("h100-ib", "h100", infiniband, [], IB),
+        ("gh200-ib", "gh200", gh200, curves, ETT),
+    ]  # fmt: skip
+
+
+def main() -> None:
+    """Fit, print, and write where asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=os.environ.get("TORCHLEDGER_PUBLIC_DATA"))
+    parser.add_argument("--write", type=Path)
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    if options.data is None:
+        parser.error("needs --data, or TORCHLEDGER_PUBLIC_DATA")
+    fabrics: dict[str, Fabric] = {}
+    lines = ["| device | collective | GPUs | sizes held out | mean error, % | worst, % |", "|---|---|---|---|---|---|"]
+    public = within_nodes(options.data)
+    own = own_points()
+    public["a100"] = {**public["a100"], **peer_to_peer(options.data)}
+    names = {"a100": "A100", "h100": "H100", "h200": "H200", "b200": "B200"}
+    for device, points in public.items():
+        measured = points if device != "h200" else {**points, **own}
+        curves, errors = curves_of(measured)
+        sources = [AICONFIGURATOR]
+        if device == "a100":
+            sources.append(f"p2p: {ETT}")
+        if device == "h200":
+            sources.append("two GPUs: torchledger's own samples on H200s (data/h200)")
+        fabrics[device] = Fabric(device, 8, tuple(curves), {}, names[device], tuple(sources))
+        for (kind, placement), found in errors.items():
+            lines.append(
+                f"| {names[device]} | {kind} | {placement.ranks} | {len(found)} | {statistics.mean(found):.1f} | "
+                f"{max(found):.1f} |"
+            )
+        every = [error for found in errors.values() for error in found]
+        lines.append(f"| {names[device]} | all | | {len(every)} | {statistics.mean(every):.1f} | {max(every):.1f} |")
+    # The links of an H100 are an H200's, and only of those sends and broadcasts were measured.
+    lent = tuple(curve for curve in fabrics["h200"].curves if curve.operation in ("p2p", "broadcast"))
+    h100 = fabrics["h100"]
+    fabrics["h100"] = replace(
+        h100, curves=(*h100.curves, *lent), sources=(*h100.sources, "p2p and broadcast: as between H200s")
+    )
+    fabrics["gh200"] = Fabric("gh200", 1, (), {}, "GH200", ("a node is one device",))
+    for name, base, links, curves, source in across_nodes(options.data):
+        inside = fabrics[base]
+        fabrics[name] = Fabric(
+            name, inside.ranks_per_node, (*inside.curves, *curves), links, None, (source, *inside.sources)
+        )
+    print("\n".join(lines))
+    for name, fabric in fabrics.items():
+        for kind, link in fabric.links.items():
+            print(name, kind, link)
+    if options.write:
+        body = ",\n".join(encode(fabric).decode() for fabric in fabrics.values())
+        options.write.write_text(f"[\n{body}\n]\n")
+    if options.output:
+        options.output.write_text(page(lines, fabrics))
+
+
+def page(lines: Sequence[str], fabrics: Mapping[str, Fabric]) -> str:
+    """The results as a page."""
+    links: list[Any] = [
+        f"| {name} | {'any other' if kind == '*' else kind} | {link.gb_per_s:g} | {link.decay:g} | "
+        f"{link.latency_us_per_rank:g} | x / : {math.exp(link.spread):.2f} |"
+        for name, fabric in fabrics.items()
+        for kind, link in fabric.links.items()
+    ]
+    return "\n".join(
+        [
+            "# Curves of collectives: error on message sizes held out",
+            "",
+            f"{datetime.date.today().isoformat()}, seed {SEED}. Command:",
+            "",
+            "```console",
+            "$ python benchmarks/fit_fabrics.py --data PUBLIC --write src/torchledger/planning/fabrics.json \\",
+            "      --output docs/results/fabrics.md",
+            "```",
+            "",
+            "Within a node. Of each row a fifth of the message sizes is drawn and left out of the fit; the",
+            "curves that ship are fitted to all. NCCL changes its algorithm between sizes, which they miss.",
+            "Sources: " + AICONFIGURATOR + "; two H200s: `data/h200`.",
+            "",
+            *lines,
+            "",
+            "Between nodes: bus bandwidth over two nodes in GB/s, the power by which it falls, latency in",
+            "microseconds a rank, and the interval as a factor.",
+            "",
+            "| fabric | collective | GB/s | decay | us a rank | interval |",
+            "|---|---|---|---|---|---|",
+            *links,
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,369 @@
+"""Collectives priced on a fabric: curves within a node, links between nodes, and a user's own nccl-tests output."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from torchledger.errors import PredictError
+from torchledger.nouns import CollectiveCurve, CollectivePrice, Fabric, NodeLinks, Placement
+from torchledger.store.codec import decode
+from torchledger.work.collectives import bus_factor, collective_kind
+
+SHIPPED = Path(__file__).parent / "fabrics.json"
+"""Fitted by ``benchmarks/fit_fabrics.py``; each fabric names its sources."""
+
+_ANY = "*"
+
+_LOG_COLUMNS = re.compile(r"^#\s+size\s+count\b")
+_LOG_RANK = re.compile(r"^#\s+Rank\s+(\d+)\s.*\bon\s+(\S+)\s+device\b")
+_LOG_NAME = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|alltoall|broadcast|sendrecv|reduce)_perf\b")
+_LOG_TITLE = re.compile(r"\b(AllReduce|AllGather|ReduceScatter|AlltoAll|Broadcast|SendRecv|Reduce)\b")
+_TITLES = {
+    "AllReduce": "all_reduce",
+    "AllGather": "all_gather",
+    "ReduceScatter": "reduce_scatter",
+    "AlltoAll": "all_to_all",
+    "alltoall": "all_to_all",
+    "Broadcast": "broadcast",
+    "SendRecv": "p2p",
+    "sendrecv": "p2p",
+    "Reduce": "reduce",
+}
+_FILE_NAMES = {name: kind for name, kind in _TITLES.items() if name.islower()} | {
+    name: name for name in ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+}
+
+
+def price_collective(fabric: Fabric, operation: str, message_bytes: float, placement: Placement) -> CollectivePrice:
+    """What a collective takes alone. ``message_bytes`` is the message as nccl-tests count it.
+
+    Within a node the curve of as many ranks counts, or what lies between the curves of fewer and of more. Over nodes a
+    curve of that placement, else the links between nodes: latency, and the message at their bandwidth, of which a group
+    has the share of its ranks among a node's (the other groups of a mesh use the rest). Raises ``PredictError`` for an
+    operation that is unknown, and where the fabric holds nothing of nodes.
+    """
+    kind = collective_kind(operation) or operation
+    if placement.ranks < 2 or message_bytes <= 0:
+        return CollectivePrice(0.0, 0.0, 0.0, "a single rank")
+    own = _curves(fabric, kind, placement.nodes)
+    exact = next((curve for curve in own if curve.placement == placement), None)
+    if exact is not None:
+        return _priced(_on_curve(exact, message_bytes), exact.spread, None)
+    if placement.nodes > 1:
+        return _across(fabric, kind, message_bytes, placement)
+    if not own:
+        return _from_another(fabric, kind, message_bytes, placement)
+    return _between(own, kind, message_bytes, placement)
+
+
+def placement_of(ranks: Iterable[int], ranks_per_node: int) -> Placement:
+    """Where ranks of a world are, filled node by node.
+
+    >>> placement_of((0, 8, 16, 24), 8)
+    Placement(ranks=4, nodes=4)
+    """
+    given = list(ranks)
+    return Placement(len(given), max(1, len({rank // ranks_per_node for rank in given})))
+
+
+@cache
+def shipped_fabrics() -> Mapping[str, Fabric]:
+    """The fabrics that come with the package, by name."""
+    return {fabric.name: fabric for fabric in decode(tuple[Fabric, ...], SHIPPED.read_bytes())}
+
+
+def find_fabric(name: str | os.PathLike[str] | None = None, *, device: str | None = None) -> Fabric:
+    """A fabric by its name, or out of a file of nccl-tests; ``None``: that of nodes of ``device``.
+
+    ``"h100+3200gb"`` is nodes of H100s with links of 3,200 Gbit/s in sum, at the share of their rate that measured
+    InfiniBand reaches. Raises ``PredictError`` with the nearest names for one that is unknown.
+    """
+    known = shipped_fabrics()
+    if name is None:
+        return _of_device(device, known)
+    text = os.fspath(name)
+    if Path(text).is_file():
+        return read_nccl_tests(text, device=device)
+    if text.lower() in known:
+        return known[text.lower()]
+    base, plus, rate = text.lower().partition("+")
+    if plus and base in known and (match := re.fullmatch(r"(\d+(?:\.\d+)?)gb", rate)):
+        return _with_links(known[base], float(match[1]))
+    near = difflib.get_close_matches(base, known, n=3, cutoff=0.3)
+    raise PredictError(
+        f"fabric {text!r} is neither a file nor known; {'nearest: ' + ', '.join(near) if near else 'there are'}"
+        f"{'' if near else ' ' + ', '.join(sorted(known))}. NAME+800gb is nodes of it joined by 800 Gbit/s, and a file "
+        "may be nccl-tests' output."
+    )
+
+
+def read_nccl_tests(path: str | os.PathLike[str], *, device: str | None = None) -> Fabric:
+    """A fabric out of nccl-tests' own output (one run, or several after another), or a table in columns.
+
+    Columns are those that samples of collectives are read by (``read_collective_csv``). What the file does not hold is
+    taken from the shipped fabric of ``device``. Raises ``PredictError`` if there is no collective in it.
+    """
+    from torchledger.sampling.collective_csv import is_collective_csv
+
+    path = Path(path)
+    try:
+        points = _points_of_csv(path) if is_collective_csv(path) else _points_of_log(path)
+    except OSError as error:
+        raise PredictError(f"cannot read {path}: {error}.") from error
+    if not points:
+        raise PredictError(
+            f"{path} holds no collective: it should be nccl-tests' output (of all_reduce_perf and the like, with its "
+            "`# Rank` lines), or a table with collective, bytes, gpus and time_us."
+        )
+    curves = tuple(_curve_of(kind, placement, sizes) for (kind, placement), sizes in sorted(points.items(), key=str))
+    base = _of_device(device, shipped_fabrics())
+    measured = {(curve.operation, curve.placement) for curve in curves}
+    kept = tuple(curve for curve in base.curves if (curve.operation, curve.placement) not in measured)
+    per_node = max(math.ceil(curve.placement.ranks_of_node) for curve in curves)
+    return replace(
+        base,
+        name=path.name,
+        ranks_per_node=max(per_node, base.ranks_per_node) if _has_one_node(curves) else per_node,
+        curves=(*curves, *kept),
+        links={**base.links, **_links_of(curves)},
+        sources=(str(path), *base.sources),
+    )
+
+
+def fit_curve(
+    operation: str, placement: Placement, points: Sequence[tuple[float, float]], *, knots_per_decade: float = 2.5
+) -> CollectiveCurve:
+    """A curve through (bytes, microseconds), about so many knots to a power of ten: least squares in logarithms."""
+    import numpy as np
+
+    x = np.log([size for size, _ in points])
+    y = np.log([time for _, time in points])
+    count = max(2, min(len(set(x)), round(knots_per_decade * (x.max() - x.min()) / math.log(10.0)) + 1))
+    knots = np.linspace(x.min(), x.max(), count)
+    hats = np.array([np.interp(x, knots, row) for row in np.eye(count)]).T
+    weights = np.ones_like(y)
+    # A light pull on the bends keeps knots that few points stand at from swinging.
+    bends = 0.05 * np.diff(np.eye(count), n=2, axis=0)
+    for _ in range(8):
+        left = np.vstack([hats * weights[:, None], bends])
+        values = np.linalg.lstsq(left, np.concatenate([y * weights, np.zeros(len(bends))]), rcond=None)[0]
+        left_over = np.abs(hats @ values - y)
+        weights = 1.0 / np.sqrt(np.maximum(left_over / max(float(np.median(left_over)), 1e-3), 1.0))
+    spread = float(np.quantile(np.abs(hats @ values - y), 0.9)) if len(y) > count else 0.1
+    return CollectiveCurve(
+        operation,
+        placement,
+        tuple(float(f"{size:.6g}") for size in np.exp(knots)),
+        tuple(float(f"{time:.5g}") for time in np.exp(values)),
+        round(max(spread, 0.03), 3),
+    )
+
+
+def duration_on(curve: CollectiveCurve, message_bytes: float) -> float:
+    """Microseconds of a message on a curve: below its knots the time stays, beyond them the bandwidth does."""
+    return math.exp(_on_curve(curve, message_bytes))
+
+
+def _on_curve(curve: CollectiveCurve, message_bytes: float) -> float:
+    sizes, times = curve.message_bytes, curve.duration_us
+    if message_bytes <= sizes[0]:
+        return math.log(times[0])
+    if message_bytes >= sizes[-1]:
+        # A message beyond the largest is that message more than once: the time of its last bytes goes on.
+        per_byte = (times[-1] - times[-2]) / (sizes[-1] - sizes[-2]) if len(sizes) > 1 else times[-1] / sizes[-1]
+        per_byte = max(per_byte, 0.5 * times[-1] / sizes[-1])
+        return math.log(times[-1] + per_byte * (message_bytes - sizes[-1]))
+    place = next(index for index, size in enumerate(sizes) if size >= message_bytes)
+    low, high = math.log(sizes[place - 1]), math.log(sizes[place])
+    share = (math.log(message_bytes) - low) / (high - low)
+    return (1 - share) * math.log(times[place - 1]) + share * math.log(times[place])
+
+
+def _priced(log_us: float, spread: float, note: str | None) -> CollectivePrice:
+    return CollectivePrice(math.exp(log_us), math.exp(log_us - spread), math.exp(log_us + spread), note)
+
+
+def _curves(fabric: Fabric, kind: str, nodes: int) -> list[CollectiveCurve]:
+    found = [each for each in fabric.curves if each.operation == kind and each.placement.nodes == nodes]
+    return sorted(found, key=lambda curve: curve.placement.ranks)
+
+
+_STAND_INS = {
+    "broadcast": ("all_gather",),
+    "reduce": ("reduce_scatter", "all_reduce"),
+    "all_to_all": ("all_gather",),
+    "reduce_scatter": ("all_gather",),
+    "all_gather": ("reduce_scatter",),
+    "p2p": ("all_gather",),
+    "all_reduce": (),
+}
+
+
+def _from_another(fabric: Fabric, kind: str, message_bytes: float, placement: Placement) -> CollectivePrice:
+    """An operation without a curve, at the bus bandwidth of one that is like it."""
+    if kind not in _STAND_INS:
+        raise PredictError(f"collective {kind!r} is unknown; there are {', '.join(_STAND_INS)}.")
+    for other in _STAND_INS[kind]:
+        if curves := _curves(fabric, other, 1):
+            # A p2p between two ranks moves all of its message, an all_gather of two half of its.
+            factor = bus_factor(kind, placement.ranks) / bus_factor(other, placement.ranks)
+            found = _between(curves, other, message_bytes * factor, placement)
+            note = f"{kind} is priced by the bus bandwidth of {other} on {fabric.name}"
+            return _priced(math.log(found.duration_us), 0.2, note)
+    raise PredictError(f"fabric {fabric.name} holds no {kind} within a node; measure it with nccl-tests.")
+
+
+def _between(curves: list[CollectiveCurve], kind: str, message_bytes: float, placement: Placement) -> CollectivePrice:
+    ranks = placement.ranks
+    lower = max((c for c in curves if c.placement.ranks <= ranks), key=lambda c: c.placement.ranks, default=curves[0])
+    upper = min((c for c in curves if c.placement.ranks >= ranks), key=lambda c: c.placement.ranks, default=curves[-1])
+    spread = max(lower.spread, upper.spread)
+    if lower is upper:
+        if lower.placement.ranks == ranks:
+            return _priced(_on_curve(lower, message_bytes), spread, None)
+        note = f"beyond the {lower.placement.ranks} ranks that were measured in a node, at their bus bandwidth"
+        factor = bus_factor(kind, ranks) / bus_factor(kind, lower.placement.ranks)
+        return _priced(_on_curve(lower, message_bytes * factor), spread + 0.3, note)
+    low, high = math.log(lower.placement.ranks), math.log(upper.placement.ranks)
+    share = (math.log(ranks) - low) / (high - low)
+    log_us = (1 - share) * _on_curve(lower, message_bytes) + share * _on_curve(upper, message_bytes)
+    return _priced(log_us, spread + 0.1, f"between {lower.placement.ranks} and {upper.placement.ranks} ranks")
+
+
+def _across(fabric: Fabric, kind: str, message_bytes: float, placement: Placement) -> CollectivePrice:
+    links = fabric.links.get(kind, fabric.links.get(_ANY))
+    if links is None:
+        raise PredictError(
+            f"fabric {fabric.name} holds no links between nodes, and {placement.ranks} ranks are on "
+            f"{placement.nodes}; try --fabric {fabric.name}+800gb (Gbit/s of a node), or nccl-tests' output of two."
+        )
+    share = min(1.0, placement.ranks_of_node / fabric.ranks_per_node)
+    gb_per_s = links.gb_per_s * share * (placement.nodes / 2) ** -links.decay
+    moving_us = message_bytes * bus_factor(kind, placement.ranks) / gb_per_s / 1e3
+    latency_us = links.latency_us_per_rank * placement.ranks
+    inside = round(placement.ranks_of_node)
+    if inside > 1 and (curves := _curves(fabric, kind, 1)):
+        # Where the node is the slower one, it decides: its ranks pass the whole message among themselves.
+        moving_us = max(moving_us, _between(curves, kind, message_bytes, Placement(inside)).duration_us)
+    # Chunks of a large message hide the latency; of a small one the latency is all there is.
+    log_us = math.log(moving_us**2 + latency_us**2) / 2
+    return _priced(log_us, links.spread, f"over {placement.nodes} nodes")
+
+
+_INFINIBAND_SHARE = 0.92
+"""Of their links' rate, all_reduces over nodes reach it: 367 of 400 GB/s on 128 nodes of H100s, 47.5 of 50 GB/s on
+eight of GH200s (``nccl_h100_multinode.csv``, ``ett/Vista``)."""
+
+
+def _with_links(fabric: Fabric, gigabits: float) -> Fabric:
+    any_links = NodeLinks(gb_per_s=_INFINIBAND_SHARE * gigabits / 8, spread=0.35)
+    return replace(
+        fabric,
+        name=f"{fabric.name}+{gigabits:g}gb",
+        links={_ANY: any_links},
+        sources=(*fabric.sources, f"links of {gigabits:g} Gbit/s a node at {_INFINIBAND_SHARE:.0%} of their rate"),
+    )
+
+
+def _of_device(device: str | None, known: Mapping[str, Fabric]) -> Fabric:
+    if device is None:
+        raise PredictError(f"a fabric is needed; there are {', '.join(sorted(known))}.")
+    plain = re.sub(r"[^a-z0-9]", "", device.lower().replace("nvidia", ""))
+    for fabric in known.values():
+        if fabric.device and re.sub(r"[^a-z0-9]", "", fabric.device.lower()) in plain and not fabric.links:
+            return fabric
+    names = ", ".join(sorted(known))
+    raise PredictError(f"no fabric of {device} is known; there are {names}, or give nccl-tests' output of it.")
+
+
+Points = dict[tuple[str, Placement], list[tuple[float, float]]]
+
+
+def _points_of_csv(path: Path) -> Points:
+    from torchledger.errors import SampleError
+    from torchledger.operators.collectives import OPERATOR_PREFIX
+    from torchledger.sampling.collective_csv import read_collective_csv
+    from torchledger.work.element_sizes import ELEMENT_SIZES
+
+    points: Points = defaultdict(list)
+    try:
+        samples = read_collective_csv(path)
+    except SampleError as error:
+        raise PredictError(str(error)) from error
+    for sample in samples:
+        kind = sample.operator.removeprefix(OPERATOR_PREFIX).removeprefix("across_nodes.")
+        given = sample.parameters
+        nodes = int(given.get("nodes", 1))
+        placement = Placement(int(given["world"]) if "world" in given else nodes * int(given["gpus_per_node"]), nodes)
+        points[kind, placement].append((float(given["numel"]) * ELEMENT_SIZES[sample.dtype], sample.times_us[0]))
+    return points
+
+
+def _points_of_log(path: Path) -> Points:
+    """Sizes and out-of-place times of nccl-tests' table, by the hosts that its head names and the operation that it or
+    the file's name does."""
+    points: Points = defaultdict(list)
+    kind = next((each for name, each in _FILE_NAMES.items() if name in path.name.lower()), None)
+    hosts, previous_is_rank, time_column = list[str](), False, None
+    for line in path.read_text(errors="replace").splitlines():
+        if match := _LOG_RANK.search(line):
+            if not previous_is_rank:
+                hosts = []
+            hosts.append(match[2])
+        previous_is_rank = match is not None
+        if named := _LOG_NAME.search(line):
+            kind = _TITLES.get(named[1], named[1])
+        elif line.startswith("#") and (titled := _LOG_TITLE.search(line)):
+            kind = _TITLES[titled[1]]
+        if _LOG_COLUMNS.match(line):
+            # "redop" and "root" are blank in some versions: the columns are counted from their header.
+            time_column = line.lstrip("# ").split().index("time")
+        cells = line.split()
+        if kind is None or not hosts or time_column is None or not cells or not cells[0].isdigit():
+            continue
+        try:
+            size, time_us = float(cells[0]), float(cells[time_column])
+        except (ValueError, IndexError):
+            continue
+        if size > 0 and time_us > 0 and len(hosts) > 1:
+            points[kind, Placement(len(hosts), len(set(hosts)))].append((size, time_us))
+    return points
+
+
+def _curve_of(kind: str, placement: Placement, sizes: list[tuple[float, float]]) -> CollectiveCurve:
+    """The user's own points as they are, repeats at their median."""
+    import statistics
+
+    by_size: dict[float, list[float]] = defaultdict(list)
+    for size, time_us in sizes:
+        by_size[size].append(time_us)
+    knots = sorted((size, statistics.median(times)) for size, times in by_size.items())
+    return CollectiveCurve(kind, placement, tuple(size for size, _ in knots), tuple(time for _, time in knots), 0.05)
+
+
+def _has_one_node(curves: Iterable[CollectiveCurve]) -> bool:
+    return all(curve.placement.nodes == 1 for curve in curves)
+
+
+def _links_of(curves: Sequence[CollectiveCurve]) -> dict[str, NodeLinks]:
+    """Links between nodes by the fewest nodes that were measured, for placements that were not."""
+    links = {}
+    for curve in sorted(curves, key=lambda each: -each.placement.nodes):
+        if curve.placement.nodes < 2:
+            continue
+        size, time_us = curve.message_bytes[-1], curve.duration_us[-1]
+        gb_per_s = size * bus_factor(curve.operation, curve.placement.ranks) / time_us / 1e3
+        latency_us = curve.duration_us[0] / curve.placement.ranks
+        found = NodeLinks(gb_per_s=gb_per_s, latency_us_per_rank=latency_us, spread=0.3)
+        links[curve.operation] = found
+        if curve.operation == "all_reduce" or _ANY not in links:
+            links[_ANY] = found
+    return links

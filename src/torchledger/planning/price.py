@@ -1,0 +1,463 @@
+"""The price of a recorded step over ranks: entries out of each distinct rank's calls, played together on a fabric."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from torchledger.errors import PredictError
+from torchledger.fitting.learning import COVERAGE
+from torchledger.fitting.time_model import TimeModel
+from torchledger.nouns import Fabric, Host, Launch, PlannedRank, PlannedStep, Prediction, StepCall
+from torchledger.planning.fabric import placement_of, price_collective
+from torchledger.planning.sharing import find_sharing, sharing_of
+from torchledger.planning.timeline import COMPUTE_STREAM, PlayedStep, Sharing, TimedEntry, play
+from torchledger.predicting.launches import predict_launches
+from torchledger.predicting.step import Mode, is_product, overheads_of, overheads_on
+from torchledger.predicting.step_calls import price_calls
+from torchledger.work.collectives import collective_kind
+from torchledger.work.element_sizes import element_size
+
+_FUNCTIONAL = re.compile(r"\b_?c10d_functional\.(?P<name>\w+?)_?\.default\(")
+_GROUP = re.compile(r"'(?P<group>[^']*)'\s*\)?\s*$")
+_POINT_TO_POINT = ("send", "recv", "isend", "irecv")
+
+
+@dataclass(frozen=True)
+class RankProgram:
+    """The step of one rank, as it was recorded with or without devices.
+
+    ``calls`` are in the order in which the host makes them, ``launches`` those of each compiled graph. ``groups`` names
+    the global ranks of each process group, ``stands_for`` the ranks whose step is like this one's (itself among them).
+    ``waits`` maps a call's ``order`` to the collectives (by ``order``) that must have ended before it; one that
+    no call waits for is waited for by the next call of the rank, or, in the backward, by the first call after it.
+    ``peers`` maps the ``order`` of a send or a receive to the other rank.
+    """
+
+    rank: int
+    calls: Sequence[StepCall]
+    launches: Mapping[str, Sequence[Launch]]
+    groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    stands_for: tuple[int, ...] = ()
+    waits: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    peers: Mapping[int, int] = field(default_factory=dict)
+    peak_allocated_bytes: int | None = None
+    ran_on_cpu: bool = False
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """A rank's entries, how far each may be off, and what could not be priced as it should."""
+
+    entries: list[TimedEntry]
+    spread_us: list[float]
+    collective_spread_us: float
+    launches: int
+    notes: set[str]
+
+
+def plan_price(
+    programs: Sequence[RankProgram],
+    model: TimeModel,
+    fabric: Fabric | None,
+    ranks_per_node: int | None = None,
+    *,
+    subject: str = "step",
+    mode: Mode = "eager",
+    host: Host | None = None,
+    sharing: Sharing | None = None,
+    allow_tf32: bool = False,
+    convolution_tf32: bool = True,
+) -> PlannedStep:
+    """The step of a world of which each distinct rank is given once.
+
+    ``ranks_per_node`` is how many of the world's ranks share a node (``None``: as the fabric's nodes have). Raises
+    ``PredictError`` for collectives without a fabric, and for ranks whose collectives do not meet.
+    """
+    if ranks_per_node is not None and fabric is not None:
+        fabric = replace(fabric, ranks_per_node=ranks_per_node)
+    sharing = find_sharing(model.device) if sharing is None else sharing
+    stands_in = {rank: program.rank for program in programs for rank in (*program.stands_for, program.rank)}
+    overheads = overheads_on(host, overheads_of(model))
+    timed = {}
+    for program in programs:
+        settings = {"allow_tf32": allow_tf32, "convolution_tf32": convolution_tf32}
+        timed[program.rank] = _entries(program, model, fabric, stands_in, overheads, mode, settings)
+    _drop_absent(timed)
+    played = play({rank: each.entries for rank, each in timed.items()}, sharing=sharing)
+    return _as_step(programs, model, fabric, timed, played, subject, overheads, sharing)
+
+
+def _as_step(
+    programs: Sequence[RankProgram],
+    model: TimeModel,
+    fabric: Fabric | None,
+    timed: Mapping[int, _Timed],
+    played: PlayedStep,
+    subject: str,
+    overheads: Mapping[str, float],
+    sharing: Sharing,
+) -> PlannedStep:
+    duration = played.duration_us
+    ranks = []
+    for program in programs:
+        line = played.ranks[program.rank]
+        busy = line.compute_us + line.exposed_us
+        ranks.append(
+            PlannedRank(
+                program.rank,
+                line.compute_us,
+                line.communication_us,
+                line.exposed_us,
+                max(0.0, duration - busy - line.bubble_us),
+                line.host_us,
+                line.bubble_us,
+                max(1, len(set(program.stands_for))),
+                program.peak_allocated_bytes,
+            )
+        )
+    slowest = max(programs, key=lambda program: played.ranks[program.rank].end_us)
+    line = played.ranks[slowest.rank]
+    spread = np.array(timed[slowest.rank].spread_us)
+    exposed_share = line.exposed_us / line.communication_us if line.communication_us else 0.0
+    half = overheads["step error"] * duration + float(np.sqrt(np.square(spread).sum()))
+    half += timed[slowest.rank].collective_spread_us * exposed_share
+    total = sum(played.decided_by.values())
+    peaks = [each.peak_allocated_bytes for each in programs if each.peak_allocated_bytes is not None]
+    notes = sorted(set().union(*(each.notes for each in timed.values())))
+    if sharing.note and line.communication_us > line.exposed_us:
+        notes.append(sharing.note)
+    return PlannedStep(
+        subject=subject,
+        device=model.device,
+        fabric=None if fabric is None else fabric.name,
+        world_size=len({rank for program in programs for rank in (*program.stands_for, program.rank)}),
+        duration_us=duration,
+        low_us=max(duration - half, 0.0),
+        high_us=duration + half,
+        coverage=COVERAGE,
+        device_us=max(rank.compute_us + rank.exposed_us for rank in ranks),
+        host_us=max(rank.host_us for rank in ranks),
+        decided_by={kind: us / total for kind, us in played.decided_by.items()} if total else {},
+        communication_us=line.communication_us,
+        exposed_us=line.exposed_us,
+        bubble_us=line.bubble_us,
+        peak_allocated_bytes=max(peaks, default=None),
+        launches=max(each.launches for each in timed.values()),
+        ranks=tuple(ranks),
+        notes=tuple(notes),
+    )
+
+
+class _Maker:
+    """Makes the entries of one rank, in the order in which its host launches them."""
+
+    def __init__(
+        self,
+        program: RankProgram,
+        model: TimeModel,
+        fabric: Fabric | None,
+        stands_in: Mapping[int, int],
+        overheads: Mapping[str, float],
+        mode: Mode,
+    ) -> None:
+        self.program, self.model, self.fabric, self.stands_in = program, model, fabric, stands_in
+        self.overheads, self.mode = overheads, mode
+        self.entries: list[TimedEntry] = []
+        self.spread_us: list[float] = []
+        self.collective_spread_us = 0.0
+        self.launches = 0
+        self.notes: set[str] = set()
+        self.counted: dict[tuple[Any, ...], int] = defaultdict(int)
+        self.gap_us = overheads["graphs gap us" if mode == "graphs" else "gap us"]
+        self.sustained = overheads["sustained products"]
+
+    def kernel(
+        self, found: Prediction, host_us: float, after: tuple[int, ...], stream: str, family: str, kernels: int = 1
+    ) -> int:
+        """A kernel, or an operator's, and the gap behind it."""
+        time_us = found.duration_us * (1 + self.sustained * is_product(found.model)) + self.gap_us * kernels
+        self.spread_us.append(max(found.high_us - found.duration_us, found.duration_us - found.low_us))
+        self.entries.append(
+            TimedEntry(found.subject, "compute", time_us, stream, host_us, after, sharing=sharing_of(family))
+        )
+        self.launches += 1
+        return len(self.entries) - 1
+
+    def host(self, label: str, host_us: float) -> None:
+        """Work of the host alone: an entry that keeps the device busy for no time."""
+        if host_us > 0:
+            self.entries.append(TimedEntry(label, "compute", 0.0, "host", host_us))
+            self.spread_us.append(0.0)
+
+    def collective(
+        self,
+        name: str,
+        message_bytes: int | None,
+        group: str | None,
+        group_size: int | None,
+        *,
+        host_us: float,
+        after: tuple[int, ...],
+        stream: str | None = None,
+        peer: int | None = None,
+    ) -> int:
+        """A collective on its group's stream."""
+        rank = self.program.rank
+        operation = name.rpartition("::")[2].rpartition(":")[2].removesuffix("_").removesuffix(".default")
+        is_pair = operation in _POINT_TO_POINT
+        ranks = self.program.groups.get(group or "", ())
+        if is_pair and peer is not None:
+            ranks = tuple(sorted((rank, peer)))
+        size = len(ranks) or group_size or 0
+        kind = collective_kind(operation) or operation
+        if size < 2 or kind in ("barrier",) or not message_bytes:
+            price_us = spread_us = 0.0
+            if size > 1 and kind != "barrier":
+                self.notes.add(f"the size of some {kind} is not known: counted as nothing")
+        elif self.fabric is None:
+            raise PredictError(f"rank {rank} calls {name} over {size} ranks, and no fabric prices it: give --fabric.")
+        else:
+            placement = placement_of(ranks or range(size), self.fabric.ranks_per_node)
+            price = price_collective(self.fabric, kind, message_bytes, placement)
+            price_us, spread_us = price.duration_us, price.high_us - price.duration_us
+            if price.note and placement.nodes == 1:
+                self.notes.add(price.note)
+        self.collective_spread_us += spread_us
+        self.entries.append(
+            TimedEntry(
+                f"{operation} {group or ''}".strip(),
+                "communication",
+                price_us,
+                stream or f"communication {group or ''}".strip(),
+                host_us,
+                after,
+                meets=self._meets(operation, ranks, peer),
+                is_bubble=is_pair,
+            )
+        )
+        self.spread_us.append(0.0)
+        self.launches += 1
+        return len(self.entries) - 1
+
+    def _meets(self, operation: str, ranks: tuple[int, ...], peer: int | None) -> tuple[Any, ...] | None:
+        """The key that a collective shares with its other given ranks; ``None`` where there are none."""
+        rank = self.program.rank
+        if operation in _POINT_TO_POINT:
+            if peer is None or self.stands_in.get(peer, rank) == rank:
+                return None
+            ends = (rank, self.stands_in[peer])
+            key: tuple[Any, ...] = ("pair", *(ends if "send" in operation else ends[::-1]))
+        else:
+            members = tuple(sorted({self.stands_in.get(member, rank) for member in ranks}))
+            if len(members) < 2:
+                return None
+            key = (operation, members)
+        self.counted[key] += 1
+        return (*key, self.counted[key])
+
+
+def _entries(
+    program: RankProgram,
+    model: TimeModel,
+    fabric: Fabric | None,
+    stands_in: Mapping[int, int],
+    overheads: Mapping[str, float],
+    mode: Mode,
+    settings: Mapping[str, bool],
+) -> _Timed:
+    maker = _Maker(program, model, fabric, stands_in, overheads, mode)
+    called = {call.name for call in program.calls if call.kind == "graph"}
+    compiled = {
+        launch.launch_id: found
+        for graph in sorted(called & program.launches.keys())
+        for launch, found in _predicted(model, program.launches[graph], settings)
+    }
+    eager = {
+        call.order: found
+        for call, found in price_calls(
+            model, [call for call in program.calls if call.kind == "operator"], ran_on_cpu=program.ran_on_cpu
+        )
+    }
+    waits = _all_waits(program)
+    main = _main_stream(program.calls)
+    placed: dict[int, int] = {}
+    in_step = overheads["graphs step host us" if mode == "graphs" else "step host us"]
+    maker.host("step", in_step)
+    for call in program.calls:
+        after = tuple(placed[order] for order in waits.get(call.order, ()) if order in placed)
+        if call.kind == "graph":
+            _graph(maker, call, program.launches.get(call.name, ()), compiled, after)
+        elif call.kind == "collective":
+            before = (len(maker.entries) - 1,) if maker.entries else ()
+            last = _last_of(maker.entries)
+            placed[call.order] = maker.collective(
+                call.name,
+                call.message_bytes,
+                call.group,
+                call.group_size,
+                host_us=overheads["library launch host us"],
+                after=(*after, *(last if not call.streams else before)),
+                stream=_stream(call, main, is_collective=True),
+                peer=program.peers.get(call.order),
+            )
+        elif call.kind == "operator" and call.order in eager:
+            host_us = _operator_host_us(call, overheads)
+            stream = _stream(call, main)
+            maker.kernel(eager[call.order], host_us, after, stream or COMPUTE_STREAM, call.name, max(1, call.kernels))
+        elif call.kind == "operator":
+            maker.host(call.name, overheads.get("eager call host us", 0.0))
+    return _Timed(maker.entries, maker.spread_us, maker.collective_spread_us, maker.launches, maker.notes)
+
+
+def _predicted(
+    model: TimeModel, launches: Sequence[Launch], settings: Mapping[str, bool]
+) -> list[tuple[Launch, Prediction]]:
+    asked = [launch for launch in launches if launch.category != "nop" and _functional(launch) is None]
+    found = predict_launches(model, asked, **settings)
+    by_id = {launch.launch_id: launch for launch in asked}
+    return [(by_id[prediction.subject], prediction) for prediction in found]
+
+
+def _graph(
+    maker: _Maker,
+    call: StepCall,
+    launches: Sequence[Launch],
+    compiled: Mapping[str, Prediction],
+    after: tuple[int, ...],
+) -> None:
+    """The launches of one call of a compiled graph; a wait inside it keeps what follows back."""
+    overheads = maker.overheads
+    is_backward = call.phase == "backward" or call.name.startswith("backward")
+    usual = overheads["graph call host us"]
+    training = overheads.get("training call host us", 2 * usual)
+    call_us = max(usual, training - usual) if is_backward else usual
+    if maker.mode == "graphs" and "replay host us" in overheads:
+        call_us = overheads["replay host us"]
+    maker.host(call.name, call_us)
+    pending: list[int] = []
+    for launch in launches:
+        name = _functional(launch)
+        host_us = 0.0 if maker.mode == "graphs" else overheads[f"{_launch_kind(launch)} launch host us"]
+        if name == "wait_tensor":
+            after, pending = (*after, *pending), []
+        elif name is not None:
+            group = _group_of(launch)
+            last = _last_of(maker.entries)
+            message = _message_bytes(launch, name, len(maker.program.groups.get(group or "", ())))
+            pending.append(maker.collective(name, message, group, None, host_us=host_us, after=last))
+        elif launch.launch_id in compiled:
+            maker.kernel(compiled[launch.launch_id], host_us, after, COMPUTE_STREAM, launch.category)
+            after = ()
+
+
+def _launch_kind(launch: Launch) -> str:
+    if launch.category != "extern":
+        return "fused"
+    return "convolution" if any("convolution" in op for op in launch.aten_ops) else "library"
+
+
+def _functional(launch: Launch) -> str | None:
+    """The collective that a launch of a compiled graph calls; ``None`` for any other launch."""
+    for text in (launch.call or "", launch.kernel_name):
+        if match := _FUNCTIONAL.search(text if "(" in text else f"{text}("):
+            return match["name"]
+    return None
+
+
+def _group_of(launch: Launch) -> str | None:
+    match = _GROUP.search(launch.call or "")
+    return None if match is None else match["group"]
+
+
+def _message_bytes(launch: Launch, name: str, ranks: int) -> int | None:
+    """nccl-tests' message out of a launch's buffers: the larger of what goes in and comes out."""
+    sizes = [
+        int(np.prod(buffer.shape)) * size
+        for buffer in launch.buffers
+        if (size := element_size(buffer.dtype)) is not None
+    ]
+    if not sizes:
+        return None
+    has_both = len(sizes) > 1 and len(set(sizes)) > 1
+    largest = max(sizes)
+    grows = name.startswith(("all_gather", "reduce_scatter")) and not has_both
+    return largest * max(1, ranks) if grows and name.startswith("all_gather") else largest
+
+
+def _all_waits(program: RankProgram) -> dict[int, tuple[int, ...]]:
+    """What each call waits for: as the program says, and where it says nothing by the usual rule."""
+    waits = {order: tuple(orders) for order, orders in program.waits.items()}
+    awaited = {each for orders in waits.values() for each in orders}
+    calls = list(program.calls)
+    for index, call in enumerate(calls):
+        if call.kind != "collective" or call.order in awaited:
+            continue
+        # What backward hooks ask for is waited for when the backward is over; what anything else asks for, at once.
+        is_hook = call.phase == "backward" or (call.phase == "communication" and _is_inside_backward(calls, index))
+        behind = (
+            each
+            for each in calls[index + 1 :]
+            if each.kind != "collective" and (not is_hook or each.phase in ("clipping", "optimizer"))
+        )
+        if (first := next(behind, None)) is not None:
+            waits[first.order] = (*waits.get(first.order, ()), call.order)
+    return waits
+
+
+def _is_inside_backward(calls: Sequence[StepCall], index: int) -> bool:
+    before = next((call.phase for call in reversed(calls[:index]) if call.kind != "collective"), None)
+    return before == "backward"
+
+
+def _main_stream(calls: Sequence[StepCall]) -> str | None:
+    counted: dict[str, int] = defaultdict(int)
+    for call in calls:
+        if call.kind != "collective":
+            for stream in call.streams[:1]:
+                counted[stream] += 1
+    return max(counted, key=lambda stream: counted[stream], default=None)
+
+
+def _stream(call: StepCall, main: str | None, *, is_collective: bool = False) -> str | None:
+    if not call.streams:
+        return None
+    first = call.streams[0]
+    return COMPUTE_STREAM if first == main and not is_collective else first
+
+
+def _last_of(entries: Sequence[TimedEntry]) -> tuple[int, ...]:
+    """The last kernel of the compute stream: a collective takes what it made."""
+    for place in range(len(entries) - 1, -1, -1):
+        if entries[place].stream == COMPUTE_STREAM:
+            return (place,)
+    return ()
+
+
+def _operator_host_us(call: StepCall, overheads: Mapping[str, float]) -> float:
+    if "eager call host us" in overheads:
+        if call.phase == "backward":
+            return overheads.get("node host us", overheads["eager call host us"])
+        return overheads["eager call host us"]
+    tensors = overheads["optimizer tensor host us"] * (call.tensors or 0) if call.phase == "optimizer" else 0.0
+    return overheads["library launch host us"] * max(1, call.kernels) + tensors
+
+
+def _drop_absent(timed: Mapping[int, _Timed]) -> None:
+    """Collectives whose other ranks were not given go on alone: what is like a rank comes when it does."""
+    present: dict[Any, int] = defaultdict(int)
+    for each in timed.values():
+        for entry in each.entries:
+            if entry.meets is not None:
+                present[entry.meets] += 1
+    for each in timed.values():
+        for place, entry in enumerate(each.entries):
+            if entry.meets is not None:
+                expected = 2 if entry.meets[0] == "pair" else len(entry.meets[1])
+                if present[entry.meets] < expected:
+                    each.entries[place] = replace(entry, meets=None)

@@ -1,0 +1,43 @@
+"""What kernels and collectives cost each other beside each other: measured factors by kind of kernel."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from torchledger.planning.timeline import ALONE, Sharing
+
+SHIPPED = Path(__file__).parent / "sharing.json"
+"""By device; made by ``benchmarks/fit_sharing.py`` of recorded jobs."""
+
+PRODUCT, OTHER = "product", "other"
+
+
+def sharing_of(family: str) -> str:
+    """What a kernel is to a collective beside it: products are short of multiprocessors, others of bandwidth.
+
+    >>> sharing_of("aten::mm"), sharing_of("pointwise")
+    ('product', 'other')
+    """
+    words = ("extern", "template", "mm", "bmm", "linear", "attention", "sdpa", "convolution")
+    return (
+        PRODUCT if any(family.rpartition("::")[2].startswith(word) or f"_{word}" in family for word in words) else OTHER
+    )
+
+
+def find_sharing(device: str) -> Sharing:
+    """The measured factors of a device; those of the device that was measured where it was not, and it says so."""
+    known = _shipped()
+    if not known:
+        return ALONE
+    name, factors = next(((name, each) for name, each in known.items() if name in device), next(iter(known.items())))
+    note = None if name in device else f"kernels beside collectives are slowed as measured on {name}"
+    kernels = {kind: float(factors[kind]) for kind in (PRODUCT, OTHER)}
+    return Sharing(kernels, float(factors["collective"]), note)
+
+
+@cache
+def _shipped() -> Mapping[str, Mapping[str, float]]:
+    return dict(json.loads(SHIPPED.read_text())) if SHIPPED.exists() else {}

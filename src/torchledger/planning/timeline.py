@@ -1,0 +1,366 @@
+"""Entries of ranks played on their hosts and streams: when each starts and ends, and what decides the length.
+
+An entry starts when its host has launched it, what stands before it on its stream has ended, and what it waits for
+has. A collective starts on all its ranks when the last one has come. While a collective moves beside kernels, both go
+on slower by a measured factor, for as long as they are beside each other.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import defaultdict, deque
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torchledger.errors import PredictError
+
+Kind = Literal["compute", "communication"]
+
+COMPUTE_STREAM = "compute"
+
+
+@dataclass(frozen=True)
+class TimedEntry:
+    """One entry of a rank's step. Entries stand in the order in which the host launches them.
+
+    ``duration_us`` is its time alone, ``host_us`` what the host needs to launch it. ``after`` are places in the rank's
+    list whose end it waits for besides its own stream; ``host_after`` those that the host waits for before it launches
+    this one. Entries of several ranks with the same ``meets`` are one collective. ``sharing`` is what kind of kernel
+    it is to a collective beside it (a key of ``Sharing.kernels``). ``is_bubble`` says that waiting for it is waiting
+    for another stage of a pipeline.
+    """
+
+    label: str
+    kind: Kind
+    duration_us: float
+    stream: str = COMPUTE_STREAM
+    host_us: float = 0.0
+    after: tuple[int, ...] = ()
+    host_after: tuple[int, ...] = ()
+    meets: tuple[Any, ...] | None = None
+    sharing: str = "other"
+    is_bubble: bool = False
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How many times as long a kernel takes beside a collective, by its kind, and a collective beside a kernel."""
+
+    kernels: Mapping[str, float]
+    collective: float = 1.0
+    note: str | None = None
+
+
+ALONE = Sharing({}, 1.0, "kernels and collectives beside each other are taken to be as quick as alone")
+
+
+@dataclass(frozen=True)
+class PlayedEntry:
+    """When an entry was launched, was ready on its stream, began and ended: microseconds from the step's beginning.
+
+    ``ready_us`` is before ``start_us`` where it waited for other ranks. ``cause`` is the rank and place of what it
+    started right after, or ``None`` where the host's launch was the last to come.
+    """
+
+    launched_us: float
+    ready_us: float
+    start_us: float
+    end_us: float
+    cause: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class RankTimeline:
+    """What one rank did; ``entries`` in the order of what was given."""
+
+    entries: tuple[PlayedEntry, ...]
+    compute_us: float
+    communication_us: float
+    exposed_us: float
+    bubble_us: float
+    host_us: float
+
+    @property
+    def end_us(self) -> float:
+        """End of its last entry."""
+        return max((entry.end_us for entry in self.entries), default=0.0)
+
+
+@dataclass(frozen=True)
+class PlayedStep:
+    """All ranks played together. ``decided_by`` splits the way that decides the length, in microseconds by cause."""
+
+    duration_us: float
+    ranks: Mapping[int, RankTimeline]
+    decided_by: Mapping[str, float]
+
+
+Place = tuple[int, int]
+
+
+def play(ranks: Mapping[int, Sequence[TimedEntry]], *, sharing: Sharing = ALONE) -> PlayedStep:
+    """Play the ranks' entries together.
+
+    Raises ``PredictError`` naming an entry that never starts: it waits for itself, or for a rank that never comes.
+    """
+    player = _Player(ranks, sharing)
+    player.run()
+    timelines = {rank: player.timeline(rank) for rank in ranks}
+    duration = max((timeline.end_us for timeline in timelines.values()), default=0.0)
+    host_ends = max(player.host_clock.values(), default=0.0)
+    duration = max(duration, host_ends)
+    return PlayedStep(duration, timelines, _deciding(ranks, timelines, player.host_cause, duration))
+
+
+class _Player:
+    def __init__(self, ranks: Mapping[int, Sequence[TimedEntry]], sharing: Sharing) -> None:
+        self.ranks, self.sharing = ranks, sharing
+        self.streams: dict[tuple[int, str], deque[int]] = defaultdict(deque)
+        self.members: dict[Hashable, list[Place]] = defaultdict(list)
+        self.waiting: dict[Place, list[Place]] = defaultdict(list)
+        self.host_waiting: dict[Place, list[int]] = defaultdict(list)
+        self.host_at = dict.fromkeys(ranks, 0)
+        self.host_clock = dict.fromkeys(ranks, 0.0)
+        self.host_busy = dict.fromkeys(ranks, 0.0)
+        self.launched: dict[Place, float] = {}
+        self.ready: dict[Place, tuple[float, Place | None]] = {}
+        self.started: dict[Place, tuple[float, Place | None]] = {}
+        self.ended: dict[Place, float] = {}
+        self.arrived: dict[Hashable, list[Place]] = defaultdict(list)
+        self.running: dict[int, dict[Place, None]] = {rank: {} for rank in ranks}
+        self.left: dict[Place, float] = {}
+        self.rate: dict[Place, float] = {}
+        self.touched: dict[Place, float] = {}
+        self.version: dict[Place, int] = defaultdict(int)
+        self.queue: list[tuple[float, int, str, Place, int]] = []
+        self.numbers = itertools.count()
+        self.host_cause: dict[Place, Place] = {}
+        self.previous: dict[Place, Place] = {}
+        for rank, entries in ranks.items():
+            for place, entry in enumerate(entries):
+                stream = self.streams[rank, entry.stream]
+                if stream:
+                    self.previous[rank, place] = (rank, stream[-1])
+                stream.append(place)
+                if entry.meets is not None:
+                    self.members[entry.meets].append((rank, place))
+
+    def run(self) -> None:
+        for rank in self.ranks:
+            self._launch(rank)
+        while self.queue:
+            now, _, what, place, version = heapq.heappop(self.queue)
+            if what == "ready":
+                self._arrive(place, now)
+            elif version == self.version[place] and place in self.left:
+                self._end(place, now)
+        total = sum(len(entries) for entries in self.ranks.values())
+        if len(self.ended) < total:
+            rank, at = next(
+                (rank, at)
+                for rank, entries in self.ranks.items()
+                for at in range(len(entries))
+                if (rank, at) not in self.ended
+            )
+            raise PredictError(
+                f"{self.ranks[rank][at].label} of rank {rank} never starts: it waits for itself, or for a rank that "
+                "does not come. Do all ranks call the same collectives in the same order?"
+            )
+
+    def _launch(self, rank: int) -> None:
+        """The host goes on until it waits for something that has not ended."""
+        entries = self.ranks[rank]
+        while (at := self.host_at[rank]) < len(entries):
+            entry = entries[at]
+            open_waits = [other for other in entry.host_after if (rank, other) not in self.ended]
+            if open_waits:
+                self.host_waiting[rank, open_waits[0]].append(rank)
+                return
+            if entry.host_after:
+                waited_us, last = max((self.ended[rank, other], other) for other in entry.host_after)
+                if waited_us > self.host_clock[rank]:
+                    self.host_clock[rank], self.host_cause[rank, at] = waited_us, (rank, last)
+            self.host_clock[rank] += entry.host_us
+            self.host_busy[rank] += entry.host_us
+            self.launched[rank, at] = self.host_clock[rank]
+            self.host_at[rank] = at + 1
+            if self.streams[rank, entry.stream][0] == at:
+                self._consider((rank, at))
+
+    def _consider(self, place: Place) -> None:
+        """The head of a stream: ready once it is launched and all that it waits for has ended."""
+        if place in self.ready or place not in self.launched:
+            return
+        rank, at = place
+        entry = self.ranks[rank][at]
+        for other in entry.after:
+            if (rank, other) not in self.ended:
+                self.waiting[rank, other].append(place)
+                return
+        moment, cause = self.launched[place], None
+        previous = self.previous.get(place)
+        for before in (*((previous,) if previous is not None else ()), *((rank, other) for other in entry.after)):
+            if self.ended[before] >= moment:
+                moment, cause = self.ended[before], before
+        self.ready[place] = (moment, cause)
+        heapq.heappush(self.queue, (moment, next(self.numbers), "ready", place, 0))
+
+    def _arrive(self, place: Place, now: float) -> None:
+        rank, at = place
+        entry = self.ranks[rank][at]
+        if entry.meets is None:
+            self._begin(place, now, self.ready[place][1])
+            self._share([rank], now)
+            return
+        arrived = self.arrived[entry.meets]
+        arrived.append(place)
+        if len(arrived) == len(self.members[entry.meets]):
+            for each in arrived:
+                # Whoever came last decides for all.
+                cause = self.ready[each][1] if each == place else place
+                self._begin(each, now, cause)
+            self._share([each[0] for each in arrived], now)
+
+    def _begin(self, place: Place, now: float, cause: Place | None) -> None:
+        rank, at = place
+        self.started[place] = (now, cause)
+        self.left[place] = max(self.ranks[rank][at].duration_us, 0.0)
+        self.touched[place] = now
+        self.rate[place] = 0.0
+        self.running[rank][place] = None
+
+    def _end(self, place: Place, now: float) -> None:
+        rank, at = place
+        entry = self.ranks[rank][at]
+        self.ended[place] = now
+        del self.left[place]
+        del self.running[rank][place]
+        stream = self.streams[rank, entry.stream]
+        stream.popleft()
+        self._share([rank], now)
+        if stream:
+            self._consider((rank, stream[0]))
+        for other in self.waiting.pop(place, ()):
+            self._consider(other)
+        for waiting_rank in self.host_waiting.pop(place, ()):
+            self._launch(waiting_rank)
+
+    def _share(self, changed: Sequence[int], now: float) -> None:
+        """New rates on ranks where something began or ended, and on those that a collective ties to them."""
+        if all(len(self.running[rank]) <= 1 for rank in changed) and not self._is_tied(changed):
+            for rank in changed:
+                for place in self.running[rank]:
+                    self._pace(place, 1.0, now)
+            return
+        ranks = set(changed)
+        for rank in changed:
+            for _, at in self.running[rank]:
+                if (key := self.ranks[rank][at].meets) is not None:
+                    ranks.update(member for member, _ in self.members[key])
+        for rank in ranks:
+            for place in self.running[rank]:
+                entry = self.ranks[rank][place[1]]
+                if entry.kind == "compute":
+                    beside = any(self._kind(each) == "communication" for each in self.running[rank])
+                    self._pace(place, self.sharing.kernels.get(entry.sharing, 1.0) if beside else 1.0, now)
+                else:
+                    members = self.members[entry.meets] if entry.meets is not None else [place]
+                    beside = any(
+                        self._kind(each) == "compute" for member, _ in members for each in self.running[member]
+                    )
+                    self._pace(place, self.sharing.collective if beside else 1.0, now)
+
+    def _is_tied(self, ranks: Sequence[int]) -> bool:
+        return any(self.ranks[rank][at].meets is not None for rank in ranks for _, at in self.running[rank])
+
+    def _kind(self, place: Place) -> Kind:
+        return self.ranks[place[0]][place[1]].kind
+
+    def _pace(self, place: Place, slowdown: float, now: float) -> None:
+        rate = 1.0 / slowdown
+        if rate == self.rate[place]:
+            return
+        self.left[place] = max(0.0, self.left[place] - (now - self.touched[place]) * self.rate[place])
+        self.touched[place], self.rate[place] = now, rate
+        self.version[place] += 1
+        heapq.heappush(
+            self.queue, (now + self.left[place] / rate, next(self.numbers), "end", place, self.version[place])
+        )
+
+    def timeline(self, rank: int) -> RankTimeline:
+        entries = self.ranks[rank]
+        played = tuple(
+            PlayedEntry(
+                self.launched[rank, at],
+                self.ready[rank, at][0],
+                self.started[rank, at][0],
+                self.ended[rank, at],
+                self.started[rank, at][1],
+            )
+            for at in range(len(entries))
+        )
+        compute = _union([(p.start_us, p.end_us) for p, e in zip(played, entries, strict=True) if e.kind == "compute"])
+        moving = _union(
+            [
+                (p.ready_us, p.end_us)
+                for p, e in zip(played, entries, strict=True)
+                if e.kind == "communication" and not e.is_bubble
+            ]
+        )
+        waits = _union([(p.ready_us, p.end_us) for p, e in zip(played, entries, strict=True) if e.is_bubble])
+        compute_us, moving_us = _length(compute), _length(moving)
+        exposed_us = _length(_union([*compute, *moving])) - compute_us
+        covered = _union([*compute, *moving])
+        bubble_us = _length(_union([*covered, *waits])) - _length(covered)
+        return RankTimeline(played, compute_us, moving_us, exposed_us, bubble_us, self.host_busy[rank])
+
+
+def _deciding(
+    ranks: Mapping[int, Sequence[TimedEntry]],
+    timelines: Mapping[int, RankTimeline],
+    host_causes: Mapping[Place, Place],
+    duration_us: float,
+) -> dict[str, float]:
+    """Back from the last end, each entry to what it started right after: which kinds of work that way is made of."""
+    found: dict[str, float] = defaultdict(float)
+    last = max(
+        ((rank, at) for rank, line in timelines.items() for at in range(len(line.entries))),
+        key=lambda place: timelines[place[0]].entries[place[1]].end_us,
+        default=None,
+    )
+    if last is None:
+        return {"host": duration_us} if duration_us else {}
+    place: Place | None = last
+    moment = timelines[last[0]].entries[last[1]].end_us
+    found["host"] += duration_us - moment
+    while place is not None:
+        rank, at = place
+        entry, played = ranks[rank][at], timelines[rank].entries[at]
+        found["bubble" if entry.is_bubble else entry.kind] += max(0.0, moment - played.start_us)
+        moment = min(moment, played.start_us)
+        place = played.cause
+        if place is None:
+            # The host launched it late: back to what the host had waited for.
+            place = next((host_causes[rank, k] for k in range(at, -1, -1) if (rank, k) in host_causes), None)
+            since = 0.0 if place is None else timelines[place[0]].entries[place[1]].end_us
+            found["host"] += moment - since
+            moment = since
+    return dict(sorted(((kind, us) for kind, us in found.items() if us > 0), key=lambda item: -item[1]))
+
+
+def _union(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    merged: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if end <= start:
+            continue
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _length(spans: Sequence[tuple[float, float]]) -> float:
+    return sum(end - start for start, end in spans)

@@ -1,0 +1,110 @@
+"""Entries played on streams: what must hold of any timeline."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchledger.errors import PredictError
+from torchledger.planning.timeline import Sharing, TimedEntry, play
+
+
+def kernel(duration_us: float, **fields: object) -> TimedEntry:
+    return TimedEntry("kernel", "compute", duration_us, **fields)  # type: ignore[arg-type]
+
+
+def collective(duration_us: float, **fields: object) -> TimedEntry:
+    return TimedEntry("all_reduce", "communication", duration_us, stream="nccl", **fields)  # type: ignore[arg-type]
+
+
+def test_kernels_of_one_stream_add_up() -> None:
+    played = play({0: [kernel(3), kernel(4)]})
+    assert played.duration_us == 7
+    assert played.decided_by == {"compute": 7}
+
+
+def test_a_collective_beside_kernels_is_hidden_and_one_that_is_waited_for_is_exposed() -> None:
+    hidden = play({0: [kernel(1), collective(5, after=(0,)), kernel(9)]})
+    assert hidden.duration_us == 10
+    assert hidden.ranks[0].exposed_us == 0
+    exposed = play({0: [kernel(1), collective(5, after=(0,)), kernel(9, after=(1,))]})
+    assert exposed.duration_us == 15
+    assert exposed.ranks[0].exposed_us == 5
+    assert exposed.decided_by == {"compute": 10, "communication": 5}
+
+
+def test_a_collective_starts_when_the_last_rank_arrives() -> None:
+    def rank(before: float) -> list[TimedEntry]:
+        return [kernel(before), collective(5, after=(0,), meets=("all_reduce", (0, 1), 1)), kernel(1, after=(1,))]
+
+    played = play({0: rank(2), 1: rank(10)})
+    assert played.duration_us == 16
+    waiting, last = played.ranks[0].entries[1], played.ranks[1].entries[1]
+    assert (waiting.ready_us, waiting.start_us, last.start_us) == (2, 10, 10)
+    assert played.ranks[0].exposed_us == 13
+    assert played.decided_by == {"compute": 11, "communication": 5}
+
+
+def test_a_host_that_launches_slowly_decides() -> None:
+    played = play({0: [kernel(1, host_us=10), kernel(1, host_us=10)]})
+    assert played.duration_us == 21
+    assert played.decided_by == {"host": 20, "compute": 1}
+
+
+def test_a_host_that_waits_for_the_device_launches_after_it() -> None:
+    played = play({0: [kernel(50, host_us=1), kernel(5, host_us=2, host_after=(0,))]})
+    assert played.duration_us == 58
+    assert played.decided_by == {"compute": 55, "host": 3}
+
+
+def test_kernel_and_collective_are_slower_for_as_long_as_they_are_beside_each_other() -> None:
+    sharing = Sharing({"other": 1.25}, 2.0)
+    played = play({0: [collective(4), kernel(20)]}, sharing=sharing)
+    # Eight microseconds beside each other do 6.4 of the kernel's; the rest goes on alone.
+    assert played.ranks[0].entries[0].end_us == pytest.approx(8)
+    assert played.ranks[0].entries[1].end_us == pytest.approx(8 + 20 - 6.4)
+
+
+def test_what_waits_for_a_rank_that_never_comes_is_named() -> None:
+    ranks = {
+        0: [collective(1, meets=("all_reduce", (0, 1), 1))],
+        1: [collective(1, meets=("all_reduce", (0, 1), 1), after=(0,))],
+    }
+    with pytest.raises(PredictError, match=r"all_reduce of rank . never starts"):
+        play(ranks)
+
+
+def test_waiting_for_another_stage_is_a_bubble_and_no_communication() -> None:
+    receive = TimedEntry("recv", "communication", 1, stream="pipe", meets=("pair", 0, 1, 1), is_bubble=True)
+    send = TimedEntry("send", "communication", 1, stream="pipe", meets=("pair", 0, 1, 1), after=(0,), is_bubble=True)
+    played = play({0: [kernel(9), send], 1: [receive, kernel(4, after=(0,))]})
+    assert played.duration_us == 14
+    assert played.ranks[1].bubble_us == 10
+    assert played.ranks[1].communication_us == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.floats(0, 50), st.floats(0, 5), st.booleans()),
+        min_size=1,
+        max_size=25,
+    ),
+    st.floats(1, 2),
+)
+def test_no_timeline_is_shorter_than_its_busiest_stream_or_longer_than_all_in_a_row(
+    given_entries: list[tuple[bool, float, float, bool]], slowdown: float
+) -> None:
+    entries: list[TimedEntry] = []
+    for is_kernel, duration_us, host_us, waits in given_entries:
+        after = (len(entries) - 1,) if waits and entries else ()
+        make = kernel if is_kernel else collective
+        entries.append(make(duration_us, host_us=host_us, after=after))
+    played = play({0: entries}, sharing=Sharing({"other": slowdown}, slowdown))
+    by_stream = [sum(e.duration_us for e in entries if e.stream == s) for s in ("compute", "nccl")]
+    in_a_row = slowdown * sum(e.duration_us for e in entries) + sum(e.host_us for e in entries)
+    assert max(by_stream) - 1e-6 <= played.duration_us <= in_a_row + 1e-6
+    assert sum(played.decided_by.values()) == pytest.approx(played.duration_us, abs=1e-6)
+    line = played.ranks[0]
+    assert line.compute_us + line.exposed_us <= played.duration_us + 1e-6
