@@ -41,6 +41,11 @@ class Piece:
                 reached = end
         return total / 1e3
 
+    def named(self, part: str) -> Piece:
+        """The activity whose name holds ``part``, in any case."""
+        kept = [each for each in zip(self.names, self.intervals, strict=True) if part in each[0].lower()]
+        return Piece(tuple(name for name, _ in kept), tuple(interval for _, interval in kept))
+
     @property
     def span_us(self) -> float:
         """From the first start to the last end."""

@@ -1,8 +1,9 @@
 """Collective operations over the GPUs of a group: parameters, bytes, and what each rank runs.
 
 A collective needs peers: it is run by all ranks together and timed by the sampling room's collective worker. To fit and
-predict it, it is an ``Operator`` like others, ``collective.all_reduce`` (numel, world), or over several nodes
-``collective.across_nodes.all_reduce`` (numel, nodes, gpus_per_node). ``numel`` is the size of the
+predict it, it is an ``Operator`` like others, ``collective.all_reduce`` (numel, world), beside other work
+``collective.beside_products.all_reduce``, or over several nodes ``collective.across_nodes.all_reduce`` (numel, nodes,
+gpus_per_node). ``numel`` is the size of the
 message as nccl-tests count it: the whole tensor of an all_reduce or broadcast, the gathered output of an all_gather,
 the whole input of a reduce_scatter or all_to_all, the tensor sent by p2p.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 from torchledger.operators.declaration import Input, Operator, Parameters, Work
 from torchledger.work.collectives import bus_factor
@@ -20,6 +21,9 @@ from torchledger.work.collectives import bus_factor
 Number = Any
 
 OPERATOR_PREFIX = "collective."
+
+Beside = Literal["nothing", "products", "copies"]
+"""What a device does beside a collective: products that fill its multiprocessors, copies that fill its memory."""
 
 
 @dataclass(frozen=True)
@@ -108,10 +112,22 @@ def _declare(collective: Collective, kind: type[CollectiveOperator], prefix: str
     return declared()
 
 
+def beside_prefix(beside: Beside) -> str:
+    """What stands before a collective's name where it ran beside other work.
+
+    >>> beside_prefix("products"), beside_prefix("nothing")
+    ('beside_products.', '')
+    """
+    return "" if beside == "nothing" else f"beside_{beside}."
+
+
 COLLECTIVE_OPERATORS: Mapping[str, CollectiveOperator] = {
     operator.key: operator
     for collective in COLLECTIVES.values()
-    for operator in (_declare(collective, CollectiveOperator), _declare(collective, AcrossNodes, "across_nodes."))
+    for operator in (
+        *(_declare(collective, CollectiveOperator, beside_prefix(beside)) for beside in get_args(Beside)),
+        _declare(collective, AcrossNodes, "across_nodes."),
+    )
 }
 
 

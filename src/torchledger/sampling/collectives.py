@@ -1,7 +1,9 @@
 """Timing collectives: every rank runs this under torchrun, the first one journals.
 
 An iteration's time is the shortest over the ranks: a rank that arrives early waits inside its kernel for the others,
-so that only the last one's kernel is all transfer. On CUDA the times are CUPTI's, on a CPU (gloo) the host's.
+so that only the last one's kernel is all transfer. On CUDA the times are CUPTI's, on a CPU (gloo) the host's. A
+collective may run beside other work, as it does in a program: products or copies that a stream of their own begins
+before it and ends after it (on a CPU a thread).
 """
 
 from __future__ import annotations
@@ -11,15 +13,17 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torchledger.errors import SampleError
 from torchledger.nouns import Sample
-from torchledger.operators.collectives import COLLECTIVES, OPERATOR_PREFIX, make_call
+from torchledger.operators.collectives import COLLECTIVES, OPERATOR_PREFIX, Beside, beside_prefix, make_call
 from torchledger.sampling.dataset import compact, measured_points, single_precision
 from torchledger.sampling.journal import JOURNAL_FOLDER, Journal, read_journals
 from torchledger.sampling.points import point_id
@@ -28,18 +32,27 @@ from torchledger.work.element_sizes import ELEMENT_SIZES
 
 log = logging.getLogger(__name__)
 
+Timer = Callable[[Callable[[], Any], Any, int, int, Callable[[], Any] | None], list[float]]
+"""Times in microseconds of a call in a group after so many warm-ups, so many times, beside work."""
+
 LARGEST_REPEATED_BYTES = 2**26
 """Above this, three warm-ups and ten iterations take long enough to be steady."""
 
 
 @dataclass(frozen=True)
 class CollectivePoint:
-    """One collective at one message size, dtype and group size."""
+    """One collective at one message size, dtype and group size, and what runs beside it."""
 
     collective: str
     numel: int
     dtype: str
     world: int
+    beside: Beside = "nothing"
+
+    @property
+    def operator(self) -> str:
+        """The operator that its samples are of, ``"collective.beside_products.all_reduce"``."""
+        return f"{OPERATOR_PREFIX}{beside_prefix(self.beside)}{self.collective}"
 
 
 def collect_collectives(
@@ -139,7 +152,7 @@ def _collect(
     left: list[CollectivePoint] = message[0]
     links = link_topology() if rank == 0 else {}
     journal = Journal(folder, {**identity, "clock": "cupti", "links": links}) if rank == 0 and left else None
-    timer = _cuda_times if place.startswith("cuda") and _has_trace() else _host_times
+    timer: Timer = _cuda_times if place.startswith("cuda") and _has_trace() else _host_times
     clock = "cupti" if timer is _cuda_times else "host"
     for point in left:
         group = groups[point.world]
@@ -184,7 +197,7 @@ def _plan(
 
 def _id(point: CollectivePoint, device: str, protocol: str) -> str:
     parameters = {"numel": point.numel, "world": point.world}
-    return point_id(OPERATOR_PREFIX + point.collective, parameters, point.dtype, device, protocol)
+    return point_id(point.operator, parameters, point.dtype, device, protocol)
 
 
 def _measure(
@@ -193,7 +206,7 @@ def _measure(
     group: Any,
     warmup: int,
     active: int,
-    timer: Callable[[Callable[[], Any], Any, int, int], list[float]],
+    timer: Timer,
 ) -> tuple[str, Any]:
     """("ok", times) or a status and its reason; the same on all ranks, for the arguments are."""
     import torch
@@ -207,40 +220,113 @@ def _measure(
     except torch.OutOfMemoryError as error:
         return "out_of_memory", str(error).splitlines()[0]
     try:
-        return "ok", timer(call, group, warmup, active)
+        return "ok", timer(call, group, warmup, active, make_work(point.beside, place))
     except (RuntimeError, NotImplementedError) as error:
         return "failed", f"{type(error).__name__}: {str(error).splitlines()[0]}"
 
 
-def _host_times(call: Callable[[], Any], group: Any, warmup: int, active: int) -> list[float]:
+def make_work(beside: Beside, place: str) -> Callable[[], Any] | None:
+    """One call of what runs beside a collective: a product of 4096 cubed or a copy of 256 MiB (on a CPU 256 and 1 MiB);
+    ``None`` for nothing."""
+    import torch
+
+    if beside == "nothing":
+        return None
+    on_cuda = place.startswith("cuda")
+    if beside == "copies":
+        source = torch.ones(2**28 if on_cuda else 2**20, dtype=torch.uint8, device=place)
+        target = torch.empty_like(source)
+        return lambda: target.copy_(source)
+    edge, dtype = (4096, torch.bfloat16) if on_cuda else (256, torch.float32)
+    left, right = (torch.randn(edge, edge, device=place).to(dtype) for _ in range(2))
+    product = torch.empty_like(left)
+    return lambda: torch.mm(left, right, out=product)
+
+
+def _host_times(
+    call: Callable[[], Any], group: Any, warmup: int, active: int, work: Callable[[], Any] | None
+) -> list[float]:
     import torch.distributed as distributed
 
     for _ in range(warmup):
         call()
     times = []
-    for _ in range(active):
-        distributed.barrier(group=group)
-        started = time.perf_counter_ns()
-        call()
-        times.append((time.perf_counter_ns() - started) / 1e3)
+    with _on_a_thread(work):
+        for _ in range(active):
+            distributed.barrier(group=group)
+            started = time.perf_counter_ns()
+            call()
+            times.append((time.perf_counter_ns() - started) / 1e3)
     return times
 
 
-def _cuda_times(call: Callable[[], Any], group: Any, warmup: int, active: int) -> list[float]:
+@contextmanager
+def _on_a_thread(work: Callable[[], Any] | None) -> Iterator[None]:
+    """Keep a thread busy with ``work`` meanwhile."""
+    if work is None:
+        yield
+        return
+    is_over = threading.Event()
+
+    def run() -> None:
+        while not is_over.is_set():
+            work()
+
+    thread = threading.Thread(target=run, name="work beside a collective", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _cuda_times(
+    call: Callable[[], Any], group: Any, warmup: int, active: int, work: Callable[[], Any] | None
+) -> list[float]:
+    import torch
+
     from torchledger._torch.device_trace import DeviceTrace
 
     for _ in range(warmup):
         call()
+    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    queued = 0 if work is None else _how_many(work, call)
     with DeviceTrace() as trace:
-        pieces = [trace.mark()]
+        pieces = []
         for _ in range(active):
-            call()
             pieces.append(trace.mark())
+            if work is not None:
+                aside.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(aside):
+                    for _ in range(queued):
+                        work()
+            call()
+            # The next marker stands behind the work, and on one stream with the collective.
+            torch.cuda.current_stream().wait_stream(aside)
+        trace.mark()
     found = trace.pieces()
     if found is None:
         raise RuntimeError("the profiler lost records")
-    # A rank that takes no part in a p2p has no kernel, and does not count.
-    return [found[index].busy_us or float("inf") for index in pieces[:-1]]
+    if work is None:
+        # A rank that takes no part in a p2p has no kernel, and does not count.
+        return [found[index].busy_us or float("inf") for index in pieces]
+    return [found[index].named("nccl").busy_us or float("inf") for index in pieces]
+
+
+def _how_many(work: Callable[[], Any], call: Callable[[], Any]) -> int:
+    """Calls of ``work`` that begin before a collective and outlast it, though each takes half as long again."""
+    import torch
+
+    durations = []
+    for one in (work, call):
+        one()
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        one()
+        torch.cuda.synchronize()
+        durations.append(time.perf_counter() - started)
+    return min(1000, int(8 + 2 * durations[1] / durations[0]))
 
 
 def _has_trace() -> bool:
@@ -268,7 +354,7 @@ def _sample(
     kinds = sorted({kind for pair, kind in links.items() if max(map(int, pair.split("-"))) < point.world})
     return Sample(
         point_id=_id(point, identity["device"], protocol),
-        operator=OPERATOR_PREFIX + point.collective,
+        operator=point.operator,
         parameters={"numel": point.numel, "world": point.world},
         direction="forward",
         dtype=point.dtype,

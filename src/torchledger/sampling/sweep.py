@@ -28,6 +28,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_val
 
 from torchledger.errors import SampleError
 from torchledger.operators import Operator, find_operator, load_operators
+from torchledger.operators.collectives import Beside
 from torchledger.operators.declaration import dtype_name
 from torchledger.sampling.collectives import CollectivePoint
 from torchledger.sampling.constraints import compile_constraint, compile_expression
@@ -141,12 +142,14 @@ class OperatorSweep(_Strict):
 
 
 class CollectiveSweep(_Strict):
-    """One collective over message sizes in bytes, for groups of so many ranks (all of them if none is named)."""
+    """One collective over message sizes in bytes, for groups of so many ranks (all of them if none is named), alone or
+    beside other work."""
 
     collective: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "p2p"]
     bytes: Values
     dtypes: list[str] | None = None
     groups: list[Whole] = []
+    beside: Beside | list[Beside] = "nothing"
 
 
 class SweepFile(_Strict):
@@ -186,6 +189,7 @@ def load_collectives(path: str | Path, *, world: int, dtypes: tuple[str, ...] = 
         sizes = [sizes] if isinstance(sizes, int) else sizes
         if not sizes or min(sizes) < 1:
             raise file.error((*where, "bytes"), "needs positive sizes, listed or by step or factor")
+        besides: list[Beside] = [part.beside] if isinstance(part.beside, str) else part.beside
         texts = dtypes or tuple(part.dtypes or sweep.dtypes)
         for dtype in dict.fromkeys(_dtype(file, text, (*where, "dtypes")) for text in texts):
             for group in dict.fromkeys(part.groups or [world]):
@@ -195,7 +199,7 @@ def load_collectives(path: str | Path, *, world: int, dtypes: tuple[str, ...] = 
                     raise file.error((*where, "groups"), f"{group} is no group: two ranks at the least")
                 for size in sizes:
                     numel = -(-size // (ELEMENT_SIZES[dtype] * group)) * group
-                    points.append(CollectivePoint(part.collective, numel, dtype, group))
+                    points += [CollectivePoint(part.collective, numel, dtype, group, each) for each in besides]
     return list(dict.fromkeys(points))
 
 

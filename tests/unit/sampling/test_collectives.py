@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
+from torchledger._torch.device_trace import Piece
 from torchledger.errors import SampleError
-from torchledger.operators.collectives import COLLECTIVES
+from torchledger.operators.collectives import COLLECTIVE_OPERATORS, COLLECTIVES
 from torchledger.sampling.collectives import CollectivePoint, collect_collectives, parse_topology
 from torchledger.sampling.dataset import read_samples
 from torchledger.sampling.gates import doubt_samples
@@ -24,6 +25,7 @@ collectives:
   - {collective: all_to_all, bytes: [4096]}
   - {collective: broadcast, bytes: [4096]}
   - {collective: p2p, bytes: [4096], groups: [2]}
+  - {collective: broadcast, bytes: [4096], beside: [products, copies]}
 """
 
 
@@ -32,12 +34,13 @@ def test_all_collectives_are_measured_under_torchrun_and_resumed(tmp_path):
     sweep.write_text(SWEEP)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command += ["-m", "torchledger", "sample", str(sweep), "--device", "cpu", "-o", str(tmp_path / "out")]
-    for expected in ("8 of 8", "0 of 8"):
+    for expected in ("10 of 10", "0 of 10"):
         ran = subprocess.run(command, capture_output=True, text=True, check=True)
         assert f"{expected} points measured" in ran.stderr
         assert ran.stderr.count("points measured") == 1
     samples = read_samples(tmp_path / "out")
-    assert {s.operator.removeprefix("collective.") for s in samples} == set(COLLECTIVES)
+    beside = {"beside_products.broadcast", "beside_copies.broadcast"}
+    assert {s.operator.removeprefix("collective.") for s in samples} == set(COLLECTIVES) | beside
     assert all(s.status == "ok" and len(s.times_us) == 10 and s.parameters["world"] == 2 for s in samples)
     reduced = next(s for s in samples if s.operator == "collective.all_reduce" and s.parameters["numel"] == 256)
     assert reduced.bytes_moved == 1024
@@ -56,9 +59,27 @@ def test_messages_are_rounded_up_to_equal_shares(tmp_path):
     assert load_collectives(path, world=4) == [CollectivePoint("all_gather", 6, "bfloat16", 3)]
 
 
+def test_a_collective_beside_other_work_is_a_point_of_its_own(tmp_path):
+    path = tmp_path / "c.yml"
+    path.write_text("collectives: [{collective: p2p, bytes: [8], beside: [nothing, copies]}]")
+    points = load_collectives(path, world=2)
+    assert points is not None
+    assert [point.operator for point in points] == ["collective.p2p", "collective.beside_copies.p2p"]
+    assert all(point.operator in COLLECTIVE_OPERATORS for point in points)
+
+
+def test_the_work_beside_a_collective_is_left_out_of_its_time():
+    piece = Piece(
+        ("ncclDevKernel_AllReduce", "gemm", "ncclDevKernel_AllReduce"), ((0, 3000), (1000, 9000), (4000, 5000))
+    )
+    assert piece.named("nccl").busy_us == 4.0
+    assert piece.busy_us == 9.0
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("collectives: [{collective: p2p, bytes: 8, beside: lunch}]", "beside"),
         ("collectives: [{collective: all_redcue, bytes: 8}]", "c.yml:1: collectives.0.collective"),
         ("collectives: [{collective: p2p, bytes: 8, groups: [1]}]", "1 is no group"),
         ("collectives: [{collective: p2p, bytes: 0}]", "needs positive sizes"),
