@@ -43,5 +43,9 @@ class PredictError(TorchledgerError):
     """A time could not be predicted."""
 
 
+class PlanError(TorchledgerError):
+    """A program could not be planned without its device."""
+
+
 class ReportError(TorchledgerError):
     """A report could not be drawn."""

@@ -1,0 +1,374 @@
+"""A CUDA device that is not there, on a machine with or without a CUDA build of torch.
+
+``FakeDevice`` answers all that a program, torch, Inductor and Triton ask of a GPU by the record of one; nothing runs on
+it. Everything is taken back when it is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from torchledger._torch.fake_attention import choose_attention
+from torchledger._torch.fake_inductor import compile_for_fake_device
+from torchledger._torch.fake_library import CUDNN_VERSION, load_library
+from torchledger._torch.fake_tensors import FakeTensors
+from torchledger._torch.patching import Patches
+from torchledger.errors import PlanError
+from torchledger.nouns import Device
+
+_CUDA_VERSION = "13.0"
+_MAX_SHARED_PER_BLOCK = 232448
+_REGISTERS = 65536
+
+
+class FakeDevice:
+    """A context in which ``device`` is there ``count`` times, this process on number ``index``, and holds no values.
+
+    ``tensors`` is the mode in which tensors are made, with the stand-ins that the program was given. Raises
+    ``PlanError`` on entering if Triton or a C++ compiler is missing, or a real GPU is in use.
+    """
+
+    def __init__(self, device: Device, *, index: int = 0, count: int = 1) -> None:
+        self.device = device
+        self.index, self.count = index, count
+        self._stack = contextlib.ExitStack()
+        self.tensors = FakeTensors()
+        self.decisions: dict[str, int] = {}
+
+    def __enter__(self) -> FakeDevice:
+        if torch.cuda.is_initialized():
+            raise PlanError("this process uses a GPU already: a plan is made in a process of its own.")
+        _need_triton()
+        capability = self.device.compute_capability
+        if capability is None:
+            raise PlanError(f"the compute capability of {self.device.name} is not known, which code is generated for.")
+        with contextlib.ExitStack() as stack:
+            library = load_library()
+            library.install(lambda asked: choose_attention(asked, capability), device=self.index)
+            stack.callback(library.uninstall)
+            patches = Patches()
+            stack.callback(patches.undo)
+            _patch_cuda(patches, self)
+            compile_for_fake_device(patches, self.device, self.decisions)
+            stack.enter_context(_without_warnings())
+            stack.enter_context(self.tensors)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.close()
+
+    @property
+    def stream(self) -> int:
+        """The number of the calling thread's current stream; 0 is the default one."""
+        return int(getattr(_streams, "current", None).number if getattr(_streams, "current", None) else 0)
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """torch warns of what is done here on purpose."""
+    added = []
+    for message in _WARNINGS:
+        warnings.filterwarnings("ignore", message=message)
+        added.append(warnings.filters[0])
+    try:
+        yield
+    finally:
+        for each in added:
+            with contextlib.suppress(ValueError):
+                warnings.filters.remove(each)
+
+
+_WARNINGS = ("Accessing the data pointer of FakeTensor", "dynamo_pgo force disabled")
+
+
+def _need_triton() -> None:
+    try:
+        import triton  # noqa: F401
+    except ImportError as error:
+        wanted = {"2.11": "3.6.0", "2.13": "3.7.0"}.get(".".join(torch.__version__.split(".")[:2]))
+        named = f"triton=={wanted}" if wanted else "triton"
+        raise PlanError(
+            f"planning needs Triton, which writes the kernels: pip install {named} (it takes no GPU; Linux only)"
+        ) from error
+
+
+_streams = threading.local()
+_numbers = iter(range(1, 1 << 62))
+
+
+class _Stream(torch.Stream):
+    """A stream on which nothing runs, with a number of its own."""
+
+    number: int
+
+    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
+        made = super().__new__(cls, device="cuda:0", priority=priority)
+        made.number = next(_numbers)
+        made.before = []
+        return made
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    cuda_stream = property(lambda self: self.number)
+
+    def wait_event(self, event: Any) -> None:
+        pass
+
+    def wait_stream(self, stream: Any) -> None:
+        pass
+
+    def record_event(self, event: Any = None) -> Any:
+        return event or _Event()
+
+    def synchronize(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def __enter__(self) -> Any:
+        self.before.append(getattr(_streams, "current", None))
+        _streams.current = self
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        _streams.current = self.before.pop()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Stream) and other.number == self.number
+
+    def __hash__(self) -> int:
+        return hash(self.number)
+
+    def __repr__(self) -> str:
+        return f"<fake stream {self.number}>"
+
+
+class _Event:
+    """An event between which any two moments lie one millisecond apart."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    cuda_event = 0
+
+    def record(self, stream: Any = None) -> None:
+        pass
+
+    def wait(self, stream: Any = None) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, end: Any) -> float:
+        return 1.0
+
+
+class _StreamContext:
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> None:
+        if self.stream is not None:
+            self.stream.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        if self.stream is not None:
+            self.stream.__exit__(*error)
+
+
+class _Graph:
+    """A CUDA graph that a program captures itself: what it would replay runs once."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return super().__new__(cls)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *args, **kwargs: None
+
+
+@contextlib.contextmanager
+def _capture_graph(*args: Any, **kwargs: Any) -> Iterator[None]:
+    yield
+
+
+def properties_of(device: Device) -> Any:
+    """What ``torch.cuda.get_device_properties`` would say of a device."""
+    major, minor = device.compute_capability or (0, 0)
+    shared = device.max_shared_memory_per_multiprocessor_bytes
+    return types.SimpleNamespace(
+        name=device.name,
+        major=major,
+        minor=minor,
+        multi_processor_count=device.num_multiprocessors,
+        total_memory=device.total_memory_bytes or 80 << 30,
+        warp_size=device.warp_size or 32,
+        regs_per_multiprocessor=_REGISTERS,
+        max_threads_per_multi_processor=device.max_threads_per_multiprocessor or 2048,
+        max_threads_per_block=device.max_threads_per_block or 1024,
+        shared_memory_per_block=49152,
+        shared_memory_per_block_optin=_MAX_SHARED_PER_BLOCK,
+        shared_memory_per_multiprocessor=shared or _MAX_SHARED_PER_BLOCK + 1024,
+        L2_cache_size=device.l2_cache_bytes or 0,
+        clock_rate=int((device.clock_rate_mhz or 0) * 1000),
+        memory_clock_rate=int((device.memory_clock_rate_mhz or 0) * 1000),
+        memory_bus_width=device.memory_bus_width_bits or 0,
+        is_integrated=False,
+        is_multi_gpu_board=False,
+        gcnArchName="",
+        uuid=f"{device.name}",
+    )
+
+
+def _patch_cuda(patches: Patches, fake: FakeDevice) -> None:
+    """All of ``torch.cuda`` that asks a driver."""
+    import torch.cuda.memory
+    import torch.cuda.random
+    import torch.cuda.streams
+    from torch._subclasses import fake_tensor
+
+    cuda: Any = torch.cuda
+    properties = properties_of(fake.device)
+    capability = (properties.major, properties.minor)
+    total = properties.total_memory
+    default = _Stream()
+    default.number = 0
+
+    def nothing(*args: Any, **kwargs: Any) -> None:
+        return None
+
+    def answer(value: Any) -> Callable[..., Any]:
+        return lambda *args, **kwargs: value
+
+    def state(*args: Any, **kwargs: Any) -> Any:
+        with torch.utils._python_dispatch._disable_current_modes():
+            return torch.zeros(16, dtype=torch.uint8)
+
+    def current_stream(device: Any = None) -> Any:
+        return getattr(_streams, "current", None) or default
+
+    def set_stream(stream: Any) -> None:
+        _streams.current = stream
+
+    answers: dict[str, Any] = {
+        "is_available": answer(True),
+        "device_count": answer(fake.count),
+        "current_device": answer(fake.index),
+        "get_device_properties": answer(properties),
+        "get_device_capability": answer(capability),
+        "get_device_name": answer(fake.device.name),
+        "is_bf16_supported": answer(capability >= (8, 0)),
+        "is_tf32_supported": answer(capability >= (8, 0)),
+        "get_arch_list": answer([f"sm_{capability[0]}{capability[1]}"]),
+        "can_device_access_peer": answer(True),
+        "_lazy_init": nothing,
+        "init": nothing,
+        "synchronize": nothing,
+        "set_device": nothing,
+        "_exchange_device": answer(fake.index),
+        "_maybe_exchange_device": lambda device: fake.index,  # two functions: Dynamo registers each once
+        "_check_capability": nothing,
+        "current_stream": current_stream,
+        "default_stream": lambda device=None: default,
+        "set_stream": set_stream,
+        "stream": _StreamContext,
+        "StreamContext": _StreamContext,
+        "Stream": _Stream,
+        "Event": _Event,
+        "ipc_collect": nothing,
+        "is_current_stream_capturing": answer(False),
+        "CUDAGraph": _Graph,
+        "graph": _capture_graph,
+        "graph_pool_handle": answer((0, 0)),
+        "memory_usage": answer(0),
+        "utilization": answer(0),
+        "_sleep": nothing,
+    }
+    for name, value in answers.items():
+        if hasattr(cuda, name):
+            patches.set(cuda, name, value)
+    for name, value in {
+        "memory_allocated": answer(0),
+        "max_memory_allocated": answer(0),
+        "memory_reserved": answer(0),
+        "max_memory_reserved": answer(0),
+        "memory_cached": answer(0),
+        "mem_get_info": answer((total, total)),
+        "memory_stats": answer(_Zeros()),
+        "memory_stats_as_nested_dict": answer({}),
+        "memory_summary": answer(""),
+        "memory_snapshot": answer([]),
+        "reset_peak_memory_stats": nothing,
+        "reset_accumulated_memory_stats": nothing,
+        "reset_max_memory_allocated": nothing,
+        "empty_cache": nothing,
+        "set_per_process_memory_fraction": nothing,
+        "_record_memory_history": nothing,
+        "_dump_snapshot": nothing,
+        "_snapshot": answer({}),
+    }.items():
+        for owner in (torch.cuda.memory, cuda):
+            if hasattr(owner, name):
+                patches.set(owner, name, value)
+    for name, value in {
+        "get_rng_state": state,
+        "get_rng_state_all": lambda: [state() for _ in range(fake.count)],
+        "set_rng_state": nothing,
+        "set_rng_state_all": nothing,
+        "manual_seed": nothing,
+        "manual_seed_all": nothing,
+        "seed": nothing,
+        "seed_all": nothing,
+        "initial_seed": answer(0),
+    }.items():
+        for owner in (torch.cuda.random, cuda):
+            if hasattr(owner, name):
+                patches.set(owner, name, value)
+    for name in ("Stream", "Event"):
+        patches.set(torch.cuda.streams, name, answers[name])
+    for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
+        patches.set(torch.cuda.nvtx, name, nothing)
+    patches.set(fake_tensor, "init_gpu_context", nothing)
+    patches.set(fake_tensor.FakeTensorMode, "avoid_device_init", property(lambda mode: True))
+    patches.set(torch.version, "cuda", torch.version.cuda or _CUDA_VERSION)
+    patches.set(torch.backends.cudnn, "version", answer(CUDNN_VERSION))
+    patches.set(torch.backends.cudnn, "is_available", answer(True))
+    for name, value in {
+        "_cuda_getCurrentRawStream": answer(0),
+        "_cuda_cudaCachingAllocator_is_enabled": answer(True),
+        "_cuda_getDeviceCount": answer(fake.count),
+        "_cuda_isCurrentStreamCapturing": answer(False),
+    }.items():
+        _set_or_add(patches, torch._C, name, value)
+
+
+def _set_or_add(patches: Patches, owner: Any, name: str, value: Any) -> None:
+    """Replace an attribute, or add one that a build without CUDA lacks, until the patches are undone."""
+    if hasattr(owner, name):
+        patches.set(owner, name, value)
+        return
+    setattr(owner, name, value)
+    patches.on_undo(lambda: delattr(owner, name))
+
+
+class _Zeros(dict[str, int]):
+    """Statistics of an allocator that never gave anything."""
+
+    def __missing__(self, key: str) -> int:
+        return 0

@@ -1,0 +1,223 @@
+"""Inductor and Triton for a device that is not there: code is generated as on the device, and runs without kernels.
+
+A generated wrapper is loaded and called as ever: it allocates fake tensors, calls operators on them and frees them in
+its own order, so that shapes, aliases and memory are those of the program. Kernels are stand-ins that do nothing. What
+Inductor would measure on the device is decided by a rule, and each such decision is counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any
+
+import torch
+
+from torchledger._torch.patching import Patches
+from torchledger.nouns import Device
+
+
+class _Kernel:
+    """What a generated wrapper holds in place of a kernel."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.fn = None
+
+    def run(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing."""
+
+
+def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[str, int]) -> None:
+    """Have what is compiled until the patches are undone be for ``device``. Decisions are counted by name."""
+    import torch._inductor.codecache
+    import torch._inductor.config as config
+    from torch._dynamo.device_interface import (
+        CudaInterface,
+        caching_worker_current_devices,
+        caching_worker_device_properties,
+    )
+    from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.runtime.hints import DeviceProperties
+
+    major, minor = device.compute_capability or (0, 0)
+
+    def note(what: str) -> None:
+        decisions[what] = decisions.get(what, 0) + 1
+
+    # --- what Dynamo and Inductor know of the device ---
+    for name in ("get_device_properties", "current_device", "set_device", "device_count", "stream", "current_stream",
+                 "synchronize", "memory_allocated", "is_bf16_supported"):  # fmt: skip
+        if hasattr(CudaInterface, name):
+            patches.set(CudaInterface, name, staticmethod(getattr(torch.cuda, name)))
+    answers: dict[str, Any] = {
+        "exchange_device": torch.cuda._exchange_device,
+        "maybe_exchange_device": torch.cuda._maybe_exchange_device,
+        "is_triton_capable": lambda device=None: True,
+        "raise_if_triton_unavailable": lambda device=None: None,
+        "get_raw_stream": lambda device=0: 0,
+    }
+    for name, value in answers.items():
+        patches.set(CudaInterface, name, staticmethod(value))
+    for cache in (caching_worker_device_properties, caching_worker_current_devices):
+        patches.on_undo(functools.partial(_refill, cache, dict(cache)))
+        cache.clear()
+    DeviceProperties.create.cache_clear()
+    patches.on_undo(DeviceProperties.create.cache_clear)
+
+    _patch_triton(patches, (major, minor))
+
+    # --- nothing compiles or runs ---
+    patches.set(AsyncCompile, "triton", lambda self, name, source, device_str="cuda": _Kernel(name))
+    patches.set(AsyncCompile, "multi_kernel", lambda self, *args, **kwargs: _Kernel("multi_kernel"))
+    patches.set(AsyncCompile, "wait", lambda self, scope: None)
+    guards: Any = torch._C._dynamo.guards
+
+    def empty(size: Any, stride: Any, dtype: Any) -> Any:
+        return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
+
+    original_reinterpret = guards._reinterpret_tensor
+
+    def reinterpret(tensor: Any, size: Any, stride: Any, offset: int = 0) -> Any:
+        if not isinstance(tensor, torch._subclasses.FakeTensor):
+            return original_reinterpret(tensor, size, stride, offset)
+        return torch.as_strided(tensor, size, stride, tensor.storage_offset() + offset)
+
+    patches.set(guards, "_empty_strided_cuda", empty)
+    patches.set(
+        guards, "_empty_strided_cpu", lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype)
+    )
+    patches.set(guards, "_reinterpret_tensor", reinterpret)
+
+    # --- what would be measured ---
+    from torch._inductor.fx_passes import joint_graph, pad_mm
+
+    settings: dict[str, Any] = {
+        "force_disable_caches": True,
+        "compile_threads": 1,
+        "max_autotune_gemm_backends": "ATEN",
+        "max_autotune_conv_backends": "ATEN",
+    }
+    for name, value in settings.items():
+        patches.set_config(config, name, value)
+
+    deduce = joint_graph.UniformValueConstantFolder._deduce_value
+
+    def deduce_on_host(folder: Any, node: Any) -> Any:
+        with _ConstantsOnHost():
+            return deduce(folder, node)
+
+    patches.set(joint_graph.UniformValueConstantFolder, "_deduce_value", deduce_on_host)
+    asked: dict[str, bool] = {}
+    original_key = pad_mm.should_pad_bench_key
+
+    def key_of(match: Any, mat1: Any, mat2: Any, op: Any, *args: Any, **kwargs: Any) -> str:
+        key = str(original_key(match, mat1, mat2, op, *args, **kwargs))
+        asked[key] = _is_padding_faster(mat1, mat2, device)
+        return key
+
+    def decided(key: str) -> bool:
+        note(f"a product that is not aligned: {'padded' if asked[key] else 'not padded'}")
+        return asked[key]
+
+    patches.set(pad_mm, "should_pad_bench_key", key_of)
+    patches.set(pad_mm, "get_cached_should_pad", decided)
+
+
+def _is_padding_faster(mat1: Any, mat2: Any, device: Device) -> bool:
+    """Whether a product of sizes that tensor cores cannot load well is faster between copies that they can.
+
+    Without alignment cuBLAS takes kernels of an older generation, at about a third of the rate; the copies of both
+    operands are read and written once.
+    """
+    batch = mat1.shape[0] if mat1.dim() == 3 else 1
+    rows, inner, columns = int(mat1.shape[-2]), int(mat1.shape[-1]), int(mat2.shape[-1])
+    flops = 2 * int(batch) * rows * inner * columns
+    ceilings = device.ceilings
+    rate = (ceilings.tflops_per_s.get(str(mat1.dtype).removeprefix("torch.")) if ceilings else None) or 500.0
+    bandwidth = (ceilings.copy_gb_per_s if ceilings else None) or 3000.0
+    copied = 2 * mat1.element_size() * int(batch) * (rows * inner + inner * columns + rows * columns)
+    saved_us = flops / (rate * 1e6) * (1 / 0.25 - 1 / 0.7)
+    return saved_us > copied / (bandwidth * 1e3)
+
+
+def _refill(cache: dict[Any, Any], content: dict[Any, Any]) -> None:
+    cache.clear()
+    cache.update(content)
+
+
+class _ConstantsOnHost(torch.utils._python_dispatch.TorchDispatchMode):
+    """Computes on the host what would be computed on the device: scalars that a pass folds."""
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Compilation goes on under it."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if kwargs.get("device") is not None:
+            kwargs["device"] = torch.device("cpu")
+        args = tuple(torch.device("cpu") if isinstance(each, torch.device) else each for each in args)
+        return func(*args, **kwargs)
+
+
+def _patch_triton(patches: Patches, capability: tuple[int, int]) -> None:
+    import torch.utils._triton as checks
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    target = GPUTarget("cuda", capability[0] * 10 + capability[1], 32)
+
+    class Driver:
+        """Triton's driver of a device that is not there."""
+
+        def get_current_target(self) -> Any:
+            return target
+
+        def get_current_device(self) -> int:
+            return 0
+
+        def get_current_stream(self, device: Any = None) -> int:
+            return 0
+
+        def get_active_torch_device(self) -> Any:
+            return torch.device("cuda", 0)
+
+        def get_device_capability(self, device: Any = None) -> tuple[int, int]:
+            return capability
+
+        def get_benchmarker(self) -> Any:
+            return lambda call, **kwargs: 1.0
+
+        def is_active(self) -> bool:
+            return True
+
+    driver = triton.runtime.driver
+    former = getattr(driver, "_active", None)
+    driver.set_active(Driver())
+
+    def restore() -> None:
+        if former is None:
+            with contextlib.suppress(Exception):
+                driver.reset_active()
+        else:
+            driver.set_active(former)
+
+    patches.on_undo(restore)
+    for name in vars(checks):
+        cached = getattr(getattr(checks, name), "cache_clear", None)
+        if cached is not None:
+            cached()
+            patches.on_undo(cached)
+    patches.set(checks, "has_triton", lambda *args, **kwargs: True)
+
+    def run(self: Any, *args: Any, grid: Any = None, warmup: bool = False, **kwargs: Any) -> None:
+        return None
+
+    from triton.runtime.jit import JITFunction
+
+    patches.set(JITFunction, "run", run)

@@ -1,0 +1,238 @@
+"""The C++ half of a device that is not there: a guard, hooks and a choice of attention, built once for each torch.
+
+Python cannot answer what torch's C++ asks of a device: its autograd engine wants streams,
+``scaled_dot_product_attention`` a choice of kernels, convolutions the version of cuDNN. The library answers for a GPU
+on which nothing ever runs. It is built with the host's compiler from torch's own headers and kept in a folder of
+caches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchledger.errors import PlanError
+
+_SOURCE = r"""
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/TensorBody.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/native/transformers/attention.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+namespace {
+
+constexpr auto kType = c10::DeviceType::CUDA;
+
+bool counts_devices = false;
+int device = 0;
+
+struct Guard final : c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::CUDA> {
+  static c10::Device current() { return c10::Device(kType, device); }
+  static c10::Stream stream() { return c10::Stream(c10::Stream::DEFAULT, current()); }
+  c10::Device exchangeDevice(c10::Device) const override { return current(); }
+  c10::Device getDevice() const override { return current(); }
+  c10::Stream getStream(c10::Device) const noexcept override { return stream(); }
+  c10::Stream getDefaultStream(c10::Device) const override { return stream(); }
+  c10::Stream getNewStream(c10::Device, int) const override { return stream(); }
+  c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override { return stream(); }
+  c10::Stream exchangeStream(c10::Stream) const noexcept override { return stream(); }
+  // The engine starts a thread for each device that it finds the first time, and such a thread outlives Python.
+  c10::DeviceIndex deviceCount() const noexcept override { return counts_devices ? device + 1 : 0; }
+  void record(void**, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {}
+  void block(void*, const c10::Stream&) const override {}
+  bool queryEvent(void*) const override { return true; }
+  void synchronizeEvent(void*) const override {}
+  void synchronizeDevice(const c10::DeviceIndex) const override {}
+  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
+  double elapsedTime(void*, void*, const c10::DeviceIndex) const override { return 1.0; }
+};
+
+struct Hooks final : at::CUDAHooksInterface {
+  void init() const override {}
+  bool hasCUDA() const override { return true; }
+  bool hasCuDNN() const override { return true; }
+  bool hasCuBLASLt() const override { return true; }
+  bool compiledWithCuDNN() const override { return true; }
+  bool supportsDilatedConvolutionWithCuDNN() const override { return true; }
+  bool supportsDepthwiseConvolutionWithCuDNN() const override { return true; }
+  bool supportsBFloat16ConvolutionWithCuDNNv8() const override { return true; }
+  bool supportsBFloat16RNNWithCuDNN() const override { return true; }
+  long versionCuDNN() const override { return CUDNN; }
+  long versionRuntimeCuDNN() const override { return CUDNN; }
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  c10::DeviceIndex deviceCount() const override { return device + 1; }
+  c10::DeviceIndex getCurrentDevice() const override { return device; }
+  c10::DeviceIndex current_device() const override { return device; }
+  int getNumGPUs() const override { return device + 1; }
+  void deviceSynchronize(c10::DeviceIndex) const override {}
+  bool isPinnedPtr(const void*) const override { return true; }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
+    return at::detail::getDefaultCPUGenerator();
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::detail::createCPUGenerator(); }
+  double batchnormMinEpsilonCuDNN() const override { return 0.0; }
+};
+
+// What choosing a kernel of attention asks, in the order in which Python reads it.
+struct Question {
+  int64_t query[4], key[4], value[4], query_stride, key_stride, value_stride;
+  int64_t rank, dtype_bytes, is_half, has_mask, mask_requires_grad, is_causal, has_dropout, requires_grad, enable_gqa;
+};
+using Choose = int64_t (*)(const Question*);
+Choose choose_attention = nullptr;
+
+int64_t attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                  const std::optional<at::Tensor>& mask, double dropout, bool is_causal, std::optional<double>,
+                  bool enable_gqa) {
+  Question asked{};
+  asked.rank = query.dim();
+  if (query.dim() == 4 && key.dim() == 4 && value.dim() == 4) {
+    for (int place = 0; place < 4; ++place) {
+      asked.query[place] = query.sym_size(place).guard_int(__FILE__, __LINE__);
+      asked.key[place] = key.sym_size(place).guard_int(__FILE__, __LINE__);
+      asked.value[place] = value.sym_size(place).guard_int(__FILE__, __LINE__);
+    }
+    asked.query_stride = query.sym_stride(3).guard_int(__FILE__, __LINE__);
+    asked.key_stride = key.sym_stride(3).guard_int(__FILE__, __LINE__);
+    asked.value_stride = value.sym_stride(3).guard_int(__FILE__, __LINE__);
+  }
+  asked.dtype_bytes = query.element_size();
+  asked.is_half = query.scalar_type() == at::kHalf || query.scalar_type() == at::kBFloat16;
+  asked.has_mask = mask.has_value() && mask->defined();
+  asked.mask_requires_grad = asked.has_mask && mask->requires_grad();
+  asked.is_causal = is_causal;
+  asked.has_dropout = dropout > 0.0;
+  asked.requires_grad = query.requires_grad() || key.requires_grad() || value.requires_grad();
+  asked.enable_gqa = enable_gqa;
+  return choose_attention(&asked);
+}
+
+void* hooks_before = nullptr;
+const c10::impl::DeviceGuardImplInterface* guard_before = nullptr;
+
+std::atomic<const c10::impl::DeviceGuardImplInterface*>& guard_of_cuda() {
+  return c10::impl::device_guard_impl_registry[static_cast<size_t>(kType)];
+}
+
+// torch keeps its hooks in a constant that is made once; an object of ours lends it its table of functions.
+void*& table_of(const at::CUDAHooksInterface& hooks) {
+  return *reinterpret_cast<void**>(const_cast<at::CUDAHooksInterface*>(&hooks));
+}
+
+}  // namespace
+
+extern "C" void install(Choose chosen) {
+  static Hooks ours;
+  static Guard guard;
+  choose_attention = chosen;
+  hooks_before = table_of(at::detail::getCUDAHooks());
+  guard_before = guard_of_cuda().load();
+  table_of(at::detail::getCUDAHooks()) = table_of(ours);
+  guard_of_cuda().store(&guard);
+  at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&attention);
+}
+extern "C" void count_devices(int index) {
+  counts_devices = true;
+  device = index;
+}
+extern "C" void uninstall() {
+  counts_devices = false;
+  table_of(at::detail::getCUDAHooks()) = hooks_before;
+  guard_of_cuda().store(guard_before);
+}
+"""
+
+CUDNN_VERSION = 91900
+"""What programs and torch's own rules are told: that of the CUDA builds of torch 2.11 and later."""
+
+_FIELDS = (
+    *(f"query_{place}" for place in range(4)),
+    *(f"key_{place}" for place in range(4)),
+    *(f"value_{place}" for place in range(4)),
+    *("query_stride", "key_stride", "value_stride", "rank", "dtype_bytes", "is_half", "has_mask"),
+    *("mask_requires_grad", "is_causal", "has_dropout", "requires_grad", "enable_gqa"),
+)
+
+
+class AttentionQuestion(ctypes.Structure):
+    """What a choice among kernels of attention depends on; flags are 0 or 1, the layout is that of the C++ struct."""
+
+    _fields_ = [(name, ctypes.c_int64) for name in _FIELDS]
+
+
+_CHOOSE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.POINTER(AttentionQuestion))
+
+
+class FakeLibrary:
+    """The built library, loaded into this process."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._chosen: Any = None
+
+    def install(self, choose_attention: Callable[[AttentionQuestion], int], *, device: int) -> None:
+        """Have torch's C++ take a CUDA device for present, until ``uninstall``; ``device`` is the current one."""
+        self._chosen = _CHOOSE(lambda asked: choose_attention(asked.contents))
+        self._library.install(self._chosen)
+        # The first backward of a process starts a thread for each device: none while none is counted.
+        torch._C._set_multithreading_enabled(False)
+        torch.zeros((), requires_grad=True).clone().backward()
+        self._library.count_devices(device)
+
+    def uninstall(self) -> None:
+        """Give torch its own answers back."""
+        self._library.uninstall()
+        torch._C._set_multithreading_enabled(True)
+
+
+def load_library() -> FakeLibrary:
+    """The library for this torch, built now if no earlier process has. Raises ``PlanError`` without a compiler."""
+    key = hashlib.sha256("\n".join((_SOURCE, torch.__version__, str(CUDNN_VERSION), sys.platform)).encode())
+    folder = _cache_folder()
+    path = folder / f"fake_cuda_{key.hexdigest()[:16]}.so"
+    if not path.exists():
+        _build(path)
+    return FakeLibrary(ctypes.CDLL(str(path)))
+
+
+def _cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "torchledger"
+
+
+def _build(path: Path) -> None:
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
+    if compiler is None:
+        raise PlanError(
+            "planning without the device builds a small library once, and there is no C++ compiler (g++ or clang++): "
+            "install one, or name it in CXX."
+        )
+    root = Path(torch.__file__).parent
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        source, built = Path(folder) / "fake_cuda.cpp", Path(folder) / path.name
+        source.write_text(_SOURCE.replace("CUDNN;", f"{CUDNN_VERSION};"))
+        command = [compiler, "-std=c++20", "-O1", "-fPIC", "-shared", f"-I{root / 'include'}", str(source)]
+        command += [f"-L{root / 'lib'}", "-lc10", "-ltorch_cpu", "-o", str(built)]
+        command += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
+        outcome = subprocess.run(command, capture_output=True, text=True)
+        if outcome.returncode:
+            said = next((line for line in outcome.stderr.splitlines() if "error" in line), outcome.stderr[-300:])
+            raise PlanError(f"the library that stands for the device could not be built for torch {torch.__version__}: "
+                            f"{said.strip()}")  # fmt: skip
+        with contextlib.suppress(FileExistsError):
+            built.replace(path)

@@ -1,0 +1,277 @@
+"""Tensors without values: what a program computes on a device that is not there.
+
+Tensors on the device have shapes, strides and dtypes, and no memory. Small tensors of the host stay real, so that
+loaders, masks and counters of a program work as ever; large ones (a model that is built on the host) are fake too. A
+value that the program asks of a fake tensor is given a stand-in, which is noted with the line that asked.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+import torchledger
+from torchledger._torch.patching import Patches
+from torchledger._torch.tensors import tensors_in
+
+_TORCH = str(Path(torch.__file__).parent) + "/"
+_OURS = str(Path(torchledger.__file__).parent) + "/"
+
+REAL_BYTES = 1 << 20
+"""Tensors that a program makes on the host stay real up to this size."""
+
+READ_BYTES = 1 << 28
+"""What an operator on real tensors may read in all: a batch is put together, a model's weights are not computed."""
+
+_SKIPPED_STEP = "torch/amp/grad_scaler.py"
+"""A gradient scaler asks whether gradients were infinite, and skips the step if they were."""
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """A value that the program was given in place of one that was not computed: where it asked, and what it got."""
+
+    source: str
+    asked: str
+    value: bool | int | float | str
+    count: int = 1
+
+
+class FakeTensors(FakeTensorMode):
+    """Has tensors made without values while it is entered; ``stand_ins`` tells what was made up."""
+
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self._stand_ins: Counter[tuple[str, str, Any]] = Counter()
+        self._owner = os.getpid()
+        self._patches = Patches()
+
+    @property
+    def stand_ins(self) -> tuple[StandIn, ...]:
+        """What was asked of fake tensors, by line, the most frequent first."""
+        return tuple(StandIn(*asked, count) for asked, count in self._stand_ins.most_common())
+
+    def note(self, asked: str, value: bool | int | float | str) -> None:
+        """Note that the program asked for something and was given ``value``."""
+        self._stand_ins[_user_line(), asked, value] += 1
+
+    # --- operators ----------------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Compute what lies on the host and is small, and make up the rest."""
+        kwargs = dict(kwargs or {})
+        if os.getpid() != self._owner:  # a loader's process, which has only the host
+            return func(*args, **kwargs)
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        if self._stays_real(func, args, kwargs):
+            return func(*args, **kwargs)
+        if func in _VALUES:
+            return self._stand_in(args[0])
+        if func in _DYNAMIC:
+            return self._sized(func, args, kwargs)
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _stays_real(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        device = kwargs.get("device")
+        if device is not None and torch.device(device).type != "cpu":
+            return False
+        if not isinstance(func, torch._ops.OpOverload):
+            return False
+        read = 0
+        n_tensors = 0
+        for tensor in tensors_in((args, kwargs)):
+            if isinstance(tensor, FakeTensor) or type(tensor) not in _PLAIN or tensor.device.type != "cpu":
+                return False
+            if tensor.layout is torch.strided:
+                read += tensor.numel() * tensor.element_size()
+            n_tensors += 1
+        if n_tensors:
+            return read <= READ_BYTES and not (device is None and _goes_to_device(args))
+        if device is None and _default_device() != "cpu":
+            return False
+        return _made_bytes(func, args, kwargs) <= REAL_BYTES
+
+    def _stand_in(self, tensor: Any) -> bool | int | float:
+        value: bool | int | float
+        if isinstance(tensor, FakeTensor) and tensor.constant is not None:
+            with torch.utils._python_dispatch._disable_current_modes():
+                value = tensor.constant.item()
+            return value
+        if tensor.dtype is torch.bool:
+            value = False
+        elif tensor.dtype.is_floating_point:
+            value = 0.0 if _is_called_from(_SKIPPED_STEP) else 1.0
+        elif tensor.dtype.is_complex:
+            return complex(1.0)  # type: ignore[return-value]
+        else:
+            value = 1
+        if not _is_called_from(_SKIPPED_STEP):
+            self.note(f"the value of a tensor of {str(tensor.dtype).removeprefix('torch.')}", value)
+        return value
+
+    def _sized(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Operators whose result's size depends on values: as if every element were taken."""
+        tensor = args[0]
+        self.note(f"the size of the result of {func._schema.name}", tensor.numel())
+        name = func._schema.name
+        with self:
+            if name == "aten::nonzero":
+                return torch.empty((tensor.numel(), tensor.dim()), dtype=torch.int64, device=tensor.device)
+            if name == "aten::masked_select":
+                return torch.empty((tensor.numel(),), dtype=tensor.dtype, device=tensor.device)
+        raise AssertionError(name)
+
+    # --- what a program does with tensors -----------------------------------------------------------------------
+
+    def __enter__(self) -> Any:
+        result = super().__enter__()
+        if len(self.enter_stack) == 1:
+            self._patch()
+        return result
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        if not self.enter_stack:
+            self._patches.undo()
+
+    def _patch(self) -> None:
+        """What C++ would read of memory, and modules that move to the device."""
+        patches, mode = self._patches, self
+
+        def array(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if not _is_fake(tensor):
+                return _ORIGINALS["numpy"](tensor, *args, **kwargs)
+            import numpy
+
+            mode.note("the values of a tensor", 1.0)
+            dtype = _ORIGINALS["numpy"](_real_empty(tensor.dtype)).dtype
+            return numpy.ones(tuple(tensor.shape), dtype=dtype)
+
+        def tolist(tensor: Any) -> Any:
+            if not _is_fake(tensor):
+                return _ORIGINALS["tolist"](tensor)
+            mode.note("the values of a tensor", 1.0)
+            return _filled(tuple(tensor.shape), _value_of(tensor.dtype))
+
+        def formatted(tensor: Any, spec: str) -> str:
+            if not _is_fake(tensor) or tensor.dim():
+                return str(_ORIGINALS["__format__"](tensor, spec))
+            return format(tensor.item(), spec)
+
+        patches.set(torch.Tensor, "numpy", array)
+        patches.set(torch.Tensor, "tolist", tolist)
+        patches.set(torch.Tensor, "__format__", formatted)
+        patches.set(torch.Tensor, "__array__", lambda tensor, dtype=None: array(tensor).astype(dtype or "float64"))
+        pointer = torch.Tensor.data_ptr
+
+        def address(tensor: Any) -> int:
+            if not mode.is_our_fake(tensor):
+                return int(pointer(tensor))
+            offset = tensor.storage_offset() * tensor.element_size()
+            return int((tensor.untyped_storage()._cdata << 6) + offset)  # aligned, and one for each storage
+
+        patches.set(FakeTensor, "data_ptr", address)
+        patches.set(FakeTensor, "pin_memory", lambda tensor, *args, **kwargs: tensor)
+        patches.set(FakeTensor, "is_pinned", lambda tensor, *args, **kwargs: False)
+        patches.set(FakeTensor, "record_stream", lambda tensor, stream: None)
+        patches.set(torch, "save", lambda *args, **kwargs: mode.note("a file that torch.save would write", "nothing"))
+        swap = torch.utils.swap_tensors
+
+        def swapped(one: Any, other: Any) -> None:
+            mode.fake_tensor_converter.meta_converter.tensor_memo.clear()  # its weak references would forbid it
+            swap(one, other)
+
+        patches.set(torch.utils, "swap_tensors", swapped)
+        original_new = torch.nn.Parameter.__new__
+
+        def parameter(cls: Any, data: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if data is not None and type(data) is torch.Tensor and _is_current(mode):
+                data = mode.from_tensor(data.detach())
+            return original_new(cls, data, *args, **kwargs)
+
+        patches.set(torch.nn.Parameter, "__new__", staticmethod(parameter))
+
+
+_ORIGINALS = {name: getattr(torch.Tensor, name) for name in ("numpy", "tolist", "__format__", "__array__")}
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_VALUES = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default}
+_DYNAMIC = {torch.ops.aten.nonzero.default, torch.ops.aten.masked_select.default}
+_TO_DEVICE = {
+    torch.ops.aten.to.device,
+    torch.ops.aten.to.prim_Device,
+}
+
+
+def _is_current(mode: FakeTensors) -> bool:
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is mode and os.getpid() == mode._owner
+
+
+def _is_fake(tensor: Any) -> bool:
+    return isinstance(tensor, FakeTensor)
+
+
+def _real_empty(dtype: torch.dtype) -> Any:
+    with torch.utils._python_dispatch._disable_current_modes():
+        return torch.empty((0,), dtype=torch.float32 if dtype is torch.bfloat16 else dtype)
+
+
+def _value_of(dtype: torch.dtype) -> bool | int | float:
+    return False if dtype is torch.bool else 1.0 if dtype.is_floating_point else 1
+
+
+def _filled(shape: tuple[int, ...], value: Any) -> Any:
+    return value if not shape else [_filled(shape[1:], value) for _ in range(shape[0])]
+
+
+def _goes_to_device(args: Sequence[Any]) -> bool:
+    return any(isinstance(value, torch.device) and value.type != "cpu" for value in args)
+
+
+def _default_device() -> str:
+    return torch.get_default_device().type
+
+
+def _made_bytes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """Bytes of what a factory makes, by the sizes that it is given; other calls without tensors make little."""
+    dtype = kwargs.get("dtype") or torch.get_default_dtype()
+    most = 0
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, (list, tuple)) and all(isinstance(each, int) for each in value):
+            numel = 1
+            for each in value:
+                numel *= each
+            most = max(most, numel)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            most = max(most, value)
+    return most * dtype.itemsize
+
+
+def _is_called_from(file: str) -> bool:
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(file):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def _user_line() -> str:
+    """The innermost line of the stack that is neither torch's nor ours."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith((_TORCH, _OURS, "<")):
+            return f"{file}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return "unknown"
