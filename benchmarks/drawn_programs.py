@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-SETS = ("develop", "look", "sealed")
+SETS = ("develop", "look", "sealed", "devices")
 WARM_STEPS = 3
 _GENERATION = "2026-11"
 """Part of every seed: another generation of programs is another word here."""

@@ -9,6 +9,7 @@ graph left there, as in a training step.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import tempfile
@@ -26,6 +27,7 @@ from torchledger.capturing.session import Capture, Watcher
 from torchledger.errors import SampleError
 from torchledger.nouns import Launch, Measurement
 from torchledger.sampling.programs import LARGEST_NUMEL, Program, draw_program, make_inputs
+from torchledger.sampling.turns import Turns
 from torchledger.store.launch_file import LaunchSet, MeasuredLaunch, join_launches, read_launches, write_launches
 from torchledger.store.output import check_output
 
@@ -52,6 +54,8 @@ class FusedPlan:
     largest_numel: int = LARGEST_NUMEL
     memory_share: float = 0.06
     programs: int | None = None
+    turns: str | None = None
+    """A lock file: each graph call and each recording waits there for its turn on the device."""
 
 
 @dataclass(frozen=True)
@@ -164,11 +168,13 @@ def _ask_all(workers: Sequence[Worker], question: tuple[str, Any], failures: Cou
 class GraphMarks(Watcher):
     """Names the calls of compiled graphs in a running profile, and keeps their launches."""
 
-    def __init__(self) -> None:
+    def __init__(self, turns: Turns | None = None) -> None:
         self.launches: dict[str, list[Launch]] = {}
+        self._turns = turns
         self._names: dict[int, str] = {}
         self._keep: list[Any] = []
         self._patches: list[Any] = []
+        self.is_recording = False  # the whole recording is one turn
 
     def on_ready(self) -> None:
         from torchledger._torch.profiler import make_kernels_visible, watch_graph_calls
@@ -195,6 +201,11 @@ class GraphMarks(Watcher):
         from torchledger.traces.graph_marks import graph_mark
 
         name = self._names.get(id(compiled))
+        if self._turns is not None and not self.is_recording:
+            with self._turns.take():
+                outputs = proceed()
+                profiler.synchronize()
+                return outputs
         if name is None or not profiler.is_profiling():
             return proceed()
         with profiler.mark(graph_mark(name)):
@@ -239,6 +250,34 @@ def _work(connection: Connection, plan: FusedPlan, index: int, folder: str) -> N
     worker.close()
 
 
+def sample_in_turns(plan: FusedPlan, index: int, folder: str, until: float, round_s: float = 30.0) -> None:
+    """The whole life of one process among others that share the device: compile, measure in a turn, write, again.
+
+    ``until`` is a moment of the wall clock. Each round leaves ``part-INDEX-ROUND.launches`` in ``folder`` and
+    ``failures-INDEX.json``; what was compiled and not measured when the process is ended is lost, no more.
+    """
+    for name in ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
+        os.environ[name] = "1"
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder) / f"inductor-{index}")
+    os.environ["TRITON_CACHE_DIR"] = str(Path(folder) / f"triton-{index}")
+    worker = FusedWorker(plan, Path(folder) / f"worker-{index}.ledger")
+    seeds = iter(range(plan.first_seed + index, plan.first_seed + (plan.programs or 10**9), plan.processes))
+    failures: Counter[str] = Counter()
+    # Processes that ended their rounds together would queue for the device and let the cores rest.
+    round_end = time.time() + round_s * (0.6 + 0.8 * index / max(plan.processes, 1))
+    number = 0
+    while time.time() < until:
+        worker.compile_until(seeds, min(round_end, until), failures)
+        if not worker.compiled:
+            break
+        pending = worker.record(failures)
+        _write_part(worker, pending, Path(folder) / f"part-{index}-{number}.launches", failures)
+        (Path(folder) / f"failures-{index}.json").write_text(json.dumps(failures))
+        worker.forget()
+        number, round_end = number + 1, time.time() + round_s
+    worker.close()
+
+
 def _write_part(worker: FusedWorker, pending: Any, path: Path, failures: Counter[str]) -> int:
     if pending is None:
         return 0
@@ -263,7 +302,8 @@ class FusedWorker:
             self._sweep = torch.empty(_SWEEP_BYTES, dtype=torch.uint8, device=plan.device)
         allow_recompilations(10**6)
         self._capture = Capture(ledger, force=True)
-        self._marks = GraphMarks()
+        self.turns = Turns(plan.turns) if plan.turns else None
+        self._marks = GraphMarks(self.turns)
         self._capture.watch(self._marks)
 
     def close(self) -> None:
@@ -290,21 +330,34 @@ class FusedWorker:
             program = draw_program(seed, largest_numel=self.plan.largest_numel)
             try:
                 function = torch.compile(program.function, dynamic=False)
-                self._step(program, function, make_inputs(program, self.plan.device))
+                with self.turns.take() if self.turns is not None else contextlib.nullcontext():
+                    inputs = make_inputs(program, self.plan.device)
+                self._step(program, function, inputs)
             except Exception as error:  # a random program may be too large or hit a compiler's fault: it is counted
                 failures[f"{program.family}: {type(error).__name__}: {str(error).splitlines()[0][:80]}"] += 1
                 continue
             finally:
+                inputs = {}
                 self._free()
             graphs = tuple(name for name in self._marks.launches if name not in known)
             self.compiled.append(_Compiled(program, function, graphs))
 
     def record(self, failures: Counter[str]) -> Any:
         """Run everything that is compiled, alone on the device, under one profile."""
-        from torchledger._torch import profiler
-
         if not self.compiled:
             return None
+        if self.turns is None:
+            return self._record(failures)
+        with self.turns.take():
+            self._marks.is_recording = True
+            try:
+                return self._record(failures)
+            finally:
+                self._marks.is_recording = False
+
+    def _record(self, failures: Counter[str]) -> Any:
+        from torchledger._torch import profiler
+
         recording = profiler.Recording()
         started = False
         try:

@@ -58,8 +58,13 @@ class Timer(Protocol):
         """Times of each point; raises ``DeviceFault`` when the device is lost."""
 
 
-def make_timer(device: str, *, group_size: int | None = None, pool_bytes: int | None = None) -> Timer:
-    """The best timer that the device has: CUPTI, else CUDA events, on CUDA; the host's clock on a CPU."""
+def make_timer(
+    device: str, *, group_size: int | None = None, pool_bytes: int | None = None, reserved_share: float | None = None
+) -> Timer:
+    """The best timer that the device has: CUPTI, else CUDA events, on CUDA; the host's clock on a CPU.
+
+    ``reserved_share`` of the memory that is free is kept for tensors from the beginning, half of it unless given.
+    """
     from torchledger._torch.device_trace import device_trace_available
 
     pool = InputPool(device, pool_bytes=pool_bytes)
@@ -68,20 +73,20 @@ def make_timer(device: str, *, group_size: int | None = None, pool_bytes: int | 
     import torch
 
     torch.cuda.set_device(pool.device)
-    _reserve_memory()
+    _reserve_memory(_RESERVED_SHARE if reserved_share is None else reserved_share)
     if device_trace_available():
         return CuptiTimer(pool, group_size or 32)
     log.warning("CUPTI gives no records here; timing by CUDA events, which include launch gaps (clock cuda_event)")
     return EventTimer(pool)
 
 
-def _reserve_memory() -> None:
+def _reserve_memory(share: float) -> None:
     """Have the allocator keep a large block to cut tensors of all sizes from: asking the driver for each new size costs
     more than measuring a small shape."""
     import torch
 
     free, _ = torch.cuda.mem_get_info()
-    block = torch.empty(int(free * _RESERVED_SHARE), dtype=torch.uint8, device="cuda")
+    block = torch.empty(int(free * share), dtype=torch.uint8, device="cuda")
     del block
 
 

@@ -39,6 +39,7 @@ from torchledger.sampling.journal import Journal, JournalState, read_journals, w
 from torchledger.sampling.points import Plan, Point, load_plan, point_id
 from torchledger.sampling.telemetry import Telemetry
 from torchledger.sampling.timing import DeviceFault, PointTimes, Timer, make_timer
+from torchledger.sampling.turns import Turns
 from torchledger.store.codec import encode
 from torchledger.work.element_sizes import ELEMENT_SIZES
 
@@ -76,6 +77,8 @@ def run_worker(
     on_progress: Callable[[int, int], None] | None = None,
     timer: Timer | None = None,
     order: AdaptiveOrder | None = None,
+    turns: Turns | None = None,
+    reserved_share: float | None = None,
 ) -> WorkerSummary:
     """Measure what is not measured yet of one part of the plan in ``folder``.
 
@@ -102,8 +105,10 @@ def run_worker(
     summary = WorkerSummary(already_done=len(shard) - len(waiting))
     if not waiting:
         return summary
-    timer = timer or FunctionTimer(make_timer(device, group_size=group_size), device)
-    limits = _limits(device, timer)
+    turn = turns.take if turns is not None else contextlib.nullcontext
+    with turn():
+        timer = timer or FunctionTimer(make_timer(device, group_size=group_size, reserved_share=reserved_share), device)
+        limits = _limits(device, timer)
     header = {**identity, "clock": timer.clock, "warmup": plan.warmup, "active": plan.active, "ceilings": limits}
     telemetry = Telemetry(identity.get("uuid"))
     with Journal(folder, header) as journal:
@@ -117,14 +122,16 @@ def run_worker(
         for group in groups:
             if budget_s is not None and time.monotonic() - started > budget_s:
                 break
-            session.measure(group, limits)
+            with turn():
+                session.measure(group, limits)
             if on_progress is not None:
                 on_progress(summary.already_done + summary.measured, len(shard))
         if order is not None:
             report = {"budget_s": budget_s, "until_error_pct": order.until_error_pct, "rounds": order.report()}
             write_durably(folder / f"{ADAPTIVE_PREFIX}{part}-of-{parts}.json", json.dumps(report, indent=1).encode())
         if budget_s is None or time.monotonic() - started < budget_s:
-            session.look_again(limits)
+            with turn():
+                session.look_again(limits)
     return summary
 
 
@@ -420,6 +427,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--until-error", type=float, help="percent")
     parser.add_argument("--allow-mixed", action="store_true")
     parser.add_argument("--parent", type=int, help="end when this process does")
+    parser.add_argument("--turns", help="a lock file: each group waits there for its turn on the device")
+    parser.add_argument("--reserve", type=float, help="share of the free memory to keep for tensors")
     options = parser.parse_args(arguments)
     if options.parent is not None:
         _end_with_parent(options.parent)
@@ -434,6 +443,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             budget_s=options.budget_s,
             allow_mixed=options.allow_mixed,
             order=AdaptiveOrder(until_error_pct=options.until_error) if options.adaptive else None,
+            turns=Turns(options.turns) if options.turns else None,
+            reserved_share=options.reserve,
         )
     except DeviceFault as fault:
         log.warning("device fault: %s", fault)

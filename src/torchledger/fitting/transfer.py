@@ -1,0 +1,75 @@
+"""A model of one device asked about another: the structure of costs is shared, rates and record are the other's.
+
+Entries learn what lies between a physical baseline and the measured times; the baseline is computed for a machine. A
+model with another machine in it is therefore a model of that machine, as far as the rest is alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torchledger.device.datasheets import find_data_sheet
+from torchledger.errors import FitError
+from torchledger.fitting.machine import Machine, assumptions
+from torchledger.fitting.time_model import TimeModel
+from torchledger.nouns import Ceilings, Device
+
+_VENDORS = "datasheet"
+"""``Ceilings.method`` of a vendor's figures."""
+
+
+def transfer_model(model: TimeModel, device: Device) -> TimeModel:
+    """The model of another device: its machine stands in the baselines, what was learned stays.
+
+    Raises ``FitError`` for a device of which neither ceilings nor a data sheet are known.
+    """
+    machine = transfer_machine(model.machine, device)
+    return replace(
+        model,
+        device=device.name,
+        machine=machine,
+        total_memory_bytes=device.total_memory_bytes,
+        notes=(f"transferred from {model.device}", *assumptions(machine)),
+    )
+
+
+def transfer_machine(machine: Machine, device: Device) -> Machine:
+    """The machine of a device of which no times are known: measured ceilings are rates that it reaches; a vendor's are
+    reached as far as those of ``machine`` were."""
+    theirs = _ceilings(device)
+    if theirs is None or theirs.copy_gb_per_s is None:
+        raise FitError(
+            f"neither ceilings nor a data sheet of {device.name} are known. Measure it with `torchledger calibrate`, "
+            "or give its figures in a file."
+        )
+    if theirs.method != _VENDORS:
+        rates = {dtype: rate * 1e6 for dtype, rate in theirs.tflops_per_s.items() if dtype in machine.flops_per_us}
+        copied = theirs.copy_gb_per_s * 1e3
+    else:
+        own = _vendors(machine.device)
+        if own is None or own.copy_gb_per_s is None:
+            raise FitError(f"no data sheet of {machine.name} is known, with whose figures to compare {device.name}'s.")
+        rates = _scaled(machine.flops_per_us, own.tflops_per_s, theirs.tflops_per_s)
+        copied = machine.bytes_per_us * theirs.copy_gb_per_s / own.copy_gb_per_s
+    return Machine(device, rates or dict(machine.flops_per_us), copied, machine.floor_us, machine.own_constants)
+
+
+def _ceilings(device: Device) -> Ceilings | None:
+    return device.ceilings if device.ceilings is not None else _vendors(device)
+
+
+def _vendors(device: Device) -> Ceilings | None:
+    if device.ceilings is not None and device.ceilings.method == _VENDORS:
+        return device.ceilings
+    sheet = find_data_sheet(device.name)
+    return None if sheet is None else sheet.device.ceilings
+
+
+def _scaled(reached: Mapping[str, float], own: Mapping[str, float], theirs: Mapping[str, float]) -> dict[str, float]:
+    """Rates in proportion to the vendors' figures; of an element type that they do not name, to half precision's."""
+    rates = {}
+    for dtype, rate in reached.items():
+        named = dtype if dtype in own and dtype in theirs else "float16"
+        rates[dtype] = rate * theirs[named] / own[named]
+    return rates
