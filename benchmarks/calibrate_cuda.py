@@ -185,7 +185,7 @@ def main() -> None:
     parser.add_argument("--sampling", type=float, default=6.4, help="minutes of them that the calibration gets")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--processes", type=int)
-    parser.add_argument("--programs", type=int, default=9)
+    parser.add_argument("--programs", type=int, default=8)
     parser.add_argument("--first-program", type=int, default=0)
     parser.add_argument("--seed", type=int, default=11)
     parser.add_argument("--sweep", type=Path, default=SWEEP, help="shapes among which to choose")

@@ -30,7 +30,7 @@ IN_ORDER = (
     ("sampling",),
     ("fitting",),
     ("predicting",),
-    ("planning",),
+    ("planning", "calibrating"),
     ("reporting",),
     ("cli", "integrations"),
 )

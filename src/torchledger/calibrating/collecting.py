@@ -131,7 +131,7 @@ def _start_compilers(plan: CollectPlan, folder: Path, turns: Turns, end_wall: fl
         processes=count,
         first_seed=plan.seed * 1_000_000,
         largest_numel=plan.largest_numel,
-        memory_share=min(0.06, 0.7 / max(count, 1)),
+        memory_share=0.08,
         turns=str(turns.path),
     )
     context = get_context("spawn")

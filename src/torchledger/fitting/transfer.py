@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from torchledger.device.datasheets import find_data_sheet
+from torchledger.device.datasheets import METHOD, find_data_sheet
 from torchledger.errors import FitError
 from torchledger.fitting.machine import Machine, assumptions
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Ceilings, Device
-
-_VENDORS = "datasheet"
-"""``Ceilings.method`` of a vendor's figures."""
 
 
 def transfer_model(model: TimeModel, device: Device) -> TimeModel:
@@ -43,7 +40,7 @@ def transfer_machine(machine: Machine, device: Device) -> Machine:
             f"neither ceilings nor a data sheet of {device.name} are known. Measure it with `torchledger calibrate`, "
             "or give its figures in a file."
         )
-    if theirs.method != _VENDORS:
+    if theirs.method != METHOD:
         rates = {dtype: rate * 1e6 for dtype, rate in theirs.tflops_per_s.items() if dtype in machine.flops_per_us}
         copied = theirs.copy_gb_per_s * 1e3
     else:
@@ -60,7 +57,7 @@ def _ceilings(device: Device) -> Ceilings | None:
 
 
 def _vendors(device: Device) -> Ceilings | None:
-    if device.ceilings is not None and device.ceilings.method == _VENDORS:
+    if device.ceilings is not None and device.ceilings.method == METHOD:
         return device.ceilings
     sheet = find_data_sheet(device.name)
     return None if sheet is None else sheet.device.ceilings
