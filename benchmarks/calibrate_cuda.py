@@ -35,7 +35,7 @@ from torchledger.calibrating.collecting import DEVICE_FILE, FUSED, HOST_FILE, OP
 from torchledger.fitting.time_model import TimeModel
 from torchledger.fitting.transfer import transfer_model
 from torchledger.nouns import Device
-from torchledger.predicting.model_file import find_model
+from torchledger.predicting.devices import find_model
 
 NEEDS: tuple[str, ...] = ("cuda", "transformers")
 RUNS: tuple[tuple[str, ...], ...] = (("-o", "{out}"),)

@@ -30,7 +30,8 @@ from torchledger.fitting.timing_states import (
     swept_over_warm,
 )
 from torchledger.operators import find_operator
-from torchledger.predicting.model_file import find_model, save_model
+from torchledger.predicting.devices import find_model
+from torchledger.predicting.model_file import save_model
 from torchledger.store.launch_file import read_launches
 from torchledger.work.element_sizes import ELEMENT_SIZES
 

@@ -17,7 +17,8 @@ from torchledger.fitting.launches import LaunchTable, align_columns, build_launc
 from torchledger.fitting.learning import Options
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.time_model import Entry
-from torchledger.predicting.model_file import find_model, save_model
+from torchledger.predicting.devices import find_model
+from torchledger.predicting.model_file import save_model
 from torchledger.store.launch_file import MeasuredLaunch, read_launches
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "h200"

@@ -23,7 +23,7 @@ from torchledger.errors import PredictError
 from torchledger.fitting.launch_families import family_of
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Step, StepCall
-from torchledger.predicting.model_file import find_model
+from torchledger.predicting.devices import find_model
 from torchledger.predicting.step import predict_ledger
 from torchledger.predicting.step_calls import price_calls
 from torchledger.store import open_ledger

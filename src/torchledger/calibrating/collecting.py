@@ -20,7 +20,7 @@ from typing import Any
 
 from torchledger.calibrating.choosing import SWEEP, choose_points
 from torchledger.device.ceilings import measure_ceilings
-from torchledger.device.describe import describe_cpu, describe_devices
+from torchledger.device.doctor import describe_device
 from torchledger.device.host import measure_host
 from torchledger.errors import TorchledgerError
 from torchledger.fitting.time_model import TimeModel
@@ -90,7 +90,7 @@ def collect(
         tell("ceilings")
         with turns.take():
             ceilings = measure_ceilings(plan.device, scale=plan.scale)
-        record = replace(_describe(plan.device), ceilings=ceilings)
+        record = replace(describe_device(plan.device), ceilings=ceilings)
         write_durably(folder / DEVICE_FILE, encode(record))
         tell("choosing shapes")
         count = plan.points or int(_SHAPES_A_SECOND * plan.budget_s)
@@ -150,14 +150,6 @@ def _start_operators(plan: CollectPlan, folder: Path, turns: Turns, end_wall: fl
     command += ["--group-size", str(_GROUP_SIZE), "--budget-s", str(max(1.0, end_wall - time.time()))]
     command += ["--turns", str(turns.path), "--reserve", "0.25", "--parent", str(os.getpid())]
     return subprocess.Popen(command)
-
-
-def _describe(device: str) -> Device:
-    kind, _, index = device.partition(":")
-    if kind == "cpu":
-        return describe_cpu()
-    found = [one for one in describe_devices() if (one.kind, one.index) == (kind, int(index or 0))]
-    return found[0]
 
 
 def _host(device: str, folder: str, others: Sequence[int]) -> None:

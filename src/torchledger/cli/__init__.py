@@ -28,6 +28,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "values": ("torchledger.cli.values", "See what every launch reads and writes; find the first that goes wrong."),
     "diff": ("torchledger.cli.diff", "Compare two ledgers: where time went, or where values first part."),
     "export": ("torchledger.cli.export", "Write a ledger in another format."),
+    "devices": ("torchledger.cli.devices", "List the devices whose times can be predicted, and how well."),
+    "calibrate": ("torchledger.cli.calibrate", "Make a model of this machine's GPU in ten minutes."),
     "fit": ("torchledger.cli.fit", "Learn a device's times from samples and measured launches."),
     "fit-constants": ("torchledger.cli.fit_constants", "Fit the constants under a device's baselines."),
     "predict": ("torchledger.cli.predict", "Predict an operator's time at a shape, without running it."),

@@ -17,6 +17,8 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "values": ("--find nan -o run.ledger train.py", "--against eager -o run.ledger train.py"),
     "diff": ("main.ledger branch.ledger", "main.ledger branch.ledger --fail-if 'launches > +0' --markdown"),
     "export": ("gpt.ledger --format parquet -o gpt", "gpt.ledger --format inductor-json -o data"),
+    "devices": ("", "--json"),
+    "calibrate": ("", "--budget 3m -o quick.tlmodel"),
     "fit": ("sweep.samples -o my.tlmodel", "sampling_data/ fused.launches -o my.tlmodel"),
     "fit-constants": ("sweep.samples -o my.json", "sweep.samples fused.launches -o my.json"),
     "predict": (

@@ -48,7 +48,7 @@ def command(
     """
     from torchledger.cli.output import print_document, print_json
     from torchledger.operators import load_operators
-    from torchledger.predicting.model_file import find_model
+    from torchledger.predicting.devices import find_model
     from torchledger.predicting.operators import parse_parameters, predict_directions
     from torchledger.reporting.document import as_plain
     from torchledger.reporting.fits import encoder_document, predictions_document

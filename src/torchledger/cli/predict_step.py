@@ -37,7 +37,7 @@ def command(
     times stand beside the predictions.
     """
     from torchledger.cli.output import print_document, print_json
-    from torchledger.predicting.model_file import find_model
+    from torchledger.predicting.devices import find_model
     from torchledger.predicting.step import predict_ledger
     from torchledger.reporting.steps import step_as_plain, step_document
 

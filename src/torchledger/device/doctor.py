@@ -51,7 +51,7 @@ def examine(
     measured = []
     for name in names:
         ceilings = measure_ceilings(name, budget_s=budget_s, scale=scale, progress=progress)
-        measured.append((_describe(name), ceilings))
+        measured.append((describe_device(name), ceilings))
     kept = [str(store_ceilings(device, ceilings)) for device, ceilings in measured]
     if file is not None:
         put_ceilings_into(file, {str(index): pair for index, pair in enumerate(measured)})
@@ -65,15 +65,17 @@ def examine(
     return Examination(tuple(measured), tuple(dict.fromkeys(kept)), tuple(_complaints(measured)), host)
 
 
-def _describe(name: str) -> Device:
-    """The record of a torch device; CUDA has been initialised by measuring it."""
+def describe_device(name: str) -> Device:
+    """The record of a torch device (``"cuda:1"``, ``"cpu"``). Raises ``MeasureError`` if it is not there."""
     import torch
 
     place = torch.device(name)
+    if place.type == "cuda" and torch.cuda.is_available():
+        torch.cuda.init()  # type: ignore[no-untyped-call]
     for device in machine.describe_devices():
         if device.kind == place.type and (place.type == "cpu" or device.index == (place.index or 0)):
             return device
-    raise MeasureError(f"{name} was measured but cannot be described; pass its index, as in cuda:0.")
+    raise MeasureError(f"there is no {name} here, or torch cannot describe it. Pass an index, as in cuda:0, or cpu.")
 
 
 def _complaints(measured: Sequence[tuple[Device, Ceilings]]) -> list[str]:

@@ -125,6 +125,31 @@ def fit_blend(
     )
 
 
+def constant_blend(features: Array, target: Array, value: float, *, n_shape: int, coverage: float) -> Blend:
+    """A regressor that answers ``value`` to everything, with an interval that holds so much of ``target``."""
+    columns = np.array([0])
+    away = np.abs(target - value)
+    noise = float(np.median(away)) + 1e-4
+    level = min(1.0, coverage * (1 + 1 / len(target)))
+    quantile = float(np.quantile(away / noise, level))
+    rows = features[:, columns]
+    return Blend(
+        held_out_mape=float(100 * np.mean(np.abs(np.expm1(value - target)))),
+        columns=columns,
+        low=rows.min(axis=0),
+        high=rows.max(axis=0),
+        shape_low=features[:, :n_shape].min(axis=0) - 1e-9,
+        shape_high=features[:, :n_shape].max(axis=0) + 1e-9,
+        trees=_no_trees(value),
+        process=_no_process(rows, np.array([value])),
+        weight_inside=0.0,
+        weight_outside=0.0,
+        noise=noise,
+        quantile_inside=quantile,
+        quantile_outside=quantile,
+    )
+
+
 def _held_out(
     rows: Array, target: Array, fold: NDArray[np.bool_], hyper: _Lengths | None, options: Options
 ) -> tuple[Array, Array]:

@@ -33,6 +33,9 @@ class Machine:
     bytes_per_us: float
     floor_us: float
     own_constants: Constants | None = None
+    learned_on: tuple[int, int] | None = None
+    """Compute capability of the device that a transferred model was learned on: its baselines' constants and networks
+    stand, since what was learned lies between them and the times. ``None``: the device's own."""
 
     @property
     def name(self) -> str:
@@ -47,7 +50,11 @@ class Machine:
     @property
     def constants(self) -> Constants:
         """The fitted numbers to compute with: its own, its generation's, or borrowed ones."""
-        return self.own_constants or constants_of_generation(self.generation)
+        return self.own_constants or constants_of_generation(self._of_constants)
+
+    @property
+    def _of_constants(self) -> Generation:
+        return self.generation if self.learned_on is None else find_generation(self.learned_on)
 
     @property
     def has_tile_baseline(self) -> bool:
@@ -55,19 +62,19 @@ class Machine:
 
         Else they only inform the regressors.
         """
-        known = self.own_constants is not None or self.generation.constants is not None
+        known = self.own_constants is not None or self._of_constants.constants is not None
         return known and self.device.num_multiprocessors is not None
 
     @property
     def product_networks(self) -> str | None:
         """The networks that know which kernels a library takes for products; they go with the generation's constants,
         on which they learned."""
-        return self.generation.product_networks if self._has_networks else None
+        return self._of_constants.product_networks if self._has_networks else None
 
     @property
     def convolution_networks(self) -> str | None:
         """Likewise for convolutions."""
-        return self.generation.convolution_networks if self._has_networks else None
+        return self._of_constants.convolution_networks if self._has_networks else None
 
     @property
     def _has_networks(self) -> bool:
@@ -139,6 +146,10 @@ def assumptions(machine: Machine) -> tuple[str, ...]:
         notes.append(
             f"the multiprocessors of {device.name} are unknown: baselines are rooflines, and features count blocks "
             "instead of waves"
+        )
+    elif machine.learned_on not in (None, device.compute_capability):
+        notes.append(
+            f"baselines are computed with the constants of the {find_generation(machine.learned_on).name} generation"
         )
     elif not machine.has_tile_baseline:
         notes.append(

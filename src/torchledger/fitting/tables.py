@@ -130,13 +130,14 @@ def pool_tables(tables: Mapping[str, SampleTable]) -> tuple[dict[str, SampleTabl
         general = to_general(table)
         if general is None or general.key not in tables or len(tables[general.key]) < _RICHER * len(table):
             continue
-        pooled[general.key] = _join(pooled[general.key], general)
+        pooled[general.key] = join_tables(pooled[general.key], general)
         del pooled[key]
         moved[key] = general.key
     return pooled, moved
 
 
-def _join(one: SampleTable, other: SampleTable) -> SampleTable:
+def join_tables(one: SampleTable, other: SampleTable) -> SampleTable:
+    """The rows of two tables of one operator and direction."""
     return replace(
         one,
         parameters={name: np.concatenate([one.parameters[name], other.parameters[name]]) for name in one.parameters},

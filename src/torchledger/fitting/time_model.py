@@ -32,6 +32,11 @@ class Entry:
     n_rows: int = 0
     n_shapes: int = 0
     mape: float | None = None
+    correction: Blend | None = None
+    """Of an entry that was learned on another device: what lies between its answer and this device's times. It was
+    fitted on the entry's own features and, as the last column, its answer."""
+    spread: float = 0.0
+    """How far (in logarithms) an answer for a device that was not measured is off, besides the interval learned."""
 
     def predict(self, features: Array, unit: str | None = None) -> tuple[Array, Array, Array]:
         """Log residual, half width and distance from the measured range, for rows of the feature table.
@@ -45,6 +50,14 @@ class Entry:
                 f"the model's entry {self.key} was fitted on {n_own} features, this version has {features.shape[1]}. "
                 "Fit it again."
             )
+        middle, width, outside = self._predict(features, unit)
+        if self.correction is not None:
+            shift, width, _ = self.correction.predict(np.concatenate([features, middle[:, None]], axis=1))
+            middle = middle + shift
+        return middle, np.hypot(width, self.spread), outside
+
+    def _predict(self, features: Array, unit: str | None) -> tuple[Array, Array, Array]:
+        """What was learned on the device that this entry is of."""
         if not self.units:
             return self.blend.predict(features)
         chosen = [self.units.index(unit)] if unit in self.units else range(len(self.units))
@@ -66,6 +79,15 @@ class TimeModel:
     total_memory_bytes: int | None = None
     extras: Mapping[str, float] = field(default_factory=dict)
     """Scalars that the step model needs: overhead per launch, gaps, graph replay."""
+    source: str = ""
+    """What it was made of, in a few words: ``"measured"``, ``"transferred from NVIDIA H200"`` and the like."""
+    operators_error_pct: float | None = None
+    """Mean error of operators at shapes drawn at random that were not learned from; ``None`` if nobody measured it."""
+
+    @property
+    def n_rows(self) -> int:
+        """Measurements of this device that the entries learned from."""
+        return sum(entry.n_rows for entry in self.entries.values())
 
 
 def with_units(features: Array, codes: NDArray[Any], count: int) -> Array:

@@ -27,6 +27,8 @@ def transfer_model(model: TimeModel, device: Device) -> TimeModel:
         device=device.name,
         machine=machine,
         total_memory_bytes=device.total_memory_bytes,
+        source=f"transferred from {model.device}",
+        operators_error_pct=None,
         notes=(f"transferred from {model.device}", *assumptions(machine)),
     )
 
@@ -49,7 +51,14 @@ def transfer_machine(machine: Machine, device: Device) -> Machine:
             raise FitError(f"no data sheet of {machine.name} is known, with whose figures to compare {device.name}'s.")
         rates = _scaled(machine.flops_per_us, own.tflops_per_s, theirs.tflops_per_s)
         copied = machine.bytes_per_us * theirs.copy_gb_per_s / own.copy_gb_per_s
-    return Machine(device, rates or dict(machine.flops_per_us), copied, machine.floor_us, machine.own_constants)
+    return Machine(
+        device,
+        rates or dict(machine.flops_per_us),
+        copied,
+        machine.floor_us,
+        machine.own_constants,
+        learned_on=machine.learned_on or machine.device.compute_capability,
+    )
 
 
 def _ceilings(device: Device) -> Ceilings | None:

@@ -4,7 +4,8 @@ The header holds the schema's version and, for each entry, the SHA-256 of its ar
 it is first asked. Nothing in the file can be executed: arrays are read without pickle.
 
 Schema history: 1 (2026-11), first version; 2 (2026-11), the device's record instead of its name and multiprocessors,
-and constants of its own where it has some.
+and constants of its own where it has some; 3 (2026-11), entries of another device with a correction, what a model was
+made of and its error.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ from torchledger.store.codec import FieldError, convert, encode, parse
 from torchledger.store.inflate import inflated_limit
 from torchledger.store.output import check_output, output_file
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 SUFFIX = ".tlmodel"
 SHIPPED = Path(__file__).parent / "models"
 """Models that come with the package."""
 
 _HEADER = "header.json"
+_CORRECTION = "correction."
 _NEXT_STEP = "Fit one with `torchledger fit`, or fetch it again."
 _UNREADABLE = (
     *(OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError, RecursionError),
@@ -57,7 +59,7 @@ def save_model(model: TimeModel, path: str | os.PathLike[str], *, force: bool = 
     """Write a model, whole or not at all; returns its size in bytes. Raises ``StoreError`` if the file exists."""
     path = Path(path)
     check_output(path, force=force)
-    blobs = {key: _pack(to_arrays(entry.blend)) for key, entry in model.entries.items()}
+    blobs = {key: _pack(_entry_arrays(entry)) for key, entry in model.entries.items()}
     header = {
         "schema": SCHEMA_VERSION,
         "device": model.device,
@@ -67,6 +69,8 @@ def save_model(model: TimeModel, path: str | os.PathLike[str], *, force: bool = 
         "notes": list(model.notes),
         "total_memory_bytes": model.total_memory_bytes,
         "extras": dict(model.extras),
+        "source": model.source,
+        "operators_error_pct": model.operators_error_pct,
         "entries": {
             key: {
                 "sha256": hashlib.sha256(blobs[key]).hexdigest(),
@@ -76,6 +80,8 @@ def save_model(model: TimeModel, path: str | os.PathLike[str], *, force: bool = 
                 "n_rows": entry.n_rows,
                 "n_shapes": entry.n_shapes,
                 "mape": entry.mape,
+                "spread": entry.spread,
+                "is_corrected": entry.correction is not None,
             }
             for key, entry in model.entries.items()
         },
@@ -111,7 +117,7 @@ def load_model(path: str | os.PathLike[str]) -> TimeModel:
         found = sealed.get("sha256")
     except (*_UNREADABLE, KeyError, TypeError, AttributeError) as error:
         raise PredictError(f"{path} is no model of times, or is cut off ({error}). {_NEXT_STEP}") from error
-    if version not in (1, SCHEMA_VERSION):
+    if version not in range(1, SCHEMA_VERSION + 1):
         raise PredictError(f"{path} has schema {version}; this version reads 1 to {SCHEMA_VERSION}. Fit it again.")
     if hashlib.sha256(json.dumps(sealed["header"], sort_keys=True).encode()).hexdigest() != found:
         raise PredictError(f"{path} was altered: its header does not match its checksum. Fit it again.")
@@ -133,7 +139,16 @@ def load_model(path: str | os.PathLike[str]) -> TimeModel:
         notes=header.notes,
         total_memory_bytes=header.total_memory_bytes,
         extras=header.extras,
+        source=header.source,
+        operators_error_pct=header.operators_error_pct,
     )
+
+
+def _entry_arrays(entry: Entry) -> dict[str, NDArray[Any]]:
+    arrays = to_arrays(entry.blend)
+    if entry.correction is not None:
+        arrays |= to_arrays(entry.correction, _CORRECTION)
+    return arrays
 
 
 @dataclass(frozen=True)
@@ -145,6 +160,8 @@ class _EntryHeader:
     n_rows: int
     n_shapes: int
     mape: float | None
+    spread: float = 0.0
+    is_corrected: bool = False
 
 
 @dataclass(frozen=True)
@@ -160,6 +177,8 @@ class _Header:
     notes: tuple[str, ...]
     total_memory_bytes: int | None
     extras: Mapping[str, float]
+    source: str = ""
+    operators_error_pct: float | None = None
 
 
 @dataclass(frozen=True)
@@ -171,26 +190,6 @@ class _FirstMachine:
     flops_per_us: Mapping[str, float]
     bytes_per_us: float
     floor_us: float
-
-
-def find_model(device_or_path: str | os.PathLike[str]) -> TimeModel:
-    """The model of a file, or the shipped one of a device whose name holds the text (``"H200"``).
-
-    Raises ``PredictError`` naming the models there are.
-    """
-    path = Path(device_or_path)
-    if path.exists() or path.suffix == SUFFIX:
-        return load_model(path)
-    wanted = _plain(str(device_or_path))
-    shipped = sorted(SHIPPED.glob(f"*{SUFFIX}"))
-    for candidate in shipped:
-        if wanted and wanted in _plain(candidate.stem):
-            return load_model(candidate)
-    known = ", ".join(candidate.stem for candidate in shipped) or "none"
-    raise PredictError(
-        f"no model of device {str(device_or_path)!r} is at hand; models that come with torchledger: {known}. "
-        "Pass a model file, or make one with `torchledger fit DATA -o MODEL`."
-    )
 
 
 def _machine(plain: Mapping[str, Any], version: int) -> Machine:
@@ -225,9 +224,12 @@ class _Entries(Mapping[str, Entry]):
     def __getitem__(self, key: str) -> Entry:
         if key not in self._loaded:
             header = self._headers[key]
+            blend, correction = self._read_blends(key, header)
             self._loaded[key] = Entry(
                 key=key,
-                blend=self._read_blend(key, header),
+                blend=blend,
+                correction=correction,
+                spread=header.spread,
                 feature_names=header.feature_names,
                 units=header.units,
                 dtypes=header.dtypes,
@@ -246,13 +248,18 @@ class _Entries(Mapping[str, Entry]):
     def __len__(self) -> int:
         return len(self._headers)
 
-    def _read_blend(self, key: str, header: _EntryHeader) -> Blend:
+    def _read_blends(self, key: str, header: _EntryHeader) -> tuple[Blend, Blend | None]:
         try:
             with zipfile.ZipFile(self._path) as archive:
                 blob, self._bytes_left = _read_member(archive, f"entries/{key}.npz", self._bytes_left)
             if hashlib.sha256(blob).hexdigest() != header.sha256:
                 raise PredictError(f"{self._path} was altered: entry {key} does not match its checksum. Fit it again.")
-            return from_arrays(_unpack(blob), features=len(header.feature_names))
+            arrays = _unpack(blob)
+            own = {name: array for name, array in arrays.items() if not name.startswith(_CORRECTION)}
+            rest = {name.removeprefix(_CORRECTION): arrays[name] for name in arrays if name not in own}
+            features = len(header.feature_names)
+            correction = from_arrays(rest, features=features - len(header.units) + 1) if header.is_corrected else None
+            return from_arrays(own, features=features), correction
         except (*_UNREADABLE, KeyError) as error:
             raise PredictError(
                 f"{self._path} is damaged: entry {key} cannot be read ({error}). {_NEXT_STEP}"
@@ -295,7 +302,3 @@ def _pack(arrays: Mapping[str, NDArray[Any]]) -> bytes:
             np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
             archive.writestr(zipfile.ZipInfo(f"{name}.npy", _FIRST_DATE), member.getvalue())
     return buffer.getvalue()
-
-
-def _plain(name: str) -> str:
-    return name.upper().replace(" ", "").replace("-", "").replace("_", "").removeprefix("NVIDIA")

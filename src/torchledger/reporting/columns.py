@@ -258,6 +258,13 @@ COLUMNS: Mapping[str, Column] = _table(
     Column("roofline_mape", "roofline", "%", format_percent, "MAPE of the bare roofline, scaled to the training rows"),
     Column("inductor_mape", "Inductor", "%", format_percent, "MAPE of Inductor's own estimated_runtime"),
     Column("forest_mape", "forest", "%", format_percent, "MAPE of a random forest on the bare shapes"),
+    # devices
+    Column("known_device", "device", None, format_text, "a device whose times can be predicted", "left"),
+    Column("made_of", "made of", None, format_text, "what its model was made of", "left"),
+    Column(
+        "operators_error_pct", "operators", "%", format_percent, "mean error of operators at shapes not learned from"
+    ),
+    Column("made_utc", "made", None, format_text, "when the model was made", "left"),
     # sets of samples
     Column("operator", "operator", None, format_text, "operator of the catalogue", "left"),
     Column("parameters", "parameters", None, format_text, "the operator's parameters at this shape", "left"),

@@ -97,7 +97,7 @@ def _compare(
 
 
 def _predictions(file: str | os.PathLike[str], device: str) -> Sequence[Prediction | StepPrediction]:
-    from torchledger.predicting.model_file import find_model
+    from torchledger.predicting.devices import find_model
     from torchledger.predicting.step import predict_ledger
 
     model = find_model(device)

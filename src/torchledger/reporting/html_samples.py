@@ -85,7 +85,7 @@ def _predictions(samples: Sequence[Sample], device: str, texts: Texts) -> dict[s
     """
     from torchledger.errors import PredictError
     from torchledger.fitting.learning import COVERAGE
-    from torchledger.predicting.model_file import find_model
+    from torchledger.predicting.devices import find_model
     from torchledger.predicting.operators import predict_table
 
     model = find_model(device)

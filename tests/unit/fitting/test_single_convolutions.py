@@ -11,8 +11,8 @@ from factories import make_buffer, make_launch
 from torchledger.fitting.convolution_factors import fit_convolution_factors
 from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches
 from torchledger.nouns import Launch
+from torchledger.predicting.devices import find_model
 from torchledger.predicting.launches import predict_launches
-from torchledger.predicting.model_file import find_model
 from torchledger.store.launch_file import MeasuredLaunch
 from torchledger.work.element_sizes import ELEMENT_SIZES
 

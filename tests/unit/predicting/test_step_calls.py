@@ -19,8 +19,9 @@ from torchledger.fitting.fit_data import fit_launches
 from torchledger.fitting.launches import machine_of_launches
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Device, Launch, OptimizerFacts, Profile, StepCall, TensorArgument
+from torchledger.predicting.devices import find_model
 from torchledger.predicting.launches import predict_launches
-from torchledger.predicting.model_file import find_model, save_model
+from torchledger.predicting.model_file import save_model
 from torchledger.predicting.operators import predict
 from torchledger.predicting.step import overheads_of, predict_ledger, predict_step
 from torchledger.predicting.step_calls import price_calls, question_of

@@ -1,0 +1,150 @@
+"""What differs between devices, learned from few rows: corrections of the entries of a transferred model.
+
+A transferred model answers with another device's structure at this device's rates. The rest is small and smooth, so
+that tens of rows an entry say most of it: each entry gets a regressor of ``log(time / answer)``, or a constant where
+that does as well on rows held out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchledger.errors import FitError
+from torchledger.fitting.fit import in_processes
+from torchledger.fitting.launches import LaunchTable, align_columns, build_launch_tables, merge_alike
+from torchledger.fitting.learning import COVERAGE, MIN_SHAPES, Options, constant_blend, fit_blend
+from torchledger.fitting.machine import Machine
+from torchledger.fitting.sample_launches import launches_of_samples
+from torchledger.fitting.tables import LeftOut, SampleTable, build_tables, join_tables, shape_groups, to_general
+from torchledger.fitting.time_model import Entry, TimeModel
+from torchledger.nouns import Sample
+from torchledger.store.launch_file import MeasuredLaunch
+
+Array = NDArray[np.float64]
+Progress = Callable[[int, int, str], None]
+
+_FEW = Options(trees=60, inducing=256, hyper_rows=240)
+"""Corrections are smoother than times, and their rows few."""
+_PRIOR_ROWS = 3.0
+"""Rows whose word for "nothing differs" a constant correction weighs against the measured ones."""
+_LEAST = 3
+"""Rows below which an entry is left as it was transferred."""
+
+
+def correct_model(
+    model: TimeModel,
+    samples: Sequence[Sample],
+    launches: Sequence[MeasuredLaunch] = (),
+    *,
+    options: Options = _FEW,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[TimeModel, list[LeftOut]]:
+    """A transferred model with corrections learned from this device's own measurements; and what they left out.
+
+    Entries without measurements stay as they were transferred, with the widened interval of that.
+    """
+    tables, left_out = operator_tables(model, samples)
+    work: list[tuple[Entry, SampleTable | LaunchTable]] = [(model.entries[key], table) for key, table in tables.items()]
+    everything = [*launches, *launches_of_samples(samples)]
+    if everything:
+        of_launches, refused = build_launch_tables(everything, model.machine)
+        left_out += refused
+        work += [(model.entries[key], table) for key, table in of_launches.items() if key in model.entries]
+    work.sort(key=lambda pair: -len(pair[1].times_us))
+    entries = dict(model.entries)
+    corrected = in_processes(partial(_correct, machine=model.machine, options=options), work, jobs)
+    for done, entry in enumerate(corrected, start=1):
+        entries[entry.key] = entry
+        if progress is not None:
+            progress(done, len(work), entry.key)
+    return replace(model, entries=dict(sorted(entries.items()))), left_out
+
+
+def operator_tables(model: TimeModel, samples: Sequence[Sample]) -> tuple[dict[str, SampleTable], list[LeftOut]]:
+    """Samples by the model's entries that answer for them."""
+    tables, left_out = build_tables(samples)
+    found: dict[str, SampleTable] = {}
+    for key, table in tables.items():
+        own: SampleTable | None = table
+        if key not in model.entries:
+            own = to_general(table)
+        if own is None or own.key not in model.entries:
+            left_out.append(LeftOut(key, f"the model of {model.device} has no entry for it"))
+            continue
+        found[own.key] = join_tables(found[own.key], own) if own.key in found else own
+    return found, left_out
+
+
+def _correct(pair: tuple[Entry, SampleTable | LaunchTable], machine: Machine, options: Options) -> Entry:
+    entry, table = pair
+    if isinstance(table, SampleTable):
+        features = table.features(machine)
+        values, groups = features.values, shape_groups(features)
+        log_baseline, n_shape, times_us = features.log_baseline, features.n_shape, table.times_us
+        dtypes = tuple(sorted({*entry.dtypes, *(str(dtype) for dtype in np.unique(table.dtypes))}))
+        sums = None
+    else:
+        merged = merge_alike(table)
+        values = align_columns(merged.values, merged.names, entry.feature_names)
+        _, groups = np.unique(merged.programs, return_inverse=True)
+        log_baseline, n_shape, times_us = merged.log_baseline, merged.n_range, merged.times_us
+        dtypes = entry.dtypes
+        sums = None if "fused" in table.family else log_baseline
+    bare = replace(entry, correction=None, spread=0.0)
+    middle, _, _ = bare.predict(values)
+    target = np.log(times_us) - log_baseline - middle
+    if len(target) < _LEAST:
+        return entry
+    rows = np.concatenate([values, middle[:, None]], axis=1)
+    shrunken = float(np.median(target)) * len(target) / (len(target) + _PRIOR_ROWS)
+    blend = constant_blend(rows, target, shrunken, n_shape=n_shape, coverage=COVERAGE)
+    if len(np.unique(groups)) >= MIN_SHAPES:
+        try:
+            learned = fit_blend(
+                rows,
+                target,
+                groups.ravel(),
+                n_shape=n_shape,
+                options=options,
+                log_baseline=None if sums is None else sums + middle,
+            )
+        except FitError:
+            learned = blend
+        if learned.held_out_mape < blend.held_out_mape:
+            blend = learned
+    return replace(
+        entry,
+        correction=blend,
+        spread=0.0,
+        dtypes=dtypes,
+        n_rows=len(times_us),
+        n_shapes=len(np.unique(groups)),
+        mape=blend.held_out_mape,
+    )
+
+
+def error_pct(model: TimeModel, samples: Sequence[Sample]) -> tuple[float | None, dict[str, float], float | None]:
+    """Mean error in per cent over the operators' means, these by operator, and the share of times within their
+    intervals: of samples that were not learned from. ``None`` where there are none."""
+    tables, _ = build_tables(samples)
+    by_operator: dict[str, list[Array]] = {}
+    held: list[NDArray[np.bool_]] = []
+    for key, table in tables.items():
+        own = table if key in model.entries else to_general(table)
+        if own is None or own.key not in model.entries:
+            continue
+        features = own.features(model.machine)
+        middle, width, _ = model.entries[own.key].predict(features.values)
+        error = middle + features.log_baseline - np.log(own.times_us)
+        by_operator.setdefault(table.operator, []).append(100 * np.abs(np.expm1(error)))
+        held.append(np.abs(error) <= width)
+    means: Mapping[str, float] = {name: float(np.mean(np.concatenate(all_))) for name, all_ in by_operator.items()}
+    if not means:
+        return None, {}, None
+    return float(np.mean(list(means.values()))), dict(means), float(np.mean(np.concatenate(held)))

@@ -1,0 +1,151 @@
+"""The devices whose times can be predicted: those with a model that comes with torchledger, and those with a data
+sheet, which get the nearest of these at their own rates."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torchledger.device.datasheets import DataSheet, data_sheets, find_data_sheet, read_data_sheets
+from torchledger.errors import PredictError
+from torchledger.fitting.time_model import TimeModel
+from torchledger.fitting.transfer import transfer_model
+from torchledger.nouns import Device
+from torchledger.predicting.model_file import SHIPPED, SUFFIX, load_model
+
+_SHEET_SUFFIXES = (".yml", ".yaml")
+_WHOLE = "launch:"
+"""How the entries begin that a model has if it knows fused kernels too, and so can stand in for another device's."""
+
+
+@dataclass(frozen=True)
+class KnownDevice:
+    """A device to predict for: ``source`` says what its model was made of, ``rows`` how many of its own measurements it
+    learned from, ``operators_error_pct`` its mean error at shapes that it did not learn from (``None``: not measured),
+    ``made_utc`` when (``None`` for a data sheet)."""
+
+    name: str
+    source: str
+    rows: int
+    operators_error_pct: float | None
+    made_utc: str | None
+
+
+def find_model(device_or_path: str | os.PathLike[str]) -> TimeModel:
+    """The model of a file, of a device that comes with torchledger, or of one with a data sheet: transferred, and
+    marked as such in ``source``. A YAML file is a data sheet.
+
+    A device is found by its name or the beginning of it (``"H200"``, ``"A100"``); of several that begin so, the first
+    of `torchledger devices`. What a shipped model has not learned is transferred too. Raises ``PredictError`` naming
+    the nearest for a name that nothing has.
+    """
+    path = Path(device_or_path)
+    if path.suffix in _SHEET_SUFFIXES:
+        record = read_data_sheets(path)[0].device
+        return transfer_model(nearest_model(record), record)
+    if path.exists() or path.suffix == SUFFIX:
+        return load_model(path)
+    name = _find_name(str(device_or_path))
+    shipped = _shipped().get(_plain(name))
+    if shipped is not None:
+        model = load_model(shipped)
+        return model if _is_whole(model) else _filled(model)
+    sheet = find_data_sheet(name)
+    assert sheet is not None
+    return transfer_model(nearest_model(sheet.device), sheet.device)
+
+
+def nearest_model(device: Device) -> TimeModel:
+    """The shipped model from which to start for a device: of its generation if there is one, and of those the one
+    whose ratio of products to memory bandwidth is most like its own. A device's own model is not taken.
+
+    Raises ``PredictError`` if none comes with torchledger.
+    """
+    candidates = [model for model in _whole_models() if _plain(model.device) != _plain(device.name)]
+    if not candidates:
+        raise PredictError("no model to start from comes with this torchledger. Fit one with `torchledger fit`.")
+    return min(candidates, key=lambda model: _distance(model.machine.device, device))
+
+
+def known_devices() -> list[KnownDevice]:
+    """What `torchledger devices` lists: shipped models first, then data sheets."""
+    found = []
+    for path in sorted(_shipped().values(), key=lambda path: path.stem):
+        model = load_model(path)
+        found.append(
+            KnownDevice(
+                name=model.device,
+                source=model.source or "measured",
+                rows=model.n_rows,
+                operators_error_pct=model.operators_error_pct,
+                made_utc=model.created_utc or None,
+            )
+        )
+    own = {_plain(one.name) for one in found}
+    for sheet in data_sheets():
+        if not own & {_plain(name) for name in sheet.names}:
+            found.append(KnownDevice(sheet.device.name, f"data sheet ({sheet.source})", 0, None, None))
+    return found
+
+
+def _shipped() -> dict[str, Path]:
+    return {_plain(path.stem): path for path in SHIPPED.glob(f"*{SUFFIX}")}
+
+
+def _whole_models() -> Iterator[TimeModel]:
+    for path in sorted(_shipped().values()):
+        model = load_model(path)
+        if _is_whole(model):
+            yield model
+
+
+def _is_whole(model: TimeModel) -> bool:
+    return any(key.startswith(_WHOLE) for key in model.entries)
+
+
+def _filled(model: TimeModel) -> TimeModel:
+    """A model of some operators with the entries that it lacks, transferred from the nearest that has them."""
+    rest = transfer_model(nearest_model(model.machine.device), model.machine.device)
+    return replace(model, entries={**rest.entries, **model.entries}, extras={**rest.extras, **model.extras})
+
+
+def _distance(one: Device, other: Device) -> tuple[bool, float]:
+    same = one.compute_capability is not None and one.compute_capability == other.compute_capability
+    ratios = [_ratio(one), _ratio(other)]
+    known = [ratio for ratio in ratios if ratio is not None]
+    return not same, abs(math.log(known[0] / known[1])) if len(known) == 2 else math.inf
+
+
+def _ratio(device: Device) -> float | None:
+    """FLOP of half precision for a byte of memory traffic."""
+    sheet: DataSheet | None = find_data_sheet(device.name)
+    ceilings = sheet.device.ceilings if sheet is not None else device.ceilings
+    if ceilings is None or not ceilings.copy_gb_per_s or "float16" not in ceilings.tflops_per_s:
+        return None
+    return ceilings.tflops_per_s["float16"] * 1e3 / ceilings.copy_gb_per_s
+
+
+def _find_name(text: str) -> str:
+    """The known name that is, begins with, or else holds the text."""
+    names = [path.stem for path in sorted(_shipped().values())]
+    names += [name for sheet in data_sheets() for name in sheet.names]
+    wanted = _plain(text)
+    for fits in (str.__eq__, str.startswith, str.__contains__):
+        for name in names:
+            if wanted and fits(_plain(name), wanted):
+                return name
+    spelled = {_plain(name): name.replace("_", " ") for name in names}
+    nearest = [spelled[key] for key in difflib.get_close_matches(wanted, spelled, n=3, cutoff=0.3)]
+    raise PredictError(
+        f"no device is called {text!r}; the nearest known {'are' if len(nearest) > 1 else 'is'} "
+        f"{', '.join(nearest) or ', '.join(path.stem for path in _shipped().values())} (`torchledger devices` lists "
+        "them). Pass a model file, a data sheet as YAML, or make a model with `torchledger calibrate`."
+    )
+
+
+def _plain(name: str) -> str:
+    return name.upper().replace(" ", "").replace("-", "").replace("_", "").removeprefix("NVIDIA").removeprefix("AMD")
