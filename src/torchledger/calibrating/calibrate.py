@@ -17,7 +17,7 @@ from torchledger.calibrating.collecting import FUSED, OPERATORS, CollectPlan, co
 from torchledger.device.ceilings import store_ceilings
 from torchledger.errors import SampleError, StoreError
 from torchledger.fitting.correcting import correct_model, error_pct
-from torchledger.fitting.fit import now_utc
+from torchledger.fitting.fit import fit, now_utc
 from torchledger.fitting.time_model import TimeModel
 from torchledger.fitting.transfer import transfer_model
 from torchledger.nouns import Device, Sample
@@ -112,7 +112,10 @@ def learn(
     these by operator, in per cent; and the share of them within the intervals."""
     judged = [sample for sample in samples if sample.group == EVALUATION]
     learned = [sample for sample in samples if sample.group != EVALUATION]
-    model, left_out = correct_model(base, learned, launches, jobs=jobs, progress=progress)
+    if base.machine.counts_waves:
+        model, left_out = correct_model(base, learned, launches, jobs=jobs, progress=progress)
+    else:  # no multiprocessors, no tiles: there is nothing that another device could teach
+        model, left_out = fit(learned, record=base.machine.device, jobs=jobs, progress=progress)
     for each in left_out:
         log.info("left out: %s: %s", each.subject, each.reason)
     error, by_operator, within = error_pct(model, judged)
@@ -120,7 +123,7 @@ def learn(
         model,
         created_utc=now_utc(),
         versions=dict(samples[0].versions) if samples else model.versions,
-        source=f"calibrated, starting from {base.source.removeprefix('transferred from ') or base.device}",
+        source=_source(base),
         operators_error_pct=error,
     )
     return model, by_operator, within
@@ -139,6 +142,12 @@ def read_measured(folder: Path) -> tuple[list[Sample], list[MeasuredLaunch]]:
 
 def _base(record: Device, name: str | None) -> TimeModel:
     return transfer_model(find_model(name) if name is not None else nearest_model(record), record)
+
+
+def _source(base: TimeModel) -> str:
+    if not base.machine.counts_waves:
+        return "measured"
+    return f"calibrated, starting from {base.source.removeprefix('transferred from ')}"
 
 
 def _count_gpus(device: str) -> int:

@@ -12,7 +12,7 @@ from torchledger.nouns import StepCall, TensorArgument
 from torchledger.planning.fabric import find_fabric
 from torchledger.planning.price import RankProgram, plan_price
 from torchledger.planning.timeline import Sharing
-from torchledger.predicting.model_file import find_model
+from torchledger.predicting.devices import find_model
 
 MODEL = find_model("H200")
 FABRIC = find_fabric(device="NVIDIA H200")

@@ -130,7 +130,7 @@ def test_another_schema_is_named(file: Path, tmp_path: Path) -> None:
 
 
 def test_an_unknown_device_names_the_nearest_known_ones() -> None:
-    with pytest.raises(PredictError, match="no device is called 'Z80'; the nearest known are .*calibrate"):
+    with pytest.raises(PredictError, match=r"no device is called 'Z80'; the nearest known are .*calibrate"):
         find_model("Z80")
 
 
