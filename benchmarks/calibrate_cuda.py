@@ -152,12 +152,21 @@ def judge(results: Results, end: float, *, programs: int, first: int, tiny: bool
                 job.limit_s = min(job.limit_s, end - time.monotonic() - 4)
                 wave.pass_one(job)
             results.add(job.name, key, dict(job.answer))
+        _keep_ended(recorded_wave, results)
     plain_wave.finish(1.0)
     for job in recorded_wave.jobs:
         _finish(job, max(0.2, end - 2 - time.monotonic()))
-        assert job.ledger is not None
-        results.keep_ledger(job.name, job.ledger)
+    _keep_ended(recorded_wave, results)
     results.say(f"{sum('step_ms' in row.get('own', {}) for row in results.rows.values())} programs timed")
+
+
+def _keep_ended(wave: Wave, results: Results) -> None:
+    """The ledgers of processes that have ended, each once."""
+    for job in wave.jobs:
+        assert job.process is not None
+        if job.ledger is not None and job.process.poll() is not None:
+            results.keep_ledger(job.name, job.ledger)
+            job.ledger = None
 
 
 def _keep_syncing(results: Results) -> None:

@@ -42,7 +42,7 @@ _LAST_ROUND_S = 8.0
 """Before the end: what is compiled by then is measured."""
 _HOST_LIMIT_S = 120.0
 _SHAPES_A_SECOND = 60
-_GROUP_SIZE = 16
+_GROUP_SIZE = 32
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,7 @@ def collect(
         tell("ceilings")
         with turns.take():
             ceilings = measure_ceilings(plan.device, scale=plan.scale)
+            _free_memory()
         record = replace(describe_device(plan.device), ceilings=ceilings)
         write_durably(folder / DEVICE_FILE, encode(record))
         tell("choosing shapes")
@@ -98,7 +99,7 @@ def collect(
         operators = _start_operators(plan, folder, turns, end_wall)
         if plan.with_host:
             others = [*(process.pid for process in compilers), operators.pid]
-            host = get_context("spawn").Process(target=_host, args=(plan.device, str(folder), others), daemon=True)
+            host = get_context("spawn").Process(target=_host, args=(plan.device, str(folder), others))
             host.start()
             host_end = time.monotonic() + _HOST_LIMIT_S
         while time.time() < end_wall:
@@ -150,6 +151,14 @@ def _start_operators(plan: CollectPlan, folder: Path, turns: Turns, end_wall: fl
     command += ["--group-size", str(_GROUP_SIZE), "--budget-s", str(max(1.0, end_wall - time.time()))]
     command += ["--turns", str(turns.path), "--reserve", "0.25", "--parent", str(os.getpid())]
     return subprocess.Popen(command)
+
+
+def _free_memory() -> None:
+    """Give back what the ceilings' tensors took: the processes that share the device need it."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _host(device: str, folder: str, others: Sequence[int]) -> None:

@@ -202,7 +202,7 @@ class GraphMarks(Watcher):
 
         name = self._names.get(id(compiled))
         if self._turns is not None and not self.is_recording:
-            with self._turns.take():
+            with self._turns.take(shared=True):
                 outputs = proceed()
                 profiler.synchronize()
                 return outputs
@@ -330,7 +330,7 @@ class FusedWorker:
             program = draw_program(seed, largest_numel=self.plan.largest_numel)
             try:
                 function = torch.compile(program.function, dynamic=False)
-                with self.turns.take() if self.turns is not None else contextlib.nullcontext():
+                with self.turns.take(shared=True) if self.turns is not None else contextlib.nullcontext():
                     inputs = make_inputs(program, self.plan.device)
                 self._step(program, function, inputs)
             except Exception as error:  # a random program may be too large or hit a compiler's fault: it is counted
@@ -430,7 +430,8 @@ class FusedWorker:
         torch.autograd.backward(outputs, gradients)
 
     def _sweep_cache(self) -> None:
-        if self._on_cuda:
+        # Beside others a sweep would disturb their times, and say nothing of ours.
+        if self._on_cuda and (self.turns is None or self._marks.is_recording):
             self._sweep.zero_()
 
     def _free(self) -> None:

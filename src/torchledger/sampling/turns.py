@@ -17,32 +17,47 @@ _MANNERS_S = 0.003
 
 
 class Turns:
-    """One lock file for all processes that share a device; the kernel frees it when its holder dies.
+    """Lock files for all processes that share a device; the kernel frees them when their holder dies.
 
-    Who waits longer than ``patience_s`` goes on without: a hung holder costs a disturbed time, not the whole work.
+    What is timed takes a turn alone. What only has to run (a first call, which tries kernels) shares one with its like.
+    All pass one door, so that who wants the device alone is not overtaken for ever. Who waits longer than
+    ``patience_s`` goes on without: a hung holder costs a disturbed time, not the whole work.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, patience_s: float = 25.0) -> None:
         self.path, self.patience_s = Path(path), patience_s
 
     @contextlib.contextmanager
-    def take(self) -> Iterator[bool]:
+    def take(self, *, shared: bool = False) -> Iterator[bool]:
         """Wait for a turn and hold it; says whether it came in time. Not to be nested."""
         import fcntl
 
-        file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-        has_turn = False
         until = time.monotonic() + self.patience_s
+        door = os.open(self.path.with_suffix(".door"), os.O_RDWR | os.O_CREAT, 0o644)
+        device = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            while not has_turn and time.monotonic() < until:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    has_turn = True
-                except OSError:
-                    time.sleep(_POLL_S)
+            has_turn = _lock(door, fcntl.LOCK_EX, until) and _lock(
+                device, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, until
+            )
+            fcntl.flock(door, fcntl.LOCK_UN)
             if not has_turn:
                 log.warning("no turn on the device in %.0f s; going on without", self.patience_s)
             yield has_turn
         finally:
-            os.close(file)
+            os.close(device)
+            os.close(door)
             time.sleep(_MANNERS_S)
+
+
+def _lock(file: int, how: int, until: float) -> bool:
+    """Whether the lock came before a moment of the monotonic clock."""
+    import fcntl
+
+    while True:
+        try:
+            fcntl.flock(file, how | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(_POLL_S)
