@@ -16,7 +16,8 @@ from typing import Any, Literal
 
 from torchledger.errors import PredictError
 
-Kind = Literal["compute", "communication"]
+Kind = Literal["compute", "communication", "host"]
+"""``"host"`` is a stream that waits for its host to launch."""
 
 COMPUTE_STREAM = "compute"
 
@@ -265,6 +266,8 @@ class _Player:
                 if entry.kind == "compute":
                     beside = any(self._kind(each) == "communication" for each in self.running[rank])
                     self._pace(place, self.sharing.kernels.get(entry.sharing, 1.0) if beside else 1.0, now)
+                elif entry.kind == "host":
+                    self._pace(place, 1.0, now)
                 else:
                     members = self.members[entry.meets] if entry.meets is not None else [place]
                     beside = any(

@@ -1,0 +1,492 @@
+"""Training steps that others measured on many GPUs, priced with nothing fitted to them.
+
+    python benchmarks/public_steps.py [--data DIR] [--kernels A100.tlmodel] [--sealed] [--output docs/results/public_steps.md]
+
+Sets: vTrain (A100, one node and several), nanotron (H100, rows of MFU >= 20 %), NeuSight's eleven (A100 and H100, float32),
+SimuMax's Llamas (B200, by data sheet). Kernels of the A100 are fitted to operators that estimate-train-time measured (no
+step among them), those of the H100 and B200 are the H200's model at the ratio of data sheets. Each set is split with a
+seed: a fifth may be looked at while this is written, the rest is scored with ``--sealed``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import math
+import os
+import random
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torchledger.errors import PredictError
+from torchledger.fitting.time_model import TimeModel
+from torchledger.nouns import Fabric, Layout
+from torchledger.planning.fabric import find_fabric
+from torchledger.planning.layouts import Composition, price_layout
+from torchledger.planning.prices import ModelPrices, PiecePrice, PiecePrices
+from torchledger.planning.timeline import Sharing
+from torchledger.planning.transformer import Piece, Transformer, memory_of_rank
+from torchledger.predicting.model_file import find_model, load_model, save_model
+from torchledger.predicting.operators import predict
+
+NEEDS: tuple[str, ...] = ("public data",)
+RUNS: tuple[tuple[str, ...], ...] = (("--sealed",),)
+
+SEED, DEVELOPMENT = 0, 0.2
+ROOT = Path(__file__).resolve().parents[1]
+GPT_VOCABULARY = 51200
+"""Megatron's: 50,257 words, padded to equal shares."""
+
+EAGER_LAUNCH_US = 10.0
+"""What a host needs for a launch of an eager program: the usual of torchledger's own models (``library launch host us``)."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured step. ``peer_us`` is the peer's own prediction where the set holds it."""
+
+    name: str
+    model: Transformer
+    layout: Layout
+    measured_us: float | None
+    peer_us: float | None = None
+    device: str = ""
+    measured_bytes: float | None = None
+    peer_bytes: float | None = None
+    gpus_per_node: int = 8
+    mfu: float | None = None
+    has_failed: bool = False
+
+
+@dataclass
+class GuidePrices:
+    """An A100's eager kernels: operators of the sampling guide, as estimate-train-time measured them on one."""
+
+    model: TimeModel
+    shape: Transformer
+    layout: Layout
+    launch_host_us: float = EAGER_LAUNCH_US
+    device: str = "A100-SXM4-80GB"
+    cache: dict[Any, float] = field(default_factory=dict)
+
+    ROLES: Mapping[str, str] = field(
+        default_factory=lambda: {
+            "qkv": "linear1",
+            "out": "linear2",
+            "up": "linear3",
+            "down": "linear4",
+            "head": "linear_final",
+            "scores": "baddbmm",
+            "softmax": "ScaledUpperTriangMaskedSoftmax",
+            "context": "bmm",
+            "activation": "gelu",
+            "norm": "layernorm",
+            "loss": "parallel_cross_entropy_128",
+            "embedding": "embedding",
+        }
+    )
+
+    def ask(self, operator: str, direction: str, sizes: Mapping[str, int]) -> float:
+        key = (operator, direction, tuple(sizes.items()))
+        if key not in self.cache:
+            self.cache[key] = predict(self.model, operator, sizes, direction=direction, dtype="float16").duration_us
+        return self.cache[key]
+
+    def copy_us(self, bytes_moved: float) -> float:
+        """An elementwise kernel, as a sum of two tensors that moves as many bytes."""
+        rows = max(1, round(bytes_moved / 6 / 4096))
+        return self.ask("guide.res_add", "forward", {"b": 1, "l": rows, "dim": 4096})
+
+    def price(self, piece: Piece) -> PiecePrice:
+        if piece.operator == "elementwise":
+            return PiecePrice(self.copy_us(piece.parameters["bytes"]))
+        name = f"guide.{self.ROLES[piece.role]}"
+        from torchledger.operators import find_operator
+
+        values = {
+            "mp": self.layout.tp,
+            "b": self.layout.micro_batch,
+            "h": self.shape.heads,
+            "l": self.shape.length,
+            "dim": self.shape.hidden,
+        }
+        operator = find_operator(self.ROLES[piece.role], prefer_guide=True)
+        sizes = {parameter: values[parameter] for parameter in operator.parameters}
+        return PiecePrice(self.ask(name, piece.direction, sizes))
+
+    def optimizer(self, parameters: float, tensors: int) -> PiecePrice:
+        # Float16 gradients are cast, checked and clipped; four float32 tensors are read, three written, weights cast.
+        return PiecePrice(self.copy_us(40.0 * parameters))
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """The rows of a table whose head is comments."""
+    with path.open() as file:
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+def vtrain(data: Path, part: str) -> list[Row]:
+    """GPT under Megatron-DeepSpeed: float16, everything recomputed, gradients reduced behind the last backward."""
+    rows = []
+    for row in rows_of(data / f"distributed/vtrain_a100_{part}.csv"):
+        n = {key: int(row[key]) for key in row if key not in ("params_b", "iteration_ms")}
+        model = Transformer(
+            layers=n["layers"], hidden=n["hidden"], heads=n["heads"], ffn=4 * n["hidden"], vocabulary=GPT_VOCABULARY,
+            length=n["seq"], batch=n["global_batch"], gated=False, norm="layer", attention="unfused", bias=True,
+            rotary=False, tied=True, dtype="float16", fused=False, gradient_bytes=2, optimizer_bytes=16,
+        )  # fmt: skip
+        layout = Layout(
+            dp=n["dp"], tp=n["tp"], pp=n["pp"], micro_batch=n["micro_batch"], recomputation="full",
+            sequence_parallel=False,
+        )  # fmt: skip
+        rows.append(Row(str(n), model, layout, 1e3 * float(row["iteration_ms"]), device="A100"))
+    return rows
+
+
+def nanotron(data: Path) -> list[Row]:
+    """Llamas in bfloat16 with float32 gradients, nothing recomputed, tensor with sequence parallelism."""
+    rows = []
+    for row in rows_of(data / "distributed/nanotron_ultrascale_h100.csv"):
+        if row["status"] not in ("ok", "failed"):
+            continue
+        n = {key: int(row[key]) for key in
+             ("dp", "tp", "pp", "zero_stage", "micro_batch", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab",
+              "seq", "global_batch", "gpus")}  # fmt: skip
+        model = Transformer(
+            layers=n["layers"], hidden=n["hidden"], heads=n["heads"], kv_heads=n["kv_heads"], ffn=n["ffn"],
+            vocabulary=n["vocab"], length=n["seq"], batch=n["global_batch"], tied=row["model"] in ("1B", "3B"),
+            fused=False, spare_gradient_bytes=2,
+        )  # fmt: skip
+        layout = Layout(
+            dp=n["dp"], tp=n["tp"], pp=n["pp"], fsdp=n["dp"] if n["zero_stage"] else 1,
+            zero=n["zero_stage"] if n["dp"] > 1 else 0, micro_batch=n["micro_batch"],
+        )  # fmt: skip
+        has_failed = row["status"] == "failed"
+        rows.append(
+            Row(f"{row['model']} on {n['gpus']}", model, layout, None if has_failed else 1e6 * float(row["step_s"]),
+                device="H100", measured_bytes=1e9 * float(row["gpu_memory_gb"]) if row["gpu_memory_gb"] else None,
+                mfu=float(row["mfu_pct"]) if row["mfu_pct"] else None, has_failed=has_failed)
+        )  # fmt: skip
+    return rows
+
+
+def neusight(data: Path) -> list[Row]:
+    """GPTs in float32 on four GPUs, attention unfused, nothing recomputed; a pipeline of one microbatch."""
+    shapes = {"gpt2_large": (36, 1280, 20), "gpt3_xl": (24, 2048, 16)}
+    rows = []
+    for row in rows_of(data / "distributed/neusight_distributed.csv"):
+        layers, hidden, heads = shapes[row["model"]]
+        batch, kind = int(row["global_batch"]), row["parallel"][:2]
+        model = Transformer(
+            layers=layers, hidden=hidden, heads=heads, ffn=4 * hidden, vocabulary=50304, length=int(row["seq"]),
+            batch=batch, gated=False, norm="layer", attention="unfused", bias=True, rotary=False, tied=True,
+            dtype="float32", fused=False,
+        )  # fmt: skip
+        layout = Layout(
+            dp=4 if kind == "dp" else 1, tp=4 if kind == "tp" else 1, pp=4 if kind == "pp" else 1,
+            micro_batch=batch // 4 if kind == "dp" else batch, sequence_parallel=False,
+        )  # fmt: skip
+        rows.append(
+            Row(f"{row['gpu']} {row['model']} {row['parallel']} {batch}", model, layout, 1e3 * float(row["measured_ms"]),
+                1e3 * float(row["neusight_ms"]), device=row["gpu"].split("-")[0])
+        )  # fmt: skip
+    return rows
+
+
+def simumax(data: Path) -> list[Row]:
+    """Megatron's Llamas in bfloat16, float32 gradients, ZeRO-1; DeepSeek's experts are not described here."""
+    shapes = {"llama3_70b": (8192, 64, 8, 28672, 128256), "llama3_405b": (16384, 128, 8, 53248, 128256)}
+    rows = []
+    for row in rows_of(data / "distributed/simumax_b200.csv"):
+        if row["model"] not in shapes:
+            continue
+        hidden, heads, kv_heads, ffn, vocabulary = shapes[row["model"]]
+        n = {key: int(row[key]) for key in ("layers", "tp", "cp", "pp", "dp", "micro_batches", "seq")}
+        model = Transformer(
+            layers=n["layers"], hidden=hidden, heads=heads, kv_heads=kv_heads, ffn=ffn, vocabulary=vocabulary,
+            length=n["seq"], batch=n["micro_batches"] * n["dp"], fused=False,
+        )  # fmt: skip
+        shares = n["dp"] * n["cp"]
+        layout = Layout(
+            dp=n["dp"], tp=n["tp"], pp=n["pp"], cp=n["cp"], fsdp=n["dp"], zero=1 if shares > 1 else 0, micro_batch=1
+        )
+        rows.append(
+            Row(row["case"], model, layout, 1e3 * float(row["real_ms"]), 1e3 * float(row["simumax_ms"]), device="B200",
+                measured_bytes=2**30 * float(row["real_alloc_gib"]), peer_bytes=2**30 * float(row["simumax_alloc_gib"]))
+        )  # fmt: skip
+    return rows
+
+
+def kernels_of_a100(data: Path, path: Path) -> TimeModel:
+    """The model of estimate-train-time's operators on an A100; fitted when ``path`` does not hold it yet."""
+    if not path.exists():
+        from torchledger.fitting import fit
+        from torchledger.sampling.guide_csv import read_guide_csv
+
+        name = "NVIDIAA100-SXM4-80GB"
+        samples = [
+            replace(sample, device=name)
+            for file in sorted((data / "ett/Perlmutter/operator").glob(f"{name}_*.csv"))
+            if "optimizer" not in file.name
+            for sample in read_guide_csv(file)
+        ]
+        model, _ = fit(samples, jobs=1)
+        save_model(model, path)
+    return load_model(path)
+
+
+TOWARDS = {
+    # Dense half-precision and float32 rates, and bandwidth, of the H200's data sheet over the device's.
+    "H100": {"bfloat16": (1.0, 4800 / 3350), "float32": (1.0, 4800 / 3350)},
+    "A100": {"float32": (66.9 / 19.5, 4800 / 1555)},
+    "B200": {"bfloat16": (989.4 / 2250, 4800 / 7700)},
+}
+
+
+@dataclass
+class Predictor:
+    """Steps of rows: prices by device, fabrics by device and world."""
+
+    a100: TimeModel
+    h200: TimeModel
+    launch_host_us: float = EAGER_LAUNCH_US
+    models: dict[Any, ModelPrices] = field(default_factory=dict)
+    guide: dict[Any, float] = field(default_factory=dict)
+
+    def prices(self, row: Row) -> PiecePrices:
+        if row.device == "A100" and row.model.dtype == "float16":
+            return GuidePrices(self.a100, row.model, row.layout, self.launch_host_us, cache=self.guide)
+        key = row.device, row.model.dtype
+        if key not in self.models:
+            self.models[key] = ModelPrices(
+                self.h200, row.model.dtype, self.launch_host_us, TOWARDS[row.device][row.model.dtype], row.device
+            )
+        self.models[key].host_us = self.launch_host_us
+        return self.models[key]
+
+    def fabric(self, row: Row) -> Fabric:
+        name = {"A100": "a100+800gb", "H100": "h100-efa", "B200": "b200"}[row.device]
+        return find_fabric(name)
+
+    def step_us(self, row: Row) -> float:
+        composition = Composition(overlaps_gradients=row.device != "A100" or row.model.dtype == "float32")
+        step = price_layout(
+            row.model, row.layout, self.prices(row), self.fabric(row), composition=composition, sharing=Sharing({}, 1.0)
+        )
+        return step.duration_us
+
+
+def split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Development rows and sealed ones, drawn with the seed."""
+    drawn = set(random.Random(SEED).sample(range(len(rows)), max(1, round(DEVELOPMENT * len(rows)))))
+    return [row for k, row in enumerate(rows) if k in drawn], [row for k, row in enumerate(rows) if k not in drawn]
+
+
+def gpus(row: Row) -> int:
+    return row.layout.world_size
+
+
+def constant_errors(rows: Sequence[Row]) -> list[float]:
+    """Errors of the one rate that fits these rows best (known only behind them)."""
+    work = [row.model.step_flops(row.layout.recomputation) / gpus(row) for row in rows]
+    rates = sorted(flops / (row.measured_us or 1) for flops, row in zip(work, rows, strict=True))
+    best = min(
+        (rates[k * (len(rates) - 1) // 40] for k in range(41)),
+        key=lambda rate: sum(abs(w / rate / (r.measured_us or 1) - 1) for w, r in zip(work, rows, strict=True)),
+    )
+    return [100 * (w / best / (r.measured_us or 1) - 1) for w, r in zip(work, rows, strict=True)]
+
+
+@dataclass(frozen=True)
+class Scored:
+    row: Row
+    predicted_us: float
+
+    @property
+    def error(self) -> float:
+        """Signed, in per cent."""
+        return 100 * (self.predicted_us / (self.row.measured_us or 1) - 1)
+
+
+def score(predictor: Predictor, rows: Iterable[Row]) -> list[Scored]:
+    found = []
+    for row in rows:
+        try:
+            found.append(Scored(row, predictor.step_us(row)))
+        except PredictError as error:
+            print("not priced:", row.name, str(error)[:150])
+    return found
+
+
+def neighbour_errors(scored: Sequence[Scored]) -> list[float]:
+    """Of pairs of layouts of one model, world and batch that differ by one factor of two between two axes."""
+    groups = by_question(scored)
+    errors = []
+    for members in groups.values():
+        for k, one in enumerate(members):
+            for other in members[k + 1 :]:
+                if is_neighbour(one.row.layout, other.row.layout):
+                    predicted = one.predicted_us / other.predicted_us
+                    measured = (one.row.measured_us or 1) / (other.row.measured_us or 1)
+                    errors.append(100 * (math.exp(abs(math.log(predicted / measured))) - 1))
+    return errors
+
+
+def is_neighbour(one: Layout, other: Layout) -> bool:
+    axes = [(one.dp, other.dp), (one.tp, other.tp), (one.pp, other.pp), (one.micro_batch, other.micro_batch)]
+    changed = [max(a, b) / min(a, b) for a, b in axes if a != b]
+    return bool(changed) and len(changed) <= 2 and all(factor == 2 for factor in changed) and one.zero == other.zero
+
+
+def by_question(scored: Iterable[Scored]) -> dict[Any, list[Scored]]:
+    groups: dict[Any, list[Scored]] = defaultdict(list)
+    for each in scored:
+        groups[each.row.model, gpus(each.row)].append(each)
+    return groups
+
+
+def chosen_losses(scored: Sequence[Scored]) -> list[float]:
+    """Per cent by which the layout that is ranked first is slower than the best measured, of four layouts or more."""
+    losses = []
+    for members in by_question(scored).values():
+        if len(members) >= 4:
+            first = min(members, key=lambda each: each.predicted_us)
+            best = min(each.row.measured_us or math.inf for each in members)
+            losses.append(100 * ((first.row.measured_us or 1) / best - 1))
+    return losses
+
+
+def summary(name: str, scored: Sequence[Scored]) -> str:
+    """A row of the table of times."""
+    errors = [each.error for each in scored]
+    constant = statistics.mean(map(abs, constant_errors([each.row for each in scored])))
+    peers = [100 * abs(e.row.peer_us / (e.row.measured_us or 1) - 1) for e in scored if e.row.peer_us]
+    ratios, losses = neighbour_errors(scored), chosen_losses(scored)
+    cells = [
+        name,
+        len(errors),
+        f"{statistics.mean(map(abs, errors)):.1f}",
+        f"{statistics.median(map(abs, errors)):.1f}",
+        f"{statistics.mean(errors):+.1f}",
+        f"{constant:.1f}",
+        f"{statistics.mean(peers):.1f}" if peers else "",
+        f"{statistics.mean(ratios):.1f} ({len(ratios)})" if ratios else "",
+        f"{statistics.mean(losses):.1f}, {sum(x <= 5 for x in losses)} of {len(losses)}" if losses else "",
+    ]
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+HEAD = (
+    "| set | rows | mean error, % | median, % | signed, % | constant TFLOP/s, % | peer, % | ratios of neighbours, % |"
+    " first layout over best, %; within 5 % |\n|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def memory_rows(rows: Sequence[Row]) -> list[tuple[Row, float]]:
+    return [
+        (row, max(memory_of_rank(row.model, row.layout, stage) for stage in {0, row.layout.pp - 1})) for row in rows
+    ]
+
+
+def out_of_memory(rows: Sequence[Row], limit: float) -> tuple[int, int, int]:
+    """Rows that failed and are predicted to, that are predicted to and did not, and that failed unpredicted."""
+    predicted = [(row, peak > limit) for row, peak in memory_rows(rows)]
+    hit = sum(row.has_failed and too_much for row, too_much in predicted)
+    false = sum(not row.has_failed and too_much for row, too_much in predicted)
+    missed = sum(row.has_failed and not too_much for row, too_much in predicted)
+    return hit, false, missed
+
+
+def main() -> None:
+    """Price, print, and write where asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=os.environ.get("TORCHLEDGER_PUBLIC_DATA"))
+    parser.add_argument("--kernels", type=Path, default=ROOT / "build/public_a100.tlmodel")
+    parser.add_argument("--sealed", action="store_true")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--show", type=int, default=0)
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    if options.data is None:
+        parser.error("needs --data, or TORCHLEDGER_PUBLIC_DATA")
+    options.kernels.parent.mkdir(parents=True, exist_ok=True)
+    predictor = Predictor(kernels_of_a100(options.data, options.kernels), find_model("H200"))
+    sets: dict[str, Callable[[], list[Row]]] = {
+        "vTrain, one node": lambda: vtrain(options.data, "single"),
+        "vTrain, several nodes": lambda: vtrain(options.data, "multi"),
+        "nanotron, MFU >= 20 %": lambda: [r for r in nanotron(options.data) if r.mfu is not None and r.mfu >= 20],
+        "NeuSight": lambda: neusight(options.data),
+        "SimuMax, Llamas": lambda: simumax(options.data),
+    }
+    lines = [HEAD]
+    print(HEAD)
+    for name, load in sets.items():
+        if options.only not in name:
+            continue
+        begun = time.time()
+        development, sealed = split(load())
+        found = score(predictor, development)
+        lines.append(summary(f"{name}, development", found))
+        print(lines[-1], f"{time.time() - begun:.0f} s", flush=True)
+        if options.show:
+            for each in found[:: max(1, len(found) // options.show)]:
+                print(f"   {each.error:+7.1f} % {each.row.measured_us / 1e3:10.1f} ms {each.row.name} {each.row.layout}")
+        if options.sealed:
+            lines.append(summary(f"{name}, sealed", score(predictor, sealed)))
+            print(lines[-1], f"{time.time() - begun:.0f} s", flush=True)
+    memory = memory_lines(options.data)
+    print("\n".join(memory))
+    if options.output:
+        options.output.write_text(page(lines, memory))
+
+
+def memory_lines(data: Path) -> list[str]:
+    """Peaks beside the measured, and which rows do not fit."""
+    lines = ["| memory of | rows | mean error, % | signed, % | peer, % |", "|---|---|---|---|---|"]
+    for name, rows in (("SimuMax, Llamas", simumax(data)), ("nanotron", nanotron(data))):
+        pairs = [(row, peak) for row, peak in memory_rows(rows) if row.measured_bytes]
+        errors = [100 * (peak / (row.measured_bytes or 1) - 1) for row, peak in pairs]
+        peers = [100 * abs(row.peer_bytes / (row.measured_bytes or 1) - 1) for row, _ in pairs if row.peer_bytes]
+        peer = f"{statistics.mean(peers):.2f}" if peers else ""
+        lines.append(
+            f"| {name} | {len(errors)} | {statistics.mean(map(abs, errors)):.1f} | {statistics.mean(errors):+.1f} | {peer} |"
+        )
+    hit, false, missed = out_of_memory(nanotron(data), 80e9)
+    lines.append("")
+    lines.append(
+        f"nanotron's rows that failed: {hit + missed}. Predicted above 80 GB: {hit + false}, of which {hit} failed "
+        f"(precision {100 * hit / max(1, hit + false):.0f} %, recall {100 * hit / max(1, hit + missed):.0f} %); some failed "
+        "of other causes, which the set does not tell apart."
+    )
+    return lines
+
+
+def page(lines: Sequence[str], memory: Sequence[str]) -> str:
+    """The results as a page."""
+    return "\n".join(
+        [
+            "# Steps that others measured on many GPUs",
+            "",
+            f"{datetime.date.today().isoformat()}, seed {SEED}; a fifth of each set was looked at, the rest was sealed until the",
+            "end. Nothing is fitted to a step. Command:",
+            "",
+            "```console",
+            "$ python benchmarks/public_steps.py --data PUBLIC --sealed --output docs/results/public_steps.md",
+            "```",
+            "",
+            *lines,
+            "",
+            *memory,
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()

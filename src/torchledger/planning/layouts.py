@@ -1,0 +1,433 @@
+"""Ways to spread a transformer over a world of ranks: each with its step's time and memory, ranked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from torchledger.errors import PredictError
+from torchledger.nouns import Fabric, Layout, PlannedRank, PlannedStep, PricedLayout
+from torchledger.planning.fabric import placement_of, price_collective
+from torchledger.planning.prices import PiecePrices, total_price
+from torchledger.planning.schedules import Action, schedule_actions
+from torchledger.planning.sharing import PRODUCT, find_sharing
+from torchledger.planning.timeline import PlayedStep, Sharing, TimedEntry, play
+from torchledger.planning.transformer import (
+    Piece,
+    Transformer,
+    check_layout,
+    layers_of_stage,
+    memory_of_rank,
+    parameters_of_rank,
+    parts_of,
+)
+from torchledger.work.element_sizes import ELEMENT_SIZES
+
+COVERAGE = 0.9
+
+_RESERVED = 0.08
+"""Share of a device's memory that is not for tensors: its context, the collectives' buffers, gaps between blocks."""
+
+_MOST_TENSORS_OF_BLOCK = 12
+_BUCKETS = 8
+"""Into how many parts the gradients' reduction is cut that overlaps the last backward."""
+
+
+@dataclass(frozen=True)
+class Composition:
+    """How a program does what a layout leaves open.
+
+    ``overlaps_gradients``: gradients are reduced beside the last backward (DDP's buckets); else behind it.
+    ``overlap`` is the norm by which host and device time of a phase are added (6: nearly the longer of both).
+    ``optimizer_host_us`` is what the host does in a step beside launching the model.
+    """
+
+    overlaps_gradients: bool = True
+    overlap: float = 6.0
+    step_host_us: float = 400.0
+
+
+def find_layouts(
+    model: Transformer,
+    world: int,
+    *,
+    ranks_per_node: int = 8,
+    schedules: Sequence[str] = ("1F1B",),
+    micro_batches: Sequence[int] = (1, 2, 4, 8),
+    recomputations: Sequence[str] = ("none", "full"),
+    zeros: Sequence[int] = (0, 1, 3),
+    with_cp: bool = False,
+) -> list[Layout]:
+    """Every layout that the model and the world allow. Raises ``PredictError`` if there is none."""
+    found = []
+    for tp, pp, cp in _products(world, with_cp):
+        dp = world // (tp * pp * cp)
+        for micro_batch, recomputation, zero in (
+            (m, r, z) for m in micro_batches for r in recomputations for z in zeros
+        ):
+            if (zero and dp == 1) or (zero == 3 and pp > 1):
+                continue
+            for schedule in schedules if pp > 1 else ("1F1B",):
+                layout = Layout(
+                    dp=dp, tp=tp, pp=pp, cp=cp, fsdp=dp if zero else 1, zero=zero, schedule=schedule,
+                    micro_batch=micro_batch, recomputation=recomputation,
+                )  # fmt: skip
+                if check_layout(model, layout, ranks_per_node) is None:
+                    found.append(layout)
+    if not found:
+        example = Layout(dp=world, micro_batch=micro_batches[0])
+        reason = check_layout(model, example, ranks_per_node) or "no microbatch divides the batch"
+        raise PredictError(f"no layout of {world} ranks fits this model: {reason}.")
+    return found
+
+
+def price_layouts(
+    model: Transformer,
+    layouts: Iterable[Layout],
+    prices: PiecePrices,
+    fabric: Fabric | None,
+    *,
+    memory_bytes: int | None = None,
+    composition: Composition | None = None,
+) -> list[PricedLayout]:
+    """The layouts that fit into ``memory_bytes``, the quickest first; then those that do not, with what they need."""
+    fitting, others = [], []
+    for layout in layouts:
+        peak = max(memory_of_rank(model, layout, stage) for stage in {0, layout.pp - 1})
+        if memory_bytes is not None and peak > (1 - _RESERVED) * memory_bytes:
+            reason = f"needs {peak / 1e9:,.1f} GB of {memory_bytes / 1e9:,.1f} GB"
+            others.append(PricedLayout(layout, peak, None, reason))
+            continue
+        step = price_layout(model, layout, prices, fabric, composition=composition)
+        fitting.append(PricedLayout(layout, peak, replace(step, peak_allocated_bytes=peak)))
+    fitting.sort(key=lambda each: each.step.duration_us if each.step else math.inf)
+    others.sort(key=lambda each: each.peak_allocated_bytes)
+    return [*fitting, *others]
+
+
+def price_layout(
+    model: Transformer,
+    layout: Layout,
+    prices: PiecePrices,
+    fabric: Fabric | None,
+    *,
+    composition: Composition | None = None,
+    sharing: Sharing | None = None,
+) -> PlannedStep:
+    """The step of one layout: one rank of each pipeline stage, played with its collectives.
+
+    Raises ``PredictError`` for a layout that the model does not allow, and for collectives without a fabric.
+    """
+    if (reason := check_layout(model, layout)) is not None:
+        raise PredictError(f"{name_of(layout)}: {reason}.")
+    maker = _Composer(model, layout, prices, fabric, composition or Composition())
+    played = play(maker.ranks(), sharing=find_sharing(prices.device) if sharing is None else sharing)
+    return _as_step(maker, played)
+
+
+def name_of(layout: Layout) -> str:
+    """``"dp=2 tp=4 pp=2 micro=1 zero=1"``.
+
+    >>> name_of(Layout(dp=2, tp=4, micro_batch=2))
+    'dp=2 tp=4 micro=2'
+    """
+    words = [f"{axis}={getattr(layout, axis)}" for axis in ("dp", "tp", "pp", "cp") if getattr(layout, axis) > 1]
+    words.append(f"micro={layout.micro_batch}")
+    if layout.zero:
+        words.append(f"zero={layout.zero}")
+    if layout.pp > 1:
+        words.append(layout.schedule + (f" x{layout.stages_per_rank}" if layout.stages_per_rank > 1 else ""))
+    if layout.recomputation != "none":
+        words.append(f"recompute={layout.recomputation}")
+    return " ".join(words)
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """A list of pieces priced: device, collectives and host, in microseconds, and how far the device's may be off."""
+
+    device_us: float = 0.0
+    communication_us: float = 0.0
+    host_us: float = 0.0
+    spread_us: float = 0.0
+
+    def __add__(self, other: _Cost) -> _Cost:
+        return _Cost(
+            self.device_us + other.device_us,
+            self.communication_us + other.communication_us,
+            self.host_us + other.host_us,
+            self.spread_us + other.spread_us,
+        )
+
+    def times(self, count: float) -> _Cost:
+        """As often; calls of one kind err alike."""
+        return _Cost(*(count * each for each in (self.device_us, self.communication_us, self.host_us, self.spread_us)))
+
+
+class _Composer:
+    """Entries of one rank of each stage."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        layout: Layout,
+        prices: PiecePrices,
+        fabric: Fabric | None,
+        composition: Composition,
+    ) -> None:
+        self.model, self.layout, self.prices, self.fabric = model, layout, prices, fabric
+        self.composition = composition
+        self.size = int(ELEMENT_SIZES[model.dtype])
+        self.micro_batches = model.batch // (layout.dp * layout.micro_batch)
+        self.parts = parts_of(model, layout)
+        self.costs = {name: self.cost(getattr(self.parts, name)) for name in vars(self.parts)}
+        self.launches = 0
+        self.spread_us = 0.0
+
+    # Ranks are numbered as Megatron and nanotron do: tp fastest, then cp, dp and pp.
+    def placement(self, group: str, size: int | None = None) -> tuple[int, ...]:
+        layout = self.layout
+        strides = {"tp": 1, "cp": layout.tp, "dp": layout.tp, "pp": layout.tp * layout.cp * layout.dp}
+        # Gradients and shares of weights belong to all ranks that hold the same weights: those of cp and dp.
+        sizes = {"tp": layout.tp, "cp": layout.cp, "dp": layout.dp * layout.cp, "pp": layout.pp}
+        return tuple(strides[group] * place for place in range(size or sizes[group]))
+
+    def collective_us(self, kind: str, nbytes: float, group: str, size: int | None = None) -> float:
+        ranks = self.placement(group, size)
+        if len(ranks) < 2:
+            return 0.0
+        if self.fabric is None:
+            raise PredictError(f"{name_of(self.layout)} has collectives, and no fabric prices them: give --fabric.")
+        return price_collective(self.fabric, kind, nbytes, placement_of(ranks, self.fabric.ranks_per_node)).duration_us
+
+    def cost(self, pieces: Sequence[Piece]) -> _Cost:
+        device_us, spread_us, kernels = total_price(self.prices, pieces)
+        communication_us = sum(
+            self.collective_us(piece.operator.removeprefix("collective."), piece.parameters["bytes"], piece.group)
+            for piece in pieces
+            if piece.group
+        )
+        return _Cost(device_us, communication_us, kernels * self.prices.launch_host_us, spread_us)
+
+    def stage_cost(self, stage: int, direction: str) -> _Cost:
+        stages = self.layout.pp * self.layout.stages_per_rank
+        layers = layers_of_stage(self.model.layers, stages, is_last=stage == stages - 1)
+        suffix = "_backward" if direction == "backward" else ""
+        cost = self.costs[f"block{suffix}"].times(layers)
+        if stage == 0:
+            cost += self.costs[f"first{suffix}"]
+        if stage == stages - 1:
+            cost += self.costs[f"last{suffix}"]
+        return cost
+
+    def phase(self, label: str, cost: _Cost, *, after: tuple[int, ...] = ()) -> list[TimedEntry]:
+        """A stage's forward or backward: kernels, the collectives between them, and what the host is too slow for."""
+        busy_us = cost.device_us + cost.communication_us
+        longer = max(busy_us, cost.host_us, 1e-9)
+        power = self.composition.overlap
+        whole_us = longer * ((busy_us / longer) ** power + (cost.host_us / longer) ** power) ** (1 / power)
+        entries = [TimedEntry(label, "compute", cost.device_us, after=after, sharing=PRODUCT)]
+        if cost.communication_us:
+            entries.append(TimedEntry(f"{label} collectives", "communication", cost.communication_us, "compute"))
+        entries.append(TimedEntry(f"{label} host", "host", whole_us - busy_us, "compute"))
+        return entries
+
+    def ranks(self) -> dict[int, list[TimedEntry]]:
+        layout = self.layout
+        if layout.pp == 1:
+            return {0: self.without_pipeline()}
+        actions = schedule_actions(
+            layout.schedule, layout.pp, self.micro_batches, stages_per_rank=layout.stages_per_rank
+        )
+        return {rank: self.with_pipeline(rank, own) for rank, own in enumerate(actions)}
+
+    def without_pipeline(self) -> list[TimedEntry]:
+        """All but the last microbatch are alike: they are one entry each way; in the last, gradients are reduced."""
+        forward, backward = self.stage_cost(0, "forward"), self.stage_cost(0, "backward")
+        self.spread_us = (forward.spread_us + backward.spread_us) * self.micro_batches
+        entries: list[TimedEntry] = []
+        if self.layout.zero == 3:
+            self.sharded_micro_batches(entries)
+        else:
+            before = self.micro_batches - 1
+            if before:
+                entries += self.phase(f"{before} microbatches", (forward + backward).times(before))
+            entries += self.phase("forward", forward)
+            self.last_backward(entries, backward, 0)
+        self.end(entries, 0)
+        return entries
+
+    def with_pipeline(self, rank: int, actions: Sequence[Action]) -> list[TimedEntry]:
+        layout, model = self.layout, self.model
+        stages = layout.pp * layout.stages_per_rank
+        message = layout.micro_batch * model.length // layout.cp * model.hidden * self.size
+        if layout.sequence_parallel:
+            message //= layout.tp
+        pair = self.placement("pp", 2)
+        move_us = 0.0
+        if self.fabric is None:
+            raise PredictError(f"{name_of(layout)} sends between stages, and no fabric prices it: give --fabric.")
+        move_us = price_collective(
+            self.fabric, "p2p", message, placement_of(pair, self.fabric.ranks_per_node)
+        ).duration_us
+        costs = {
+            (stage, kind): self.stage_cost(stage, kind)
+            for stage in {action.stage for action in actions}
+            for kind in ("forward", "backward")
+        }
+        self.spread_us = max(self.spread_us, sum(cost.spread_us for cost in costs.values()) * self.micro_batches)
+        entries: list[TimedEntry] = []
+        last_backward = max(place for place, action in enumerate(actions) if action.kind == "backward")
+        for place, action in enumerate(actions):
+            is_forward = action.kind == "forward"
+            source = action.stage - 1 if is_forward else action.stage + 1
+            target = action.stage + 1 if is_forward else action.stage - 1
+            after: tuple[int, ...] = ()
+            if 0 <= source < stages:
+                after = (len(entries),)
+                entries.append(self.transfer("receive", move_us, source, action.stage, action, ()))
+            cost = costs[action.stage, action.kind]
+            if place == last_backward:
+                entries.append(TimedEntry("ready", "host", 0.0, "compute", after=after))
+                self.last_backward(entries, cost, rank)
+            else:
+                entries += self.phase(action.kind, cost, after=after)
+            if 0 <= target < stages:
+                done = max(k for k, entry in enumerate(entries) if entry.stream == "compute")
+                entries.append(self.transfer("send", move_us, action.stage, target, action, (done,)))
+        self.end(entries, rank)
+        return entries
+
+    def transfer(
+        self, what: str, move_us: float, source: int, target: int, action: Action, after: tuple[int, ...]
+    ) -> TimedEntry:
+        key = ("pair", source, target, action.kind, action.micro_batch)
+        stream = f"{what} {action.kind} {source if what == 'receive' else target}"
+        return TimedEntry(what, "communication", move_us, stream, after=after, meets=key, is_bubble=True)
+
+    def gradient_bytes(self, stage: int) -> float:
+        weights = parameters_of_rank(self.model, self.layout, is_first=stage == 0, is_last=stage == self.layout.pp - 1)
+        return weights * self.model.gradient_bytes
+
+    def last_backward(self, entries: list[TimedEntry], cost: _Cost, stage: int) -> None:
+        """The last backward, its gradients reduced in buckets beside it, or behind it."""
+        nbytes = self.gradient_bytes(stage)
+        kind = "reduce_scatter" if self.layout.zero else "all_reduce"
+        if self.layout.dp * self.layout.cp < 2:
+            entries += self.phase("backward", cost)
+            return
+        if not self.composition.overlaps_gradients:
+            entries += self.phase("backward", cost)
+            reduce_us = self.collective_us(kind, nbytes, "dp", None)
+            entries.append(TimedEntry("gradients", "communication", reduce_us, "compute"))
+            return
+        bucket_us = self.collective_us(kind, nbytes / _BUCKETS, "dp")
+        for _ in range(_BUCKETS):
+            entries += self.phase("backward", cost.times(1 / _BUCKETS))
+            entries.append(TimedEntry("gradients", "communication", bucket_us, "gradients", after=(len(entries) - 1,)))
+
+    def sharded_micro_batches(self, entries: list[TimedEntry]) -> None:
+        """FSDP2: each block's weights gathered one block ahead, both ways; its gradients scattered behind it."""
+        model, layout = self.model, self.layout
+        weights = model.block_parameters / layout.tp
+        gather_us = self.collective_us("all_gather", weights * self.size, "dp")
+        scatter_us = self.collective_us("reduce_scatter", weights * model.gradient_bytes, "dp")
+        computed: list[int] = []
+
+        def gather() -> int:
+            # Two blocks' weights are there at once: the next is gathered when the one before this has been used.
+            limit = (computed[-2],) if len(computed) > 1 else ()
+            entries.append(TimedEntry("weights", "communication", gather_us, "gathers", after=limit))
+            return len(entries) - 1
+
+        # Microbatches are alike: two are played, and the second counts as often as there are more.
+        played = min(2, self.micro_batches)
+        for micro_batch in range(played):
+            times = 1 if micro_batch == 0 else self.micro_batches - 1
+            repeated = range(model.layers)
+            for kind in ("forward", "backward"):
+                cost = self.costs["block" if kind == "forward" else "block_backward"].times(times)
+                ends = self.costs["first" if kind == "forward" else "first_backward"]
+                ends += self.costs["last" if kind == "forward" else "last_backward"]
+                if kind == "backward":
+                    entries += self.phase("output", ends.times(times))
+                for _ in repeated:
+                    here = gather()
+                    if times > 1:
+                        entries[here] = replace(entries[here], duration_us=gather_us * times)
+                    entries += self.phase(kind, cost, after=(here,))
+                    computed.append(len(entries) - 1)
+                    if kind == "backward":
+                        entries.append(
+                            TimedEntry("gradients", "communication", scatter_us * times, "gradients",
+                                       after=(computed[-1],))
+                        )  # fmt: skip
+                if kind == "forward":
+                    entries += self.phase("input", ends.times(times))
+
+    def end(self, entries: list[TimedEntry], stage: int) -> None:
+        """What is left behind the last backward: gradients that are still moving, the optimizer, gathered weights."""
+        model, layout = self.model, self.layout
+        moving = tuple(place for place, entry in enumerate(entries) if entry.stream == "gradients")[-1:]
+        weights = parameters_of_rank(model, layout, is_first=stage == 0, is_last=stage == layout.pp - 1)
+        if layout.pp > 1 and model.tied and stage in (0, layout.pp - 1):
+            nbytes = model.vocabulary * model.hidden / layout.tp * model.gradient_bytes
+            tie_us = self.collective_us("all_reduce", nbytes, "pp", 2)
+            entries.append(
+                TimedEntry("tied weights", "communication", tie_us, "compute", after=moving,
+                           meets=("all_reduce", (0, layout.pp - 1), "tied"))
+            )  # fmt: skip
+        own = weights / (max(1, layout.fsdp) * layout.cp if layout.zero else 1)
+        layers = layers_of_stage(model.layers, layout.pp, is_last=False)
+        update = self.prices.optimizer(own, layers * _MOST_TENSORS_OF_BLOCK)
+        entries.append(TimedEntry("optimizer", "compute", update.duration_us, after=moving))
+        if layout.zero in (1, 2):
+            gather_us = self.collective_us("all_gather", weights * self.size, "dp")
+            entries.append(TimedEntry("weights", "communication", gather_us, "compute"))
+        entries.append(TimedEntry("step", "host", self.composition.step_host_us, "compute"))
+
+
+def _as_step(maker: _Composer, played: PlayedStep) -> PlannedStep:
+    duration = played.duration_us
+    ranks = []
+    for rank, line in played.ranks.items():
+        idle = max(0.0, duration - line.compute_us - line.exposed_us - line.bubble_us)
+        ranks.append(
+            PlannedRank(
+                rank, line.compute_us, line.communication_us, line.exposed_us, idle, line.host_us, line.bubble_us,
+                maker.layout.world_size // len(played.ranks), memory_of_rank(maker.model, maker.layout, rank),
+            )
+        )  # fmt: skip
+    slowest = max(ranks, key=lambda each: each.compute_us + each.exposed_us)
+    half = 0.1 * duration + maker.spread_us + 0.2 * slowest.exposed_us
+    total = sum(played.decided_by.values())
+    return PlannedStep(
+        subject=name_of(maker.layout),
+        device=maker.prices.device,
+        fabric=None if maker.fabric is None else maker.fabric.name,
+        world_size=maker.layout.world_size,
+        duration_us=duration,
+        low_us=max(0.0, duration - half),
+        high_us=duration + half,
+        coverage=COVERAGE,
+        device_us=slowest.compute_us + slowest.exposed_us,
+        host_us=slowest.host_us,
+        decided_by={kind: us / total for kind, us in played.decided_by.items()} if total else {},
+        communication_us=slowest.communication_us,
+        exposed_us=slowest.exposed_us,
+        bubble_us=max(each.bubble_us for each in ranks),
+        peak_allocated_bytes=max(each.peak_allocated_bytes or 0 for each in ranks),
+        ranks=tuple(ranks),
+    )
+
+
+def _products(world: int, with_cp: bool) -> Iterator[tuple[int, int, int]]:
+    for tp in _divisors(world):
+        for pp in _divisors(world // tp):
+            for cp in _divisors(world // (tp * pp)) if with_cp else (1,):
+                yield tp, pp, cp
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]

@@ -1,0 +1,427 @@
+"""A transformer by its sizes: what a rank of a layout runs, as operators with shapes, and what it keeps.
+
+Forward and backward of one block, of what stands around the blocks, and of the optimizer, each as a list of pieces that
+a model of times prices. The shapes are those of Megatron's shards: attention heads and feed-forward columns by tensor
+parallelism, rows by sequence parallelism, sequences by context parallelism.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from torchledger.errors import PredictError
+from torchledger.nouns import Layout
+from torchledger.work.element_sizes import ELEMENT_SIZES
+
+Direction = Literal["forward", "backward", "step"]
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """A decoder and its batch. ``length`` is tokens of a sequence, ``batch`` the sequences of a step over all ranks.
+
+    ``gated`` has two matrices up (SwiGLU) in place of one with GELU, ``norm`` is ``"rms"`` or ``"layer"``.
+    ``attention`` is ``"flash"``, or ``"unfused"`` for scores that are written to memory. ``bias`` adds biases and dropout as GPT has
+    them; ``tied`` shares the embedding with the output. ``fused`` says that a compiler joined elementwise work.
+    ``gradient_bytes`` is the size of an accumulated gradient's element, ``spare_gradient_bytes`` that of another copy,
+    ``optimizer_bytes`` what the optimizer keeps for a parameter.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    ffn: int
+    vocabulary: int
+    length: int
+    batch: int
+    kv_heads: int = 0
+    gated: bool = True
+    norm: str = "rms"
+    attention: str = "flash"
+    bias: bool = False
+    rotary: bool = True
+    tied: bool = False
+    dtype: str = "bfloat16"
+    fused: bool = True
+    gradient_bytes: int = 4
+    spare_gradient_bytes: int = 0
+    optimizer_bytes: int = 12
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type == "int" and field.default != 0 and value < 1:
+                raise PredictError(f"transformer: {field.name}={value} must be at least 1.")
+        if self.hidden % self.heads:
+            raise PredictError(f"transformer: heads={self.heads} does not divide hidden={self.hidden}.")
+
+    @property
+    def head(self) -> int:
+        """Width of a head."""
+        return self.hidden // self.heads
+
+    @property
+    def kv(self) -> int:
+        """Heads of keys and values."""
+        return self.kv_heads or self.heads
+
+    @property
+    def block_parameters(self) -> int:
+        """Parameters of one block."""
+        h, up = self.hidden, 2 if self.gated else 1
+        attention = h * (h + 2 * self.kv * self.head) + h * h
+        weights = attention + (up + 1) * h * self.ffn + (1 if self.norm == "rms" else 2) * 2 * h
+        if self.bias:
+            weights += h + 2 * self.kv * self.head + h + up * self.ffn + h
+        return weights
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of all."""
+        embeddings = (1 if self.tied else 2) * self.vocabulary * self.hidden
+        return self.layers * self.block_parameters + embeddings + self.hidden
+
+    def step_flops(self, recomputation: str = "none") -> float:
+        """FLOPs of a step's products, of all ranks: three times the forward's, and once more where it is done again."""
+        tokens = self.length * self.batch
+        weights = self.layers * (self.block_parameters - 2 * self.hidden) + self.vocabulary * self.hidden
+        scores = 2 * self.layers * self.length * self.hidden * (0.5 if self.attention == "flash" else 1.0)
+        forward = 2 * tokens * (weights + scores)
+        return forward * (4 if recomputation == "full" else 3)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One operator at its sizes.
+
+    ``operator`` is the catalogue's name, ``"elementwise"`` with ``bytes``, or a collective (``"collective.all_reduce"``)
+    of ``bytes`` over the ranks of ``group``. ``role`` is its place in the block, ``kernels`` what an eager program
+    launches for it.
+    """
+
+    operator: str
+    parameters: Mapping[str, int]
+    direction: Direction = "forward"
+    role: str = ""
+    kernels: int = 1
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a rank runs: forward and backward of a block, of the embedding and of the head, each for one microbatch."""
+
+    block: tuple[Piece, ...]
+    block_backward: tuple[Piece, ...]
+    first: tuple[Piece, ...]
+    first_backward: tuple[Piece, ...]
+    last: tuple[Piece, ...]
+    last_backward: tuple[Piece, ...]
+
+
+def check_layout(model: Transformer, layout: Layout, ranks_per_node: int | None = None) -> str | None:
+    """Why a layout cannot be, with the nearest that can; ``None`` where it can."""
+    if model.heads % layout.tp or model.kv % min(layout.tp, model.kv):
+        return f"{model.heads} heads are not shared equally by tp={layout.tp}; {_nearest(model.heads, layout.tp)} does"
+    if model.ffn % layout.tp:
+        return f"{model.ffn} columns are not shared equally by tp={layout.tp}; {_nearest(model.ffn, layout.tp)} does"
+    stages = layout.pp * layout.stages_per_rank
+    if stages > model.layers:
+        return f"{stages} stages for {model.layers} layers: pp={model.layers // layout.stages_per_rank} is the most"
+    if model.length % (layout.cp * (layout.tp if layout.sequence_parallel else 1)):
+        return f"{model.length} tokens are not shared equally by cp={layout.cp} and tp={layout.tp}"
+    if model.batch % (layout.dp * layout.micro_batch):
+        return (
+            f"{model.batch} sequences are not shared by dp={layout.dp} in microbatches of {layout.micro_batch}; "
+            f"dp={_nearest(model.batch // layout.micro_batch or 1, layout.dp)} does"
+        )
+    if layout.fsdp > 1 and layout.dp % layout.fsdp:
+        return f"dp={layout.dp} is no multiple of fsdp={layout.fsdp}"
+    if ranks_per_node is not None and layout.tp > ranks_per_node:
+        return f"tp={layout.tp} spans nodes of {ranks_per_node} ranks; tp={ranks_per_node} is the most on one"
+    return None
+
+
+def parts_of(model: Transformer, layout: Layout) -> Parts:
+    """The pieces of a layout's rank for one microbatch."""
+    maker = _Maker(model, layout)
+    return Parts(
+        tuple(maker.block()),
+        tuple(maker.block_backward()),
+        tuple(maker.embedding("forward")),
+        tuple(maker.embedding("backward")),
+        tuple(maker.output("forward")),
+        tuple(maker.output("backward")),
+    )
+
+
+class _Maker:
+    def __init__(self, model: Transformer, layout: Layout) -> None:
+        self.model, self.layout = model, layout
+        self.size = int(ELEMENT_SIZES[model.dtype])
+        self.tokens = layout.micro_batch * model.length // layout.cp
+        self.is_sharded = layout.sequence_parallel and layout.tp > 1
+        self.rows = self.tokens // layout.tp if self.is_sharded else self.tokens
+
+    def norm(self, direction: Direction) -> Piece:
+        name = "rms_norm" if self.model.norm == "rms" else "layer_norm"
+        return Piece(name, {"rows": self.rows, "dim": self.model.hidden}, direction, "norm", 1)
+
+    def linear(self, role: str, k: int, n: int, direction: Direction) -> Piece:
+        kernels = 1 if direction == "forward" else 2
+        return Piece("linear", {"m": self.tokens, "k": k, "n": n}, direction, role, kernels)
+
+    def elementwise(self, bytes_moved: float, direction: Direction, role: str, kernels: int = 1) -> Piece:
+        return Piece("elementwise", {"bytes": max(1, int(bytes_moved))}, direction, role, kernels)
+
+    def gather(self, direction: Direction) -> list[Piece]:
+        """Before a product split by columns: rows are gathered, or in the backward its input's gradient reduced."""
+        if self.layout.tp == 1:
+            return []
+        message = self.tokens * self.model.hidden * self.size
+        if not self.is_sharded:
+            return [] if direction == "forward" else [self.collective("all_reduce", message, "tp")]
+        if direction == "forward":
+            return [self.collective("all_gather", message, "tp")]
+        # The gathered rows are not kept: the weight's gradient gathers them again.
+        return [self.collective("all_gather", message, "tp"), self.collective("reduce_scatter", message, "tp")]
+
+    def reduce(self, direction: Direction) -> list[Piece]:
+        """Behind a product split by rows: its parts are added up."""
+        if self.layout.tp == 1:
+            return []
+        message = self.tokens * self.model.hidden * self.size
+        if not self.is_sharded:
+            return [self.collective("all_reduce", message, "tp")] if direction == "forward" else []
+        return [self.collective("reduce_scatter" if direction == "forward" else "all_gather", message, "tp")]
+
+    def collective(self, kind: str, nbytes: float, group: str) -> Piece:
+        return Piece(f"collective.{kind}", {"bytes": int(nbytes)}, "forward", group, 1, group)
+
+    def attention(self, direction: Direction) -> list[Piece]:
+        model, tp, cp = self.model, self.layout.tp, self.layout.cp
+        heads, kv = model.heads // tp, max(1, model.kv // tp)
+        batch, own = self.layout.micro_batch, model.length // cp
+        pieces: list[Piece] = []
+        if cp > 1:
+            message = 2 * batch * model.length * kv * model.head * self.size
+            kind = "all_gather" if direction == "forward" else "reduce_scatter"
+            pieces.append(self.collective(kind, message, "cp"))
+        if model.attention == "flash":
+            # Each of cp ranks has its share of a causal mask's work, of a square that is longer than wide.
+            sizes = {"b": batch, "h": heads, "l": own, "d": model.head}
+            if cp > 1:
+                sizes |= {"h_kv": kv, "l_kv": (model.length + own) // 2, "causal": 0}
+            else:
+                sizes |= {"causal": 1, **({"h_kv": kv, "l_kv": own} if kv != heads else {})}
+            return [*pieces, Piece("sdpa", sizes, direction, "attention", 1 if direction == "forward" else 3)]
+        scores = batch * heads * own * model.length
+        is_forward = direction == "forward"
+        pieces += [
+            Piece("bmm", {"b": batch * heads, "m": own, "k": model.head, "n": model.length}, direction, "scores",
+                  1 if is_forward else 2),
+            Piece("softmax", {"rows": batch * heads * own, "dim": model.length}, direction, "softmax"),
+        ]  # fmt: skip
+        if model.bias:
+            pieces.append(self.elementwise(scores * (2 * self.size + 1), direction, "attention dropout"))
+        pieces.append(
+            Piece("bmm", {"b": batch * heads, "m": own, "k": model.length, "n": model.head}, direction, "context",
+                  1 if is_forward else 2)
+        )  # fmt: skip
+        return pieces
+
+    def copies(self, direction: Direction) -> list[Piece]:
+        """Rearranging heads before and behind attention, and rotary positions."""
+        model, tp = self.model, self.layout.tp
+        width = (model.hidden + 2 * model.kv * model.head) // tp
+        pieces = []
+        if model.rotary:
+            share = (model.heads + model.kv) / (model.heads + 2 * model.kv)
+            pieces.append(self.elementwise(2 * share * self.tokens * width * self.size, direction, "rotary", 2))
+        if not model.fused and model.attention == "unfused":
+            moved = 2 * self.tokens * (model.hidden // tp) * self.size
+            pieces.append(self.elementwise(moved, direction, "context copy"))
+            if direction == "backward":
+                pieces.append(self.elementwise(2 * self.tokens * width * self.size, direction, "split copy"))
+        return pieces
+
+    def residual(self, direction: Direction) -> list[Piece]:
+        model = self.model
+        values = self.rows * model.hidden * self.size
+        if model.bias:
+            mask = self.rows * model.hidden
+            moved = 3 * values + mask if direction == "forward" else 2 * values + mask
+            return [self.elementwise(moved, direction, "dropout and residual")]
+        if model.fused:
+            # Joined with the norm behind it: only the residual itself is read and written beside it.
+            return [self.elementwise(2 * values, direction, "residual")]
+        return [self.elementwise(3 * values, direction, "residual")]
+
+    def activation(self, direction: Direction) -> Piece:
+        model, tp = self.model, self.layout.tp
+        if model.gated and model.fused:
+            return Piece("swiglu", {"rows": self.tokens, "dim": model.ffn // tp}, direction, "activation")
+        values = self.tokens * (model.ffn // tp) * self.size
+        if model.gated:
+            return self.elementwise((5 if direction == "forward" else 8) * values, direction, "activation", 2)
+        return Piece("gelu", {"numel": self.tokens * model.ffn // tp}, direction, "activation")
+
+    def half(self, direction: Direction) -> tuple[list[Piece], list[Piece]]:
+        """Attention's half of the block and the feed-forward half."""
+        model, tp = self.model, self.layout.tp
+        qkv = (model.hidden + 2 * model.kv * model.head) // tp
+        up = (2 if model.gated else 1) * model.ffn // tp
+        attention = [
+            self.norm(direction),
+            *self.gather(direction),
+            self.linear("qkv", model.hidden, qkv, direction),
+            *self.copies(direction),
+            *self.attention(direction),
+            self.linear("out", model.hidden // tp, model.hidden, direction),
+            *self.reduce(direction),
+            *self.residual(direction),
+        ]
+        feed = [
+            self.norm(direction),
+            *self.gather(direction),
+            self.linear("up", model.hidden, up, direction),
+            self.activation(direction),
+            self.linear("down", model.ffn // tp, model.hidden, direction),
+            *self.reduce(direction),
+            *self.residual(direction),
+        ]
+        return attention, feed
+
+    def block(self) -> list[Piece]:
+        attention, feed = self.half("forward")
+        return [*attention, *feed]
+
+    def block_backward(self) -> list[Piece]:
+        attention, feed = self.half("backward")
+        again: list[Piece] = []
+        if self.layout.recomputation == "full":
+            again = self.block()
+        elif self.layout.recomputation == "attention":
+            again = self.attention("forward")
+        # Each weight's gradient is added to what earlier microbatches left.
+        weights = self.model.block_parameters / self.layout.tp
+        added = weights * (2 * self.model.gradient_bytes + self.size)
+        return [*again, *feed[::-1], *attention[::-1], self.elementwise(added, "backward", "accumulation", 8)]
+
+    def embedding(self, direction: Direction) -> list[Piece]:
+        model = self.model
+        sizes = {"tokens": self.tokens, "vocab": max(1, model.vocabulary // self.layout.tp), "dim": model.hidden}
+        pieces = [Piece("embedding", sizes, direction, "embedding", 2)]
+        if self.layout.tp > 1:
+            kind = "all_reduce" if not self.is_sharded else "reduce_scatter" if direction == "forward" else "all_gather"
+            if self.is_sharded or direction == "forward":
+                pieces.append(self.collective(kind, self.tokens * model.hidden * self.size, "tp"))
+        return pieces
+
+    def loss(self, vocabulary: int, direction: Direction) -> Piece:
+        """Cross entropy; eager programs that share the vocabulary write each of its steps in float32."""
+        if self.model.fused or self.model.attention == "unfused":
+            return Piece("cross_entropy", {"tokens": self.tokens, "vocab": vocabulary}, direction, "loss", 3)
+        # Forward: cast, largest, subtract, exponential, sum, divide; backward: subtract, scale, cast.
+        moved = {"forward": self.size + 4 + 4 + 8 + 8 + 4 + 8}.get(direction, 4 + 8 + 4 + self.size)
+        return self.elementwise(moved * self.tokens * vocabulary, direction, "loss", 7)
+
+    def output(self, direction: Direction) -> list[Piece]:
+        model, tp = self.model, self.layout.tp
+        vocabulary = max(1, model.vocabulary // tp)
+        pieces = [
+            self.norm(direction),
+            *self.gather(direction),
+            self.linear("head", model.hidden, vocabulary, direction),
+            self.loss(vocabulary, direction),
+        ]
+        return pieces if direction == "forward" else pieces[::-1]
+
+
+def parameters_of_rank(model: Transformer, layout: Layout, *, is_first: bool, is_last: bool) -> float:
+    """Parameters that one rank computes with."""
+    blocks = layers_of_stage(model.layers, layout.pp, is_last=False) * model.block_parameters / layout.tp
+    embedding = model.vocabulary * model.hidden / layout.tp
+    ends = (embedding if is_first else 0.0) + (embedding if is_last and not (model.tied and is_first) else 0.0)
+    return blocks + ends
+
+
+def layers_of_stage(layers: int, pp: int, *, is_last: bool) -> int:
+    """Layers of a pipeline's fullest stage, or of its last."""
+    most = math.ceil(layers / pp)
+    return most if not is_last else layers - most * (pp - 1) if layers - most * (pp - 1) > 0 else most
+
+
+def memory_of_rank(model: Transformer, layout: Layout, stage: int) -> int:
+    """The most that a rank of a pipeline's stage has allocated in a step, in bytes.
+
+    Weights in the model's dtype, gradients, the optimizer's state (of which ZeRO's ranks each have a share), what
+    microbatches in flight keep for their backward, and the logits or one block's own work, whichever is more.
+    """
+    size = int(ELEMENT_SIZES[model.dtype])
+    is_first, is_last = stage == 0, stage == layout.pp - 1
+    weights = parameters_of_rank(model, layout, is_first=is_first, is_last=is_last)
+    shares = max(1, layout.fsdp) * layout.cp
+    state = model.optimizer_bytes / (shares if layout.zero >= 1 else 1)
+    state += (model.gradient_bytes + model.spare_gradient_bytes) / (shares if layout.zero >= 2 else 1)
+    state += size / (shares if layout.zero >= 3 else 1)
+    kept = kept_of_block(model, layout)
+    layers = layers_of_stage(model.layers, layout.pp, is_last=False)
+    micro_batches = model.batch // (layout.dp * layout.micro_batch)
+    in_flight = in_flight_of(layout, stage, micro_batches)
+    activations = in_flight * layers * kept
+    tokens = layout.micro_batch * model.length / layout.cp
+    rows = tokens / (layout.tp if layout.sequence_parallel else 1)
+    work = 0.0
+    if layout.recomputation == "full":
+        work = kept_of_block(model, layout, whole=True)
+    if is_last:
+        # Logits, their float32 copy and its gradient.
+        work = max(work, tokens * model.vocabulary / layout.tp * (size + 4 + 4))
+        activations += in_flight * rows * model.hidden * size
+    if layout.zero >= 3:
+        work += 2 * model.block_parameters / layout.tp * size
+    return int(weights * state + activations + work)
+
+
+def in_flight_of(layout: Layout, stage: int, micro_batches: int) -> float:
+    """How many microbatches a stage keeps at once."""
+    if layout.schedule == "GPipe":
+        return micro_batches
+    if layout.stages_per_rank > 1:
+        v, p = layout.stages_per_rank, layout.pp
+        return min(micro_batches, ((v - 1) * p + 2 * (p - stage - 1) + 1) / v)
+    return min(micro_batches, layout.pp - stage)
+
+
+def kept_of_block(model: Transformer, layout: Layout, *, whole: bool = False) -> float:
+    """Bytes that a block keeps for its backward, of one microbatch. ``whole``: as if nothing were computed again."""
+    size, tp = int(ELEMENT_SIZES[model.dtype]), layout.tp
+    tokens = layout.micro_batch * model.length / layout.cp
+    rows = tokens / (tp if layout.sequence_parallel else 1)
+    hidden = model.hidden
+    if layout.recomputation == "full" and not whole:
+        return rows * hidden * size
+    qkv = (hidden + 2 * model.kv * model.head) / tp
+    up = (2 if model.gated else 1) * model.ffn / tp
+    # Inputs of both norms and of the two products behind them; with sequence parallelism those are kept in shares.
+    kept = 4 * rows * hidden * size
+    kept += tokens * (qkv + hidden / tp) * size + tokens * (up + model.ffn / tp) * size
+    heads = model.heads / tp
+    if model.attention == "flash":
+        kept += tokens * heads * 4
+    elif layout.recomputation != "attention" or whole:
+        scores = layout.micro_batch * heads * (model.length / layout.cp) * model.length
+        kept += scores * (size + (size + 1 if model.bias else 0))
+    if model.bias:
+        kept += 2 * rows * hidden
+    return kept
+
+
+def _nearest(total: int, asked: int) -> int:
+    """The divisor of ``total`` nearest to what was asked."""
+    divisors = [n for n in range(1, min(total, 4 * asked) + 1) if total % n == 0]
+    return min(divisors, key=lambda n: (abs(n - asked), n))
