@@ -1,11 +1,11 @@
 """Training steps that others measured on many GPUs, priced with nothing fitted to them.
 
-    python benchmarks/public_steps.py [--data DIR] [--kernels A100.tlmodel] [--sealed] [--output docs/results/public_steps.md]
+    python benchmarks/public_steps.py [--data DIR] [--kernels A100.tlmodel] [--sealed] [--output FILE.md]
 
-Sets: vTrain (A100, one node and several), nanotron (H100, rows of MFU >= 20 %), NeuSight's eleven (A100 and H100, float32),
-SimuMax's Llamas (B200, by data sheet). Kernels of the A100 are fitted to operators that estimate-train-time measured (no
-step among them), those of the H100 and B200 are the H200's model at the ratio of data sheets. Each set is split with a
-seed: a fifth may be looked at while this is written, the rest is scored with ``--sealed``.
+Sets: vTrain (A100, one node and several), nanotron (H100, rows of MFU >= 20 %), NeuSight's eleven (A100 and H100,
+float32), SimuMax's Llamas (B200). Kernels of vTrain's A100 are fitted to operators that estimate-train-time measured
+(no step among them); those of the others are the H200's model transferred by data sheet. Each set is split with a seed:
+a fifth may be looked at while this is written, the rest is scored with ``--sealed``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from torchledger.planning.layouts import Composition, price_layout
 from torchledger.planning.prices import ModelPrices, PiecePrice, PiecePrices
 from torchledger.planning.timeline import Sharing
 from torchledger.planning.transformer import Piece, Transformer, memory_of_rank
-from torchledger.predicting.model_file import find_model, load_model, save_model
+from torchledger.predicting.devices import find_model
+from torchledger.predicting.model_file import load_model, save_model
 from torchledger.predicting.operators import predict
 
 NEEDS: tuple[str, ...] = ("public data",)
@@ -44,7 +45,7 @@ GPT_VOCABULARY = 51200
 """Megatron's: 50,257 words, padded to equal shares."""
 
 EAGER_LAUNCH_US = 10.0
-"""What a host needs for a launch of an eager program: the usual of torchledger's own models (``library launch host us``)."""
+"""What a host needs for a launch of an eager program: the usual one (``library launch host us``)."""
 
 
 @dataclass(frozen=True)
@@ -193,8 +194,8 @@ def neusight(data: Path) -> list[Row]:
             micro_batch=batch // 4 if kind == "dp" else batch, sequence_parallel=False,
         )  # fmt: skip
         rows.append(
-            Row(f"{row['gpu']} {row['model']} {row['parallel']} {batch}", model, layout, 1e3 * float(row["measured_ms"]),
-                1e3 * float(row["neusight_ms"]), device=row["gpu"].split("-")[0])
+            Row(f"{row['gpu']} {row['model']} {row['parallel']} {batch}", model, layout,
+                1e3 * float(row["measured_ms"]), 1e3 * float(row["neusight_ms"]), device=row["gpu"].split("-")[0])
         )  # fmt: skip
     return rows
 
@@ -241,12 +242,23 @@ def kernels_of_a100(data: Path, path: Path) -> TimeModel:
     return load_model(path)
 
 
-TOWARDS = {
-    # Dense half-precision and float32 rates, and bandwidth, of the H200's data sheet over the device's.
-    "H100": {"bfloat16": (1.0, 4800 / 3350), "float32": (1.0, 4800 / 3350)},
-    "A100": {"float32": (66.9 / 19.5, 4800 / 1555)},
-    "B200": {"bfloat16": (989.4 / 2250, 4800 / 7700)},
-}
+SHEETS = {"H100": "H100", "A100": "A100-SXM4-40GB", "B200": "B200"}
+"""The data sheets of the devices whose kernels are another's, transferred."""
+
+FLASH_2 = {64: 1.49, 128: 1.81}
+"""How many times as long attention takes by flash-attention 2 as by what torch runs on a Hopper: estimate-train-time's
+forward on a GH200 over the H200's model, medians by the width of a head."""
+
+
+class Flash2Prices(ModelPrices):
+    """Prices of a program that brings its own flash-attention."""
+
+    def price(self, piece: Piece) -> PiecePrice:
+        found = super().price(piece)
+        if piece.operator != "sdpa":
+            return found
+        width = min(FLASH_2, key=lambda d: abs(d - piece.parameters["d"]))
+        return PiecePrice(FLASH_2[width] * found.duration_us, FLASH_2[width] * found.spread_us)
 
 
 @dataclass
@@ -254,7 +266,6 @@ class Predictor:
     """Steps of rows: prices by device, fabrics by device and world."""
 
     a100: TimeModel
-    h200: TimeModel
     launch_host_us: float = EAGER_LAUNCH_US
     models: dict[Any, ModelPrices] = field(default_factory=dict)
     guide: dict[Any, float] = field(default_factory=dict)
@@ -264,9 +275,8 @@ class Predictor:
             return GuidePrices(self.a100, row.model, row.layout, self.launch_host_us, cache=self.guide)
         key = row.device, row.model.dtype
         if key not in self.models:
-            self.models[key] = ModelPrices(
-                self.h200, row.model.dtype, self.launch_host_us, TOWARDS[row.device][row.model.dtype], row.device
-            )
+            kind = Flash2Prices if row.device == "H100" and row.model.attention == "flash" else ModelPrices
+            self.models[key] = kind(find_model(SHEETS[row.device]), row.model.dtype)
         self.models[key].host_us = self.launch_host_us
         return self.models[key]
 
@@ -416,7 +426,7 @@ def main() -> None:
     if options.data is None:
         parser.error("needs --data, or TORCHLEDGER_PUBLIC_DATA")
     options.kernels.parent.mkdir(parents=True, exist_ok=True)
-    predictor = Predictor(kernels_of_a100(options.data, options.kernels), find_model("H200"))
+    predictor = Predictor(kernels_of_a100(options.data, options.kernels))
     sets: dict[str, Callable[[], list[Row]]] = {
         "vTrain, one node": lambda: vtrain(options.data, "single"),
         "vTrain, several nodes": lambda: vtrain(options.data, "multi"),
@@ -436,7 +446,9 @@ def main() -> None:
         print(lines[-1], f"{time.time() - begun:.0f} s", flush=True)
         if options.show:
             for each in found[:: max(1, len(found) // options.show)]:
-                print(f"   {each.error:+7.1f} % {each.row.measured_us / 1e3:10.1f} ms {each.row.name} {each.row.layout}")
+                print(
+                    f"   {each.error:+7.1f} % {each.row.measured_us / 1e3:10.1f} ms {each.row.name} {each.row.layout}"
+                )
         if options.sealed:
             lines.append(summary(f"{name}, sealed", score(predictor, sealed)))
             print(lines[-1], f"{time.time() - begun:.0f} s", flush=True)
@@ -455,14 +467,15 @@ def memory_lines(data: Path) -> list[str]:
         peers = [100 * abs(row.peer_bytes / (row.measured_bytes or 1) - 1) for row, _ in pairs if row.peer_bytes]
         peer = f"{statistics.mean(peers):.2f}" if peers else ""
         lines.append(
-            f"| {name} | {len(errors)} | {statistics.mean(map(abs, errors)):.1f} | {statistics.mean(errors):+.1f} | {peer} |"
+            f"| {name} | {len(errors)} | {statistics.mean(map(abs, errors)):.1f} | {statistics.mean(errors):+.1f} "
+            f"| {peer} |"
         )
     hit, false, missed = out_of_memory(nanotron(data), 80e9)
     lines.append("")
     lines.append(
         f"nanotron's rows that failed: {hit + missed}. Predicted above 80 GB: {hit + false}, of which {hit} failed "
-        f"(precision {100 * hit / max(1, hit + false):.0f} %, recall {100 * hit / max(1, hit + missed):.0f} %); some failed "
-        "of other causes, which the set does not tell apart."
+        f"(precision {100 * hit / max(1, hit + false):.0f} %, recall {100 * hit / max(1, hit + missed):.0f} %); some "
+        "failed of other causes, which the set does not tell apart."
     )
     return lines
 
@@ -473,8 +486,8 @@ def page(lines: Sequence[str], memory: Sequence[str]) -> str:
         [
             "# Steps that others measured on many GPUs",
             "",
-            f"{datetime.date.today().isoformat()}, seed {SEED}; a fifth of each set was looked at, the rest was sealed until the",
-            "end. Nothing is fitted to a step. Command:",
+            f"{datetime.date.today().isoformat()}, seed {SEED}; a fifth of each set was looked at, the rest was sealed",
+            "until the end. Nothing is fitted to a step. Command:",
             "",
             "```console",
             "$ python benchmarks/public_steps.py --data PUBLIC --sealed --output docs/results/public_steps.md",

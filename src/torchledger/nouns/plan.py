@@ -34,7 +34,8 @@ class PlannedStep:
     ``device_us`` is what the busiest rank's device needs of it (kernels and exposed collectives), ``host_us`` what its
     host needs to launch it all. ``decided_by`` says what the way through the step that decides its length is made of:
     ``"compute"``, ``"communication"``, ``"host"`` and ``"idle"`` with their shares, the largest first.
-    ``communication_us`` and ``exposed_us`` are the slowest rank's, ``peak_allocated_bytes`` is the fullest rank's.
+    ``communication_us`` and ``exposed_us`` are the slowest rank's, ``bubble_us`` is the mean over the ranks and
+    ``peak_allocated_bytes`` the fullest rank's.
     """
 
     subject: str

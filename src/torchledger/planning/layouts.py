@@ -416,7 +416,7 @@ def _as_step(maker: _Composer, played: PlayedStep) -> PlannedStep:
         decided_by={kind: us / total for kind, us in played.decided_by.items()} if total else {},
         communication_us=slowest.communication_us,
         exposed_us=slowest.exposed_us,
-        bubble_us=max(each.bubble_us for each in ranks),
+        bubble_us=sum(each.bubble_us for each in ranks) / len(ranks),
         peak_allocated_bytes=max(each.peak_allocated_bytes or 0 for each in ranks),
         ranks=tuple(ranks),
     )

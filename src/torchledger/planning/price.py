@@ -146,7 +146,7 @@ def _as_step(
         decided_by={kind: us / total for kind, us in played.decided_by.items()} if total else {},
         communication_us=line.communication_us,
         exposed_us=line.exposed_us,
-        bubble_us=line.bubble_us,
+        bubble_us=sum(rank.bubble_us for rank in ranks) / len(ranks),
         peak_allocated_bytes=max(peaks, default=None),
         launches=max(each.launches for each in timed.values()),
         ranks=tuple(ranks),

@@ -24,8 +24,9 @@ class Transformer:
     """A decoder and its batch. ``length`` is tokens of a sequence, ``batch`` the sequences of a step over all ranks.
 
     ``gated`` has two matrices up (SwiGLU) in place of one with GELU, ``norm`` is ``"rms"`` or ``"layer"``.
-    ``attention`` is ``"flash"``, or ``"unfused"`` for scores that are written to memory. ``bias`` adds biases and dropout as GPT has
-    them; ``tied`` shares the embedding with the output. ``fused`` says that a compiler joined elementwise work.
+    ``attention`` is ``"flash"``, or ``"unfused"`` for scores that are written to memory. ``bias`` adds biases and
+    dropout as GPT has them; ``tied`` shares the embedding with the output. ``fused`` says that a compiler joined
+    elementwise work.
     ``gradient_bytes`` is the size of an accumulated gradient's element, ``spare_gradient_bytes`` that of another copy,
     ``optimizer_bytes`` what the optimizer keeps for a parameter.
     """
@@ -97,7 +98,7 @@ class Transformer:
 class Piece:
     """One operator at its sizes.
 
-    ``operator`` is the catalogue's name, ``"elementwise"`` with ``bytes``, or a collective (``"collective.all_reduce"``)
+    ``operator`` is the catalogue's name, ``"elementwise"`` with ``bytes``, or ``"collective.all_reduce"`` and the like
     of ``bytes`` over the ranks of ``group``. ``role`` is its place in the block, ``kernels`` what an eager program
     launches for it.
     """

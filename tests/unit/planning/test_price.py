@@ -71,7 +71,7 @@ def test_sends_meet_receives_in_order() -> None:
     first = program(0, [product(0), collective(1, "forward", **send)], groups={"pp": (0, 1)}, peers={1: 1})
     second = program(1, [collective(0, "forward", **receive), product(1)], groups={"pp": (0, 1)}, peers={0: 0})
     step = plan_price([first, second], MODEL, FABRIC, sharing=FREE)
-    assert step.bubble_us > 0 or step.ranks[1].bubble_us > 0
+    assert step.ranks[1].bubble_us > 0
     assert step.duration_us > plan_price([program(0, [product(0)])], MODEL, FABRIC).duration_us * 1.1
 
 

@@ -1,0 +1,115 @@
+"""Layouts of a transformer: what must hold between them, on the shipped model of an H200."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from torchledger.errors import PredictError
+from torchledger.nouns import Layout
+from torchledger.planning.fabric import find_fabric
+from torchledger.planning.layouts import find_layouts, name_of, price_layout, price_layouts
+from torchledger.planning.prices import ModelPrices
+from torchledger.planning.timeline import Sharing
+from torchledger.planning.transformer import Transformer, check_layout, memory_of_rank, parts_of
+from torchledger.predicting.devices import find_model
+
+PRICES = ModelPrices(find_model("H200"))
+FABRIC = find_fabric("h200+3200gb")
+SMALL = Transformer(layers=4, hidden=1024, heads=8, kv_heads=4, ffn=4096, vocabulary=32000, length=2048, batch=16)
+FREE = Sharing({}, 1.0)
+
+
+def price(layout: Layout, model: Transformer = SMALL) -> float:
+    return price_layout(model, layout, PRICES, FABRIC, sharing=FREE).duration_us
+
+
+def test_parameters_are_those_of_the_published_model() -> None:
+    llama = Transformer(
+        layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocabulary=128256, length=8192, batch=1
+    )
+    assert llama.parameters == pytest.approx(8.03e9, rel=0.005)
+
+
+def test_more_ranks_take_less_time_and_never_less_than_their_share() -> None:
+    alone = price(Layout())
+    for layout in (Layout(dp=4), Layout(tp=4), Layout(pp=4), Layout(dp=2, tp=2), Layout(dp=4, zero=3, fsdp=4)):
+        assert alone / 4.5 < price(layout) < alone
+
+
+def test_gradient_accumulation_adds_what_microbatches_take() -> None:
+    few, many = price(Layout(), replace(SMALL, batch=4)), price(Layout(), replace(SMALL, batch=16))
+    assert 2.5 * few < many < 4 * few
+
+
+def test_recomputation_takes_longer_and_keeps_less() -> None:
+    plain, again = Layout(micro_batch=4), Layout(micro_batch=4, recomputation="full")
+    assert 1.15 * price(plain) < price(again) < 1.45 * price(plain)
+    assert memory_of_rank(SMALL, again, 0) < memory_of_rank(SMALL, plain, 0)
+
+
+def test_more_microbatches_make_a_smaller_bubble() -> None:
+    def bubble(batch: int) -> float:
+        step = price_layout(replace(SMALL, batch=batch, vocabulary=512), Layout(pp=4), PRICES, FABRIC, sharing=FREE)
+        return step.bubble_us / step.duration_us
+
+    assert bubble(32) < bubble(8) < 0.6
+
+
+def test_sharding_saves_memory_and_costs_collectives() -> None:
+    whole, sharded = Layout(dp=8), Layout(dp=8, zero=3, fsdp=8)
+    assert memory_of_rank(SMALL, sharded, 0) < memory_of_rank(SMALL, whole, 0) / 2
+    step = price_layout(SMALL, sharded, PRICES, FABRIC, sharing=FREE)
+    assert step.communication_us > price_layout(SMALL, whole, PRICES, FABRIC, sharing=FREE).communication_us
+
+
+def test_shards_of_a_block_add_up_to_the_whole() -> None:
+    def flops(layout: Layout) -> int:
+        return sum(
+            2 * p.parameters["m"] * p.parameters["k"] * p.parameters["n"]
+            for p in parts_of(SMALL, layout).block
+            if p.operator == "linear"
+        )
+
+    assert 4 * flops(Layout(tp=4)) == flops(Layout())
+
+
+def test_a_table_ranks_what_fits_and_says_what_the_rest_needs() -> None:
+    layouts = find_layouts(SMALL, 8, micro_batches=(1, 2), recomputations=("none",), zeros=(0, 3))
+    assert all(layout.world_size == 8 for layout in layouts)
+    table = price_layouts(SMALL, layouts, PRICES, FABRIC, memory_bytes=2 * 10**9)
+    times = [each.step.duration_us for each in table if each.step is not None]
+    assert times == sorted(times)
+    left_out = [each for each in table if each.step is None]
+    assert left_out and all("GB" in (each.reason or "") for each in left_out)
+    assert len(times) + len(left_out) == len(layouts)
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        (Layout(tp=3), "tp=3; 2 does"),
+        (Layout(pp=8), "pp=4 is the most"),
+        (Layout(dp=3), "dp=2 does"),
+        (Layout(dp=4, micro_batch=8), "dp=2 does"),
+    ],
+)
+def test_a_layout_that_cannot_be_names_the_nearest_that_can(layout: Layout, words: str) -> None:
+    assert words in (check_layout(SMALL, layout) or "")
+    with pytest.raises(PredictError, match=r"does|most"):
+        price(layout)
+
+
+def test_a_world_that_no_layout_fills_says_why() -> None:
+    with pytest.raises(PredictError, match="no layout of 7 ranks"):
+        find_layouts(SMALL, 7)
+
+
+def test_collectives_without_a_fabric_ask_for_one() -> None:
+    with pytest.raises(PredictError, match="--fabric"):
+        price_layout(SMALL, Layout(tp=2), PRICES, None)
+
+
+def test_names_hold_what_differs_from_one_rank() -> None:
+    assert name_of(Layout(dp=2, pp=2, zero=1, fsdp=2)) == "dp=2 pp=2 micro=1 zero=1 1F1B"
