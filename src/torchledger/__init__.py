@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torchledger.answers import predict_step as predict_step
     from torchledger.answers import show as show
     from torchledger.api import capture as capture
+    from torchledger.api import plan as plan
     from torchledger.profiling.profile import step as step
     from torchledger.replaying.bench import bench as bench
     from torchledger.reporting.html import report as report
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "capture": "torchledger.api",
+    "plan": "torchledger.api",
     "step": "torchledger.profiling.profile",
     "values": "torchledger.watching",
     "load": "torchledger.answers",

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from torchledger.capturing.eager import EagerCount, count_eager
 from torchledger.capturing.session import Capture
 from torchledger.nouns import Breakdown
+from torchledger.planning.plan import DEFAULT_DEVICE, Plan, plan_program
 from torchledger.profiling.profile import (
     DEFAULT_REPEATS,
     DEFAULT_WARMUP,
     KernelVisibility,
     profile,
 )
+from torchledger.profiling.profile import step as end_of_step
 
 
 class CapturedRun(Capture):
@@ -33,6 +36,33 @@ class CapturedRun(Capture):
     def count_eager(self, step_fn: Callable[[], Any]) -> EagerCount:
         """Run ``step_fn`` once with compilation off under ``FlopCounterMode`` and put the count into the balance."""
         return count_eager(self, step_fn)
+
+
+def plan(
+    make_model: Callable[[], Any],
+    step: Callable[[Any], Any],
+    *,
+    device: str = DEFAULT_DEVICE,
+    output: str | os.PathLike[str] | None = None,
+    force: bool = False,
+) -> Plan:
+    """The price of ``step(model)`` on a device that is not there, of a model that ``make_model()`` makes.
+
+    Both are called on fake tensors, ``step`` until one whole step is recorded: nothing is computed, and nothing of the
+    model's size is allocated. ``output`` keeps the ledger. Raises ``PlanError`` where the program cannot run so.
+
+    >>> plan = torchledger.plan(lambda: torch.compile(Net().cuda()), train_step, device="H200")  # doctest: +SKIP
+    >>> plan.step.duration_us  # doctest: +SKIP
+    9412.7
+    """
+
+    def program() -> None:
+        model = make_model()
+        while True:  # ends with the step that is recorded
+            step(model)
+            end_of_step()
+
+    return plan_program(program, device=device, output=None if output is None else Path(output), force=force)
 
 
 def capture(path: str | os.PathLike[str], *, force: bool = False, profile: bool = False) -> CapturedRun:

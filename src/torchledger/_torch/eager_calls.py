@@ -19,9 +19,11 @@ from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 import torchledger
+from torchledger._torch.fake_tensors import FakeTensors
 from torchledger._torch.patching import Patches
 from torchledger._torch.storages import HeardMemory, StorageWatch
 from torchledger._torch.tensors import tensors_in
@@ -34,6 +36,9 @@ _OURS = str(Path(torchledger.__file__).parent) + "/"
 _DISPATCH = tuple(_TORCH + name for name in ("_compile.py", "_dynamo/", "_ops.py", "utils/_python_dispatch.py"))
 _MOST_LINES = 8
 _NO_SEQUENCE = 2**63
+_PLAIN = (torch.Tensor,)
+_NO_WORK = ("profiler", "prim")
+"""Marks of a profiler, and questions to a tensor such as which device it is on."""
 _NUMBER_BYTES = {bool: 1, int: 8, float: 8, complex: 16}
 
 
@@ -78,6 +83,7 @@ class EagerCalls(TorchDispatchMode):
         self.faults: list[str] = []
         self._inside = inside
         self._is_entered = False
+        self._tensors: tuple[type, ...] = _PLAIN
         self._storages: StorageWatch | None = None
         self.memory: HeardMemory | None = None
         self._module_names: dict[int, str] = {}
@@ -96,9 +102,11 @@ class EagerCalls(TorchDispatchMode):
 
     def start(self) -> bool:
         """Begin to listen; ``False`` if the thread is inside another mode, which might end before this one."""
-        if _get_current_dispatch_mode() is not None:
+        mode = _get_current_dispatch_mode()
+        if mode is not None and not isinstance(mode, FakeTensors):
             return False
-        self._watch_storages()
+        self._tensors = _PLAIN if mode is None else (*_PLAIN, FakeTensor)
+        self._watch_storages(mode)
         note_mode()
         self.__enter__()
         self._is_entered = True
@@ -115,8 +123,8 @@ class EagerCalls(TorchDispatchMode):
         self.__exit__(None, None, None)
         return True
 
-    def _watch_storages(self) -> None:
-        watch = StorageWatch()
+    def _watch_storages(self, fake: FakeTensors | None) -> None:
+        watch = StorageWatch(fake)
         try:
             watch.start()
         except Exception as error:  # operators are heard all the same
@@ -153,7 +161,7 @@ class EagerCalls(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Pass the call on; tensor subclasses are left to unpack themselves, their inner calls come here again."""
-        if any(not issubclass(kind, torch.nn.Parameter) and kind is not torch.Tensor for kind in types):
+        if any(not issubclass(kind, torch.nn.Parameter) and kind not in self._tensors for kind in types):
             return NotImplemented
         if isinstance(func, HigherOrderOperator):
             return self._passed_on(func, args, kwargs or {})
@@ -169,7 +177,7 @@ class EagerCalls(TorchDispatchMode):
             if result is not NotImplemented:
                 return result
         result = func(*args, **(kwargs or {}))
-        if self._is_entered and func.namespace != "profiler":
+        if self._is_entered and func.namespace not in _NO_WORK:
             try:
                 self._hear(func, args, kwargs or {}, result)
             except Exception as error:  # the program's operator has its result

@@ -11,7 +11,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 import torchledger
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import tensors_in
+from torchledger.nouns import StandIn
 
 _TORCH = str(Path(torch.__file__).parent) + "/"
 _OURS = str(Path(torchledger.__file__).parent) + "/"
@@ -35,22 +35,12 @@ _SKIPPED_STEP = "torch/amp/grad_scaler.py"
 """A gradient scaler asks whether gradients were infinite, and skips the step if they were."""
 
 
-@dataclass(frozen=True)
-class StandIn:
-    """A value that the program was given in place of one that was not computed: where it asked, and what it got."""
-
-    source: str
-    asked: str
-    value: bool | int | float | str
-    count: int = 1
-
-
 class FakeTensors(FakeTensorMode):
     """Has tensors made without values while it is entered; ``stand_ins`` tells what was made up."""
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
-        self._stand_ins: Counter[tuple[str, str, Any]] = Counter()
+        self._stand_ins: Counter[tuple[str, str, str]] = Counter()
         self._owner = os.getpid()
         self._patches = Patches()
 
@@ -61,7 +51,7 @@ class FakeTensors(FakeTensorMode):
 
     def note(self, asked: str, value: bool | int | float | str) -> None:
         """Note that the program asked for something and was given ``value``."""
-        self._stand_ins[_user_line(), asked, value] += 1
+        self._stand_ins[_user_line(), asked, str(value)] += 1
 
     # --- operators ----------------------------------------------------------------------------------------------
 

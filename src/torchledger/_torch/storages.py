@@ -22,6 +22,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from torchledger._torch.devices import has_cuda
+from torchledger._torch.fake_tensors import FakeTensors
 from torchledger._torch.kernel_marks import replace_in_wrappers, wrapper_files
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import tensors_in
@@ -117,9 +118,13 @@ class _Names:
 
 
 class StorageWatch:
-    """Notes storages between ``start`` and ``stop``, of all threads that show them."""
+    """Notes storages between ``start`` and ``stop``, of all threads that show them.
 
-    def __init__(self) -> None:
+    Fake tensors are a compiler's and have none, but for those of ``fake``, whose storages only lack their memory.
+    """
+
+    def __init__(self, fake: FakeTensors | None = None) -> None:
+        self._fake = fake
         self._lives: list[_Known] = []
         self._of: dict[int, _Known] = {}
         self._entries: list[int | str] = []
@@ -226,7 +231,7 @@ class StorageWatch:
 
     def _see(self, tensor: Any, *, is_before: bool = False, is_unseen: bool = False) -> _Known | None:
         """Note the storage of a tensor, if it has one of its own."""
-        if isinstance(tensor, FakeTensor) or tensor.layout != torch.strided or tensor.device.type == "meta":
+        if self._is_of_compiler(tensor) or tensor.layout != torch.strided or tensor.device.type == "meta":
             return None
         try:
             storage = tensor.untyped_storage()
@@ -258,6 +263,9 @@ class StorageWatch:
             is_unseen=is_unseen,
         )
         return self._keep(key, storage, life)
+
+    def _is_of_compiler(self, tensor: Any) -> bool:
+        return isinstance(tensor, FakeTensor) and (self._fake is None or not self._fake.is_our_fake(tensor))
 
     def _keep(self, key: int, storage: Any, life: StorageLife) -> _Known:
         known = _Known(life, size=life.nbytes)

@@ -29,7 +29,7 @@ from torchledger.capturing.wrapper_code import WrapperCall, find_calls
 from torchledger.device import describe as device
 from torchledger.device.host import known_host
 from torchledger.errors import StoreError
-from torchledger.nouns import Difference, Environment, Gap, Graph, Launch, Run
+from torchledger.nouns import Device, Difference, Environment, Gap, Graph, Launch, Run
 from torchledger.store import LedgerWriter
 from torchledger.store.job import rank_path
 from torchledger.store.seal import sealed_graph, sealed_kernel
@@ -65,7 +65,8 @@ class Capture:
     Python programs use ``torchledger.capture(path)``, which adds the questions of later rooms. The hooks go in when
     Inductor is imported by whoever imports it first; a process that never compiles pays nothing. A child process
     (``is_child``, or forked from here) writes a ledger of its own beside ``path``, once it compiles something and so
-    knows its rank. ``symbol_inputs`` holds ``Graph.symbol_inputs`` of each dynamic graph recorded so far.
+    knows its rank. ``devices`` are those that the program is recorded for, where they are not this machine's.
+    ``symbol_inputs`` holds ``Graph.symbol_inputs`` of each dynamic graph recorded so far.
     """
 
     def __init__(
@@ -76,7 +77,9 @@ class Capture:
         argv: tuple[str, ...] | None = None,
         is_child: bool = False,
         run_id: str | None = None,
+        devices: tuple[Device, ...] | None = None,
     ) -> None:
+        self._given_devices = devices
         self.path = self._parent_path = Path(path)
         self._argv = argv if argv is not None else tuple(sys.argv)
         self._force = force
@@ -217,7 +220,7 @@ class Capture:
 
     def _described(self) -> Run:
         """The run with its machine, as far as that can be described."""
-        devices = self._try("devices", device.describe_devices, self.run.devices)
+        devices = self._given_devices or self._try("devices", device.describe_devices, self.run.devices)
         return dataclasses.replace(
             self.run,
             devices=devices,

@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "fit-constants": ("torchledger.cli.fit_constants", "Fit the constants under a device's baselines."),
     "predict": ("torchledger.cli.predict", "Predict an operator's time at a shape, without running it."),
     "predict-step": ("torchledger.cli.predict_step", "Predict the time of a recorded step on another device."),
+    "plan": ("torchledger.cli.plan", "Price a script's step on a device that is not here."),
     "evaluate": ("torchledger.cli.evaluate", "Measure the error of a fit on rows that it did not see."),
     "sample": ("torchledger.cli.sample", "Time operators over sweeps of shapes."),
     "samples": ("torchledger.cli.samples", "Show, merge, check and export sets of samples."),

@@ -19,6 +19,7 @@ from torchledger.nouns.breakdown import (
     TimeRow,
 )
 from torchledger.nouns.device import Ceilings, Device, Environment, Host
+from torchledger.nouns.dry_run import DryRun, StandIn
 from torchledger.nouns.fabric import CollectiveCurve, CollectivePrice, Fabric, NodeLinks, Placement
 from torchledger.nouns.job import (
     Collective,
@@ -106,6 +107,7 @@ __all__ = [
     "DiffSide",
     "Difference",
     "Direction",
+    "DryRun",
     "EagerChange",
     "EagerCount",
     "EagerSide",
@@ -148,6 +150,7 @@ __all__ = [
     "Sample",
     "SettingChange",
     "SourceLine",
+    "StandIn",
     "Step",
     "StepCall",
     "StepFoundBy",

@@ -19,7 +19,7 @@ from torchledger.errors import MeasureError
 from torchledger.nouns import Breakdown, Gap, Launch, StepFoundBy
 from torchledger.profiling.event_times import breakdown_of_calls
 from torchledger.profiling.records import records_of_recording
-from torchledger.stepping.recorder import StepRecorder, StepRecording
+from torchledger.stepping.recorder import StepRecorder, StepRecording, Tools
 
 if TYPE_CHECKING:
     from torchledger._torch.optimizers import OptimizerWatch
@@ -65,6 +65,8 @@ class StepProfiler(Watcher):
         timed: int = DEFAULT_TIMED,
         after_us: float = _AFTER_US,
         counts_eager: bool = False,
+        only_hears: bool = False,
+        tools: Tools | None = None,
     ) -> None:
         self._capture = capture
         self._launches: dict[str, list[Launch]] = {}
@@ -78,6 +80,8 @@ class StepProfiler(Watcher):
             repeats=repeats,
             after_us=after_us,
             counts_eager=counts_eager,
+            only_hears=only_hears,
+            tools=tools,
             on_done=self._hear_no_calls,
         )
         self._counts_eager = counts_eager
@@ -260,11 +264,16 @@ _current: list[StepProfiler] = []
 def attach(capture: Capture, settings: Mapping[str, Any]) -> StepProfiler:
     """Profile what a capture sees; ``settings`` are the keywords of ``StepProfiler``."""
     os.environ.setdefault("KINETO_LOG_LEVEL", _SILENT)
-    numbers = {name: int(value) for name, value in settings.items() if name != "counts_eager"}
+    numbers: dict[str, Any] = {name: int(value) for name, value in settings.items() if name != "counts_eager"}
     profiler = StepProfiler(capture, **numbers, counts_eager=bool(settings.get("counts_eager")))
-    _current.append(profiler)
+    hear_steps(profiler)
     capture.watch(profiler)
     return profiler
+
+
+def hear_steps(profiler: StepProfiler) -> None:
+    """Tell ``profiler`` each ``torchledger.step()`` of the program, until it is done."""
+    _current.append(profiler)
 
 
 _SILENT = "99"

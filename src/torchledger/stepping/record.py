@@ -124,7 +124,7 @@ def record_step(
     entries = each[chosen]
     samples = _samples(entries, each, on_device=bool(events))
     heard_at = _align(trace, entries, heard or ())
-    forward = _forward_calls(heard or ())
+    forward = forward_calls(heard or ())
     phases = phases_of(
         entries,
         directions=ledgered.directions,
@@ -149,12 +149,12 @@ def record_step(
             streams=tuple(sorted({f"{event.device}/{event.stream}" for event in entry.events})),
         )
         if entry.kind == "graph":
-            call = _with_graph(call, entry, ledgered, counted[entry.name])
+            call = with_graph(call, entry, ledgered, counted[entry.name])
             counted[entry.name] += 1
         else:
-            call = _with_work(call, entry, heard_at.get(place), forward)
+            call = with_work(call, entry, heard_at.get(place), forward)
             if entry.kind == "collective":
-                call = _with_group(call, entry, heard_at.get(place))
+                call = with_group(call, entry, heard_at.get(place))
         calls.append(call)
     step = _sums(trace, spans, events, facts, each, calls, name=name, clock=clock, entries=entries)
     heard_on = {call.thread for call in heard or ()}
@@ -186,7 +186,12 @@ def _operators(entries: Sequence[Entry]) -> set[tuple[int, int]]:
 
 
 def _counted(heard: Sequence[EagerCall]) -> int:
-    return sum(call.call.name not in _UNCOUNTED for call in heard)
+    return sum(map(is_counted, heard))
+
+
+def is_counted(heard: EagerCall) -> bool:
+    """Whether an operator that a mode heard is one of those that profilers count too."""
+    return heard.call.name not in _UNCOUNTED
 
 
 def _usual(each: Sequence[Sequence[Entry]]) -> int:
@@ -256,7 +261,7 @@ def _pairs(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int]]:
     return [(block.a + offset, block.b + offset) for block in blocks for offset in range(block.size)]
 
 
-def _forward_calls(heard: Sequence[EagerCall]) -> dict[int, EagerCall]:
+def forward_calls(heard: Sequence[EagerCall]) -> dict[int, EagerCall]:
     """Autograd's sequence number to the forward operator that was given it."""
     found: dict[int, EagerCall] = {}
     for call in heard:
@@ -265,7 +270,8 @@ def _forward_calls(heard: Sequence[EagerCall]) -> dict[int, EagerCall]:
     return found
 
 
-def _with_graph(call: StepCall, entry: Entry, ledgered: Ledgered, number: int) -> StepCall:
+def with_graph(call: StepCall, entry: Entry, ledgered: Ledgered, number: int) -> StepCall:
+    """A graph's call with its work: the graph's ``number``-th of the step, at the sizes that its mark holds."""
     launches = ledgered.launches.get(entry.name, ())
     marked = parse_graph_mark(entry.mark) if entry.mark is not None else None
     if marked is not None and marked[1]:
@@ -308,7 +314,7 @@ def _weakest(qualities: Sequence[Quality]) -> Quality:
     return max(qualities, key=_WEAKER.index, default="exact")
 
 
-def _with_work(call: StepCall, entry: Entry, heard: EagerCall | None, forward: Mapping[int, EagerCall]) -> StepCall:
+def with_work(call: StepCall, entry: Entry, heard: EagerCall | None, forward: Mapping[int, EagerCall]) -> StepCall:
     """An eager entry with its work, arguments and origin, of which the mode heard more than the trace holds."""
     is_heard_itself = heard is not None and entry.part_of is None
     shapes = heard.call if heard is not None and is_heard_itself else entry.call
@@ -342,7 +348,7 @@ def _argument(tensor: Tensor) -> TensorArgument:
     return TensorArgument(tensor.shape, tensor.dtype, tensor.strides)
 
 
-def _with_group(call: StepCall, entry: Entry, heard: EagerCall | None) -> StepCall:
+def with_group(call: StepCall, entry: Entry, heard: EagerCall | None) -> StepCall:
     """A collective with its group and message: as the profiler wrote them, else as the operator was called."""
     size = entry.facts.get("Group size", "")
     group = entry.facts.get("Process Group Name") or entry.facts.get("Process Group Description")

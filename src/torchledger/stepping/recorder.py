@@ -133,7 +133,8 @@ class StepRecorder:
 
     ``warmup`` steps pass without compilation, ``timed`` are timed plainly, ``repeats`` recorded, and then as many timed
     plainly as fit into ``after_us``, at least two. With ``counts_eager`` one more step runs with nothing compiled, for
-    its FLOPs to be counted. ``on_done`` is called once nothing more is wanted of the calls.
+    its FLOPs to be counted. With ``only_hears`` nothing is timed: one step is heard after the
+    warm-up, and that is all. ``on_done`` is called once nothing more is wanted of the calls.
     """
 
     def __init__(
@@ -145,12 +146,14 @@ class StepRecorder:
         tools: Tools | None = None,
         after_us: float = 0.0,
         counts_eager: bool = False,
+        only_hears: bool = False,
         on_done: Callable[[], None] = lambda: None,
     ) -> None:
         self.warmup, self._timed, self._repeats = warmup, timed, repeats
         self._given_tools = tools
         self._after_us = after_us
         self._counts_eager = counts_eager
+        self._only_hears = only_hears
         self._functions: Counter[int] = Counter()
         self._functions_of_step: Counter[int] = Counter()
         self._last_function: int | None = None
@@ -424,8 +427,12 @@ class StepRecorder:
     def _warm(self) -> None:
         if self._finder.found_by is None or self._finder.seen < self.warmup:
             return
-        self._tools.synchronize()
         self._finder.keeps_owner = True
+        if self._only_hears:
+            self._wanted = self._finder.usual
+            self._begin_hearing()
+            return
+        self._tools.synchronize()
         self._state, self._steps, self._clock = State.TIMING, [], self._tools.clock()
         self._clock.tick()
 
@@ -525,6 +532,9 @@ class StepRecorder:
             self._notes.append(f"not heard of the step ({len(session.faults)}): {session.faults[0]}")
 
     def _begin_counting(self) -> None:
+        if self._only_hears:
+            self._end()
+            return
         if not self._counts_eager:
             self._begin_after()
             return

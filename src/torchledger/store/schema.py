@@ -56,6 +56,7 @@ TABLES: dict[type, Table] = {
     ),
     nouns.Gap: Table("gaps", ("account", "where")),
     nouns.Difference: Table("differences", ("account", "where")),
+    nouns.DryRun: Table("dry_runs", ("device",)),
     nouns.EagerCount: Table("eager_counts", ("ledger_flops",)),
     nouns.Measurement: Table("measurements", ("subject", "kind", "clock")),
     nouns.ValueStats: Table("value_stats", ("subject", "call_index", "buffer", "moment")),

@@ -1,0 +1,57 @@
+"""``torchledger plan``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from torchledger.cli.output import json_option
+
+
+@click.command(
+    "plan",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "auto_envvar_prefix": None},
+)
+@click.option("--device", default="H200", show_default=True, help="A device whose model is shipped, or a model file.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Keep the ledger of the step there.")
+@click.option("-f", "--force", is_flag=True, help="Replace an existing ledger.")
+@click.option("-m", "--module", "is_module", is_flag=True, help="SCRIPT is a module name, as in python -m.")
+@click.option("--graphs", is_flag=True, help="Launched as CUDA graphs (mode reduce-overhead), not one by one.")
+@json_option
+@click.argument("script", nargs=1)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(
+    device: str,
+    output: Path | None,
+    force: bool,
+    is_module: bool,
+    graphs: bool,
+    as_json: bool,
+    script: str,
+    arguments: tuple[str, ...],
+) -> None:
+    """Price a step of SCRIPT on a device that need not be here.
+
+    The script runs as it is, on this machine without a GPU, until one whole step is recorded: its tensors have shapes
+    and no values, nothing is computed and nothing of the model's size is allocated. What it prints goes to stderr.
+    """
+    from torchledger.cli.output import print_document, print_json
+    from torchledger.planning.dry_run import script_program
+    from torchledger.planning.plan import plan_program
+    from torchledger.reporting.plan import plan_as_plain, plan_document
+
+    plan = plan_program(
+        script_program(script, arguments, is_module=is_module),
+        device=device,
+        output=output,
+        force=force,
+        argv=(script, *arguments),
+        mode="graphs" if graphs else "eager",
+    )
+    if as_json:
+        print_json(plan_as_plain(plan.step, plan.dry_run))
+    else:
+        print_document(plan_document(plan.step, plan.dry_run))
+    if output is not None:
+        click.echo(f"torchledger: wrote {output}; look at it with `torchledger show {output}`", err=True)

@@ -1,0 +1,78 @@
+"""The price of a program's step on a device that is not there: it runs without it, then its ledger is priced."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchledger.nouns import DryRun, PlannedRank, PlannedStep, StepPrediction
+from torchledger.planning.dry_run import run_without_device
+from torchledger.predicting.devices import find_model
+from torchledger.predicting.step import Mode, predict_ledger
+
+DEFAULT_DEVICE = "H200"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The price of a step, what the program was told, and the ledger where it was kept."""
+
+    step: PlannedStep
+    dry_run: DryRun
+    ledger: Path | None = None
+
+
+def plan_program(
+    program: Callable[[], Any],
+    *,
+    device: str = DEFAULT_DEVICE,
+    output: Path | None = None,
+    force: bool = False,
+    argv: tuple[str, ...] = (),
+    mode: Mode = "eager",
+) -> Plan:
+    """Run ``program`` without a device until one of its steps is recorded, and price that step on ``device``.
+
+    ``device`` is one whose model is shipped, or a model file; the ledger is kept at ``output``. Raises ``PlanError`` as
+    ``run_without_device``, ``PredictError`` for an unknown device, ``StoreError`` if ``output`` cannot be written.
+    """
+    model = find_model(device)
+    with tempfile.TemporaryDirectory(prefix="torchledger-plan-") as folder:
+        path = output or Path(folder) / "plan.ledger"
+        outcome = run_without_device(program, path, model.machine.device, force=force, argv=argv)
+        step, _, _, _ = predict_ledger(model, path, mode=mode)
+    return Plan(as_planned(step), outcome.dry_run, output)
+
+
+def as_planned(step: StepPrediction) -> PlannedStep:
+    """A step of one rank, as predicted, in the words of a plan."""
+    needs = {"compute": step.device_us, "host": step.host_us}
+    rank = PlannedRank(
+        rank=0,
+        compute_us=step.device_us,
+        communication_us=0.0,
+        exposed_us=0.0,
+        idle_us=max(0.0, step.duration_us - step.device_us),
+        host_us=step.host_us,
+        peak_allocated_bytes=step.peak_allocated_bytes,
+    )
+    return PlannedStep(
+        subject=step.subject,
+        device=step.device,
+        fabric=None,
+        world_size=1,
+        duration_us=step.duration_us,
+        low_us=step.low_us,
+        high_us=step.high_us,
+        coverage=step.coverage,
+        device_us=step.device_us,
+        host_us=step.host_us,
+        decided_by=dict(sorted(needs.items(), key=lambda item: -item[1])[:1]),
+        peak_allocated_bytes=step.peak_allocated_bytes,
+        launches=step.launches + step.eager_calls,
+        ranks=(rank,),
+        notes=step.notes,
+    )

@@ -1,0 +1,81 @@
+"""A plan: the price of a step on devices that are not there, and what its program was told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchledger.nouns import DryRun, PlannedStep
+from torchledger.reporting.columns import format_bytes, format_us
+from torchledger.reporting.document import Block, Document, Facts, Section, Sentence
+
+_MOST_LINES = 12
+
+
+def plan_as_plain(step: PlannedStep, dry_run: DryRun | None = None) -> dict[str, Any]:
+    """A plan for scripts; times in microseconds, sizes in bytes."""
+    return {
+        "step": {
+            "duration_us": step.duration_us,
+            "low_us": step.low_us,
+            "high_us": step.high_us,
+            "device_us": step.device_us,
+            "host_us": step.host_us,
+            "decided_by": step.decides,
+        },
+        "communication": {"total_us": step.communication_us, "exposed_us": step.exposed_us},
+        "memory": {"peak_allocated_bytes": step.peak_allocated_bytes},
+        "ranks": step.world_size,
+        "launches": step.launches,
+        "stand_ins": [
+            {"source": each.source, "asked": each.asked, "value": each.value, "count": each.count}
+            for each in (dry_run.stand_ins if dry_run is not None else ())
+        ],
+    }
+
+
+def plan_document(step: PlannedStep, dry_run: DryRun | None = None) -> Document:
+    """The same for a reader."""
+    facts = [
+        ("step", f"{format_us(step.duration_us)} ({format_us(step.low_us)} to {format_us(step.high_us)})"),
+        ("decided by", _WORDS.get(step.decides or "", step.decides or "nothing")),
+        ("device", f"{format_us(step.device_us)} in {step.launches:,} launches"),
+        ("host", format_us(step.host_us)),
+    ]
+    if step.world_size > 1:
+        exposed = format_us(step.exposed_us)
+        total = format_us(step.communication_us)
+        facts.append(("communication", f"{total}, of which {exposed} has no kernel beside it"))
+    if step.peak_allocated_bytes is not None:
+        facts.append(("peak memory", f"{format_bytes(step.peak_allocated_bytes)} allocated"))
+    blocks: list[Block] = [Facts(tuple(facts))]
+    blocks += [Sentence(f"{note[0].upper()}{note[1:]}.", "quiet") for note in step.notes]
+    many = f"{step.world_size} x " if step.world_size > 1 else ""
+    sections = [Section(f"A step on {many}{step.device}, planned without it", tuple(blocks))]
+    if dry_run is not None:
+        sections += dry_run_sections(dry_run)
+    return Document(tuple(sections))
+
+
+def dry_run_sections(dry_run: DryRun) -> list[Section]:
+    """What a program was told that ran without its device, and what was decided in the device's place."""
+    sections = []
+    if dry_run.stand_ins:
+        told = [
+            (each.source, f"{each.asked}: {each.value}{f', {each.count} times' if each.count > 1 else ''}")
+            for each in dry_run.stand_ins[:_MOST_LINES]
+        ]
+        further = len(dry_run.stand_ins) - len(told)
+        rest = [Sentence(f"And {further} more lines.", "quiet")] if further else []
+        sections.append(Section("Stand-ins for values that were not computed", (Facts(tuple(told)), *rest)))
+    if dry_run.decisions:
+        decided = [(what, f"{count} times") for what, count in dry_run.decisions.items()]
+        sections.append(Section("Decided by a rule where the device would be asked", (Facts(tuple(decided)),)))
+    return sections
+
+
+_WORDS = {
+    "compute": "the device's kernels",
+    "host": "the host, which launches them",
+    "communication": "communication",
+    "idle": "waiting",
+}

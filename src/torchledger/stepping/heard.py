@@ -1,0 +1,164 @@
+"""A step of which only its operators were heard, as a record: the calls in order, without times or device events.
+
+That is all there is of a program that runs without its device. How many kernels an operator launches is then estimated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torchledger.nouns import CallKind, Step, StepCall
+from torchledger.stepping.entries import Entry
+from torchledger.stepping.phases import phases_of
+from torchledger.stepping.record import (
+    Ledgered,
+    StepFacts,
+    StepRecord,
+    forward_calls,
+    is_counted,
+    with_graph,
+    with_group,
+    with_work,
+)
+from torchledger.traces.graph_marks import graph_mark
+from torchledger.work.op_costs import op_cost
+
+if TYPE_CHECKING:
+    from torchledger._torch.eager_calls import EagerCall
+
+_BACKWARD = "autograd::engine::evaluate_function: "
+_COLLECTIVE = ("c10d::", "_c10d_functional::", "c10d_functional::", "symm_mem::")
+_FOREACH = re.compile(r"^aten::(_foreach_|_fused_(adam|sgd|adagrad)|_amp_foreach)")
+_READS_A_NUMBER = "aten::_local_scalar_dense"
+
+_LIST_DEPTH = (0, 110, 64, 48, 36, 30)
+_BLOCKS, _CHUNK = 320, 65536
+"""How torch spreads a list of tensors over launches (``aten/src/ATen/native/cuda/MultiTensorApply.cuh``): at most so
+many tensors in each by the number of lists, at most so many blocks, each of so many elements."""
+
+_KERNELS: Mapping[str, int] = {
+    "aten::_embedding_bag": 1,
+    "aten::embedding_dense_backward": 4,
+    "aten::_embedding_bag_dense_backward": 6,
+    "aten::sort": 3,
+    "aten::topk": 2,
+    "aten::cumsum": 2,
+    "aten::randperm": 4,
+}
+"""Operators that launch several kernels, counted in recordings."""
+
+
+def record_heard_step(
+    entries: Sequence[int | str],
+    heard: Sequence[EagerCall],
+    facts: StepFacts,
+    ledgered: Ledgered,
+    *,
+    sizes: Mapping[int, Mapping[str, int]] | None = None,
+    name: str = "step_0",
+) -> StepRecord:
+    """The record of a step of which a dispatch mode heard all operators; no call has a time.
+
+    ``entries`` are the step's calls in order: the place of an eager operator in ``heard``, or the name of a compiled
+    graph. ``sizes`` holds the symbols of a dynamic graph's calls, by their place among the graph calls.
+    """
+    made: list[tuple[Entry, EagerCall | None]] = []
+    graphs = 0
+    for place, each in enumerate(entries):
+        if isinstance(each, str):
+            mark = graph_mark(each, (sizes or {}).get(graphs, {}))
+            graphs += 1
+            made.append((Entry("graph", each, place, 0, place, place, mark=mark), None))
+        else:
+            made.append((_entry(place, heard[each]), heard[each]))
+    whole = [entry for entry, _ in made]
+    phases = phases_of(
+        whole,
+        directions=ledgered.directions,
+        code={place: call.library for place, (_, call) in enumerate(made) if call is not None},
+        modules={place: call.module for place, (_, call) in enumerate(made) if call is not None and call.module},
+    )
+    forward = forward_calls(heard)
+    threads = {thread: number for number, thread in enumerate(dict.fromkeys(call.thread for _, call in made if call))}
+    counted: Counter[str] = Counter()
+    calls = []
+    for place, ((entry, of_mode), phase) in enumerate(zip(made, phases, strict=True)):
+        call = StepCall(step=name, order=place, kind=entry.kind, name=entry.name, phase=phase)
+        if of_mode is None:
+            call = with_graph(call, entry, ledgered, counted[entry.name])
+            counted[entry.name] += 1
+        else:
+            call = with_work(call, entry, of_mode, forward)
+            if entry.kind == "collective":
+                call = with_group(call, entry, of_mode)
+            call = _with_kernels(call, of_mode, threads[of_mode.thread])
+        calls.append(call)
+    operators = sum(call is not None and is_counted(call) for _, call in made)
+    step = Step(
+        name=name,
+        found_by=facts.found_by,
+        clock="host",
+        seen=facts.seen,
+        recorded=1,
+        kinds=facts.kinds,
+        graph_calls=dict(counted),
+        operators=operators,
+        operators_heard=operators,
+        optimizers=facts.optimizers,
+        notes=facts.notes,
+    )
+    places = {each: place for place, each in enumerate(entries) if not isinstance(each, str)}
+    return StepRecord(step, tuple(calls), 0, {}, (tuple(whole),), places)
+
+
+def _entry(place: int, heard: EagerCall) -> Entry:
+    name = heard.call.name
+    kind: CallKind = "operator"
+    if name.startswith(_COLLECTIVE):
+        kind = "collective"
+    elif name == _READS_A_NUMBER:
+        kind = "copy"
+    return Entry(
+        kind,
+        name,
+        place,
+        0,
+        place,
+        place,
+        around=() if heard.node is None else (_BACKWARD + heard.node,),
+        call=heard.call,
+        cost=op_cost(heard.call),
+    )
+
+
+def _with_kernels(call: StepCall, heard: EagerCall, thread: int) -> StepCall:
+    """The call with an estimate of its kernels: none where nothing is moved, or on the host."""
+    on_device = heard.device is not None and not heard.device.startswith(("cpu", "meta"))
+    kernels = 0
+    if on_device and call.kind != "copy" and (call.bytes_moved is None or call.bytes_moved > 0 or call.flops):
+        kernels = _launches_of_lists(heard) if _FOREACH.match(call.name) else _KERNELS.get(call.name, 1)
+    return replace(call, thread=thread, kernels=kernels, streams=(f"{heard.device}/0",) if kernels else ())
+
+
+def _launches_of_lists(heard: EagerCall) -> int:
+    """Launches of a fused or foreach operator on its lists of tensors."""
+    lists = [argument for argument in heard.call.arguments if isinstance(argument, tuple) and argument]
+    if not lists:
+        return 1
+    depth = _LIST_DEPTH[min(len(lists), len(_LIST_DEPTH) - 1)]
+    launches = tensors = blocks = 0
+    for tensor in lists[0]:
+        tensors += 1
+        rest = max(1, -(-tensor.numel // _CHUNK))
+        while rest:
+            taken = min(rest, _BLOCKS - blocks)
+            blocks, rest = blocks + taken, rest - taken
+            if blocks == _BLOCKS:
+                launches, blocks, tensors = launches + 1, 0, 1 if rest else 0
+        if tensors == depth:
+            launches, blocks, tensors = launches + 1, 0, 0
+    return launches + (1 if blocks or tensors else 0)
