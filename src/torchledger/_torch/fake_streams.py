@@ -1,0 +1,333 @@
+"""Streams and events of a device that is not there: they run nothing, and remember what waits for what.
+
+A program puts work on streams and has streams wait for each other. Without the device that order is all there is of it:
+each piece of work gets a number, its stream, and the numbers of the work on other streams that has to end before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchledger._torch.patching import Patches
+
+COMPUTE = "compute"
+"""The stream that a program computes on when it says nothing."""
+
+HOST = "host"
+"""Where the host itself waits, as if it were a stream."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where work was put. ``number`` counts all work in the order in which the host asked for it; ``waits_for`` are
+    the numbers of the work on other streams that ends before it begins. ``batch`` is a number that sends and receives
+    share that were asked for together."""
+
+    number: int
+    stream: str
+    waits_for: tuple[int, ...] = ()
+    batch: int | None = None
+
+
+class StreamOrder:
+    """The streams of one process, and what was put on them."""
+
+    def __init__(self) -> None:
+        self.on_host_wait: Callable[[str, Placed], None] | None = None
+        self._threads = threading.local()
+        self._lock = threading.RLock()
+        self._batches = itertools.count()
+        self._names: set[str] = set()
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what was put anywhere: numbers count from here."""
+        with self._lock:
+            self._numbers = itertools.count()
+            self._stream_of: dict[int, str] = {}
+            self._last: dict[str, int] = {}
+            self._pending: dict[str, dict[str, int]] = defaultdict(dict)
+            self._waited: dict[str, dict[str, int]] = defaultdict(dict)
+            self._results: dict[int, tuple[int, ...]] = {}
+
+    @property
+    def current(self) -> str:
+        """The name of the stream that the calling thread puts work on."""
+        stack = self._stack()
+        return stack[-1] if stack else COMPUTE
+
+    def place(self, stream: str | None = None) -> Placed:
+        """Put a piece of work on a stream (``None``: the current one)."""
+        name = stream or self.current
+        with self._lock:
+            waits = self._pending.pop(name, {})
+            needed = tuple(
+                sorted(number for source, number in waits.items() if self._waited[name].get(source, -1) < number)
+            )
+            self._waited[name].update(waits)
+            number = next(self._numbers)
+            self._stream_of[number], self._last[name] = name, number
+        return Placed(number, name, needed, getattr(self._threads, "batch", None))
+
+    def place_operator(self, name: str, args: Iterable[Any], result: Any) -> Placed:
+        """Put an eager operator where it runs: functional collectives on their group's stream, which they tell nobody.
+
+        ``wait_tensor`` is on the stream that waits.
+        """
+        namespace, _, kind = name.partition("::")
+        if "c10d_functional" not in namespace:
+            return self.place()
+        if kind.startswith("wait_tensor"):
+            for tensor in _tensors(args):
+                self.wait(self.current, self._results.get(_key(tensor), ()))
+            return self.place()
+        group = next((each for each in reversed(list(args)) if isinstance(each, str)), "")
+        stream = communication_stream(group)
+        self.wait(stream, self.mark(self.current))
+        placed = self.place(stream)
+        for tensor in _tensors((result,)):
+            self._results[_key(tensor)] = (placed.number,)
+        return placed
+
+    def mark(self, stream: str) -> tuple[int, ...]:
+        """What has to end for all that was put on a stream so far to have ended."""
+        with self._lock:
+            last = self._last.get(stream)
+            return (*self._pending.get(stream, {}).values(), *(() if last is None else (last,)))
+
+    def wait(self, stream: str, numbers: Iterable[int]) -> None:
+        """What is put on a stream from here on begins after this work."""
+        with self._lock:
+            for number in numbers:
+                source = self._stream_of.get(number, stream)
+                if source != stream and self._pending[stream].get(source, -1) < number:
+                    self._pending[stream][source] = number
+
+    def host_waits(self, name: str, numbers: Iterable[int] | None = None) -> None:
+        """The host waits for this work (``None``: for all that was put anywhere), by a call of this name."""
+        with self._lock:
+            every = numbers is None
+            self.wait(HOST, [number for stream in self._last for number in self.mark(stream)] if every else numbers or ())
+            placed = self.place(HOST)
+        if self.on_host_wait is not None:
+            self.on_host_wait(name, placed)
+
+    @contextlib.contextmanager
+    def on(self, stream: str) -> Iterator[None]:
+        """The calling thread puts work on this stream."""
+        stack = self._stack()
+        stack.append(stream)
+        try:
+            yield
+        finally:
+            stack.pop()
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Sends and receives that are asked for inside belong together."""
+        self._threads.batch = next(self._batches)
+        try:
+            yield
+        finally:
+            self._threads.batch = None
+
+    @property
+    def is_together(self) -> bool:
+        """True inside ``together``."""
+        return getattr(self._threads, "batch", None) is not None
+
+    def set_current(self, stream: str) -> None:
+        """The calling thread puts work on this stream until it says otherwise."""
+        stack = self._stack()
+        if stack:
+            stack[-1] = stream
+        else:
+            stack.append(stream)
+
+    def new_name(self, wanted: str = "stream") -> str:
+        """A name for a stream that no other has."""
+        name = next(
+            each
+            for each in (wanted, *(f"{wanted} {number}" for number in range(2, len(self._names) + 3)))
+            if each not in self._names
+        )
+        self._names.add(name)
+        return name
+
+    def _stack(self) -> list[str]:
+        stack: list[str] | None = getattr(self._threads, "stack", None)
+        if stack is None:
+            stack = self._threads.stack = []
+        return stack
+
+
+def communication_stream(group: str, pair: tuple[int, int] | None = None) -> str:
+    """The stream that a process group moves its messages on; ``pair`` are the ranks of a send that stands alone.
+
+    >>> communication_stream("2"), communication_stream("2", (1, 0))
+    ('communication 2', 'communication 2 0:1')
+    """
+    return f"communication {group}" + ("" if pair is None else f" {min(pair)}:{max(pair)}")
+
+
+class FakeEvent:
+    """An event that has always happened already, and knows after what."""
+
+    def __init__(self, order: StreamOrder) -> None:
+        self._order = order
+        self.after: tuple[int, ...] = ()
+
+    def record(self, stream: Any = None) -> FakeEvent:
+        """It happens once all that is on the stream has ended."""
+        self.after = self._order.mark(_name_of(stream, self._order))
+        return self
+
+    def wait(self, stream: Any = None) -> None:
+        """The stream goes on once it has happened."""
+        self._order.wait(_name_of(stream, self._order), self.after)
+
+    def synchronize(self) -> None:
+        """The host goes on once it has happened."""
+        self._order.host_waits("cudaEventSynchronize", self.after)
+
+    def query(self) -> bool:
+        """Always."""
+        return True
+
+    def elapsed_time(self, end: Any) -> float:
+        """A stand-in: one millisecond, as nothing has run."""
+        return 1.0
+
+
+class FakeStream:
+    """A stream by its name."""
+
+    def __init__(self, order: StreamOrder, name: str, device: Any = None, priority: int = 0) -> None:
+        self._order, self.name, self.priority = order, name, priority
+        self.device = torch.device(device) if device is not None else torch.device("cuda", 0)
+        self.cuda_stream = self.stream_id = 0 if name == COMPUTE else 1 + len(order._names)
+        self.device_index = self.device.index or 0
+        self.device_type = 1
+
+    def wait_event(self, event: Any) -> None:
+        """What follows on it begins after the event."""
+        self._order.wait(self.name, getattr(event, "after", ()))
+
+    def wait_stream(self, stream: Any) -> None:
+        """What follows on it begins after all that is on the other one."""
+        self._order.wait(self.name, self._order.mark(_name_of(stream, self._order)))
+
+    def record_event(self, event: Any = None) -> Any:
+        """An event after all that is on it."""
+        event = FakeEvent(self._order) if event is None else event
+        event.record(self)
+        return event
+
+    def synchronize(self) -> None:
+        """The host waits for all that is on it."""
+        self._order.host_waits("cudaStreamSynchronize", self._order.mark(self.name))
+
+    def query(self) -> bool:
+        """Nothing runs: always done."""
+        return True
+
+    def __enter__(self) -> FakeStream:
+        self._order._stack().append(self.name)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._order._stack().pop()
+
+    def __repr__(self) -> str:
+        return f"<stream {self.name!r}>"
+
+
+def install_streams(patches: Patches, order: StreamOrder, module: Any = torch.cuda) -> None:
+    """Have a device's module (``torch.cuda``) make such streams and events, until the patches are undone."""
+    known: dict[str, FakeStream] = {}
+
+    def named(name: str) -> FakeStream:
+        if name not in known:
+            known[name] = FakeStream(order, name)
+        return known[name]
+
+    class Stream(FakeStream):
+        """A stream that a program makes."""
+
+        def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
+            super().__init__(order, order.new_name(), None, priority)
+            known[self.name] = self
+
+    class Event(FakeEvent):
+        """An event that a program makes."""
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            super().__init__(order)
+
+    @contextlib.contextmanager
+    def stream(given: Any) -> Iterator[None]:
+        with contextlib.nullcontext() if given is None else order.on(_name_of(given, order)):
+            yield
+
+    def renamed(self: Any, result: Any) -> None:
+        for attribute, value in list(vars(self).items()):
+            if isinstance(value, FakeStream) and attribute.endswith("_stream"):
+                known.pop(value.name, None)
+                value.name = attribute.removesuffix("_stream")
+                known[value.name] = value
+
+    for name, value in (
+        ("Stream", Stream),
+        ("Event", Event),
+        ("stream", stream),
+        ("current_stream", lambda device=None: named(order.current)),
+        ("default_stream", lambda device=None: named(COMPUTE)),
+        ("set_stream", lambda given: order.set_current(_name_of(given, order))),
+        ("synchronize", lambda device=None: order.host_waits("cudaDeviceSynchronize")),
+    ):
+        patches.set(module, name, value) if hasattr(module, name) else _add(patches, module, name, value)
+    patches.set(torch.accelerator, "current_stream", lambda device=None: named(order.current))
+    patches.set(torch.accelerator, "synchronize", lambda device=None: order.host_waits("cudaDeviceSynchronize"))
+    patches.set(torch.Tensor, "record_stream", lambda self, given: None)
+    _name_streams_of_fsdp(patches, renamed)
+
+
+def _name_streams_of_fsdp(patches: Patches, renamed: Callable[[Any, Any], None]) -> None:
+    """FSDP's streams are called what it calls them."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_param_group
+
+    def lazy_init(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        renamed(self, result)
+        return result
+
+    patches.around(_fsdp_param_group.FSDPCommContext, "lazy_init", lazy_init)
+
+
+def _add(patches: Patches, owner: Any, name: str, value: Any) -> None:
+    setattr(owner, name, value)
+    patches.on_undo(lambda: delattr(owner, name))
+
+
+def _name_of(stream: Any, order: StreamOrder) -> str:
+    return order.current if stream is None else getattr(stream, "name", COMPUTE)
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def _key(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)

@@ -1,0 +1,598 @@
+"""A world of many ranks in one process: process groups that move nothing, as one of their ranks sees them.
+
+A program that reads its rank from the environment, makes process groups and meshes and calls collectives runs unchanged
+beside ranks that are not there. What it would get from them is stood in for: every rank gives what this one gives.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as core
+from torch._compile import _disable_dynamo
+from torch.distributed import distributed_c10d as c10d
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from torchledger._torch.fake_streams import StreamOrder, communication_stream
+from torchledger._torch.patching import Patches
+from torchledger._torch.tensors import tensors_in
+from torchledger.errors import UsageError
+
+BACKEND = "torchledger"
+"""The name of the backend behind every group; programs are told the one that they asked for."""
+
+_METHODS = tuple(
+    name
+    for name in (
+        *("allreduce", "allreduce_coalesced", "allgather", "_allgather_base", "all_gather_single"),
+        *("allgather_coalesced", "all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
+        *("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single"),
+        *("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"),
+        *("alltoall", "alltoall_base", "all_to_all_single"),
+        *("broadcast", "reduce", "gather", "scatter", "send", "recv", "recv_anysource", "barrier"),
+    )
+    if hasattr(dist.ProcessGroup, name)
+)
+_POINT_TO_POINT = {"send": 1, "recv": 1}
+_DEVICES = ("cpu", "cuda")
+_OF_MESHES = (
+    *("__init__", "mesh", "__getitem__", "from_group", "get_coordinate", "_sym_get_coordinate", "get_all_groups"),
+    *("_compute_coordinates_from_mesh", "_compute_coordinate_on_dim", "_get_mesh_tensor_from_full_mesh"),
+    *("_init_one_process_group", "_init_process_groups", "_create_sub_mesh", "_create_flatten_mesh"),
+    *("_get_all_submeshes", "_flatten", "_create_unflatten_mesh", "_unflatten", "_concatenate"),
+)
+
+
+@dataclass(frozen=True)
+class WorldSpec:
+    """One rank of a world that is not there: ``ranks_per_node`` of its ranks share a node. ``mail`` is the folder in
+    which ranks that are run one after another leave the shapes that they send each other."""
+
+    rank: int
+    size: int
+    ranks_per_node: int = 8
+    mail: str | None = None
+
+    @property
+    def local_rank(self) -> int:
+        """The rank's number in its node."""
+        return self.rank % self.ranks_per_node
+
+
+@dataclass(frozen=True)
+class MadeGroup:
+    """A process group that the program made and this rank is in: its name, its ranks in order, what it is for."""
+
+    name: str
+    ranks: tuple[int, ...]
+    description: str = ""
+
+
+@dataclass
+class FakeWorld:
+    """The world around one rank, between ``start`` and ``stop``: groups that were made, and values stood in for."""
+
+    spec: WorldSpec
+    order: StreamOrder = field(default_factory=StreamOrder)
+    stand_ins: list[str] = field(default_factory=list)
+    groups: dict[str, MadeGroup] = field(default_factory=dict)
+    _undo: ExitStack = field(default_factory=ExitStack)
+
+    def start(self) -> None:
+        """Set the variables that a launcher sets, and replace what makes process groups."""
+        patches = Patches()
+        self._undo.callback(patches.undo)
+        _set_environment(self.spec, patches)
+        _register_backend(self, patches)
+        _replace_rendezvous(self, patches)
+        _replace_objects(self, patches)
+        _let_meshes_hold_values(patches)
+        _let_ddp_run(patches)
+        _let_pipelines_run(self, patches)
+
+    def stop(self) -> None:
+        """Undo all of it; a process group that is still there is left without a backend to call."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        self._undo.close()
+
+    def __enter__(self) -> FakeWorld:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def stand_in(self, what: str) -> None:
+        """Note a value that another rank would have given."""
+        if what not in self.stand_ins:
+            self.stand_ins.append(what)
+
+
+def environment_of(spec: WorldSpec) -> Mapping[str, str]:
+    """What a launcher tells this rank in variables."""
+    local = min(spec.ranks_per_node, spec.size)
+    return {
+        "RANK": str(spec.rank),
+        "LOCAL_RANK": str(spec.local_rank),
+        "WORLD_SIZE": str(spec.size),
+        "LOCAL_WORLD_SIZE": str(local),
+        "GROUP_RANK": str(spec.rank // local),
+        "GROUP_WORLD_SIZE": str(-(-spec.size // local)),
+        "ROLE_RANK": str(spec.rank),
+        "ROLE_WORLD_SIZE": str(spec.size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RUN_ID": "plan",
+    }
+
+
+def _set_environment(spec: WorldSpec, patches: Patches) -> None:
+    former = {name: os.environ.get(name) for name in environment_of(spec)}
+
+    def restore() -> None:
+        for name, value in former.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+    patches.on_undo(restore)
+    os.environ.update(environment_of(spec))
+
+
+# --- groups ---------------------------------------------------------------------------------------------------------
+
+
+class FakeWork(core.Work):
+    """A collective that was asked for: done already, and known by its place on a stream."""
+
+    def __init__(self, order: StreamOrder, after: tuple[int, ...], tensors: Any, *, blocks_host: bool = False) -> None:
+        super().__init__()
+        self._order, self._after, self._blocks_host = order, after, blocks_host
+        self._future: Any = torch.futures.Future()
+        self._future.set_result(tensors)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """The calling thread's stream goes on after it; after a barrier the host does."""
+        if self._blocks_host:
+            self._order.host_waits("barrier", self._after)
+        else:
+            self._order.wait(self._order.current, self._after)
+        return True
+
+    def synchronize(self) -> None:
+        """The same, by its other name."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """The same, by a third name."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Nothing runs: always done."""
+        return True
+
+    def is_success(self) -> bool:
+        """Nothing runs: nothing fails."""
+        return True
+
+    def get_future(self) -> Any:
+        """A future with the tensors. DDP's reducer takes it, and waits for it when the backward ends."""
+        if torch._C._current_graph_task_id() >= 0:
+            engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+            engine.queue_callback(self.wait)
+        return self._future
+
+    def result(self) -> Any:
+        """The tensors."""
+        return self._future.value()
+
+
+class FakeGroup(dist.ProcessGroup):
+    """A process group whose collectives are passed to one that moves nothing, on the streams on which NCCL has them.
+
+    What is asked for asynchronously runs on the group's own stream once the current one has come so far; the rest runs
+    on the current stream.
+    """
+
+    def __init__(self, world: FakeWorld, common: Any) -> None:
+        super().__init__(common.group_rank, common.group_size)
+        kind = dist.ProcessGroup.BackendType.CUSTOM
+        self._world = world
+        self._inner = dist.ProcessGroup(common.store, common.group_rank, common.group_size)
+        backend = core.FakeProcessGroup._create_internal(common.group_rank, common.group_size)
+        for group in (self._inner, dist.ProcessGroup):
+            setter = group._register_backend if group is self._inner else super()._register_backend
+            for device in _DEVICES:
+                setter(torch.device(device), kind, backend)
+        self._inner._set_default_backend(kind)
+        self._ranks = tuple(common.global_ranks_in_group or range(common.group_size))
+
+    def _set_group_name(self, name: Any) -> None:
+        super()._set_group_name(name)
+        self._inner._set_group_name(name)
+        self._world.groups[str(name)] = MadeGroup(str(name), self._ranks)
+
+    def _set_group_desc(self, desc: str) -> None:
+        super()._set_group_desc(desc)
+        name = str(self.group_name)
+        self._world.groups[name] = MadeGroup(name, self._ranks, desc)
+
+    def _start_coalescing(self, device: Any) -> None:
+        """Calls that follow are recorded one by one."""
+
+    def _end_coalescing(self, device: Any) -> Any:
+        order = self._world.order
+        return FakeWork(order, order.mark(communication_stream(str(self.group_name))), [])
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """What its backend is called."""
+        return BACKEND
+
+    def _run(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeWork:
+        order = self._world.order
+        name = str(self.group_name)
+        options = next((each for each in (*args, *kwargs.values()) if hasattr(each, "asyncOp")), None)
+        stream = order.current
+        if method in _POINT_TO_POINT:
+            peer = args[_POINT_TO_POINT[method]]
+            pair = None if order.is_together else (self.rank(), peer)
+            stream = communication_stream(name, pair)
+        elif options is None or options.asyncOp:
+            stream = communication_stream(name)
+        order.wait(stream, order.mark(order.current))
+        with order.on(stream):
+            getattr(self._inner, method)(*args, **kwargs)
+        first = args[0] if args else []
+        tensors = first if isinstance(first, list) else list(tensors_in((first,)))
+        return FakeWork(order, order.mark(stream), tensors, blocks_host=method == "barrier")
+
+
+def _method(name: str) -> Callable[..., FakeWork]:
+    def method(self: FakeGroup, *args: Any, **kwargs: Any) -> FakeWork:
+        return self._run(name, args, kwargs)
+
+    method.__name__ = name
+    return _disable_dynamo(method)
+
+
+for _name in _METHODS:
+    setattr(FakeGroup, _name, _method(_name))
+
+
+def _register_backend(world: FakeWorld, patches: Patches) -> None:
+    backend = dist.Backend
+    alive: list[FakeGroup] = []  # C++ keeps the group, not its Python half
+
+    def create(common: Any, options: Any) -> FakeGroup:
+        alive.append(FakeGroup(world, common))
+        return alive[-1]
+
+    former = {
+        name: copy.copy(getattr(backend, name))
+        for name in ("backend_list", "backend_capability", "backend_type_map", "default_device_backend_map", "_plugins")
+        if hasattr(backend, name)
+    }
+    had = hasattr(backend, BACKEND.upper())
+
+    def unregister() -> None:
+        for name, value in former.items():
+            setattr(backend, name, value)
+        if not had and hasattr(backend, BACKEND.upper()):
+            delattr(backend, BACKEND.upper())
+
+    patches.on_undo(unregister)
+    backend.register_backend(BACKEND, create, extended_api=True, devices=list(_DEVICES))
+    for device in _DEVICES:
+        if device in former.get("default_device_backend_map", {}):
+            backend.default_device_backend_map[device] = former["default_device_backend_map"][device]
+
+
+def _replace_rendezvous(world: FakeWorld, patches: Patches) -> None:
+    """Groups are made without anybody to meet, of whatever backend."""
+    spec = world.spec
+
+    def rendezvous(*_: Any, **__: Any) -> Iterator[tuple[Any, int, int]]:
+        yield dist.HashStore(), spec.rank, spec.size
+
+    def init_process_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        asked = kwargs.get("world_size", args[3] if len(args) > 3 else -1)
+        if asked not in (None, -1, spec.size):
+            raise UsageError(
+                f"the script asks for a world of {asked} ranks, but the plan is for {spec.size}. "
+                f"Pass --world {asked}, or have the script read WORLD_SIZE."
+            )
+        kwargs.pop("device_id", None)
+        return original(*args, **kwargs)
+
+    def helper(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        args, asked = (*args[:3], BACKEND, *args[4:]), str(args[3])
+        kwargs = {name: value for name, value in kwargs.items() if name not in ("backend_options", "pg_options")}
+        kwargs.pop("device_id", None)
+        result = original(*args, **kwargs)
+        group = result[0] if isinstance(result, tuple) else result
+        if isinstance(group, FakeGroup):
+            _, store = c10d._world.pg_map[group]
+            c10d._world.pg_map[group] = (asked if asked != "undefined" else "nccl", store)
+        return result
+
+    _everywhere(patches, c10d.rendezvous, rendezvous)
+    _passed(patches, c10d, "_new_process_group_helper", helper)
+    _passed(patches, c10d, "init_process_group", init_process_group)
+    _everywhere(patches, c10d.monitored_barrier, lambda *args, **kwargs: None)
+
+    patches.set(dist, "is_nccl_available", lambda: True)  # torch's own code asks c10d whether there is the class
+
+    def batch(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with world.order.together():
+            return original(*args, **kwargs)
+
+    _passed(patches, c10d, "batch_isend_irecv", batch)
+
+
+def _passed(patches: Patches, owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Call ``around(original, ...)`` in place of a function; what it raises is the program's to see."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        return around(original, *args, **kwargs)
+
+    if isinstance(owner, type):
+        patches.set(owner, name, replaced)
+    else:
+        _everywhere(patches, original, replaced)
+
+
+def _everywhere(patches: Patches, original: Any, value: Any) -> None:
+    """Replace a function of torch's in each of its modules that has imported it."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "torch":
+            for attribute, held in list(vars(module).items()):
+                if held is original:
+                    patches.set(module, attribute, value)
+
+
+def _let_meshes_hold_values(patches: Patches) -> None:
+    """A mesh reads the ranks out of its tensors: they are real, whatever mode the program is in."""
+    from torch.distributed import device_mesh
+
+    def real(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            with _disable_current_modes():
+                return function(*args, **kwargs)
+
+        return method
+
+    kind = device_mesh.DeviceMesh
+    for name in _OF_MESHES:
+        held = vars(kind).get(name)
+        if held is None:
+            continue
+        if isinstance(held, property):
+            value: Any = property(real(held.fget)) if held.fget is not None else held
+        elif isinstance(held, (staticmethod, classmethod)):
+            value = type(held)(real(held.__func__))
+        else:
+            value = real(held)
+        patches.set(kind, name, value)
+    _everywhere(patches, device_mesh.init_device_mesh, real(device_mesh.init_device_mesh))
+
+
+# --- objects of other ranks -----------------------------------------------------------------------------------------
+
+
+def _replace_objects(world: FakeWorld, patches: Patches) -> None:
+    """Python objects are not sent as tensors, which have no values here: every rank's is this one's."""
+
+    def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
+        world.stand_in("all_gather_object: what this rank gave stands for what every rank gives")
+        object_list[:] = [copy.deepcopy(obj) for _ in range(dist.get_world_size(group))]
+
+    def gather_object(
+        obj: Any, object_gather_list: list[Any] | None = None, dst: int | None = None, group: Any = None, **_: Any
+    ) -> None:
+        if object_gather_list is not None:
+            all_gather_object(object_gather_list, obj, group)
+
+    def broadcast_object_list(
+        object_list: list[Any], src: int | None = None, group: Any = None, *_: Any, **__: Any
+    ) -> None:
+        if src not in (None, world.spec.rank):
+            world.stand_in(f"broadcast_object_list: what rank {src} sends is taken to be what this rank holds")
+
+    def scatter_object_list(
+        scatter_object_output_list: list[Any], scatter_object_input_list: Sequence[Any] | None = None, **__: Any
+    ) -> None:
+        if scatter_object_input_list:
+            scatter_object_output_list[0] = scatter_object_input_list[dist.get_rank()]
+        else:
+            world.stand_in("scatter_object_list: what another rank sends is not known, None stands for it")
+
+    def nothing_sent(*_: Any, **__: Any) -> None:
+        return None
+
+    def recv_object_list(object_list: list[Any], src: int | None = None, *_: Any, **__: Any) -> int:
+        world.stand_in(f"recv_object_list: what rank {src} sends is taken to be what this rank holds")
+        return src or 0
+
+    for function in (all_gather_object, gather_object, broadcast_object_list, scatter_object_list, recv_object_list):
+        _everywhere(patches, getattr(c10d, function.__name__), function)
+    _everywhere(patches, c10d.send_object_list, nothing_sent)
+
+
+# --- DDP ------------------------------------------------------------------------------------------------------------
+
+
+class _RealIntegers(TorchDispatchMode):
+    """Integers that C++ makes to read them back itself hold values and are on the host."""
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Compilation goes on under it."""
+        return True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if kwargs.get("dtype") is torch.int32:
+            kwargs["device"] = torch.device("cpu")
+            kwargs.pop("pin_memory", None)
+        elif not (given := list(tensors_in((args, kwargs)))) or any(type(tensor) is not torch.Tensor for tensor in given):
+            return func(*args, **kwargs)
+        with _disable_current_modes():
+            return func(*args, **kwargs)
+
+
+def _let_ddp_run(patches: Patches) -> None:
+    """The reducer compares shapes of parameters over ranks, and has the order of its buckets broadcast, by value."""
+    from torch.nn.parallel import distributed
+
+    for module in (distributed, dist, dist.utils):
+        for name in ("_verify_param_shape_across_processes", "_verify_model_across_ranks"):
+            if hasattr(module, name):
+                patches.set(module, name, lambda *args, **kwargs: None)
+
+    def rebuild(original: Callable[..., Any], self: Any) -> Any:
+        with _RealIntegers():
+            return original(self)
+
+    _passed(patches, dist.Reducer, "_rebuild_buckets", rebuild)
+
+
+# --- pipelines ------------------------------------------------------------------------------------------------------
+
+
+class _Vote:
+    """What all stages agree on, as something that has an ``item``."""
+
+    def __init__(self, value: int) -> None:
+        self._value = value
+
+    def item(self) -> int:
+        """The vote."""
+        return self._value
+
+
+def _let_pipelines_run(world: FakeWorld, patches: Patches) -> None:
+    """Stages tell each other the shapes that they send. What a stage before this one left in the mail stands for them,
+    and the gradient of what a stage sent has its shape."""
+    from torch.distributed.pipelining import stage as stages
+
+    kind: Any = stages.PipelineStage
+    if hasattr(kind, "_recv_meta"):
+
+        def receive(self: Any, source: int) -> Any:
+            if source > self.stage_index:
+                return stages._StageBackwardMeta(backward_metas=stages._derive_grad_metas(self._stage_meta.outputs))
+            metas = (
+                stages._TensorMeta(torch.Size(each["shape"]), tuple(each["stride"]), _dtype(each), each["requires_grad"])
+                for each in _read_mail(world, source)
+            )
+            return stages._StageForwardMeta(forward_metas=tuple(metas))
+
+        def send(self: Any, meta: Any, target: int) -> None:
+            if target > self.stage_index:
+                _write_mail(world, self.stage_index, meta.forward_metas)
+
+        def vote(self: Any, has_backward: bool, received_acc: Any = None) -> _Vote:
+            return _Vote(0 if stages.InferenceMode.needs_dynamic(self._user_meta, has_backward) else 1)
+
+        def result(self: Any, received_result: Any = None) -> Any:
+            has_backward = self.has_backward
+            return received_result or vote(self, has_backward)
+
+        for name, value in (
+            ("_recv_meta", receive),
+            ("_send_meta", send),
+            ("_warmup_forward_vote", vote),
+            ("_warmup_backward_result", result),
+        ):
+            patches.set(kind, name, value)
+        return
+
+    under_way: list[Any] = []
+
+    def infer(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+        under_way.append(self)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            under_way.pop()
+
+    def send_object_list(original: Callable[..., Any], objects: list[Any], *args: Any, **kwargs: Any) -> Any:
+        if not under_way:
+            return original(objects, *args, **kwargs)
+        _write_mail(world, under_way[-1].stage_index, tuple(tensors_in(objects)))
+        return None
+
+    def recv_object_list(original: Callable[..., Any], objects: list[Any], *args: Any, **kwargs: Any) -> Any:
+        if not under_way:
+            return original(objects, *args, **kwargs)
+        objects[0] = tuple(
+            torch.empty_strided(each["shape"], each["stride"], dtype=_dtype(each), device="meta")
+            for each in _read_mail(world, under_way[-1].stage_index - 1)
+        )
+        return 0
+
+    _passed(patches, kind, "_shape_inference", infer)
+    _passed(patches, c10d, "send_object_list", send_object_list)
+    _passed(patches, c10d, "recv_object_list", recv_object_list)
+
+
+def _mail(world: FakeWorld) -> Path:
+    return Path(world.spec.mail or ".")
+
+
+def _write_mail(world: FakeWorld, stage: int, metas: Sequence[Any]) -> None:
+    """Leave what a stage sends to the next one: shapes, strides and dtypes."""
+    plain = [
+        {
+            "shape": list(meta.shape),
+            "stride": list(meta.stride() if callable(meta.stride) else meta.stride),
+            "dtype": str(meta.dtype).removeprefix("torch."),
+            "requires_grad": bool(meta.requires_grad),
+        }
+        for meta in metas
+    ]
+    world_stage = world.__dict__.setdefault("_mail", {})
+    world_stage[stage] = plain
+    if world.spec.mail is not None:
+        (_mail(world) / f"stage_{stage}.json").write_text(json.dumps(plain))
+
+
+def _read_mail(world: FakeWorld, stage: int) -> list[dict[str, Any]]:
+    """What a stage sends to the next one; of stages that nobody ran, what the nearest one before it sends."""
+    found: dict[int, Any] = dict(world.__dict__.get("_mail", {}))
+    if world.spec.mail is not None:
+        for path in _mail(world).glob("stage_*.json"):
+            found.setdefault(int(path.stem.partition("_")[2]), json.loads(path.read_text()))
+    known = [each for each in found if each <= stage]
+    if not known:
+        raise UsageError(
+            f"stage {stage} of the pipeline tells the next one the shapes that it sends, and no rank before this one has "
+            "been run. Plan all ranks (leave --rank out), or give PipelineStage its input_args."
+        )
+    if max(known) != stage:
+        world.stand_in(f"what stage {stage} of the pipeline sends has the shapes of what stage {max(known)} sends")
+    return list(found[max(known)])
+
+
+def _dtype(meta: Mapping[str, Any]) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, meta["dtype"])
+    return dtype
