@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 import torchledger
+from torchledger._torch.fake_streams import Placed, StreamOrder
 from torchledger._torch.fake_tensors import FakeTensors
 from torchledger._torch.patching import Patches
 from torchledger._torch.storages import HeardMemory, StorageWatch
@@ -50,7 +51,7 @@ class EagerCall:
     functions on the way (``"torch/nn/utils/clip_grad.py:clip_grad_norm_"``), ``module`` the path of the innermost
     ``nn.Module``. ``sequence`` is autograd's number: a backward operator carries that of the forward one, and ``node``
     the name of its autograd node. ``group`` and ``group_size`` are those of a collective, which is heard also where a
-    compiled ``graph`` asks for it.
+    compiled ``graph`` asks for it. ``placed`` is its place among the streams of a device that is not there.
     """
 
     call: OpCall
@@ -66,20 +67,24 @@ class EagerCall:
     group: str | None = None
     group_size: int | None = None
     graph: str | None = None
+    placed: Placed | None = None
 
 
 class EagerCalls(TorchDispatchMode):
     """Listens between ``start`` and ``stop``, which belong on one thread; ``calls`` are in order for each thread.
 
     ``inside`` tells whether the calling thread is in a compiled graph's call, whose operators are the ledger's already.
+    With the ``streams`` of a device that is not there each call, and each graph's (``graphs``), is placed among them.
     """
 
     supports_higher_order_operators = True
     """Without it a higher-order operator (random numbers of a recomputed region, say) ends the program."""
 
-    def __init__(self, inside: Callable[[], str | None]) -> None:
+    def __init__(self, inside: Callable[[], str | None], streams: StreamOrder | None = None) -> None:
         super().__init__()
         self.calls: list[EagerCall] = []
+        self.graphs: list[tuple[str, Placed]] = []
+        self._streams = streams
         self.faults: list[str] = []
         self._inside = inside
         self._is_entered = False
@@ -146,6 +151,8 @@ class EagerCalls(TorchDispatchMode):
         """A compiled graph is about to be called with ``inputs``."""
         if self._storages is not None and self._is_entered:
             self._storages.graph_begins(name, inputs)
+        if self._streams is not None and self._is_entered:
+            self.graphs.append((name, self._streams.place()))
 
     def graph_ends(self, result: Any) -> None:
         """The call of a compiled graph has given ``result``."""
@@ -207,6 +214,9 @@ class EagerCalls(TorchDispatchMode):
         sequence = node._sequence_nr() if node is not None else torch.autograd._get_sequence_nr() - 1
         sources, library, module = self._stack(sys._getframe(1))
         call = operator_call(func, args, kwargs)
+        placed = None
+        if self._streams is not None and graph is None:
+            placed = self._streams.place_operator(call.name, args, result)
         tensor = next(tensors_in((args, kwargs, result)), None)
         heard = EagerCall(
             call=call,
@@ -222,6 +232,7 @@ class EagerCalls(TorchDispatchMode):
             group=group,
             group_size=group_size,
             graph=graph,
+            placed=placed,
         )
         with self._lock:
             if self._storages is not None and graph is None:

@@ -56,7 +56,7 @@ def match_collectives(ranks: Mapping[int, Sequence[Collective]], *, step_ns: flo
             continue
         else:
             unmatched["the other ranks' ledgers are not here"] += 1
-    found.sort(key=lambda members: min(each.issued_ns for each in members.values()))
+    found.sort(key=lambda members: min(each.issued_ns or 0 for each in members.values()))
     return Matched(tuple(found), dict(unmatched), tuple(notes))
 
 

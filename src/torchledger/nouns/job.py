@@ -36,6 +36,10 @@ class Collective:
     host asked for it, ``started_ns`` and ``ended_ns`` when it ran (on a GPU its kernels; on a CPU its range on the
     backend's thread); ``None`` where that was not recorded. ``algorithm`` is the backend's (``"ring, LL"``).
     ``launched_by`` names the module, the bucket of parameters or the compiled graph that asked.
+    In a planned step no moment is known, and the rest is: ``call`` is the ``order`` of the step's call that asked,
+    ``launch`` the ``order`` of the launch in a compiled graph, ``waited_by`` the ``order`` of the first call that waits
+    for it (that same graph's, where the graph waits itself), ``batch`` a number that sends and receives share that were
+    asked for together.
     """
 
     step: str
@@ -43,7 +47,7 @@ class Collective:
     order: int
     operation: CollectiveOperation
     name: str
-    issued_ns: int
+    issued_ns: int | None = None
     started_ns: int | None = None
     ended_ns: int | None = None
     group: str | None = None
@@ -57,6 +61,10 @@ class Collective:
     algorithm: str | None = None
     launched_by: str | None = None
     source: str | None = None
+    call: int | None = None
+    launch: int | None = None
+    waited_by: int | None = None
+    batch: int | None = None
 
     @property
     def duration_us(self) -> float | None:

@@ -62,6 +62,8 @@ class StepCall:
     size as nccl-tests count it, from which bus bandwidth is computed: the larger of what a rank gives and gets
     (the whole tensor of an all_gather or reduce_scatter, one side of an all_reduce or broadcast), where
     ``bytes_moved`` is both together. ``tensors`` and ``elements`` say how much a foreach or fused operator works on.
+    ``waits_for`` are the ``order`` of calls on other streams that end before this one begins on its own; it is known of
+    a planned step alone, whose one stream in ``streams`` is the program's (``"compute"``), not a device's number.
     """
 
     step: str
@@ -92,6 +94,7 @@ class StepCall:
     group: str | None = None
     group_size: int | None = None
     message_bytes: int | None = None
+    waits_for: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -223,8 +223,11 @@ def _launched_by(trace: Trace, site: _Site, call: EagerCall | None) -> str | Non
     graph = _graph_around(trace, site)
     if graph is not None:
         return graph
-    if call is None:
-        return None
+    return None if call is None else launched_by_of(call)
+
+
+def launched_by_of(call: EagerCall) -> str | None:
+    """The part of torch and the module that asked for an eager collective (``"FSDP: blocks.3"``), where its stack tells."""
     parts = [part for file in call.library if (part := _part_of_torch(file)) is not None]
     owner = call.module
     if parts:

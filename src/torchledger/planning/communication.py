@@ -1,0 +1,190 @@
+"""The collectives of a planned step: what each was, who asked for it, and which call waits for it.
+
+Eager ones were heard with their places on streams; those of compiled code are launches of their graphs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from torchledger.nouns import Buffer, Collective, Launch, StepCall
+from torchledger.stepping.communication import launched_by_of, operation_of
+from torchledger.work.collectives import collective_kind, message_of_call
+from torchledger.work.op_shapes import OpCall, Tensor
+
+if TYPE_CHECKING:
+    from torchledger._torch.eager_calls import EagerCall
+    from torchledger._torch.fake_streams import Placed
+
+_FUNCTIONAL = re.compile(r"_c10d_functional(_autograd)?\.(?P<name>\w+)")
+_BUCKET = "AccumulateGrad"
+
+
+def waits_of_calls(placed: Iterable[tuple[Placed, int | None]]) -> dict[int, tuple[int, ...]]:
+    """By ``order``, the calls on other streams that each call of a step waits for.
+
+    ``placed`` is all work that was put on streams, with the ``order`` of the step's call that it became; ``None`` for
+    what is no call of the step (a view, an allocation), whose waits pass on to what comes after it on its stream.
+    """
+    order_of: dict[int, int] = {}
+    stream_of: dict[int, str] = {}
+    ends: dict[int, frozenset[int]] = {}
+    last: dict[str, int] = {}
+    carried: dict[str, frozenset[int]] = defaultdict(frozenset)
+    found: dict[int, tuple[int, ...]] = {}
+    for each, order in sorted(placed, key=lambda pair: pair[0].number):
+        stream = each.stream
+        needs = carried[stream].union(
+            *(
+                frozenset((order_of[number],)) if number in order_of else ends.get(number, frozenset())
+                for number in each.waits_for
+            )
+        )
+        if order is None:
+            carried[stream] = needs
+            ends[each.number] = needs | ({last[stream]} if stream in last else frozenset())
+            continue
+        carried[stream] = frozenset()
+        order_of[each.number], stream_of[order], last[stream] = order, stream, order
+        others = tuple(sorted(number for number in needs if stream_of[number] != stream))
+        if others:
+            found[order] = others
+    return found
+
+
+def collectives_of_step(
+    calls: Sequence[StepCall],
+    launches: Mapping[str, Sequence[Launch]],
+    groups: Mapping[str, Sequence[int]],
+    heard: Mapping[int, EagerCall] | None = None,
+) -> list[Collective]:
+    """The collectives of a step in the order in which the host asks for them, without times.
+
+    ``launches`` are those of each compiled graph, ``groups`` the ranks of each process group by its name, ``heard``
+    what was heard of the eager collectives, by the ``order`` of their calls.
+    """
+    waited: dict[int, int] = {}
+    for call in calls:
+        for order in call.waits_for:
+            waited.setdefault(order, call.order)
+    found: list[Collective] = []
+    buckets = 0
+    for call in calls:
+        if call.kind == "graph":
+            found += _of_graph(call, launches.get(call.name, ()), groups, len(found))
+        elif call.kind == "collective":
+            asked = (heard or {}).get(call.order)
+            launched_by = None if asked is None else launched_by_of(asked)
+            if launched_by is None and asked is not None and _BUCKET in (asked.node or ""):
+                launched_by, buckets = f"bucket {buckets}", buckets + 1
+            found.append(_eager(call, asked, groups, len(found), launched_by, waited.get(call.order)))
+    return found
+
+
+def _eager(
+    call: StepCall,
+    asked: EagerCall | None,
+    groups: Mapping[str, Sequence[int]],
+    order: int,
+    launched_by: str | None,
+    waited_by: int | None,
+) -> Collective:
+    operation = operation_of(call.name) or "other"
+    ranks = tuple(groups.get(call.group or "", ()))
+    return Collective(
+        step=call.step,
+        index=0,
+        order=order,
+        operation=operation,
+        name=call.name,
+        group=call.group,
+        group_size=call.group_size or len(ranks) or None,
+        ranks=ranks,
+        peer=_peer(asked.call) if asked is not None and operation in ("send", "recv") else None,
+        dtype=call.arguments[0].dtype if call.arguments else None,
+        message_bytes=call.message_bytes,
+        stream=call.streams[0] if call.streams else None,
+        launched_by=launched_by,
+        source=call.sources[-1] if call.sources else None,
+        call=call.order,
+        waited_by=waited_by,
+        batch=asked.placed.batch if asked is not None and asked.placed is not None else None,
+    )
+
+
+def _peer(call: OpCall) -> int | None:
+    """The rank, counted in the group, that a send or a receive names: its third argument."""
+    text = call.constants[2] if len(call.constants) > 2 else ""
+    return int(text) if text.isdigit() else None
+
+
+def _of_graph(
+    call: StepCall, launches: Sequence[Launch], groups: Mapping[str, Sequence[int]], first: int
+) -> Iterator[Collective]:
+    """Collectives that a compiled graph launches; what it waits for itself is waited for by its own call."""
+    written = list(collective_launches(launches))
+    for place, (launch, name, is_awaited) in enumerate(written):
+        group = launch.kwargs.get("group_name")
+        ranks = tuple(groups.get(group or "", ()))
+        size = len(ranks) or _number(launch.kwargs.get("group_size"))
+        kind = f"_c10d_functional::{name}"
+        yield Collective(
+            step=call.step,
+            index=0,
+            order=first + place,
+            operation=operation_of(kind) or "other",
+            name=kind,
+            group=group,
+            group_size=size,
+            ranks=ranks,
+            dtype=launch.buffers[0].dtype if launch.buffers else None,
+            message_bytes=_message_bytes(kind, launch.buffers, size),
+            stream=f"communication {group}" if group else None,
+            launched_by=call.name,
+            source=launch.source,
+            call=call.order,
+            launch=launch.order,
+            waited_by=call.order if is_awaited else None,
+        )
+
+
+def collective_launches(launches: Sequence[Launch]) -> Iterator[tuple[Launch, str, bool]]:
+    """Launches of a compiled graph that are collectives, each with its name and whether the graph waits for it.
+
+    >>> list(collective_launches(()))
+    []
+    """
+    names = [_functional_name(launch) for launch in launches]
+    for place, (launch, name) in enumerate(zip(launches, names, strict=True)):
+        if name is None or collective_kind(name) is None:
+            continue
+        made = {buffer.name for buffer in launch.buffers if buffer.role != "input"} or {
+            buffer.name for buffer in launch.buffers
+        }
+        is_awaited = any(
+            later == "wait_tensor" and made & {buffer.name for buffer in other.buffers}
+            for other, later in zip(launches[place + 1 :], names[place + 1 :], strict=True)
+        )
+        yield launch, name, is_awaited
+
+
+def _functional_name(launch: Launch) -> str | None:
+    match = _FUNCTIONAL.search(launch.kernel_name) or _FUNCTIONAL.search(launch.call or "")
+    return None if match is None else match["name"].removesuffix("_")
+
+
+def _message_bytes(name: str, buffers: Sequence[Buffer], ranks: int | None) -> int | None:
+    tensors = tuple(Tensor(tuple(buffer.shape), buffer.dtype) for buffer in buffers if _is_known(buffer))
+    message = message_of_call(OpCall(name, tensors), ranks) if len(tensors) == len(buffers) else None
+    return None if message is None else message.nbytes
+
+
+def _is_known(buffer: Buffer) -> bool:
+    return all(isinstance(size, int) for size in buffer.shape)
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() else None
