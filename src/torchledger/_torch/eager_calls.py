@@ -23,8 +23,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 import torchledger
-from torchledger._torch.fake_streams import Placed, StreamOrder
 from torchledger._torch.fake_tensors import FakeTensors
+from torchledger._torch.fake_streams import Placed, StreamOrder, active_order
 from torchledger._torch.patching import Patches
 from torchledger._torch.storages import HeardMemory, StorageWatch
 from torchledger._torch.tensors import tensors_in
@@ -74,17 +74,19 @@ class EagerCalls(TorchDispatchMode):
     """Listens between ``start`` and ``stop``, which belong on one thread; ``calls`` are in order for each thread.
 
     ``inside`` tells whether the calling thread is in a compiled graph's call, whose operators are the ledger's already.
-    With the ``streams`` of a device that is not there each call, and each graph's (``graphs``), is placed among them.
+    On a device that is not there each call is placed among its streams, as are those of graphs (``graphs``) and what
+    the host waits for (``host_waits``).
     """
 
     supports_higher_order_operators = True
     """Without it a higher-order operator (random numbers of a recomputed region, say) ends the program."""
 
-    def __init__(self, inside: Callable[[], str | None], streams: StreamOrder | None = None) -> None:
+    def __init__(self, inside: Callable[[], str | None]) -> None:
         super().__init__()
         self.calls: list[EagerCall] = []
         self.graphs: list[tuple[str, Placed]] = []
-        self._streams = streams
+        self.host_waits: list[tuple[str, Placed]] = []
+        self._streams: StreamOrder | None = None
         self.faults: list[str] = []
         self._inside = inside
         self._is_entered = False
@@ -113,6 +115,10 @@ class EagerCalls(TorchDispatchMode):
         self._tensors = _PLAIN if mode is None else (*_PLAIN, FakeTensor)
         self._watch_storages(mode)
         note_mode()
+        self._streams = active_order()
+        if self._streams is not None:
+            self._streams.begin()
+            self._streams.on_host_wait = lambda name, placed: self.host_waits.append((name, placed))
         self.__enter__()
         self._is_entered = True
         return True
@@ -122,6 +128,8 @@ class EagerCalls(TorchDispatchMode):
         if not self._is_entered:
             return True
         self._is_entered = False
+        if self._streams is not None:
+            self._streams.on_host_wait = None
         self._end_of_storages()
         if _get_current_dispatch_mode() is not self:
             return False

@@ -7,7 +7,6 @@ it. Everything is taken back when it is left.
 from __future__ import annotations
 
 import contextlib
-import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ import torch
 from torchledger._torch.fake_attention import choose_attention
 from torchledger._torch.fake_inductor import compile_for_fake_device
 from torchledger._torch.fake_library import CUDNN_VERSION, load_library
+from torchledger._torch.fake_streams import StreamOrder, install_streams
 from torchledger._torch.fake_tensors import FakeTensors
 from torchledger._torch.patching import Patches
 from torchledger.errors import PlanError
@@ -41,6 +41,7 @@ class FakeDevice:
         self._stack = contextlib.ExitStack()
         self.tensors = FakeTensors()
         self.decisions: dict[str, int] = {}
+        self.order = StreamOrder()
 
     def __enter__(self) -> FakeDevice:
         if torch.cuda.is_initialized():
@@ -56,6 +57,7 @@ class FakeDevice:
             patches = Patches()
             stack.callback(patches.undo)
             _patch_cuda(patches, self)
+            install_streams(patches, self.order)
             compile_for_fake_device(patches, self.device, self.decisions)
             stack.enter_context(_without_warnings())
             stack.enter_context(self.tensors)
@@ -64,11 +66,6 @@ class FakeDevice:
 
     def __exit__(self, *error: Any) -> None:
         self._stack.close()
-
-    @property
-    def stream(self) -> int:
-        """The number of the calling thread's current stream; 0 is the default one."""
-        return int(getattr(_streams, "current", None).number if getattr(_streams, "current", None) else 0)
 
 
 @contextlib.contextmanager
@@ -98,96 +95,6 @@ def _need_triton() -> None:
         raise PlanError(
             f"planning needs Triton, which writes the kernels: pip install {named} (it takes no GPU; Linux only)"
         ) from error
-
-
-_streams = threading.local()
-_numbers = iter(range(1, 1 << 62))
-
-
-class _Stream(torch.Stream):
-    """A stream on which nothing runs, with a number of its own."""
-
-    number: int
-
-    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
-        made = super().__new__(cls, device="cuda:0", priority=priority)
-        made.number = next(_numbers)
-        made.before = []
-        return made
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    cuda_stream = property(lambda self: self.number)
-
-    def wait_event(self, event: Any) -> None:
-        pass
-
-    def wait_stream(self, stream: Any) -> None:
-        pass
-
-    def record_event(self, event: Any = None) -> Any:
-        return event or _Event()
-
-    def synchronize(self) -> None:
-        pass
-
-    def query(self) -> bool:
-        return True
-
-    def __enter__(self) -> Any:
-        self.before.append(getattr(_streams, "current", None))
-        _streams.current = self
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        _streams.current = self.before.pop()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Stream) and other.number == self.number
-
-    def __hash__(self) -> int:
-        return hash(self.number)
-
-    def __repr__(self) -> str:
-        return f"<fake stream {self.number}>"
-
-
-class _Event:
-    """An event between which any two moments lie one millisecond apart."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    cuda_event = 0
-
-    def record(self, stream: Any = None) -> None:
-        pass
-
-    def wait(self, stream: Any = None) -> None:
-        pass
-
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        pass
-
-    def elapsed_time(self, end: Any) -> float:
-        return 1.0
-
-
-class _StreamContext:
-    def __init__(self, stream: Any) -> None:
-        self.stream = stream
-
-    def __enter__(self) -> None:
-        if self.stream is not None:
-            self.stream.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        if self.stream is not None:
-            self.stream.__exit__(*error)
 
 
 class _Graph:
@@ -240,31 +147,19 @@ def _patch_cuda(patches: Patches, fake: FakeDevice) -> None:
     """All of ``torch.cuda`` that asks a driver."""
     import torch.cuda.memory
     import torch.cuda.random
-    import torch.cuda.streams
     from torch._subclasses import fake_tensor
 
     cuda: Any = torch.cuda
     properties = properties_of(fake.device)
     capability = (properties.major, properties.minor)
     total = properties.total_memory
-    default = _Stream()
-    default.number = 0
 
-    def nothing(*args: Any, **kwargs: Any) -> None:
-        return None
-
-    def answer(value: Any) -> Callable[..., Any]:
+    def answer(value: Any) -> Callable[..., Any]:  # a function of its own for each: Dynamo keeps one rule for each
         return lambda *args, **kwargs: value
 
     def state(*args: Any, **kwargs: Any) -> Any:
         with torch.utils._python_dispatch._disable_current_modes():
             return torch.zeros(16, dtype=torch.uint8)
-
-    def current_stream(device: Any = None) -> Any:
-        return getattr(_streams, "current", None) or default
-
-    def set_stream(stream: Any) -> None:
-        _streams.current = stream
 
     answers: dict[str, Any] = {
         "is_available": answer(True),
@@ -277,28 +172,20 @@ def _patch_cuda(patches: Patches, fake: FakeDevice) -> None:
         "is_tf32_supported": answer(capability >= (8, 0)),
         "get_arch_list": answer([f"sm_{capability[0]}{capability[1]}"]),
         "can_device_access_peer": answer(True),
-        "_lazy_init": nothing,
-        "init": nothing,
-        "synchronize": nothing,
-        "set_device": nothing,
+        "_lazy_init": answer(None),
+        "init": answer(None),
+        "set_device": answer(None),
         "_exchange_device": answer(fake.index),
         "_maybe_exchange_device": lambda device: fake.index,  # two functions: Dynamo registers each once
-        "_check_capability": nothing,
-        "current_stream": current_stream,
-        "default_stream": lambda device=None: default,
-        "set_stream": set_stream,
-        "stream": _StreamContext,
-        "StreamContext": _StreamContext,
-        "Stream": _Stream,
-        "Event": _Event,
-        "ipc_collect": nothing,
+        "_check_capability": answer(None),
+        "ipc_collect": answer(None),
         "is_current_stream_capturing": answer(False),
         "CUDAGraph": _Graph,
         "graph": _capture_graph,
         "graph_pool_handle": answer((0, 0)),
         "memory_usage": answer(0),
         "utilization": answer(0),
-        "_sleep": nothing,
+        "_sleep": answer(None),
     }
     for name, value in answers.items():
         if hasattr(cuda, name):
@@ -314,13 +201,13 @@ def _patch_cuda(patches: Patches, fake: FakeDevice) -> None:
         "memory_stats_as_nested_dict": answer({}),
         "memory_summary": answer(""),
         "memory_snapshot": answer([]),
-        "reset_peak_memory_stats": nothing,
-        "reset_accumulated_memory_stats": nothing,
-        "reset_max_memory_allocated": nothing,
-        "empty_cache": nothing,
-        "set_per_process_memory_fraction": nothing,
-        "_record_memory_history": nothing,
-        "_dump_snapshot": nothing,
+        "reset_peak_memory_stats": answer(None),
+        "reset_accumulated_memory_stats": answer(None),
+        "reset_max_memory_allocated": answer(None),
+        "empty_cache": answer(None),
+        "set_per_process_memory_fraction": answer(None),
+        "_record_memory_history": answer(None),
+        "_dump_snapshot": answer(None),
         "_snapshot": answer({}),
     }.items():
         for owner in (torch.cuda.memory, cuda):
@@ -329,22 +216,20 @@ def _patch_cuda(patches: Patches, fake: FakeDevice) -> None:
     for name, value in {
         "get_rng_state": state,
         "get_rng_state_all": lambda: [state() for _ in range(fake.count)],
-        "set_rng_state": nothing,
-        "set_rng_state_all": nothing,
-        "manual_seed": nothing,
-        "manual_seed_all": nothing,
-        "seed": nothing,
-        "seed_all": nothing,
+        "set_rng_state": answer(None),
+        "set_rng_state_all": answer(None),
+        "manual_seed": answer(None),
+        "manual_seed_all": answer(None),
+        "seed": answer(None),
+        "seed_all": answer(None),
         "initial_seed": answer(0),
     }.items():
         for owner in (torch.cuda.random, cuda):
             if hasattr(owner, name):
                 patches.set(owner, name, value)
-    for name in ("Stream", "Event"):
-        patches.set(torch.cuda.streams, name, answers[name])
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
-        patches.set(torch.cuda.nvtx, name, nothing)
-    patches.set(fake_tensor, "init_gpu_context", nothing)
+        patches.set(torch.cuda.nvtx, name, answer(None))
+    patches.set(fake_tensor, "init_gpu_context", answer(None))
     patches.set(fake_tensor.FakeTensorMode, "avoid_device_init", property(lambda mode: True))
     patches.set(torch.version, "cuda", torch.version.cuda or _CUDA_VERSION)
     patches.set(torch.backends.cudnn, "version", answer(CUDNN_VERSION))

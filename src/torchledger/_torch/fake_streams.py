@@ -46,6 +46,7 @@ class StreamOrder:
         self._lock = threading.RLock()
         self._batches = itertools.count()
         self._names: set[str] = set()
+        self._handles = {COMPUTE: 0}
         self.begin()
 
     def begin(self) -> None:
@@ -115,20 +116,33 @@ class StreamOrder:
         """The host waits for this work (``None``: for all that was put anywhere), by a call of this name."""
         with self._lock:
             every = numbers is None
-            self.wait(HOST, [number for stream in self._last for number in self.mark(stream)] if every else numbers or ())
+            self.wait(
+                HOST, [number for stream in self._last for number in self.mark(stream)] if every else numbers or ()
+            )
             placed = self.place(HOST)
         if self.on_host_wait is not None:
             self.on_host_wait(name, placed)
 
+    def enter(self, stream: str) -> None:
+        """The calling thread puts work on this stream until it leaves it."""
+        self._stack().append(stream)
+
+    def leave(self) -> None:
+        """The calling thread is on the stream again that it was on before."""
+        self._stack().pop()
+
     @contextlib.contextmanager
     def on(self, stream: str) -> Iterator[None]:
-        """The calling thread puts work on this stream."""
-        stack = self._stack()
-        stack.append(stream)
+        """The calling thread puts work on this stream inside."""
+        self.enter(stream)
         try:
             yield
         finally:
-            stack.pop()
+            self.leave()
+
+    def number_of(self, stream: str) -> int:
+        """A number for a stream; 0 is the default one's."""
+        return self._handles.setdefault(stream, len(self._handles))
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -210,12 +224,16 @@ class FakeEvent:
 class FakeStream:
     """A stream by its name."""
 
-    def __init__(self, order: StreamOrder, name: str, device: Any = None, priority: int = 0) -> None:
-        self._order, self.name, self.priority = order, name, priority
-        self.device = torch.device(device) if device is not None else torch.device("cuda", 0)
-        self.cuda_stream = self.stream_id = 0 if name == COMPUTE else 1 + len(order._names)
-        self.device_index = self.device.index or 0
-        self.device_type = 1
+    name: str
+    _order: StreamOrder
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Everything is set where it is made."""
+
+    @property
+    def cuda_stream(self) -> int:
+        """A number for what asks for the driver's handle; 0 is the default stream's."""
+        return self._order.number_of(self.name)
 
     def wait_event(self, event: Any) -> None:
         """What follows on it begins after the event."""
@@ -239,12 +257,18 @@ class FakeStream:
         """Nothing runs: always done."""
         return True
 
-    def __enter__(self) -> FakeStream:
-        self._order._stack().append(self.name)
+    def __enter__(self) -> Any:
+        self._order.enter(self.name)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._order._stack().pop()
+        self._order.leave()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FakeStream) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return id(self._order)  # a stream is renamed once its owner is known
 
     def __repr__(self) -> str:
         return f"<stream {self.name!r}>"
@@ -252,69 +276,91 @@ class FakeStream:
 
 def install_streams(patches: Patches, order: StreamOrder, module: Any = torch.cuda) -> None:
     """Have a device's module (``torch.cuda``) make such streams and events, until the patches are undone."""
-    known: dict[str, FakeStream] = {}
+    global _active
+    base: Any = torch.Stream if module is torch.cuda else object
+    known: dict[str, Any] = {}
 
-    def named(name: str) -> FakeStream:
-        if name not in known:
-            known[name] = FakeStream(order, name)
-        return known[name]
-
-    class Stream(FakeStream):
+    class Stream(FakeStream, base):
         """A stream that a program makes."""
 
-        def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
-            super().__init__(order, order.new_name(), None, priority)
-            known[self.name] = self
+        def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
+            given = {} if base is object else {"device": "cuda:0", "priority": priority}
+            made = base.__new__(cls, **given)
+            made._order, made.name = order, kwargs.get("name") or order.new_name()
+            known[made.name] = made
+            return made
 
     class Event(FakeEvent):
         """An event that a program makes."""
 
-        def __init__(self, *_: Any, **__: Any) -> None:
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(order)
 
-    @contextlib.contextmanager
-    def stream(given: Any) -> Iterator[None]:
-        with contextlib.nullcontext() if given is None else order.on(_name_of(given, order)):
-            yield
+    class StreamContext:
+        """The calling thread is on a stream until it is left; ``None`` changes nothing."""
 
-    def renamed(self: Any, result: Any) -> None:
-        for attribute, value in list(vars(self).items()):
+        def __init__(self, stream: Any) -> None:
+            self.stream = stream
+
+        def __enter__(self) -> None:
+            order.enter(_name_of(self.stream, order))
+
+        def __exit__(self, *error: object) -> None:
+            order.leave()
+
+    def named(name: str) -> Any:
+        return known[name] if name in known else Stream(name=name)
+
+    def rename(owner: Any) -> None:
+        for attribute, value in list(vars(owner).items()):
             if isinstance(value, FakeStream) and attribute.endswith("_stream"):
-                known.pop(value.name, None)
                 value.name = attribute.removesuffix("_stream")
                 known[value.name] = value
 
     for name, value in (
         ("Stream", Stream),
         ("Event", Event),
-        ("stream", stream),
+        ("StreamContext", StreamContext),
+        ("stream", StreamContext),
         ("current_stream", lambda device=None: named(order.current)),
         ("default_stream", lambda device=None: named(COMPUTE)),
         ("set_stream", lambda given: order.set_current(_name_of(given, order))),
         ("synchronize", lambda device=None: order.host_waits("cudaDeviceSynchronize")),
     ):
-        patches.set(module, name, value) if hasattr(module, name) else _add(patches, module, name, value)
+        patches.set_or_add(module, name, value)
+    if module is torch.cuda:
+        patches.set(torch.cuda.streams, "Stream", Stream)
+        patches.set(torch.cuda.streams, "Event", Event)
     patches.set(torch.accelerator, "current_stream", lambda device=None: named(order.current))
     patches.set(torch.accelerator, "synchronize", lambda device=None: order.host_waits("cudaDeviceSynchronize"))
-    patches.set(torch.Tensor, "record_stream", lambda self, given: None)
-    _name_streams_of_fsdp(patches, renamed)
+    _name_streams_of_fsdp(patches, rename)
+    former, _active = _active, order
+    patches.on_undo(lambda: _make_active(former))
 
 
-def _name_streams_of_fsdp(patches: Patches, renamed: Callable[[Any, Any], None]) -> None:
+_active: StreamOrder | None = None
+
+
+def active_order() -> StreamOrder | None:
+    """The streams of the device that stands for one in this process; ``None`` where there is none."""
+    return _active
+
+
+def _make_active(order: StreamOrder | None) -> None:
+    global _active
+    _active = order
+
+
+def _name_streams_of_fsdp(patches: Patches, rename: Callable[[Any], None]) -> None:
     """FSDP's streams are called what it calls them."""
     from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
     def lazy_init(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
-        renamed(self, result)
+        rename(self)
         return result
 
     patches.around(_fsdp_param_group.FSDPCommContext, "lazy_init", lazy_init)
-
-
-def _add(patches: Patches, owner: Any, name: str, value: Any) -> None:
-    setattr(owner, name, value)
-    patches.on_undo(lambda: delattr(owner, name))
 
 
 def _name_of(stream: Any, order: StreamOrder) -> str:

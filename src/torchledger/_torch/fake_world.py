@@ -25,7 +25,7 @@ from torch._compile import _disable_dynamo
 from torch.distributed import distributed_c10d as c10d
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from torchledger._torch.fake_streams import StreamOrder, communication_stream
+from torchledger._torch.fake_streams import StreamOrder, active_order, communication_stream
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import tensors_in
 from torchledger.errors import UsageError
@@ -85,8 +85,9 @@ class FakeWorld:
     """The world around one rank, between ``start`` and ``stop``: groups that were made, and values stood in for."""
 
     spec: WorldSpec
-    order: StreamOrder = field(default_factory=StreamOrder)
+    order: StreamOrder = field(default_factory=lambda: active_order() or StreamOrder())
     stand_ins: list[str] = field(default_factory=list)
+    mail: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     groups: dict[str, MadeGroup] = field(default_factory=dict)
     _undo: ExitStack = field(default_factory=ExitStack)
 
@@ -192,7 +193,7 @@ class FakeWork(core.Work):
     def get_future(self) -> Any:
         """A future with the tensors. DDP's reducer takes it, and waits for it when the backward ends."""
         if torch._C._current_graph_task_id() >= 0:
-            engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+            engine: Any = torch.autograd.Variable._execution_engine
             engine.queue_callback(self.wait)
         return self._future
 
@@ -209,15 +210,15 @@ class FakeGroup(dist.ProcessGroup):
     """
 
     def __init__(self, world: FakeWorld, common: Any) -> None:
-        super().__init__(common.group_rank, common.group_size)
+        place: Any = (common.group_rank, common.group_size)
+        super().__init__(*place)
         kind = dist.ProcessGroup.BackendType.CUSTOM
         self._world = world
-        self._inner = dist.ProcessGroup(common.store, common.group_rank, common.group_size)
-        backend = core.FakeProcessGroup._create_internal(common.group_rank, common.group_size)
-        for group in (self._inner, dist.ProcessGroup):
-            setter = group._register_backend if group is self._inner else super()._register_backend
-            for device in _DEVICES:
-                setter(torch.device(device), kind, backend)
+        self._inner = dist.ProcessGroup(common.store, *place)
+        backend = core.FakeProcessGroup._create_internal(*place)
+        for device in map(torch.device, _DEVICES):
+            self._register_backend(device, kind, backend)
+            self._inner._register_backend(device, kind, backend)
         self._inner._set_default_backend(kind)
         self._ranks = tuple(common.global_ranks_in_group or range(common.group_size))
 
@@ -238,7 +239,7 @@ class FakeGroup(dist.ProcessGroup):
         order = self._world.order
         return FakeWork(order, order.mark(communication_stream(str(self.group_name))), [])
 
-    def getBackendName(self) -> str:  # noqa: N802
+    def getBackendName(self) -> str:
         """What its backend is called."""
         return BACKEND
 
@@ -453,7 +454,9 @@ class _RealIntegers(TorchDispatchMode):
         if kwargs.get("dtype") is torch.int32:
             kwargs["device"] = torch.device("cpu")
             kwargs.pop("pin_memory", None)
-        elif not (given := list(tensors_in((args, kwargs)))) or any(type(tensor) is not torch.Tensor for tensor in given):
+        elif not (given := list(tensors_in((args, kwargs)))) or any(
+            type(tensor) is not torch.Tensor for tensor in given
+        ):
             return func(*args, **kwargs)
         with _disable_current_modes():
             return func(*args, **kwargs)
@@ -473,6 +476,8 @@ def _let_ddp_run(patches: Patches) -> None:
             return original(self)
 
     _passed(patches, dist.Reducer, "_rebuild_buckets", rebuild)
+    # What it would log of its own speed comes from a timer of the device.
+    patches.set(core.Logger, "set_runtime_stats_and_log", lambda self: None)
 
 
 # --- pipelines ------------------------------------------------------------------------------------------------------
@@ -501,7 +506,9 @@ def _let_pipelines_run(world: FakeWorld, patches: Patches) -> None:
             if source > self.stage_index:
                 return stages._StageBackwardMeta(backward_metas=stages._derive_grad_metas(self._stage_meta.outputs))
             metas = (
-                stages._TensorMeta(torch.Size(each["shape"]), tuple(each["stride"]), _dtype(each), each["requires_grad"])
+                stages._TensorMeta(
+                    torch.Size(each["shape"]), tuple(each["stride"]), _dtype(each), each["requires_grad"]
+                )
                 for each in _read_mail(world, source)
             )
             return stages._StageForwardMeta(forward_metas=tuple(metas))
@@ -555,10 +562,6 @@ def _let_pipelines_run(world: FakeWorld, patches: Patches) -> None:
     _passed(patches, c10d, "recv_object_list", recv_object_list)
 
 
-def _mail(world: FakeWorld) -> Path:
-    return Path(world.spec.mail or ".")
-
-
 def _write_mail(world: FakeWorld, stage: int, metas: Sequence[Any]) -> None:
     """Leave what a stage sends to the next one: shapes, strides and dtypes."""
     plain = [
@@ -570,27 +573,26 @@ def _write_mail(world: FakeWorld, stage: int, metas: Sequence[Any]) -> None:
         }
         for meta in metas
     ]
-    world_stage = world.__dict__.setdefault("_mail", {})
-    world_stage[stage] = plain
+    world.mail[stage] = plain
     if world.spec.mail is not None:
-        (_mail(world) / f"stage_{stage}.json").write_text(json.dumps(plain))
+        (Path(world.spec.mail) / f"stage_{stage}.json").write_text(json.dumps(plain))
 
 
 def _read_mail(world: FakeWorld, stage: int) -> list[dict[str, Any]]:
     """What a stage sends to the next one; of stages that nobody ran, what the nearest one before it sends."""
-    found: dict[int, Any] = dict(world.__dict__.get("_mail", {}))
+    found = dict(world.mail)
     if world.spec.mail is not None:
-        for path in _mail(world).glob("stage_*.json"):
+        for path in Path(world.spec.mail).glob("stage_*.json"):
             found.setdefault(int(path.stem.partition("_")[2]), json.loads(path.read_text()))
     known = [each for each in found if each <= stage]
     if not known:
         raise UsageError(
-            f"stage {stage} of the pipeline tells the next one the shapes that it sends, and no rank before this one has "
-            "been run. Plan all ranks (leave --rank out), or give PipelineStage its input_args."
+            f"stage {stage} of the pipeline tells the next one the shapes that it sends, and no rank before this one "
+            "has been run. Plan all ranks (leave --rank out), or give PipelineStage its input_args."
         )
     if max(known) != stage:
         world.stand_in(f"what stage {stage} of the pipeline sends has the shapes of what stage {max(known)} sends")
-    return list(found[max(known)])
+    return found[max(known)]
 
 
 def _dtype(meta: Mapping[str, Any]) -> torch.dtype:

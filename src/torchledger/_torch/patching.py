@@ -55,6 +55,14 @@ class Patches:
         self.on_undo(lambda: setattr(owner, name, former))
         setattr(owner, name, value)
 
+    def set_or_add(self, owner: Any, name: str, value: Any) -> None:
+        """The same for an attribute that ``owner`` may lack, which ``undo`` takes away again."""
+        if hasattr(owner, name):
+            self.set(owner, name, value)
+        else:
+            setattr(owner, name, value)
+            self.on_undo(lambda: delattr(owner, name))
+
     def set_config(self, owner: Any, name: str, value: Any) -> None:
         """Set a field of a torch config until ``undo``, for threads that start later too.
 

@@ -132,7 +132,7 @@ def _match(
     arrived, ended = [], []
     for rank in ranks:
         each = members[rank]
-        if each.ended_ns is None or each.started_ns is None:
+        if each.ended_ns is None or each.started_ns is None or each.issued_ns is None:
             return None
         # A device arrives when its kernel begins; a backend on the host's threads, when the host has asked.
         moment = each.started_ns if on_device[rank] else each.issued_ns

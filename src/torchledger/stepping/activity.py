@@ -104,7 +104,7 @@ def host_activity(
         sorted(
             (each.issued_ns - origin, each.ended_ns - origin, each.operation, "")
             for each in collectives
-            if each.ended_ns is not None
+            if each.issued_ns is not None and each.ended_ns is not None
         )
     )
     moving = _union(sorted([*moving, *((start, end, "communication", "") for start, end in inside)]))

@@ -227,7 +227,7 @@ def _launched_by(trace: Trace, site: _Site, call: EagerCall | None) -> str | Non
 
 
 def launched_by_of(call: EagerCall) -> str | None:
-    """The part of torch and the module that asked for an eager collective (``"FSDP: blocks.3"``), where its stack tells."""
+    """The part of torch and the module that asked for an eager collective (``"FSDP: blocks.3"``), by its stack."""
     parts = [part for file in call.library if (part := _part_of_torch(file)) is not None]
     owner = call.module
     if parts:
