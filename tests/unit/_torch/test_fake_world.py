@@ -1,0 +1,158 @@
+"""A world in one process: here on real tensors of the host, so that no GPU, and nothing that stands for one, is needed."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+
+from torchledger._torch.eager_calls import EagerCall, EagerCalls
+from torchledger._torch.fake_streams import install_streams
+from torchledger._torch.fake_world import FakeWorld, WorldSpec
+from torchledger._torch.patching import Patches
+from torchledger.errors import UsageError
+
+
+@pytest.fixture
+def world() -> Iterator[FakeWorld]:
+    made, patches = FakeWorld(WorldSpec(rank=9, size=16)), Patches()
+    install_streams(patches, made.order, torch.cpu)
+    with made:
+        yield made
+    patches.undo()
+
+
+def heard(step: object) -> list[EagerCall]:
+    listener = EagerCalls(lambda: None)
+    assert listener.start() and callable(step)
+    step()
+    listener.stop()
+    assert not listener.faults
+    return listener.calls
+
+
+def collectives(calls: list[EagerCall]) -> list[tuple[str, int]]:
+    return [(call.call.name, call.call.tensors[0].numel) for call in calls if call.group is not None]
+
+
+def test_a_rank_reads_its_place_from_the_environment_and_loses_it_afterwards(world: FakeWorld) -> None:
+    assert (os.environ["RANK"], os.environ["LOCAL_RANK"], os.environ["WORLD_SIZE"]) == ("9", "1", "16")
+    assert (os.environ["LOCAL_WORLD_SIZE"], os.environ["GROUP_RANK"]) == ("8", "1")
+    world.stop()
+    assert "RANK" not in os.environ
+
+
+def test_a_program_that_asks_for_nccl_is_told_that_it_has_it(world: FakeWorld) -> None:
+    dist.init_process_group("nccl")
+    assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (9, 16, "nccl")
+    dist.destroy_process_group()
+    assert not dist.is_initialized()
+
+
+def test_a_script_of_another_world_is_told_the_option_that_fits(world: FakeWorld) -> None:
+    with pytest.raises(UsageError, match="a world of 4 ranks, but the plan is for 16. Pass --world 4"):
+        dist.init_process_group("nccl", rank=0, world_size=4)
+
+
+def test_objects_of_other_ranks_are_this_ranks_and_are_noted(world: FakeWorld) -> None:
+    dist.init_process_group("nccl")
+    found: list[object] = [None] * 16
+    dist.all_gather_object(found, {"tokens": 3})
+    assert found == [{"tokens": 3}] * 16
+    assert world.stand_ins == ["all_gather_object: what this rank gave stands for what every rank gives"]
+
+
+def test_groups_of_a_mesh_hold_the_ranks_around_this_one(world: FakeWorld) -> None:
+    mesh = init_device_mesh("cpu", (4, 4), mesh_dim_names=("dp", "tp"))
+    ranks = {name: world.groups[str(mesh[name].get_group().group_name)].ranks for name in ("dp", "tp")}
+    assert ranks == {"dp": (1, 5, 9, 13), "tp": (8, 9, 10, 11)}
+
+
+def test_a_collective_that_is_waited_for_holds_back_what_follows(world: FakeWorld) -> None:
+    dist.init_process_group("nccl")
+    tensor = torch.zeros(4)
+
+    def step() -> None:
+        work = dist.all_reduce(tensor, async_op=True)
+        torch.ones(4).mul_(2)
+        work.wait()
+        tensor.mul_(2)
+
+    calls = {call.call.name: call.placed for call in heard(step)}
+    moved = calls["c10d::allreduce_"]
+    assert moved is not None and moved.stream == "communication 0"
+    last = calls["aten::mul_"]
+    assert last is not None and (last.stream, last.waits_for) == ("compute", (moved.number,))
+
+
+def test_sends_and_receives_in_a_batch_belong_together(world: FakeWorld) -> None:
+    dist.init_process_group("nccl")
+    tensor = torch.zeros(4)
+
+    def step() -> None:
+        dist.send(tensor, 10)
+        for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, tensor, 10), dist.P2POp(dist.irecv, tensor, 8)]):
+            work.wait()
+
+    placed = [call.placed for call in heard(step) if call.group is not None]
+    assert [each and each.batch is None for each in placed] == [True, False, False]
+    assert placed[1] and placed[2] and placed[1].batch == placed[2].batch
+    assert [each and each.stream for each in placed] == ["communication 0 9:10", *["communication 0"] * 2]
+
+
+def test_ddp_has_the_buckets_of_the_second_step_and_waits_when_the_backward_ends(world: FakeWorld) -> None:
+    dist.init_process_group("nccl")
+    net = nn.Sequential(*(nn.Linear(128, 128, bias=False) for _ in range(4)))
+    model = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=2 * 128 * 128 * 4 / 2**20)
+
+    def step() -> None:
+        model(torch.ones(2, 128)).sum().backward()
+
+    def step_and_more() -> None:
+        step()
+        torch.ones(1).exp_()
+
+    assert collectives(heard(step)) == [("c10d::allreduce_", 4 * 128 * 128)]
+    step()
+    calls = heard(step_and_more)
+    assert collectives(calls) == [("c10d::allreduce_", 2 * 128 * 128)] * 2
+    last = [call.placed for call in calls if call.group is not None][-1]
+    assert last is not None
+    waiting = [call.call.name for call in calls if call.placed is not None and last.number in call.placed.waits_for]
+    assert len(waiting) == 1
+
+
+def test_fsdp_gathers_and_scatters_on_streams_of_their_own(world: FakeWorld) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (16,))
+    model = nn.Sequential(nn.Linear(64, 64, bias=False), nn.Linear(64, 64, bias=False))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+    def step() -> None:
+        model(torch.ones(2, 64)).sum().backward()
+
+    step()
+    calls = [call for call in heard(step) if call.group is not None]
+    streams = [(call.call.name, call.placed and call.placed.stream) for call in calls]
+    # The last layer's parameters are still there when its backward begins: its gather was prefetched, or is not needed.
+    assert streams.count(("c10d::_reduce_scatter_base_", "reduce_scatter")) == 2
+    assert set(streams) == {("c10d::_allgather_base_", "all_gather"), ("c10d::_reduce_scatter_base_", "reduce_scatter")}
+
+
+def test_torch_has_its_own_functions_back_afterwards() -> None:
+    former = (dist.init_process_group, dist.all_gather_object, dist.Reducer._rebuild_buckets, dist.is_nccl_available)
+    with FakeWorld(WorldSpec(0, 2)):
+        assert dist.init_process_group is not former[0]
+    assert (
+        dist.init_process_group,
+        dist.all_gather_object,
+        dist.Reducer._rebuild_buckets,
+        dist.is_nccl_available,
+    ) == former
+    assert "torchledger" not in dist.Backend.backend_list
