@@ -1,4 +1,4 @@
-"""A world in one process: here on real tensors of the host, so that no GPU, and nothing that stands for one, is needed."""
+"""A world in one process: here on real tensors of the host, so that nothing has to stand for a GPU."""
 
 import os
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ def test_a_program_that_asks_for_nccl_is_told_that_it_has_it(world: FakeWorld) -
 
 
 def test_a_script_of_another_world_is_told_the_option_that_fits(world: FakeWorld) -> None:
-    with pytest.raises(UsageError, match="a world of 4 ranks, but the plan is for 16. Pass --world 4"):
+    with pytest.raises(UsageError, match=r"a world of 4 ranks, but the plan is for 16\. Pass --world 4"):
         dist.init_process_group("nccl", rank=0, world_size=4)
 
 
