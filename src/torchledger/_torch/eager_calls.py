@@ -23,8 +23,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 import torchledger
-from torchledger._torch.fake_tensors import FakeTensors
 from torchledger._torch.fake_streams import Placed, StreamOrder, active_order
+from torchledger._torch.fake_tensors import FakeTensors
 from torchledger._torch.patching import Patches
 from torchledger._torch.storages import HeardMemory, StorageWatch
 from torchledger._torch.tensors import tensors_in
