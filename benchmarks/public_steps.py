@@ -287,7 +287,7 @@ class Predictor:
     def step_us(self, row: Row) -> float:
         composition = Composition(overlaps_gradients=row.device != "A100" or row.model.dtype == "float32")
         step = price_layout(
-            row.model, row.layout, self.prices(row), self.fabric(row), composition=composition, sharing=Sharing({}, 1.0)
+            row.model, row.layout, self.prices(row), self.fabric(row), composition=composition, sharing=Sharing()
         )
         return step.duration_us
 

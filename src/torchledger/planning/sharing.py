@@ -10,21 +10,23 @@ from pathlib import Path
 from torchledger.planning.timeline import ALONE, Sharing
 
 SHIPPED = Path(__file__).parent / "sharing.json"
-"""By device; made by ``benchmarks/fit_sharing.py`` of recorded jobs."""
+"""By device; made by ``benchmarks/fit_sharing.py``."""
 
 PRODUCT, OTHER = "product", "other"
+
+_PRODUCTS = ("extern", "template", "mm", "addmm", "bmm", "baddbmm", "linear", "sdpa", "convolution")
 
 
 def sharing_of(family: str) -> str:
     """What a kernel is to a collective beside it: products are short of multiprocessors, others of bandwidth.
 
+    ``family`` is a launch's category or an operator's name.
+
     >>> sharing_of("aten::mm"), sharing_of("pointwise")
     ('product', 'other')
     """
-    words = ("extern", "template", "mm", "bmm", "linear", "attention", "sdpa", "convolution")
-    return (
-        PRODUCT if any(family.rpartition("::")[2].startswith(word) or f"_{word}" in family for word in words) else OTHER
-    )
+    name = family.rpartition("::")[2]
+    return PRODUCT if name.startswith(_PRODUCTS) or "attention" in name else OTHER
 
 
 def find_sharing(device: str) -> Sharing:
@@ -33,11 +35,14 @@ def find_sharing(device: str) -> Sharing:
     if not known:
         return ALONE
     name, factors = next(((name, each) for name, each in known.items() if name in device), next(iter(known.items())))
-    note = None if name in device else f"kernels beside collectives are slowed as measured on {name}"
-    kernels = {kind: float(factors[kind]) for kind in (PRODUCT, OTHER)}
-    return Sharing(kernels, float(factors["collective"]), note)
+    return Sharing(
+        {kind: each["kernel"] for kind, each in factors.items()},
+        {kind: each["collective"] for kind, each in factors.items()},
+        {kind: each["delay_us"] for kind, each in factors.items()},
+        None if name in device else f"kernels beside collectives are slowed as measured on {name}",
+    )
 
 
 @cache
-def _shipped() -> Mapping[str, Mapping[str, float]]:
+def _shipped() -> Mapping[str, Mapping[str, Mapping[str, float]]]:
     return dict(json.loads(SHIPPED.read_text())) if SHIPPED.exists() else {}

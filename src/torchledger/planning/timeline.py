@@ -11,7 +11,7 @@ import heapq
 import itertools
 from collections import defaultdict, deque
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torchledger.errors import PredictError
@@ -47,14 +47,22 @@ class TimedEntry:
 
 @dataclass(frozen=True)
 class Sharing:
-    """How many times as long a kernel takes beside a collective, by its kind, and a collective beside a kernel."""
+    """How many times as long a kernel takes beside a collective, by the kernel's kind, and a collective beside one.
 
-    kernels: Mapping[str, float]
-    collective: float = 1.0
+    ``delay_us`` is what a collective takes longer beside a kernel whatever its length: until there is room for it.
+    """
+
+    kernels: Mapping[str, float] = field(default_factory=dict)
+    collectives: Mapping[str, float] = field(default_factory=dict)
+    delay_us: Mapping[str, float] = field(default_factory=dict)
     note: str | None = None
 
+    def collective_factor(self, kernel: str, duration_us: float) -> float:
+        """How many times as long a collective takes beside kernels of a kind, that takes ``duration_us`` alone."""
+        return self.collectives.get(kernel, 1.0) + self.delay_us.get(kernel, 0.0) / max(duration_us, 1.0)
 
-ALONE = Sharing({}, 1.0, "kernels and collectives beside each other are taken to be as quick as alone")
+
+ALONE = Sharing(note="kernels and collectives beside each other are taken to be as quick as alone")
 
 
 @dataclass(frozen=True)
@@ -270,10 +278,13 @@ class _Player:
                     self._pace(place, 1.0, now)
                 else:
                     members = self.members[entry.meets] if entry.meets is not None else [place]
-                    beside = any(
-                        self._kind(each) == "compute" for member, _ in members for each in self.running[member]
-                    )
-                    self._pace(place, self.sharing.collective if beside else 1.0, now)
+                    factors = [
+                        self.sharing.collective_factor(self.ranks[member][each].sharing, entry.duration_us)
+                        for member, _ in members
+                        for _, each in self.running[member]
+                        if self.ranks[member][each].kind == "compute"
+                    ]
+                    self._pace(place, max(factors, default=1.0), now)
 
     def _is_tied(self, ranks: Sequence[int]) -> bool:
         return any(self.ranks[rank][at].meets is not None for rank in ranks for _, at in self.running[rank])

@@ -18,7 +18,7 @@ from torchledger.predicting.devices import find_model
 PRICES = ModelPrices(find_model("H200"))
 FABRIC = find_fabric("h200+3200gb")
 SMALL = Transformer(layers=4, hidden=1024, heads=8, kv_heads=4, ffn=4096, vocabulary=32000, length=2048, batch=16)
-FREE = Sharing({}, 1.0)
+FREE = Sharing()
 
 
 def price(layout: Layout, model: Transformer = SMALL) -> float:

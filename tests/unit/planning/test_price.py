@@ -17,7 +17,7 @@ from torchledger.predicting.devices import find_model
 MODEL = find_model("H200")
 FABRIC = find_fabric(device="NVIDIA H200")
 MIB = 2**20
-FREE = Sharing({}, 1.0)
+FREE = Sharing()
 
 
 def product(order: int, phase: str = "forward", n: int = 4096) -> StepCall:

@@ -59,7 +59,7 @@ def test_a_host_that_waits_for_the_device_launches_after_it() -> None:
 
 
 def test_kernel_and_collective_are_slower_for_as_long_as_they_are_beside_each_other() -> None:
-    sharing = Sharing({"other": 1.25}, 2.0)
+    sharing = Sharing({"other": 1.25}, {"other": 2.0})
     played = play({0: [collective(4), kernel(20)]}, sharing=sharing)
     # Eight microseconds beside each other do 6.4 of the kernel's; the rest goes on alone.
     assert played.ranks[0].entries[0].end_us == pytest.approx(8)
@@ -101,7 +101,7 @@ def test_no_timeline_is_shorter_than_its_busiest_stream_or_longer_than_all_in_a_
         after = (len(entries) - 1,) if waits and entries else ()
         make = kernel if is_kernel else collective
         entries.append(make(duration_us, host_us=host_us, after=after))
-    played = play({0: entries}, sharing=Sharing({"other": slowdown}, slowdown))
+    played = play({0: entries}, sharing=Sharing({"other": slowdown}, {"other": slowdown}))
     by_stream = [sum(e.duration_us for e in entries if e.stream == s) for s in ("compute", "nccl")]
     in_a_row = slowdown * sum(e.duration_us for e in entries) + sum(e.host_us for e in entries)
     assert max(by_stream) - 1e-6 <= played.duration_us <= in_a_row + 1e-6
