@@ -30,6 +30,8 @@ Progress = Callable[[int, int, str], None]
 
 _FEW = Options(trees=60, inducing=256, hyper_rows=240)
 """Corrections are smoother than times, and their rows few."""
+_MANY = Options(trees=160, inducing=512, hyper_rows=400)
+_MANY_ROWS = 1500
 _PRIOR_ROWS = 3.0
 """Rows whose word for "nothing differs" a constant correction weighs against the measured ones."""
 _LEAST = 3
@@ -41,7 +43,7 @@ def correct_model(
     samples: Sequence[Sample],
     launches: Sequence[MeasuredLaunch] = (),
     *,
-    options: Options = _FEW,
+    options: Options | None = None,
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[TimeModel, list[LeftOut]]:
@@ -81,7 +83,7 @@ def operator_tables(model: TimeModel, samples: Sequence[Sample]) -> tuple[dict[s
     return found, left_out
 
 
-def _correct(pair: tuple[Entry, SampleTable | LaunchTable], machine: Machine, options: Options) -> Entry:
+def _correct(pair: tuple[Entry, SampleTable | LaunchTable], machine: Machine, options: Options | None) -> Entry:
     entry, table = pair
     if isinstance(table, SampleTable):
         features = table.features(machine)
@@ -96,8 +98,7 @@ def _correct(pair: tuple[Entry, SampleTable | LaunchTable], machine: Machine, op
         log_baseline, n_shape, times_us = merged.log_baseline, merged.n_range, merged.times_us
         dtypes = entry.dtypes
         sums = None if "fused" in table.family else log_baseline
-    bare = replace(entry, correction=None, spread=0.0)
-    middle, _, _ = bare.predict(values)
+    middle, _, _ = entry.predict(values)
     target = np.log(times_us) - log_baseline - middle
     if len(target) < _LEAST:
         return entry
@@ -111,7 +112,7 @@ def _correct(pair: tuple[Entry, SampleTable | LaunchTable], machine: Machine, op
                 target,
                 groups.ravel(),
                 n_shape=n_shape,
-                options=options,
+                options=options or (_MANY if len(target) >= _MANY_ROWS else _FEW),
                 log_baseline=None if sums is None else sums + middle,
             )
         except FitError:
@@ -120,7 +121,7 @@ def _correct(pair: tuple[Entry, SampleTable | LaunchTable], machine: Machine, op
             blend = learned
     return replace(
         entry,
-        correction=blend,
+        corrections=(*entry.corrections, blend),
         spread=0.0,
         dtypes=dtypes,
         n_rows=len(times_us),

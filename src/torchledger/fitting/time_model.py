@@ -32,9 +32,9 @@ class Entry:
     n_rows: int = 0
     n_shapes: int = 0
     mape: float | None = None
-    correction: Blend | None = None
-    """Of an entry that was learned on another device: what lies between its answer and this device's times. It was
-    fitted on the entry's own features and, as the last column, its answer."""
+    corrections: tuple[Blend, ...] = ()
+    """Of an entry that was learned on another device: what lies between its answer and this device's times, device
+    after device. Each was fitted on the entry's own features and, as the last column, the answer before it."""
     spread: float = 0.0
     """How far (in logarithms) an answer for a device that was not measured is off, besides the interval learned."""
 
@@ -51,8 +51,8 @@ class Entry:
                 "Fit it again."
             )
         middle, width, outside = self._predict(features, unit)
-        if self.correction is not None:
-            shift, width, _ = self.correction.predict(np.concatenate([features, middle[:, None]], axis=1))
+        for correction in self.corrections:
+            shift, width, _ = correction.predict(np.concatenate([features, middle[:, None]], axis=1))
             middle = middle + shift
         return middle, np.hypot(width, self.spread), outside
 

@@ -6,14 +6,39 @@ model with another machine in it is therefore a model of that machine, as far as
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from torchledger.device.datasheets import METHOD, find_data_sheet
 from torchledger.errors import FitError
 from torchledger.fitting.machine import Machine, assumptions
-from torchledger.fitting.time_model import TimeModel
+from torchledger.fitting.time_model import Entry, TimeModel
 from torchledger.nouns import Ceilings, Device
+
+_SPREAD_WITHIN_GENERATION, _SPREAD_BETWEEN_GENERATIONS = 0.12, 0.5
+"""How far (in logarithms) nine of ten transferred times are off, besides the interval of the device that was measured:
+to one of its generation, and of another. ``benchmarks/devices_accuracy.py`` says how well that holds."""
+
+
+class _Widened(Mapping[str, Entry]):
+    """Entries with an interval that is honest about the transfer; each is read when it is first asked."""
+
+    def __init__(self, entries: Mapping[str, Entry], spread: float) -> None:
+        self._entries, self._spread = entries, spread
+
+    def __getitem__(self, key: str) -> Entry:
+        entry = self._entries[key]
+        return replace(entry, n_rows=0, spread=math.hypot(entry.spread, self._spread))
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
 
 def transfer_model(model: TimeModel, device: Device) -> TimeModel:
@@ -22,10 +47,13 @@ def transfer_model(model: TimeModel, device: Device) -> TimeModel:
     Raises ``FitError`` for a device of which neither ceilings nor a data sheet are known.
     """
     machine = transfer_machine(model.machine, device)
+    is_alike = device.compute_capability == machine.learned_on
+    spread = _SPREAD_WITHIN_GENERATION if is_alike else _SPREAD_BETWEEN_GENERATIONS
     return replace(
         model,
         device=device.name,
         machine=machine,
+        entries=_Widened(model.entries, spread),
         total_memory_bytes=device.total_memory_bytes,
         source=f"transferred from {model.device}",
         operators_error_pct=None,

@@ -81,7 +81,7 @@ def save_model(model: TimeModel, path: str | os.PathLike[str], *, force: bool = 
                 "n_shapes": entry.n_shapes,
                 "mape": entry.mape,
                 "spread": entry.spread,
-                "is_corrected": entry.correction is not None,
+                "corrections": len(entry.corrections),
             }
             for key, entry in model.entries.items()
         },
@@ -146,8 +146,8 @@ def load_model(path: str | os.PathLike[str]) -> TimeModel:
 
 def _entry_arrays(entry: Entry) -> dict[str, NDArray[Any]]:
     arrays = to_arrays(entry.blend)
-    if entry.correction is not None:
-        arrays |= to_arrays(entry.correction, _CORRECTION)
+    for number, correction in enumerate(entry.corrections):
+        arrays |= to_arrays(correction, f"{_CORRECTION}{number}.")
     return arrays
 
 
@@ -161,7 +161,7 @@ class _EntryHeader:
     n_shapes: int
     mape: float | None
     spread: float = 0.0
-    is_corrected: bool = False
+    corrections: int = 0
 
 
 @dataclass(frozen=True)
@@ -224,11 +224,11 @@ class _Entries(Mapping[str, Entry]):
     def __getitem__(self, key: str) -> Entry:
         if key not in self._loaded:
             header = self._headers[key]
-            blend, correction = self._read_blends(key, header)
+            blend, corrections = self._read_blends(key, header)
             self._loaded[key] = Entry(
                 key=key,
                 blend=blend,
-                correction=correction,
+                corrections=corrections,
                 spread=header.spread,
                 feature_names=header.feature_names,
                 units=header.units,
@@ -248,22 +248,27 @@ class _Entries(Mapping[str, Entry]):
     def __len__(self) -> int:
         return len(self._headers)
 
-    def _read_blends(self, key: str, header: _EntryHeader) -> tuple[Blend, Blend | None]:
+    def _read_blends(self, key: str, header: _EntryHeader) -> tuple[Blend, tuple[Blend, ...]]:
         try:
             with zipfile.ZipFile(self._path) as archive:
                 blob, self._bytes_left = _read_member(archive, f"entries/{key}.npz", self._bytes_left)
             if hashlib.sha256(blob).hexdigest() != header.sha256:
                 raise PredictError(f"{self._path} was altered: entry {key} does not match its checksum. Fit it again.")
             arrays = _unpack(blob)
-            own = {name: array for name, array in arrays.items() if not name.startswith(_CORRECTION)}
-            rest = {name.removeprefix(_CORRECTION): arrays[name] for name in arrays if name not in own}
             features = len(header.feature_names)
-            correction = from_arrays(rest, features=features - len(header.units) + 1) if header.is_corrected else None
-            return from_arrays(own, features=features), correction
+            corrections = tuple(
+                from_arrays(_named(arrays, f"{_CORRECTION}{number}."), features=features - len(header.units) + 1)
+                for number in range(header.corrections)
+            )
+            return from_arrays(arrays, features=features), corrections
         except (*_UNREADABLE, KeyError) as error:
             raise PredictError(
                 f"{self._path} is damaged: entry {key} cannot be read ({error}). {_NEXT_STEP}"
             ) from error
+
+
+def _named(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def _read_member(archive: zipfile.ZipFile, name: str, limit: int) -> tuple[bytes, int]:

@@ -1,0 +1,92 @@
+"""Devices by name: shipped models, data sheets, and what is nearest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from torchledger.device.datasheets import data_sheets, find_data_sheet
+from torchledger.errors import PredictError
+from torchledger.predicting import find_model, predict, predict_table
+from torchledger.predicting.devices import known_devices, nearest_model
+
+SHAPE = {"m": 4096, "k": 4096, "n": 4096}
+SHEET = """\
+names: [Card of our own]
+compute_capability: [9, 0]
+num_multiprocessors: 66
+copy_gb_per_s: 2400
+tflops: {float16: 495, bfloat16: 495, float32: 33}
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "device"),
+    [("H200", "NVIDIA H200"), ("nvidia h200", "NVIDIA H200"), ("B200", "B200"), ("MI300X", "Instinct MI300X")],
+)
+def test_a_device_is_found_by_its_name_or_the_beginning_of_it(asked: str, device: str) -> None:
+    assert find_model(asked).device == device
+
+
+@pytest.mark.parametrize("asked", ["H100", "A100", "GH200"])
+def test_a_beginning_of_several_names_is_the_first_of_them(asked: str) -> None:
+    assert find_model(asked).device.removeprefix("NVIDIA").replace(" ", "").startswith(asked)
+
+
+@pytest.mark.parametrize("name", [sheet.device.name for sheet in data_sheets()])
+def test_every_data_sheet_answers_and_says_what_it_was_made_of(name: str) -> None:
+    model = find_model(name)
+    found = predict(model, "linear", SHAPE)
+    assert 0 < found.low_us < found.duration_us < found.high_us
+    assert model.source
+
+
+def test_a_transferred_time_follows_the_rates_of_the_device() -> None:
+    stream = {"numel": np.array([2**28])}
+    h200, pcie = find_model("H200"), find_model("H100 PCIe")
+    sheets = find_data_sheet("H200"), find_data_sheet("H100 PCIe")
+    bandwidths = [sheet.device.ceilings.copy_gb_per_s for sheet in sheets if sheet and sheet.device.ceilings]
+    slower = [float(predict_table(model, "mul", stream).duration_us[0]) for model in (pcie, h200)]
+    assert slower[0] / slower[1] == pytest.approx(bandwidths[0] / bandwidths[1], rel=0.15)
+
+
+def test_a_transferred_interval_is_wider_than_the_one_it_comes_from() -> None:
+    own, other = (predict(find_model(name), "linear", SHAPE) for name in ("H200", "H20"))
+    assert other.high_us / other.low_us > own.high_us / own.low_us
+
+
+def test_a_data_sheet_in_a_file_is_a_device(tmp_path: Path) -> None:
+    file = tmp_path / "ours.yml"
+    file.write_text(SHEET)
+    model = find_model(file)
+    assert model.device == "Card of our own" and model.machine.num_multiprocessors == 66
+    assert predict(model, "linear", SHAPE).duration_us > predict(find_model("H200"), "linear", SHAPE).duration_us
+
+
+def test_a_data_sheet_that_lacks_a_figure_is_refused_with_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "ours.yml"
+    file.write_text(SHEET.replace("copy_gb_per_s", "bandwidth"))
+    with pytest.raises(PredictError, match=r"ours\.yml is no data sheet"):
+        find_model(file)
+
+
+def test_a_name_that_nothing_has_is_refused_with_the_nearest() -> None:
+    with pytest.raises(PredictError, match=r"no device is called 'RTX 4080'; the nearest known are .*RTX 4090"):
+        find_model("RTX 4080")
+
+
+def test_a_device_does_not_start_from_its_own_model() -> None:
+    model = find_model("H200")
+    others = [one for one in known_devices() if one.rows and one.name != model.device]
+    if others:
+        assert nearest_model(model.machine.device).device != model.device
+
+
+def test_devices_are_listed_once_and_the_measured_ones_first() -> None:
+    found = known_devices()
+    assert len({one.name for one in found}) == len(found) >= 20
+    measured = [one.rows > 0 for one in found]
+    assert measured == sorted(measured, reverse=True) and measured[0]
+    assert all(one.operators_error_pct is None for one in found if not one.rows)
