@@ -8,13 +8,12 @@ that does as well on rows held out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchledger.errors import FitError
 from torchledger.fitting.fit import in_processes
 from torchledger.fitting.launches import LaunchTable, align_columns, build_launch_tables, merge_alike
 from torchledger.fitting.learning import COVERAGE, MIN_SHAPES, Options, constant_blend, fit_blend
@@ -32,10 +31,10 @@ _FEW = Options(trees=60, inducing=256, hyper_rows=240)
 """Corrections are smoother than times, and their rows few."""
 _MANY = Options(trees=160, inducing=512, hyper_rows=400)
 _MANY_ROWS = 1500
-_PRIOR_ROWS = 3.0
-"""Rows whose word for "nothing differs" a constant correction weighs against the measured ones."""
-_LEAST = 3
-"""Rows below which an entry is left as it was transferred."""
+_LITTLE_KNOWN = 3.0
+"""Rows that the other device's word is worth at most."""
+_KNOWN_ROWS = 4.0
+"""After so many rows half of a transferred interval's widening is left."""
 
 
 def correct_model(
@@ -58,9 +57,11 @@ def correct_model(
         of_launches, refused = build_launch_tables(everything, model.machine)
         left_out += refused
         work += [(model.entries[key], table) for key, table in of_launches.items() if key in model.entries]
-    work.sort(key=lambda pair: -len(pair[1].times_us))
+    found = [_rows(entry, table, model.machine) for entry, table in work]
+    found.sort(key=lambda rows: -len(rows.target))
     entries = dict(model.entries)
-    corrected = in_processes(partial(_correct, machine=model.machine, options=options), work, jobs)
+    learn = partial(_correct, prior_rows=_prior_rows(found), options=options)
+    corrected = in_processes(learn, found, jobs)
     for done, entry in enumerate(corrected, start=1):
         entries[entry.key] = entry
         if progress is not None:
@@ -83,49 +84,79 @@ def operator_tables(model: TimeModel, samples: Sequence[Sample]) -> tuple[dict[s
     return found, left_out
 
 
-def _correct(pair: tuple[Entry, SampleTable | LaunchTable], machine: Machine, options: Options | None) -> Entry:
-    entry, table = pair
+@dataclass(frozen=True)
+class _Rows:
+    """What an entry is corrected by: its features and answers, and by how much these are off, in logarithms."""
+
+    entry: Entry
+    values: Array
+    target: Array
+    groups: NDArray[np.int64]
+    n_shape: int
+    dtypes: tuple[str, ...]
+    log_answer: Array | None
+    """Where sums of times count, as they do over the launches of a step."""
+
+
+def _rows(entry: Entry, table: SampleTable | LaunchTable, machine: Machine) -> _Rows:
+    dtypes = set(entry.dtypes)
     if isinstance(table, SampleTable):
         features = table.features(machine)
-        values, groups = features.values, shape_groups(features)
-        log_baseline, n_shape, times_us = features.log_baseline, features.n_shape, table.times_us
-        dtypes = tuple(sorted({*entry.dtypes, *(str(dtype) for dtype in np.unique(table.dtypes))}))
-        sums = None
+        values, groups, n_shape = features.values, shape_groups(features), features.n_shape
+        log_baseline, times_us = features.log_baseline, table.times_us
+        dtypes |= {str(dtype) for dtype in np.unique(table.dtypes)}
     else:
         merged = merge_alike(table)
         values = align_columns(merged.values, merged.names, entry.feature_names)
         _, groups = np.unique(merged.programs, return_inverse=True)
         log_baseline, n_shape, times_us = merged.log_baseline, merged.n_range, merged.times_us
-        dtypes = entry.dtypes
-        sums = None if "fused" in table.family else log_baseline
     middle, _, _ = entry.predict(values)
-    target = np.log(times_us) - log_baseline - middle
-    if len(target) < _LEAST:
-        return entry
-    rows = np.concatenate([values, middle[:, None]], axis=1)
-    shrunken = float(np.median(target)) * len(target) / (len(target) + _PRIOR_ROWS)
-    blend = constant_blend(rows, target, shrunken, n_shape=n_shape, coverage=COVERAGE)
-    if len(np.unique(groups)) >= MIN_SHAPES:
-        try:
-            learned = fit_blend(
-                rows,
-                target,
-                groups.ravel(),
-                n_shape=n_shape,
-                options=options or (_MANY if len(target) >= _MANY_ROWS else _FEW),
-                log_baseline=None if sums is None else sums + middle,
-            )
-        except FitError:
-            learned = blend
+    is_library_call = isinstance(table, LaunchTable) and "fused" not in table.family
+    return _Rows(
+        entry=entry,
+        values=np.concatenate([values, middle[:, None]], axis=1),
+        target=np.log(times_us) - log_baseline - middle,
+        groups=np.asarray(groups).ravel(),
+        n_shape=n_shape,
+        dtypes=tuple(sorted(dtypes)),
+        log_answer=log_baseline + middle if is_library_call else None,
+    )
+
+
+def _prior_rows(found: Sequence[_Rows]) -> float:
+    """How many rows the word of the other device is worth (empirical Bayes): the variance within an entry over that of
+    the entries' middles, so that where devices differ much few rows of one's own are believed."""
+    middles = np.array([np.median(rows.target) for rows in found])
+    within = [np.median(np.abs(rows.target - np.median(rows.target))) for rows in found if len(rows.target) > 3]
+    if not within:
+        return _LITTLE_KNOWN
+    return float(np.clip((1.48 * np.median(within)) ** 2 / max(np.mean(middles**2), 1e-6), 0.02, _LITTLE_KNOWN))
+
+
+def _correct(rows: _Rows, prior_rows: float, options: Options | None) -> Entry:
+    target = rows.target
+    shrunken = float(np.median(target)) * len(target) / (len(target) + prior_rows)
+    blend = constant_blend(rows.values, target, shrunken, n_shape=rows.n_shape, coverage=COVERAGE)
+    n_shapes = len(np.unique(rows.groups))
+    if n_shapes >= MIN_SHAPES:
+        learned = fit_blend(
+            rows.values,
+            target,
+            rows.groups,
+            n_shape=rows.n_shape,
+            options=options or (_MANY if len(target) >= _MANY_ROWS else _FEW),
+            log_baseline=rows.log_answer,
+        )
         if learned.held_out_mape < blend.held_out_mape:
             blend = learned
     return replace(
-        entry,
-        corrections=(*entry.corrections, blend),
-        spread=0.0,
-        dtypes=dtypes,
-        n_rows=len(times_us),
-        n_shapes=len(np.unique(groups)),
+        rows.entry,
+        corrections=(*rows.entry.corrections, blend),
+        # Of few rows one does not know how far the next will be off.
+        spread=rows.entry.spread / (1 + len(target) / _KNOWN_ROWS) if blend.weight_inside == 0 else 0.0,
+        dtypes=rows.dtypes,
+        n_rows=len(target),
+        n_shapes=n_shapes,
         mape=blend.held_out_mape,
     )
 

@@ -20,6 +20,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +56,18 @@ _UNREADABLE = (
 _FIRST_DATE = (1980, 1, 1, 0, 0, 0)  # so that equal models make equal files
 
 
-def save_model(model: TimeModel, path: str | os.PathLike[str], *, force: bool = False) -> int:
-    """Write a model, whole or not at all; returns its size in bytes. Raises ``StoreError`` if the file exists."""
+def save_model(
+    model: TimeModel, path: str | os.PathLike[str], *, force: bool = False, beside: str | None = None
+) -> int:
+    """Write a model, whole or not at all; returns its size in bytes. Raises ``StoreError`` if the file exists.
+
+    ``beside`` names a model that comes with torchledger (``"NVIDIA_H200"``): what the entries have from there is not
+    written again, and the file can only be read beside it.
+    """
     path = Path(path)
     check_output(path, force=force)
-    blobs = {key: _pack(_entry_arrays(entry)) for key, entry in model.entries.items()}
+    borrowed = {} if beside is None else _borrowed(model, _shipped_entries(beside))
+    blobs = {key: _pack(_entry_arrays(entry, key not in borrowed)) for key, entry in model.entries.items()}
     header = {
         "schema": SCHEMA_VERSION,
         "device": model.device,
@@ -71,6 +79,7 @@ def save_model(model: TimeModel, path: str | os.PathLike[str], *, force: bool = 
         "extras": dict(model.extras),
         "source": model.source,
         "operators_error_pct": model.operators_error_pct,
+        "beside": beside,
         "entries": {
             key: {
                 "sha256": hashlib.sha256(blobs[key]).hexdigest(),
@@ -82,6 +91,7 @@ def save_model(model: TimeModel, path: str | os.PathLike[str], *, force: bool = 
                 "mape": entry.mape,
                 "spread": entry.spread,
                 "corrections": len(entry.corrections),
+                "borrowed_sha256": borrowed.get(key),
             }
             for key, entry in model.entries.items()
         },
@@ -133,7 +143,7 @@ def load_model(path: str | os.PathLike[str]) -> TimeModel:
     return TimeModel(
         device=header.device,
         machine=machine,
-        entries=_Entries(path, header.entries),
+        entries=_Entries(path, header.entries, header.beside),
         created_utc=header.created_utc,
         versions=header.versions,
         notes=header.notes,
@@ -144,8 +154,24 @@ def load_model(path: str | os.PathLike[str]) -> TimeModel:
     )
 
 
-def _entry_arrays(entry: Entry) -> dict[str, NDArray[Any]]:
-    arrays = to_arrays(entry.blend)
+def _borrowed(model: TimeModel, theirs: _Entries) -> dict[str, str]:
+    """The checksums of the shipped entries whose regressor a model's entry has, by key."""
+    same = {}
+    for key in model.entries.keys() & theirs.keys():
+        own, other = to_arrays(model.entries[key].blend), to_arrays(theirs[key].blend)
+        if all(np.array_equal(own[name], other[name], equal_nan=own[name].dtype.kind == "f") for name in other):
+            same[key] = theirs.checksum(key)
+    return same
+
+
+def _shipped_entries(name: str) -> _Entries:
+    entries = load_model(SHIPPED / f"{name}{SUFFIX}").entries
+    assert isinstance(entries, _Entries)
+    return entries
+
+
+def _entry_arrays(entry: Entry, is_whole: bool) -> dict[str, NDArray[Any]]:
+    arrays = to_arrays(entry.blend) if is_whole else {}
     for number, correction in enumerate(entry.corrections):
         arrays |= to_arrays(correction, f"{_CORRECTION}{number}.")
     return arrays
@@ -162,6 +188,7 @@ class _EntryHeader:
     mape: float | None
     spread: float = 0.0
     corrections: int = 0
+    borrowed_sha256: str | None = None
 
 
 @dataclass(frozen=True)
@@ -179,6 +206,7 @@ class _Header:
     extras: Mapping[str, float]
     source: str = ""
     operators_error_pct: float | None = None
+    beside: str | None = None
 
 
 @dataclass(frozen=True)
@@ -216,8 +244,8 @@ def _only_own(compute_capability: tuple[int, int] | None) -> tuple[int, int] | N
 class _Entries(Mapping[str, Entry]):
     """The entries of a model file, each read and checked on first use."""
 
-    def __init__(self, path: Path, headers: Mapping[str, _EntryHeader]) -> None:
-        self._path, self._headers = path, headers
+    def __init__(self, path: Path, headers: Mapping[str, _EntryHeader], beside: str | None) -> None:
+        self._path, self._headers, self._beside = path, headers, beside
         self._loaded: dict[str, Entry] = {}
         self._bytes_left = inflated_limit(path.stat().st_size)
 
@@ -248,6 +276,23 @@ class _Entries(Mapping[str, Entry]):
     def __len__(self) -> int:
         return len(self._headers)
 
+    def checksum(self, key: str) -> str:
+        """The SHA-256 of an entry's arrays."""
+        return self._headers[key].sha256
+
+    @cached_property
+    def _lender(self) -> _Entries:
+        if self._beside is None or not self._beside.isidentifier():
+            raise ValueError("it does not name the model that it was made beside")
+        return _shipped_entries(self._beside)
+
+    def _lent(self, key: str, checksum: str) -> Blend:
+        if self._lender.checksum(key) != checksum:
+            raise PredictError(
+                f"{self._path} was made beside another {self._beside}{SUFFIX} than the one that is here. Make it again."
+            )
+        return self._lender[key].blend
+
     def _read_blends(self, key: str, header: _EntryHeader) -> tuple[Blend, tuple[Blend, ...]]:
         try:
             with zipfile.ZipFile(self._path) as archive:
@@ -260,6 +305,8 @@ class _Entries(Mapping[str, Entry]):
                 from_arrays(_named(arrays, f"{_CORRECTION}{number}."), features=features - len(header.units) + 1)
                 for number in range(header.corrections)
             )
+            if header.borrowed_sha256 is not None:
+                return self._lent(key, header.borrowed_sha256), corrections
             return from_arrays(arrays, features=features), corrections
         except (*_UNREADABLE, KeyError) as error:
             raise PredictError(

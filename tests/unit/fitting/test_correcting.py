@@ -40,19 +40,14 @@ def samples(count: int, seed: int) -> list[Sample]:
     return found
 
 
-@pytest.mark.parametrize("count", [6, 40])
+@pytest.mark.parametrize("count", [2, 6, 40])
 def test_few_rows_correct_what_is_off_everywhere(count: int) -> None:
     judged = samples(30, seed=1)
     before, _, _ = error_pct(transferred(), judged)
     model, left_out = correct_model(transferred(), samples(count, seed=0), jobs=1)
     after, by_operator, _ = error_pct(model, judged)
     assert not left_out and before is not None and after is not None
-    assert after < before / 2 and by_operator == {"mul": after}
-
-
-def test_two_rows_leave_an_entry_as_it_was_transferred() -> None:
-    model, _ = correct_model(transferred(), samples(2, seed=0), jobs=1)
-    assert not model.entries["mul/forward"].corrections
+    assert after < 0.7 * before and by_operator == {"mul": after}
 
 
 def test_entries_without_rows_keep_their_answer_and_their_wider_interval() -> None:
@@ -94,3 +89,13 @@ def test_measured_ceilings_are_rates_and_a_vendors_are_reached_as_far_as_elsewhe
 def test_a_device_of_which_nothing_is_known_is_refused_with_what_to_do() -> None:
     with pytest.raises(FitError, match="torchledger calibrate"):
         transfer_machine(find_model("H200").machine, make_device(name="Unheard of"))
+
+
+def test_a_model_made_beside_a_shipped_one_is_small_and_answers_as_it_does_alone(tmp_path: Path) -> None:
+    model, _ = correct_model(transferred(), samples(40, seed=0), jobs=1)
+    alone = save_model(model, tmp_path / "alone.tlmodel")
+    beside = save_model(model, tmp_path / "beside.tlmodel", beside="NVIDIA_H200")
+    assert beside < alone / 20
+    ask = {"numel": np.array([10_000, 10_000_000])}
+    times = [predict_table(load_model(tmp_path / f"{name}.tlmodel"), "mul", ask) for name in ("alone", "beside")]
+    assert (times[0].duration_us == times[1].duration_us).all() and (times[0].low_us == times[1].low_us).all()
