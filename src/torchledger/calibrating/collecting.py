@@ -104,11 +104,13 @@ def collect(
             host_end = time.monotonic() + _HOST_LIMIT_S
         while time.time() < end_wall:
             tell(_standing(folder))
+            if operators.returncode is None and operators.poll():
+                log.warning("the worker that samples operators ended with code %d", operators.returncode)
             if host is not None and time.monotonic() > host_end and host.is_alive():
                 log.warning("the host was not measured in %.0f s", _HOST_LIMIT_S)
                 host.kill()
                 _signal(others, signal.SIGCONT)
-            if operators.poll() is not None and not any(process.is_alive() for process in compilers):
+            if operators.returncode is not None and not any(process.is_alive() for process in compilers):
                 break
             time.sleep(_TICK_S)
     finally:

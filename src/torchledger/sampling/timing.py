@@ -72,7 +72,7 @@ def make_timer(
         return HostTimer(pool)
     import torch
 
-    torch.cuda.set_device(pool.device)
+    torch.cuda.set_device(torch.cuda.current_device() if pool.device.index is None else pool.device.index)
     _reserve_memory(_RESERVED_SHARE if reserved_share is None else reserved_share)
     if device_trace_available():
         return CuptiTimer(pool, group_size or 32)

@@ -1,0 +1,327 @@
+"""How well devices are predicted from other devices: ``python benchmarks/devices_accuracy.py PART -o OUT.json``.
+
+``minutes DATA``     a device calibrated for 0, 1, 3 minutes and as long as there are data (``devices_data.py`` wrote
+                     DATA), starting from another device's model and from nothing: operators at shapes that were not
+                     learned from, fused kernels and steps of drawn programs. ``--ship`` writes the model of all data.
+``back DATA``        the other way: the model of those data asked about the device that it started from, by data sheets.
+``public FOLDER``    leave one device out: the operators of two public data sets (``ett``), each device from what is
+                     known of the others and 0, 1, 10 and 100 % of its own rows. ``--ship`` writes both models.
+
+Prints tables as they come; docs/results/devices.md holds them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from devices_data import TORCH
+from strangers_errors import judge, programs
+
+from torchledger.calibrating.calibrate import learn
+from torchledger.calibrating.choosing import EVALUATION
+from torchledger.device.datasheets import device_of_name
+from torchledger.fitting.correcting import correct_model, error_pct
+from torchledger.fitting.data import gate_public_labels, read_operator_samples
+from torchledger.fitting.fit import fit, now_utc
+from torchledger.fitting.fit_data import fit_launches
+from torchledger.fitting.launches import align_columns, build_launch_tables, merge_alike
+from torchledger.fitting.sample_launches import launches_of_samples
+from torchledger.fitting.time_model import TimeModel
+from torchledger.fitting.transfer import transfer_model
+from torchledger.nouns import Device, Sample
+from torchledger.predicting.model_file import SHIPPED, SUFFIX, load_model, save_model
+from torchledger.sampling.dataset import read_devices, read_samples
+from torchledger.store.launch_file import MeasuredLaunch, launches_of_ledger, read_launches
+
+NEEDS: tuple[str, ...] = ("public data",)
+RUNS: tuple[tuple[str, ...], ...] = (("public", "{public data}/ett"),)
+
+BASE = "NVIDIA_H200"
+_HELD_OUT = 5  # one shape in so many
+_JUDGED = 6000
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One device's calibration data: samples and launches with the seconds at which they were taken."""
+
+    record: Device
+    samples: Sequence[Sample]
+    launches: Sequence[MeasuredLaunch]
+    taken_s: Mapping[str, float]
+    folder: Path
+
+    @property
+    def began(self) -> float:
+        return min(sample.measured_utc or 0.0 for sample in self.samples)
+
+    @property
+    def judged(self) -> list[Sample]:
+        return [sample for sample in self.samples if sample.group == EVALUATION and sample.status == "ok"]
+
+    def until(self, seconds: float) -> tuple[list[Sample], list[MeasuredLaunch]]:
+        """What had been taken by then, without what is for judging."""
+        samples = [s for s in self.samples if s.group != EVALUATION and (s.measured_utc or 0) - self.began <= seconds]
+        return samples, [item for item in self.launches if self.taken_s[item.program] <= seconds]
+
+
+def read_measured(folder: Path) -> Measured:
+    """The files that ``devices_data.py`` wrote."""
+    operators = folder / f"operators_{TORCH}.parquet"
+    samples = read_samples(operators)
+    found = read_launches(folder / f"fused_{TORCH}.launches")
+    (record,) = read_devices(operators).values()
+    taken_s = json.loads((folder / "taken_s.json").read_text())
+    return Measured(record, samples, found.launches, taken_s, folder)
+
+
+def judge_programs(model: TimeModel, folder: Path) -> dict[str, Any]:
+    """Fused kernels and steps of the drawn programs."""
+    told = json.loads((folder / "programs.json").read_text())
+    fused: list[float] = []
+    held: list[bool] = []
+    sums: dict[str, float] = {}
+    steps: dict[str, tuple[float, float, str, bool]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        host = Path(scratch) / "host.json"
+        host.write_text(json.dumps(told["host"]))
+        tar = Path(scratch) / "programs"
+        tar.mkdir()
+        (tar / "devices.tar").write_bytes((folder / f"programs_{TORCH}.tar").read_bytes())
+        for name, path in programs(tar, "devices"):
+            errors, was, said = _fused_errors(model, launches_of_ledger(path).launches)
+            fused += [error for error, _ in errors]
+            held += [inside for _, inside in errors]
+            if was:
+                sums[name] = 100 * (said / was - 1)
+            row = told["rows"].get(name, {})
+            if "step_ms" in row.get("own", {}):
+                found = judge(name, path, row, model, str(host))
+                decides = "device" if found.device_us > 0.75 * found.step_us else "host"
+                off = 100 * (found.predicted_step_us / found.step_us - 1)
+                steps[name] = (off, 100 * (found.predicted_device_us / found.device_us - 1), decides, found.holds)
+    by_device = [abs(off) for off, _, decides, _ in steps.values() if decides == "device"]
+    return {
+        "fused_kernels": len(fused),
+        "fused_mean_pct": _mean(map(abs, fused)),
+        "fused_median_pct": statistics.median(map(abs, fused)) if fused else None,
+        "fused_within_intervals": _mean(map(float, held)),
+        "fused_sums_pct": sums,
+        "steps_by_device": len(by_device),
+        "steps_mean_pct": _mean(by_device),
+        "steps_worst_pct": max(by_device, default=None),
+        "device_time_mean_pct": _mean(abs(device) for _, device, _, _ in steps.values()),
+        "steps": steps,
+    }
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return statistics.fmean(found) if found else None
+
+
+def _fused_errors(
+    model: TimeModel, launches: Sequence[MeasuredLaunch]
+) -> tuple[list[tuple[float, bool]], float, float]:
+    """Per cent by which each fused kernel is off and whether its interval holds; both sums in microseconds."""
+    tables, _ = build_launch_tables(launches, model.machine)
+    errors: list[tuple[float, bool]] = []
+    was = said = 0.0
+    for family, table in tables.items():
+        if not family.startswith("launch:fused"):
+            continue
+        each = merge_alike(table)
+        residual, width = np.zeros(len(each.times_us)), np.full(len(each.times_us), np.log(2.0))
+        if family in model.entries:
+            entry = model.entries[family]
+            residual, width, _ = entry.predict(align_columns(each.values, each.names, entry.feature_names))
+            width = width * model.extras.get(f"{family} interval", 1.0)
+        off = each.log_baseline + residual - np.log(each.times_us)
+        errors += list(zip((100 * np.expm1(off)).tolist(), (np.abs(off) <= width).tolist(), strict=True))
+        was += float(each.times_us.sum())
+        said += float(np.exp(each.log_baseline + residual).sum())
+    return errors, was, said
+
+
+def minutes(measured: Measured, *, jobs: int, ship: Path | None, scratch: Sequence[float]) -> dict[str, Any]:
+    """The curve of error over minutes."""
+    base = load_model(SHIPPED / f"{BASE}{SUFFIX}")
+    found: dict[str, Any] = {}
+
+    def report(name: str, model: TimeModel, labels: int, launches: int, seconds: float) -> None:
+        error, by_operator, within = error_pct(model, measured.judged)
+        found[name] = {
+            "labels": labels, "launches": launches, "fit_s": round(seconds, 1), "operators_pct": error,
+            "operators": by_operator, "within_intervals": within, **judge_programs(model, measured.folder),
+        }  # fmt: skip
+        shown = {key: value for key, value in found[name].items() if key not in ("operators", "steps")}
+        print(name, json.dumps(shown, default=str), flush=True)
+
+    sheet_only = device_of_name(measured.record.name)
+    report("0 minutes, data sheets alone", transfer_model(base, sheet_only), 0, 0, 0.0)
+    start = transfer_model(base, measured.record)
+    report("0 minutes, measured ceilings", start, 0, 0, 0.0)
+    for limit in (60.0, 180.0, 1e9):
+        samples, launches = measured.until(limit)
+        label = f"{limit / 60:.0f} minutes" if limit < 1e8 else "all"
+        began = time.monotonic()
+        model, _ = correct_model(start, samples, launches, jobs=jobs)
+        report(f"{label}, transferred", model, len(samples), len(launches), time.monotonic() - began)
+        if limit in scratch or (limit > 1e8 and -1.0 in scratch):
+            began = time.monotonic()
+            model, _ = fit(samples, record=measured.record, jobs=jobs)
+            entries, _ = fit_launches([*launches, *launches_of_samples(samples)], model, jobs=jobs)
+            model = replace(model, entries={**model.entries, **entries}, extras=base.extras)
+            report(f"{label}, from scratch", model, len(samples), len(launches), time.monotonic() - began)
+    if ship is not None:
+        model, _, _ = learn(start, measured.samples, measured.launches, jobs=jobs)
+        print(save_model(model, ship, force=True, beside=BASE), "bytes shipped")
+    return found
+
+
+def back(measured: Measured, model_path: Path, folder: Path) -> dict[str, Any]:
+    """The model of ``measured`` asked about the device that it started from, by the two data sheets."""
+    (record,) = read_devices(folder / f"operators_{TORCH}.parquet").values() or [device_of_name(BASE)]
+    model = load_model(model_path)
+    own = replace(model, machine=replace(model.machine, device=device_of_name(measured.record.name)))
+    moved = transfer_model(own, device_of_name(record.name))
+    error, by_operator, within = error_pct(moved, read_samples(folder / f"anew_{TORCH}.parquet"))
+    found: dict[str, Any] = {"operators_pct": error, "operators": by_operator, "within_intervals": within}
+    by_program = defaultdict(list)
+    for item in read_launches(folder / f"models_{TORCH}.launches").launches:
+        by_program[item.program].append(item)
+    sums = {}
+    for program, launches in by_program.items():
+        _, was, said = _fused_errors(moved, launches)
+        sums[program] = 100 * (said / was - 1) if was else None
+    found["fused_sums_pct"] = sums
+    print(json.dumps(found, default=str))
+    return found
+
+
+# --- public data ------------------------------------------------------------------------------------------------------
+
+Key = tuple[str, tuple[Any, ...]]
+
+
+def _key(sample: Sample) -> Key:
+    return sample.operator, tuple(sorted(sample.parameters.items()))
+
+
+def _shares(samples: Sequence[Sample]) -> tuple[dict[str, list[Key]], set[Key]]:
+    """Shapes to learn from, in a fixed order by operator, and those held out."""
+    rng = random.Random(0)
+    by_operator: dict[str, list[Key]] = defaultdict(list)
+    for key in sorted({_key(sample) for sample in samples}):
+        by_operator[key[0]].append(key)
+    train, held = {}, set()
+    for operator, keys in by_operator.items():
+        rng.shuffle(keys)
+        cut = len(keys) // _HELD_OUT
+        held |= set(keys[:cut])
+        train[operator] = keys[cut:]
+    return train, held
+
+
+def _part(samples: Sequence[Sample], train: Mapping[str, Sequence[Key]], share: float) -> list[Sample]:
+    kept = {key for keys in train.values() for key in keys[: max(1, round(share * len(keys)))]}
+    return [sample for sample in samples if _key(sample) in kept]
+
+
+def public(folder: Path, *, jobs: int, shares: Sequence[float], scratch: Sequence[float], ship: bool) -> dict[str, Any]:
+    """Each of the two devices from the other, the shipped model and a share of its own rows."""
+    base = load_model(SHIPPED / f"{BASE}{SUFFIX}")
+    data = {}
+    for name in ("Perlmutter", "Vista"):
+        samples = gate_public_labels(read_operator_samples([folder / name / "operator"]))
+        data[samples[0].device] = [sample for sample in samples if sample.status == "ok"]
+    found: dict[str, Any] = {}
+    for name, samples in data.items():
+        (other,) = [each for each in data if each != name]
+        record = device_of_name(name)
+        train, held = _shares(samples)
+        judged = random.Random(1).sample([s for s in samples if _key(s) in held], _JUDGED)
+        other_train, _ = _shares(data[other])
+        over = transfer_model(base, device_of_name(other))
+        over, _ = correct_model(over, _part(data[other], other_train, 0.1), jobs=jobs)
+        starts = {"H200": transfer_model(base, record), f"H200 and {other}": transfer_model(over, record)}
+
+        def report(label: str, model: TimeModel, rows: int, judged: Sequence[Sample] = judged, of: str = name) -> None:
+            error, by_operator, within = error_pct(model, judged)
+            found.setdefault(of, {})[label] = {
+                "rows": rows, "operators_pct": error, "operators": by_operator, "within_intervals": within
+            }  # fmt: skip
+            print(
+                of, label, rows, error, within, {key[6:]: round(one, 1) for key, one in by_operator.items()}, flush=True
+            )
+
+        for share in (0.0, *shares):
+            rows = _part(samples, train, share) if share else []
+            for start, model in starts.items():
+                if share == 1.0 and start != "H200":
+                    continue
+                if share:
+                    model, _ = correct_model(model, rows, jobs=jobs)
+                report(f"{share:.0%} of its own rows, from {start}", model, len(rows))
+            if share in scratch:
+                model, _ = fit(rows, record=record, jobs=jobs)
+                report(f"{share:.0%} of its own rows, from scratch", model, len(rows))
+        if ship:
+            best = starts["H200"]
+            model, _ = correct_model(best, _part(samples, train, max(shares)), jobs=jobs)
+            error, _, _ = error_pct(model, judged)
+            entries = {key: entry for key, entry in model.entries.items() if entry.corrections}
+            source = f"public data (estimate-train-time), starting from {base.device}"
+            model = replace(
+                model, entries=entries, extras={}, source=source, operators_error_pct=error, created_utc=now_utc()
+            )
+            path = SHIPPED / f"NVIDIA_{record.name.replace('NVIDIA', '').strip()}{SUFFIX}"
+            print(path.name, save_model(model, path, force=True, beside=BASE), "bytes", flush=True)
+    return found
+
+
+def main() -> None:
+    """Run one part."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("minutes", "back", "public"))
+    parser.add_argument("data", type=Path)
+    parser.add_argument("-o", "--out", type=Path)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--ship", action="store_true", help="write the models that come with torchledger")
+    parser.add_argument("--model", type=Path, help="back: the model of DATA")
+    parser.add_argument("--others", type=Path, default=Path("data/h200"), help="back: data of the device started from")
+    parser.add_argument("--shares", type=float, nargs="*", default=[0.01, 0.1, 1.0])
+    parser.add_argument(
+        "--scratch", type=float, nargs="*", default=[], help="seconds or shares (-1: all) to fit from nothing too"
+    )
+    arguments = parser.parse_args()
+    if arguments.part == "public":
+        found = public(
+            arguments.data, jobs=arguments.jobs, shares=arguments.shares, scratch=arguments.scratch, ship=arguments.ship
+        )
+    else:
+        measured = read_measured(arguments.data)
+        own = SHIPPED / f"{measured.record.name.replace(' ', '_')}{SUFFIX}"
+        if arguments.part == "minutes":
+            ship = own if arguments.ship else None
+            found = minutes(measured, jobs=arguments.jobs, ship=ship, scratch=arguments.scratch)
+        else:
+            found = back(measured, arguments.model or own, arguments.others)
+    if arguments.out is not None:
+        arguments.out.write_text(json.dumps(found, indent=1, default=str))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
