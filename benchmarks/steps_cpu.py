@@ -23,7 +23,7 @@ RUNS: tuple[tuple[str, ...], ...] = (("-o", "docs/results/steps_cpu.md"),)
 QUICK: tuple[tuple[str, ...], ...] = (("-o", "{out}/steps_cpu.md", "trainer"),)
 ROOT = Path(__file__).parents[1]
 PROGRAMS = ROOT / "tests" / "programs"
-STEPS = {"generation": 54, "two_threads": 300}
+STEPS = {"generation": 54, "two_threads": 3000}
 
 
 def own_times_ms(output: str) -> list[float]:

@@ -31,7 +31,8 @@ _UNREPEATED = 1024
 """After how many calls of which almost none came again graphs are told apart by name alone (their parameters move)."""
 
 _ABANDONED = 64
-"""After how many calls by other threads in a row the thread whose steps are looked for has gone silent."""
+"""After how many calls by other threads in a row the thread whose steps are looked for has gone silent; twice as many
+each time that it had not: threads that take turns are given the interpreter for some milliseconds each."""
 
 _MAX_KINDS = 64
 """How many kinds of steps are told apart; any others are counted as one."""
@@ -99,6 +100,7 @@ class StepFinder:
         self.owner: Hashable = None
         self.keeps_owner = False
         self._silence = 0
+        self._abandoned_after = _ABANDONED
         self.other_threads: Counter[str] = Counter()
 
     # --- what was found -----------------------------------------------------------------------------------------
@@ -160,9 +162,10 @@ class StepFinder:
         if not self._is_owned(thread, direction):
             self.other_threads[graph] += 1
             self._silence += 1
-            if self._silence < _ABANDONED or self.keeps_owner or direction == "backward":
+            if self._silence < self._abandoned_after or self.keeps_owner or direction == "backward":
                 return None
             self.owner = thread
+            self._abandoned_after *= 2
             self.compiled()
         self._silence = 0
         self._directions[graph] = direction

@@ -187,6 +187,7 @@ class StepRecorder:
         self._heard: tuple[EagerCall, ...] | None = None
         self._memory: HeardMemory | None = None
         self._allocations: tuple[tuple[tuple[int, int], ...], ...] | None = None
+        self._calls_elsewhere = 0
         self._optimizers: dict[int, OptimizerFacts] = {}
         self._first_calls: list[tuple[str, Path]] = []
         self._why_not: str | None = None
@@ -457,6 +458,7 @@ class StepRecorder:
             self._fall_back("another profiler is running: it owns the device's clock")
             return
         self._open(self._tools.recording())
+        self._calls_elsewhere = self._finder.other_threads.total()
         self._state, self._steps = State.SETTLING, []
 
     def _open(self, session: Any) -> bool:
@@ -528,6 +530,9 @@ class StepRecorder:
 
     def _keep_heard(self, session: Any) -> None:
         self._heard, self._memory = tuple(session.calls), session.memory
+        if self._allocations is not None and self._finder.other_threads.total() > self._calls_elsewhere:
+            self._allocations = None
+            self._notes.append("no peak was counted: other threads have tensors, and a profile counts one thread's")
         if session.faults:
             self._notes.append(f"not heard of the step ({len(session.faults)}): {session.faults[0]}")
 
@@ -746,7 +751,7 @@ class StepRecorder:
         notes = list(self._notes)
         if self._counts_eager and self._eager_flops is None and not any("eager step" in note for note in notes):
             notes.append("no eager step was counted: the program ended before one")
-        others = sum(self._finder.other_threads.values())
+        others = self._finder.other_threads.total()
         if others:
             notes.append(f"{others} calls of graphs by other threads belong to no step: steps are those of one thread")
         return StepRecording(

@@ -208,6 +208,16 @@ def test_kinds_without_end_are_counted_together() -> None:
     assert finder.seen == 299
 
 
+def test_threads_that_take_turns_of_many_calls_each_leave_one_of_them_its_steps() -> None:
+    finder = StepFinder()
+    finder.called("inference_0", thread=0)  # what compiles the graph, and then waits for the others
+    for turn in range(24):
+        for _ in range(90):
+            finder.called("inference_0", thread=1 + turn % 2)
+    assert finder.owner in (1, 2)
+    assert finder.seen > 600
+
+
 def test_the_steps_of_another_thread_are_looked_for_once_the_first_has_gone_silent() -> None:
     finder = StepFinder()
     finder.called("inference_0", thread=1)

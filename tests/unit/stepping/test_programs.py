@@ -17,7 +17,7 @@ from torchledger.cli import cli
 ROOT = Path(__file__).parents[3]
 PROGRAMS = ROOT / "tests" / "programs"
 NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
-STEPS = {"generation": "52", "two_threads": "300"}
+STEPS = {"generation": "52", "two_threads": "3000"}
 FOUND_BY = {"generation": "period", "two_threads": "period", "compiled_optimizer": "period"}
 GRAPH_CALLS = {"layer_loop": 24, "accumulation": 8, "gan": 8, "generation": 1, "eager": 0}
 """Calls of compiled graphs in one step, by how the scripts are written."""

@@ -490,6 +490,7 @@ def test_the_calls_of_a_second_thread_are_said_and_belong_to_no_step() -> None:
     result = program.result()
     assert result.kinds[0].calls["forward_0"] == 1
     assert any("other threads" in note for note in result.notes)
+    assert result.allocations is None and any("no peak was counted" in note for note in result.notes)
 
 
 def test_a_backward_on_a_thread_of_its_own_starts_and_stops_nothing() -> None:
