@@ -280,7 +280,8 @@ def rows_of(names: Sequence[str], folder: Path, *, compiles: bool) -> Iterator[d
     while left:
         command = [sys.executable, __file__, "--work", str(folder), "--compiled" if compiles else "--eager"]
         batch = left[:BATCH]
-        code, output = run_limited([*command, *batch], LIMIT_S, OMP_NUM_THREADS="1")
+        cache = str(folder / "cache")
+        code, output = run_limited([*command, *batch], LIMIT_S, OMP_NUM_THREADS="1", TORCHINDUCTOR_CACHE_DIR=cache)
         lines = output.splitlines()
         rows = [json.loads(line.removeprefix("ROW ")) for line in lines if line.startswith("ROW ")]
         if len(rows) < len(batch):

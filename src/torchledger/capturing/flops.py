@@ -31,7 +31,7 @@ TORCH_NAMESPACES = frozenset(
 """Namespaces whose operators without a formula do no tensor FLOPs."""
 
 _PRODUCTS = frozenset({"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm"})
-_DECOMPOSED = _PRODUCTS | {"aten.mv", "aten.dot", "aten.vdot", "aten.addmv", "aten._trilinear"}
+_DECOMPOSED = _PRODUCTS | {"aten.mv", "aten.dot", "aten.vdot", "aten.addmv"}
 
 
 @dataclass(frozen=True)
@@ -249,8 +249,6 @@ def _decomposed_product(node: Any, is_backward: bool, graph: Any) -> NodeFlops |
     original = node.meta.get("original_aten")
     name = str(getattr(original, "overloadpacket", original))
     if name not in _DECOMPOSED or aten_op(node) != "aten.mul":
-        return None
-    if name == "aten._trilinear" and any(aten_op(user) == "aten.mul" for user in node.users):  # its first of two
         return None
     if not all(isinstance(argument, torch.fx.Node) and _size(argument, graph) for argument in node.args[:2]):
         return None

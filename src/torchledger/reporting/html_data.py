@@ -81,7 +81,7 @@ def page_data(
         if progress is not None and number % 500 == 0:
             progress(number, total, "launches")
         if launch.category != "nop":
-            entries.add(launch, measured.get(launch.launch_id, ()), n_steps)
+            entries.add(summary.sizes.launch(launch), measured.get(launch.launch_id, ()), n_steps)
     if not total and breakdown is not None:
         for row in breakdown.kernels:
             entries.add_row(row, n_steps or 1)
@@ -821,7 +821,7 @@ def _joined(sizes: Sequence[int] | None) -> str | None:
 
 
 def _sizes(expression: Sequence[str] | None, hint: Sequence[int]) -> str:
-    """``"s0=32, 64"``: symbolic sizes with the value that was compiled for."""
+    """``"s0=32, 64"``: symbolic sizes with their value in the recorded step, else with that which was compiled for."""
     if expression is None:
         return ", ".join(map(str, hint))
     pairs = zip(expression, hint, strict=False)

@@ -104,6 +104,8 @@ def overview_document(summary: Summary, *, top: int = 10, module_depth: int = 2,
             )
     sections.append(_run_section(summary))
     if summary.launches:
+        if summary.sizes.sentence is not None:
+            sections.append(Section("Sizes", (Sentence(summary.sizes.sentence),)))
         by_source = [Group(shorten_source(group.name, folder), group.costs) for group in summary.by_source]
         sections += [
             _group_section("Launches by category", "category", summary.by_category, summary.totals, top=top),

@@ -20,6 +20,7 @@ from torchledger.reporting.columns import (
 from torchledger.reporting.document import Block, Code, Document, Facts, Section, Sentence, Table, as_plain, columns
 from torchledger.reporting.overview import shorten_source
 from torchledger.roofline import achieved_gb_per_s, achieved_tflops_per_s, arithmetic_intensity
+from torchledger.stepping.ran_sizes import read_ran_sizes
 from torchledger.stepping.totals import StepUse, use_of
 from torchledger.store import LedgerReader
 from torchledger.store.find import Target, find_kernel
@@ -51,11 +52,12 @@ class Story:
 def tell_story(reader: LedgerReader, question: str) -> Story:
     """Find what was asked for (see ``find_kernel``) and read it."""
     target = find_kernel(reader, question)
-    rows = tuple(
-        row for row in read_launch_rows(reader) if (row.kernel, row.kernel_name) == (target.key, target.kernel_name)
-    )
+    sizes = read_ran_sizes(reader)
+    own = [row for row in read_launch_rows(reader) if (row.kernel, row.kernel_name) == (target.key, target.kernel_name)]
+    rows = tuple(sizes.rows(reader, own))
     kernel = next(reader.iterate(Kernel, key=target.key, name=target.kernel_name), None)
-    launch = _read_launch(reader, target, rows)
+    recorded = _read_launch(reader, target, rows)
+    launch = sizes.launch(recorded) if recorded is not None else None
     graph = next(reader.iterate(Graph, name=launch.graph), None) if launch else None
     measurements = tuple(latest_measurements(reader, subject=launch.launch_id)) if launch else ()
     in_step = next((each.duration_us for each in measurements if each.kind == "profile"), None)
@@ -79,7 +81,12 @@ def tell_story(reader: LedgerReader, question: str) -> Story:
 def story_as_plain(reader: LedgerReader, story: Story) -> dict[str, Any]:
     """What ``show FILE KERNEL --json`` prints: the kernel, and its launches in full (only the one that was asked for
     when it was asked for by its launch id)."""
-    launches = [launch for row in story.launches for launch in reader.iterate(Launch, graph=row.graph, order=row.order)]
+    sizes = read_ran_sizes(reader)
+    launches = [
+        sizes.launch(launch)
+        for row in story.launches
+        for launch in reader.iterate(Launch, graph=row.graph, order=row.order)
+    ]
     return {
         "file": story.file,
         "name": story.name,
@@ -331,7 +338,7 @@ def _accesses_section(nests: Sequence[LoopNest]) -> Section:
 
 
 def _expression(expression: tuple[str, ...] | None, hint: tuple[int, ...]) -> tuple[int | str, ...]:
-    """Symbolic sizes with the value that was compiled for: ``s0=32``."""
+    """Symbolic sizes with their value in the recorded step, else with that which was compiled for: ``s0=32``."""
     if expression is None:
         return hint
     return tuple(

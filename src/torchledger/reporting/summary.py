@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torchledger.balance import balance_books, open_books, read_recomputations
 from torchledger.memory.advice import Recomputation
 from torchledger.memory.live_set import MemoryTotals
 from torchledger.nouns import BalanceSheet, Category, Direction, Graph, Run
+from torchledger.stepping.ran_sizes import RanSizes, read_ran_sizes
 from torchledger.stepping.totals import StepTotals
 from torchledger.store import LedgerReader
 from torchledger.store.rows import LaunchRow
@@ -83,6 +84,7 @@ class Summary:
     by_source: tuple[Group, ...]
     by_module: tuple[Group, ...]
     launches: tuple[LaunchRow, ...]
+    sizes: RanSizes = field(default_factory=RanSizes)
     step: StepTotals | None = None
     memory: MemoryTotals | None = None
     recomputations: tuple[Recomputation, ...] = ()
@@ -92,7 +94,8 @@ def summarize_ledger(reader: LedgerReader) -> Summary:
     """Read a ledger and add it up; the bodies of launches and kernels are not decoded, so 10,000 take a fraction of a
     second."""
     books = open_books(reader)
-    launches = books.launches
+    sizes = read_ran_sizes(reader)
+    launches = sizes.rows(reader, books.launches)
     return Summary(
         file=str(reader.path),
         run=reader.run(),
@@ -105,6 +108,7 @@ def summarize_ledger(reader: LedgerReader) -> Summary:
         by_source=_group(launches, lambda launch: launch.source or UNATTRIBUTED),
         by_module=_group(launches, lambda launch: launch.module or UNATTRIBUTED),
         launches=tuple(launches),
+        sizes=sizes,
         step=books.step,
         memory=books.memory,
         recomputations=tuple(read_recomputations(books)),

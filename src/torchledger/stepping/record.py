@@ -274,8 +274,9 @@ def with_graph(call: StepCall, entry: Entry, ledgered: Ledgered, number: int) ->
     """A graph's call with its work: the graph's ``number``-th of the step, at the sizes that its mark holds."""
     launches = ledgered.launches.get(entry.name, ())
     marked = parse_graph_mark(entry.mark) if entry.mark is not None else None
-    if marked is not None and marked[1]:
-        launches = sizes_at(launches, marked[1])
+    symbols = marked[1] if marked is not None else {}
+    if symbols:
+        launches = sizes_at(launches, symbols)
     flops, unknown_flops = _known([launch.flops for launch in launches])
     moved, unknown_bytes = _known([launch.bytes_moved for launch in launches])
     unknown = [
@@ -292,6 +293,7 @@ def with_graph(call: StepCall, entry: Entry, ledgered: Ledgered, number: int) ->
         bytes_moved=moved,
         bytes_quality=_weakest([launch.bytes_quality for launch in launches]) if moved is not None else "unavailable",
         reason="; ".join(unknown) or None,
+        sizes=symbols,
     )
 
 
