@@ -22,6 +22,7 @@ from torchledger.profiling.records import records_of_recording
 from torchledger.stepping.recorder import StepRecorder, StepRecording, Tools
 
 if TYPE_CHECKING:
+    from torchledger._torch.module_calls import ModuleCalls
     from torchledger._torch.optimizers import OptimizerWatch
 
 log = logging.getLogger(__name__)
@@ -85,8 +86,13 @@ class StepProfiler(Watcher):
             on_done=self._hear_no_calls,
         )
         self._counts_eager = counts_eager
+        self._modules: ModuleCalls | None = None
+        self._is_compiling = False
         # Before anything compiles: what Dynamo traces of an optimizer's step does not change in the middle of a run.
-        self._cancel = after_import("torch.optim.optimizer", self._watch_optimizers)
+        self._cancels = [
+            after_import("torch.optim.optimizer", self._watch_optimizers),
+            after_import("torch.nn.modules.module", self._watch_modules),
+        ]
         _watch_forks(self._recorder)
 
     # --- watching the capture ----------------------------------------------------------------------------------
@@ -94,14 +100,32 @@ class StepProfiler(Watcher):
     def _watch_optimizers(self) -> None:
         from torchledger._torch.optimizers import OptimizerWatch
 
-        self._optimizers = OptimizerWatch(self._recorder.optimizer_stepped, self._recorder.failed)
+        self._optimizers = OptimizerWatch(self._optimizer_stepped, self._recorder.failed)
         self._patches.append(self._optimizers)
+
+    def _optimizer_stepped(self, optimizer: Any) -> None:
+        self._hear_no_modules()
+        self._recorder.optimizer_stepped(optimizer)
+
+    def _watch_modules(self) -> None:
+        from torchledger._torch.module_calls import ModuleCalls
+
+        if not self._is_compiling:
+            self._modules = ModuleCalls(self._recorder.module_called, self._recorder.failed)
+
+    def _hear_no_modules(self) -> None:
+        """Something else tells where steps end, or is about to be compiled."""
+        if self._modules is not None:
+            self._modules.undo()
+            self._modules = None
 
     def on_ready(self) -> None:
         from torchledger._torch.eager_calls import keep_modes_over_compiled_calls
         from torchledger._torch.profiler import make_kernels_visible, watch_graph_calls
         from torchledger._torch.steps import watch_profiler_steps
 
+        self._is_compiling = True
+        self._hear_no_modules()
         self._patches.append(make_kernels_visible())
         self._call_patches = [
             keep_modes_over_compiled_calls(),
@@ -133,7 +157,9 @@ class StepProfiler(Watcher):
     def _stop(self) -> None:
         if self in _current:
             _current.remove(self)
-        self._cancel()
+        for cancel in self._cancels:
+            cancel()
+        self._hear_no_modules()
         self._recorder.close()
         for patches in self._patches:
             patches.undo()
@@ -142,6 +168,7 @@ class StepProfiler(Watcher):
         """From here on calls of graphs and steps of optimizers cost what they do without us."""
         if self in _current:
             _current.remove(self)
+        self._hear_no_modules()
         if self._optimizers is not None:
             self._optimizers.end()
         for patches in self._call_patches:
@@ -151,6 +178,7 @@ class StepProfiler(Watcher):
 
     def step(self, found_by: StepFoundBy = "torchledger.step") -> None:
         """A step ends here: the program says so."""
+        self._hear_no_modules()
         self._recorder.marked(found_by)
 
     @property

@@ -15,7 +15,7 @@ FOUND_BY: Mapping[StepFoundBy, str] = {
     "torchledger.step": "torchledger.step() marks it",
     "profiler_step": "the profiler's step() marks it",
     "optimizer": "from one optimizer's step to the next",
-    "period": "the period of the sequence of graph calls",
+    "period": "the period of the sequence of calls",
     "call": "one call of the function that was profiled",
 }
 """How a step was found, in words."""

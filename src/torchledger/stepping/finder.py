@@ -1,7 +1,8 @@
 """Where the steps of a program end, told from what it does.
 
 The strongest signal wins: ``torchledger.step()``, a profiler's ``step()``, the last optimizer's step of a round, else
-the period of the sequence of graph calls. Signals come in as names; nothing here knows torch or a clock.
+the period of the sequence of calls: of graphs, or of modules where nothing is compiled. Signals come in as names;
+nothing here knows torch or a clock.
 """
 
 from __future__ import annotations

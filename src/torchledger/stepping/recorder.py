@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -154,6 +155,7 @@ class StepRecorder:
         self._after_us = after_us
         self._counts_eager = counts_eager
         self._only_hears = only_hears
+        self._modules: set[int] = set()
         self._functions: Counter[int] = Counter()
         self._functions_of_step: Counter[int] = Counter()
         self._last_function: int | None = None
@@ -246,6 +248,19 @@ class StepRecorder:
             except Exception as error:  # the step is heard all the same
                 log.debug("the gradients were not named", exc_info=error)
         self._end_of(self._finder.optimizer_stepped(id(optimizer), type(optimizer).__name__))
+
+    def module_called(self, module: Any) -> None:
+        """A module is about to be called from outside all others, in a program that has compiled nothing."""
+        if self._state is State.DONE or self._names:
+            return
+        self._guarded(lambda: self._before_module(module), waits=self._finder.owner in (None, threading.get_ident()))
+
+    def _before_module(self, module: Any) -> None:
+        name, key = f"{type(module).__name__}.forward", id(module)
+        if key not in self._modules:
+            self._modules.add(key)
+            self._parameters.update(map(id, islice(module.parameters(), _MOST_PARAMETERS)))
+        self._end_of(self._finder.called(name, key, thread=threading.get_ident()))
 
     def function_called(self, function: Any) -> None:
         """A compiled function is about to be called from outside: all graphs of a step are called in such calls."""
@@ -544,7 +559,7 @@ class StepRecorder:
             self._begin_after()
             return
         self._state = State.COUNTING
-        if self._finder.found_by != "period":
+        if self._finder.found_by != "period" or not self._names:
             self._count_now()
             return
         # This step began inside a compiled function, and an eager one calls no graphs: the calls of that function
@@ -560,7 +575,7 @@ class StepRecorder:
             self._begin_after()
 
     def _count(self, step: FoundStep) -> None:
-        if self._session is None or self._finder.found_by == "period":
+        if self._session is None or (self._finder.found_by == "period" and self._names):
             return
         self._finder.forget(step)
         if _optimizers_in(step.calls) == _optimizers_in(self._wanted or ()):

@@ -1,0 +1,65 @@
+"""Outermost calls of modules, heard in programs that compile nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules import module as nn_module
+
+from torchledger._torch.module_calls import ModuleCalls
+from torchledger.balance import balance_books, open_books
+from torchledger.capturing.session import Capture
+from torchledger.nouns import Step
+from torchledger.profiling.profile import attach
+from torchledger.store import open_ledger
+
+
+class Broken(nn.Module):
+    """Its forward fails inside another module."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise KeyError("no such row")
+
+
+def test_a_module_is_heard_where_no_other_calls_it_also_after_one_that_failed() -> None:
+    model, broken = nn.Sequential(nn.Linear(2, 2), nn.ReLU()), nn.Sequential(Broken())
+    heard: list[nn.Module] = []
+    calls = ModuleCalls(heard.append, lambda error: None)
+    try:
+        model(torch.ones(1, 2))
+        with pytest.raises(KeyError):
+            broken(torch.ones(1, 2))
+        model(torch.ones(1, 2))
+    finally:
+        calls.undo()
+    model(torch.ones(1, 2))
+    assert heard == [model, broken, model]
+    assert not nn_module._global_forward_pre_hooks and not nn_module._global_forward_hooks
+
+
+def test_a_listener_that_fails_is_told_of_and_the_call_is_made() -> None:
+    faults: list[Exception] = []
+    calls = ModuleCalls(lambda module: [][1], faults.append)
+    try:
+        assert nn.Identity()(3) == 3
+    finally:
+        calls.undo()
+    assert isinstance(faults[0], IndexError)
+
+
+def test_the_steps_of_a_loop_of_forwards_without_marks_or_optimizer_are_its_period(tmp_path: Path) -> None:
+    model, head = nn.Linear(4, 8), nn.Linear(8, 2)
+    with Capture(tmp_path / "a.ledger") as capture, torch.no_grad():
+        attach(capture, {"warmup": 1, "repeats": 2, "after_us": 0, "counts_eager": True})
+        for _ in range(16):
+            head(model(torch.ones(3, 4)).relu())
+    with open_ledger(tmp_path / "a.ledger") as reader:
+        (step,) = reader.read(Step)
+        accounts = balance_books(open_books(reader)).accounts
+    assert step.found_by == "period" and step.kinds[0].calls == {"Linear.forward": 2}
+    assert accounts["step_flops"].ledger == accounts["step_flops"].reference == 2 * 3 * (4 * 8 + 8 * 2)
+    assert accounts["step_operators"].is_balanced
+    assert not nn_module._global_forward_pre_hooks
