@@ -46,7 +46,7 @@ from torchledger.sampling.dataset import read_devices, read_samples
 from torchledger.store.launch_file import MeasuredLaunch, launches_of_ledger, read_launches
 
 NEEDS: tuple[str, ...] = ("public data",)
-RUNS: tuple[tuple[str, ...], ...] = (("public", "{public data}/ett"),)
+RUNS: tuple[tuple[str, ...], ...] = (("public", "../shared/data/ett", "-o", "{out}/public.json"),)
 
 BASE = "NVIDIA_H200"
 _HELD_OUT = 5  # one shape in so many

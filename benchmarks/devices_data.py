@@ -23,9 +23,6 @@ from torchledger.sampling.journal import JOURNAL_FOLDER
 from torchledger.store.codec import decode
 from torchledger.store.launch_file import join_launches, read_launches, write_launches
 
-NEEDS: tuple[str, ...] = ("recorded",)
-RUNS: tuple[tuple[str, ...], ...] = ()
-
 TORCH = "torch2.11"
 
 

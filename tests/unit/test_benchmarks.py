@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 NO_BENCHMARKS = {
     "cuda_models": "models for others",
+    "devices_data": "turns measurements into data",
     "drawn_calls": "calls for others to time",
     "drawn_programs": "programs for others to run",
     "fit_corrections": "makes a shipped model of data",

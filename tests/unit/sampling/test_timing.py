@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 import statistics
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import torchledger._torch.device_trace as device_trace
 from torchledger._torch.device_trace import DeviceTrace, Piece, device_trace_available
+from torchledger.sampling import timing
 from torchledger.sampling.cases import InputPool
 from torchledger.sampling.points import Point
-from torchledger.sampling.timing import CuptiTimer, DeviceFault, HostTimer
+from torchledger.sampling.timing import CuptiTimer, DeviceFault, HostTimer, make_timer
 
 
 @dataclass
@@ -207,3 +209,17 @@ def test_an_input_that_the_rest_of_the_pool_cannot_hold_shares_no_bytes_with_ano
     made = pool.tensors({name: Input((600,)) for name in "abc"}, "float32")
     starts = sorted(tensor.data_ptr() for tensor in made.values())
     assert all(second - first >= 2400 for first, second in itertools.pairwise(starts))
+
+
+def test_a_cuda_device_without_a_number_is_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[object] = []
+    monkeypatch.setattr(
+        timing, "InputPool", lambda device, pool_bytes=None: SimpleNamespace(device=torch.device(device))
+    )
+    monkeypatch.setattr(timing, "_reserve_memory", lambda share: None)
+    monkeypatch.setattr(device_trace, "device_trace_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    make_timer("cuda")
+    make_timer("cuda:1")
+    assert chosen == [3, 1]
