@@ -396,13 +396,13 @@ def memory_account(books: Books) -> Account | None:
 
 
 def _block_differences(totals: MemoryTotals) -> tuple[Difference, ...]:
-    """What a caching allocator adds beyond its rounding: of a large free block it does not cut off the rest."""
+    """What blocks have too much by the allocator's own two counts, beyond what its rules give for the step."""
     memory = totals.memory
     if memory.measured_peak_bytes is None or memory.requested_peak_bytes is None:
         return ()
     asked = sum(each.nbytes for each in totals.at_peak)
     larger = memory.measured_peak_bytes - memory.requested_peak_bytes - (totals.peak_allocated_bytes - asked)
-    reason = f"blocks that are larger than the next multiple of {memory.rounding} bytes"
+    reason = "rests of blocks that one step's storages do not explain by the allocator's rules"
     return (Difference("memory", memory.device, reason, -larger),) if larger else ()
 
 

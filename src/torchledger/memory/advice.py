@@ -52,8 +52,8 @@ def recomputations(
     found = []
     for pattern in heaviest:
         peak = _peak_without(totals, groups[pattern])
-        freed = totals.peak_allocated_bytes - peak
-        if freed < _LEAST_SHARE * totals.peak_allocated_bytes:
+        freed = totals.peak_live_bytes - peak
+        if freed < _LEAST_SHARE * totals.peak_live_bytes:
             continue
         added = _time_of(pattern, forward_us, groups)
         share = added / step_us if added is not None and step_us else None

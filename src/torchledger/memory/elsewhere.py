@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from torchledger.memory.caching_allocator import CUDA_ROUNDING
 from torchledger.memory.live_set import MemoryTotals, add_up_memory
-from torchledger.memory.record import CUDA_ROUNDING
 from torchledger.memory.workspaces import library_workspaces
 from torchledger.nouns import Device, Launch, StepCall
 

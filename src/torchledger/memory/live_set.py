@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
+from torchledger.memory.caching_allocator import CUDA_ROUNDING, AllocatorPeak, allocator_peak
 from torchledger.nouns import LiveStorage, MemoryCategory, StepMemory
 
 CATEGORIES: tuple[MemoryCategory, ...] = get_args(MemoryCategory)
@@ -70,7 +71,11 @@ class Area:
 
 @dataclass(frozen=True)
 class MemoryTotals:
-    """A step's memory, added up; bytes throughout. ``at_peak`` is what is alive at the peak, the largest first."""
+    """A step's memory, added up; bytes throughout. ``at_peak`` is what is alive at the peak, the largest first.
+
+    ``allocator`` is what a caching allocator makes of the storages (``None`` on a device without one); what its blocks
+    have too much is the category ``blocks``.
+    """
 
     memory: StepMemory
     storages: tuple[LiveStorage, ...]
@@ -78,10 +83,16 @@ class MemoryTotals:
     at_peak: tuple[LiveStorage, ...]
     by_category: Mapping[MemoryCategory, int]
     by_module: Mapping[str, int]
+    allocator: AllocatorPeak | None = None
 
     @property
     def peak_allocated_bytes(self) -> int:
-        """The most that is alive at once."""
+        """The most that is allocated at once: in the allocator's blocks where there is one, else what is alive."""
+        return self.peak_live_bytes if self.allocator is None else self.allocator.allocated_bytes
+
+    @property
+    def peak_live_bytes(self) -> int:
+        """The most that is alive at once, each storage rounded up as the allocator does."""
         return self.curve.peak.nbytes
 
     @property
@@ -120,7 +131,7 @@ def live_curve(storages: Iterable[LiveStorage], *, rounding: int = 1) -> Curve:
 
 
 def add_up_memory(memory: StepMemory, storages: Sequence[LiveStorage]) -> MemoryTotals:
-    """The live set of a step and what is alive at its peak."""
+    """The live set of a step, what is alive at its peak, and what a CUDA device's allocator makes of it."""
     curve = live_curve(storages, rounding=memory.rounding)
     alive = sorted(alive_at(storages, curve.peak.place), key=lambda each: (-each.nbytes, each.number))
     by_category: Counter[MemoryCategory] = Counter()
@@ -129,6 +140,10 @@ def add_up_memory(memory: StepMemory, storages: Sequence[LiveStorage]) -> Memory
         size = rounded(each.nbytes, memory.rounding)
         by_category[each.category] += size
         by_module[each.module or ""] += size
+    allocator = allocator_peak(storages) if memory.rounding == CUDA_ROUNDING else None
+    if allocator is not None and (rests := allocator.allocated_bytes - curve.peak.nbytes):
+        by_category["blocks"] += rests
+        by_module[""] += rests
     return MemoryTotals(
         memory,
         tuple(storages),
@@ -136,6 +151,7 @@ def add_up_memory(memory: StepMemory, storages: Sequence[LiveStorage]) -> Memory
         tuple(alive),
         {category: by_category[category] for category in CATEGORIES if by_category[category]},
         dict(by_module.most_common()),
+        allocator,
     )
 
 

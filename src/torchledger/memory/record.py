@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING
 
+from torchledger.memory.caching_allocator import CUDA_ROUNDING
 from torchledger.memory.gradient_sums import summed_in_place
 from torchledger.memory.live_set import Curve, live_curve
 from torchledger.memory.workspaces import library_workspaces
@@ -22,9 +23,6 @@ from torchledger.stepping.record import StepRecord
 if TYPE_CHECKING:
     from torchledger._torch.eager_calls import EagerCall
     from torchledger._torch.storages import HeardMemory, StorageLife
-
-CUDA_ROUNDING = 512
-"""Bytes: the caching allocator gives each tensor a multiple of this (``kMinBlockSize``)."""
 
 _OF_OWNER: Mapping[str, MemoryCategory] = {
     "parameter": "parameters",

@@ -19,11 +19,13 @@ MemoryCategory = Literal[
     "cuda_graphs",
     "workspaces",
     "kept",
+    "blocks",
 ]
 """What a storage is for: ``activations`` were made before a backward and are alive when it begins, ``temporaries`` live
 within one call of a compiled graph or come out of its backward, ``eager`` are other tensors of eager operators,
 ``inputs`` what the step reads, ``kept`` what was there before and no call of the step was given; ``cuda_graphs`` are
-pools of recorded graphs, ``workspaces`` of libraries, ``collectives`` buffers of communication."""
+pools of recorded graphs, ``workspaces`` of libraries, ``collectives`` buffers of communication. ``blocks`` is no
+storage: rests that a caching allocator does not cut off larger blocks."""
 
 MemoryCounter = Literal["cuda_allocator", "cpu_profiler"]
 """Who counted beside the ledger: the caching allocator's own peak, or allocations that the profiler saw on a CPU."""

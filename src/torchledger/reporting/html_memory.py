@@ -39,7 +39,7 @@ def memory_of_step(
     heaviest = totals.at_peak[:_MOST_TENSORS]
     return {
         "device": words(memory.device),
-        "peak_bytes": totals.peak_allocated_bytes,
+        "peak_bytes": totals.peak_live_bytes,
         "peak_at": words(entry_name(peak.order, peak.launch, calls)),
         "measured_bytes": memory.measured_peak_bytes,
         "reserved_bytes": memory.reserved_peak_bytes,

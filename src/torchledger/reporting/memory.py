@@ -23,6 +23,7 @@ CATEGORY_WORDS: Mapping[str, str] = {
     "collectives": "buffers of collectives",
     "cuda_graphs": "pools of CUDA graphs",
     "workspaces": "workspaces of libraries",
+    "blocks": "rests of larger blocks",
     "kept": "kept from before the step",
 }
 """What a storage is for, in words."""
@@ -41,6 +42,8 @@ def memory_as_plain(
     return {
         "device": memory.device,
         "peak_allocated_bytes": totals.peak_allocated_bytes,
+        "peak_live_bytes": totals.peak_live_bytes,
+        "expected_reserved_bytes": None if totals.allocator is None else totals.allocator.reserved_bytes,
         "peak_at": {
             "order": peak.order,
             "entry": entry_name(peak.order, peak.launch, calls),
@@ -112,8 +115,12 @@ def _advice_section(advice: Sequence[Recomputation], top: int) -> Section:
 
 def _facts_section(totals: MemoryTotals, calls: Sequence[StepCall]) -> Section:
     memory, peak = totals.memory, totals.curve.peak
+    blocks_of = "" if totals.allocator is None else " in the blocks that its allocator makes of them"
     rows = [
-        ("peak allocated", f"{format_bytes(totals.peak_allocated_bytes)} on {memory.device}, by the ledger's storages"),
+        (
+            "peak allocated",
+            f"{format_bytes(totals.peak_allocated_bytes)} on {memory.device}, by the ledger's storages{blocks_of}",
+        ),
         ("made by", entry_name(peak.order, peak.launch, calls)),
     ]
     if memory.measured_peak_bytes is not None and memory.counter is not None:
@@ -131,6 +138,10 @@ def _facts_section(totals: MemoryTotals, calls: Sequence[StepCall]) -> Section:
                 f"{format_bytes(memory.reserved_peak_bytes)}, {format_bytes(unused)} of it held and not in use "
                 "(fragmentation, caches)",
             )
+        )
+    if totals.allocator is not None:
+        rows.append(
+            ("reserved, expected", f"{format_bytes(totals.allocator.reserved_bytes)}, by the allocator's rules")
         )
     table = Table(
         columns("memory_use", "alive_bytes", "peak_share"),
