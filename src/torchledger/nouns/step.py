@@ -64,7 +64,7 @@ class StepCall:
     ``bytes_moved`` is both together. ``tensors`` and ``elements`` say how much a foreach or fused operator works on.
     ``waits_for`` are the ``order`` of calls on other streams that end before this one begins on its own; it is known of
     a planned step alone, whose one stream in ``streams`` is the program's (``"compute"``), not a device's number.
-    ``sizes`` are the symbols of a dynamic graph in this call (``Graph.symbols`` by name).
+    ``sizes`` are the symbols of a dynamic graph and their values in this call (``Graph.symbols`` by name).
     """
 
     step: str
@@ -96,7 +96,7 @@ class StepCall:
     group_size: int | None = None
     message_bytes: int | None = None
     waits_for: tuple[int, ...] = ()
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    sizes: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def read_ran_sizes(reader: LedgerReader) -> RanSizes:
     called: dict[str, list[Mapping[str, int]]] = {}
     for call in reader.iterate(StepCall, step=step.name, kind="graph"):
         if call.sizes:
-            called.setdefault(call.name, []).append(call.sizes)
+            called.setdefault(call.name, []).append(dict(call.sizes))
     return RanSizes(
         {graph: sizes[0] for graph, sizes in called.items() if all(each == sizes[0] for each in sizes)},
         tuple(graph for graph, sizes in called.items() if any(each != sizes[0] for each in sizes)),

@@ -293,7 +293,7 @@ def with_graph(call: StepCall, entry: Entry, ledgered: Ledgered, number: int) ->
         bytes_moved=moved,
         bytes_quality=_weakest([launch.bytes_quality for launch in launches]) if moved is not None else "unavailable",
         reason="; ".join(unknown) or None,
-        sizes=symbols,
+        sizes=tuple(symbols.items()),
     )
 
 

@@ -28,7 +28,7 @@ LAUNCH = make_launch(buffers=(READ,), flops=64, flops_by_op={"aten.mm": 64}, flo
 def ledger_of(folder: Path, *sizes: dict[str, int]) -> Path:
     path = folder / "a.ledger"
     calls = [
-        make_step_call(order=order, kind="graph", name="forward_0", call=order, sizes=each)
+        make_step_call(order=order, kind="graph", name="forward_0", call=order, sizes=tuple(each.items()))
         for order, each in enumerate(sizes)
     ]
     fixed: Any = make_launch(graph="backward_0", flops=7)
