@@ -13,6 +13,7 @@ import itertools
 import sys
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from types import FrameType
@@ -20,6 +21,7 @@ from typing import Any, Literal
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torchledger._torch.devices import has_cuda
 from torchledger._torch.fake_tensors import FakeTensors
@@ -27,13 +29,15 @@ from torchledger._torch.kernel_marks import replace_in_wrappers, wrapper_files
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import tensors_in
 
-Owner = Literal["parameter", "buffer", "gradient", "optimizer_state"]
-"""What of a model or optimizer a storage belongs to."""
+Owner = Literal["parameter", "buffer", "gradient", "optimizer_state", "bucket"]
+"""What of a model or optimizer a storage belongs to; buckets are those of DistributedDataParallel's reducer."""
 
 _DEEPEST = 12
 """Frames between a wrapper's line and what it calls or frees."""
 
 _MOST_USES = 8
+
+_BUCKETS = "buckets of DistributedDataParallel's reducer"
 
 _LARGEST_STATE = 64
 """Values of one parameter's optimizer state that are looked at."""
@@ -145,6 +149,7 @@ class StorageWatch:
         objects = gc.get_objects()
         tensors = [each for each in objects if issubclass(type(each), torch.Tensor)]
         self._names = _names_of(objects)
+        self._lives += [_Known(life) for life in _reducer_buckets(objects)]
         del objects
         for tensor in tensors:
             self._see(tensor, is_before=True)
@@ -232,6 +237,8 @@ class StorageWatch:
     def _see(self, tensor: Any, *, is_before: bool = False, is_unseen: bool = False) -> _Known | None:
         """Note the storage of a tensor, if it has one of its own."""
         if self._is_of_compiler(tensor) or tensor.layout != torch.strided or tensor.device.type == "meta":
+            return None
+        if is_traceable_wrapper_subclass(tensor):  # its storage has the whole's size and no memory: others hold that
             return None
         try:
             storage = tensor.untyped_storage()
@@ -373,6 +380,25 @@ def _names_of(objects: Iterable[Any]) -> _Names:
         if gradient is not None:
             _own(names, gradient, "gradient", name)
     return names
+
+
+def _reducer_buckets(objects: Iterable[Any]) -> list[StorageLife]:
+    """What the reducers of DistributedDataParallel hold of gradients beside them: no operator and no tensor shows it.
+
+    Where gradients are views of the buckets, they show these; the reducer in Python has none.
+    """
+    lives = []
+    for each in objects:
+        if not issubclass(type(each), torch.nn.parallel.DistributedDataParallel):
+            continue
+        if each.gradient_as_bucket_view or each._use_python_reducer:
+            continue
+        sizes: Counter[str] = Counter()
+        for name, parameter in each.module.named_parameters():
+            if parameter.requires_grad and name not in each.parameters_to_ignore:
+                sizes[str(parameter.device)] += parameter.nbytes
+        lives += [StorageLife(nbytes, device, owner="bucket", name=_BUCKETS) for device, nbytes in sizes.items()]
+    return lives
 
 
 def _own(names: _Names, tensor: Any, owner: Owner, name: str) -> None:

@@ -29,6 +29,7 @@ _OF_OWNER: Mapping[str, MemoryCategory] = {
     "buffer": "buffers",
     "gradient": "gradients",
     "optimizer_state": "optimizer_state",
+    "bucket": "collectives",
 }
 _OF_COMMUNICATION = ("torch/distributed/", "torch/nn/parallel/")
 _BEFORE_BACKWARD = ("input", "forward", "loss", "other")

@@ -82,6 +82,42 @@ def test_a_storage_that_is_emptied_and_filled_again_lives_twice() -> None:
     assert "resize_" not in vars(torch.UntypedStorage)
 
 
+def test_a_tensor_of_several_ranks_counts_with_what_this_one_holds_of_it() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+    try:
+        local = torch.ones(11, 1009)
+        whole = DTensor.from_local(local, init_device_mesh("cpu", (4,)), [Shard(0)], run_check=False)
+        memory = watched(lambda: torch.ones(3))
+    finally:
+        torch.distributed.destroy_process_group()
+    assert whole.shape == (44, 1009)
+    sizes = [life.nbytes for life in memory.lives]
+    assert 4 * 11 * 1009 in sizes
+    assert 4 * 44 * 1009 not in sizes
+
+
+def test_the_buckets_of_a_reducer_are_as_large_as_the_gradients_unless_these_lie_in_them() -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    def bucket_bytes(*, is_view: bool) -> list[int]:
+        model = torch.nn.Linear(53, 59)
+        wrapped = DistributedDataParallel(model, gradient_as_bucket_view=is_view)
+        memory = watched(lambda: torch.ones(3))
+        del wrapped
+        return [life.nbytes for life in memory.lives if life.owner == "bucket"]
+
+    torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
+    try:
+        assert bucket_bytes(is_view=False) == [4 * (53 * 59 + 59)]
+        assert bucket_bytes(is_view=True) == []
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def test_numbers_that_operators_take_as_tensors_are_counted() -> None:
     tensor = torch.ones(4)
     assert watched(lambda: tensor / 2).number_bytes == 8
