@@ -23,6 +23,7 @@ NO_BENCHMARKS = {
     "h200_sweep": "writes a sweep",
     "limited": "is imported by others",
     "memory_programs": "programs for others to run",
+    "plan_compare": "compares recordings that are given to it",
     "plan_programs": "programs for others to run",
     "report_screenshots": "takes the docs' pictures, of ledgers that are given to it",
     "run_all": "runs them",

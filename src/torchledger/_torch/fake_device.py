@@ -83,7 +83,7 @@ def _without_warnings() -> Iterator[None]:
                 warnings.filters.remove(each)
 
 
-_WARNINGS = ("Accessing the data pointer of FakeTensor", "dynamo_pgo force disabled")
+_WARNINGS = ("Accessing the data pointer of FakeTensor",)
 
 
 def _need_triton() -> None:

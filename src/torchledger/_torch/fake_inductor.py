@@ -33,7 +33,8 @@ class _Kernel:
 
 def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[str, int]) -> None:
     """Have what is compiled until the patches are undone be for ``device``. Decisions are counted by name."""
-    import torch._inductor.codecache
+    import torch._dynamo.config
+    import torch._functorch.config
     import torch._inductor.config as config
     from torch._dynamo.device_interface import (
         CudaInterface,
@@ -84,7 +85,8 @@ def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[st
     def reinterpret(tensor: Any, size: Any, stride: Any, offset: int = 0) -> Any:
         if not isinstance(tensor, torch._subclasses.FakeTensor):
             return original_reinterpret(tensor, size, stride, offset)
-        return torch.as_strided(tensor, size, stride, tensor.storage_offset() + offset)
+        with torch._C._AutoDispatchBelowAutograd():  # autograd takes it for no view, as it does the real one
+            return torch.as_strided(tensor, size, stride, tensor.storage_offset() + offset)
 
     patches.set(guards, "_empty_strided_cuda", empty)
     patches.set(
@@ -96,13 +98,18 @@ def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[st
     from torch._inductor.fx_passes import joint_graph, pad_mm
 
     settings: dict[str, Any] = {
-        "force_disable_caches": True,
+        # Not force_disable_caches, which is written into each kernel.
+        "fx_graph_cache": False,
+        "fx_graph_remote_cache": False,
         "compile_threads": 1,
         "max_autotune_gemm_backends": "ATEN",
         "max_autotune_conv_backends": "ATEN",
     }
     for name, value in settings.items():
         patches.set_config(config, name, value)
+    for name in ("enable_autograd_cache", "enable_remote_autograd_cache"):
+        patches.set_config(torch._functorch.config, name, False)
+    patches.set_config(torch._dynamo.config, "automatic_dynamic_local_pgo", False)
 
     deduce = joint_graph.UniformValueConstantFolder._deduce_value
 
@@ -127,14 +134,20 @@ def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[st
     patches.set(pad_mm, "get_cached_should_pad", decided)
 
 
+_ALIGNED = 8
+"""Elements of half precision in the 16 bytes that tensor cores load at once."""
+
+
 def _is_padding_faster(mat1: Any, mat2: Any, device: Device) -> bool:
     """Whether a product of sizes that tensor cores cannot load well is faster between copies that they can.
 
     Without alignment cuBLAS takes kernels of an older generation, at about a third of the rate; the copies of both
-    operands are read and written once.
+    operands are read and written once. Where only the rows of the result are odd, it takes those of this one.
     """
     batch = mat1.shape[0] if mat1.dim() == 3 else 1
     rows, inner, columns = int(mat1.shape[-2]), int(mat1.shape[-1]), int(mat2.shape[-1])
+    if inner % _ALIGNED == columns % _ALIGNED == 0:
+        return False
     flops = 2 * int(batch) * rows * inner * columns
     ceilings = device.ceilings
     rate = (ceilings.tflops_per_s.get(str(mat1.dtype).removeprefix("torch.")) if ceilings else None) or 500.0

@@ -7,6 +7,7 @@ value that the program asks of a fake tensor is given a stand-in, which is noted
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections import Counter
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.utils._foreach_utils
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import torchledger
@@ -42,6 +44,7 @@ class FakeTensors(FakeTensorMode):
         super().__init__(allow_non_fake_inputs=True)
         self._stand_ins: Counter[tuple[str, str, str]] = Counter()
         self._owner = os.getpid()
+        self._is_inside = False
         self._patches = Patches()
 
     @property
@@ -64,13 +67,21 @@ class FakeTensors(FakeTensorMode):
             return func(*args, **kwargs)
         if kwargs.get("pin_memory"):
             kwargs["pin_memory"] = False
-        if self._stays_real(func, args, kwargs):
+        if not self._is_inside and self._stays_real(func, args, kwargs):
             return func(*args, **kwargs)
         if func in _VALUES:
             return self._stand_in(args[0])
         if func in _DYNAMIC:
             return self._sized(func, args, kwargs)
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        # What an operator is made of comes here again, and belongs to a fake one.
+        was_inside, self._is_inside = self._is_inside, True
+        try:
+            result = super().__torch_dispatch__(func, types, args, kwargs)
+        finally:
+            self._is_inside = was_inside
+        if isinstance(result, FakeTensor) and result.dtype is torch.bool and _is_true(func, args):
+            result._stand_in = True
+        return result
 
     def _stays_real(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         device = kwargs.get("device")
@@ -99,7 +110,7 @@ class FakeTensors(FakeTensorMode):
                 value = tensor.constant.item()
             return value
         if tensor.dtype is torch.bool:
-            value = False
+            value = getattr(tensor, "_stand_in", False)
         elif tensor.dtype.is_floating_point:
             value = 0.0 if _is_called_from(_SKIPPED_STEP) else 1.0
         elif tensor.dtype.is_complex:
@@ -148,6 +159,12 @@ class FakeTensors(FakeTensorMode):
             dtype = _ORIGINALS["numpy"](_real_empty(tensor.dtype)).dtype
             return numpy.ones(tuple(tensor.shape), dtype=dtype)
 
+        def as_array(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if not _is_fake(tensor):
+                return _ORIGINALS["__array__"](tensor, *args, **kwargs)
+            made, dtype = array(tensor), args[0] if args else kwargs.get("dtype")
+            return made if dtype is None else made.astype(dtype)
+
         def tolist(tensor: Any) -> Any:
             if not _is_fake(tensor):
                 return _ORIGINALS["tolist"](tensor)
@@ -160,9 +177,10 @@ class FakeTensors(FakeTensorMode):
             return format(tensor.item(), spec)
 
         patches.set(torch.Tensor, "numpy", array)
-        patches.set(torch.Tensor, "tolist", tolist)
+        for owner in (torch.Tensor, FakeTensor):
+            patches.set(owner, "tolist", tolist)
         patches.set(torch.Tensor, "__format__", formatted)
-        patches.set(torch.Tensor, "__array__", lambda tensor, dtype=None: array(tensor).astype(dtype or "float64"))
+        patches.set(torch.Tensor, "__array__", as_array)
         pointer = torch.Tensor.data_ptr
 
         def address(tensor: Any) -> int:
@@ -172,10 +190,13 @@ class FakeTensors(FakeTensorMode):
             return int((tensor.untyped_storage()._cdata << 6) + offset)  # aligned, and one for each storage
 
         patches.set(FakeTensor, "data_ptr", address)
-        patches.set(FakeTensor, "pin_memory", lambda tensor, *args, **kwargs: tensor)
-        patches.set(FakeTensor, "is_pinned", lambda tensor, *args, **kwargs: False)
+        patches.set(torch.Tensor, "pin_memory", lambda tensor, *args, **kwargs: tensor)
+        patches.set(torch.Tensor, "is_pinned", lambda tensor, *args, **kwargs: False)
         patches.set(FakeTensor, "record_stream", lambda tensor, stream: None)
         patches.set(torch, "save", lambda *args, **kwargs: mode.note("a file that torch.save would write", "nothing"))
+        # Optimizers and clipping join what is of these types into one launch.
+        for known in (torch.utils._foreach_utils, sys.modules[torch.optim.Optimizer.__module__]):
+            patches.set(known, "_foreach_supported_types", [*known._foreach_supported_types, FakeTensor])
         swap = torch.utils.swap_tensors
 
         def swapped(one: Any, other: Any) -> None:
@@ -201,6 +222,29 @@ _TO_DEVICE = {
     torch.ops.aten.to.device,
     torch.ops.aten.to.prim_Device,
 }
+
+
+def _is_true(func: Any, args: Sequence[Any]) -> bool:
+    """Whether a truth value is taken for true: what ``isfinite`` is made of, and what follows of it or of its contrary.
+
+    All others are taken for false.
+    """
+    name = func._schema.name.removeprefix("aten::")
+    first, second = (*args, None, None)[:2]
+    if name == "ne":
+        return isinstance(second, float) and math.isinf(second)
+    if name == "eq":
+        return first is second
+    if name in ("bitwise_not", "logical_not"):
+        return isinstance(first, torch.Tensor) and first.dtype is torch.bool and not getattr(first, "_stand_in", False)
+    if name in _PASSES_TRUTH_ON:
+        return all(getattr(each, "_stand_in", True) for each in (first, second) if isinstance(each, FakeTensor)) and (
+            getattr(first, "_stand_in", False)
+        )
+    return False
+
+
+_PASSES_TRUTH_ON = frozenset({"mul", "bitwise_and", "logical_and", "all", "any", "_to_copy", "view", "stack", "detach"})
 
 
 def _is_current(mode: FakeTensors) -> bool:

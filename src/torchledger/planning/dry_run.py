@@ -48,14 +48,18 @@ class _StepHearer(StepProfiler):
     def __init__(self, capture: Capture) -> None:
         self._marks: list[str] = []
         self.has_step = False
+        self._is_running = True
         super().__init__(capture, warmup=_WARMUP, only_hears=True, tools=_tools(self._marks))
 
     def on_close(self) -> None:
-        """Nothing more is recorded."""
+        """The program has ended: nothing more is recorded."""
+        self._is_running = False
         self._stop()
 
     def _hear_no_calls(self) -> None:
         super()._hear_no_calls()
+        if not self._is_running:
+            return
         recording = self._recorder.result()
         if recording.heard is not None and recording.memory is not None:
             self._capture.add(*self._records(recording))
