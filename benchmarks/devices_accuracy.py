@@ -1,8 +1,9 @@
 """How well devices are predicted from other devices: ``python benchmarks/devices_accuracy.py PART -o OUT.json``.
 
-``minutes DATA``     a device calibrated for 0, 1, 3 minutes and as long as there are data (``devices_data.py`` wrote
-                     DATA), starting from another device's model and from nothing: operators at shapes that were not
-                     learned from, fused kernels and steps of drawn programs. ``--ship`` writes the model of all data.
+``minutes DATA``     a device calibrated for 0, 1 and 2 minutes and as long as there are data (``devices_data.py``
+                     wrote DATA), starting from another device's model and from nothing: operators at shapes that were
+                     not learned from, launches of random programs held out, and where DATA has drawn programs their
+                     fused kernels and steps. ``--ship`` writes the model of all data.
 ``back DATA``        the other way: the model of those data asked about the device that it started from, by data sheets.
 ``public FOLDER``    leave one device out: the operators of two public data sets (``ett``), each device from what is
                      known of the others and 0, 1, 10 and 100 % of its own rows. ``--ship`` writes both models.
@@ -13,8 +14,10 @@ Prints tables as they come; docs/results/devices.md holds them.
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import random
+import shutil
 import statistics
 import sys
 import tempfile
@@ -42,7 +45,8 @@ from torchledger.fitting.time_model import TimeModel
 from torchledger.fitting.transfer import transfer_model
 from torchledger.nouns import Device, Sample
 from torchledger.predicting.model_file import SHIPPED, SUFFIX, load_model, save_model
-from torchledger.sampling.dataset import read_devices, read_samples
+from torchledger.sampling.dataset import read_samples
+from torchledger.store.codec import decode
 from torchledger.store.launch_file import MeasuredLaunch, launches_of_ledger, read_launches
 
 NEEDS: tuple[str, ...] = ("public data",)
@@ -55,70 +59,100 @@ _JUDGED = 6000
 
 @dataclass(frozen=True)
 class Measured:
-    """One device's calibration data: samples and launches with the seconds at which they were taken."""
+    """One device's calibration data: samples and launches, and when each was taken."""
 
     record: Device
     samples: Sequence[Sample]
     launches: Sequence[MeasuredLaunch]
-    taken_s: Mapping[str, float]
+    told: Mapping[str, Any]
     folder: Path
 
     @property
-    def began(self) -> float:
-        return min(sample.measured_utc or 0.0 for sample in self.samples)
+    def judged(self) -> list[Sample]:
+        """Samples that are never learned from."""
+        return [sample for sample in self.samples if sample.group == EVALUATION and sample.status == "ok"]
 
     @property
-    def judged(self) -> list[Sample]:
-        return [sample for sample in self.samples if sample.group == EVALUATION and sample.status == "ok"]
+    def judged_launches(self) -> list[MeasuredLaunch]:
+        """Those of the programs that are held out: one in five."""
+        return [item for item in self.launches if item.program in self._held_out]
+
+    @property
+    def _held_out(self) -> set[str]:
+        names = sorted({item.program for item in self.launches})
+        return set(random.Random(0).sample(names, len(names) // _HELD_OUT))
 
     def until(self, seconds: float) -> tuple[list[Sample], list[MeasuredLaunch]]:
         """What had been taken by then, without what is for judging."""
-        samples = [s for s in self.samples if s.group != EVALUATION and (s.measured_utc or 0) - self.began <= seconds]
-        return samples, [item for item in self.launches if self.taken_s[item.program] <= seconds]
+        began = datetime.datetime.fromisoformat(self.told["device"]["ceilings"]["measured_utc"]).timestamp()
+        samples = [s for s in self.samples if s.group != EVALUATION and (s.measured_utc or 0) - began <= seconds]
+        held_out, taken_s = self._held_out, self.told["taken_s"]
+        return samples, [
+            item for item in self.launches if taken_s[item.program] <= seconds and item.program not in held_out
+        ]
 
 
 def read_measured(folder: Path) -> Measured:
     """The files that ``devices_data.py`` wrote."""
     operators = folder / f"operators_{TORCH}.parquet"
-    samples = read_samples(operators)
-    found = read_launches(folder / f"fused_{TORCH}.launches")
-    (record,) = read_devices(operators).values()
-    taken_s = json.loads((folder / "taken_s.json").read_text())
-    return Measured(record, samples, found.launches, taken_s, folder)
+    samples = read_samples(operators) if operators.exists() else []
+    told = json.loads((folder / "calibration.json").read_text())
+    record = decode(Device, json.dumps(told["device"]).encode())
+    return Measured(record, samples, read_launches(folder / f"fused_{TORCH}.launches").launches, told, folder)
 
 
-def judge_programs(model: TimeModel, folder: Path) -> dict[str, Any]:
-    """Fused kernels and steps of the drawn programs."""
-    told = json.loads((folder / "programs.json").read_text())
-    fused: list[float] = []
-    held: list[bool] = []
-    sums: dict[str, float] = {}
+def judge_launches(model: TimeModel, launches: Sequence[MeasuredLaunch]) -> dict[str, Any]:
+    """Errors of launches by family, of fused ones together, in per cent."""
+    errors = launch_errors(model, launches)
+    fused = [one for family, rows in errors.items() if family.startswith("launch:fused") for one in rows]
+    return {
+        "fused_kernels": len(fused),
+        "fused_mean_pct": _mean(abs(error) for error, _ in fused),
+        "fused_median_pct": statistics.median(abs(error) for error, _ in fused) if fused else None,
+        "fused_within_intervals": _mean(float(inside) for _, inside in fused),
+        "families": {
+            family: {"launches": len(rows), "mean_pct": _mean(abs(error) for error, _ in rows)}
+            for family, rows in errors.items()
+        },
+    }
+
+
+def launch_errors(model: TimeModel, launches: Sequence[MeasuredLaunch]) -> dict[str, list[tuple[float, bool]]]:
+    """Per cent by which each launch is off, and whether its interval holds, by family."""
+    tables, _ = build_launch_tables(launches, model.machine)
+    found = {}
+    for family, table in tables.items():
+        each = merge_alike(table)
+        residual, width = np.zeros(len(each.times_us)), np.full(len(each.times_us), np.log(2.0))
+        if family in model.entries:
+            entry = model.entries[family]
+            residual, width, _ = entry.predict(align_columns(each.values, each.names, entry.feature_names))
+            width = width * model.extras.get(f"{family} interval", 1.0)
+        off = each.log_baseline + residual - np.log(each.times_us)
+        found[family] = list(zip((100 * np.expm1(off)).tolist(), (np.abs(off) <= width).tolist(), strict=True))
+    return found
+
+
+def judge_programs(model: TimeModel, measured: Measured) -> dict[str, Any]:
+    """Fused kernels and steps of the drawn programs; nothing where there are none."""
+    file = measured.folder / f"programs_{TORCH}.tar"
+    if not file.exists():
+        return {}
+    launches: list[MeasuredLaunch] = []
     steps: dict[str, tuple[float, float, str, bool]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         host = Path(scratch) / "host.json"
-        host.write_text(json.dumps(told["host"]))
-        tar = Path(scratch) / "programs"
-        tar.mkdir()
-        (tar / "devices.tar").write_bytes((folder / f"programs_{TORCH}.tar").read_bytes())
-        for name, path in programs(tar, "devices"):
-            errors, was, said = _fused_errors(model, launches_of_ledger(path).launches)
-            fused += [error for error, _ in errors]
-            held += [inside for _, inside in errors]
-            if was:
-                sums[name] = 100 * (said / was - 1)
-            row = told["rows"].get(name, {})
-            if "step_ms" in row.get("own", {}):
-                found = judge(name, path, row, model, str(host))
-                decides = "device" if found.device_us > 0.75 * found.step_us else "host"
-                off = 100 * (found.predicted_step_us / found.step_us - 1)
-                steps[name] = (off, 100 * (found.predicted_device_us / found.device_us - 1), decides, found.holds)
+        host.write_text(json.dumps(measured.told["host"]))
+        shutil.copyfile(file, Path(scratch) / "devices.tar")
+        for name, path in programs(Path(scratch), "devices"):
+            launches += launches_of_ledger(path).launches
+            found = judge(name, path, measured.told["rows"][name], model, str(host))
+            decides = "device" if found.device_us > 0.75 * found.step_us else "host"
+            off = 100 * (found.predicted_step_us / found.step_us - 1)
+            steps[name] = (off, 100 * (found.predicted_device_us / found.device_us - 1), decides, found.holds)
     by_device = [abs(off) for off, _, decides, _ in steps.values() if decides == "device"]
     return {
-        "fused_kernels": len(fused),
-        "fused_mean_pct": _mean(map(abs, fused)),
-        "fused_median_pct": statistics.median(map(abs, fused)) if fused else None,
-        "fused_within_intervals": _mean(map(float, held)),
-        "fused_sums_pct": sums,
+        "drawn": judge_launches(model, launches),
         "steps_by_device": len(by_device),
         "steps_mean_pct": _mean(by_device),
         "steps_worst_pct": max(by_device, default=None),
@@ -132,29 +166,6 @@ def _mean(values: Iterable[float]) -> float | None:
     return statistics.fmean(found) if found else None
 
 
-def _fused_errors(
-    model: TimeModel, launches: Sequence[MeasuredLaunch]
-) -> tuple[list[tuple[float, bool]], float, float]:
-    """Per cent by which each fused kernel is off and whether its interval holds; both sums in microseconds."""
-    tables, _ = build_launch_tables(launches, model.machine)
-    errors: list[tuple[float, bool]] = []
-    was = said = 0.0
-    for family, table in tables.items():
-        if not family.startswith("launch:fused"):
-            continue
-        each = merge_alike(table)
-        residual, width = np.zeros(len(each.times_us)), np.full(len(each.times_us), np.log(2.0))
-        if family in model.entries:
-            entry = model.entries[family]
-            residual, width, _ = entry.predict(align_columns(each.values, each.names, entry.feature_names))
-            width = width * model.extras.get(f"{family} interval", 1.0)
-        off = each.log_baseline + residual - np.log(each.times_us)
-        errors += list(zip((100 * np.expm1(off)).tolist(), (np.abs(off) <= width).tolist(), strict=True))
-        was += float(each.times_us.sum())
-        said += float(np.exp(each.log_baseline + residual).sum())
-    return errors, was, said
-
-
 def minutes(measured: Measured, *, jobs: int, ship: Path | None, scratch: Sequence[float]) -> dict[str, Any]:
     """The curve of error over minutes."""
     base = load_model(SHIPPED / f"{BASE}{SUFFIX}")
@@ -164,16 +175,17 @@ def minutes(measured: Measured, *, jobs: int, ship: Path | None, scratch: Sequen
         error, by_operator, within = error_pct(model, measured.judged)
         found[name] = {
             "labels": labels, "launches": launches, "fit_s": round(seconds, 1), "operators_pct": error,
-            "operators": by_operator, "within_intervals": within, **judge_programs(model, measured.folder),
+            "operators": by_operator, "within_intervals": within, **judge_launches(model, measured.judged_launches),
+            **judge_programs(model, measured),
         }  # fmt: skip
-        shown = {key: value for key, value in found[name].items() if key not in ("operators", "steps")}
+        shown = {key: value for key, value in found[name].items() if key not in ("operators", "steps", "families")}
         print(name, json.dumps(shown, default=str), flush=True)
 
     sheet_only = device_of_name(measured.record.name)
     report("0 minutes, data sheets alone", transfer_model(base, sheet_only), 0, 0, 0.0)
     start = transfer_model(base, measured.record)
     report("0 minutes, measured ceilings", start, 0, 0, 0.0)
-    for limit in (60.0, 180.0, 1e9):
+    for limit in (60.0, 120.0, 1e9):
         samples, launches = measured.until(limit)
         label = f"{limit / 60:.0f} minutes" if limit < 1e8 else "all"
         began = time.monotonic()
@@ -181,10 +193,12 @@ def minutes(measured: Measured, *, jobs: int, ship: Path | None, scratch: Sequen
         report(f"{label}, transferred", model, len(samples), len(launches), time.monotonic() - began)
         if limit in scratch or (limit > 1e8 and -1.0 in scratch):
             began = time.monotonic()
-            model, _ = fit(samples, record=measured.record, jobs=jobs)
+            model = replace(start, entries={}, source="nothing")
+            if samples:
+                model, _ = fit(samples, record=measured.record, jobs=jobs)
             entries, _ = fit_launches([*launches, *launches_of_samples(samples)], model, jobs=jobs)
             model = replace(model, entries={**model.entries, **entries}, extras=base.extras)
-            report(f"{label}, from scratch", model, len(samples), len(launches), time.monotonic() - began)
+            report(f"{label}, from nothing", model, len(samples), len(launches), time.monotonic() - began)
     if ship is not None:
         model, _, _ = learn(start, measured.samples, measured.launches, jobs=jobs)
         print(save_model(model, ship, force=True, beside=BASE), "bytes shipped")
@@ -193,21 +207,17 @@ def minutes(measured: Measured, *, jobs: int, ship: Path | None, scratch: Sequen
 
 def back(measured: Measured, model_path: Path, folder: Path) -> dict[str, Any]:
     """The model of ``measured`` asked about the device that it started from, by the two data sheets."""
-    (record,) = read_devices(folder / f"operators_{TORCH}.parquet").values() or [device_of_name(BASE)]
     model = load_model(model_path)
-    own = replace(model, machine=replace(model.machine, device=device_of_name(measured.record.name)))
-    moved = transfer_model(own, device_of_name(record.name))
-    error, by_operator, within = error_pct(moved, read_samples(folder / f"anew_{TORCH}.parquet"))
-    found: dict[str, Any] = {"operators_pct": error, "operators": by_operator, "within_intervals": within}
-    by_program = defaultdict(list)
-    for item in read_launches(folder / f"models_{TORCH}.launches").launches:
-        by_program[item.program].append(item)
-    sums = {}
-    for program, launches in by_program.items():
-        _, was, said = _fused_errors(moved, launches)
-        sums[program] = 100 * (said / was - 1) if was else None
-    found["fused_sums_pct"] = sums
-    print(json.dumps(found, default=str))
+    base = load_model(SHIPPED / f"{BASE}{SUFFIX}")
+    moved = transfer_model(model, device_of_name(base.device))
+    found: dict[str, Any] = {}
+    if model.operators_error_pct is not None:
+        error, by_operator, within = error_pct(moved, read_samples(folder / f"anew_{TORCH}.parquet"))
+        found = {"operators_pct": error, "operators": by_operator, "within_intervals": within}
+    for name in ("models", "fused"):
+        launches = read_launches(folder / f"{name}_{TORCH}.launches").launches[:_JUDGED]
+        found[name] = {"back": judge_launches(moved, launches), "own": judge_launches(base, launches)}
+    print(json.dumps(found, indent=1, default=str))
     return found
 
 
@@ -256,7 +266,7 @@ def public(folder: Path, *, jobs: int, shares: Sequence[float], scratch: Sequenc
         other_train, _ = _shares(data[other])
         over = transfer_model(base, device_of_name(other))
         over, _ = correct_model(over, _part(data[other], other_train, 0.1), jobs=jobs)
-        starts = {"H200": transfer_model(base, record), f"H200 and {other}": transfer_model(over, record)}
+        start, by_way = transfer_model(base, record), transfer_model(over, record)
 
         def report(label: str, model: TimeModel, rows: int, judged: Sequence[Sample] = judged, of: str = name) -> None:
             error, by_operator, within = error_pct(model, judged)
@@ -267,25 +277,24 @@ def public(folder: Path, *, jobs: int, shares: Sequence[float], scratch: Sequenc
                 of, label, rows, error, within, {key[6:]: round(one, 1) for key, one in by_operator.items()}, flush=True
             )
 
-        for share in (0.0, *shares):
-            rows = _part(samples, train, share) if share else []
-            for start, model in starts.items():
-                if share == 1.0 and start != "H200":
-                    continue
-                if share:
-                    model, _ = correct_model(model, rows, jobs=jobs)
-                report(f"{share:.0%} of its own rows, from {start}", model, len(rows))
+        report("0%, from the H200", start, 0)
+        report(f"0%, from the H200 by way of 10% of {other}", by_way, 0)
+        best = start
+        for share in shares:
+            rows = _part(samples, train, share)
+            alone, _ = correct_model(start, rows, jobs=jobs)
+            report(f"{share:.0%}, from the H200", alone, len(rows))
+            best, _ = correct_model(start, rows, others=[by_way], jobs=jobs)
+            report(f"{share:.0%}, from both", best, len(rows))
             if share in scratch:
                 model, _ = fit(rows, record=record, jobs=jobs)
-                report(f"{share:.0%} of its own rows, from scratch", model, len(rows))
+                report(f"{share:.0%}, from nothing", model, len(rows))
         if ship:
-            best = starts["H200"]
-            model, _ = correct_model(best, _part(samples, train, max(shares)), jobs=jobs)
-            error, _, _ = error_pct(model, judged)
-            entries = {key: entry for key, entry in model.entries.items() if entry.corrections}
+            error, _, _ = error_pct(best, judged)
+            entries = {key: entry for key, entry in best.entries.items() if entry.corrections and entry.n_rows}
             source = f"public data (estimate-train-time), starting from {base.device}"
             model = replace(
-                model, entries=entries, extras={}, source=source, operators_error_pct=error, created_utc=now_utc()
+                best, entries=entries, extras={}, source=source, operators_error_pct=error, created_utc=now_utc()
             )
             path = SHIPPED / f"NVIDIA_{record.name.replace('NVIDIA', '').strip()}{SUFFIX}"
             print(path.name, save_model(model, path, force=True, beside=BASE), "bytes", flush=True)

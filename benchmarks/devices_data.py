@@ -1,13 +1,14 @@
 """What ``calibrate_cuda.py`` wrote, as compact data: ``python benchmarks/devices_data.py FROM data/h100``.
 
-Writes operators (Parquet; each sample says when it was measured), launches of fused programs, ``taken_s.json`` (for
-each of these programs, seconds after the first sample), the ledgers of the drawn programs (one tar, each compressed by
-lzma) and ``programs.json`` (their own times, the device's record and the host).
+Writes operators (Parquet; each sample says when it was measured), launches of fused programs, the ledgers of the drawn
+programs (one tar, each compressed by lzma), each if there are any, and ``calibration.json``: the device's record, the
+host, the drawn programs' own times, and for each fused program when it was measured, in seconds after the ceilings.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import gzip
 import io
 import json
@@ -34,28 +35,35 @@ def main() -> None:
     arguments = parser.parse_args()
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
-    told = json.loads((arguments.source / "device.json").read_text())
+    told: dict[str, Any] = json.loads((arguments.source / "device.json").read_text())
     record = decode(Device, json.dumps(told["device"]).encode())
     with tempfile.TemporaryDirectory() as scratch:
-        first_utc = _operators(arguments.source, out, Path(scratch), record)
-        _fused(arguments.source, out, Path(scratch), first_utc)
-        _programs(arguments.source, out, told)
+        _operators(arguments.source, out, Path(scratch), record)
+        taken_s = _fused(arguments.source, out, Path(scratch), _seconds(told["device"]["ceilings"]["measured_utc"]))
+    rows = _programs(arguments.source, out)
+    calibration = {**told, "taken_s": taken_s, "rows": rows}
+    (out / "calibration.json").write_text(json.dumps(calibration, separators=(",", ":")))
     for path in sorted(out.iterdir()):
         print(f"{path}: {path.stat().st_size:,} bytes")
 
 
-def _operators(source: Path, out: Path, scratch: Path, record: Device) -> float:
+def _seconds(utc: str) -> float:
+    return datetime.datetime.fromisoformat(utc).timestamp()
+
+
+def _operators(source: Path, out: Path, scratch: Path, record: Device) -> None:
+    lines = gzip.decompress((source / "operators.jsonl.gz").read_bytes())
+    if not lines:
+        return
     journal = scratch / "operators" / JOURNAL_FOLDER
     journal.mkdir(parents=True)
-    (journal / "all.jsonl").write_bytes(gzip.decompress((source / "operators.jsonl.gz").read_bytes()))
+    (journal / "all.jsonl").write_bytes(lines)
     samples = read_samples(scratch / "operators")
-    times = [sample.measured_utc for sample in samples if sample.measured_utc]
     write_samples(out / f"operators_{TORCH}.parquet", samples, devices={record.name: record})
-    print(f"{len(samples):,} labels over {max(times) - min(times):.0f} s")
-    return min(times)
+    print(f"{len(samples):,} labels")
 
 
-def _fused(source: Path, out: Path, scratch: Path, first_utc: float) -> None:
+def _fused(source: Path, out: Path, scratch: Path, began: float) -> dict[str, float]:
     taken_s: dict[str, float] = {}
     parts = []
     with tarfile.open(source / "fused.tar") as tar:
@@ -65,24 +73,30 @@ def _fused(source: Path, out: Path, scratch: Path, first_utc: float) -> None:
             path = scratch / member.name
             path.write_bytes(packed.read())
             parts.append(read_launches(path))
-            taken_s |= {item.program: round(member.mtime - first_utc, 1) for item in parts[-1].launches}
+            taken_s |= {item.program: round(member.mtime - began, 1) for item in parts[-1].launches}
     found = join_launches([part for part in parts if part.launches])
     write_launches(out / f"fused_{TORCH}.launches", found, force=True)
-    (out / "taken_s.json").write_text(json.dumps(taken_s, separators=(",", ":")))
     print(f"{len(taken_s)} programs, {sum(item.duration_us is not None for item in found.launches):,} launches")
+    return taken_s
 
 
-def _programs(source: Path, out: Path, told: dict[str, Any]) -> None:
-    rows = json.loads((source / "rows.json").read_text())
-    (out / "programs.json").write_text(json.dumps({"rows": rows, **told}, separators=(",", ":")))
+def _programs(source: Path, out: Path) -> dict[str, Any]:
+    """The programs that timed their own steps."""
+    told = json.loads((source / "rows.json").read_text())
+    rows: dict[str, Any] = {name: row for name, row in told.items() if "step_ms" in row.get("own", {})}
+    if not rows:
+        return rows
     with tarfile.open(source / "programs.tar") as tar, tarfile.open(out / f"programs_{TORCH}.tar", "w") as target:
         for member in tar.getmembers():
+            if member.name.partition(".")[0] not in rows:
+                continue
             packed = tar.extractfile(member)
             assert packed is not None
             content = lzma.compress(lzma.decompress(packed.read()), preset=9)
             kept = tarfile.TarInfo(member.name)
             kept.size = len(content)
             target.addfile(kept, io.BytesIO(content))
+    return rows
 
 
 if __name__ == "__main__":

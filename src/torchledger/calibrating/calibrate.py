@@ -123,7 +123,7 @@ def learn(
         model,
         created_utc=now_utc(),
         versions=dict(samples[0].versions) if samples else model.versions,
-        source=_source(base),
+        source=_source(base, learned),
         operators_error_pct=error,
     )
     return model, by_operator, within
@@ -144,10 +144,11 @@ def _base(record: Device, name: str | None) -> TimeModel:
     return transfer_model(find_model(name) if name is not None else nearest_model(record), record)
 
 
-def _source(base: TimeModel) -> str:
+def _source(base: TimeModel, samples: Sequence[Sample]) -> str:
     if not base.machine.counts_waves:
         return "measured"
-    return f"calibrated, starting from {base.source.removeprefix('transferred from ')}"
+    what = "calibrated" if samples else "calibrated by launches alone"
+    return f"{what}, starting from {base.source.removeprefix('transferred from ')}"
 
 
 def _count_gpus(device: str) -> int:

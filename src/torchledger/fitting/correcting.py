@@ -22,6 +22,7 @@ from torchledger.fitting.sample_launches import launches_of_samples
 from torchledger.fitting.tables import LeftOut, SampleTable, build_tables, join_tables, shape_groups, to_general
 from torchledger.fitting.time_model import Entry, TimeModel
 from torchledger.nouns import Sample
+from torchledger.operators import find_operator
 from torchledger.store.launch_file import MeasuredLaunch
 
 Array = NDArray[np.float64]
@@ -31,6 +32,8 @@ _FEW = Options(trees=60, inducing=256, hyper_rows=240)
 """Corrections are smoother than times, and their rows few."""
 _MANY = Options(trees=160, inducing=512, hyper_rows=400)
 _MANY_ROWS = 1500
+_MOST_ROWS = 5000
+"""Rows of one entry that a correction learns from at most: more say nothing new, and take their time."""
 _LITTLE_KNOWN = 3.0
 """Rows that the other device's word is worth at most."""
 _KNOWN_ROWS = 4.0
@@ -42,22 +45,27 @@ def correct_model(
     samples: Sequence[Sample],
     launches: Sequence[MeasuredLaunch] = (),
     *,
+    others: Sequence[TimeModel] = (),
     options: Options | None = None,
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[TimeModel, list[LeftOut]]:
     """A transferred model with corrections learned from this device's own measurements; and what they left out.
 
-    Entries without measurements stay as they were transferred, with the widened interval of that.
+    Entries without measurements stay as they were transferred, with the widened interval of that. ``others`` are models
+    transferred to the same machine by another way: each entry starts from the one whose answers need the least.
     """
     tables, left_out = operator_tables(model, samples)
     work: list[tuple[Entry, SampleTable | LaunchTable]] = [(model.entries[key], table) for key, table in tables.items()]
-    everything = [*launches, *launches_of_samples(samples)]
+    everything = [*launches, *launches_of_samples(as_general(sample) for sample in samples)]
     if everything:
         of_launches, refused = build_launch_tables(everything, model.machine)
         left_out += refused
         work += [(model.entries[key], table) for key, table in of_launches.items() if key in model.entries]
-    found = [_rows(entry, table, model.machine) for entry, table in work]
+    found = [
+        min((_rows(start, table, model.machine) for start in (entry, *_same(others, entry.key))), key=_unevenness)
+        for entry, table in work
+    ]
     found.sort(key=lambda rows: -len(rows.target))
     entries = dict(model.entries)
     learn = partial(_correct, prior_rows=_prior_rows(found), options=options)
@@ -67,6 +75,19 @@ def correct_model(
         if progress is not None:
             progress(done, len(work), entry.key)
     return replace(model, entries=dict(sorted(entries.items()))), left_out
+
+
+def as_general(sample: Sample) -> Sample:
+    """The sample under the name of the general operator that it amounts to, as launches know them; else itself."""
+    operator = find_operator(sample.operator)
+    form = operator.general_form(operator.resolve(sample.parameters))
+    if form is None or sample.direction != "forward":
+        return sample
+    return replace(sample, operator=form[0], parameters={name: int(value) for name, value in form[1].items()})
+
+
+def _same(models: Sequence[TimeModel], key: str) -> list[Entry]:
+    return [model.entries[key] for model in models if key in model.entries]
 
 
 def operator_tables(model: TimeModel, samples: Sequence[Sample]) -> tuple[dict[str, SampleTable], list[LeftOut]]:
@@ -110,6 +131,10 @@ def _rows(entry: Entry, table: SampleTable | LaunchTable, machine: Machine) -> _
         values = align_columns(merged.values, merged.names, entry.feature_names)
         _, groups = np.unique(merged.programs, return_inverse=True)
         log_baseline, n_shape, times_us = merged.log_baseline, merged.n_range, merged.times_us
+    if len(times_us) > _MOST_ROWS:
+        chosen = np.sort(np.random.default_rng(0).permutation(len(times_us))[:_MOST_ROWS])
+        values, groups = values[chosen], np.ravel(groups)[chosen]
+        log_baseline, times_us = log_baseline[chosen], times_us[chosen]
     middle, _, _ = entry.predict(values)
     is_library_call = isinstance(table, LaunchTable) and "fused" not in table.family
     return _Rows(
@@ -121,6 +146,12 @@ def _rows(entry: Entry, table: SampleTable | LaunchTable, machine: Machine) -> _
         dtypes=tuple(sorted(dtypes)),
         log_answer=log_baseline + middle if is_library_call else None,
     )
+
+
+def _unevenness(rows: _Rows) -> float:
+    """How far answers are off from one row to the next, and how far from the truth: the first is hard to correct."""
+    middle = float(np.median(rows.target))
+    return float(np.mean(np.abs(rows.target - middle))) + abs(middle) / (1 + len(rows.target))
 
 
 def _prior_rows(found: Sequence[_Rows]) -> float:
