@@ -69,6 +69,7 @@ PROBES: Mapping[str, Callable[[], bool]] = {
     "network": _has_network,
     "public data": _has_public_data,
     "timm": lambda: importlib.util.find_spec("timm") is not None,
+    "triton": lambda: importlib.util.find_spec("triton") is not None,
     "transformers": lambda: importlib.util.find_spec("transformers") is not None,
 }
 """What a script can need, and how to tell whether this machine has it."""
