@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from torchledger.nouns import CollectiveCurve, Fabric, NodeLinks, Placement
-from torchledger.planning.fabric import duration_on, fit_curve
+from torchledger.planning.fabric import duration_on, fit_curve, price_collective
 from torchledger.store.codec import encode
 from torchledger.work.collectives import bus_factor
 
@@ -117,18 +117,39 @@ def line_of(pairs: Iterable[tuple[float, float]]) -> tuple[float, float]:
 
 
 def links_of_efa(data: Path) -> dict[str, NodeLinks]:
-    """Bandwidth over nodes as a power of their number; the interval is that of the 5th to the 95th percentile."""
+    """Bandwidth and latency of a rank, through all numbers of nodes: one size of message does not tell them apart but
+    by the shape. The interval is that of the 5th to the 95th percentile."""
     links = {}
+    nbytes = 2.0**28
     rows = rows_of(data / "distributed/nanotron_nccl_bandwidth_h100_efa.csv")
     for title, kind in (("AllReduce", "all_reduce"), ("AllGather", "all_gather"), ("ReduceScatter", "reduce_scatter")):
         own = [row for row in rows if row["collective"] == title and int(row["nodes"]) > 1]
-        middle, slope = line_of(
-            (math.log(int(row["nodes"]) / 2), math.log(float(row["bandwidth_gbps_median"]))) for row in own
+        points = [(int(row["gpus"]), int(row["nodes"]), float(row["bandwidth_gbps_median"])) for row in own]
+        best = min(
+            (
+                NodeLinks(float(gb_per_s), 0.0, float(latency))
+                for gb_per_s in range(20, 480, 5)
+                for latency in range(1, 80)
+            ),
+            key=lambda link: sum(
+                abs(
+                    math.log(
+                        over_nodes(link, kind, nbytes, Placement(gpus, nodes))
+                        / (nbytes * bus_factor(kind, gpus) / gb / 1e3)
+                    )
+                )
+                for gpus, nodes, gb in points
+            ),
         )
         wide = statistics.median(0.5 * math.log(float(row["p95"]) / float(row["p5"])) for row in own)
-        links[kind] = NodeLinks(round(math.exp(middle), 1), round(-slope, 3), 8.0, round(wide, 2))
+        links[kind] = replace(best, spread=round(wide, 2))
     links["*"] = links["all_gather"]
     return links
+
+
+def over_nodes(link: NodeLinks, kind: str, nbytes: float, placement: Placement) -> float:
+    """The time of a collective over nodes of eight by these links alone."""
+    return price_collective(Fabric("", 8, (), {kind: link}), kind, nbytes, placement).duration_us
 
 
 def links_of_large(rows: Sequence[tuple[float, float]], kind: str, placement: Placement, spread: float) -> NodeLinks:

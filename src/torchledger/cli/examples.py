@@ -25,7 +25,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
         "linear m=4096 k=4096 n=11008 --dtype fp16",
         "encoder layers=32 hidden=4096 heads=32 length=2048 batch=4",
     ),
-    "plan": ("--device H200 train.py --steps 100", "--json -o plan.ledger train.py"),
+    "plan": ("--device H200 train.py --steps 100", "--layouts llama-8b.yml --world 64 --fabric h200+3200gb"),
     "predict-step": ("gpt.ledger", "gpt.ledger --device my.tlmodel --graphs"),
     "evaluate": ("sweep.samples", "csv/ --json"),
     "sample": ("sweep.yml --budget 10min", "flash_atten.yml --precision fp16 --operators my_ops.py"),

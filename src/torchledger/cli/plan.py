@@ -18,8 +18,12 @@ from torchledger.cli.output import json_option
 @click.option("-f", "--force", is_flag=True, help="Replace an existing ledger.")
 @click.option("-m", "--module", "is_module", is_flag=True, help="SCRIPT is a module name, as in python -m.")
 @click.option("--graphs", is_flag=True, help="Launched as CUDA graphs (mode reduce-overhead), not one by one.")
+@click.option("--layouts", type=click.Path(path_type=Path), help="Rank layouts of the model in this YAML file instead.")
+@click.option("--world", type=click.IntRange(1), default=1, show_default=True, help="Ranks of --layouts.")
+@click.option("--node", "ranks_per_node", type=click.IntRange(1), help="Ranks that share a node; else the fabric's.")
+@click.option("--fabric", help="What links the devices: a name, NAME+800gb, or a file of nccl-tests.")
 @json_option
-@click.argument("script", nargs=1)
+@click.argument("script", nargs=1, required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(
     device: str,
@@ -27,8 +31,12 @@ def command(
     force: bool,
     is_module: bool,
     graphs: bool,
+    layouts: Path | None,
+    world: int,
+    ranks_per_node: int | None,
+    fabric: str | None,
     as_json: bool,
-    script: str,
+    script: str | None,
     arguments: tuple[str, ...],
 ) -> None:
     """Price a step of SCRIPT on a device that need not be here.
@@ -37,6 +45,20 @@ def command(
     and no values, nothing is computed and nothing of the model's size is allocated. What it prints goes to stderr.
     """
     from torchledger.cli.output import print_document, print_json
+    from torchledger.errors import UsageError
+
+    if layouts is not None:
+        from torchledger.planning.layout_file import plan_layouts
+        from torchledger.reporting.layouts import layouts_as_plain, layouts_document
+
+        found = plan_layouts(layouts, world=world, device=device, fabric=fabric, ranks_per_node=ranks_per_node)
+        if as_json:
+            print_json(layouts_as_plain(found))
+        else:
+            print_document(layouts_document(found))
+        return
+    if script is None:
+        raise UsageError("SCRIPT is missing: torchledger plan train.py, or --layouts FILE.")
     from torchledger.planning.dry_run import script_program
     from torchledger.planning.plan import plan_program
     from torchledger.reporting.plan import plan_as_plain, plan_document

@@ -17,7 +17,7 @@ from torchledger.planning.transformer import (
     Piece,
     Transformer,
     check_layout,
-    layers_of_stage,
+    layers_by_stage,
     memory_of_rank,
     parameters_of_rank,
     parts_of,
@@ -212,7 +212,7 @@ class _Composer:
 
     def stage_cost(self, stage: int, direction: str) -> _Cost:
         stages = self.layout.pp * self.layout.stages_per_rank
-        layers = layers_of_stage(self.model.layers, stages, is_last=stage == stages - 1)
+        layers = layers_by_stage(self.model.layers, stages, self.model.head_layers)[stage]
         suffix = "_backward" if direction == "backward" else ""
         cost = self.costs[f"block{suffix}"].times(layers)
         if stage == 0:
@@ -379,7 +379,7 @@ class _Composer:
                            meets=("all_reduce", (0, layout.pp - 1), "tied"))
             )  # fmt: skip
         own = weights / (max(1, layout.fsdp) * layout.cp if layout.zero else 1)
-        layers = layers_of_stage(model.layers, layout.pp, is_last=False)
+        layers = layers_by_stage(model.layers, layout.pp, model.head_layers)[stage]
         update = self.prices.optimizer(own, layers * _MOST_TENSORS_OF_BLOCK)
         entries.append(TimedEntry("optimizer", "compute", update.duration_us, after=moving))
         if layout.zero in (1, 2):

@@ -11,6 +11,13 @@ from torchledger.planning.transformer import Piece
 from torchledger.predicting.operators import predict
 from torchledger.predicting.step import is_product, overheads_of
 
+_MOST_UPDATED = 2e9
+"""Parameters of the largest step that is asked for at once: beyond it only more of the same follows."""
+
+
+_MOST_MOVED = 4e9
+"""Bytes of the largest elementwise kernel that is asked for at once."""
+
 
 @dataclass(frozen=True)
 class PiecePrice:
@@ -82,11 +89,15 @@ class ModelPrices:
         overheads = overheads_of(self.model)
         gaps_us = overheads["gap us"] * piece.kernels
         if piece.operator == "elementwise":
-            # A copy of as many bytes: an addition reads two tensors and writes one.
-            numel = max(1, piece.parameters["bytes"] // 6)
+            # As an addition that moves as many bytes: it reads two tensors and writes one.
+            times = max(1.0, piece.parameters["bytes"] / _MOST_MOVED)
+            numel = max(1, int(piece.parameters["bytes"] / times) // 6)
             found = predict(self.model, "add", {"numel": numel}, dtype="bfloat16")
-        else:
-            found = predict(self.model, piece.operator, piece.parameters, direction=piece.direction, dtype=self.dtype)
+            return PiecePrice(
+                times * found.duration_us * self.rates[1] + gaps_us,
+                times * (found.high_us - found.duration_us) * self.rates[1],
+            )
+        found = predict(self.model, piece.operator, piece.parameters, direction=piece.direction, dtype=self.dtype)
         product = is_product(found.model)
         factor = self.rates[0] if product else self.rates[1]
         time_us = found.duration_us * factor * (1 + overheads["sustained products"] * product)
@@ -94,6 +105,9 @@ class ModelPrices:
 
     def optimizer(self, parameters: float, tensors: int) -> PiecePrice:
         """One step of AdamW over so many parameters, gradients' norm and clipping included."""
+        if parameters > _MOST_UPDATED:
+            largest, times = self.optimizer(_MOST_UPDATED, tensors), parameters / _MOST_UPDATED
+            return PiecePrice(times * largest.duration_us, times * largest.spread_us)
         numel = max(1, int(parameters))
         found = predict(
             self.model, "adamw", {"numel": numel, "tensors": max(1, tensors)}, direction="step", dtype="float32"

@@ -28,7 +28,8 @@ class Transformer:
     dropout as GPT has them; ``tied`` shares the embedding with the output. ``fused`` says that a compiler joined
     elementwise work.
     ``gradient_bytes`` is the size of an accumulated gradient's element, ``spare_gradient_bytes`` that of another copy,
-    ``optimizer_bytes`` what the optimizer keeps for a parameter.
+    ``optimizer_bytes`` what the optimizer keeps for a parameter. ``head_layers`` is how many layers the output counts
+    as where layers are dealt to a pipeline's stages.
     """
 
     layers: int
@@ -50,6 +51,7 @@ class Transformer:
     gradient_bytes: int = 4
     spare_gradient_bytes: int = 0
     optimizer_bytes: int = 12
+    head_layers: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -344,16 +346,31 @@ class _Maker:
 
 def parameters_of_rank(model: Transformer, layout: Layout, *, is_first: bool, is_last: bool) -> float:
     """Parameters that one rank computes with."""
-    blocks = layers_of_stage(model.layers, layout.pp, is_last=False) * model.block_parameters / layout.tp
+    stages = layers_by_stage(model.layers, layout.pp, model.head_layers)
+    blocks = (stages[-1] if is_last else stages[0]) * model.block_parameters / layout.tp
     embedding = model.vocabulary * model.hidden / layout.tp
     ends = (embedding if is_first else 0.0) + (embedding if is_last and not (model.tied and is_first) else 0.0)
     return blocks + ends
 
 
-def layers_of_stage(layers: int, pp: int, *, is_last: bool) -> int:
-    """Layers of a pipeline's fullest stage, or of its last."""
-    most = math.ceil(layers / pp)
-    return most if not is_last else layers - most * (pp - 1) if layers - most * (pp - 1) > 0 else most
+def layers_by_stage(layers: int, stages: int, head_layers: float = 0.0) -> tuple[int, ...]:
+    """How many layers each stage of a pipeline has: the last one, which has the output too, the fewest.
+
+    With ``head_layers`` each layer is dealt to the stage in which its middle lies, the output at the end among them.
+
+    >>> layers_by_stage(28, 8), layers_by_stage(10, 8), layers_by_stage(16, 2, 4.0)
+    ((4, 4, 4, 4, 4, 4, 4, 0), (2, 2, 1, 1, 1, 1, 1, 1), (10, 6))
+    """
+    if head_layers:
+        share = (layers + head_layers) / stages
+        dealt = [min(stages - 1, int((layer + 0.5) / share)) for layer in range(layers)]
+        return tuple(dealt.count(stage) for stage in range(stages))
+    most = math.ceil(layers / stages)
+    before = most * (stages - 1)
+    if before <= layers:
+        return (*(most for _ in range(stages - 1)), layers - before)
+    few, more = divmod(layers, stages)
+    return (*(few + 1 for _ in range(more)), *(few for _ in range(stages - more)))
 
 
 def memory_of_rank(model: Transformer, layout: Layout, stage: int) -> int:
@@ -370,7 +387,7 @@ def memory_of_rank(model: Transformer, layout: Layout, stage: int) -> int:
     state += (model.gradient_bytes + model.spare_gradient_bytes) / (shares if layout.zero >= 2 else 1)
     state += size / (shares if layout.zero >= 3 else 1)
     kept = kept_of_block(model, layout)
-    layers = layers_of_stage(model.layers, layout.pp, is_last=False)
+    layers = layers_by_stage(model.layers, layout.pp, model.head_layers)[stage]
     micro_batches = model.batch // (layout.dp * layout.micro_batch)
     in_flight = in_flight_of(layout, stage, micro_batches)
     activations = in_flight * layers * kept

@@ -78,4 +78,5 @@ _WORDS = {
     "host": "the host, which launches them",
     "communication": "communication",
     "idle": "waiting",
+    "bubble": "waiting for other stages of the pipeline",
 }

@@ -1,0 +1,112 @@
+"""A model's sizes and the choices of layouts as a YAML file, and the ranked table of it."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from torchledger.errors import PredictError
+from torchledger.nouns import Fabric, Layout, PricedLayout
+from torchledger.planning.fabric import find_fabric
+from torchledger.planning.layouts import find_layouts, price_layouts
+from torchledger.planning.prices import ModelPrices
+from torchledger.planning.transformer import Transformer
+from torchledger.predicting.devices import find_model
+
+_TYPES: Mapping[str, tuple[type, ...]] = {"int": (int,), "bool": (bool,), "str": (str,), "float": (int, float)}
+
+CHOICES = ("schedules", "micro_batches", "recomputations", "zeros")
+
+
+@dataclass(frozen=True)
+class LayoutFile:
+    """What a file asks: a model, the choices of each axis that it names, or the very layouts."""
+
+    model: Transformer
+    choices: Mapping[str, Any]
+    layouts: tuple[Layout, ...] = ()
+
+
+def plan_layouts(
+    path: str | os.PathLike[str],
+    *,
+    world: int,
+    device: str = "H200",
+    fabric: str | None = None,
+    ranks_per_node: int | None = None,
+) -> list[PricedLayout]:
+    """The layouts of a file over ``world`` ranks of a device, the quickest first; those that do not fit stand last.
+
+    ``fabric`` is of ``find_fabric`` (``None``: nodes of the device). Raises ``PredictError`` for a file, a device, a
+    fabric or a world that cannot be, with the nearest that can.
+    """
+    asked = read_layout_file(path)
+    model = find_model(device)
+    found: Fabric | None = None
+    if world > 1:
+        found = find_fabric(fabric, device=model.device)
+    per_node = ranks_per_node or (found.ranks_per_node if found is not None else 1)
+    layouts = asked.layouts
+    if not layouts:
+        layouts = tuple(find_layouts(asked.model, world, ranks_per_node=per_node, **asked.choices))
+    for layout in layouts:
+        if layout.world_size != world:
+            raise PredictError(
+                f"{path}: dp={layout.dp} tp={layout.tp} pp={layout.pp} cp={layout.cp} are {layout.world_size} ranks, "
+                f"not {world}; dp={max(1, world // (layout.tp * layout.pp * layout.cp))} fills them."
+            )
+    memory_bytes = model.total_memory_bytes or model.machine.device.total_memory_bytes
+    return price_layouts(asked.model, layouts, ModelPrices(model, asked.model.dtype), found, memory_bytes=memory_bytes)
+
+
+def read_layout_file(path: str | os.PathLike[str]) -> LayoutFile:
+    """A YAML file: ``model`` holds sizes, and beside it stand choices (``micro_batches: [1, 2]``) or ``layouts``.
+
+    Raises ``PredictError`` naming a key that is unknown, with the nearest known, and what is missing.
+    """
+    import yaml
+
+    path = Path(path)
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError, RecursionError) as error:
+        raise PredictError(f"cannot read {path}: {str(error).splitlines()[0]}.") from error
+    if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
+        raise PredictError(f"{path} holds no `model:` with its sizes, such as layers, hidden, heads and ffn.")
+    _check_keys(path, content, ("model", "layouts", *CHOICES))
+    model = _record(path, Transformer, content["model"])
+    choices = {}
+    for key in CHOICES:
+        if key in content:
+            value = content[key]
+            choices[key] = tuple(value) if isinstance(value, list) else (value,)
+    given = content.get("layouts") or []
+    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
+        raise PredictError(f"{path}: `layouts` must be a list of axes, such as - {{dp: 8, tp: 8}}.")
+    return LayoutFile(model, choices, tuple(_record(path, Layout, each) for each in given))
+
+
+def _record(path: Path, kind: type[Any], values: Mapping[str, Any]) -> Any:
+    known = [field.name for field in fields(kind)]
+    _check_keys(path, values, known)
+    for field in fields(kind):
+        value = values.get(field.name)
+        if value is not None and type(value) not in _TYPES[str(field.type)]:
+            raise PredictError(f"{path}: {field.name}={value!r} must be of type {field.type}.")
+    try:
+        return kind(**values)
+    except TypeError as error:
+        missing = str(error).partition("argument")[2].strip(": s") or str(error)
+        raise PredictError(f"{path}: the sizes of the model lack {missing}.") from error
+
+
+def _check_keys(path: Path, values: Mapping[Any, Any], known: tuple[str, ...] | list[str]) -> None:
+    for key in values:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"nearest: {near[0]}" if near else f"there are {', '.join(known)}"
+            raise PredictError(f"{path}: {str(key)!r} is unknown; {hint}.")

@@ -1,0 +1,72 @@
+"""A file of layouts: what it may hold, and what is said of one that holds something else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from torchledger.cli import cli
+from torchledger.errors import PredictError
+from torchledger.nouns import Layout
+from torchledger.planning.layout_file import plan_layouts, read_layout_file
+
+SIZES = "{layers: 4, hidden: 1024, heads: 8, ffn: 4096, vocabulary: 32000, length: 2048, batch: 16}"
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "model.yml"
+    path.write_text(text)
+    return path
+
+
+def test_sizes_choices_and_layouts_are_read(tmp_path: Path) -> None:
+    asked = read_layout_file(write(tmp_path, f"model: {SIZES}\nmicro_batches: [1, 2]\nlayouts: [{{dp: 2, tp: 2}}]\n"))
+    assert asked.model.ffn == 4096
+    assert asked.choices == {"micro_batches": (1, 2)}
+    assert asked.layouts == (Layout(dp=2, tp=2),)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("layers: 4\n", "no `model:`"),
+        (f"model: {SIZES}\nmicrobatches: [1]\n", "nearest: micro_batches"),
+        ("model: {layers: 4, hiden: 8}\n", "nearest: hidden"),
+        ("model: {layers: 4}\n", "lack"),
+        (f"model: {SIZES.replace('layers: 4', 'layers: four')}\n", "must be of type int"),
+        (f"model: {SIZES}\nlayouts: 3\n", "list of axes"),
+        ("model: [\n", "cannot read"),
+    ],
+)
+def test_a_file_that_cannot_be_says_what_is_wrong(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(PredictError, match=words):
+        read_layout_file(write(tmp_path, text))
+
+
+def test_layouts_of_another_world_name_the_axis_that_fills_it(tmp_path: Path) -> None:
+    path = write(tmp_path, f"model: {SIZES}\nlayouts: [{{dp: 2, tp: 2}}]\n")
+    with pytest.raises(PredictError, match="dp=4 fills them"):
+        plan_layouts(path, world=8)
+
+
+def test_the_command_prints_every_layout_as_json(tmp_path: Path) -> None:
+    path = write(tmp_path, f"model: {SIZES}\nmicro_batches: [1]\nzeros: [0]\nrecomputations: [none]\n")
+    done = CliRunner().invoke(cli, ["plan", "--layouts", str(path), "--world", "4", "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert {each["layout"]["dp"] * each["layout"]["tp"] * each["layout"]["pp"] for each in found} == {4}
+    assert all(each["plan"]["step"]["duration_us"] > 0 for each in found)
+    text = CliRunner().invoke(cli, ["plan", "--layouts", str(path), "--world", "4"]).stdout
+    assert "Layouts of a step on 4 x" in text
+
+
+def test_an_unknown_fabric_or_device_is_one_sentence(tmp_path: Path) -> None:
+    path = write(tmp_path, f"model: {SIZES}\n")
+    for options, words in ((["--fabric", "h200-efb"], "nearest"), (["--device", "H2000"], "nearest")):
+        done = CliRunner().invoke(cli, ["plan", "--layouts", str(path), "--world", "4", *options])
+        assert done.exit_code != 0
+        assert isinstance(done.exception, PredictError)
+        assert words in str(done.exception)
