@@ -16,6 +16,7 @@ import datetime
 import json
 import math
 import os
+import platform
 import random
 import statistics
 from collections import defaultdict
@@ -261,7 +262,7 @@ def page(lines: Sequence[str], fabrics: Mapping[str, Fabric]) -> str:
         [
             "# Curves of collectives: error on message sizes held out",
             "",
-            f"{datetime.date.today().isoformat()}, seed {SEED}. Command:",
+            f"{datetime.date.today().isoformat()}, seed {SEED}, Python {platform.python_version()}. Command:",
             "",
             "```console",
             "$ python benchmarks/fit_fabrics.py --data PUBLIC --write src/torchledger/planning/fabrics.json \\",
