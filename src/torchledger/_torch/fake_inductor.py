@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchledger._torch.patching import Patches
+from torchledger.errors import PlanError
 from torchledger.nouns import Device
 
 
@@ -178,9 +179,30 @@ class _ConstantsOnHost(torch.utils._python_dispatch.TorchDispatchMode):
         return func(*args, **kwargs)
 
 
+def _refuse_to_compile(patches: Patches) -> None:
+    """Without Triton eager programs run, and what would compile ends with a sentence."""
+    from torch._inductor import compile_fx
+
+    wanted = {"2.11": "3.6.0", "2.13": "3.7.0"}.get(".".join(torch.__version__.split(".")[:2]))
+    named = f"triton=={wanted}" if wanted else "triton"
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise PlanError(
+            f"compiled programs are planned with Triton, which writes their kernels: pip install {named} (it takes no "
+            "GPU; Linux only)."
+        )
+
+    patches.set(compile_fx, "compile_fx", refuse)
+
+
 def _patch_triton(patches: Patches, capability: tuple[int, int]) -> None:
     import torch.utils._triton as checks
-    import triton
+
+    try:
+        import triton
+    except ImportError:
+        _refuse_to_compile(patches)
+        return
     from triton.backends.compiler import GPUTarget
 
     target = GPUTarget("cuda", capability[0] * 10 + capability[1], 32)

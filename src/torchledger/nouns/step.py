@@ -142,6 +142,11 @@ class Step:
         return statistics.median(self.plain_us) if self.plain_us else None
 
     @property
+    def is_measured(self) -> bool:
+        """False for a step of a program that ran without its device, which has calls and no times."""
+        return bool(self.plain_us or self.profiled_us) or self.device_us is not None
+
+    @property
     def covered_share(self) -> float | None:
         """Share of the device time that belongs to calls of this record; ``None`` without device time."""
         return self.covered_us / self.device_us if self.device_us else None

@@ -159,8 +159,22 @@ def _run_to_its_step(program: Callable[[], Any]) -> None:
         if error.code not in (None, 0):
             raise PlanError(f"the program ended with exit code {error.code} before a step was recorded.") from error
     except Exception as error:
+        ours = _our_error(error)
+        if ours is not None:
+            raise ours from error
         traceback.print_exc()
         raise PlanError(_explain(error)) from error
+
+
+def _our_error(error: BaseException) -> PlanError | None:
+    """An error of ours that a compiler put into one of its own."""
+    while True:
+        if isinstance(error, PlanError):
+            return error
+        inner = error.__cause__ or error.__context__ or getattr(error, "inner_exception", None)
+        if inner is None:
+            return None
+        error = inner
 
 
 def _explain(error: Exception) -> str:

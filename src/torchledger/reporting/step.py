@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchledger.nouns import Phase, StepCall, StepFoundBy
-from torchledger.reporting.columns import format_count, format_share, format_si, format_us
+from torchledger.reporting.columns import format_bytes, format_count, format_share, format_si, format_us
 from torchledger.reporting.document import Facts, Section, Sentence, Table, as_plain, columns
 from torchledger.stepping.totals import PHASES, StepTotals, Work, call_us
 
@@ -65,6 +65,8 @@ def step_as_plain(totals: StepTotals | None) -> dict[str, Any] | None:
 
 def verdict_of_step(totals: StepTotals) -> tuple[str, ...]:
     """Three lines: what a step takes, where it goes, what to look at first."""
+    if not totals.step.is_measured:
+        return _verdict_of_dry_run(totals)
     return (_what_it_takes(totals), _where_it_goes(totals), _what_to_do(totals))
 
 
@@ -75,6 +77,19 @@ def step_sections(totals: StepTotals, *, top: int, shorten: Any = str) -> tuple[
         _phase_section(totals),
         _calls_section(totals, top=top, shorten=shorten),
         _idle_section(totals),
+    )
+
+
+def _verdict_of_dry_run(totals: StepTotals) -> tuple[str, ...]:
+    """Three lines on a step without times: that it has none, what it does, how to price it."""
+    graphs = [call for call in totals.calls if call.kind == "graph"]
+    eager = [call for call in totals.calls if call.kind in ("operator", "collective") and call.kernels]
+    held = f"{_counted(totals.graph_launches, 'launch')} in {_counted(len(graphs), 'call')} of compiled graphs"
+    return (
+        f"A step that ran without its device: nothing of it was measured. Found by: {FOUND_BY[totals.step.found_by]}.",
+        f"It makes {held if graphs else 'no call of a compiled graph'} and {_counted(len(eager), 'eager operator')}: "
+        f"{format_si(totals.whole.flops)}FLOP, {format_bytes(totals.whole.bytes_moved)} of minimum traffic.",
+        "What it would take: torchledger predict-step, with --device.",
     )
 
 

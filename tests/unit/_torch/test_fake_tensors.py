@@ -1,0 +1,108 @@
+"""What a program gets that asks for values where there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from torchledger._torch.fake_attention import CUDNN, EFFICIENT, FLASH, MATH, choose_attention
+from torchledger._torch.fake_device import FakeDevice
+from torchledger._torch.fake_library import AttentionQuestion
+from torchledger._torch.fake_tensors import REAL_BYTES
+from torchledger.nouns import Device
+
+HOPPER = Device(name="a Hopper", kind="cuda", compute_capability=(9, 0), num_multiprocessors=78)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeDevice]:
+    with FakeDevice(HOPPER) as made:
+        yield made
+
+
+def test_numbers_are_one_truths_are_false_and_each_is_noted(fake: FakeDevice) -> None:
+    loss = torch.randn((), device="cuda")
+    assert loss.item() == 1.0 and f"{loss:.1f}" == "1.0" and not (loss > 3)
+    assert torch.arange(3).cuda().tolist() == [1, 1, 1]
+    assert loss.cpu().numpy().tolist() == 1.0
+    assert {each.value for each in fake.tensors.stand_ins} == {"1.0", "False"}
+    assert all(each.source.startswith(__file__) for each in fake.tensors.stand_ins)
+
+
+def test_values_are_finite_and_no_number_is_missing(fake: FakeDevice) -> None:
+    gradient = torch.randn(4, device="cuda")
+    assert torch.isfinite(gradient).all() and not torch.isnan(gradient).any() and not torch.isinf(gradient).any()
+
+
+def test_masks_take_every_element(fake: FakeDevice) -> None:
+    values = torch.randn(4, 3, device="cuda")
+    assert values[values > 0].shape == (12,) and (values > 0).nonzero().shape == (12, 2)
+
+
+def test_small_tensors_of_the_host_are_real_and_large_ones_are_not(fake: FakeDevice) -> None:
+    small = torch.arange(5) * 2
+    assert small.tolist() == [0, 2, 4, 6, 8] and not fake.tensors.stand_ins
+    assert fake.tensors.is_our_fake(torch.empty(REAL_BYTES))
+    assert fake.tensors.is_our_fake(small.cuda()) and fake.tensors.is_our_fake(small.cuda().cpu())
+
+
+def test_a_module_keeps_its_parameters_when_it_moves(fake: FakeDevice) -> None:
+    model = nn.Linear(2000, 2000)
+    held = list(model.parameters())
+    model.cuda()
+    assert [id(each) for each in model.parameters()] == [id(each) for each in held]
+    assert {each.device.type for each in held} == {"cuda"}
+    assert len({each.data_ptr() for each in held}) == 2
+
+
+def test_nothing_is_saved_and_what_was_saved_is_loaded(fake: FakeDevice, tmp_path: Path) -> None:
+    model = nn.Linear(3, 3).cuda()
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    assert not (tmp_path / "model.pt").exists()
+    assert any("torch.save" in each.asked for each in fake.tensors.stand_ins)
+
+
+def test_attention_is_differentiable_by_the_kernel_that_hopper_takes(fake: FakeDevice) -> None:
+    query = torch.randn(2, 4, 128, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    mixed = nn.functional.scaled_dot_product_attention(query, query, query, is_causal=True)
+    assert type(mixed.grad_fn).__name__ == "ScaledDotProductCudnnAttentionBackward0"
+    mixed.sum().backward()
+    assert query.grad is not None and query.grad.shape == query.shape
+
+
+def question(**changes: int) -> AttentionQuestion:
+    asked = AttentionQuestion()
+    sizes = dict(zip(range(4), (2, 16, 512, 64), strict=True))
+    for name in ("query", "key", "value"):
+        for place, size in sizes.items():
+            setattr(asked, f"{name}_{place}", size)
+        setattr(asked, f"{name}_stride", 1)
+    asked.rank, asked.dtype_bytes, asked.is_half = 4, 2, 1
+    for name, value in changes.items():
+        setattr(asked, name, value)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("changes", "capability", "expected"),
+    [
+        ({}, (9, 0), CUDNN),
+        ({"has_mask": 1}, (9, 0), CUDNN),
+        ({}, (8, 0), FLASH),
+        ({"has_mask": 1}, (8, 0), EFFICIENT),
+        ({"is_half": 0, "dtype_bytes": 4}, (9, 0), EFFICIENT),
+        ({"is_half": 0, "dtype_bytes": 4}, (8, 0), EFFICIENT),
+        ({"query_stride": 2}, (9, 0), MATH),
+        ({"mask_requires_grad": 1, "has_mask": 1}, (9, 0), MATH),
+        ({"key_1": 4, "value_1": 4, "enable_gqa": 1}, (9, 0), CUDNN),
+        ({"query_3": 512, "key_3": 512, "value_3": 512}, (9, 0), EFFICIENT),
+    ],
+)
+def test_attention_is_chosen_by_the_rules_of_the_device(
+    changes: dict[str, int], capability: tuple[int, int], expected: int
+) -> None:
+    assert choose_attention(question(**changes), capability) == expected

@@ -1,0 +1,176 @@
+"""Programs that run without their device. Nothing here compiles, so that Triton is not needed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from torchledger.errors import PlanError, UsageError
+from torchledger.nouns import Device, DryRun, LiveStorage, Run, Step, StepCall
+from torchledger.planning.dry_run import DryRunOutcome, run_without_device, script_program
+from torchledger.planning.plan import as_planned
+from torchledger.predicting.devices import find_model
+from torchledger.predicting.step import predict_ledger
+from torchledger.reporting.overview import verdict
+from torchledger.reporting.plan import plan_as_plain
+from torchledger.reporting.summary import summarize_ledger
+from torchledger.store import open_ledger
+
+H200 = Device(
+    name="NVIDIA H200",
+    kind="cuda",
+    compute_capability=(9, 0),
+    total_memory_bytes=141 * 10**9,
+    num_multiprocessors=132,
+    l2_cache_bytes=60 << 20,
+)
+WIDTH = 60_000
+"""One weight of 14 GB, of which this machine has less to spare than three."""
+
+
+def training() -> Callable[[], None]:
+    """A model that is made on the host, moved, and trained by a script that wants to go on for ever."""
+
+    def program() -> None:
+        assert torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False), nn.ReLU(), nn.Linear(WIDTH, 8)).cuda()
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        best = float("inf")
+        while True:
+            inputs, labels = torch.randn(16, WIDTH), torch.randint(0, 8, (16,))
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                loss = F.cross_entropy(model(inputs.cuda()), labels.cuda())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            torch.cuda.synchronize()
+            best = min(best, loss.item())
+
+    return program
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> DryRunOutcome:
+    path = tmp_path_factory.mktemp("dry") / "training.ledger"
+    return run_without_device(training(), path, H200, argv=("train.py",))
+
+
+def read(outcome: DryRunOutcome) -> tuple[Step, list[StepCall]]:
+    with open_ledger(outcome.path) as reader:
+        (step,) = reader.read(Step)
+        return step, list(reader.read(StepCall))
+
+
+def test_a_whole_step_is_recorded_and_ends_the_program(outcome: DryRunOutcome) -> None:
+    step, calls = read(outcome)
+    assert step.found_by == "optimizer" and not step.is_measured
+    assert {call.phase for call in calls} >= {"forward", "loss", "backward", "optimizer"}
+    assert [call.order for call in calls] == list(range(len(calls)))
+    assert step.operators == step.operators_heard
+
+
+def test_flops_are_those_of_the_products(outcome: DryRunOutcome) -> None:
+    _, calls = read(outcome)
+    # The first layer's input needs no gradient: two products of it, three of the second.
+    assert sum(call.flops or 0 for call in calls) == 2 * 16 * WIDTH * (2 * WIDTH + 3 * 8)
+
+
+def test_products_run_in_the_dtype_of_autocast_on_the_device(outcome: DryRunOutcome) -> None:
+    _, calls = read(outcome)
+    products = [call for call in calls if call.flops]
+    assert {call.device for call in products} == {"cuda:0"}
+    assert {argument.dtype for call in products for argument in call.arguments} == {"bfloat16"}
+
+
+def test_operators_that_work_launch_kernels_and_views_do_not(outcome: DryRunOutcome) -> None:
+    _, calls = read(outcome)
+    kernels = {call.name: call.kernels for call in calls if call.kind == "operator" and call.device == "cuda:0"}
+    assert kernels["aten::mm"] == 1 and kernels["aten::t"] == 0
+    fused = next(call for call in calls if call.name == "aten::_fused_adamw_")
+    # 3.6 G elements in chunks of 65,536, 320 of which go into a launch.
+    assert fused.tensors == 3 and fused.kernels == pytest.approx(WIDTH * WIDTH / 65536 / 320, rel=0.02)
+
+
+def test_memory_is_that_of_the_device(outcome: DryRunOutcome) -> None:
+    with open_ledger(outcome.path) as reader:
+        storages = reader.read(LiveStorage)
+    weights = {each.name: each for each in storages if each.category == "parameters"}
+    assert weights["0.weight"].nbytes == 4 * WIDTH * WIDTH and weights["0.weight"].device == "cuda:0"
+    assert sum(each.nbytes for each in storages if each.category == "optimizer_state") >= 8 * WIDTH * WIDTH
+
+
+def test_the_ledger_says_that_there_was_no_device_and_what_the_program_was_told(outcome: DryRunOutcome) -> None:
+    with open_ledger(outcome.path) as reader:
+        (dry_run,) = reader.read(DryRun)
+        (run,) = reader.read(Run)
+    assert dry_run == outcome.dry_run and dry_run.device == "NVIDIA H200"
+    assert [device.name for device in run.devices] == ["NVIDIA H200"] and run.exit_code == 0
+    assert any("without a device" in note for note in run.notes)
+    (asked,) = dry_run.stand_ins
+    assert asked.value == "1.0" and asked.source.startswith(f"{Path(__file__)}:")
+
+
+def test_torch_is_as_before_when_the_program_has_ended(outcome: DryRunOutcome) -> None:
+    assert outcome.path.exists()
+    assert not torch.cuda.is_available() and not torch.ones(2).is_cuda
+    weight = torch.ones(3, requires_grad=True)
+    (weight * 2).sum().backward()
+    assert weight.grad is not None and weight.grad.tolist() == [2.0, 2.0, 2.0]
+    assert torch.nn.Parameter(torch.ones(2)).numpy(force=True).tolist() == [1.0, 1.0]
+
+
+def test_a_program_that_fails_is_told_with_its_line(tmp_path: Path) -> None:
+    script = tmp_path / "broken.py"
+    script.write_text("import torch\nx = torch.ones(4, device='cuda')\nx.reshape(3)\n")
+    with pytest.raises(PlanError, match=r"broken\.py:3: RuntimeError"):
+        run_without_device(script_program(str(script), ()), tmp_path / "broken.ledger", H200)
+
+
+def test_a_program_that_ends_too_soon_is_told(tmp_path: Path) -> None:
+    script = tmp_path / "short.py"
+    script.write_text("import sys, torch\nassert sys.argv[1:] == ['--steps', '1']\n(torch.ones(4).cuda() * 2).sum()\n")
+    with pytest.raises(PlanError, match="no step was recorded"):
+        run_without_device(script_program(str(script), ("--steps", "1")), tmp_path / "short.ledger", H200)
+
+
+def test_a_script_that_is_not_there_is_told() -> None:
+    with pytest.raises(UsageError, match=r"nowhere\.py is not a file"):
+        script_program("nowhere.py", ())
+
+
+def test_what_would_compile_asks_for_triton_where_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
+
+    def program() -> None:
+        torch.compile(nn.Linear(4, 4).cuda())(torch.ones(2, 4, device="cuda"))
+
+    with pytest.raises(PlanError, match="pip install triton"):
+        run_without_device(program, tmp_path / "compiled.ledger", H200)
+
+
+def test_what_shows_the_ledger_says_that_nothing_was_measured(outcome: DryRunOutcome) -> None:
+    with open_ledger(outcome.path) as reader:
+        first, second, third = verdict(summarize_ledger(reader))
+    assert "nothing of it was measured" in first
+    assert "no call of a compiled graph" in second and "230 GFLOP" in second
+    assert "predict-step" in third
+
+
+def test_a_plan_has_the_keys_that_scripts_read(outcome: DryRunOutcome) -> None:
+    step, *_ = predict_ledger(find_model("H200"), outcome.path)
+    plain = plan_as_plain(as_planned(step), outcome.dry_run)
+    assert set(plain) == {"step", "communication", "memory", "ranks", "launches", "stand_ins"}
+    assert set(plain["step"]) == {"duration_us", "low_us", "high_us", "device_us", "host_us", "decided_by"}
+    assert 0 <= plain["step"]["low_us"] < plain["step"]["duration_us"] < plain["step"]["high_us"]
+    assert plain["step"]["decided_by"] == "compute" and plain["ranks"] == 1
+    # The parameters, their gradients and both moments, in single precision.
+    assert 16 * WIDTH * WIDTH < plain["memory"]["peak_allocated_bytes"] < 20 * WIDTH * WIDTH
