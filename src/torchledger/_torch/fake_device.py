@@ -151,6 +151,7 @@ def _patch_cuda(patches: Patches, fake: FakeDevice) -> None:
 
     answers: dict[str, Any] = {
         "is_available": answer(True),
+        "is_initialized": answer(True),
         "device_count": answer(fake.count),
         "current_device": answer(fake.index),
         "get_device_properties": answer(properties),

@@ -29,6 +29,7 @@ from torchledger._torch.fake_streams import StreamOrder, active_order, communica
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import tensors_in
 from torchledger.errors import UsageError
+from torchledger.nouns import MadeGroup, WorldSpec
 
 BACKEND = "torchledger"
 """The name of the backend behind every group; programs are told the one that they asked for."""
@@ -53,31 +54,6 @@ _OF_MESHES = (
     *("_init_one_process_group", "_init_process_groups", "_create_sub_mesh", "_create_flatten_mesh"),
     *("_get_all_submeshes", "_flatten", "_create_unflatten_mesh", "_unflatten", "_concatenate"),
 )
-
-
-@dataclass(frozen=True)
-class WorldSpec:
-    """One rank of a world that is not there: ``ranks_per_node`` of its ranks share a node. ``mail`` is the folder in
-    which ranks that are run one after another leave the shapes that they send each other."""
-
-    rank: int
-    size: int
-    ranks_per_node: int = 8
-    mail: str | None = None
-
-    @property
-    def local_rank(self) -> int:
-        """The rank's number in its node."""
-        return self.rank % self.ranks_per_node
-
-
-@dataclass(frozen=True)
-class MadeGroup:
-    """A process group that the program made and this rank is in: its name, its ranks in order, what it is for."""
-
-    name: str
-    ranks: tuple[int, ...]
-    description: str = ""
 
 
 @dataclass
@@ -124,7 +100,7 @@ class FakeWorld:
 
 def environment_of(spec: WorldSpec) -> Mapping[str, str]:
     """What a launcher tells this rank in variables."""
-    local = min(spec.ranks_per_node, spec.size)
+    local = spec.local_size
     return {
         "RANK": str(spec.rank),
         "LOCAL_RANK": str(spec.local_rank),

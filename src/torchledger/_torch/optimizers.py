@@ -64,8 +64,8 @@ def facts_of_optimizer(optimizer: Any) -> OptimizerFacts:
     return OptimizerFacts(type(optimizer).__name__, len(updated), elements, tuple(dtypes))
 
 
-def holds_optimizer(parameters: Collection[int]) -> bool:
-    """True if an optimizer lives that updates one of these parameters, given by ``id``.
+def holds_optimizer(parameters: Collection[int] | None) -> bool:
+    """True if an optimizer lives that updates one of these parameters, given by ``id``; ``None``: any parameters.
 
     Looks through all objects of the program (tens of milliseconds for a million): ask rarely.
     """
@@ -73,6 +73,8 @@ def holds_optimizer(parameters: Collection[int]) -> bool:
 
     for each in gc.get_objects():
         if issubclass(type(each), Optimizer):
+            if parameters is None:
+                return True
             groups = getattr(each, "param_groups", ())
             if any(id(parameter) in parameters for group in groups for parameter in group["params"]):
                 return True

@@ -19,7 +19,7 @@ from torchledger.nouns.breakdown import (
     TimeRow,
 )
 from torchledger.nouns.device import Ceilings, Device, Environment, Host
-from torchledger.nouns.dry_run import DryRun, StandIn
+from torchledger.nouns.dry_run import DryRun, MadeGroup, StandIn, WorldSpec
 from torchledger.nouns.fabric import CollectiveCurve, CollectivePrice, Fabric, NodeLinks, Placement
 from torchledger.nouns.job import (
     Collective,
@@ -126,6 +126,7 @@ __all__ = [
     "Layout",
     "LiveStorage",
     "LoopNest",
+    "MadeGroup",
     "Measurement",
     "MemoryCategory",
     "MemoryChange",
@@ -168,4 +169,5 @@ __all__ = [
     "ValueStats",
     "ValueTable",
     "WatchedGraph",
+    "WorldSpec",
 ]

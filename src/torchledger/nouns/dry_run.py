@@ -21,12 +21,45 @@ class StandIn:
 
 
 @dataclass(frozen=True)
+class WorldSpec:
+    """One rank of a world that is not there: ``ranks_per_node`` of its ranks share a node. ``mail`` is the folder in
+    which ranks that are run one after another leave the shapes that they send each other."""
+
+    rank: int
+    size: int
+    ranks_per_node: int = 8
+    mail: str | None = None
+
+    @property
+    def local_rank(self) -> int:
+        """The rank's number in its node."""
+        return self.rank % self.ranks_per_node
+
+    @property
+    def local_size(self) -> int:
+        """How many of its ranks are on one node."""
+        return min(self.size, self.ranks_per_node)
+
+
+@dataclass(frozen=True)
+class MadeGroup:
+    """A process group that a program made and this rank is in: its name, its ranks in order, what it is for."""
+
+    name: str
+    ranks: tuple[int, ...]
+    description: str = ""
+
+
+@dataclass(frozen=True)
 class DryRun:
     """A ledger's program ran without ``device``: nothing was computed, and nothing in the ledger was measured.
 
-    ``decisions`` counts what the compiler would have measured on the device and was decided by a rule.
+    ``decisions`` counts what the compiler would have measured on the device and was decided by a rule. ``world`` is the
+    rank that it ran as, where it is one of several, and ``groups`` are the ranks of each process group that it is in.
     """
 
     device: str
     stand_ins: tuple[StandIn, ...] = ()
     decisions: Mapping[str, int] = field(default_factory=dict)
+    world: WorldSpec | None = None
+    groups: tuple[MadeGroup, ...] = ()

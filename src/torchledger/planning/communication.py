@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchledger.nouns import Buffer, Collective, Launch, StepCall
@@ -18,9 +19,36 @@ from torchledger.work.op_shapes import OpCall, Tensor
 if TYPE_CHECKING:
     from torchledger._torch.eager_calls import EagerCall
     from torchledger._torch.fake_streams import Placed
+    from torchledger.stepping.record import StepRecord
 
 _FUNCTIONAL = re.compile(r"_c10d_functional(_autograd)?\.(?P<name>\w+)")
 _BUCKET = "AccumulateGrad"
+
+
+def place_calls(
+    record: StepRecord, heard: Sequence[EagerCall], graphs: Sequence[tuple[str, Placed]]
+) -> tuple[StepCall, ...]:
+    """The calls of a step with the stream of each and what it waits for, by what was heard of their places.
+
+    What launches nothing (a view, an allocation) waits for nothing: what comes after it does.
+    """
+    calls = list(record.calls)
+    placed: list[tuple[Placed, int | None]] = []
+    for place, each in enumerate(heard):
+        order = record.places.get(place)
+        if each.placed is not None:
+            placed.append((each.placed, order if order is not None and _does_work(calls[order]) else None))
+    of_graphs = [call.order for call in calls if call.kind == "graph"]
+    placed += [(at, order) for (_, at), order in zip(graphs, of_graphs, strict=True)]
+    waits = waits_of_calls(placed)
+    for at, order in placed:
+        if order is not None:
+            calls[order] = replace(calls[order], streams=(at.stream,), waits_for=waits.get(order, ()))
+    return tuple(calls)
+
+
+def _does_work(call: StepCall) -> bool:
+    return call.kind != "operator" or call.kernels > 0
 
 
 def waits_of_calls(placed: Iterable[tuple[Placed, int | None]]) -> dict[int, tuple[int, ...]]:

@@ -8,21 +8,26 @@ import runpy
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from torchledger.capturing.session import Capture
 from torchledger.errors import PlanError, UsageError
 from torchledger.memory.record import Heard, record_memory
-from torchledger.nouns import Device, Direction, DryRun
+from torchledger.nouns import Device, Direction, DryRun, MadeGroup, StandIn, WorldSpec
+from torchledger.planning.communication import collectives_of_step, place_calls
 from torchledger.profiling.profile import StepProfiler, hear_steps
 from torchledger.profiling.records import facts_of_recording
 from torchledger.stepping.heard import record_heard_step
 from torchledger.stepping.record import Ledgered
 from torchledger.stepping.recorder import StepRecording, Tools
 from torchledger.traces.graph_marks import parse_graph_mark
+
+if TYPE_CHECKING:
+    from torchledger._torch.eager_calls import EagerCalls
+    from torchledger._torch.fake_world import FakeWorld
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +50,13 @@ class DryRunOutcome:
 class _StepHearer(StepProfiler):
     """Has one step of a program heard, writes it down, and ends the program."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: Capture, groups: Mapping[str, MadeGroup] | None = None) -> None:
         self._marks: list[str] = []
+        self._listeners: list[EagerCalls] = []
+        self._groups: Mapping[str, MadeGroup] = {} if groups is None else groups
         self.has_step = False
         self._is_running = True
-        super().__init__(capture, warmup=_WARMUP, only_hears=True, tools=_tools(self._marks))
+        super().__init__(capture, warmup=_WARMUP, only_hears=True, tools=_tools(self._marks, self._listeners))
 
     def on_close(self) -> None:
         """The program has ended: nothing more is recorded."""
@@ -91,7 +98,14 @@ class _StepHearer(StepProfiler):
             ledgered.launches,
             devices=self._capture.run.devices,
         )
-        return [record.step, *record.calls, *memory]
+        calls = place_calls(record, recording.heard, self._listeners[-1].graphs)
+        collectives = collectives_of_step(
+            calls,
+            ledgered.launches,
+            {name: group.ranks for name, group in self._groups.items()},
+            {order: recording.heard[place] for place, order in record.places.items()},
+        )
+        return [record.step, *calls, *collectives, *memory]
 
 
 def _graph_calls(recording: StepRecording) -> int:
@@ -99,15 +113,22 @@ def _graph_calls(recording: StepRecording) -> int:
     return sum(isinstance(entry, str) for entry in recording.memory.entries)
 
 
-def _tools(marks: list[str]) -> Tools:
-    """What a recorder needs of torch, on a device that does nothing; marks of graph calls are kept in ``marks``."""
+def _tools(marks: list[str], listeners: list[EagerCalls]) -> Tools:
+    """What a recorder needs of torch, on a device that does nothing; it keeps marks of graph calls, and listeners."""
     from torchledger._torch import steps
 
     def mark(name: str) -> Any:
         marks.append(name)
         return contextlib.nullcontext()
 
+    def listener(inside: Callable[[], str | None]) -> EagerCalls:
+        listeners.append(steps.listener(inside))
+        return listeners[-1]
+
     tools = types.SimpleNamespace(**vars(steps))
+    tools.listener = listener
+    # Graphs are given what is gathered of sharded parameters, which no optimizer holds.
+    tools.holds_optimizer = lambda parameters: steps.holds_optimizer(None)
     tools.mark, tools.has_cuda, tools.synchronize = mark, lambda: False, lambda: None
     return cast(Tools, tools)
 
@@ -119,20 +140,20 @@ def run_without_device(
     *,
     force: bool = False,
     argv: Sequence[str] = (),
-    index: int = 0,
-    count: int = 1,
+    world: WorldSpec | None = None,
 ) -> DryRunOutcome:
     """Run ``program`` without ``device`` until one of its steps is in the ledger at ``path``.
 
-    ``count`` devices are there, of which the program's is number ``index``. Raises ``PlanError`` where that cannot be
+    With a ``world`` it runs as one of its ranks. Raises ``PlanError`` where that cannot be
     (no Triton, no compiler), where the program fails, and where it ends before a step was recorded; ``StoreError`` if
     the ledger cannot be written.
     """
     from torchledger._torch.fake_device import FakeDevice
 
-    with FakeDevice(device, index=index, count=count) as fake:
+    place = (world.local_rank, world.local_size) if world is not None else (0, 1)
+    with FakeDevice(device, index=place[0], count=place[1]) as fake, _world(world) as around:
         capture = Capture(path, force=force, argv=tuple(argv), devices=(device,))
-        hearer = _StepHearer(capture)
+        hearer = _StepHearer(capture, None if around is None else around.groups)
         hear_steps(hearer)
         capture.watch(hearer)
         status = "failed"
@@ -140,7 +161,9 @@ def run_without_device(
             _run_to_its_step(program)
             status = "finished"
         finally:
-            dry_run = DryRun(device.name, fake.tensors.stand_ins, dict(fake.decisions))
+            stand_ins = (*fake.tensors.stand_ins, *_of_world(around))
+            groups = () if around is None else tuple(around.groups.values())
+            dry_run = DryRun(device.name, stand_ins, dict(fake.decisions), world, groups)
             capture.note(f"made without a device: the program ran on fake tensors for {device.name}")
             capture.add(dry_run)
             why_not = None if hearer.has_step else hearer.why_not()
@@ -148,6 +171,21 @@ def run_without_device(
     if why_not is not None:
         raise PlanError(f"no step was recorded: {why_not}.")
     return DryRunOutcome(path, dry_run)
+
+
+def _world(spec: WorldSpec | None) -> contextlib.AbstractContextManager[FakeWorld | None]:
+    if spec is None:
+        return contextlib.nullcontext()
+    from torchledger._torch.fake_world import FakeWorld
+
+    return FakeWorld(spec)
+
+
+def _of_world(world: FakeWorld | None) -> Iterator[StandIn]:
+    """What other ranks would have given."""
+    for each in world.stand_ins if world is not None else ():
+        asked, _, value = each.partition(": ")
+        yield StandIn("another rank", asked, value)
 
 
 def _run_to_its_step(program: Callable[[], Any]) -> None:

@@ -11,9 +11,10 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from torchledger._torch.eager_calls import EagerCall, EagerCalls
 from torchledger._torch.fake_streams import install_streams
-from torchledger._torch.fake_world import FakeWorld, WorldSpec
+from torchledger._torch.fake_world import FakeWorld
 from torchledger._torch.patching import Patches
 from torchledger.errors import UsageError
+from torchledger.nouns import WorldSpec
 
 
 @pytest.fixture
