@@ -19,7 +19,9 @@ from torchledger.cli.output import json_option
 @click.option("-m", "--module", "is_module", is_flag=True, help="SCRIPT is a module name, as in python -m.")
 @click.option("--graphs", is_flag=True, help="Launched as CUDA graphs (mode reduce-overhead), not one by one.")
 @click.option("--layouts", type=click.Path(path_type=Path), help="Rank layouts of the model in this YAML file instead.")
-@click.option("--world", type=click.IntRange(1), default=1, show_default=True, help="Ranks of --layouts.")
+@click.option("--world", type=click.IntRange(1), help="So many ranks, one a device.")
+@click.option("--rank", type=click.IntRange(0), help="With --world: record only this rank; all are like it.")
+@click.option("--mesh", help="The sizes of the script's mesh, as dp=8,tp=4: their product divides --world.")
 @click.option("--node", "ranks_per_node", type=click.IntRange(1), help="Ranks that share a node; else the fabric's.")
 @click.option("--fabric", help="What links the devices: a name, NAME+800gb, or a file of nccl-tests.")
 @json_option
@@ -32,7 +34,9 @@ def command(
     is_module: bool,
     graphs: bool,
     layouts: Path | None,
-    world: int,
+    world: int | None,
+    rank: int | None,
+    mesh: str | None,
     ranks_per_node: int | None,
     fabric: str | None,
     as_json: bool,
@@ -43,6 +47,7 @@ def command(
 
     The script runs as it is, on this machine without a GPU, until one whole step is recorded: its tensors have shapes
     and no values, nothing is computed and nothing of the model's size is allocated. What it prints goes to stderr.
+    With --world it runs as each rank that differs from the others (the stages of a pipeline).
     """
     from torchledger.cli.output import print_document, print_json
     from torchledger.errors import UsageError
@@ -51,7 +56,7 @@ def command(
         from torchledger.planning.layout_file import plan_layouts
         from torchledger.reporting.layouts import layouts_as_plain, layouts_document
 
-        found = plan_layouts(layouts, world=world, device=device, fabric=fabric, ranks_per_node=ranks_per_node)
+        found = plan_layouts(layouts, world=world or 1, device=device, fabric=fabric, ranks_per_node=ranks_per_node)
         if as_json:
             print_json(layouts_as_plain(found))
         else:
@@ -60,20 +65,37 @@ def command(
     if script is None:
         raise UsageError("SCRIPT is missing: torchledger plan train.py, or --layouts FILE.")
     from torchledger.planning.dry_run import script_program
-    from torchledger.planning.plan import plan_program
+    from torchledger.planning.plan import plan_program, plan_world
+    from torchledger.planning.world import Script, world_of
     from torchledger.reporting.plan import plan_as_plain, plan_document
 
-    plan = plan_program(
-        script_program(script, arguments, is_module=is_module),
-        device=device,
-        output=output,
-        force=force,
-        argv=(script, *arguments),
-        mode="graphs" if graphs else "eager",
-    )
+    size = world_of(world, mesh)
+    if size > 1 or world is not None:
+        plan = plan_world(
+            Script(script, arguments, is_module),
+            size,
+            device=device,
+            rank=rank,
+            ranks_per_node=ranks_per_node,
+            fabric=fabric,
+            output=output,
+            force=force,
+            mode="graphs" if graphs else "eager",
+        )
+    elif rank is not None or ranks_per_node is not None or fabric is not None:
+        raise click.UsageError("--rank, --node and --fabric are of a world of ranks: add --world N.")
+    else:
+        plan = plan_program(
+            script_program(script, arguments, is_module=is_module),
+            device=device,
+            output=output,
+            force=force,
+            argv=(script, *arguments),
+            mode="graphs" if graphs else "eager",
+        )
     if as_json:
         print_json(plan_as_plain(plan.step, plan.dry_run))
     else:
         print_document(plan_document(plan.step, plan.dry_run))
-    if output is not None:
-        click.echo(f"torchledger: wrote {output}; look at it with `torchledger show {output}`", err=True)
+    if plan.ledger is not None:
+        click.echo(f"torchledger: wrote {plan.ledger}; look at it with `torchledger show {plan.ledger}`", err=True)

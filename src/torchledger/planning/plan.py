@@ -10,8 +10,13 @@ from typing import Any
 
 from torchledger.nouns import DryRun, PlannedRank, PlannedStep, StepPrediction
 from torchledger.planning.dry_run import run_without_device
+from torchledger.planning.fabric import find_fabric
+from torchledger.planning.price import plan_price
+from torchledger.planning.world import Script, program_of, record_ranks
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.step import Mode, predict_ledger
+from torchledger.store import open_ledger
+from torchledger.store.job import job_folder
 
 DEFAULT_DEVICE = "H200"
 
@@ -45,6 +50,40 @@ def plan_program(
         outcome = run_without_device(program, path, model.machine.device, force=force, argv=argv)
         step, _, _, _ = predict_ledger(model, path, mode=mode)
     return Plan(as_planned(step), outcome.dry_run, output)
+
+
+def plan_world(
+    script: Script,
+    world: int,
+    *,
+    device: str = DEFAULT_DEVICE,
+    rank: int | None = None,
+    ranks_per_node: int | None = None,
+    fabric: str | None = None,
+    output: Path | None = None,
+    force: bool = False,
+    mode: Mode = "eager",
+) -> Plan:
+    """Record each rank of a ``world`` that differs from the others without its device, and price their step together.
+
+    ``rank``: only that one is recorded, and all are taken to be like it. ``fabric`` is a known name or a file of
+    nccl-tests (``None``: what usually links such devices), ``ranks_per_node`` how many ranks share a node (``None``: as
+    the fabric's nodes have). The ranks' ledgers are kept as a job beside ``output``. Raises what ``record_ranks``
+    does, and ``PredictError`` for an unknown device or fabric.
+    """
+    model = find_model(device)
+    links = find_fabric(fabric, device=model.device) if world > 1 else None
+    per_node = ranks_per_node or (links.ranks_per_node if links is not None else 1)
+    with tempfile.TemporaryDirectory(prefix="torchledger-plan-") as temporary:
+        folder = job_folder(output or Path(temporary) / "plan.ledger")
+        recorded = record_ranks(
+            script, folder, model.machine.device, world, rank=rank, ranks_per_node=per_node, force=force
+        )
+        programs = [program_of(each, model.machine.device) for each in recorded]
+        step = plan_price(programs, model, links, per_node, subject=folder.name, mode=mode)
+        with open_ledger(recorded[0].ledger) as ledger:
+            dry_run = ledger.read(DryRun)[-1]
+    return Plan(step, dry_run, folder if output is not None else None)
 
 
 def as_planned(step: StepPrediction) -> PlannedStep:

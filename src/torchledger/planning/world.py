@@ -1,0 +1,229 @@
+"""The ranks of a world that is not there: which of them differ, each recorded once, and what prices them together.
+
+Ranks run the same program on shares of the same size, so that one stands for all, but for the stages of a pipeline: one
+rank of each stage is recorded, the first stage first, as it tells the next one the shapes that it sends.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torchledger
+from torchledger.balance import read_memory
+from torchledger.errors import PlanError, UsageError
+from torchledger.memory.elsewhere import memory_on
+from torchledger.nouns import Collective, Device, DryRun, Launch, StepCall, WorldSpec
+from torchledger.planning.price import RankProgram
+from torchledger.store import open_ledger
+from torchledger.store.job import empty_job, write_head
+
+_MOST_STAGES = 16
+"""So many stages of a pipeline are recorded each; of more the first ones, and the last two."""
+
+_AT_ONCE = max(1, min(4, (os.cpu_count() or 2) // 2))
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script, or with ``is_module`` a module, and its arguments."""
+
+    path: str
+    arguments: tuple[str, ...] = ()
+    is_module: bool = False
+
+
+@dataclass(frozen=True)
+class RecordedRank:
+    """A rank that was recorded, the ledger that holds its step, and the ranks whose steps are like it."""
+
+    rank: int
+    ledger: Path
+    stands_for: tuple[int, ...]
+
+
+def parse_mesh(text: str) -> dict[str, int]:
+    """The sizes of a mesh by name. Raises ``UsageError`` with the form that is read.
+
+    >>> parse_mesh("dp=8,tp=4")
+    {'dp': 8, 'tp': 4}
+    """
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        name, equals, size = part.strip().partition("=")
+        if not name or not equals or not size.isdigit() or int(size) < 1 or name in sizes:
+            raise UsageError(f"{part.strip()!r} in the mesh {text!r} is no NAME=SIZE. Write it as dp=8,tp=4.")
+        sizes[name] = int(size)
+    return sizes
+
+
+def world_of(size: int | None, mesh: str | None) -> int:
+    """How many ranks are planned for. Raises ``UsageError`` where a mesh does not divide the world, with what does.
+
+    >>> world_of(None, "dp=8,tp=4"), world_of(64, "tp=8")
+    (32, 64)
+    """
+    if mesh is None:
+        return size or 1
+    sizes = parse_mesh(mesh)
+    product = math.prod(sizes.values())
+    if size is None or size % product == 0:
+        return size or product
+    nearest = max(product, round(size / product) * product)
+    raise UsageError(
+        f"the mesh {mesh} is of {product} ranks, which do not divide a world of {size}. "
+        f"The nearest world that they divide is --world {nearest}."
+    )
+
+
+def record_ranks(
+    script: Script,
+    folder: Path,
+    device: Device,
+    world: int,
+    *,
+    rank: int | None = None,
+    ranks_per_node: int = 8,
+    force: bool = False,
+) -> list[RecordedRank]:
+    """Record each rank of a world that differs from the others, as a job in ``folder``; with ``rank`` only that one.
+
+    Each runs in a process of its own, the first before the others. Raises ``UsageError`` for a rank that there is not,
+    ``StoreError`` if the folder cannot be written, and ``PlanError`` with the first rank's reason where one failed.
+    """
+    if rank is not None and not 0 <= rank < world:
+        raise UsageError(f"there is no rank {rank} in a world of {world}: --rank is 0 to {world - 1}.")
+    if script.is_module is False and not Path(script.path).is_file():
+        raise UsageError(f"{script.path} is not a file. Name a Python script, or use -m for a module.")
+    empty_job(folder, force=force)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="torchledger-ranks-") as mail:
+
+        def record(number: int) -> Path:
+            spec = WorldSpec(number, world, min(ranks_per_node, world), mail)
+            return _record(script, folder / f"rank{number}.ledger", device, spec, Path(mail))
+
+        first = record(0 if rank is None else rank)
+        stages = _stages(first) if rank is None else [rank]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            ledgers = [first, *pool.map(record, stages[1:])]
+    ranks = [] if rank is not None else _spread(_pipeline(first), stages, world)
+    found = [
+        RecordedRank(number, ledger, ranks[place] if ranks else tuple(range(world)))
+        for place, (number, ledger) in enumerate(zip(stages, ledgers, strict=True))
+    ]
+    write_head(
+        folder,
+        {
+            "argv": [script.path, *script.arguments],
+            "world_size": world,
+            "ranks": [each.ledger.name for each in found],
+            "stands_for": {str(each.rank): list(each.stands_for) for each in found},
+            "torchledger": torchledger.__version__,
+        },
+    )
+    return found
+
+
+def _record(script: Script, path: Path, device: Device, world: WorldSpec, folder: Path) -> Path:
+    failure = folder / f"failure_{world.rank}.txt"
+    request = folder / f"request_{world.rank}.json"
+    request.write_text(
+        json.dumps(
+            {
+                "script": script.path,
+                "arguments": list(script.arguments),
+                "is_module": script.is_module,
+                "path": str(path.absolute()),
+                "device": dataclasses.asdict(device),
+                "world": dataclasses.asdict(world),
+                "failure": str(failure),
+            }
+        )
+    )
+    paths = [str(Path(torchledger.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    command = [sys.executable, "-m", "torchledger.planning.rank_worker", str(request)]
+    ended = subprocess.run(command, stdout=sys.stderr.fileno(), env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)})
+    if failure.exists():
+        raise PlanError(f"rank {world.rank} of {world.size}: {failure.read_text()}")
+    if ended.returncode or not path.exists():
+        raise PlanError(f"rank {world.rank} of {world.size} ended with exit code {ended.returncode}; see above.")
+    return path
+
+
+# --- which ranks differ ---------------------------------------------------------------------------------------------
+
+
+def _pipeline(ledger: Path) -> tuple[int, ...]:
+    """The ranks of the pipeline that a rank is in, in order of their stages; itself alone where it is in none."""
+    with open_ledger(ledger) as opened:
+        run = opened.read(DryRun)[-1]
+        groups = [each.ranks for each in opened.read(Collective) if each.operation in ("send", "recv") and each.ranks]
+    return groups[0] if groups else (run.world.rank if run.world is not None else 0,)
+
+
+def _stages(ledger: Path) -> list[int]:
+    ranks = list(_pipeline(ledger))
+    return ranks if len(ranks) <= _MOST_STAGES else [*ranks[: _MOST_STAGES - 2], *ranks[-2:]]
+
+
+def _spread(pipeline: Sequence[int], stages: Sequence[int], world: int) -> list[tuple[int, ...]]:
+    """The ranks that each recorded one stands for: those of its stage, and of stages like it that were not recorded.
+
+    >>> _spread((0, 2), (0, 2), 8)
+    [(0, 1, 4, 5), (2, 3, 6, 7)]
+    """
+    if len(pipeline) < 2:
+        return [tuple(range(world))]
+    apart = pipeline[1] - pipeline[0]
+    recorded = {number: place for place, number in enumerate(stages)}
+    middle = recorded[stages[max(1, len(stages) - 3)]]
+    found: list[list[int]] = [[] for _ in stages]
+    for rank in range(world):
+        stage = pipeline[(rank // apart) % len(pipeline)]
+        found[recorded.get(stage, middle)].append(rank)
+    return [tuple(each) for each in found]
+
+
+# --- what prices them -----------------------------------------------------------------------------------------------
+
+
+def program_of(recorded: RecordedRank, device: Device) -> RankProgram:
+    """A recorded rank's step as it is priced: its calls, launches, groups, what waits for what, and its memory."""
+    with open_ledger(recorded.ledger) as ledger:
+        calls = ledger.read(StepCall)
+        memory = read_memory(ledger, calls[0].step) if calls else None
+        collectives = ledger.read(Collective)
+        made = ledger.read(DryRun)[-1].groups
+        launches: dict[str, list[Launch]] = {}
+        for launch in ledger.read(Launch):
+            launches.setdefault(launch.graph, []).append(launch)
+    every = [launch for some in launches.values() for launch in some]
+    there = None if memory is None else memory_on(device, memory, calls, every)
+    return RankProgram(
+        rank=recorded.rank,
+        calls=calls,
+        launches=launches,
+        groups={group.name: group.ranks for group in made},
+        stands_for=recorded.stands_for,
+        waits={call.order: call.waits_for for call in calls if call.waits_for},
+        peers=_peers(collectives),
+        peak_allocated_bytes=None if there is None else there.peak_allocated_bytes,
+    )
+
+
+def _peers(collectives: Sequence[Collective]) -> Mapping[int, int]:
+    return {
+        each.call: each.ranks[each.peer]
+        for each in collectives
+        if each.call is not None and each.peer is not None and each.peer < len(each.ranks)
+    }
