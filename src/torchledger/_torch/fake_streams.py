@@ -146,17 +146,28 @@ class StreamOrder:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Sends and receives that are asked for inside belong together."""
-        self._threads.batch = next(self._batches)
+        """Sends and receives that are asked for inside run at the same time, each in a lane of its stream."""
+        self._threads.batch, self._threads.lanes = next(self._batches), {}
         try:
             yield
         finally:
+            for stream, (_, count) in self._threads.lanes.items():
+                for number in range(count):
+                    self.wait(stream, self.mark(_lane_of(stream, number)))
             self._threads.batch = None
 
     @property
     def is_together(self) -> bool:
         """True inside ``together``."""
         return getattr(self._threads, "batch", None) is not None
+
+    def lane(self, stream: str) -> str:
+        """The name of a stream's next lane inside ``together``, after what was on the stream before."""
+        before, count = self._threads.lanes.get(stream) or (self.mark(stream), 0)
+        self._threads.lanes[stream] = (before, count + 1)
+        name = _lane_of(stream, count)
+        self.wait(name, before)
+        return name
 
     def set_current(self, stream: str) -> None:
         """The calling thread puts work on this stream until it says otherwise."""
@@ -181,6 +192,10 @@ class StreamOrder:
         if stack is None:
             stack = self._threads.stack = []
         return stack
+
+
+def _lane_of(stream: str, number: int) -> str:
+    return f"{stream} #{number}"
 
 
 def communication_stream(group: str, pair: tuple[int, int] | None = None) -> str:

@@ -226,8 +226,10 @@ class FakeGroup(dist.ProcessGroup):
         stream = order.current
         if method in _POINT_TO_POINT:
             peer = args[_POINT_TO_POINT[method]]
-            pair = None if order.is_together else (self.rank(), peer)
-            stream = communication_stream(name, pair)
+            if order.is_together:
+                stream = order.lane(communication_stream(name))
+            else:
+                stream = communication_stream(name, (self.rank(), peer))
         elif options is None or options.asyncOp:
             stream = communication_stream(name)
         order.wait(stream, order.mark(order.current))

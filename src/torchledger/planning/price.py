@@ -36,7 +36,8 @@ class RankProgram:
     the global ranks of each process group, ``stands_for`` the ranks whose step is like this one's (itself among them).
     ``waits`` maps a call's ``order`` to the collectives (by ``order``) that must have ended before it; one that
     no call waits for is waited for by the next call of the rank, or, in the backward, by the first call after it.
-    ``peers`` maps the ``order`` of a send or a receive to the other rank.
+    ``peers`` maps the ``order`` of a send or a receive to the other rank. ``knows_waits``: ``waits`` holds all waits
+    between streams, of any call, and nothing else is waited for.
     """
 
     rank: int
@@ -48,6 +49,7 @@ class RankProgram:
     peers: Mapping[int, int] = field(default_factory=dict)
     peak_allocated_bytes: int | None = None
     ran_on_cpu: bool = False
+    knows_waits: bool = False
 
 
 @dataclass(frozen=True)
@@ -289,10 +291,14 @@ def _entries(
     placed: dict[int, int] = {}
     in_step = overheads["graphs step host us" if mode == "graphs" else "step host us"]
     maker.host("step", in_step)
+    carried: tuple[int, ...] = ()
     for call in program.calls:
-        after = tuple(placed[order] for order in waits.get(call.order, ()) if order in placed)
+        after = (*carried, *(placed[order] for order in waits.get(call.order, ()) if order in placed))
+        carried = ()
         if call.kind == "graph":
             _graph(maker, call, program.launches.get(call.name, ()), compiled, after)
+            for place in _last_of(maker.entries):
+                placed[call.order] = place
         elif call.kind == "collective":
             before = (len(maker.entries) - 1,) if maker.entries else ()
             last = _last_of(maker.entries)
@@ -302,15 +308,19 @@ def _entries(
                 call.group,
                 call.group_size,
                 host_us=overheads["library launch host us"],
-                after=(*after, *(last if not call.streams else before)),
+                after=after if program.knows_waits else (*after, *(before if call.streams else last)),
                 stream=_stream(call, main, is_collective=True),
                 peer=program.peers.get(call.order),
             )
         elif call.kind == "operator" and call.order in eager:
             host_us = _operator_host_us(call, overheads)
             stream = _stream(call, main)
-            maker.kernel(eager[call.order], host_us, after, stream or COMPUTE_STREAM, call.name, max(1, call.kernels))
-        elif call.kind == "operator":
+            placed[call.order] = maker.kernel(
+                eager[call.order], host_us, after, stream or COMPUTE_STREAM, call.name, max(1, call.kernels)
+            )
+        else:
+            carried = after  # what is not priced holds back what comes after it
+        if call.kind == "operator" and call.order not in eager:
             maker.host(call.name, overheads.get("eager call host us", 0.0))
     return _Timed(maker.entries, maker.spread_us, maker.collective_spread_us, maker.launches, maker.notes)
 
@@ -393,6 +403,8 @@ def _message_bytes(launch: Launch, name: str, ranks: int) -> int | None:
 def _all_waits(program: RankProgram) -> dict[int, tuple[int, ...]]:
     """What each call waits for: as the program says, and where it says nothing by the usual rule."""
     waits = {order: tuple(orders) for order, orders in program.waits.items()}
+    if program.knows_waits:
+        return waits
     awaited = {each for orders in waits.values() for each in orders}
     calls = list(program.calls)
     for index, call in enumerate(calls):

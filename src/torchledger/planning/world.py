@@ -217,6 +217,7 @@ def program_of(recorded: RecordedRank, device: Device) -> RankProgram:
         stands_for=recorded.stands_for,
         waits={call.order: call.waits_for for call in calls if call.waits_for},
         peers=_peers(collectives),
+        knows_waits=True,
         peak_allocated_bytes=None if there is None else there.peak_allocated_bytes,
     )
 
