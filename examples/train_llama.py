@@ -1,8 +1,8 @@
 """Train a Llama on many GPUs: pipeline, tensor and sharded data parallel on one mesh, each block compiled.
 
-``torchrun --nproc-per-node 8 train_llama.py --size 8b`` shards over all ranks; ``--tp 8 --pp 16`` on a world of many more
-adds the other two. It says nothing of torchledger: ``torchledger plan --world 128 examples/train_llama.py`` runs it as it
-is, without a GPU.
+``torchrun --nproc-per-node 8 train_llama.py --size 8b`` shards over all ranks; ``--tp 8 --pp 16`` on a world of many
+more adds the other two. It knows nothing of torchledger: ``torchledger plan --world 128 examples/train_llama.py`` runs
+it as it is, without a GPU.
 """
 
 import argparse

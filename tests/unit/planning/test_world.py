@@ -1,0 +1,73 @@
+import json
+from pathlib import Path
+
+import pytest
+from tests.factories import make_collective, make_device, make_run, make_step_call
+
+from torchledger.errors import PlanError, UsageError
+from torchledger.nouns import DryRun, MadeGroup, WorldSpec
+from torchledger.planning import world
+from torchledger.planning.world import RecordedRank, Script, parse_mesh, program_of, record_ranks, world_of
+from torchledger.store import LedgerWriter
+
+
+def write_rank(path: Path, spec: WorldSpec, pipeline: tuple[int, ...] = ()) -> Path:
+    groups = (MadeGroup("0", tuple(range(spec.size))), *([MadeGroup("1", pipeline)] if pipeline else []))
+    send = make_collective(operation="send", group="1", ranks=pipeline, peer=1, call=1)
+    calls = [make_step_call(order=0), make_step_call(order=1, kind="collective", name="c10d::send", waits_for=(0,))]
+    with LedgerWriter(path, force=True) as writer:
+        writer.add(make_run(), DryRun("H200", world=spec, groups=groups), *calls, *([send] if pipeline else []))
+    return path
+
+
+def test_a_mesh_that_does_not_divide_the_world_is_told_the_nearest_world_that_it_divides() -> None:
+    with pytest.raises(UsageError, match=r"of 32 ranks, which do not divide a world of 60\. .* --world 64"):
+        world_of(60, "dp=4,tp=8")
+
+
+def test_a_mesh_without_a_world_is_the_world() -> None:
+    assert (world_of(None, "pp=2,tp=8"), world_of(64, "tp=8"), world_of(None, None)) == (16, 64, 1)
+
+
+@pytest.mark.parametrize("text", ["dp=", "dp=0", "8", "dp=2,dp=4"])
+def test_a_mesh_that_cannot_be_read_is_told_the_form(text: str) -> None:
+    with pytest.raises(UsageError, match="Write it as dp=8,tp=4"):
+        parse_mesh(text)
+
+
+def test_a_rank_outside_the_world_is_told_the_ranks_that_there_are(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--rank is 0 to 7\."):
+        record_ranks(Script(__file__), tmp_path / "j.job", make_device(), 8, rank=8)
+
+
+def test_one_rank_of_each_stage_is_recorded_and_stands_for_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def record(script: Script, path: Path, device: object, spec: WorldSpec, folder: Path) -> Path:
+        return write_rank(path, spec, pipeline=(0, 4))
+
+    monkeypatch.setattr(world, "_record", record)
+    found = record_ranks(Script(__file__), tmp_path / "j.job", make_device(), 8)
+    assert [(each.rank, each.stands_for) for each in found] == [(0, (0, 1, 2, 3)), (4, (4, 5, 6, 7))]
+    head = json.loads((tmp_path / "j.job" / "job.json").read_text())
+    assert head["world_size"] == 8 and head["stands_for"]["4"] == [4, 5, 6, 7]
+
+
+def test_one_rank_stands_for_all_where_there_is_no_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world, "_record", lambda script, path, device, spec, folder: write_rank(path, spec))
+    (found,) = record_ranks(Script(__file__), tmp_path / "j.job", make_device(), 4)
+    assert found.stands_for == (0, 1, 2, 3)
+
+
+def test_a_rank_that_fails_is_named_with_its_reason(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("")
+    with pytest.raises(PlanError, match=r"^rank 0 of 2: "):
+        record_ranks(Script(str(script)), tmp_path / "j.job", make_device(name="no GPU", kind="cuda"), 2)
+
+
+def test_a_recorded_rank_is_priced_by_its_own_waits_groups_and_peers(tmp_path: Path) -> None:
+    path = write_rank(tmp_path / "rank0.ledger", WorldSpec(0, 8), pipeline=(0, 4))
+    found = program_of(RecordedRank(0, path, (0, 1, 2, 3)), make_device())
+    assert (found.groups["1"], found.peers, found.waits) == ((0, 4), {1: 4}, {1: (0,)})
+    assert found.knows_waits and found.stands_for == (0, 1, 2, 3)
