@@ -85,14 +85,15 @@ def shipped_fabrics() -> Mapping[str, Fabric]:
 
 
 def find_fabric(name: str | os.PathLike[str] | None = None, *, device: str | None = None) -> Fabric:
-    """A fabric by its name, or out of a file of nccl-tests; ``None``: that of nodes of ``device``.
+    """A fabric by its name, or out of a file of nccl-tests; ``None``: nodes of ``device``, joined as is usual.
 
     ``"h100+3200gb"`` is nodes of H100s with links of 3,200 Gbit/s in sum, at the share of their rate that measured
     InfiniBand reaches. Raises ``PredictError`` with the nearest names for one that is unknown.
     """
     known = shipped_fabrics()
     if name is None:
-        return _of_device(device, known)
+        inside = _of_device(device, known)
+        return _with_links(inside, _USUAL_GIGABITS.get(inside.name, _USUAL_GIGABITS["h100"]))
     text = os.fspath(name)
     if Path(text).is_file():
         return read_nccl_tests(text, device=device)
@@ -264,6 +265,10 @@ def _across(fabric: Fabric, kind: str, message_bytes: float, placement: Placemen
 _INFINIBAND_SHARE = 0.92
 """Of their links' rate, all_reduces over nodes reach it: 367 of 400 GB/s on 128 nodes of H100s, 47.5 of 50 GB/s on
 eight of GH200s (``nccl_h100_multinode.csv``, ``ett/Vista``)."""
+
+
+_USUAL_GIGABITS = {"a100": 1600.0, "h100": 3200.0, "h200": 3200.0, "b200": 3200.0, "gh200": 400.0}
+"""What joins a node of eight in vendors' reference systems: one port of 200 (A100) or 400 Gbit/s for each device."""
 
 
 def _with_links(fabric: Fabric, gigabits: float) -> Fabric:

@@ -131,6 +131,12 @@ def test_a_fabric_without_links_says_so_for_ranks_on_two_nodes() -> None:
         price_collective(find_fabric("h200"), "all_reduce", MIB, Placement(16, 2))
 
 
+def test_nodes_of_a_device_are_joined_as_is_usual_where_no_fabric_is_named() -> None:
+    fabric = find_fabric(device="NVIDIA H200")
+    assert fabric.name == "h200+3200gb"
+    assert price_collective(fabric, "all_reduce", MIB, Placement(16, 2)).note == "over 2 nodes"
+
+
 def test_more_nodes_than_ranks_is_refused() -> None:
     with pytest.raises(ValueError, match="2 ranks"):
         Placement(2, 4)
