@@ -80,7 +80,8 @@ class Measured:
     @property
     def _held_out(self) -> set[str]:
         names = sorted({item.program for item in self.launches})
-        return set(random.Random(0).sample(names, len(names) // _HELD_OUT))
+        random.Random(0).shuffle(names)
+        return set(names[: len(names) // _HELD_OUT])
 
     def until(self, seconds: float) -> tuple[list[Sample], list[MeasuredLaunch]]:
         """What had been taken by then, without what is for judging."""
@@ -166,7 +167,9 @@ def _mean(values: Iterable[float]) -> float | None:
     return statistics.fmean(found) if found else None
 
 
-def minutes(measured: Measured, *, jobs: int, ship: Path | None, scratch: Sequence[float]) -> dict[str, Any]:
+def minutes(
+    measured: Measured, *, jobs: int, ship: Path | None, limits: Sequence[float], scratch: Sequence[float]
+) -> dict[str, Any]:
     """The curve of error over minutes."""
     base = load_model(SHIPPED / f"{BASE}{SUFFIX}")
     found: dict[str, Any] = {}
@@ -182,10 +185,11 @@ def minutes(measured: Measured, *, jobs: int, ship: Path | None, scratch: Sequen
         print(name, json.dumps(shown, default=str), flush=True)
 
     sheet_only = device_of_name(measured.record.name)
+    report("the other device's model as it is", base, 0, 0, 0.0)
     report("0 minutes, data sheets alone", transfer_model(base, sheet_only), 0, 0, 0.0)
     start = transfer_model(base, measured.record)
     report("0 minutes, measured ceilings", start, 0, 0, 0.0)
-    for limit in (60.0, 120.0, 1e9):
+    for limit in limits:
         samples, launches = measured.until(limit)
         label = f"{limit / 60:.0f} minutes" if limit < 1e8 else "all"
         began = time.monotonic()
@@ -325,7 +329,9 @@ def main() -> None:
         own = SHIPPED / f"{measured.record.name.replace(' ', '_')}{SUFFIX}"
         if arguments.part == "minutes":
             ship = own if arguments.ship else None
-            found = minutes(measured, jobs=arguments.jobs, ship=ship, scratch=arguments.scratch)
+            found = minutes(
+                measured, jobs=arguments.jobs, ship=ship, limits=arguments.limits, scratch=arguments.scratch
+            )
         else:
             found = back(measured, arguments.model or own, arguments.others)
     if arguments.out is not None:

@@ -41,6 +41,9 @@ _TICK_S = 0.5
 _LAST_ROUND_S = 8.0
 """Before the end: what is compiled by then is measured."""
 _HOST_LIMIT_S = 120.0
+_REFUSED = 1
+"""Exit code of a worker that another of its kind would only repeat."""
+_MOST_RESTARTS = 3
 _SHAPES_A_SECOND = 60
 _GROUP_SIZE = 32
 
@@ -85,7 +88,8 @@ def collect(
 
     compilers = _start_compilers(plan, folder, turns, end_wall)
     operators: subprocess.Popen[bytes] | None = None
-    host: Any = None
+    hosts: list[Any] = []
+    restarts = 0
     try:
         tell("ceilings")
         with turns.take():
@@ -99,24 +103,28 @@ def collect(
         operators = _start_operators(plan, folder, turns, end_wall)
         if plan.with_host:
             others = [*(process.pid for process in compilers), operators.pid]
-            host = get_context("spawn").Process(target=_host, args=(plan.device, str(folder), others))
-            host.start()
+            hosts.append(get_context("spawn").Process(target=_host, args=(plan.device, str(folder), others)))
+            hosts[0].start()
             host_end = time.monotonic() + _HOST_LIMIT_S
         while time.time() < end_wall:
             tell(_standing(folder))
             if operators.returncode is None and operators.poll():
                 log.warning("the worker that samples operators ended with code %d", operators.returncode)
-            if host is not None and time.monotonic() > host_end and host.is_alive():
-                log.warning("the host was not measured in %.0f s", _HOST_LIMIT_S)
-                host.kill()
-                _signal(others, signal.SIGCONT)
-            if operators.returncode is not None and not any(process.is_alive() for process in compilers):
+                if operators.returncode != _REFUSED and restarts < _MOST_RESTARTS:
+                    operators, restarts = _start_operators(plan, folder, turns, end_wall), restarts + 1
+            for host in hosts:
+                if time.monotonic() > host_end and host.is_alive():
+                    log.warning("the host was not measured in %.0f s", _HOST_LIMIT_S)
+                    host.kill()
+                    _signal(others, signal.SIGCONT)
+            if operators.returncode is not None and not any(each.is_alive() for each in [*compilers, *hosts]):
                 break
             time.sleep(_TICK_S)
     finally:
-        if host is not None and host.is_alive():
-            host.kill()
-            _signal(others, signal.SIGCONT)
+        for host in hosts:
+            if host.is_alive():
+                host.kill()
+                _signal(others, signal.SIGCONT)
         if operators is not None:
             _end(operators, max(0.0, end_wall + 3 - time.time()))
         for process in compilers:
