@@ -122,6 +122,8 @@ class _Rows:
 def _rows(entry: Entry, table: SampleTable | LaunchTable, machine: Machine) -> _Rows:
     dtypes = set(entry.dtypes)
     if isinstance(table, SampleTable):
+        chosen = np.sort(np.random.default_rng(0).permutation(len(table))[:_MOST_ROWS])
+        table = table.select(chosen)
         features = table.features(machine)
         values, groups, n_shape = features.values, shape_groups(features), features.n_shape
         log_baseline, times_us = features.log_baseline, table.times_us
@@ -131,10 +133,6 @@ def _rows(entry: Entry, table: SampleTable | LaunchTable, machine: Machine) -> _
         values = align_columns(merged.values, merged.names, entry.feature_names)
         _, groups = np.unique(merged.programs, return_inverse=True)
         log_baseline, n_shape, times_us = merged.log_baseline, merged.n_range, merged.times_us
-    if len(times_us) > _MOST_ROWS:
-        chosen = np.sort(np.random.default_rng(0).permutation(len(times_us))[:_MOST_ROWS])
-        values, groups = values[chosen], np.ravel(groups)[chosen]
-        log_baseline, times_us = log_baseline[chosen], times_us[chosen]
     middle, _, _ = entry.predict(values)
     is_library_call = isinstance(table, LaunchTable) and "fused" not in table.family
     return _Rows(

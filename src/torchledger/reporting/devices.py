@@ -17,7 +17,9 @@ def devices_document(found: Sequence[KnownDevice]) -> Document:
     """One row a device: from what its model is, and how well it does."""
     table = Table(
         columns("known_device", "made_of", "rows", "operators_error_pct", "made_utc"),
-        tuple((one.name, one.source, one.rows, one.operators_error_pct, one.made_utc) for one in found),
+        tuple(
+            (one.name, one.source.partition(" (")[0], one.rows, one.operators_error_pct, one.made_utc) for one in found
+        ),
     )
     note = Sentence(
         "Without rows: the nearest model at the rates of the data sheet, with wider intervals. Better for a card of "
