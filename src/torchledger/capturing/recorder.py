@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from torchledger._torch import inductor
 from torchledger._torch.flops import formulas
+from torchledger._torch.inductor_config import changed_settings
 from torchledger.capturing import flops as flop_count
 from torchledger.capturing import provenance
 from torchledger.capturing.buffers import extern_buffers, fused_buffers
@@ -296,6 +297,7 @@ class Recorder:
                 symbols=inductor.symbol_hints(graph),
                 symbol_inputs=inductor.symbol_inputs(graph),
                 devices=tuple(sorted({launch.device for launch in launches})),
+                config=changed_settings(),
             ),
             kernels=tuple(kernel for kernel in recording.kernels.values() if kernel.key),
             launches=launches,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import SequenceMatcher
@@ -153,7 +153,7 @@ def diff_runs(first: RecordedRun, second: RecordedRun) -> RunDiff:
         eager=eager,
         first_inside_ns=inside_one,
         second_inside_ns=inside_other,
-        settings=setting_changes(first.run, second.run),
+        settings=(*setting_changes(first.run, second.run), *_config_changes(first.graphs, second.graphs)),
         memory=memory_change(first.memory, second.memory) if first.memory is not None and second.memory else None,
     )
 
@@ -168,6 +168,27 @@ def setting_changes(first: Run | None, second: Run | None) -> tuple[SettingChang
         for name in dict.fromkeys((*one, *other))
         if one.get(name) != other.get(name)
     )
+
+
+def _config_changes(first: Sequence[Graph], second: Sequence[Graph]) -> tuple[SettingChange, ...]:
+    """Settings of Inductor that the graphs of two runs were compiled with and that are not the same."""
+    one, other = _configs(first), _configs(second)
+    return tuple(
+        SettingChange(f"inductor.{name}", one.get(name, _DEFAULT), other.get(name, _DEFAULT))
+        for name in sorted({*one, *other})
+        if one.get(name, _DEFAULT) != other.get(name, _DEFAULT)
+    )
+
+
+_DEFAULT = "torch's default"
+
+
+def _configs(graphs: Sequence[Graph]) -> dict[str, str]:
+    """Each setting that some graph changed; with all its values where graphs differ."""
+    values: defaultdict[str, set[str]] = defaultdict(set)
+    for name in {name for graph in graphs for name in graph.config}:
+        values[name] = {graph.config.get(name, _DEFAULT) for graph in graphs}
+    return {name: " or ".join(sorted(each)) for name, each in values.items()}
 
 
 def _settings(run: Run) -> dict[str, str]:

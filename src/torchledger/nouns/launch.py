@@ -233,7 +233,8 @@ class Graph:
     compiled at, ``symbol_inputs`` say where among the inputs of a call their values stand (``"inputs[3].size(0)"``).
     ``lowered_again`` says that a program which nobody recorded had left the graph in the cache, without entries, and
     whether lowering it gave the same code, whose kernels were then in their caches. ``seal`` proves that this user
-    wrote this record and its launches on this machine (``store.seal``).
+    wrote this record and its launches on this machine (``store.seal``). ``config`` are the settings of Inductor that
+    were not torch's defaults when it was compiled (``"max_autotune": "True"``).
     """
 
     name: str
@@ -255,6 +256,7 @@ class Graph:
     fx_source: str | None = None
     seal: str | None = None
     symbol_inputs: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict)
 
 
 _QUALITY_RANK: tuple[Quality, ...] = ("exact", "measured", "estimated", "upper_bound", "unavailable")

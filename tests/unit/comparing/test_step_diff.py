@@ -160,6 +160,17 @@ def test_changed_versions_and_settings_stand_before_the_times() -> None:
     assert text.index("torch: 2.13.0 -> 2.14.0") < text.index("device time of a step")
 
 
+def test_settings_of_inductor_that_graphs_were_compiled_with_are_named() -> None:
+    one = run(layers(1), {"forward_0": 1}, 10.0)
+    tuned = tuple(replace(graph, config={"max_autotune": "True"}) for graph in one.graphs)
+    diff = diff_runs(one, replace(one, graphs=tuned))
+    assert [(each.name, each.first, each.second) for each in diff.settings] == [
+        ("inductor.max_autotune", "torch's default", "True")
+    ]
+    assert "inductor.max_autotune: torch's default -> True" in text_of(diff)
+    assert diff_runs(replace(one, graphs=tuned), replace(one, graphs=tuned)).settings == ()
+
+
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3), st.floats(0, 1e4) | st.none()), max_size=8),
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3), st.floats(0, 1e4) | st.none()), max_size=8),
