@@ -15,6 +15,10 @@ _ALL_TO_ALL = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_a
 """Operations of which no rank can be done before every other has begun."""
 
 _UNBOUNDED = 2**61
+_SHARED_CLOCK_NS = 20_000
+"""By how much two processes of one host can differ: each profiler puts its ticks on the host's clock by readings of
+both, which lie some microseconds apart."""
+_NAMELESS = frozenset({None, "", "localhost", "localhost.localdomain"})
 _CLOSED_UP_TO = 128
 """Ranks up to which bounds over third ranks are looked for; their number grows with the cube."""
 
@@ -32,17 +36,22 @@ class Alignment:
 
 
 def align_clocks(
-    matched: Sequence[Mapping[int, Collective]], ranks: Sequence[int], hosts: Mapping[int, str | None]
+    matched: Sequence[Mapping[int, Collective]],
+    ranks: Sequence[int],
+    hosts: Mapping[int, str | None],
+    *,
+    on_device: Mapping[int, bool] | None = None,
 ) -> Alignment:
     """Offsets that bring all ranks to the first one's clock.
 
-    ``matched`` holds each collective by rank. Ranks of one host share its clock, as far as the collectives let them;
+    ``matched`` holds each collective by rank. Ranks of one host share its clock, unless the collectives say otherwise;
     others end together what ends for all at once, and where nothing does, stand in the middle of what is possible.
+    ``on_device`` tells whose collectives are timed by their kernels (all unless given).
     """
     place = {rank: index for index, rank in enumerate(ranks)}
     upper = np.full((len(ranks), len(ranks)), _UNBOUNDED, dtype=np.int64)
     for members in matched:
-        _bound(members, place, upper)
+        _bound(members, place, upper, on_device or {})
     np.fill_diagonal(upper, 0)
     if len(ranks) <= _CLOSED_UP_TO:
         for middle in range(len(ranks)):
@@ -57,10 +66,12 @@ def align_clocks(
         if not is_bounded or most < least:
             offsets[rank], errors[rank] = 0, None
             continue
-        shares_clock = hosts.get(rank) is not None and hosts.get(rank) == hosts.get(ranks[0])
+        shares_clock = hosts.get(rank) not in _NAMELESS and hosts.get(rank) == hosts.get(ranks[0])
         wanted = 0 if shares_clock else _apart_at_ends(matched, ranks[0], rank)
         offsets[rank] = (most + least) // 2 if wanted is None else min(max(wanted, least), most)
         errors[rank] = max(most - offsets[rank], offsets[rank] - least)
+        if shares_clock and abs(offsets[rank]) <= _SHARED_CLOCK_NS:
+            errors[rank] = 0 if rank == ranks[0] else min(errors[rank] or 0, _SHARED_CLOCK_NS)
     return Alignment(offsets, errors, is_consistent)
 
 
@@ -78,10 +89,18 @@ def _apart_at_ends(matched: Sequence[Mapping[int, Collective]], first: int, rank
     return round(statistics.median(apart)) if apart else None
 
 
-def _bound(members: Mapping[int, Collective], place: Mapping[int, int], upper: npt.NDArray[np.int64]) -> None:
-    """Later end less earlier start, for each two ranks of which one cannot end before the other has begun."""
+def _bound(
+    members: Mapping[int, Collective],
+    place: Mapping[int, int],
+    upper: npt.NDArray[np.int64],
+    on_device: Mapping[int, bool],
+) -> None:
+    """Later end less earlier start, for each two ranks of which one cannot end before the other has begun.
+
+    What a backend on the host sends is under way before its range begins: only that it was asked for is sure.
+    """
     known = [
-        (place[rank], each.started_ns, each.ended_ns, each)
+        (place[rank], _begun(each, is_on_device=on_device.get(rank, True)), each.ended_ns, each)
         for rank, each in members.items()
         if each.started_ns is not None and each.ended_ns is not None
     ]
@@ -99,3 +118,10 @@ def _bound(members: Mapping[int, Collective], place: Mapping[int, int], upper: n
     for sender, begun, _, _ in senders:
         for receiver, _, done, _ in receivers:
             upper[receiver, sender] = min(int(upper[receiver, sender]), done - begun)
+
+
+def _begun(each: Collective, *, is_on_device: bool) -> int:
+    assert each.started_ns is not None
+    if each.operation != "send" or is_on_device or each.issued_ns is None:
+        return each.started_ns
+    return min(each.issued_ns, each.started_ns)

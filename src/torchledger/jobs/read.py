@@ -14,8 +14,20 @@ from torchledger.jobs.clocks import Alignment, align_clocks
 from torchledger.jobs.contention import find_contention
 from torchledger.jobs.matching import match_collectives
 from torchledger.jobs.waits import COMMUNICATION, COMPUTE, IDLE, RankPieces, explain_waits, pieces_of
-from torchledger.nouns import Collective, CollectiveMatch, Gap, Job, RankActivity, RankSummary, Step, Straggler
-from torchledger.store import open_ledger
+from torchledger.memory.live_set import live_curve
+from torchledger.nouns import (
+    Collective,
+    CollectiveMatch,
+    Gap,
+    Job,
+    LiveStorage,
+    RankActivity,
+    RankSummary,
+    Step,
+    StepMemory,
+    Straggler,
+)
+from torchledger.store import LedgerReader, open_ledger
 from torchledger.store.job import ledgers_of_job
 
 _WORTH_SAYING = 0.02
@@ -32,6 +44,7 @@ class RankRecord:
     collectives: tuple[Collective, ...] = ()
     world_size: int | None = None
     missing: str | None = None
+    peak_bytes: int | None = None
 
 
 def read_job(path: str | PathLike[str]) -> Job:
@@ -64,14 +77,14 @@ def _assemble(records: Sequence[RankRecord], path: str) -> tuple[Job, Mapping[in
     matched = match_collectives({each.rank: each.collectives for each in present}, step_ns=wall_ns / steps)
     ranks = [record.rank for record in present]
     hosts = {each.rank: each.activity.host for each in present if each.activity is not None}
-    alignment = align_clocks(matched.collectives, ranks, hosts)
+    on_device = {each.rank: each.activity.clock == "cupti" for each in present if each.activity is not None}
+    alignment = align_clocks(matched.collectives, ranks, hosts, on_device=on_device)
     if not alignment.is_consistent:
         notes.append(
             "the ranks' collectives contradict each other in time: they were matched wrongly, or clocks jumped"
         )
     origin = min(each.activity.start_ns + alignment.offset_ns[each.rank] for each in present if each.activity)
     shifts = {rank: alignment.offset_ns[rank] - origin for rank in ranks}
-    on_device = {each.rank: each.activity.clock == "cupti" for each in present if each.activity is not None}
     matches = [_match(members, shifts, on_device) for members in matched.collectives]
     known = [match for match in matches if match is not None]
     pieces = {each.rank: pieces_of(each.activity, shifts[each.rank]) for each in present if each.activity is not None}
@@ -86,7 +99,7 @@ def _assemble(records: Sequence[RankRecord], path: str) -> tuple[Job, Mapping[in
         steps=steps,
         ranks=summaries,
         collectives=tuple(explained),
-        stragglers=tuple(stragglers),
+        stragglers=tuple(each for each in stragglers if _is_beyond_clocks(each, alignment)),
         unmatched=dict(unmatched),
         contention=tuple(
             find_contention(
@@ -99,6 +112,12 @@ def _assemble(records: Sequence[RankRecord], path: str) -> tuple[Job, Mapping[in
         notes=(*notes, *matched.notes),
     )
     return replace(job, advice=advice_of(job)), pieces
+
+
+def _is_beyond_clocks(straggler: Straggler, alignment: Alignment) -> bool:
+    """False for a delay that the clocks of those who wait and of the one who is late could make up."""
+    errors = [alignment.error_ns.get(rank) for rank in (straggler.rank, *straggler.waiters)]
+    return straggler.cost_us * 1e3 > max((error for error in errors if error is not None), default=0)
 
 
 def _read_rank(rank: int, path: Path) -> RankRecord:
@@ -119,9 +138,18 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
                 activity=activity,
                 collectives=tuple(ledger.read(Collective, step=activity.step)),
                 world_size=run.world_size,
+                peak_bytes=_peak_bytes(ledger, activity.step),
             )
     except StoreError as error:
         return RankRecord(rank, path.name, missing=str(error))
+
+
+def _peak_bytes(ledger: LedgerReader, step: str) -> int | None:
+    """The most that was alive at once in a rank's step; ``None`` where its storages were not watched."""
+    memories = ledger.read(StepMemory, step=step)
+    if not memories:
+        return None
+    return live_curve(ledger.read(LiveStorage, step=step), rounding=memories[-1].rounding).peak.nbytes
 
 
 def _match(
@@ -189,6 +217,7 @@ def _summary(
         hidden_us=max(0, activity.communication_ns - by_kind[COMMUNICATION]) / steps,
         waiting_us=sum(end - start for start, end in waits) / steps,
         bubble_us=_shared(exposed, pairs) / steps,
+        peak_bytes=record.peak_bytes,
         plain_us=record.step.duration_us if record.step is not None else None,
         clock_offset_us=alignment.offset_ns[rank] / 1e3,
         clock_error_us=None if error is None else error / 1e3,

@@ -51,3 +51,23 @@ def test_collectives_that_contradict_each_other_are_told() -> None:
         {0: make_collective(issued_ns=0), 1: make_collective(issued_ns=9_000_000)},
     ]
     assert not align_clocks(matched, [0, 1], {}).is_consistent
+
+
+def test_a_send_of_a_host_may_be_under_way_before_its_range_begins() -> None:
+    send = make_collective(operation="send", issued_ns=0, started_ns=900, ended_ns=1_000)
+    matched = [
+        {0: send, 1: make_collective(operation="recv", issued_ns=0, started_ns=10, ended_ns=500)},
+        {1: send, 0: make_collective(operation="recv", issued_ns=0, started_ns=10, ended_ns=500)},
+    ]
+    assert align_clocks(matched, [0, 1], {}, on_device={0: False, 1: False}).is_consistent
+    assert not align_clocks(matched, [0, 1], {}, on_device={0: True, 1: True}).is_consistent
+
+
+def test_the_clock_of_one_host_is_known_better_than_its_collectives_bound_it() -> None:
+    matched = [
+        {0: make_collective(issued_ns=0, ended_ns=9_000_000), 1: make_collective(issued_ns=0, ended_ns=9_000_000)}
+    ]
+    assert align_clocks(matched, [0, 1], {0: "here", 1: "here"}).error_ns == {0: 0, 1: 20_000}
+    for name in ("localhost", None):
+        apart = align_clocks(matched, [0, 1], {0: name, 1: name}).error_ns[1]
+        assert apart is not None and apart > 1_000_000
