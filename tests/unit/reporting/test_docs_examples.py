@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from torchledger.cli import cli
@@ -27,6 +28,7 @@ _NOT_RUN = {
     "bench": "runs kernels: tests/unit/replaying/test_bench.py",
     "doctor": "measures for seconds: tests/unit/device/test_ceilings.py",
     "sample": "measures: tests/unit/sampling",
+    "plan": "runs a script: tests/unit/planning/test_dry_run.py",
     "fit": "learns for seconds to minutes: tests/unit/fitting",
     "evaluate": "likewise",
     "fit-constants": "likewise",
@@ -73,7 +75,7 @@ def _words_of_first_command(line: str) -> list[str]:
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a file for each that the docs name."""
     folder = tmp_path_factory.mktemp("examples")
-    for name in ("gpt", "my", "before", "after", "old", "new", "run", "train", "main", "branch"):
+    for name in ("gpt", "my", "before", "after", "old", "new", "run", "train", "main", "branch", "plan"):
         shutil.copy(_DATA / "gpt_block_torch2.11_cu130.ledger.sqlite", folder / f"{name}.ledger")
     for name in ("trace", "rank0", "rank1"):
         shutil.copy(_DATA / "gpt_block_torch2.11_cu130.trace.json.gz", folder / f"{name}.json.gz")
@@ -127,11 +129,13 @@ def test_a_python_block_of_the_docs_runs(
     for path in examples.iterdir():
         (tmp_path / path.name).symlink_to(path)
     monkeypatch.chdir(tmp_path)
-    for written in re.findall(r'(?:capture|values|save_model)\(.*?"([\w.]+)"', block):
+    for written in re.findall(r'(?:capture|values|save_model|plan)\(.*?"([\w.]+)"', block):
         (tmp_path / written).unlink(missing_ok=True)
     sizes = [64, 128]
     namespace: dict[str, Any] = {
         "train": lambda: None,
+        "make_model": lambda: torch.nn.Linear(64, 8).cuda(),
+        "train_step": lambda model: model(torch.ones(16, 64, device="cuda")).sum().backward(),
         "train_one_step": lambda: None,
         **dict.fromkeys(("ms", "ks", "ns"), sizes),
         "samples": _gelu_samples() if "samples" in block and "fit(" in block else [],
