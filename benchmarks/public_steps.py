@@ -239,6 +239,44 @@ def simumax(data: Path) -> list[Row]:
     return rows
 
 
+def megatron(data: Path) -> list[Row]:
+    """Dense GPTs of Megatron-LM's own tests, for their memory: most are tiny. Float8, CUDA graphs, virtual stages and
+    FSDP are left out."""
+    rows = []
+    unlike = ("num-experts", "fp8-format", "cuda-graph-impl", "use-megatron-fsdp",
+              "num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank")  # fmt: skip
+    needed = ("mem_max_allocated_bytes", "gpus", "num-layers", "hidden-size", "num-attention-heads",
+              "global-batch-size")  # fmt: skip
+    for row in rows_of(data / "distributed/megatron_ci_golden.csv"):
+        if row["family"] != "gpt" or any(row[key] for key in unlike) or not all(row[key] for key in needed):
+            continue
+        tp, pp, cp, micro_batch = (
+            int(row[key] or 1)
+            for key in ("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size",
+                        "micro-batch-size")
+        )  # fmt: skip
+        dp = int(row["gpus"]) * int(row["nodes"] or 1) // (tp * pp * cp)
+        if dp < 1:
+            continue
+        hidden = int(row["hidden-size"])
+        is_unfused = row["transformer-impl"] == "local" or row["attention-backend"] == "unfused"
+        model = Transformer(
+            layers=int(row["num-layers"]), hidden=hidden, heads=int(row["num-attention-heads"]),
+            kv_heads=int(row["num-query-groups"] or 0), ffn=int(row["ffn-hidden-size"] or 4 * hidden),
+            vocabulary=GPT_VOCABULARY, length=int(row["seq-length"]), batch=int(row["global-batch-size"]),
+            gated=row["swiglu"] == "True", norm="layer", attention="unfused" if is_unfused else "flash", bias=True,
+            rotary=False, tied=row["untie-embeddings-and-output-weights"] != "True", fused=False,
+        )  # fmt: skip
+        is_sharded = row["use-distributed-optimizer"] == "True"
+        layout = Layout(
+            dp=dp, tp=tp, pp=pp, cp=cp, fsdp=dp if is_sharded else 1, zero=int(is_sharded), micro_batch=micro_batch,
+            recomputation=row["recompute-granularity"] if row["recompute-granularity"] == "full" else "none",
+            sequence_parallel=row["sequence-parallel"] == "True",
+        )  # fmt: skip
+        rows.append(Row(row["test_case"], model, layout, None, measured_bytes=float(row["mem_max_allocated_bytes"])))
+    return rows
+
+
 def kernels_of_a100(data: Path, path: Path) -> TimeModel:
     """The model of estimate-train-time's operators on an A100; fitted when ``path`` does not hold it yet."""
     if not path.exists():
@@ -486,8 +524,17 @@ def main() -> None:
 def memory_lines(data: Path) -> list[str]:
     """Peaks beside the measured, and which rows do not fit."""
     lines = ["| memory of | rows | mean error, % | signed, % | peer, % |", "|---|---|---|---|---|"]
-    for name, rows in (("SimuMax, Llamas", simumax(data)), ("nanotron", nanotron(data))):
-        pairs = [(row, peak) for row, peak in memory_rows(rows) if row.measured_bytes]
+    sets = {
+        "SimuMax, Llamas": (simumax(data), True),
+        "nanotron": (nanotron(data), True),
+        "Megatron-LM's tests (the last rank)": (megatron(data), False),
+    }
+    for name, (rows, is_fullest) in sets.items():
+        pairs = [
+            (row, peak if is_fullest else memory_of_rank(row.model, row.layout, row.layout.pp - 1))
+            for row, peak in memory_rows(rows)
+            if row.measured_bytes
+        ]
         errors = [100 * (peak / (row.measured_bytes or 1) - 1) for row, peak in pairs]
         peers = [100 * abs(row.peer_bytes / (row.measured_bytes or 1) - 1) for row, _ in pairs if row.peer_bytes]
         peer = f"{statistics.mean(peers):.2f}" if peers else ""
