@@ -34,6 +34,7 @@ _BACKWARD = "autograd::engine::evaluate_function: "
 _COLLECTIVE = ("c10d::", "_c10d_functional::", "c10d_functional::", "symm_mem::")
 _FOREACH = re.compile(r"^aten::(_foreach_|_fused_(adam|sgd|adagrad)|_amp_foreach)")
 _READS_A_NUMBER = "aten::_local_scalar_dense"
+_WAITS = "_c10d_functional::wait_tensor"
 
 _LIST_DEPTH = (0, 110, 64, 48, 36, 30)
 _BLOCKS, _CHUNK = 320, 65536
@@ -41,6 +42,7 @@ _BLOCKS, _CHUNK = 320, 65536
 many tensors in each by the number of lists, at most so many blocks, each of so many elements."""
 
 _KERNELS: Mapping[str, int] = {
+    _WAITS: 0,
     "aten::_embedding_bag": 1,
     "aten::embedding_dense_backward": 4,
     "aten::_embedding_bag_dense_backward": 6,
@@ -118,7 +120,7 @@ def record_heard_step(
 def _entry(place: int, heard: EagerCall) -> Entry:
     name = heard.call.name
     kind: CallKind = "operator"
-    if name.startswith(_COLLECTIVE):
+    if name.startswith(_COLLECTIVE) and name != _WAITS:
         kind = "collective"
     elif name == _READS_A_NUMBER:
         kind = "copy"
