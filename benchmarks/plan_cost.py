@@ -33,6 +33,7 @@ def measure(name: str, device: str, limit: float) -> dict[str, Any]:
     """One plan: its cost and what it says."""
     world, arguments = CASES[name]
     command = [sys.executable, "-m", "torchledger", "plan", "--json", "--device", device, "--world", str(world)]
+    command += ["--fabric", f"{device.lower()}+3200gb"]
     paths = [str(HERE.parent / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.monotonic()

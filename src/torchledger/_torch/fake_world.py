@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,11 +59,15 @@ _OF_MESHES = (
 
 @dataclass
 class FakeWorld:
-    """The world around one rank, between ``start`` and ``stop``: groups that were made, and values stood in for."""
+    """The world around one rank, between ``start`` and ``stop``: groups that were made, and values stood in for.
+
+    ``hints`` say what of the program does not divide over the ranks: the reason, where it fails.
+    """
 
     spec: WorldSpec
     order: StreamOrder = field(default_factory=lambda: active_order() or StreamOrder())
     stand_ins: list[str] = field(default_factory=list)
+    hints: list[str] = field(default_factory=list)
     mail: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     groups: dict[str, MadeGroup] = field(default_factory=dict)
     _undo: ExitStack = field(default_factory=ExitStack)
@@ -78,6 +83,7 @@ class FakeWorld:
         _let_meshes_hold_values(patches)
         _let_ddp_run(patches)
         _let_pipelines_run(self, patches)
+        _watch_tensor_parallel(self, patches)
 
     def stop(self) -> None:
         """Undo all of it; a process group that is still there is left without a backend to call."""
@@ -369,7 +375,28 @@ def _let_meshes_hold_values(patches: Patches) -> None:
         else:
             value = real(held)
         patches.set(kind, name, value)
-    _everywhere(patches, device_mesh.init_device_mesh, real(device_mesh.init_device_mesh))
+    make = device_mesh.init_device_mesh
+
+    @functools.wraps(make)
+    def made(device_type: str, mesh_shape: Any, *args: Any, **kwargs: Any) -> Any:
+        names = kwargs.get("mesh_dim_names") or ()
+        _check_mesh(tuple(mesh_shape), tuple(names), int(os.environ["WORLD_SIZE"]))
+        return real(make)(device_type, mesh_shape, *args, **kwargs)
+
+    _everywhere(patches, make, made)
+
+
+def _check_mesh(shape: tuple[int, ...], names: tuple[str, ...], world: int) -> None:
+    """Raises ``UsageError`` for a mesh that does not divide the world, with the nearest worlds that it does."""
+    ranks = math.prod(shape)
+    if ranks > 0 and world % ranks:
+        below = world // ranks * ranks
+        nearest = " or ".join(f"--world {each}" for each in (below, below + ranks) if each)
+        sizes = ", ".join(f"{name}={size}" for name, size in zip(names, shape, strict=True)) if names else str(shape)
+        raise UsageError(
+            f"the script's mesh ({sizes}) is of {ranks} ranks, which do not divide a world of {world}. "
+            f"The nearest that works is {nearest}."
+        )
 
 
 # --- objects of other ranks -----------------------------------------------------------------------------------------
@@ -478,6 +505,17 @@ def _let_pipelines_run(world: FakeWorld, patches: Patches) -> None:
     from torch.distributed.pipelining import stage as stages
 
     kind: Any = stages.PipelineStage
+
+    def check(original: Callable[..., Any], self: Any, submodule: Any, stage_index: int, num_stages: int, *args: Any,
+              **kwargs: Any) -> Any:  # fmt: skip
+        if next(submodule.parameters(), None) is None:
+            raise UsageError(
+                f"stage {stage_index} of {num_stages} of the pipeline has no parameters: there are more stages than "
+                f"layers. The nearest that works is fewer than {num_stages} stages, at most one a layer."
+            )
+        return original(self, submodule, stage_index, num_stages, *args, **kwargs)
+
+    _passed(patches, kind, "__init__", check)
     if hasattr(kind, "_recv_meta"):
 
         def receive(self: Any, source: int) -> Any:
@@ -538,6 +576,45 @@ def _let_pipelines_run(world: FakeWorld, patches: Patches) -> None:
     _passed(patches, kind, "_shape_inference", infer)
     _passed(patches, c10d, "send_object_list", send_object_list)
     _passed(patches, c10d, "recv_object_list", recv_object_list)
+
+
+_HEAD_SIZES = ("head_dim", "head_size", "head")
+_HEADS = ("num_heads", "num_attention_heads", "num_key_value_heads", "n_heads", "n_kv_heads", "n_head", "heads")
+
+
+def _watch_tensor_parallel(world: FakeWorld, patches: Patches) -> None:
+    """Note heads that do not divide over the ranks of tensor parallelism."""
+    from torch.distributed.tensor.parallel import api
+
+    def parallelize(original: Callable[..., Any], module: Any, mesh: Any = None, *args: Any, **kwargs: Any) -> Any:
+        size = mesh.size() if mesh is not None else world.spec.size
+        for name, part in module.named_modules():
+            for owner, heads in _heads_of(part):
+                if (
+                    heads % size
+                    and (hint := _undivided(f"{name or 'the module'}.{owner}", heads, size)) not in world.hints
+                ):
+                    world.hints.append(hint)
+        return original(module, mesh, *args, **kwargs)
+
+    _passed(patches, api, "parallelize_module", parallelize)
+
+
+def _heads_of(module: Any) -> Iterator[tuple[str, int]]:
+    """Numbers of heads that a module names, or that its layers have by the size of a head."""
+    for name in _HEADS:
+        if isinstance(value := getattr(module, name, None), int) and not isinstance(value, bool) and value > 0:
+            yield name, value
+    sizes = [value for name in _HEAD_SIZES if isinstance(value := getattr(module, name, None), int) and value > 0]
+    for name, layer in module.named_children():
+        if sizes and isinstance(layer, torch.nn.Linear) and layer.out_features % sizes[0] == 0:
+            yield name, layer.out_features // sizes[0]
+
+
+def _undivided(owner: str, heads: int, size: int) -> str:
+    fitting = [each for each in range(1, heads + 1) if heads % each == 0]
+    nearest = min(fitting, key=lambda each: (abs(each - size), each))
+    return f"{owner} has {heads} heads, which do not divide over {size} ranks: the nearest that works is {nearest}"
 
 
 def _write_mail(world: FakeWorld, stage: int, metas: Sequence[Any]) -> None:

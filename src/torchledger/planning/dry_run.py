@@ -158,7 +158,7 @@ def run_without_device(
         capture.watch(hearer)
         status = "failed"
         try:
-            _run_to_its_step(program)
+            _run_to_its_step(program, around)
             status = "finished"
         finally:
             stand_ins = (*fake.tensors.stand_ins, *_of_world(around))
@@ -188,7 +188,7 @@ def _of_world(world: FakeWorld | None) -> Iterator[StandIn]:
         yield StandIn("another rank", asked, value)
 
 
-def _run_to_its_step(program: Callable[[], Any]) -> None:
+def _run_to_its_step(program: Callable[[], Any], around: FakeWorld | None = None) -> None:
     try:
         program()
     except StepRecorded:
@@ -201,13 +201,14 @@ def _run_to_its_step(program: Callable[[], Any]) -> None:
         if ours is not None:
             raise ours from error
         traceback.print_exc()
-        raise PlanError(_explain(error)) from error
+        hints = f" {'; '.join(around.hints[:2])}." if around is not None and around.hints else ""
+        raise PlanError(_explain(error) + hints) from error
 
 
-def _our_error(error: BaseException) -> PlanError | None:
+def _our_error(error: BaseException) -> PlanError | UsageError | None:
     """An error of ours that a compiler put into one of its own."""
     while True:
-        if isinstance(error, PlanError):
+        if isinstance(error, (PlanError, UsageError)):
             return error
         inner = error.__cause__ or error.__context__ or getattr(error, "inner_exception", None)
         if inner is None:

@@ -150,6 +150,36 @@ def test_fsdp_gathers_and_scatters_on_streams_of_their_own(world: FakeWorld) -> 
     assert set(streams) == {("c10d::_allgather_base_", "all_gather"), ("c10d::_reduce_scatter_base_", "reduce_scatter")}
 
 
+def test_a_mesh_that_does_not_divide_the_world_is_told_the_nearest_worlds(world: FakeWorld) -> None:
+    from torch.distributed.device_mesh import init_device_mesh  # as a script has it, which imports it in this world
+
+    with pytest.raises(UsageError, match=r"\(dp=2, tp=3\) is of 6 ranks, .* --world 12 or --world 18\."):
+        init_device_mesh("cpu", (2, 3), mesh_dim_names=("dp", "tp"))
+
+
+def test_a_stage_without_layers_is_told_that_there_are_too_many_stages(world: FakeWorld) -> None:
+    from torch.distributed.pipelining import PipelineStage
+
+    dist.init_process_group("nccl")
+    with pytest.raises(UsageError, match="stage 9 of 16 of the pipeline has no parameters"):
+        PipelineStage(nn.ModuleList(), 9, 16, torch.device("cpu"))
+
+
+def test_heads_that_do_not_divide_over_the_ranks_are_noted_with_the_nearest_that_do(world: FakeWorld) -> None:
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head_dim = 4
+            self.query = nn.Linear(48, 48)
+
+    parallelize_module(Attention(), init_device_mesh("cpu", (16,)), {"query": ColwiseParallel()})
+    assert world.hints == [
+        "the module.query has 12 heads, which do not divide over 16 ranks: the nearest that works is 12"
+    ]
+
+
 def test_torch_has_its_own_functions_back_afterwards() -> None:
     former = (dist.init_process_group, dist.all_gather_object, dist.Reducer._rebuild_buckets, dist.is_nccl_available)
     with FakeWorld(WorldSpec(0, 2)):

@@ -1,7 +1,7 @@
 """Collectives of one rank of a world that is not there, beside those that four gloo processes recorded.
 
-The recording is of ``benchmarks/job_programs.py`` at its smallest size, rank 0 (``benchmarks/plan_ranks.py`` compares all
-ranks, compiled, without a GPU). Here nothing is compiled: the collectives are the same.
+The recording is of ``benchmarks/job_programs.py`` at its smallest size, rank 0; ``benchmarks/plan_ranks.py`` compares
+all ranks, compiled, without a GPU. Here nothing is compiled: the collectives are the same.
 """
 
 import argparse
