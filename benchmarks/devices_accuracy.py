@@ -254,7 +254,9 @@ def _part(samples: Sequence[Sample], train: Mapping[str, Sequence[Key]], share: 
     return [sample for sample in samples if _key(sample) in kept]
 
 
-def public(folder: Path, *, jobs: int, shares: Sequence[float], scratch: Sequence[float], ship: bool) -> dict[str, Any]:
+def public(
+    folder: Path, *, only: str, jobs: int, shares: Sequence[float], scratch: Sequence[float], ship: bool
+) -> dict[str, Any]:
     """Each of the two devices from the other, the shipped model and a share of its own rows."""
     base = load_model(SHIPPED / f"{BASE}{SUFFIX}")
     data = {}
@@ -263,6 +265,8 @@ def public(folder: Path, *, jobs: int, shares: Sequence[float], scratch: Sequenc
         data[samples[0].device] = [sample for sample in samples if sample.status == "ok"]
     found: dict[str, Any] = {}
     for name, samples in data.items():
+        if only not in name:
+            continue
         (other,) = [each for each in data if each != name]
         record = device_of_name(name)
         train, held = _shares(samples)
@@ -315,6 +319,7 @@ def main() -> None:
     parser.add_argument("--ship", action="store_true", help="write the models that come with torchledger")
     parser.add_argument("--model", type=Path, help="back: the model of DATA")
     parser.add_argument("--others", type=Path, default=Path("data/h200"), help="back: data of the device started from")
+    parser.add_argument("--only", default="", help="public: the device whose name holds this")
     parser.add_argument("--shares", type=float, nargs="*", default=[0.01, 0.1, 1.0])
     parser.add_argument(
         "--scratch", type=float, nargs="*", default=[], help="seconds or shares (-1: all) to fit from nothing too"
@@ -322,7 +327,12 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.part == "public":
         found = public(
-            arguments.data, jobs=arguments.jobs, shares=arguments.shares, scratch=arguments.scratch, ship=arguments.ship
+            arguments.data,
+            only=arguments.only,
+            jobs=arguments.jobs,
+            shares=arguments.shares,
+            scratch=arguments.scratch,
+            ship=arguments.ship,
         )
     else:
         measured = read_measured(arguments.data)
