@@ -25,6 +25,7 @@ from torchledger.work.element_sizes import element_size
 
 _FUNCTIONAL = re.compile(r"\b_?c10d_functional\.(?P<name>\w+?)_?\.default\(")
 _GROUP = re.compile(r"'(?P<group>[^']*)'\s*\)?\s*$")
+_PRICED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "p2p")
 _POINT_TO_POINT = ("send", "recv", "isend", "irecv")
 
 
@@ -220,8 +221,9 @@ class _Maker:
         kind = collective_kind(operation) or operation
         if size < 2 or kind in ("barrier",) or not message_bytes:
             price_us = spread_us = 0.0
-            if size > 1 and kind != "barrier":
-                self.notes.add(f"the size of some {kind} is not known: counted as nothing")
+            if size != 1 and kind in _PRICED:
+                unknown = "size" if size > 1 else "group"
+                self.notes.add(f"the {unknown} of some {kind} is not known: counted as nothing")
         elif self.fabric is None:
             raise PredictError(f"rank {rank} calls {name} over {size} ranks, and no fabric prices it: give --fabric.")
         else:
@@ -381,6 +383,8 @@ def _functional(launch: Launch) -> str | None:
 
 
 def _group_of(launch: Launch) -> str | None:
+    if (named := launch.kwargs.get("group_name")) is not None:
+        return named.strip("'\"")
     match = _GROUP.search(launch.call or "")
     return None if match is None else match["group"]
 

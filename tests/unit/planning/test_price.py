@@ -77,17 +77,22 @@ def test_sends_meet_receives_in_order() -> None:
 
 def test_a_collective_inside_a_graph_is_priced_by_the_fabric() -> None:
     buffer = make_buffer(dtype="bfloat16", shape=(4096, 4096), stride=(4096, 1), device="cuda:0")
-    call = "buf3 = torch.ops._c10d_functional.all_reduce_.default(buf2, 'sum', '0')"
-    wait = "torch.ops._c10d_functional.wait_tensor.default(buf3)"
+    call, wait = (f"torch.ops._c10d_functional.{name}.default" for name in ("all_reduce_", "wait_tensor"))
     extern = {"category": "extern", "device": "cuda:0", "buffers": (buffer,)}
     launches = (
-        make_launch(order=0, kernel_name="torch.ops._c10d_functional.all_reduce_.default", call=call, **extern),
-        make_launch(order=1, kernel_name="torch.ops._c10d_functional.wait_tensor.default", call=wait, **extern),
+        make_launch(order=0, kernel_name=call, call=call, kwargs={"reduce_op": "sum", "group_name": "0"}, **extern),
+        make_launch(order=1, kernel_name=wait, call=wait, **extern),
     )
     graph = make_step_call(kind="graph", name="forward_0", phase="forward")
     step = plan_price([program(0, [graph], launches={"forward_0": launches}, stands_for=(0, 1))], MODEL, FABRIC)
     assert step.communication_us > 50
     assert step.communication_us == step.exposed_us
+
+
+def test_a_collective_of_an_unknown_group_is_said_to_count_as_nothing() -> None:
+    step = plan_price([program(0, [collective(0, group=None, group_size=None)])], MODEL, FABRIC)
+    assert step.communication_us == 0
+    assert any("group of some all_reduce is not known" in note for note in step.notes)
 
 
 def test_collectives_without_a_fabric_say_what_is_missing() -> None:
