@@ -33,7 +33,7 @@ class PlannedStep:
     ``duration_us`` is that of the slowest rank, within ``low_us`` and ``high_us`` at the given ``coverage``;
     ``device_us`` is what the busiest rank's device needs of it (kernels and exposed collectives), ``host_us`` what its
     host needs to launch it all. ``decided_by`` says what the way through the step that decides its length is made of:
-    ``"compute"``, ``"communication"``, ``"host"`` and ``"idle"`` with their shares, the largest first.
+    ``"compute"``, ``"communication"`` and ``"host"`` with their shares, the largest first.
     ``communication_us`` and ``exposed_us`` are the slowest rank's, ``bubble_us`` is the mean over the ranks and
     ``peak_allocated_bytes`` the fullest rank's.
     """

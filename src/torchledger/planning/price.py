@@ -185,7 +185,9 @@ class _Maker:
     ) -> int:
         """A kernel, or an operator's, and the gap behind it."""
         time_us = found.duration_us * (1 + self.sustained * is_product(found.model)) + self.gap_us * kernels
-        self.spread_us.append(max(found.high_us - found.duration_us, found.duration_us - found.low_us))
+        # Of few measurements an interval's upper end may be ten times the time: that is no width of a sum.
+        widest = max(found.high_us - found.duration_us, found.duration_us - found.low_us)
+        self.spread_us.append(min(widest, found.duration_us))
         self.entries.append(
             TimedEntry(found.subject, "compute", time_us, stream, host_us, after, sharing=sharing_of(family))
         )

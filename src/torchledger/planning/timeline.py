@@ -318,12 +318,12 @@ class _Player:
         compute = _union([(p.start_us, p.end_us) for p, e in zip(played, entries, strict=True) if e.kind == "compute"])
         moving = _union(
             [
-                (p.ready_us, p.end_us)
+                (p.start_us if e.is_bubble else p.ready_us, p.end_us)
                 for p, e in zip(played, entries, strict=True)
-                if e.kind == "communication" and not e.is_bubble
+                if e.kind == "communication"
             ]
         )
-        waits = _union([(p.ready_us, p.end_us) for p, e in zip(played, entries, strict=True) if e.is_bubble])
+        waits = _union([(p.ready_us, p.start_us) for p, e in zip(played, entries, strict=True) if e.is_bubble])
         compute_us, moving_us = _length(compute), _length(moving)
         exposed_us = _length(_union([*compute, *moving])) - compute_us
         covered = _union([*compute, *moving])
@@ -352,7 +352,7 @@ def _deciding(
     while place is not None:
         rank, at = place
         entry, played = ranks[rank][at], timelines[rank].entries[at]
-        found["bubble" if entry.is_bubble else entry.kind] += max(0.0, moment - played.start_us)
+        found[entry.kind] += max(0.0, moment - played.start_us)
         moment = min(moment, played.start_us)
         place = played.cause
         if place is None:

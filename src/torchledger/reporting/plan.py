@@ -78,5 +78,4 @@ _WORDS = {
     "host": "the host, which launches them",
     "communication": "communication",
     "idle": "waiting",
-    "bubble": "waiting for other stages of the pipeline",
 }

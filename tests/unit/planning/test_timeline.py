@@ -75,13 +75,13 @@ def test_what_waits_for_a_rank_that_never_comes_is_named() -> None:
         play(ranks)
 
 
-def test_waiting_for_another_stage_is_a_bubble_and_no_communication() -> None:
+def test_waiting_for_another_stage_is_a_bubble_and_moving_is_communication() -> None:
     receive = TimedEntry("recv", "communication", 1, stream="pipe", meets=("pair", 0, 1, 1), is_bubble=True)
     send = TimedEntry("send", "communication", 1, stream="pipe", meets=("pair", 0, 1, 1), after=(0,), is_bubble=True)
     played = play({0: [kernel(9), send], 1: [receive, kernel(4, after=(0,))]})
     assert played.duration_us == 14
-    assert played.ranks[1].bubble_us == 10
-    assert played.ranks[1].communication_us == 0
+    assert played.ranks[1].bubble_us == 9
+    assert played.ranks[1].communication_us == played.ranks[1].exposed_us == 1
 
 
 @settings(max_examples=60, deadline=None)
