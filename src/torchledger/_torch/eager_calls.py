@@ -131,6 +131,8 @@ class EagerCalls(TorchDispatchMode):
         if self._streams is not None:
             self._streams.on_host_wait = None
         self._end_of_storages()
+        if self.memory is None and not self.faults:
+            self.faults.append("storages: nothing is known of them")
         if _get_current_dispatch_mode() is not self:
             return False
         self.__exit__(None, None, None)

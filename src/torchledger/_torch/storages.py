@@ -276,15 +276,18 @@ class StorageWatch:
 
     def _keep(self, key: int, storage: Any, life: StorageLife) -> _Known:
         known = _Known(life, size=life.nbytes)
-        known.reference = weakref.ref(storage, lambda _: self._freed(key, known))
+        known.reference = weakref.ref(storage, functools.partial(self._freed, key, known))
         self._of[key] = known
         self._lives.append(known)
         return known
 
-    def _freed(self, key: int, known: _Known) -> None:
-        with self._lock:
-            if self._of.get(key) is known:
-                self._end(key, known)
+    def _freed(self, key: int, known: _Known, _: Any) -> None:
+        try:
+            with self._lock:
+                if self._of.get(key) is known:
+                    self._end(key, known)
+        except Exception as error:  # Python would print it: nobody has called this
+            self._faults.append(f"the end of a storage: {type(error).__name__}: {error}")
 
     def _end(self, key: int, known: _Known) -> None:
         del self._of[key]

@@ -141,6 +141,11 @@ class Capture:
             reason = f"{what} failed: {type(error).__name__}: {error}"
             self._on_gap(Gap(type(watcher).__name__.lower(), "watcher", reason))
 
+    @property
+    def graph_names(self) -> tuple[str, ...]:
+        """The graphs that were recorded so far and still live."""
+        return tuple(name for name, reference, _ in self._graphs if reference() is not None)
+
     def note(self, text: str) -> None:
         """Keep a sentence with the run, once."""
         if text not in self.run.notes:

@@ -148,6 +148,10 @@ class StepProfiler(Watcher):
         try:
             recording = self._recorder.result()
             records = self._records(recording) if self._launches or recording.begun else []
+            untold = set(self._capture.graph_names) - set(self._launches)
+            if untold:
+                reason = f"the profile was not told of {len(untold)} graphs, the first of them {min(untold)}"
+                records = [*records, Gap("device_time", "profile", reason)]
             if records:  # a process that neither compiled nor trained writes no ledger
                 self._capture.add(*records)
         except Exception as error:  # the profile is lost, the program and its ledger are not
