@@ -41,7 +41,7 @@ def collectives_of(ledger: Path) -> list[tuple[Any, ...]]:
     return [
         (
             each.operation,
-            None if each.message_bytes is None else each.message_bytes // _BYTES.get(each.dtype or "", 1),
+            None if each.message_bytes is None else each.message_bytes // _BYTES.get((each.dtype or "").lower(), 1),
             each.group_size,
         )
         for each in sorted(found, key=lambda each: each.order)
