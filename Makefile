@@ -35,7 +35,7 @@ demo: $(VENV)/.plan ## Record a small GPT training script, show it, write its pa
 test: $(VENV)/.dev ## Run the tests that need no GPU
 	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not gpu and not slow"
 
-test-slow: $(VENV)/.dev ## Run the tests that take long
+test-slow: $(VENV)/.dev $(VENV)/.plan ## Run the tests that take long
 	$(BIN)/python -m pytest -n 2 --dist loadscope -m "slow and not gpu"
 
 test-gpu: ## Run the tests that need an NVIDIA GPU, with the python3 at hand

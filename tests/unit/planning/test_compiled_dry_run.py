@@ -1,0 +1,71 @@
+"""Compiled programs without their device: Triton writes their kernels, so that ``make test-slow`` installs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from torchledger.balance import balance_books, open_books
+from torchledger.nouns import Device, Kernel, Launch, Step, StepMemory
+from torchledger.planning.dry_run import run_without_device
+from torchledger.store import open_ledger
+
+pytestmark = pytest.mark.slow
+
+WIDTH, HEADS, BATCH, LENGTH = 128, 4, 2, 64
+MADE_UP = Device(name="a made-up device", kind="cuda", compute_capability=(9, 0), num_multiprocessors=78)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.qkv(self.norm(x)).view(BATCH, LENGTH, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return x + self.out(mixed.transpose(1, 2).reshape(x.shape))
+
+
+def program() -> None:
+    model = Block().cuda().bfloat16()
+    compiled = torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    inputs = torch.randn(BATCH, LENGTH, WIDTH, device="cuda", dtype=torch.bfloat16)
+    while True:
+        compiled(inputs).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_without_device(program, tmp_path_factory.mktemp("compiled") / "plan.ledger", MADE_UP).path
+
+
+def test_kernels_are_written_for_the_device(path: Path) -> None:
+    with open_ledger(path) as reader:
+        sources = [kernel.source or "" for kernel in reader.read(Kernel) if kernel.backend == "triton"]
+    assert sources
+    assert all("multi_processor_count=78" in source and "cc=90" in source for source in sources)
+
+
+def test_attention_runs_the_kernel_that_the_device_would_take(path: Path) -> None:
+    with open_ledger(path) as reader:
+        names = {launch.kernel_name for launch in reader.read(Launch)}
+    assert any("_scaled_dot_product_cudnn_attention_backward" in name for name in names)
+
+
+def test_the_books_of_a_plan_balance(path: Path) -> None:
+    with open_ledger(path) as reader:
+        books = balance_books(open_books(reader))
+        (step,) = reader.read(Step)
+        (memory,) = reader.read(StepMemory)
+    assert books.accounts["launches"].is_balanced and books.accounts["flops"].is_balanced
+    assert step.graph_calls == {"forward_0": 1, "backward_0": 1}
+    assert memory.device == "cuda:0" and not memory.notes
