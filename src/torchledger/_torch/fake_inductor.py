@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -95,6 +97,11 @@ def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[st
     )
     patches.set(guards, "_reinterpret_tensor", reinterpret)
 
+    from torch._inductor import compile_fx
+
+    # What a CUDA graph would replay is called each time.
+    patches.set(compile_fx, "cudagraphify", lambda model, *args, **kwargs: model)
+
     # --- what would be measured ---
     from torch._inductor.fx_passes import joint_graph, pad_mm
 
@@ -119,6 +126,17 @@ def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[st
             return deduce(folder, node)
 
     patches.set(joint_graph.UniformValueConstantFolder, "_deduce_value", deduce_on_host)
+    from torch.fx.experimental import proxy_tensor
+
+    unset_fake = proxy_tensor.unset_fake_temporarily
+
+    @contextlib.contextmanager
+    def unset_fake_on_host() -> Iterator[Any]:
+        with unset_fake() as mode, _ConstantsOnHost():
+            yield mode
+
+    patches.set(proxy_tensor, "unset_fake_temporarily", unset_fake_on_host)
+    _take_libraries(patches, note)
     asked: dict[str, bool] = {}
     original_key = pad_mm.should_pad_bench_key
 
@@ -133,6 +151,26 @@ def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[st
 
     patches.set(pad_mm, "should_pad_bench_key", key_of)
     patches.set(pad_mm, "get_cached_should_pad", decided)
+
+
+def _take_libraries(patches: Patches, note: Callable[[str], None]) -> None:
+    """Where ``max-autotune`` would time its choices, take the library's kernel: most often it wins, or nearly does."""
+    from torch._inductor import select_algorithm
+
+    # Since torch 2.13 the choice is always told; before, where that was asked for.
+    always_pairs = "return_choice" not in inspect.signature(select_algorithm.AlgorithmSelectorCache.__call__).parameters
+
+    def choose(self: Any, name: str, choices: Any, *args: Any, **kwargs: Any) -> Any:
+        libraries = [each for each in choices if isinstance(each, select_algorithm.ExternKernelCaller)]
+        if not libraries and not choices:
+            raise self.create_no_valid_choices(name, "No choices exist for backend.")
+        chosen = (libraries or list(choices))[0]
+        if len(choices) > 1:
+            note(f"max-autotune of {name}: {'the library' if libraries else 'the first template'}")
+        node = chosen.output_node()
+        return (node, chosen) if kwargs.get("return_choice", always_pairs) else node
+
+    patches.set(select_algorithm.AlgorithmSelectorCache, "__call__", choose)
 
 
 _ALIGNED = 8

@@ -130,6 +130,7 @@ def _tools(marks: list[str], listeners: list[EagerCalls]) -> Tools:
     # Graphs are given what is gathered of sharded parameters, which no optimizer holds.
     tools.holds_optimizer = lambda parameters: steps.holds_optimizer(None)
     tools.mark, tools.has_cuda, tools.synchronize = mark, lambda: False, lambda: None
+    tools.is_profiling = lambda: True  # a first call under CUDA graphs is not recorded
     return cast(Tools, tools)
 
 
