@@ -34,7 +34,7 @@ from strangers_errors import judge, programs
 
 from torchledger.calibrating.calibrate import learn
 from torchledger.calibrating.choosing import EVALUATION
-from torchledger.device.datasheets import device_of_name
+from torchledger.device.datasheets import device_of_name, find_data_sheet
 from torchledger.fitting.correcting import correct_model, error_pct
 from torchledger.fitting.data import gate_public_labels, read_operator_samples
 from torchledger.fitting.fit import fit, now_utc
@@ -300,11 +300,15 @@ def public(
         if ship:
             error, _, _ = error_pct(best, judged)
             entries = {key: entry for key, entry in best.entries.items() if entry.corrections and entry.n_rows}
-            source = f"public data (estimate-train-time), starting from {base.device}"
+            source = f"public data (estimate-train-time, {max(shares):.0%}), starting from {base.device}"
             model = replace(
                 best, entries=entries, extras={}, source=source, operators_error_pct=error, created_utc=now_utc()
             )
-            path = SHIPPED / f"NVIDIA_{record.name.replace('NVIDIA', '').strip()}{SUFFIX}"
+            sheet = find_data_sheet(name)
+            assert sheet is not None
+            called = f"NVIDIA {sheet.device.name}"
+            model = replace(model, device=called, machine=replace(model.machine, device=replace(record, name=called)))
+            path = SHIPPED / f"{called.replace(' ', '_')}{SUFFIX}"
             print(path.name, save_model(model, path, force=True, beside=BASE), "bytes", flush=True)
     return found
 

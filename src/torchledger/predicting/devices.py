@@ -18,7 +18,7 @@ from torchledger.nouns import Device
 from torchledger.predicting.model_file import SHIPPED, SUFFIX, load_model
 
 _SHEET_SUFFIXES = (".yml", ".yaml")
-_WHOLE = "launch:"
+_WHOLE = "launch:fused/"
 """How the entries begin that a model has if it knows fused kernels too, and so can stand in for another device's."""
 
 
