@@ -98,6 +98,32 @@ class _Graph:
         return lambda *args, **kwargs: None
 
 
+class _Generator(torch.Generator):
+    """The random numbers of a device: its state is asked for, and put into graphs that recompute dropout."""
+
+    index = 0
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cuda", self.index)
+
+    def clone_state(self) -> _Generator:
+        return self
+
+    def graphsafe_get_state(self) -> _Generator:
+        return self
+
+    def graphsafe_set_state(self, state: torch.Generator) -> _Generator:
+        return self
+
+
+def _generators(count: int) -> tuple[_Generator, ...]:
+    made = tuple(_Generator() for _ in range(count))
+    for index, each in enumerate(made):
+        each.index = index
+    return made
+
+
 @contextlib.contextmanager
 def _capture_graph(*args: Any, **kwargs: Any) -> Iterator[None]:
     yield
@@ -175,6 +201,7 @@ def _patch_cuda(patches: Patches, fake: FakeDevice) -> None:
         "memory_usage": answer(0),
         "utilization": answer(0),
         "_sleep": answer(None),
+        "default_generators": _generators(fake.count),
     }
     for name, value in answers.items():
         if hasattr(cuda, name):

@@ -17,7 +17,7 @@ import torch
 
 from torchledger._torch.patching import Patches
 from torchledger.errors import PlanError
-from torchledger.nouns import Device
+from torchledger.nouns import CUDA_GRAPH, Device
 
 
 class _Kernel:
@@ -97,10 +97,14 @@ def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[st
     )
     patches.set(guards, "_reinterpret_tensor", reinterpret)
 
+    # --- what would be recorded as a CUDA graph is called as it is ---
     from torch._inductor import compile_fx
 
-    # What a CUDA graph would replay is called each time.
-    patches.set(compile_fx, "cudagraphify", lambda model, *args, **kwargs: model)
+    def graphed(model: Any, *args: Any, **kwargs: Any) -> Any:
+        note(CUDA_GRAPH)
+        return model
+
+    patches.set(compile_fx, "cudagraphify", graphed)
 
     # --- what would be measured ---
     from torch._inductor.fx_passes import joint_graph, pad_mm

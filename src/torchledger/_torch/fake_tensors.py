@@ -17,11 +17,12 @@ from typing import Any
 
 import torch
 import torch.utils._foreach_utils
+from torch._higher_order_ops.utils import registered_hop_fake_fns
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import torchledger
 from torchledger._torch.patching import Patches
-from torchledger._torch.tensors import tensors_in
+from torchledger._torch.tensors import is_higher_order, tensors_in
 from torchledger.nouns import StandIn
 
 _TORCH = str(Path(torch.__file__).parent) + "/"
@@ -39,6 +40,8 @@ _SKIPPED_STEP = "torch/amp/grad_scaler.py"
 
 class FakeTensors(FakeTensorMode):
     """Has tensors made without values while it is entered; ``stand_ins`` tells what was made up."""
+
+    supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
@@ -65,6 +68,9 @@ class FakeTensors(FakeTensorMode):
         kwargs = dict(kwargs or {})
         if os.getpid() != self._owner:  # a loader's process, which has only the host
             return func(*args, **kwargs)
+        # Some rules are kept by the exact type of a mode, others are looked up by the mode itself.
+        if is_higher_order(func) and func not in registered_hop_fake_fns:
+            return func.python_key_table[FakeTensorMode](self, *args, **kwargs)
         if kwargs.get("pin_memory"):
             kwargs["pin_memory"] = False
         if not self._is_inside and self._stays_real(func, args, kwargs):

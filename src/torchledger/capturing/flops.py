@@ -19,7 +19,7 @@ import torch
 from torchledger._torch.flops import formulas
 from torchledger._torch.inductor import as_expression, hint
 from torchledger._torch.tensors import is_higher_order, is_operator, operator_name, tree_map
-from torchledger.capturing.provenance import aten_op
+from torchledger.capturing.provenance import SAVES_RANDOM_STATE, aten_op, called_operator
 from torchledger.nouns import FlopReference, Launch
 from torchledger.work.flops import matmul_flops
 
@@ -93,7 +93,7 @@ def split_reference(counted: GraphFlops) -> tuple[FlopReference, FlopReference]:
 
 def node_flops(node: Any, graph: Any = None) -> NodeFlops | None:
     """FLOPs of one FX call node; ``None`` when it does none, or nobody knows."""
-    target, args = _unwrapped(node)
+    target, args = called_operator(node)
     packet = getattr(target, "overloadpacket", target)
     formula = formulas().get(packet) if is_operator(packet) else None
     is_backward = _is_tagged_backward(node)
@@ -102,8 +102,10 @@ def node_flops(node: Any, graph: Any = None) -> NodeFlops | None:
     arguments, keywords, out = tree_map(
         lambda value: _concrete(value, graph), (args, node.kwargs, node.meta.get("val"))
     )
-    if target is not node.target and isinstance(out, tuple | list):
+    if getattr(node.target, "__name__", "") == SAVES_RANDOM_STATE and isinstance(out, tuple | list):
         out = out[-1]
+    if target is not node.target:
+        keywords = {name: value for name, value in keywords.items() if name != "rng_state"}
     flops = int(formula(*arguments, **keywords, out_val=out))
     if not flops:
         return None
@@ -232,16 +234,6 @@ def _subgraph(graph_module: Any, argument: Any) -> Any:
     for part in str(argument.target).split("."):
         found = getattr(found, part, None)
     return found if isinstance(found, torch.fx.GraphModule) else None
-
-
-def _unwrapped(node: Any) -> tuple[Any, tuple[Any, ...]]:
-    """The operator inside a call that also saves or restores the random state (checkpointed attention)."""
-    name = getattr(node.target, "__name__", "")
-    if name == "run_and_save_rng_state":
-        return node.args[0], tuple(node.args[1:])
-    if name == "run_with_rng_state":
-        return node.args[1], tuple(node.args[2:])
-    return node.target, node.args
 
 
 def _decomposed_product(node: Any, is_backward: bool, graph: Any) -> NodeFlops | None:

@@ -67,11 +67,25 @@ def module_path(path: str) -> str:
     return path.strip(".")
 
 
+SAVES_RANDOM_STATE = "run_and_save_rng_state"
+
+
+def called_operator(fx_node: Any) -> tuple[Any, tuple[Any, ...]]:
+    """What a call node runs, and on what: the operator inside a call that also saves or restores the random state, as
+    checkpointing has it."""
+    name = getattr(fx_node.target, "__name__", "")
+    if name in (SAVES_RANDOM_STATE, "graphsafe_run_with_rng_state"):
+        return fx_node.args[0], tuple(fx_node.args[1:])
+    if name == "run_with_rng_state":
+        return fx_node.args[1], tuple(fx_node.args[2:])
+    return fx_node.target, fx_node.args
+
+
 def aten_op(fx_node: Any) -> str | None:
     """``aten.add`` for an FX call node; ``None`` for placeholders, outputs and Python helpers."""
     if fx_node.op != "call_function":
         return None
-    target = fx_node.target
+    target, _ = called_operator(fx_node)
     packet = getattr(target, "overloadpacket", None)
     if packet is not None:
         return str(packet)

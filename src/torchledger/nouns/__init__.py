@@ -19,7 +19,7 @@ from torchledger.nouns.breakdown import (
     TimeRow,
 )
 from torchledger.nouns.device import Ceilings, Device, Environment, Host
-from torchledger.nouns.dry_run import DryRun, MadeGroup, StandIn, WorldSpec
+from torchledger.nouns.dry_run import CUDA_GRAPH, DryRun, MadeGroup, StandIn, WorldSpec
 from torchledger.nouns.fabric import CollectiveCurve, CollectivePrice, Fabric, NodeLinks, Placement
 from torchledger.nouns.job import (
     Collective,
@@ -86,6 +86,7 @@ from torchledger.nouns.value_stats import (
 )
 
 __all__ = [
+    "CUDA_GRAPH",
     "Access",
     "Account",
     "BalanceSheet",

@@ -50,6 +50,10 @@ class MadeGroup:
     description: str = ""
 
 
+CUDA_GRAPH = "a compiled graph is replayed as a CUDA graph"
+"""The decision that is noted of a graph which mode "reduce-overhead" would record."""
+
+
 @dataclass(frozen=True)
 class DryRun:
     """A ledger's program ran without ``device``: nothing was computed, and nothing in the ledger was measured.
@@ -63,3 +67,8 @@ class DryRun:
     decisions: Mapping[str, int] = field(default_factory=dict)
     world: WorldSpec | None = None
     groups: tuple[MadeGroup, ...] = ()
+
+    @property
+    def replays_graphs(self) -> bool:
+        """Whether the device would replay compiled graphs as CUDA graphs."""
+        return CUDA_GRAPH in self.decisions

@@ -48,7 +48,7 @@ def plan_program(
     with tempfile.TemporaryDirectory(prefix="torchledger-plan-") as folder:
         path = output or Path(folder) / "plan.ledger"
         outcome = run_without_device(program, path, model.machine.device, force=force, argv=argv)
-        step, _, _, _ = predict_ledger(model, path, mode=mode)
+        step, _, _, _ = predict_ledger(model, path, mode="graphs" if outcome.dry_run.replays_graphs else mode)
     return Plan(as_planned(step), outcome.dry_run, output)
 
 
@@ -80,9 +80,11 @@ def plan_world(
             script, folder, model.machine.device, world, rank=rank, ranks_per_node=per_node, force=force
         )
         programs = [program_of(each, model.machine.device) for each in recorded]
-        step = plan_price(programs, model, links, per_node, subject=folder.name, mode=mode)
         with open_ledger(recorded[0].ledger) as ledger:
             dry_run = ledger.read(DryRun)[-1]
+        step = plan_price(
+            programs, model, links, per_node, subject=folder.name, mode="graphs" if dry_run.replays_graphs else mode
+        )
     return Plan(step, dry_run, folder if output is not None else None)
 
 

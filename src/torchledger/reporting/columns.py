@@ -58,6 +58,16 @@ def format_si(value: float, unit: str = "") -> str:
     return f"{_three_digits(scaled)} {prefix}{unit}"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "launch"), counted(1200, "graph"), counted(3, "launch")
+    ('1 launch', '1,200 graphs', '3 launches')
+    """
+    plural = "es" if noun.endswith(("ch", "s")) else "s"
+    return f"{number:,} {noun}{'' if number == 1 else plural}"
+
+
 def format_bytes(value: float) -> str:
     """Decimal: 1 kB is 1000 bytes.
 

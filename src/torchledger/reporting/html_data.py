@@ -33,7 +33,7 @@ from torchledger.nouns import (
     ValueStats,
 )
 from torchledger.printable import printable, shorten
-from torchledger.reporting.columns import format_bytes, format_share, format_si, format_us
+from torchledger.reporting.columns import counted, format_bytes, format_share, format_si, format_us
 from torchledger.reporting.html_memory import memory_of_step
 from torchledger.reporting.html_step import recorded_step
 from torchledger.reporting.overview import balance_lines, remarks, run_facts, shorten_source, verdict
@@ -434,8 +434,8 @@ def sentences(
     if summary.step is not None:
         return list(verdict(summary))
     totals = summary.totals
-    what = f"{_counted(len(summary.graphs), 'graph')} of {_counted(len(summary.kernels), 'kernel')}"
-    made = f"{_counted(totals.launches, 'launch')} of {_counted(len(summary.kernels), 'kernel')}"
+    what = f"{counted(len(summary.graphs), 'graph')} of {counted(len(summary.kernels), 'kernel')}"
+    made = f"{counted(totals.launches, 'launch')} of {counted(len(summary.kernels), 'kernel')}"
     on = f" on {device.name}" if device is not None else ""
     if profile is not None:
         device_us = entries.sum_of("step_us")
@@ -465,7 +465,7 @@ def sentences(
     work = f"{format_si(totals.flops or 0, 'FLOP')} of matrix and convolution work"
     traffic = f"{format_bytes(totals.bytes_moved or 0)} of minimum traffic"
     return [
-        f"The run compiled to {what} and {_counted(totals.launches, 'launch')}: {work} and {traffic}{on}.",
+        f"The run compiled to {what} and {counted(totals.launches, 'launch')}: {work} and {traffic}{on}.",
         "Nothing was timed: record with `torchledger run --profile` to see where the time goes.",
     ]
 
@@ -477,11 +477,6 @@ def _heaviest(entries: _Entries) -> str:
         return ""
     name, sums = max(groups.items(), key=lambda item: item[1][1])
     return f", {format_share(sums[1] / total)} of it in {describe_category(name)}"
-
-
-def _counted(count: int, noun: str) -> str:
-    plural = noun + ("es" if noun.endswith("ch") else "s")
-    return f"{count:,} {noun if count == 1 else plural}"
 
 
 def _balance(summary: Summary) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torchledger.nouns import Account, BalanceSheet, Breakdown, Device, Difference, Gap, Run
-from torchledger.reporting.columns import format_bytes, format_si
+from torchledger.reporting.columns import counted, format_bytes, format_si
 from torchledger.reporting.document import (
     Block,
     Document,
@@ -174,7 +174,7 @@ def verdict(summary: Summary) -> tuple[str, ...]:
     """The first lines: what a step takes, where it goes, what to look at; or that the ledger holds no step."""
     if summary.step is not None:
         return verdict_of_step(summary.step)
-    held = f"{_counted(len(summary.graphs), 'compiled graph')} with {_counted(summary.totals.launches, 'launch')}"
+    held = f"{counted(len(summary.graphs), 'compiled graph')} with {counted(summary.totals.launches, 'launch')}"
     return (
         f"This ledger holds no step: it has {held}, each counted once, however often a step calls it.",
         "What runs outside compiled graphs (loss, optimizer, anything eager) is not in it.",
@@ -212,9 +212,9 @@ def run_facts(summary: Summary) -> tuple[tuple[str, str], ...]:
             "ledger",
             ", ".join(
                 (
-                    _counted(len(summary.graphs), "graph"),
-                    _counted(len(summary.kernels), "kernel"),
-                    _counted(totals.launches, "launch"),
+                    counted(len(summary.graphs), "graph"),
+                    counted(len(summary.kernels), "kernel"),
+                    counted(totals.launches, "launch"),
                 )
             )
             + (
@@ -476,18 +476,18 @@ def _run_remarks(summary: Summary) -> list[str]:
     hits = sum(graph.cache_hit for graph in summary.graphs)
     if hits:
         found.append(
-            f"{hits:,} of {_counted(len(summary.graphs), 'graph')} came out of Inductor's cache with its entries."
+            f"{hits:,} of {counted(len(summary.graphs), 'graph')} came out of Inductor's cache with its entries."
         )
     found += _recompilation_remarks(summary.graphs)
     if summary.step is not None:
         stale = stale_graphs(summary.step.step, (graph.name for graph in summary.graphs))
         if stale:
             found.append(
-                f"{_counted(len(stale), 'stale graph')}: compiled, not called in the step, in none of its sums: "
+                f"{counted(len(stale), 'stale graph')}: compiled, not called in the step, in none of its sums: "
                 f"{', '.join(stale)}."
             )
     skipped = Counter(graph.cudagraph_skip_reason for graph in summary.graphs if graph.cudagraph_skip_reason)
-    found += [f"{_counted(count, 'graph')} not recorded as CUDA graphs: {reason}." for reason, count in skipped.items()]
+    found += [f"{counted(count, 'graph')} not recorded as CUDA graphs: {reason}." for reason, count in skipped.items()]
     return found
 
 
@@ -502,19 +502,10 @@ def _recompilation_remarks(graphs: Sequence[GraphFacts]) -> list[str]:
     if not recompiled:
         return []
     times = max(len(numbers) for numbers in recompiled.values())
-    sentence = f"{_counted(len(recompiled), 'frame')} compiled more than once (up to {times:,} times)"
+    sentence = f"{counted(len(recompiled), 'frame')} compiled more than once (up to {times:,} times)"
     if all(numbers[-1] for numbers in recompiled.values()):
         return [f"{sentence}, the last time with symbolic sizes: other sizes need no further compilation."]
     return [f"{sentence}: TORCH_LOGS=recompiles says why, dynamic=True may compile once for all sizes."]
-
-
-def _counted(number: int, noun: str) -> str:
-    """
-    >>> _counted(1, "launch"), _counted(1200, "graph")
-    ('1 launch', '1,200 graphs')
-    """
-    plural = "es" if noun.endswith(("ch", "s")) else "s"
-    return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
 def _balance_remarks(balance: BalanceSheet) -> list[str]:
@@ -532,13 +523,13 @@ def _cost_remarks(summary: Summary) -> list[str]:
         if heaviest.costs.flops:
             found.append(
                 f"{heaviest.costs.flops / totals.flops:.0%} of the FLOPs ({format_si(heaviest.costs.flops)}) are in "
-                f"{_counted(heaviest.costs.launches, f'{heaviest.name} launch')}."
+                f"{counted(heaviest.costs.launches, f'{heaviest.name} launch')}."
             )
     if totals.bytes_moved:
         heavy = max(summary.by_category, key=lambda group: group.costs.bytes_moved or 0)
         moved = heavy.costs.bytes_moved or 0
         found.append(
             f"{moved / totals.bytes_moved:.0%} of the minimum traffic ({format_bytes(moved)}) is in "
-            f"{_counted(heavy.costs.launches, f'{heavy.name} launch')}."
+            f"{counted(heavy.costs.launches, f'{heavy.name} launch')}."
         )
     return found

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchledger.nouns import Sample
-from torchledger.reporting.columns import format_seconds
+from torchledger.reporting.columns import counted, format_seconds
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, columns
 from torchledger.sampling.progress import OperatorProgress, SetProgress
 
@@ -61,7 +61,7 @@ def progress_sentences(progress: SetProgress) -> list[str]:
     cost = "" if progress.wall_s is None else f", measured in {format_seconds(progress.wall_s)}"
     speed = "" if progress.points_per_s is None else f" ({progress.points_per_s:,.1f} shapes a second)"
     found = [
-        f"{progress.labels:,} labels of {progress.finished:,} shapes of {_counted(operators, 'operator')}{on}"
+        f"{progress.labels:,} labels of {progress.finished:,} shapes of {counted(operators, 'operator')}{on}"
         f"{cost}{speed}."
     ]
     if progress.planned is not None:
@@ -79,7 +79,7 @@ def progress_sentences(progress: SetProgress) -> list[str]:
         )
     bad = progress.labels - progress.statuses.get("ok", 0)
     if bad:
-        found.append(f"{_counted(bad, 'label')} without a time to learn from: {_statuses(progress.statuses)}.")
+        found.append(f"{counted(bad, 'label')} without a time to learn from: {_statuses(progress.statuses)}.")
     return found
 
 
@@ -87,7 +87,7 @@ def progress_facts(progress: SetProgress) -> list[tuple[str, str]]:
     """Status, cost, groups and versions."""
     rows = [("labels", _statuses(progress.statuses, with_ok=True))]
     if progress.wall_s is not None:
-        pauses = f"; {_counted(progress.pauses, 'pause')} of over a minute not counted" if progress.pauses else ""
+        pauses = f"; {counted(progress.pauses, 'pause')} of over a minute not counted" if progress.pauses else ""
         rows.append(("cost", f"{format_seconds(progress.wall_s)} of all workers together{pauses}"))
         share = f", {progress.device_s / progress.wall_s * 100:.0f} % of that" if progress.wall_s else ""
         rows.append(("timed iterations", f"{format_seconds(progress.device_s)} on the device{share}"))
@@ -140,10 +140,6 @@ def _cells(row: OperatorProgress) -> tuple[Any, ...]:
         row.longest_us,
         row.spread,
     )
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def sample_word(sample: Sample) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchledger.nouns import Phase, StepCall, StepFoundBy
-from torchledger.reporting.columns import format_bytes, format_count, format_share, format_si, format_us
+from torchledger.reporting.columns import counted, format_bytes, format_count, format_share, format_si, format_us
 from torchledger.reporting.document import Facts, Section, Sentence, Table, as_plain, columns
 from torchledger.stepping.totals import PHASES, StepTotals, Work, call_us
 
@@ -84,10 +84,10 @@ def _verdict_of_dry_run(totals: StepTotals) -> tuple[str, ...]:
     """Three lines on a step without times: that it has none, what it does, how to price it."""
     graphs = [call for call in totals.calls if call.kind == "graph"]
     eager = [call for call in totals.calls if call.kind in ("operator", "collective") and call.kernels]
-    held = f"{_counted(totals.graph_launches, 'launch')} in {_counted(len(graphs), 'call')} of compiled graphs"
+    held = f"{counted(totals.graph_launches, 'launch')} in {counted(len(graphs), 'call')} of compiled graphs"
     return (
         f"A step that ran without its device: nothing of it was measured. Found by: {FOUND_BY[totals.step.found_by]}.",
-        f"It makes {held if graphs else 'no call of a compiled graph'} and {_counted(len(eager), 'eager operator')}: "
+        f"It makes {held if graphs else 'no call of a compiled graph'} and {counted(len(eager), 'eager operator')}: "
         f"{format_si(totals.whole.flops)}FLOP, {format_bytes(totals.whole.bytes_moved)} of minimum traffic.",
         "What it would take: torchledger predict-step, with --device.",
     )
@@ -123,15 +123,15 @@ def _where_it_goes(totals: StepTotals) -> str:
     graph_us = sum(map(call_us, graphs))
     share = graph_us / totals.whole.device_us if totals.whole.device_us else 0.0
     inside = (
-        f"{format_share(share)} of it in {_counted(len(graphs), 'call')} of "
-        f"{_counted(len(totals.step.graph_calls), 'compiled graph')}"
+        f"{format_share(share)} of it in {counted(len(graphs), 'call')} of "
+        f"{counted(len(totals.step.graph_calls), 'compiled graph')}"
         if graphs
         else "no compiled graph ran in it"
     )
     eager = [call for call in totals.calls if call.kind not in ("graph", "synchronization")]
     return (
         f"It goes to {', '.join(shares) or 'nothing that was measured'}; {inside}, "
-        f"{'the rest' if graphs else 'all'} in {_counted(len(eager), 'eager operator')}."
+        f"{'the rest' if graphs else 'all'} in {counted(len(eager), 'eager operator')}."
     )
 
 
@@ -274,7 +274,3 @@ def _idle_section(totals: StepTotals) -> Section:
         f"Under the profiler, where a step takes {format_us(step.wall_us)}: the host is slower there.", "quiet"
     )
     return Section("Step: idle by cause", (table, under))
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

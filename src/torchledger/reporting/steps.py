@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchledger.nouns import Launch, Prediction, StepPrediction
-from torchledger.reporting.columns import format_bytes, format_share, format_us
+from torchledger.reporting.columns import counted, format_bytes, format_share, format_us
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns
 from torchledger.reporting.step import PHASE_WORDS
 
@@ -21,7 +21,7 @@ def step_document(
     sort_by: str = "time",
 ) -> Document:
     """The step's parts, then launches: the longest first, or those that are furthest off."""
-    graphs = f"{step.launches:,} launches in {_counted(sum(step.graph_calls.values()), 'call')} of compiled graphs"
+    graphs = f"{step.launches:,} launches in {counted(sum(step.graph_calls.values()), 'call')} of compiled graphs"
     needs = {"host": step.host_us, "device": step.device_us}
     first, second = sorted(needs, key=lambda who: -needs[who])
     facts = [
@@ -61,7 +61,7 @@ def step_document(
         share = format_share(step.unlearned_us / step.device_us) if step.device_us else "?"
         blocks.append(
             Sentence(
-                f"{_counted(step.unlearned, 'launch', 'launches')} and eager calls ({share} of the device time) are of "
+                f"{counted(step.unlearned, 'launch')} and eager calls ({share} of the device time) are of "
                 "kinds that the model has not learned.",
                 "bad",
             )
@@ -119,10 +119,6 @@ def _eager_section(step: StepPrediction, top: int) -> Section:
     )
     table = Table(columns("step_call", "phase", "calls", "predicted_us", "predicted_total_us", "range"), rows)
     return Section(f"{len(rows)} of {len(step.eager)} kinds of eager calls ({step.eager_calls:,} calls)", (table,))
-
-
-def _counted(number: int, noun: str, plural: str | None = None) -> str:
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def step_as_plain(

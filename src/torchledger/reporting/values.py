@@ -10,6 +10,7 @@ from typing import Any
 from torchledger.nouns import Launch, ValueComparison, ValueFinding, WatchedGraph
 from torchledger.nouns.run_diff import SettingChange
 from torchledger.printable import one_line
+from torchledger.reporting.columns import counted
 from torchledger.reporting.document import Document, Facts, Section, Sentence, as_plain
 from torchledger.reporting.run_diff import setting_sentences
 from torchledger.store import LedgerReader
@@ -157,15 +158,11 @@ def _pair_line(pair: ValuePair) -> str:
 def _watched_section(summary: ValuesSummary) -> Section:
     rows = []
     for graph in summary.graphs:
-        calls = _counted(graph.calls, "call")
+        calls = counted(graph.calls, "call")
         text = f"{graph.watched} of {graph.launches} launches watched, {graph.seen} ran, in {calls}"
         rows.append((graph.graph, text + (f" ({graph.note})" if graph.note else "")))
     rows.append(("tensors", f"{summary.n_stats:,} statistics, {summary.n_saved:,} saved files"))
     return Section(f"Values in {summary.file}", (Facts(tuple(rows)),))
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _findings_section(summary: ValuesSummary, *, top: int) -> Section:

@@ -200,7 +200,9 @@ def operation_of(launch: Launch) -> str:
     if launch.category == "template":
         names = (name for name in launch.aten_ops if category_of_operator(name) in ("gemm", "convolution", "attention"))
         return operator_name(next(names, "template"))[1]
-    return operator_name(launch.kernel_name or launch.call or "")[1]
+    name = operator_name(launch.kernel_name or launch.call or "")[1]
+    # An operator that is run with a saved random state is called by what keeps the state.
+    return operator_name(launch.aten_ops[-1])[1] if name.endswith("rng_state") and launch.aten_ops else name
 
 
 def category_of_launch(launch: Launch) -> TimeCategory | None:

@@ -13,7 +13,7 @@ from torchledger._torch.fake_attention import CUDNN, EFFICIENT, FLASH, MATH, cho
 from torchledger._torch.fake_device import FakeDevice
 from torchledger._torch.fake_library import AttentionQuestion
 from torchledger._torch.fake_tensors import REAL_BYTES
-from torchledger.nouns import Device
+from torchledger.nouns import CUDA_GRAPH, Device
 
 HOPPER = Device(name="a Hopper", kind="cuda", compute_capability=(9, 0), num_multiprocessors=78)
 
@@ -64,6 +64,26 @@ def test_nothing_is_saved_and_what_was_saved_is_loaded(fake: FakeDevice, tmp_pat
     torch.save(model.state_dict(), tmp_path / "model.pt")
     assert not (tmp_path / "model.pt").exists()
     assert any("torch.save" in each.asked for each in fake.tensors.stand_ins)
+
+
+def test_random_numbers_of_a_graph_that_recomputes_dropout_have_a_state_of_the_device(fake: FakeDevice) -> None:
+    from torch._prims.rng_prims import graphsafe_run_with_rng_state
+
+    state = torch.cuda.default_generators[0].clone_state()
+    assert state.device == torch.device("cuda", 0)
+    dropped = torch.randn(64, 32, device="cuda")
+    mask = graphsafe_run_with_rng_state(torch.ops.aten.rand_like.default, dropped, rng_state=state)
+    assert mask.shape == dropped.shape and mask.device.type == "cuda"
+
+
+def test_what_would_be_a_cuda_graph_is_called_as_it_is_and_noted(fake: FakeDevice) -> None:
+    from torch._inductor import compile_fx
+
+    def graph(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        return inputs
+
+    assert compile_fx.cudagraphify(graph, static_input_idxs=(), device_index=0, stack_traces=[]) is graph
+    assert fake.decisions == {CUDA_GRAPH: 1}
 
 
 def test_attention_is_differentiable_by_the_kernel_that_hopper_takes(fake: FakeDevice) -> None:
