@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,7 @@ from torch.nn.modules import module as nn_module
 
 from torchledger._torch.module_calls import ModuleCalls
 from torchledger.balance import balance_books, open_books
-from torchledger.capturing.session import Capture
 from torchledger.nouns import Step
-from torchledger.profiling.profile import attach
 from torchledger.store import open_ledger
 
 
@@ -50,16 +50,26 @@ def test_a_listener_that_fails_is_told_of_and_the_call_is_made() -> None:
     assert isinstance(faults[0], IndexError)
 
 
+LOOP = """
+import torch
+from torch import nn
+from torch.nn.modules import module
+
+model, head = nn.Linear(4, 8), nn.Linear(8, 2)
+with torch.no_grad():
+    for _ in range(3000):
+        head(model(torch.ones(3, 4)).relu())
+assert not module._global_forward_pre_hooks
+"""
+
+
 def test_the_steps_of_a_loop_of_forwards_without_marks_or_optimizer_are_its_period(tmp_path: Path) -> None:
-    model, head = nn.Linear(4, 8), nn.Linear(8, 2)
-    with Capture(tmp_path / "a.ledger") as capture, torch.no_grad():
-        attach(capture, {"warmup": 1, "repeats": 2, "after_us": 0, "counts_eager": True})
-        for _ in range(16):
-            head(model(torch.ones(3, 4)).relu())
+    (tmp_path / "loop.py").write_text(LOOP)
+    command = [sys.executable, "-m", "torchledger", "run", "--profile", "--count-eager", "-o", "a.ledger", "loop.py"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     with open_ledger(tmp_path / "a.ledger") as reader:
         (step,) = reader.read(Step)
         accounts = balance_books(open_books(reader)).accounts
     assert step.found_by == "period" and step.kinds[0].calls == {"Linear.forward": 2}
     assert accounts["step_flops"].ledger == accounts["step_flops"].reference == 2 * 3 * (4 * 8 + 8 * 2)
     assert accounts["step_operators"].is_balanced
-    assert not nn_module._global_forward_pre_hooks
