@@ -28,6 +28,7 @@ _NOT_RUN = {
     "bench": "runs kernels: tests/unit/replaying/test_bench.py",
     "doctor": "measures for seconds: tests/unit/device/test_ceilings.py",
     "sample": "measures: tests/unit/sampling",
+    "calibrate": "measures for minutes: tests/unit/calibrating",
     "plan": "runs a script: tests/unit/planning/test_dry_run.py",
     "fit": "learns for seconds to minutes: tests/unit/fitting",
     "evaluate": "likewise",
@@ -81,7 +82,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(_DATA / "gpt_block_torch2.11_cu130.trace.json.gz", folder / f"{name}.json.gz")
     # Where the ledger says that its own trace is.
     shutil.copy(_DATA / "gpt_block_torch2.11_cu130.trace.json.gz", folder / "zoo_gpt_block.profile.trace.json.gz")
-    for name in ("h200", "my"):
+    for name in ("h200", "my", "mine", "quick"):
         shutil.copy(_ROOT / "src/torchledger/predicting/models/NVIDIA_H200.tlmodel", folder / f"{name}.tlmodel")
     samples = _gelu_samples()
     for name in ("sweep", "part1", "part2", "a", "b"):
@@ -90,6 +91,8 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
         save_plan(Plan(points), folder / f"{name}.samples")
         write_samples(folder / f"{name}.samples" / "samples.parquet", samples)
     write_samples(folder / "all.parquet", samples)
+    (sheet,) = re.findall(r"^```yaml\n(names:.*?)^```", (_ROOT / "docs/commands/devices.md").read_text(), re.S | re.M)
+    (folder / "l40.yml").write_text(sheet)
     return folder
 
 
