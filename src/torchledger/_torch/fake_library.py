@@ -30,6 +30,7 @@ _SOURCE = r"""
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/native/transformers/attention.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 
 namespace {
 
@@ -145,6 +146,15 @@ extern "C" void install(Choose chosen) {
   guard_of_cuda().store(&guard);
   at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&attention);
 }
+// A build for CUDA times DistributedDataParallel's reducer by events of the device; other builds have no such timer.
+extern "C" void forget_timer() {
+  static bool is_forgotten = false;
+  if (!is_forgotten && c10d::TimerRegistry()->Has(kType)) {
+    c10d::TimerRegistry()->Register(
+        kType, [](c10::Device) { return std::unique_ptr<c10d::Timer>(); }, "none", c10::REGISTRY_PREFERRED);
+  }
+  is_forgotten = true;
+}
 extern "C" void count_devices(int index) {
   counts_devices = true;
   device = index;
@@ -188,6 +198,8 @@ class FakeLibrary:
         """Have torch's C++ take a CUDA device for present, until ``uninstall``; ``device`` is the current one."""
         self._chosen = _CHOOSE(lambda asked: choose_attention(asked.contents))
         self._library.install(self._chosen)
+        if not torch.cuda.device_count():
+            self._library.forget_timer()
         # The first backward of a process starts a thread for each device: none while none is counted.
         torch._C._set_multithreading_enabled(False)
         torch.zeros((), requires_grad=True).clone().backward()
