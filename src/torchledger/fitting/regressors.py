@@ -160,11 +160,6 @@ def matern(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.
     return squared
 
 
-_REACH = 0.25
-"""How far beyond the rows learned from, as a share of what they span, a process is followed along each feature: its
-trend is a line, and a feature that hardly varied there says nothing of where it does."""
-
-
 @dataclass(frozen=True)
 class Blend:
     """Trees and process together, with what is known of their error.
@@ -195,8 +190,7 @@ class Blend:
         rows = features[:, self.columns]
         outside = self.distance(features)
         by_trees = self.trees.predict(np.clip(rows, self.low, self.high))
-        reach = _REACH * (self.high - self.low)
-        by_process = self.process.predict(np.clip(rows, self.low - reach, self.high + reach))
+        by_process = self.process.predict(rows)
         is_outside = outside > EDGE
         weight = np.where(is_outside, self.weight_outside, self.weight_inside)
         spread = self.noise + np.abs(by_process - by_trees)
