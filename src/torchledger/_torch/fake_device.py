@@ -256,16 +256,7 @@ def _patch_cuda(patches: Patches, fake: FakeDevice) -> None:
         "_cuda_getDeviceCount": answer(fake.count),
         "_cuda_isCurrentStreamCapturing": answer(False),
     }.items():
-        _set_or_add(patches, torch._C, name, value)
-
-
-def _set_or_add(patches: Patches, owner: Any, name: str, value: Any) -> None:
-    """Replace an attribute, or add one that a build without CUDA lacks, until the patches are undone."""
-    if hasattr(owner, name):
-        patches.set(owner, name, value)
-        return
-    setattr(owner, name, value)
-    patches.on_undo(lambda: delattr(owner, name))
+        patches.set_or_add(torch._C, name, value)
 
 
 class _Zeros(dict[str, int]):

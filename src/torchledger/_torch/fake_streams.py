@@ -10,13 +10,14 @@ import contextlib
 import itertools
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from torchledger._torch.patching import Patches
+from torchledger._torch.tensors import memory_key, tensors_in
 
 COMPUTE = "compute"
 """The stream that a program computes on when it says nothing."""
@@ -78,7 +79,7 @@ class StreamOrder:
             self._stream_of[number], self._last[name] = name, number
         return Placed(number, name, needed, getattr(self._threads, "batch", None))
 
-    def place_operator(self, name: str, args: Iterable[Any], result: Any) -> Placed:
+    def place_operator(self, name: str, args: Sequence[Any], result: Any) -> Placed:
         """Put an eager operator where it runs: functional collectives on their group's stream, which they tell nobody.
 
         ``wait_tensor`` is on the stream that waits.
@@ -87,15 +88,15 @@ class StreamOrder:
         if "c10d_functional" not in namespace:
             return self.place()
         if kind.startswith("wait_tensor"):
-            for tensor in _tensors(args):
-                self.wait(self.current, self._results.get(_key(tensor), ()))
+            for tensor in tensors_in(args):
+                self.wait(self.current, self._results.get(memory_key(tensor.untyped_storage()), ()))
             return self.place()
-        group = next((each for each in reversed(list(args)) if isinstance(each, str)), "")
+        group = next((each for each in reversed(args) if isinstance(each, str)), "")
         stream = communication_stream(group)
         self.wait(stream, self.mark(self.current))
         placed = self.place(stream)
-        for tensor in _tensors((result,)):
-            self._results[_key(tensor)] = (placed.number,)
+        for tensor in tensors_in(result):
+            self._results[memory_key(tensor.untyped_storage())] = (placed.number,)
         return placed
 
     def mark(self, stream: str) -> tuple[int, ...]:
@@ -380,15 +381,3 @@ def _name_streams_of_fsdp(patches: Patches, rename: Callable[[Any], None]) -> No
 
 def _name_of(stream: Any, order: StreamOrder) -> str:
     return order.current if stream is None else getattr(stream, "name", COMPUTE)
-
-
-def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
-
-
-def _key(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)

@@ -224,10 +224,6 @@ _ORIGINALS = {name: getattr(torch.Tensor, name) for name in ("numpy", "tolist", 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _VALUES = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default}
 _DYNAMIC = {torch.ops.aten.nonzero.default, torch.ops.aten.masked_select.default}
-_TO_DEVICE = {
-    torch.ops.aten.to.device,
-    torch.ops.aten.to.prim_Device,
-}
 
 
 def _is_true(func: Any, args: Sequence[Any]) -> bool:
