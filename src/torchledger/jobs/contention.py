@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from torchledger.jobs.waits import COMPUTE, RankPieces
 from torchledger.nouns import Collective, Contention
+from torchledger.traces.spans import merge_spans
 
 _ALONE, _BESIDE = 0.0, 0.5
 """Share of an entry's time in which a collective ran: none to be alone, at least half to be beside it."""
@@ -30,7 +31,7 @@ def find_contention(
     alone: dict[str, list[float]] = defaultdict(list)
     beside: dict[str, list[float]] = defaultdict(list)
     for rank, own in pieces.items():
-        moving = _union(
+        moving = merge_spans(
             [
                 (each.started_ns + shifts[rank], each.ended_ns + shifts[rank])
                 for each in collectives[rank]
@@ -64,13 +65,3 @@ def _inside(spans: Sequence[tuple[int, int]], at: int, start: int, end: int) -> 
         total += max(0, min(spans[at][1], end) - max(spans[at][0], start))
         at += 1
     return total
-
-
-def _union(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(spans):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged

@@ -29,6 +29,7 @@ from torchledger.nouns import (
 )
 from torchledger.store import LedgerReader, open_ledger
 from torchledger.store.job import ledgers_of_job
+from torchledger.traces.spans import merge_spans
 
 _WORTH_SAYING = 0.02
 
@@ -203,8 +204,8 @@ def _summary(
         if place.kind == COMMUNICATION
     ]
     own = [match for match in matches if rank in match.ranks]
-    waits = _union([_wait_of(match, rank) for match in own])
-    pairs = _union([_span_of(match, rank) for match in own if match.operation == "send"])
+    waits = merge_spans([_wait_of(match, rank) for match in own])
+    pairs = merge_spans([_span_of(match, rank) for match in own if match.operation == "send"])
     error = alignment.error_ns[rank]
     return RankSummary(
         rank=rank,
@@ -233,16 +234,6 @@ def _wait_of(match: CollectiveMatch, rank: int) -> tuple[int, int]:
 def _span_of(match: CollectiveMatch, rank: int) -> tuple[int, int]:
     at = match.ranks.index(rank)
     return match.arrived_ns[at], match.ended_ns[at]
-
-
-def _union(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(span for span in spans if span[1] > span[0]):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged
 
 
 def _shared(left: Sequence[tuple[int, int]], right: Sequence[tuple[int, int]]) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torchledger.errors import PredictError
+from torchledger.traces.spans import merge_spans
 
 Kind = Literal["compute", "communication", "host"]
 """``"host"`` is a stream that waits for its host to launch."""
@@ -315,19 +316,21 @@ class _Player:
             )
             for at in range(len(entries))
         )
-        compute = _union([(p.start_us, p.end_us) for p, e in zip(played, entries, strict=True) if e.kind == "compute"])
-        moving = _union(
+        compute = merge_spans(
+            [(p.start_us, p.end_us) for p, e in zip(played, entries, strict=True) if e.kind == "compute"]
+        )
+        moving = merge_spans(
             [
                 (p.start_us if e.is_bubble else p.ready_us, p.end_us)
                 for p, e in zip(played, entries, strict=True)
                 if e.kind == "communication"
             ]
         )
-        waits = _union([(p.ready_us, p.start_us) for p, e in zip(played, entries, strict=True) if e.is_bubble])
+        waits = merge_spans([(p.ready_us, p.start_us) for p, e in zip(played, entries, strict=True) if e.is_bubble])
         compute_us, moving_us = _length(compute), _length(moving)
-        exposed_us = _length(_union([*compute, *moving])) - compute_us
-        covered = _union([*compute, *moving])
-        bubble_us = _length(_union([*covered, *waits])) - _length(covered)
+        covered = merge_spans([*compute, *moving])
+        exposed_us = _length(covered) - compute_us
+        bubble_us = _length(merge_spans([*covered, *waits])) - _length(covered)
         return RankTimeline(played, compute_us, moving_us, exposed_us, bubble_us, self.host_busy[rank])
 
 
@@ -362,18 +365,6 @@ def _deciding(
             found["host"] += moment - since
             moment = since
     return dict(sorted(((kind, us) for kind, us in found.items() if us > 0), key=lambda item: -item[1]))
-
-
-def _union(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    merged: list[tuple[float, float]] = []
-    for start, end in sorted(spans):
-        if end <= start:
-            continue
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged
 
 
 def _length(spans: Sequence[tuple[float, float]]) -> float:

@@ -13,6 +13,7 @@ from torchledger.nouns import DeviceEvent
 from torchledger.stepping.entries import Entry
 from torchledger.stepping.marks import STEP_MARK
 from torchledger.traces.idle import BusyTime, busy_time, explain_idle
+from torchledger.traces.spans import merge_spans
 from torchledger.traces.trace import EventKind, Trace
 
 BEFORE_FIRST = "before the first kernel: the host had not launched yet"
@@ -65,7 +66,12 @@ def host_busy_and_idle(
     trace: Trace, entries: Sequence[Entry], window: tuple[int, int], lane: int
 ) -> tuple[int, Mapping[str, int]]:
     """Nanoseconds in which a host thread worked on operators, and the others by what the thread was in meanwhile."""
-    work = _merged([span for entry in entries if entry.lane == lane for span in entry.host_work], window)
+    work = merge_spans(
+        (max(start, window[0]), min(end, window[1]))
+        for entry in entries
+        if entry.lane == lane
+        for start, end in entry.host_work
+    )
     busy = sum(end - start for start, end in work)
     causes: Counter[str] = Counter()
     ranges = host_ranges(trace, lane, window)
@@ -74,18 +80,6 @@ def host_busy_and_idle(
         if end > start:
             _share_out(start, end, ranges, causes)
     return busy, dict(causes.most_common())
-
-
-def _merged(spans: Sequence[tuple[int, int]], window: tuple[int, int]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted((max(start, window[0]), min(end, window[1])) for start, end in spans):
-        if end <= start:
-            continue
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged
 
 
 def host_ranges(trace: Trace, lane: int, window: tuple[int, int]) -> list[tuple[int, int, str]]:
