@@ -87,7 +87,8 @@ def calibrate(
         shared = _COLLECTIVES_SHARE * measuring if gpus > 1 else 0.0
         plan = replace(plan, budget_s=measuring - shared)
         record = collect(folder, plan, lambda found: _base(found, base), progress=progress)
-        store_ceilings(record, record.ceilings) if record.ceilings is not None else None
+        if record.ceilings is not None:
+            store_ceilings(record, record.ceilings)
         samples, launches = read_measured(folder)
         if gpus > 1:
             samples += _collectives(folder, gpus, shared)

@@ -56,7 +56,6 @@ class PlannedStep:
     launches: int = 0
     ranks: tuple[PlannedRank, ...] = ()
     notes: tuple[str, ...] = ()
-    stand_ins: tuple[str, ...] = ()
 
     @property
     def decides(self) -> str | None:

@@ -6,6 +6,7 @@ import difflib
 import math
 import os
 import re
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -348,8 +349,6 @@ def _points_of_log(path: Path) -> Points:
 
 def _curve_of(kind: str, placement: Placement, sizes: list[tuple[float, float]]) -> CollectiveCurve:
     """The user's own points as they are, repeats at their median."""
-    import statistics
-
     by_size: dict[float, list[float]] = defaultdict(list)
     for size, time_us in sizes:
         by_size[size].append(time_us)

@@ -40,7 +40,7 @@ class Composition:
 
     ``overlaps_gradients``: gradients are reduced beside the last backward (DDP's buckets); else behind it.
     ``overlap`` is the norm by which host and device time of a phase are added (6: nearly the longer of both).
-    ``optimizer_host_us`` is what the host does in a step beside launching the model.
+    ``step_host_us`` is what the host does in a step beside launching the model.
     """
 
     overlaps_gradients: bool = True
@@ -265,7 +265,6 @@ class _Composer:
         if layout.sequence_parallel:
             message //= layout.tp
         pair = self.placement("pp", 2)
-        move_us = 0.0
         if self.fabric is None:
             raise PredictError(f"{name_of(layout)} sends between stages, and no fabric prices it: give --fabric.")
         move_us = price_collective(

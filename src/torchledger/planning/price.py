@@ -87,10 +87,11 @@ def plan_price(
     sharing = find_sharing(model.device) if sharing is None else sharing
     stands_in = {rank: program.rank for program in programs for rank in (*program.stands_for, program.rank)}
     overheads = overheads_on(host, overheads_of(model))
-    timed = {}
-    for program in programs:
-        settings = {"allow_tf32": allow_tf32, "convolution_tf32": convolution_tf32}
-        timed[program.rank] = _entries(program, model, fabric, stands_in, overheads, mode, settings)
+    settings = {"allow_tf32": allow_tf32, "convolution_tf32": convolution_tf32}
+    timed = {
+        program.rank: _entries(_Maker(program, model, fabric, stands_in, overheads, mode), settings)
+        for program in programs
+    }
     _drop_absent(timed)
     played = play({rank: each.entries for rank, each in timed.items()}, sharing=sharing)
     return _as_step(programs, model, fabric, timed, played, subject, overheads, sharing)
@@ -268,16 +269,8 @@ class _Maker:
         return (*key, self.counted[key])
 
 
-def _entries(
-    program: RankProgram,
-    model: TimeModel,
-    fabric: Fabric | None,
-    stands_in: Mapping[int, int],
-    overheads: Mapping[str, float],
-    mode: Mode,
-    settings: Mapping[str, bool],
-) -> _Timed:
-    maker = _Maker(program, model, fabric, stands_in, overheads, mode)
+def _entries(maker: _Maker, settings: Mapping[str, bool]) -> _Timed:
+    program, model, overheads = maker.program, maker.model, maker.overheads
     called = {call.name for call in program.calls if call.kind == "graph"}
     compiled = {
         launch.launch_id: found
@@ -293,7 +286,7 @@ def _entries(
     waits = _all_waits(program)
     main = _main_stream(program.calls)
     placed: dict[int, int] = {}
-    in_step = overheads["graphs step host us" if mode == "graphs" else "step host us"]
+    in_step = overheads["graphs step host us" if maker.mode == "graphs" else "step host us"]
     maker.host("step", in_step)
     carried: tuple[int, ...] = ()
     for call in program.calls:
