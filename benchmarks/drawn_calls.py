@@ -571,7 +571,7 @@ def run_attention(out: Path, *, tiny: bool, limit_s: float, skip: int = 0) -> di
     return {"rows": rows}
 
 
-_ATTENTION = {"cudnn": 320, "flash": 320, "efficient": 120}
+_ATTENTION = {"cudnn": 640, "flash": 640, "efficient": 240}
 
 
 def run_states(out: Path, *, limit_s: float, per_operator: int = 9) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 ``torchrun --nproc-per-node N job_programs.py STRATEGY [--size S] [--device cpu|cuda] [--steps N] [--late RANK:MS]``.
 Each rank prints one JSON line: the median of its own steps after the warm-up, and its peak on a GPU. With ``--late``
 one rank is kept busy for so long in each step, between forward and backward: asleep on a CPU, with products on a GPU.
+Where ``DRAWN_GATE`` and ``JOB_NAME`` are set, the ranks wait together after the warm-up until they are let through
+(``drawn_programs.py``), none of them on the device.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from drawn_programs import leave_gate, wait_at_gate
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -154,6 +157,22 @@ class Place:
         else:
             for _ in range(5 * self.late_ms):
                 self.weight @ self.weight
+
+    @property
+    def name(self) -> str:
+        """What this job is called at a gate."""
+        return os.environ.get("JOB_NAME", "job")
+
+    def wait_at_gate(self) -> None:
+        """Meet, hand back what memory the warm-up left, and wait to be let through without work on the device."""
+        if "DRAWN_GATE" not in os.environ:
+            return
+        dist.barrier()
+        self.synchronize()
+        if self.device == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        wait_at_gate(self.name)
 
     def synchronize(self) -> None:
         """Wait for the GPU."""
@@ -364,6 +383,8 @@ def main() -> None:
     step = STRATEGIES[arguments.strategy](place)
     moments = []
     for number in range(arguments.steps):
+        if number == WARMUP:
+            place.wait_at_gate()
         if number >= WARMUP:
             place.synchronize()
             moments.append(time.perf_counter())
@@ -375,6 +396,8 @@ def main() -> None:
     if place.device == "cuda":
         own["peak_allocated_bytes"] = torch.cuda.max_memory_allocated()
     print(json.dumps(own), flush=True)
+    if place.rank == 0:
+        leave_gate(place.name, own)
     dist.destroy_process_group()
 
 

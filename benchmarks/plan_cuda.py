@@ -17,6 +17,7 @@ import sys
 import tarfile
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,6 +130,39 @@ def measure(session: Session, name: str, steps: int) -> dict[str, Any]:
     return row
 
 
+def measure_all_at_once(session: Session, names: Sequence[str], steps: int) -> None:
+    """Every program twice, all started together: each compiles for itself and is timed alone on the GPU."""
+    gate = {"GPU_GATE": str(session.folder / "gate"), "TORCHINDUCTOR_COMPILE_THREADS": "2"}
+
+    def run(name: str, kind: str) -> None:
+        begin = time.monotonic()
+        command = program(session, name, steps=steps)
+        if kind == "recorded":
+            command = [*RECORD, "-o", str(session.folder / f"{name}.ledger"), *command]
+        else:
+            command = [sys.executable, *command]
+        code, output = session.run(command, **gate)
+        row = session.rows[name]
+        own, peak = steps_ms(output), printed(output, "PEAK")
+        if kind == "recorded":
+            row |= {"recorded_exit": code, "recorded_ms": median(own[-LAST_STEPS:])}
+        else:
+            row |= {"exit": code, "plain_ms": median(own[-LAST_STEPS:]), "steps_ms": own}
+            row["peak_allocated_bytes"] = int(peak[0]) if peak else None
+        row[f"{kind}_s"] = round(time.monotonic() - begin, 1)
+        if code:
+            row["output" if kind == "plain" else "recorded_output"] = output[-1500:]
+        said = {key: value for key, value in row.items() if key != "steps_ms"}
+        print(f"{name}, {kind}: {json.dumps(said)[:600]}", flush=True)
+
+    session.rows.update({name: {} for name in names})
+    with ThreadPoolExecutor(2 * len(names)) as pool:
+        for done in as_completed([pool.submit(run, name, kind) for kind in ("recorded", "plain") for name in names]):
+            if (error := done.exception()) is not None:
+                print(f"{type(error).__name__}: {error}", flush=True)
+            session.write()
+
+
 def machine() -> dict[str, str]:
     """Device and versions."""
     import torch
@@ -148,6 +182,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=330.0, help="seconds for everything")
     parser.add_argument("--jobs", type=int, default=7, help="programs that compile at once, before any is measured")
     parser.add_argument("--measured", type=int, default=4, help="programs that start at once; one at a time is timed")
+    parser.add_argument("--together", action="store_true", help="all start at once, each compiles for itself")
     parser.add_argument("--tiny", action="store_true", help="the smallest sizes, to see that everything runs")
     parser.add_argument("--device", default="cuda")
     arguments = parser.parse_args()
@@ -156,6 +191,9 @@ def main() -> None:
     end_s = time.monotonic() + arguments.budget - MARGIN_S
     with tempfile.TemporaryDirectory(prefix="torchledger-plan-") as folder:
         session = Session(Path(folder), arguments.output, end_s, arguments.limit, options)
+        if arguments.together:
+            measure_all_at_once(session, arguments.names, arguments.steps)
+            arguments.names = []
         with ThreadPoolExecutor(arguments.jobs) as pool:
             for done in as_completed([pool.submit(warm_up, session, name) for name in arguments.names]):
                 print(done.result(), flush=True)

@@ -87,13 +87,13 @@ class Wave:
             for job in waiting:
                 assert job.process is not None
                 if job.process.poll() is not None:
-                    job.answer = {"error": f"ended with {job.process.returncode}", "output": self._said(job)}
+                    job.answer = {"error": f"ended with {job.process.returncode}", "output": self.said(job)}
                     print(f"{job.name}: {job.answer}", flush=True)
             time.sleep(0.05)
         for job in self.jobs:
             if not self._has(job, "ready") and not job.answer:
-                self._end(job)
-                job.answer = {"error": f"not ready in {limit_s:.0f} s", "output": self._said(job)}
+                self.end(job)
+                job.answer = {"error": f"not ready in {limit_s:.0f} s", "output": self.said(job)}
                 print(f"{job.name}: {job.answer}", flush=True)
         print(f"-- {len(self.jobs)} jobs at the gate after {time.monotonic() - begin:.0f} s", flush=True)
 
@@ -106,14 +106,14 @@ class Wave:
         while time.monotonic() < end and not self._has(job, "done"):
             assert job.process is not None
             if job.process.poll() is not None and not self._has(job, "done"):
-                job.answer = {"error": f"ended with {job.process.returncode}", "output": self._said(job)}
+                job.answer = {"error": f"ended with {job.process.returncode}", "output": self.said(job)}
                 break
             time.sleep(0.005)
         if self._has(job, "done"):
             job.answer = json.loads((self.gate / f"{job.name}.done").read_text())
         elif not job.answer:
-            self._end(job)
-            job.answer = {"error": f"not done in {job.limit_s:.0f} s", "output": self._said(job)}
+            self.end(job)
+            job.answer = {"error": f"not done in {job.limit_s:.0f} s", "output": self.said(job)}
         job.answer["gate_s"] = round(time.monotonic() - begin, 2)
         shown = {key: value for key, value in job.answer.items() if key != "recipe"}
         print(f"{job.name}: {json.dumps(shown)[:400]}", flush=True)
@@ -126,18 +126,18 @@ class Wave:
             try:
                 job.process.wait(max(0.1, end - time.monotonic()))
             except subprocess.TimeoutExpired:
-                self._end(job)
+                self.end(job)
                 job.answer.setdefault("error", "did not end")
             if job.ledger is not None and job.process.returncode and "error" not in job.answer:
-                job.answer["error"] = f"ended with {job.process.returncode}: {self._said(job)}"
+                job.answer["error"] = f"ended with {job.process.returncode}: {self.said(job)}"
 
     def _has(self, job: Job, what: str) -> bool:
         return (self.gate / f"{job.name}.{what}").exists()
 
-    def _said(self, job: Job) -> str:
+    def said(self, job: Job) -> str:
         return (self.gate / f"{job.name}.log").read_text(errors="replace")[-700:]
 
-    def _end(self, job: Job) -> None:
+    def end(self, job: Job) -> None:
         assert job.process is not None
         try:
             os.killpg(job.process.pid, signal.SIGKILL)

@@ -68,15 +68,18 @@ def module_path(path: str) -> str:
 
 
 SAVES_RANDOM_STATE = "run_and_save_rng_state"
+_RESTORES_STATE_OF_GRAPH = "graphsafe_run_with_rng_state"
+RESTORES_RANDOM_STATE = ("run_with_rng_state", _RESTORES_STATE_OF_GRAPH)
+"""What checkpointing has an operator called by when it runs again; in the second the state is a graph's own."""
 
 
 def called_operator(fx_node: Any) -> tuple[Any, tuple[Any, ...]]:
     """What a call node runs, and on what: the operator inside a call that also saves or restores the random state, as
     checkpointing has it."""
     name = getattr(fx_node.target, "__name__", "")
-    if name in (SAVES_RANDOM_STATE, "graphsafe_run_with_rng_state"):
+    if name in (SAVES_RANDOM_STATE, _RESTORES_STATE_OF_GRAPH):
         return fx_node.args[0], tuple(fx_node.args[1:])
-    if name == "run_with_rng_state":
+    if name in RESTORES_RANDOM_STATE:
         return fx_node.args[1], tuple(fx_node.args[2:])
     return fx_node.target, fx_node.args
 

@@ -574,7 +574,7 @@ def _is_recomputed(fx_node: Any) -> bool:
     """A node of a backward graph that belongs to the forward (with its random state restored, under checkpointing)."""
     if fx_node.meta.get("partitioner_tag") == "is_forward":
         return True
-    return getattr(fx_node.target, "__name__", "") in ("run_with_rng_state", "graphsafe_run_with_rng_state")
+    return getattr(fx_node.target, "__name__", "") in provenance.RESTORES_RANDOM_STATE
 
 
 def _entry_category(entry: _Entry, recording: _Recording) -> Category:

@@ -138,7 +138,7 @@ def _facts(job: Job) -> Facts:
         known = [error for error in errors if error is not None]
         if errors:
             worst = f"within {format_us(max(known))}" if len(known) == len(errors) else "not of all ranks"
-            rows.append(("clocks", f"aligned by the collectives, {worst}"))
+            rows.append(("clocks", f"aligned by the collectives and by the clock that ranks of a host share, {worst}"))
     return Facts(tuple(rows))
 
 

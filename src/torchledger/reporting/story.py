@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torchledger.nouns import Buffer, Graph, Kernel, Launch, LoopNest, Measurement, SourceLine, Step
@@ -20,7 +20,7 @@ from torchledger.reporting.columns import (
 from torchledger.reporting.document import Block, Code, Document, Facts, Section, Sentence, Table, as_plain, columns
 from torchledger.reporting.overview import shorten_source
 from torchledger.roofline import achieved_gb_per_s, achieved_tflops_per_s, arithmetic_intensity
-from torchledger.stepping.ran_sizes import read_ran_sizes
+from torchledger.stepping.ran_sizes import RanSizes, read_ran_sizes
 from torchledger.stepping.totals import StepUse, use_of
 from torchledger.store import LedgerReader
 from torchledger.store.find import Target, find_kernel
@@ -47,6 +47,7 @@ class Story:
     wrapper_code: str | None
     measurements: tuple[Measurement, ...] = ()
     use: StepUse | None = None
+    sizes: RanSizes = field(default_factory=RanSizes)
 
 
 def tell_story(reader: LedgerReader, question: str) -> Story:
@@ -75,15 +76,15 @@ def tell_story(reader: LedgerReader, question: str) -> Story:
         wrapper_code=_wrapper_code(graph, launch),
         measurements=measurements,
         use=use_of(step, launch.graph, in_step) if step is not None and launch is not None else None,
+        sizes=sizes,
     )
 
 
 def story_as_plain(reader: LedgerReader, story: Story) -> dict[str, Any]:
     """What ``show FILE KERNEL --json`` prints: the kernel, and its launches in full (only the one that was asked for
     when it was asked for by its launch id)."""
-    sizes = read_ran_sizes(reader)
     launches = [
-        sizes.launch(launch)
+        story.sizes.launch(launch)
         for row in story.launches
         for launch in reader.iterate(Launch, graph=row.graph, order=row.order)
     ]

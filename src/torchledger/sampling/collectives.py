@@ -302,8 +302,9 @@ def _cuda_times(
                     for _ in range(queued):
                         work()
             call()
-            # The next marker stands behind the work, and on one stream with the collective.
-            torch.cuda.current_stream().wait_stream(aside)
+            if work is not None:
+                # The next marker stands behind the work, and on one stream with the collective.
+                torch.cuda.current_stream().wait_stream(aside)
         trace.mark()
     found = trace.pieces()
     if found is None:

@@ -1,0 +1,164 @@
+"""Jobs of two GPUs at several sizes: a strategy's own step without torchledger and in a recording, in turns.
+
+``python benchmarks/job_waves_cuda.py -o OUT [--budget S] [NAME:SIZE ...]``: all jobs start at once, each twice (plain,
+and under ``torchledger run --profile``), and compile beside each other; then one after the other passes a gate and has
+both GPUs for itself, plain and recorded in turns. OUT gets ``jobs.json`` (own times, peaks of memory) and
+``jobs.tar.gz`` (the ledgers), both written anew after each pair. ``job_waves_cuda.py --read OUT`` adds what the
+ledgers say; that needs no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import shutil
+import sys
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from job_cuda import own_lines, read
+from strangers_cuda import Job, Wave
+
+NEEDS: tuple[str, ...] = ("two GPUs",)
+RUNS: tuple[tuple[str, ...], ...] = (("-o", "{out}"),)
+HERE = Path(__file__).resolve().parent
+PROGRAM = str(HERE / "job_programs.py")
+STRATEGIES = ("ddp", "fsdp2", "tp", "tp_sp", "pp_1f1b")
+CASES = (
+    *(f"{name}:medium" for name in STRATEGIES),
+    *(f"{name}:small" for name in STRATEGIES),
+    *(f"{name}:large" for name in ("tp", "tp_sp", "pp_1f1b")),
+)
+
+RECORD = ("-m", "torchledger", "run", "--profile", "--force", "--warmup", "12", "-o")
+
+
+def jobs_of(case: str, options: argparse.Namespace, work: Path) -> tuple[Job, Job]:
+    """A case without torchledger, and under a recording."""
+    strategy, size = case.split(":")
+    launch = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={options.ranks}")
+    program = (*launch, PROGRAM, strategy, "--size", size, "--device", options.device, "--steps", str(options.steps))
+    made = []
+    for kind in ("plain", "recorded"):
+        name = f"{strategy}-{size}-{kind}"
+        ledger = work / f"{strategy}-{size}.ledger"
+        command = program if kind == "plain" else (*RECORD, str(ledger), *program)
+        environment = {"JOB_NAME": name}
+        made.append(Job(name, command, options.limit, ledger if kind == "recorded" else None, environment))
+    return made[0], made[1]
+
+
+def keep(folders: dict[str, Path], archive: Path) -> None:
+    """The ledgers of all jobs that ended, without their traces."""
+    unfinished = archive.with_suffix(".part")
+    with gzip.open(unfinished, "wb", compresslevel=6) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
+        for case, folder in folders.items():
+            for path in sorted(folder.glob("*")):
+                if path.is_file() and "trace" not in path.name:
+                    tar.add(path, f"{case.replace(':', '_')}.job/{path.name}")
+    unfinished.rename(archive)
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Start all, let them through in turns, and keep what they leave."""
+    began = time.monotonic()
+    end = began + options.budget
+    out: Path = options.output.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="jobs-"))
+    pairs = {case: jobs_of(case, options, work) for case in options.cases}
+    both = [job for pair in pairs.values() for job in pair]
+    wave = Wave(both, work, out, cores=os.cpu_count() or 1)
+    wave.wait_ready(options.compile_limit)
+    rows: dict[str, dict[str, Any]] = {}
+    for case, pair in pairs.items():
+        row = rows[case] = {}
+        for job, key in zip(pair, ("plain", "recorded"), strict=True):
+            if end - time.monotonic() > options.limit / 2:
+                wave.pass_one(job)
+            else:
+                job.answer.setdefault("error", "the budget is spent")
+            row[key] = job.answer
+        (out / "jobs.json").write_text(json.dumps(rows))
+    for plain, _ in pairs.values():  # what it measured is said: some take a minute to end
+        wave.end(plain)
+    print(f"-- all passed after {time.monotonic() - began:.0f} s", flush=True)
+    waiting = {case: recorded for case, (_, recorded) in pairs.items() if recorded.process is not None}
+    folders: dict[str, Path] = {}
+    while waiting and time.monotonic() < end:
+        for case, job in list(waiting.items()):
+            if job.process is not None and job.process.poll() is not None:
+                del waiting[case]
+                rows[case]["recorded_exit"] = job.process.returncode
+                rows[case]["recorded_output"] = wave.said(job) if job.process.returncode else ""
+                folder = work / f"{case.replace(':', '-')}.job"
+                if folder.is_dir():
+                    folders[case] = folder
+                print(f"{case}: ended with {job.process.returncode} at {time.monotonic() - began:.0f} s", flush=True)
+        time.sleep(0.2)
+    for case, job in waiting.items():
+        rows[case]["recorded_output"] = wave.said(job)
+        print(f"{case}: did not end: {rows[case]['recorded_output'][-300:]}", flush=True)
+        wave.end(job)
+    for case, (plain, recorded) in pairs.items():
+        for job, key in ((plain, "plain"), (recorded, "recorded")):
+            lines = own_lines((wave.gate / f"{job.name}.log").read_text(errors="replace"))
+            rows[case][key] |= {"ranks": lines}
+    (out / "jobs.json").write_text(json.dumps(rows))
+    keep(folders, out / "jobs.tar.gz")
+    print(f"-- {len(folders)} jobs kept at {time.monotonic() - began:.0f} s", flush=True)
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def add_ledgers(folder: Path) -> None:
+    """What the ledgers of ``folder`` say, beside what the programs said of themselves."""
+    rows = json.loads((folder / "jobs.json").read_text())
+    with tempfile.TemporaryDirectory() as scratch:
+        with tarfile.open(folder / "jobs.tar.gz") as archive:
+            archive.extractall(scratch, filter="data")
+        for case, row in rows.items():
+            job = Path(scratch) / f"{case.replace(':', '_')}.job"
+            if job.is_dir():
+                row["job"] = read(job, row["plain"].get("own_ms"))
+    (folder / "jobs_read.json").write_text(json.dumps(rows, indent=1, default=str))
+    for case, row in rows.items():
+        plain, recorded = row["plain"].get("own_ms"), row["recorded"].get("own_ms")
+        ranks = row.get("job", {}).get("ranks", [])
+        said = {
+            "own_ms": plain,
+            "recorded_over_plain": round(recorded / plain, 4) if plain and recorded else None,
+            "covered": [rank["covered_share"] for rank in ranks],
+            "parts": [round(rank["parts_over_wall"], 4) for rank in ranks],
+            "profiled_over_plain": [rank["step_over_plain"] for rank in ranks],
+            "peaks": [each.get("peak_allocated_bytes") for each in row["plain"].get("ranks", [])],
+        }
+        print(case, json.dumps(said), flush=True)
+
+
+def main() -> None:
+    """Measure, or read what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", default=CASES)
+    parser.add_argument("-o", "--output", type=Path, default=Path(os.environ.get("OUT", ".")))
+    parser.add_argument("--read", type=Path, help="a folder that was measured")
+    parser.add_argument("--budget", type=float, default=400, help="seconds for everything")
+    parser.add_argument("--compile-limit", type=float, default=220, help="seconds until all are at the gate")
+    parser.add_argument("--limit", type=float, default=20, help="seconds for one job behind the gate")
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    options = parser.parse_args()
+    sys.path.insert(0, str(HERE.parent / "src"))
+    if options.read is not None:
+        add_ledgers(options.read)
+    else:
+        measure(options)
+
+
+if __name__ == "__main__":
+    main()
