@@ -48,6 +48,8 @@ class StepShape:
 
     ``operators`` counts the kernels that eager operators launch. ``backwards`` are the graph calls that are a backward;
     ``eager_calls`` all eager operators, views included, that autograd does not call, ``nodes`` those that it calls.
+    ``tensors`` are those that ``optimizers`` update in lists, ``foreach_tensors`` those of them in lists of foreach
+    operators; what such optimizers call is not among ``eager_calls``.
     """
 
     fused: int
@@ -59,6 +61,8 @@ class StepShape:
     backwards: int = 0
     eager_calls: int = 0
     nodes: int = 0
+    optimizers: int = 0
+    foreach_tensors: int = 0
 
     @property
     def launches(self) -> int:
@@ -84,9 +88,10 @@ def step_shape(
     return StepShape(fused, library, sum(calls.values()), convolutions, tensors, operators)
 
 
-_IN_A_STEP, _STEP_HOST_US = 1.5, 300.0
+_IN_A_STEP, _STEP_HOST_US, _GRAPHS_STEP_HOST_US = 1.5, 100.0, 200.0
 """How much longer the host takes inside a step than in a burst of one kind, whose code and data are in its caches, and
-what a step takes beside (microseconds): set by seven drawn programs of the development set that their host decides."""
+what a step takes beside (microseconds; under CUDA graphs): set by 44 drawn programs on two machines that their hosts
+decide. Each kind of cost has a factor between 1.3 and 1.6 there; one for all is as near on a machine left out."""
 
 
 def overheads_on(host: Host | None, overheads: Mapping[str, float]) -> Mapping[str, float]:
@@ -99,6 +104,8 @@ def overheads_on(host: Host | None, overheads: Mapping[str, float]) -> Mapping[s
         "library launch host us": host.library_launch_us,
         "convolution launch host us": host.convolution_launch_us,
         "optimizer tensor host us": host.fused_optimizer_tensor_us,
+        "foreach tensor host us": host.foreach_optimizer_tensor_us,
+        "optimizer step host us": host.optimizer_step_us,
         "training call host us": host.training_call_us,
         "replay host us": host.replay_call_us,
     }
@@ -108,7 +115,7 @@ def overheads_on(host: Host | None, overheads: Mapping[str, float]) -> Mapping[s
     # Calls of operators, views among them, are met in a burst as in a step.
     eager = {"eager call host us": host.operator_us, "node host us": host.autograd_node_us}
     known |= {name: cost for name, cost in eager.items() if cost is not None}
-    return {**overheads, "step host us": _STEP_HOST_US, "graphs step host us": _STEP_HOST_US, **known}
+    return {**overheads, "step host us": _STEP_HOST_US, "graphs step host us": _GRAPHS_STEP_HOST_US, **known}
 
 
 def step_us(device_us: float, host_us: float, overheads: Mapping[str, float]) -> float:
@@ -128,23 +135,36 @@ def host_us(shape: StepShape, mode: Mode, overheads: Mapping[str, float]) -> flo
     if "eager call host us" in overheads:
         node_us = overheads.get("node host us", overheads["eager call host us"])
         operators = overheads["eager call host us"] * shape.eager_calls + node_us * shape.nodes
+    optimizers = _optimizers_host_us(shape, overheads)
     if mode == "graphs":
         # Steps of a forward and a backward were measured; each further replay is one more call.
         if "replay host us" in overheads:
-            return overheads["graphs step host us"] + overheads["replay host us"] * shape.graphs + operators
+            replays = overheads["replay host us"] * shape.graphs
+            return overheads["graphs step host us"] + replays + operators + optimizers
         further = max(0, shape.graphs - 2)
         return overheads["graphs step host us"] + overheads["graph call host us"] * further + operators
     # One backward wakes autograd's thread; further graphs of it are called there.
     trained = min(1, shape.backwards)
     training_us = overheads.get("training call host us", 2 * overheads["graph call host us"])
-    return operators + (
-        overheads["step host us"]
+    return (
+        operators
+        + optimizers
+        + overheads["step host us"]
         + overheads["graph call host us"] * (shape.graphs - 2 * trained)
         + training_us * trained
         + overheads["fused launch host us"] * shape.fused
         + overheads["library launch host us"] * shape.library
         + overheads["convolution launch host us"] * shape.convolutions
-        + overheads["optimizer tensor host us"] * shape.tensors
+    )
+
+
+def _optimizers_host_us(shape: StepShape, overheads: Mapping[str, float]) -> float:
+    tensor_us = overheads["optimizer tensor host us"]
+    foreach_us = overheads.get("foreach tensor host us", tensor_us)
+    return (
+        overheads.get("optimizer step host us", 0.0) * shape.optimizers
+        + tensor_us * (shape.tensors - shape.foreach_tensors)
+        + foreach_us * shape.foreach_tensors
     )
 
 
@@ -198,17 +218,30 @@ def predict_step(
     weights = [calls[prediction.subject.rpartition("#")[0]] for prediction in predictions]
     eager = _price_record(model, record)
     overheads = overheads_on(host, overheads_of(model))
-    eager_calls = [call for call in record.calls if call.kind == "operator"] if record is not None else []
+    tensors, foreach_tensors, optimizers = _recorded_optimizers(record)
+    eager_calls = [
+        call
+        for call in (record.calls if record is not None else ())
+        if call.kind == "operator" and not (optimizers and call.phase == "optimizer")
+    ]
     nodes = sum(call.phase == "backward" for call in eager_calls)
     shape = step_shape(
         called,
-        _optimizer_tensors(optimizer) + _recorded_tensors(record),
+        _optimizer_tensors(optimizer) + tensors,
         calls={graph: count for graph, count in calls.items() if count},
         operators=sum(max(1, call.kernels) for call, _ in eager),
     )
+    optimizers += bool(_optimizer_tensors(optimizer))
     backwards = sum(count for graph, count in calls.items() if graph.startswith("backward"))
     backwards = min(backwards, shape.graphs // 2)
-    shape = replace(shape, backwards=backwards, eager_calls=len(eager_calls) - nodes, nodes=nodes)
+    shape = replace(
+        shape,
+        backwards=backwards,
+        eager_calls=len(eager_calls) - nodes,
+        nodes=nodes,
+        optimizers=optimizers,
+        foreach_tensors=foreach_tensors,
+    )
     priced = [
         *zip(predictions, weights, strict=True),
         *((prediction, 1) for _, prediction in eager),
@@ -371,11 +404,15 @@ def _held_optimizer(record: StepTotals) -> str | None:
     return names[0] if names else None
 
 
-def _recorded_tensors(record: StepTotals | None) -> int:
-    """Tensors that optimizers of a recorded step update in lists; one that takes them singly costs its operators."""
-    if record is None or not any(call.phase == "optimizer" and is_over_lists(call) for call in record.calls):
-        return 0
-    return sum(optimizer.tensors for optimizer in record.step.optimizers)
+def _recorded_optimizers(record: StepTotals | None) -> tuple[int, int, int]:
+    """Tensors that a recorded step's optimizers update in lists, those of them by foreach operators, and how many such
+    optimizers there are; one that takes its tensors singly costs its operators."""
+    lists = [call for call in record.calls if call.phase == "optimizer" and is_over_lists(call)] if record else []
+    if record is None or not lists:
+        return 0, 0, 0
+    tensors = sum(optimizer.tensors for optimizer in record.step.optimizers)
+    is_fused = any("_fused_" in call.name for call in lists)
+    return tensors, 0 if is_fused else tensors, max(1, len(record.step.optimizers))
 
 
 def _foreign_notes(model: TimeModel, launches: Sequence[Launch]) -> tuple[str, ...]:
