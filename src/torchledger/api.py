@@ -45,11 +45,13 @@ def plan(
     device: str = DEFAULT_DEVICE,
     output: str | os.PathLike[str] | None = None,
     force: bool = False,
+    host: str | None = None,
 ) -> Plan:
     """The price of ``step(model)`` on a device that is not there, of a model that ``make_model()`` makes.
 
     Both are called on fake tensors, ``step`` until one whole step is recorded: nothing is computed, and nothing of the
-    model's size is allocated. ``output`` keeps the ledger. Raises ``PlanError`` where the program cannot run so.
+    model's size is allocated. ``output`` keeps the ledger; ``host`` is one that ``torchledger doctor`` measured, by
+    name or as a file (``None``: usual costs). Raises ``PlanError`` where the program cannot run so.
 
     >>> plan = torchledger.plan(lambda: torch.compile(Net().cuda()), train_step, device="H200")  # doctest: +SKIP
     >>> plan.step.duration_us  # doctest: +SKIP
@@ -62,7 +64,8 @@ def plan(
             step(model)
             end_of_step()
 
-    return plan_program(program, device=device, output=None if output is None else Path(output), force=force)
+    kept = None if output is None else Path(output)
+    return plan_program(program, device=device, output=kept, force=force, host=host)
 
 
 def capture(path: str | os.PathLike[str], *, force: bool = False, profile: bool = False) -> CapturedRun:

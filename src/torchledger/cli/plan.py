@@ -24,6 +24,7 @@ from torchledger.cli.output import json_option
 @click.option("--mesh", help="The sizes of the script's mesh, as dp=8,tp=4: their product divides --world.")
 @click.option("--node", "ranks_per_node", type=click.IntRange(1), help="Ranks that share a node; else the fabric's.")
 @click.option("--fabric", help="What links the devices: a name, NAME+800gb, or a file of nccl-tests.")
+@click.option("--host", help="A host that torchledger doctor measured, by name or file; else usual costs.")
 @json_option
 @click.argument("script", nargs=1, required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -39,6 +40,7 @@ def command(
     mesh: str | None,
     ranks_per_node: int | None,
     fabric: str | None,
+    host: str | None,
     as_json: bool,
     script: str | None,
     arguments: tuple[str, ...],
@@ -81,6 +83,7 @@ def command(
             output=output,
             force=force,
             mode="graphs" if graphs else "eager",
+            host=host,
         )
     elif rank is not None or ranks_per_node is not None or fabric is not None:
         raise click.UsageError("--rank, --node and --fabric are of a world of ranks: add --world N.")
@@ -92,6 +95,7 @@ def command(
             force=force,
             argv=(script, *arguments),
             mode="graphs" if graphs else "eager",
+            host=host,
         )
     if as_json:
         print_json(plan_as_plain(plan.step, plan.dry_run))

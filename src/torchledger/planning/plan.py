@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchledger.device.host import find_host
 from torchledger.nouns import DryRun, PlannedRank, PlannedStep, StepPrediction
 from torchledger.planning.dry_run import run_without_device
 from torchledger.planning.fabric import find_fabric
@@ -38,17 +39,26 @@ def plan_program(
     force: bool = False,
     argv: tuple[str, ...] = (),
     mode: Mode = "eager",
+    host: str | None = None,
 ) -> Plan:
     """Run ``program`` without a device until one of its steps is recorded, and price that step on ``device``.
 
-    ``device`` is one whose model is shipped, or a model file; the ledger is kept at ``output``. Raises ``PlanError`` as
-    ``run_without_device``, ``PredictError`` for an unknown device, ``StoreError`` if ``output`` cannot be written.
+    ``device`` is one whose model is shipped, or a model file; the ledger is kept at ``output``. ``host`` is one that
+    ``torchledger doctor`` measured, by name or as a file (``None``: usual costs). Raises ``PlanError`` as
+    ``run_without_device``, ``PredictError`` for an unknown device or host, ``StoreError`` if ``output`` cannot be
+    written.
     """
     model = find_model(device)
+    known = None if host is None else find_host(host)
     with tempfile.TemporaryDirectory(prefix="torchledger-plan-") as folder:
         path = output or Path(folder) / "plan.ledger"
         outcome = run_without_device(program, path, model.machine.device, force=force, argv=argv)
-        step, _, _, _ = predict_ledger(model, path, mode="graphs" if outcome.dry_run.replays_graphs else mode)
+        step, _, _, _ = predict_ledger(
+            model,
+            path,
+            mode="graphs" if outcome.dry_run.replays_graphs else mode,
+            host="usual" if known is None else host,
+        )
     return Plan(as_planned(step), outcome.dry_run, output)
 
 
@@ -63,15 +73,17 @@ def plan_world(
     output: Path | None = None,
     force: bool = False,
     mode: Mode = "eager",
+    host: str | None = None,
 ) -> Plan:
     """Record each rank of a ``world`` that differs from the others without its device, and price their step together.
 
     ``rank``: only that one is recorded, and all are taken to be like it. ``fabric`` is a known name or a file of
     nccl-tests (``None``: what usually links such devices), ``ranks_per_node`` how many ranks share a node (``None``: as
-    the fabric's nodes have). The ranks' ledgers are kept as a job beside ``output``. Raises what ``record_ranks``
-    does, and ``PredictError`` for an unknown device or fabric.
+    the fabric's nodes have). The ranks' ledgers are kept as a job beside ``output``; ``host`` is of ``plan_program``.
+    Raises what ``record_ranks`` does, and ``PredictError`` for an unknown device, host or fabric.
     """
     model = find_model(device)
+    known = None if host is None else find_host(host)
     links = find_fabric(fabric, device=model.device) if world > 1 else None
     per_node = ranks_per_node or (links.ranks_per_node if links is not None else 1)
     with tempfile.TemporaryDirectory(prefix="torchledger-plan-") as temporary:
@@ -83,7 +95,13 @@ def plan_world(
         with open_ledger(recorded[0].ledger) as ledger:
             dry_run = ledger.read(DryRun)[-1]
         step = plan_price(
-            programs, model, links, per_node, subject=folder.name, mode="graphs" if dry_run.replays_graphs else mode
+            programs,
+            model,
+            links,
+            per_node,
+            subject=folder.name,
+            mode="graphs" if dry_run.replays_graphs else mode,
+            host=known,
         )
     return Plan(step, dry_run, folder if output is not None else None)
 
