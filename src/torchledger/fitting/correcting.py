@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from torchledger.fitting.carrying import answer
 from torchledger.fitting.fit import in_processes
 from torchledger.fitting.launches import LaunchTable, align_columns, build_launch_tables, merge_alike
 from torchledger.fitting.learning import COVERAGE, MIN_SHAPES, Options, constant_blend, fit_blend
@@ -124,7 +125,7 @@ def _rows(entry: Entry, table: SampleTable | LaunchTable, machine: Machine) -> _
     if isinstance(table, SampleTable):
         chosen = np.sort(np.random.default_rng(0).permutation(len(table))[:_MOST_ROWS])
         table = table.select(chosen)
-        features = table.features(machine)
+        features, middle, _, _ = answer(entry, machine, table.features)
         values, groups, n_shape = features.values, shape_groups(features), features.n_shape
         log_baseline, times_us = features.log_baseline, table.times_us
         dtypes |= {str(dtype) for dtype in np.unique(table.dtypes)}
@@ -132,8 +133,9 @@ def _rows(entry: Entry, table: SampleTable | LaunchTable, machine: Machine) -> _
         merged = merge_alike(table)
         values = align_columns(merged.values, merged.names, entry.feature_names)
         _, groups = np.unique(merged.programs, return_inverse=True)
-        log_baseline, n_shape, times_us = merged.log_baseline, merged.n_range, merged.times_us
-    middle, _, _ = entry.predict(values)
+        log_baseline = merged.log_baseline_of(entry.feature_names)
+        n_shape, times_us = merged.n_range, merged.times_us
+        middle, _, _ = entry.predict(values)
     is_library_call = isinstance(table, LaunchTable) and "fused" not in table.family
     return _Rows(
         entry=entry,
@@ -200,8 +202,7 @@ def error_pct(model: TimeModel, samples: Sequence[Sample]) -> tuple[float | None
         own = table if key in model.entries else to_general(table)
         if own is None or own.key not in model.entries:
             continue
-        features = own.features(model.machine)
-        middle, width, _ = model.entries[own.key].predict(features.values)
+        features, middle, width, _ = answer(model.entries[own.key], model.machine, own.features)
         error = middle + features.log_baseline - np.log(own.times_us)
         by_operator.setdefault(table.operator, []).append(100 * np.abs(np.expm1(error)))
         held.append(np.abs(error) <= width)

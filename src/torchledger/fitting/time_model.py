@@ -17,6 +17,14 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
+class Origin:
+    """A device that an entry answered for before it was carried to the next, and the corrections that it had there."""
+
+    machine: Machine
+    corrections: int = 0
+
+
+@dataclass(frozen=True)
 class Entry:
     """What was learned of one operator's direction (``"linear/forward"``) or one family of launches.
 
@@ -37,27 +45,36 @@ class Entry:
     after device. Each was fitted on the entry's own features and, as the last column, the answer before it."""
     spread: float = 0.0
     """How far (in logarithms) an answer for a device that was not measured is off, besides the interval learned."""
+    origins: tuple[Origin, ...] = ()
+    """Devices of one generation from which an operator's times were carried, the first one first."""
 
     def predict(self, features: Array, unit: str | None = None) -> tuple[Array, Array, Array]:
         """Log residual, half width and distance from the measured range, for rows of the feature table.
 
-        For an unknown unit, the mean over the units that were measured. Raises ``PredictError`` for rows of other
-        features than those that it was fitted on.
+        For an unknown unit, the mean over the units that were measured. Of an entry with ``origins`` see
+        ``carrying.answer``. Raises ``PredictError`` for rows of other features than those that it was fitted on.
         """
+        middle, width, outside = self.learned(features, unit)
+        middle, width = self.corrected(features, middle, width)
+        return middle, np.hypot(width, self.spread), outside
+
+    def corrected(
+        self, features: Array, middle: Array, width: Array, first: int = 0, last: int | None = None
+    ) -> tuple[Array, Array]:
+        """Log residual and half width after the corrections from ``first`` to before ``last``."""
+        for correction in self.corrections[first:last]:
+            shift, width, _ = correction.predict(np.concatenate([features, middle[:, None]], axis=1))
+            middle = middle + shift
+        return middle, width
+
+    def learned(self, features: Array, unit: str | None = None) -> tuple[Array, Array, Array]:
+        """Log residual, half width and distance, as on the device where the entry was learned."""
         n_own = len(self.feature_names) - len(self.units)
         if features.shape[1] != n_own:
             raise PredictError(
                 f"the model's entry {self.key} was fitted on {n_own} features, this version has {features.shape[1]}. "
                 "Fit it again."
             )
-        middle, width, outside = self._predict(features, unit)
-        for correction in self.corrections:
-            shift, width, _ = correction.predict(np.concatenate([features, middle[:, None]], axis=1))
-            middle = middle + shift
-        return middle, np.hypot(width, self.spread), outside
-
-    def _predict(self, features: Array, unit: str | None) -> tuple[Array, Array, Array]:
-        """What was learned on the device that this entry is of."""
         if not self.units:
             return self.blend.predict(features)
         chosen = [self.units.index(unit)] if unit in self.units else range(len(self.units))

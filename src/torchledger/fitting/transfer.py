@@ -13,23 +13,28 @@ from dataclasses import replace
 from torchledger.device.datasheets import METHOD, find_data_sheet
 from torchledger.errors import FitError
 from torchledger.fitting.machine import Machine, assumptions
-from torchledger.fitting.time_model import Entry, TimeModel
+from torchledger.fitting.time_model import Entry, Origin, TimeModel
 from torchledger.nouns import Ceilings, Device
 
-_SPREAD_WITHIN_GENERATION, _SPREAD_BETWEEN_GENERATIONS = 0.12, 0.5
+_SPREAD_WITHIN_GENERATION, _SPREAD_BETWEEN_GENERATIONS = 0.15, 0.5
 """How far (in logarithms) nine of ten transferred times are off, besides the interval of the device that was measured:
 to one of its generation, and of another. ``benchmarks/devices_accuracy.py`` says how well that holds."""
 
 
-class _Widened(Mapping[str, Entry]):
-    """Entries with an interval that is honest about the transfer; each is read when it is first asked."""
+class _Transferred(Mapping[str, Entry]):
+    """Entries with an interval that is honest about the transfer, those of operators with the device that they come
+    from; each is read when it is first asked."""
 
-    def __init__(self, entries: Mapping[str, Entry], spread: float) -> None:
-        self._entries, self._spread = entries, spread
+    def __init__(self, entries: Mapping[str, Entry], spread: float, carried_from: Machine | None) -> None:
+        self._entries, self._spread, self._from = entries, spread, carried_from
 
     def __getitem__(self, key: str) -> Entry:
         entry = self._entries[key]
-        return replace(entry, n_rows=0, spread=math.hypot(entry.spread, self._spread))
+        origins = entry.origins
+        # Launches are timed inside a step, where others have had the cache: their baseline tells as much.
+        if self._from is not None and not key.startswith("launch:"):
+            origins = (*origins, Origin(self._from, len(entry.corrections)))
+        return replace(entry, n_rows=0, spread=math.hypot(entry.spread, self._spread), origins=origins)
 
     def __contains__(self, key: object) -> bool:
         return key in self._entries
@@ -53,7 +58,7 @@ def transfer_model(model: TimeModel, device: Device) -> TimeModel:
         model,
         device=device.name,
         machine=machine,
-        entries=_Widened(model.entries, spread),
+        entries=_Transferred(model.entries, spread, model.machine if is_alike else None),
         total_memory_bytes=device.total_memory_bytes,
         source=f"transferred from {model.device}",
         operators_error_pct=None,

@@ -18,7 +18,7 @@ import os
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +33,7 @@ from torchledger.fitting.constants import with_later_numbers
 from torchledger.fitting.generations import find_generation
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.regressors import Blend, from_arrays, to_arrays
-from torchledger.fitting.time_model import Entry, TimeModel
+from torchledger.fitting.time_model import Entry, Origin, TimeModel
 from torchledger.nouns import Device
 from torchledger.store.codec import FieldError, convert, encode, parse
 from torchledger.store.inflate import inflated_limit
@@ -68,10 +68,13 @@ def save_model(
     check_output(path, force=force)
     borrowed = {} if beside is None else _borrowed(model, _shipped_entries(beside))
     blobs = {key: _pack(_entry_arrays(entry, key not in borrowed)) for key, entry in model.entries.items()}
+    machines: list[Any] = []
+    for entry in model.entries.values():
+        machines += [plain for each in entry.origins if (plain := _plain(each.machine)) not in machines]
     header = {
         "schema": SCHEMA_VERSION,
         "device": model.device,
-        "machine": json.loads(encode(model.machine)),
+        "machine": _plain(model.machine),
         "created_utc": model.created_utc,
         "versions": dict(model.versions),
         "notes": list(model.notes),
@@ -80,6 +83,7 @@ def save_model(
         "source": model.source,
         "operators_error_pct": model.operators_error_pct,
         "beside": beside,
+        "origins": machines,
         "entries": {
             key: {
                 "sha256": hashlib.sha256(blobs[key]).hexdigest(),
@@ -92,6 +96,7 @@ def save_model(
                 "spread": entry.spread,
                 "corrections": len(entry.corrections),
                 "borrowed_sha256": borrowed.get(key),
+                "origins": [[machines.index(_plain(each.machine)), each.corrections] for each in entry.origins],
             }
             for key, entry in model.entries.items()
         },
@@ -134,6 +139,9 @@ def load_model(path: str | os.PathLike[str]) -> TimeModel:
     try:
         header = convert(_Header, sealed["header"])
         machine = _machine(header.machine, version)
+        machines = [_machine(each, version) for each in header.origins]
+        if any(not 0 <= place < len(machines) for own in header.entries.values() for place, _ in own.origins):
+            raise FieldError("field `entries`: an origin is no machine of the file")
         scales: dict[str, float] = {"num_multiprocessors": machine.num_multiprocessors}
         scales |= {"bytes_per_us": machine.bytes_per_us, "floor_us": machine.floor_us, **machine.flops_per_us}
         if wrong := [name for name, scale in scales.items() if not 0 < scale < math.inf]:
@@ -143,7 +151,7 @@ def load_model(path: str | os.PathLike[str]) -> TimeModel:
     return TimeModel(
         device=header.device,
         machine=machine,
-        entries=_Entries(path, header.entries, header.beside),
+        entries=_Entries(path, header.entries, header.beside, machines),
         created_utc=header.created_utc,
         versions=header.versions,
         notes=header.notes,
@@ -189,6 +197,7 @@ class _EntryHeader:
     spread: float = 0.0
     corrections: int = 0
     borrowed_sha256: str | None = None
+    origins: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -207,6 +216,7 @@ class _Header:
     source: str = ""
     operators_error_pct: float | None = None
     beside: str | None = None
+    origins: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -218,6 +228,10 @@ class _FirstMachine:
     flops_per_us: Mapping[str, float]
     bytes_per_us: float
     floor_us: float
+
+
+def _plain(machine: Machine) -> Any:
+    return json.loads(encode(machine))
 
 
 def _machine(plain: Mapping[str, Any], version: int) -> Machine:
@@ -244,8 +258,10 @@ def _only_own(compute_capability: tuple[int, int] | None) -> tuple[int, int] | N
 class _Entries(Mapping[str, Entry]):
     """The entries of a model file, each read and checked on first use."""
 
-    def __init__(self, path: Path, headers: Mapping[str, _EntryHeader], beside: str | None) -> None:
-        self._path, self._headers, self._beside = path, headers, beside
+    def __init__(
+        self, path: Path, headers: Mapping[str, _EntryHeader], beside: str | None, machines: Sequence[Machine]
+    ) -> None:
+        self._path, self._headers, self._beside, self._machines = path, headers, beside, machines
         self._loaded: dict[str, Entry] = {}
         self._bytes_left = inflated_limit(path.stat().st_size)
 
@@ -258,6 +274,7 @@ class _Entries(Mapping[str, Entry]):
                 blend=blend,
                 corrections=corrections,
                 spread=header.spread,
+                origins=tuple(Origin(self._machines[place], count) for place, count in header.origins),
                 feature_names=header.feature_names,
                 units=header.units,
                 dtypes=header.dtypes,

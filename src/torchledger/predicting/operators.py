@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchledger.errors import PredictError, SampleError
+from torchledger.fitting.carrying import answer
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.operator_features import operator_features
 from torchledger.fitting.regressors import EDGE
@@ -138,8 +139,10 @@ def _answer(
     state: State,
 ) -> PredictionTable:
     count = len(next(iter(parameters.values())))
-    features = operator_features(operator, parameters, direction, np.full(count, dtype), model.machine)
-    residual, width, distance = entry.predict(features.values)
+    dtypes = np.full(count, dtype)
+    features, residual, width, distance = answer(
+        entry, model.machine, lambda machine: operator_features(operator, parameters, direction, dtypes, machine)
+    )
     log_us = features.log_baseline + residual
     if state == "swept":
         family = family_of_operator(operator, parameters, direction, float(ELEMENT_SIZES[dtype]))

@@ -10,6 +10,7 @@ import numpy as np
 from torchledger.device.datasheets import device_of_name
 from torchledger.errors import FitError
 from torchledger.fitting.baselines import forest_on_shapes, inductor_of_samples
+from torchledger.fitting.carrying import answer
 from torchledger.fitting.data import gate_public_labels, of_group, read_devices, read_operator_samples
 from torchledger.fitting.evaluate import Evaluation, errors_of, evaluate_tables, predict_rows
 from torchledger.fitting.tables import LeftOut, SampleTable, build_tables, machine_of_tables, to_general
@@ -80,7 +81,12 @@ def ask_about(
             refused.append(f"{table.key}: the model does not know it")
             continue
         features = table.features(model.machine)
-        log_us, width = predict_rows(model.entries[table.key], features.values, features.log_baseline, table.units)
+        entry = model.entries[table.key]
+        if entry.origins:
+            features, middle, width, _ = answer(entry, model.machine, table.features)
+            log_us = features.log_baseline + middle
+        else:
+            log_us, width = predict_rows(entry, features.values, features.log_baseline, table.units)
         errors = errors_of(
             np.exp(log_us), table.times_us, low_us=np.exp(log_us - width), high_us=np.exp(log_us + width)
         )
