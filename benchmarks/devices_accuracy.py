@@ -124,12 +124,13 @@ def launch_errors(model: TimeModel, launches: Sequence[MeasuredLaunch]) -> dict[
     found = {}
     for family, table in tables.items():
         each = merge_alike(table)
-        residual, width = np.zeros(len(each.times_us)), np.full(len(each.times_us), np.log(2.0))
+        log_us, width = each.log_baseline, np.full(len(each.times_us), np.log(2.0))
         if family in model.entries:
             entry = model.entries[family]
             residual, width, _ = entry.predict(align_columns(each.values, each.names, entry.feature_names))
             width = width * model.extras.get(f"{family} interval", 1.0)
-        off = each.log_baseline + residual - np.log(each.times_us)
+            log_us = each.log_baseline_of(entry.feature_names) + residual
+        off = log_us - np.log(each.times_us)
         found[family] = list(zip((100 * np.expm1(off)).tolist(), (np.abs(off) <= width).tolist(), strict=True))
     return found
 
@@ -325,6 +326,9 @@ def main() -> None:
     parser.add_argument("--others", type=Path, default=Path("data/h200"), help="back: data of the device started from")
     parser.add_argument("--only", default="", help="public: the device whose name holds this")
     parser.add_argument("--shares", type=float, nargs="*", default=[0.01, 0.1, 1.0])
+    parser.add_argument(
+        "--limits", type=float, nargs="*", default=[60, 180, 1e9], help="minutes: seconds of measuring to learn from"
+    )
     parser.add_argument(
         "--scratch", type=float, nargs="*", default=[], help="seconds or shares (-1: all) to fit from nothing too"
     )

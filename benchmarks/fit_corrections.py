@@ -1,9 +1,10 @@
-"""What stands beside the regressors of a model: ``python benchmarks/fit_corrections.py MODEL FROM -o NEW``.
+"""What stands beside the regressors of a model: ``python benchmarks/fit_corrections.py MODEL FROM... -o NEW``.
 
-FROM is the folder that ``strangers_cuda.py`` wrote. How far the expected times of float32 convolutions are off comes of
-``data/h200``; by how much intervals of launches and steps are to be widened of the develop set, each family alone, none
-made narrower; what a swept cache costs an operator of ``states.json``. Printed beside it: what then holds there, with
-each program left out, and on the look set; errors of held-out points. Nothing else in MODEL changes.
+FROM are folders that ``strangers_cuda.py`` wrote, the first one with ``states.json``. How far the expected times of
+float32 convolutions are off comes of ``data/h200``; by how much intervals of launches and steps are to be widened of
+the develop sets, each family alone, none made narrower; what a swept cache costs an operator of ``states.json``.
+Printed beside it: what then holds there, with each program left out, and on the look set; errors of held-out points.
+Nothing else in MODEL changes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import argparse
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -79,10 +80,18 @@ def held(misses: Iterable[Miss], factors: Mapping[str, float], is_asked: Callabl
     return f"{sum(sizes) / len(sizes):.1%} of {len(sizes)}"
 
 
-def fit_intervals(model: TimeModel, source: Path) -> dict[str, float]:
-    """The factors of the develop set; prints what holds with them."""
+def fit_intervals(model: TimeModel, sources: Sequence[Path]) -> dict[str, float]:
+    """The factors of the develop sets; prints what holds with them."""
     plain = replace(model, extras={key: value for key, value in model.extras.items() if "interval" not in key})
-    develop, look = (misses_of(judge_set(plain, source, name)[0]) for name in ("develop", "look"))
+    develop, look = (
+        [
+            miss
+            for source in sources
+            if (source / f"{name}.tar").exists()
+            for miss in misses_of(judge_set(plain, source, name)[0])
+        ]
+        for name in ("develop", "look")
+    )
     factors = factors_of(develop)
     for what, asked in (
         ("launches", lambda miss: miss.factor.startswith("launch:")),
@@ -138,14 +147,14 @@ def main() -> None:
     """Fit, print, write the model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("source", type=Path)
+    parser.add_argument("sources", type=Path, nargs="+")
     parser.add_argument("-o", "--output", type=Path, required=True)
     arguments = parser.parse_args()
     model = find_model(arguments.model)
     found = dict(fit_convolution_factors(read_launches(DATA / "fused_torch2.11.launches").launches, model.machine))
     model = replace(model, extras={**model.extras, **found})
-    found |= fit_intervals(model, arguments.source)
-    found |= fit_swept(model, arguments.source)
+    found |= fit_intervals(model, arguments.sources)
+    found |= fit_swept(model, arguments.sources[0])
     for name, value in sorted(found.items()):
         print(f"{name}: {value:.3f}")
     save_model(replace(model, extras={**model.extras, **found}), arguments.output, force=True)

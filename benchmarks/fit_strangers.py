@@ -2,6 +2,8 @@
 
 From ``data/h200``: the attention of random programs and of models, drawn configurations of each backend (every fourth
 is held out and its errors are printed), and eager calls inside steps. All other families stay as they are in MODEL.
+``--constants FILE`` does another thing: it fits what the schedules of attention cost to the configurations that are
+not held out, and writes the constants of the device's generation with them (``src/torchledger/fitting/generations``).
 """
 
 from __future__ import annotations
@@ -12,7 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
+from torchledger.fitting.attention_times import attention_us, fit_attention
 from torchledger.fitting.call_costs import fit_call_costs, read_calls
+from torchledger.fitting.constants import write_constants
+from torchledger.fitting.launch_families import family_of
+from torchledger.fitting.launch_library import attention_call
 from torchledger.fitting.launches import LaunchTable, align_columns, build_launch_tables, fit_launch_table
 from torchledger.fitting.learning import Options
 from torchledger.fitting.machine import Machine
@@ -33,12 +39,36 @@ def tables(launches: list[MeasuredLaunch], machine: Machine) -> dict[str, Launch
 def report(entry: Entry, table: LaunchTable) -> str:
     """Errors of an entry on a table."""
     residual, width, _ = entry.predict(align_columns(table.values, table.names, entry.feature_names))
-    off = table.log_baseline + residual - np.log(table.times_us)
+    off = table.log_baseline_of(entry.feature_names) + residual - np.log(table.times_us)
     size = np.abs(np.exp(off) - 1)
-    return (
+    lines = [
         f"{entry.key}: {len(off)} held out, mean error {size.mean():.1%}, median {np.median(size):.1%}, worst "
         f"{size.max():.0%}, intervals hold {np.mean(np.abs(off) <= width):.0%}"
-    )
+    ]
+    for library in ("cudnn", "flash", "efficient"):
+        own = table.values[:, table.names.index(f"is {library}")] > 0
+        for causal in (False, True):
+            cell = own & ((table.values[:, table.names.index("causal")] > 0) == causal)
+            if cell.any():
+                name = f"{library}, {'causal' if causal else 'whole'}"
+                lines.append(
+                    f"    {name}: {cell.sum()}, mean {size[cell].mean():.1%}, median {np.median(size[cell]):.1%}"
+                )
+    return "\n".join(lines)
+
+
+def write_schedules(machine: Machine, launches: list[MeasuredLaunch], path: Path) -> None:
+    """Write constants with costs of attention's schedules fitted to these launches."""
+    of_attention = [item for item in launches if (family_of(item.launch) or "").startswith("launch:attention")]
+    found = [(attention_call(item.launch), item.duration_us) for item in of_attention]
+    known = [(call, time_us) for call, time_us in found if call is not None and time_us is not None]
+    costs = fit_attention([call for call, _ in known], [time_us for _, time_us in known], machine)
+    constants = replace(machine.constants, attention=costs)
+    write_constants(constants, path, force=True)
+    for kind, own in costs.items():
+        mine = replace(machine, own_constants=constants)
+        off = [(attention_us(call, mine) or 0.0) / time_us - 1 for call, time_us in known if call.kind == kind]
+        print(f"{kind}: {len(off)} launches, mean error {np.mean(np.abs(off)):.1%}: {own}", flush=True)
 
 
 def main() -> None:
@@ -46,6 +76,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--constants", type=Path)
     arguments = parser.parse_args()
     model = find_model(arguments.model)
     drawn = list(read_launches(DATA / "attention_torch2.11.launches").launches)
@@ -53,6 +84,9 @@ def main() -> None:
     learned = [item for item in drawn if item.program not in held]
     for name in ("fused", "models"):
         learned += read_launches(DATA / f"{name}_torch2.11.launches").launches
+    if arguments.constants is not None:
+        write_schedules(model.machine, learned, arguments.constants)
+        return
     asked = tables([item for item in drawn if item.program in held], model.machine)
     entries = dict(model.entries)
     for family, table in tables(learned, model.machine).items():
@@ -60,7 +94,7 @@ def main() -> None:
         print(report(entries[family], asked[family]), flush=True)
     costs = fit_call_costs(read_calls(DATA / "calls_torch2.11.json.gz"), model.machine.bytes_per_us)
     save_model(replace(model, entries=entries, extras={**model.extras, **costs}), arguments.output, force=True)
-    print(f"{len(costs) // 3} kinds of eager calls")
+    print(f"{sum(name.endswith(' slowness') for name in costs)} kinds of eager calls")
 
 
 if __name__ == "__main__":

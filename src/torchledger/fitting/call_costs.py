@@ -33,11 +33,13 @@ _NARROWEST = 0.1
 @dataclass(frozen=True)
 class CallCost:
     """An eager call takes ``kernel_us`` a kernel, and ``slowness`` times what its bytes take at the device's bandwidth;
-    90 % of calls lie within a factor ``exp(spread)``."""
+    90 % of calls lie within a factor ``exp(spread)``. ``kernels`` are those that it launches as a rule, for calls of
+    which nothing but the operator was seen."""
 
     kernel_us: float
     slowness: float
     spread: float
+    kernels: int = 1
 
     def duration_us(self, kernels: int, bytes_moved: int, bytes_per_us: float) -> float:
         """Time of a call in microseconds."""
@@ -62,7 +64,8 @@ def cost_of(keys: Sequence[str], extras: Mapping[str, float]) -> CallCost | None
     """What a model has learned of a call, by the first of its ``cost_keys`` that it knows; ``None`` if nothing."""
     for key in keys:
         if f"{key} kernel us" in extras:
-            return CallCost(*(extras[f"{key} {what}"] for what in ("kernel us", "slowness", "spread")))
+            kernel_us, slowness, spread = (extras[f"{key} {what}"] for what in ("kernel us", "slowness", "spread"))
+            return CallCost(kernel_us, slowness, spread, round(extras.get(f"{key} kernels", 1.0)))
     return None
 
 
@@ -87,6 +90,8 @@ def fit_call_costs(rows: Sequence[Mapping[str, Any]], bytes_per_us: float) -> di
         log_us = np.log([row["us"] for row in own])
         cost = _fit(kernels, memory_us, log_us)
         found |= {f"{name} kernel us": cost.kernel_us, f"{name} slowness": cost.slowness, f"{name} spread": cost.spread}
+        if (usual := int(np.median(kernels))) > 1:
+            found[f"{name} kernels"] = float(usual)
     return found
 
 

@@ -191,6 +191,38 @@ class KernelConstants:
 
 
 @dataclass(frozen=True)
+class AttentionCosts:
+    """One direction of one library's attention, in microseconds (``attention_times.py`` counts how much of each).
+
+    A launch; an inner step of a block alone on a multiprocessor and beside others, and for each 64 elements of a head;
+    a wave of blocks, likewise; what is read and written for each 10,000 elements of queries and of keys; a step with a
+    bias; keys that are split, and for each part; gradients of grouped keys, and for their elements; gradients that
+    have to be copied first; under a causal mask a step of the blocks that end last, likewise; a step with dropout, and
+    with a bias whose rows do not begin where sixteen bytes do.
+    """
+
+    launch: float
+    step: float
+    step_shared: float
+    step_wide: float
+    step_shared_wide: float
+    wave: float
+    wave_wide: float
+    query: float
+    key: float
+    bias: float
+    split: float
+    split_part: float
+    grouped: float
+    grouped_key: float
+    strided: float
+    tail: float
+    tail_wide: float
+    dropout: float
+    odd_bias: float
+
+
+@dataclass(frozen=True)
 class Constants:
     """All fitted numbers, the device that they were fitted on, and by section where each comes from."""
 
@@ -209,6 +241,8 @@ class Constants:
     ``"overlap"`` is the power with which device and host time are added: the larger, the nearer to the longer of both.
     """
     made_of: Mapping[str, str] = field(default_factory=dict)
+    attention: Mapping[str, AttentionCosts] | None = None
+    """By library, direction and precision (``"flash/forward"``); ``None`` where none was fitted."""
 
 
 @cache

@@ -46,6 +46,18 @@ class LaunchFeatures:
     roofline_us: float
     parts_us: Mapping[str, float] | None = None
 
+    def log_baseline_of(self, feature_names: Sequence[str]) -> float:
+        """Logarithm of the baseline for a regressor with these features: attention by its schedule, for one that
+        learned beside it."""
+        if knows_schedule(self.family, feature_names) and EXPECTED in self.values:
+            return self.values[EXPECTED]
+        return math.log(self.baseline_us)
+
+
+def knows_schedule(family: str, feature_names: Sequence[str]) -> bool:
+    """Whether a regressor of attention learned beside its schedule; those of before learned beside the roofline."""
+    return family.startswith("launch:attention") and EXPECTED in feature_names
+
 
 def features_of_launches(
     launches: Sequence[Launch], machine: Machine, *, convolution_tf32: bool = True
@@ -126,7 +138,7 @@ def _features(
             baseline_us, parts_us = costs.baseline_us(machine), costs.parts
     else:
         values |= {**library_columns(launch, machine), **expected}
-    if EXPECTED in expected and machine.has_tile_baseline:
+    if EXPECTED in expected and machine.has_tile_baseline and not family.startswith("launch:attention"):
         baseline_us = math.exp(expected[EXPECTED])
     return LaunchFeatures(family, values, baseline_us, roofline_us, parts_us)
 

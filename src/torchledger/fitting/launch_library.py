@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from torchledger.fitting.attention_times import AttentionCall, attention_us, schedule_columns
 from torchledger.fitting.convolution_network import learned_convolution_times
 from torchledger.fitting.convolution_times import convolution_times
 from torchledger.fitting.launch_families import family_of
@@ -42,8 +43,8 @@ def expected_columns(
     launches: Sequence[Launch], machine: Machine, *, convolution_tf32: bool = True
 ) -> list[dict[str, float]]:
     """For each launch the columns that need its tiles' times: all of them computed at once, as one costs as many steps
-    as a thousand. Empty for what is neither a matrix product nor a convolution, and where it is unknown how many tiles
-    run at once."""
+    as a thousand. Empty for what is neither a matrix product, a convolution nor attention, and where it is unknown how
+    many tiles run at once."""
     found: list[dict[str, float]] = [{} for _ in launches]
     if not machine.counts_waves:
         return found
@@ -54,6 +55,9 @@ def expected_columns(
         inputs, outputs = _tensors(launch)
         if kind == "launch:gemm" and (row := _product_sides(inputs, outputs)) is not None:
             products.append((index, (*row, machine.peak(inputs[-1].dtype))))
+        elif kind == "launch:attention" and (call := attention_call(launch)) is not None:
+            if (time_us := attention_us(call, machine)) is not None:
+                found[index] = {EXPECTED: math.log(time_us), **schedule_columns(call, machine)}
         elif kind == "launch:convolution" and (given := _convolution_shape(launch, inputs, outputs)) is not None:
             given["peak"] = machine.convolution_peak(inputs[-1].dtype, allow_tf32=convolution_tf32)
             convolutions[str(family_of(launch)).split("/")[1]].append((index, given))
@@ -177,6 +181,54 @@ def _product(launch: Launch, inputs: list[Buffer], outputs: list[Buffer], machin
     }
 
 
+def attention_call(launch: Launch) -> AttentionCall | None:
+    """A launch of attention as its library sees it; ``None`` for other libraries, and where its tensors are not those
+    of a call."""
+    name, (inputs, _) = operation_of(launch), _tensors(launch)
+    library = next((each for each in ("flash", "cudnn", "efficient") if f"_{each}_" in name), None)
+    tensors = [buffer for buffer in inputs if len(buffer.shape) == 4]
+    backward = "backward" in name
+    if library is None or len(tensors) < 3 + backward:
+        return None
+    query, key = tensors[backward], tensors[backward + 1]
+    batch, heads, length, d = query.shape
+    if min(*query.shape, *key.shape) < 1:
+        return None
+    return AttentionCall(
+        library, backward, query.dtype == "float32", batch, heads, key.shape[1], length, key.shape[2], d,
+        is_causal=is_causal(launch),
+        has_bias=_has_bias(inputs, key.shape[2], d),
+        is_strided=backward and len(tensors[0].stride) == 4 and tensors[0].stride[1] > tensors[0].stride[2],
+        has_dropout=has_dropout(launch),
+        is_bias_odd=_is_bias_odd(inputs, key.shape[2], d),
+    )  # fmt: skip
+
+
+def _has_bias(inputs: Sequence[Buffer], length_kv: int, d: int) -> bool:
+    return any(len(buffer.shape) == 4 and buffer.shape[-1] == length_kv != d for buffer in inputs)
+
+
+def _is_bias_odd(inputs: Sequence[Buffer], length_kv: int, d: int) -> bool:
+    return any(
+        buffer.stride[-2] * (element_size(buffer.dtype) or 1) % 16 != 0
+        for buffer in inputs
+        if len(buffer.shape) == 4 and buffer.shape[-1] == length_kv != d and len(buffer.stride) == 4
+    )
+
+
+def has_dropout(launch: Launch) -> bool:
+    """Whether a call of attention drops some of its weights: by its arguments, in which generated code gives the rate
+    by place, before the scale."""
+    named = [value for name, value in launch.kwargs.items() if "dropout" in name]
+    scale = launch.kwargs.get("scale")
+    places = sorted((int(name[3:]), value) for name, value in launch.kwargs.items() if name[3:].isdigit())
+    rates = named or [value for _, value in places if "." in value and value != scale]
+    try:
+        return bool(rates) and 0 < float(rates[0]) < 1
+    except ValueError:
+        return False
+
+
 def _attention(launch: Launch, inputs: list[Buffer], machine: Machine) -> dict[str, float]:
     queries = [buffer for buffer in inputs if len(buffer.shape) == 4]
     if len(queries) < 3:
@@ -206,7 +258,9 @@ def _attention(launch: Launch, inputs: list[Buffer], machine: Machine) -> dict[s
         "is cudnn": float("cudnn" in name),
         "is efficient": float("efficient" in name),
         "length alignment": _alignment(length),
-        "bias": float(any(len(buffer.shape) == 4 and buffer.shape[-1] == length_kv != d for buffer in inputs)),
+        "bias": float(_has_bias(inputs, length_kv, d)),
+        "odd bias": float(_is_bias_odd(inputs, length_kv, d)),
+        "dropout": float(has_dropout(launch)),
     }
 
 

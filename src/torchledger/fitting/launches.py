@@ -13,7 +13,8 @@ from torchledger.errors import FitError
 from torchledger.fitting.baselines import forest_on_shapes, inductor_of_launch
 from torchledger.fitting.constants import Constants
 from torchledger.fitting.evaluate import Errors, Evaluation, errors_of
-from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches
+from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches, knows_schedule
+from torchledger.fitting.launch_library import EXPECTED
 from torchledger.fitting.learning import Options, fit_blend
 from torchledger.fitting.machine import Machine, estimate_machine
 from torchledger.fitting.tables import LeftOut
@@ -62,6 +63,13 @@ class LaunchTable:
     inductor_us: Array
     times_us: Array
     programs: NDArray[np.str_]
+
+    def log_baseline_of(self, feature_names: Sequence[str]) -> Array:
+        """[rows] ``log_baseline``, or for a regressor of attention that learned beside it the time by its schedule."""
+        if not knows_schedule(self.family, feature_names) or EXPECTED not in self.names:
+            return self.log_baseline
+        scheduled = self.values[:, self.names.index(EXPECTED)]
+        return np.where(scheduled != 0, scheduled, self.log_baseline)
 
     @property
     def n_range(self) -> int:
@@ -143,6 +151,7 @@ def fit_launch_table(table: LaunchTable, options: Options | None = None) -> Entr
     """Learn one family. Programs are held out whole; raises ``FitError`` for too few of them."""
     merged = merge_alike(table)
     _, groups = np.unique(merged.programs, return_inverse=True)
+    log_baseline = merged.log_baseline_of(merged.names)
     is_fused = table.family.startswith("launch:fused")
     if options is None:
         options = Options(hyper_rows=_HYPER_ROWS)
@@ -150,12 +159,12 @@ def fit_launch_table(table: LaunchTable, options: Options | None = None) -> Entr
             options = replace(options, inducing=_INDUCING_OF_FUSED, hyper_draws=_HYPER_DRAWS_OF_FUSED)
     blend = fit_blend(
         merged.values,
-        np.log(merged.times_us) - merged.log_baseline,
+        np.log(merged.times_us) - log_baseline,
         groups.ravel(),
         n_shape=merged.n_range,
         options=options,
         # A few odd kernels of random programs, or the huge convolutions of a sweep, would shift the sums of all models.
-        log_baseline=None if is_fused or "convolution" in table.family else merged.log_baseline,
+        log_baseline=None if is_fused or "convolution" in table.family else log_baseline,
     )
     return Entry(
         key=table.family,
@@ -222,11 +231,11 @@ def evaluate_on_programs(
     rows: dict[tuple[str, str], list[tuple[Array, Array, Array, Array, Array]]] = {}
     for family, table in tables.items():
         # A family that was not learned is answered by the baseline, a factor of two either way.
-        residual, width = np.zeros(len(table.times_us)), np.full(len(table.times_us), np.log(2.0))
+        log_us, width = table.log_baseline, np.full(len(table.times_us), np.log(2.0))
         if family in entries:
-            features = align_columns(table.values, table.names, entries[family].feature_names)
-            residual, width, _ = entries[family].predict(features)
-        log_us = table.log_baseline + residual
+            names = entries[family].feature_names
+            residual, width, _ = entries[family].predict(align_columns(table.values, table.names, names))
+            log_us = table.log_baseline_of(names) + residual
         predicted = np.exp(log_us)
         factor = float(np.median(table.times_us / np.maximum(table.roofline_us, 1e-3)))
         bare = np.maximum(table.roofline_us, 1e-3) * factor

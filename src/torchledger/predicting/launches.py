@@ -51,7 +51,7 @@ def predict_launches(
         # Launches of programs that nobody chose spread more than the rows held out of those that were sampled.
         width = width * model.extras.get(f"{family} interval", 1.0)
         for place, index in enumerate(indices):
-            middle = float(np.log(some[place].baseline_us) + residual[place])
+            middle = some[place].log_baseline_of(entry.feature_names) + float(residual[place])
             if asked[index] is not launches[index]:
                 middle += math.log(_tf32_factor(launches[index]))
                 width[place] = math.hypot(float(width[place]), _TF32_SPREAD)

@@ -121,7 +121,9 @@ def _is_product(call: StepCall) -> bool:
 
 def _by_cost(model: TimeModel, call: StepCall, cost: CallCost) -> Prediction:
     assert call.bytes_moved is not None
-    time_us = cost.duration_us(call.kernels, call.bytes_moved, model.machine.bytes_per_us)
+    # What no device ran, as in a plan, has no kernels to count.
+    kernels = call.kernels if call.samples_us else max(call.kernels, cost.kernels)
+    time_us = cost.duration_us(kernels, call.bytes_moved, model.machine.bytes_per_us)
     wide = math.exp(cost.spread)
     return Prediction(
         subject=subject_of(call),

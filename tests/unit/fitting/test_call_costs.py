@@ -53,3 +53,12 @@ def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
         read_calls(path)
     path.write_bytes(gzip.compress(json.dumps([{"name": "aten::add", "us": 1.0}]).encode()))
     assert read_calls(path)[0]["name"] == "aten::add"
+
+
+def test_how_many_kernels_an_operator_launches_is_learned_for_calls_that_no_device_ran() -> None:
+    rows = [_row(CallCost(3.0, 1.0, 0.0), 5, 2 ** (10 + place)) for place in range(9)]
+    found = cost_of(cost_keys("aten::sort"), fit_call_costs(rows, _BYTES_PER_US))
+    assert found is not None and found.kernels == 5
+    single = [_row(CallCost(3.0, 1.0, 0.0), 1, 2 ** (10 + place)) for place in range(9)]
+    costs = fit_call_costs(single, _BYTES_PER_US)
+    assert not any(name.endswith(" kernels") for name in costs)
