@@ -1,9 +1,10 @@
 """Attention by backend and eager calls, learned into a model: ``python benchmarks/fit_strangers.py MODEL -o NEW``.
 
-From ``data/h200``: the attention of random programs and of models, drawn configurations of each backend (every fourth
-is held out and its errors are printed), and eager calls inside steps. All other families stay as they are in MODEL.
-``--constants FILE`` does another thing: it fits what the schedules of attention cost to the configurations that are
-not held out, and writes the constants of the device's generation with them (``src/torchledger/fitting/generations``).
+From ``data/h200``: the attention of random programs and of models, drawn configurations of each backend, calls of other
+libraries (every fourth is held out and its errors are printed), and eager calls inside steps. All other families stay
+as they are in MODEL. ``--constants FILE`` does another thing: it fits what the schedules of attention cost to the
+configurations that are not held out, and writes the constants of the device's generation with them
+(``src/torchledger/fitting/generations``).
 """
 
 from __future__ import annotations
@@ -30,10 +31,13 @@ from torchledger.store.launch_file import MeasuredLaunch, read_launches
 DATA = Path(__file__).resolve().parent.parent / "data" / "h200"
 
 
+FAMILIES = ("launch:attention", "launch:library")
+
+
 def tables(launches: list[MeasuredLaunch], machine: Machine) -> dict[str, LaunchTable]:
-    """The attention among measured launches, by direction."""
+    """The attention among measured launches, by direction, and calls of other libraries."""
     found, _ = build_launch_tables(launches, machine)
-    return {family: table for family, table in found.items() if family.startswith("launch:attention")}
+    return {family: table for family, table in found.items() if family.startswith(FAMILIES)}
 
 
 def report(entry: Entry, table: LaunchTable) -> str:
@@ -41,10 +45,14 @@ def report(entry: Entry, table: LaunchTable) -> str:
     residual, width, _ = entry.predict(align_columns(table.values, table.names, entry.feature_names))
     off = table.log_baseline_of(entry.feature_names) + residual - np.log(table.times_us)
     size = np.abs(np.exp(off) - 1)
+    sums = np.exp(off) * table.times_us
     lines = [
         f"{entry.key}: {len(off)} held out, mean error {size.mean():.1%}, median {np.median(size):.1%}, worst "
-        f"{size.max():.0%}, intervals hold {np.mean(np.abs(off) <= width):.0%}"
+        f"{size.max():.0%}, sum {sums.sum() / table.times_us.sum() - 1:+.1%}, intervals hold "
+        f"{np.mean(np.abs(off) <= width):.0%}"
     ]
+    if "attention" not in entry.key:
+        return lines[0]
     for library in ("cudnn", "flash", "efficient"):
         own = table.values[:, table.names.index(f"is {library}")] > 0
         for causal in (False, True):
@@ -79,7 +87,11 @@ def main() -> None:
     parser.add_argument("--constants", type=Path)
     arguments = parser.parse_args()
     model = find_model(arguments.model)
-    drawn = list(read_launches(DATA / "attention_torch2.11.launches").launches)
+    drawn = [
+        item
+        for name in ("attention", "library")
+        for item in read_launches(DATA / f"{name}_torch2.11.launches").launches
+    ]
     held = set(sorted({item.program for item in drawn})[::4])
     learned = [item for item in drawn if item.program not in held]
     for name in ("fused", "models"):

@@ -3,7 +3,8 @@
 ``python benchmarks/plan_compare.py RECORDED [NAME ...] -o FILE``: RECORDED is a folder of ledgers that
 ``plan_cuda.py`` recorded on a GPU (``NAME.ledger``, ``plan_cuda.json``). Each program of ``plan_programs.py`` is
 planned here, without a GPU, unless ``--plans`` holds its plan already; then its launches are held against the
-recorded ones, in order: kernel source (without names), shapes, dtypes, FLOPs and bytes. ``-o`` gets a table in
+recorded ones, in order: kernel source (without names), shapes, dtypes, FLOPs and bytes. A name as ``tp_medium`` is the
+first of two ranks of a strategy and size of ``job_programs.py``. ``-o`` gets a table in
 Markdown.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shutil
 import sys
 import tempfile
 import time
@@ -166,8 +168,25 @@ def alone(name: str, path: Path, model: Any, measured: dict[str, Any]) -> str:
 def plan(name: str, path: Path, limit_s: float) -> str:
     """Plan a program into a ledger; returns what went wrong, or how long it took."""
     begin = time.monotonic()
-    command = [sys.executable, "-m", "torchledger", "plan", "-f", "-o", str(path), str(HERE / "plan_programs.py"), name]
-    code, output = run_limited(command, limit_s, HF_HUB_OFFLINE="1")
+    strategy, _, size = name.rpartition("_")
+    command = [sys.executable, "-m", "torchledger", "plan", "-f", "-o", str(path)]
+    if size in ("small", "medium", "large"):
+        program: tuple[str, ...] = (
+            str(HERE / "job_programs.py"),
+            strategy,
+            "--size",
+            size,
+            "--device",
+            "cuda",
+            "--steps",
+            "6",
+        )
+        code, output = run_limited([*command, "--world", "2", *program], limit_s, HF_HUB_OFFLINE="1")
+        if (first := path.with_suffix(".job") / "rank0.ledger").exists():
+            shutil.copyfile(first, path)
+    else:
+        program = (str(HERE / "plan_programs.py"), name)
+        code, output = run_limited([*command, *program], limit_s, HF_HUB_OFFLINE="1")
     return f"{name}: exit {code} after {time.monotonic() - begin:.0f} s {output[-600:] if code else ''}"
 
 
@@ -200,7 +219,7 @@ def main() -> None:
             if name not in recorded:
                 lines.append(alone(name, path, model, measured[name]))
             else:
-                row = row_of(name, read(path, model), read(recorded[name], model), measured[name])
+                row = row_of(name, read(path, model), read(recorded[name], model), measured.get(name, {}))
                 lines.append(line_of(row))
                 shown = row["differences"][:_MOST_DIFFERENCES]
                 further = len(row["differences"]) - len(shown)

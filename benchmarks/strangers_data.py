@@ -1,7 +1,8 @@
 """What ``strangers_cuda.py`` measured, as data to fit: ``python benchmarks/strangers_data.py FROM TO``.
 
 FROM holds ``attention.json``, ``battery.tar`` and ``develop.tar``. TO gets ``attention_torch2.11.launches``: each
-configuration as the launch that generated code would make of it, after a sweep of the cache and at once again; and
+configuration as the launch that generated code would make of it, after a sweep of the cache and at once again, and
+attention in programs; ``library_torch2.11.launches``: calls of other libraries in compiled graphs; and
 ``calls_torch2.11.json.gz``: eager calls with their times in a step. Needs no GPU.
 """
 
@@ -101,10 +102,10 @@ def _buffer(name: str, shape: tuple[int, int, int, int], row: Mapping[str, Any],
     )
 
 
-def attention_of(path: Path) -> Iterator[MeasuredLaunch]:
-    """The launches of attention of a program, with their times in its steps."""
+def launches_of(path: Path, family: str) -> Iterator[MeasuredLaunch]:
+    """A program's launches of a family, with their times in its steps."""
     for item in launches_of_ledger(path).launches:
-        if item.duration_us is not None and (family_of(item.launch) or "").startswith("launch:attention"):
+        if item.duration_us is not None and (family_of(item.launch) or "").startswith(family):
             yield item
 
 
@@ -135,6 +136,7 @@ def main() -> None:
     rows = json.loads((arguments.source / "attention.json").read_text())
     device = device_of_name("NVIDIA H200")
     launches = list(attention_launches(rows))
+    others: list[MeasuredLaunch] = []
     calls: list[dict[str, Any]] = []
     for source in ("battery.tar", "develop.tar"):
         with tarfile.open(arguments.source / source) as tar, tempfile.TemporaryDirectory() as folder:
@@ -144,12 +146,14 @@ def main() -> None:
                 path = Path(folder) / Path(member.name).stem
                 path.write_bytes(lzma.decompress(packed.read()))
                 calls += calls_of(path)
-                launches += attention_of(path)
-    found = LaunchSet(device.name, tuple(launches), {"torch": "2.11.0+cu130"}, device)
-    write_launches(arguments.target / "attention_torch2.11.launches", found, force=True)
+                launches += launches_of(path, "launch:attention")
+                others += launches_of(path, "launch:library")
+    for name, own in (("attention", launches), ("library", others)):
+        found = LaunchSet(device.name, tuple(own), {"torch": "2.11.0+cu130"}, device)
+        write_launches(arguments.target / f"{name}_torch2.11.launches", found, force=True)
     text = json.dumps(calls, separators=(",", ":")).encode()
     (arguments.target / "calls_torch2.11.json.gz").write_bytes(gzip.compress(text, mtime=0))
-    print(f"{len(launches):,} launches of attention, {len(calls):,} eager calls")
+    print(f"{len(launches):,} launches of attention, {len(others):,} of other libraries, {len(calls):,} eager calls")
 
 
 if __name__ == "__main__":

@@ -32,9 +32,13 @@ def library_columns(launch: Launch, machine: Machine) -> dict[str, float]:
     if kind == "launch:convolution":
         return _convolution(launch, inputs, outputs, machine)
     largest = max(launch.buffers, key=lambda buffer: math.prod(buffer.shape), default=None)
-    return {"log largest": math.log1p(math.prod(largest.shape)) if largest else 0.0}
+    name = operation_of(launch)
+    # What its bytes say little of: how a time goes with them differs from one of these to the next.
+    kinds = {f"is {kind}": float(kind in name) for kind in _KINDS} | {"is gradient": float("backward" in name)}
+    return {"log largest": math.log1p(math.prod(largest.shape)) if largest else 0.0, **kinds}
 
 
+_KINDS = ("embedding", "index", "scatter", "sort", "topk", "cumsum", "sum", "rand", "norm", "pool", "fft")
 EXPECTED = "log expected"
 """The column that holds the logarithm of the time by the library's tiles, where they are known."""
 
