@@ -24,11 +24,12 @@ $(VENV)/.plan: $(VENV)/.installed
 	-$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[plan]"
 	@touch $@
 
-demo: $(VENV)/.plan ## Record a small GPT training script, show it, write its page, gpt.html, and price its step on an H200
+demo: $(VENV)/.plan ## Record a small GPT training script, show it, write its page, gpt.html, and price its step on H200s
 	$(BIN)/torchledger run --profile --force -o gpt.ledger examples/train_gpt.py --steps 12
 	$(BIN)/torchledger show gpt.ledger
 	$(BIN)/torchledger report --force gpt.ledger -o gpt.html
 	-$(BIN)/torchledger plan --device H200 examples/train_gpt.py --steps 12
+	-$(BIN)/torchledger plan --device H200 --world 8 examples/train_gpt.py --steps 12
 	@if [ -n "$$DISPLAY$$WAYLAND_DISPLAY" ]; then $(BIN)/python -m webbrowser "file://$(CURDIR)/gpt.html"; \
 	  else echo "open gpt.html in a browser"; fi
 

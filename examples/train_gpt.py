@@ -1,9 +1,10 @@
 """Train a small GPT on the characters of its own source file. An ordinary script: torch and nothing else.
 
-python examples/train_gpt.py [--steps 10] [--layers 2] [--width 128]
+python examples/train_gpt.py [--steps 10] [--layers 2] [--width 128], or torchrun examples/train_gpt.py
 """
 
 import argparse
+import os
 import time
 from pathlib import Path
 
@@ -68,8 +69,13 @@ def main() -> None:
     options = parser.parse_args()
 
     torch.manual_seed(0)
+    if options.device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     text = torch.frombuffer(bytearray(Path(__file__).read_bytes()), dtype=torch.uint8).long()
     model = GPT(256, options.length, options.width, options.heads, options.layers).to(options.device)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        torch.distributed.init_process_group("nccl" if options.device == "cuda" else "gloo")
+        model = nn.parallel.DistributedDataParallel(model)
     step_model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for step in range(options.steps):

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
@@ -86,7 +88,8 @@ def collect(
     def tell(what: str) -> None:
         progress(int(time.monotonic() - began), int(plan.budget_s), what)
 
-    compilers = _start_compilers(plan, folder, turns, end_wall)
+    caches = tempfile.mkdtemp(prefix="torchledger-caches-")
+    compilers = _start_compilers(plan, folder, caches, turns, end_wall)
     operators: subprocess.Popen[bytes] | None = None
     hosts: list[Any] = []
     restarts = 0
@@ -131,10 +134,12 @@ def collect(
             process.join(max(0.0, end_wall + _LAST_ROUND_S - time.time()))
             if process.is_alive():
                 process.kill()
+                process.join()
+        shutil.rmtree(caches, ignore_errors=True)
     return record
 
 
-def _start_compilers(plan: CollectPlan, folder: Path, turns: Turns, end_wall: float) -> list[Any]:
+def _start_compilers(plan: CollectPlan, folder: Path, caches: str, turns: Turns, end_wall: float) -> list[Any]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     count = cores if plan.processes is None else plan.processes
     fused = FusedPlan(
@@ -150,14 +155,25 @@ def _start_compilers(plan: CollectPlan, folder: Path, turns: Turns, end_wall: fl
     for index in range(count):
         # They stop compiling one after the other, so that the last recordings do not queue.
         until = end_wall - _LAST_ROUND_S - 0.6 * index
-        process = context.Process(target=sample_in_turns, args=(fused, index, str(folder / FUSED), until), daemon=True)
+        options = {"caches": caches}
+        given = (fused, index, str(folder / FUSED), until)
+        process = context.Process(target=sample_in_turns, args=given, kwargs=options, daemon=True)
         process.start()
         started.append(process)
     return started
 
 
 def _start_operators(plan: CollectPlan, folder: Path, turns: Turns, end_wall: float) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "torchledger.sampling.worker", str(folder / OPERATORS), "--device", plan.device]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "torchledger.sampling.worker",
+        str(folder / OPERATORS),
+        "--device",
+        plan.device,
+    ]
     command += ["--group-size", str(_GROUP_SIZE), "--budget-s", str(max(1.0, end_wall - time.time()))]
     command += ["--turns", str(turns.path), "--reserve", "0.25", "--parent", str(os.getpid())]
     return subprocess.Popen(command)

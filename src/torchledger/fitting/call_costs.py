@@ -26,6 +26,7 @@ _FEWEST = 6
 
 _KERNEL_US = np.exp(np.linspace(np.log(0.8), np.log(40.0), 32))
 _SLOWNESS = np.exp(np.linspace(np.log(0.4), np.log(80.0), 44))
+_CHUNK_US = (0.0, *np.exp(np.linspace(np.log(1.0), np.log(60.0), 15)).tolist())
 _NARROWEST = 0.1
 """Calls of a battery are repeated: what other sizes do is not in their spread."""
 
@@ -34,16 +35,27 @@ _NARROWEST = 0.1
 class CallCost:
     """An eager call takes ``kernel_us`` a kernel, and ``slowness`` times what its bytes take at the device's bandwidth;
     90 % of calls lie within a factor ``exp(spread)``. ``kernels`` are those that it launches as a rule, for calls of
-    which nothing but the operator was seen."""
+    which nothing but the operator was seen. Over a list of tensors a kernel takes ``chunk_us`` more for the chunk of a
+    tensor that one of its blocks goes through, however few there are."""
 
     kernel_us: float
     slowness: float
     spread: float
     kernels: int = 1
+    chunk_us: float = 0.0
 
-    def duration_us(self, kernels: int, bytes_moved: int, bytes_per_us: float) -> float:
-        """Time of a call in microseconds."""
-        return self.kernel_us * max(1, kernels) + self.slowness * bytes_moved / bytes_per_us
+    def duration_us(self, kernels: int, bytes_moved: int, bytes_per_us: float, *, chunk: float = 0.0) -> float:
+        """Time of a call in microseconds; ``chunk`` is of ``share_of_chunk``."""
+        per_kernel = self.kernel_us + self.chunk_us * chunk
+        return per_kernel * max(1, kernels) + self.slowness * bytes_moved / bytes_per_us
+
+
+_CHUNK = 65536  # elements: ``MultiTensorApply.cuh``
+
+
+def share_of_chunk(tensors: int | None, elements: int | None) -> float:
+    """How much of a chunk the mean tensor of a list fills, 1 at most; 0 of what is no list."""
+    return min(1.0, elements / tensors / _CHUNK) if tensors and elements else 0.0
 
 
 def cost_keys(
@@ -65,7 +77,8 @@ def cost_of(keys: Sequence[str], extras: Mapping[str, float]) -> CallCost | None
     for key in keys:
         if f"{key} kernel us" in extras:
             kernel_us, slowness, spread = (extras[f"{key} {what}"] for what in ("kernel us", "slowness", "spread"))
-            return CallCost(kernel_us, slowness, spread, round(extras.get(f"{key} kernels", 1.0)))
+            kernels, chunk_us = round(extras.get(f"{key} kernels", 1.0)), extras.get(f"{key} chunk us", 0.0)
+            return CallCost(kernel_us, slowness, spread, kernels, chunk_us)
     return None
 
 
@@ -88,21 +101,31 @@ def fit_call_costs(rows: Sequence[Mapping[str, Any]], bytes_per_us: float) -> di
         kernels = np.array([max(1, row["kernels"]) for row in own], dtype=np.float64)
         memory_us = np.array([row["bytes_moved"] / bytes_per_us for row in own])
         log_us = np.log([row["us"] for row in own])
-        cost = _fit(kernels, memory_us, log_us)
+        chunks = np.array([share_of_chunk(row.get("tensors"), row.get("elements")) for row in own])
+        cost = _fit(kernels, memory_us, log_us, chunks)
+        if cost.chunk_us:
+            found[f"{name} chunk us"] = cost.chunk_us
         found |= {f"{name} kernel us": cost.kernel_us, f"{name} slowness": cost.slowness, f"{name} spread": cost.spread}
         if (usual := int(np.median(kernels))) > 1:
             found[f"{name} kernels"] = float(usual)
     return found
 
 
-def _fit(kernels: Array, memory_us: Array, log_us: Array) -> CallCost:
-    predicted = np.log(
-        _KERNEL_US[:, None, None] * kernels[None, None] + _SLOWNESS[None, :, None] * memory_us[None, None]
-    )
-    errors = np.average(np.abs(predicted - log_us), axis=2, weights=np.exp(log_us / 4))
-    of_kernel, of_bytes = np.unravel_index(int(errors.argmin()), errors.shape)
-    spread = float(np.quantile(np.abs(predicted[of_kernel, of_bytes] - log_us), COVERAGE))
-    return CallCost(float(_KERNEL_US[of_kernel]), float(_SLOWNESS[of_bytes]), max(spread, _NARROWEST))
+def _fit(kernels: Array, memory_us: Array, log_us: Array, chunks: Array) -> CallCost:
+    best: tuple[float, float, float, float, float] | None = None
+    for chunk_us in _CHUNK_US if chunks.any() else (0.0,):
+        predicted = np.log(
+            (_KERNEL_US[:, None, None] + chunk_us * chunks) * kernels + _SLOWNESS[None, :, None] * memory_us
+        )
+        off = np.abs(predicted - log_us)
+        errors = np.average(off, axis=2, weights=np.exp(log_us / 4))
+        place = np.unravel_index(int(errors.argmin()), errors.shape)
+        if best is None or errors[place] < best[0]:
+            spread = float(np.quantile(off[place], COVERAGE))
+            best = float(errors[place]), float(_KERNEL_US[place[0]]), float(_SLOWNESS[place[1]]), spread, chunk_us
+    assert best is not None
+    _, kernel_us, slowness, spread, chunk_us = best
+    return CallCost(kernel_us, slowness, max(spread, _NARROWEST), chunk_us=chunk_us)
 
 
 def read_calls(path: Path) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torchledger.errors import PredictError
-from torchledger.fitting.call_costs import CallCost, cost_keys, cost_of
+from torchledger.fitting.call_costs import CallCost, cost_keys, cost_of, share_of_chunk
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Prediction, StepCall, TensorArgument
@@ -125,7 +125,8 @@ def _by_cost(model: TimeModel, call: StepCall, cost: CallCost) -> Prediction:
     assert call.bytes_moved is not None
     # What no device ran, as in a plan, has no kernels to count.
     kernels = call.kernels if call.samples_us else max(call.kernels, cost.kernels)
-    time_us = cost.duration_us(kernels, call.bytes_moved, model.machine.bytes_per_us)
+    chunk = share_of_chunk(call.tensors, call.elements)
+    time_us = cost.duration_us(kernels, call.bytes_moved, model.machine.bytes_per_us, chunk=chunk)
     wide = math.exp(cost.spread)
     return Prediction(
         subject=subject_of(call),

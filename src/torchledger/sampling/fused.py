@@ -14,6 +14,7 @@ import logging
 import os
 import tempfile
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -250,16 +251,20 @@ def _work(connection: Connection, plan: FusedPlan, index: int, folder: str) -> N
     worker.close()
 
 
-def sample_in_turns(plan: FusedPlan, index: int, folder: str, until: float, round_s: float = 30.0) -> None:
+def sample_in_turns(
+    plan: FusedPlan, index: int, folder: str, until: float, round_s: float = 30.0, caches: str | None = None
+) -> None:
     """The whole life of one process among others that share the device: compile, measure in a turn, write, again.
 
     ``until`` is a moment of the wall clock. Each round leaves ``part-INDEX-ROUND.launches`` in ``folder`` and
-    ``failures-INDEX.json``; what was compiled and not measured when the process is ended is lost, no more.
+    ``failures-INDEX.json``; what was compiled and not measured when the process is ended is lost, no more. Compilers
+    write gigabytes into ``caches`` (``None``: ``folder``), which whoever gave it removes.
     """
+    warnings.simplefilter("ignore")  # a user who calibrates asked for none of these programs
     for name in ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
         os.environ[name] = "1"
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder) / f"inductor-{index}")
-    os.environ["TRITON_CACHE_DIR"] = str(Path(folder) / f"triton-{index}")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(caches or folder) / f"inductor-{index}")
+    os.environ["TRITON_CACHE_DIR"] = str(Path(caches or folder) / f"triton-{index}")
     worker = FusedWorker(plan, Path(folder) / f"worker-{index}.ledger")
     seeds = iter(range(plan.first_seed + index, plan.first_seed + (plan.programs or 10**9), plan.processes))
     failures: Counter[str] = Counter()
