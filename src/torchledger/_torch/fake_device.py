@@ -247,6 +247,7 @@ def _patch_cuda(patches: Patches, fake: FakeDevice) -> None:
         patches.set(torch.cuda.nvtx, name, answer(None))
     patches.set(fake_tensor, "init_gpu_context", answer(None))
     patches.set(fake_tensor.FakeTensorMode, "avoid_device_init", property(lambda mode: True))
+    patches.around(fake_tensor.FakeTensorMode, "from_tensor", _taken_over)
     patches.set(torch.version, "cuda", torch.version.cuda or _CUDA_VERSION)
     patches.set(torch.backends.cudnn, "version", answer(CUDNN_VERSION))
     patches.set(torch.backends.cudnn, "is_available", answer(True))
@@ -257,6 +258,18 @@ def _patch_cuda(patches: Patches, fake: FakeDevice) -> None:
         "_cuda_isCurrentStreamCapturing": answer(False),
     }.items():
         patches.set_or_add(torch._C, name, value)
+
+
+def _taken_over(original: Callable[..., Any], mode: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    """A tensor for a compiler's own mode. A view is made again from its base, which the program's mode would do where
+    it is still on the stack (inside ``DistributedDataParallel.forward``)."""
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    if isinstance(tensor, FakeTensor) and tensor.fake_mode is not mode and tensor._is_view():
+        with _disable_current_modes():
+            return original(mode, tensor, *args, **kwargs)
+    return original(mode, tensor, *args, **kwargs)
 
 
 class _Zeros(dict[str, int]):

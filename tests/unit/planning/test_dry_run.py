@@ -174,3 +174,23 @@ def test_a_plan_has_the_keys_that_scripts_read(outcome: DryRunOutcome) -> None:
     assert plain["step"]["decided_by"] == "compute" and plain["ranks"] == 1
     # The parameters, their gradients and both moments, in single precision.
     assert 16 * WIDTH * WIDTH < plain["memory"]["peak_allocated_bytes"] < 20 * WIDTH * WIDTH
+
+
+def test_a_view_is_taken_over_by_a_compilers_own_mode(tmp_path: Path) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    taken = []
+
+    def program() -> None:
+        windows = torch.randint(0, 8, (4, 9)).cuda()
+        model = nn.Linear(8, 1).cuda()
+        optimizer = torch.optim.SGD(model.parameters())
+        while True:
+            mode = FakeTensorMode()
+            taken.append(mode.from_tensor(windows[:, :-1], static_shapes=True).fake_mode is mode)
+            model(windows[:, :-1].float()).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    run_without_device(program, tmp_path / "view.ledger", H200)
+    assert taken and all(taken)
