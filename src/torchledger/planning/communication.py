@@ -5,23 +5,22 @@ Eager ones were heard with their places on streams; those of compiled code are l
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchledger.nouns import Buffer, Collective, Launch, StepCall
+from torchledger.nouns import Collective, Launch, StepCall
 from torchledger.stepping.communication import launched_by_of, operation_of
-from torchledger.work.collectives import collective_kind, message_of_call
-from torchledger.work.op_shapes import OpCall, Tensor
+from torchledger.work.collectives import collective_kind
+from torchledger.work.graph_collectives import WAIT, functional_name, group_of, group_size_of, message_bytes_of
+from torchledger.work.op_shapes import OpCall
 
 if TYPE_CHECKING:
     from torchledger._torch.eager_calls import EagerCall
     from torchledger._torch.fake_streams import Placed
     from torchledger.stepping.record import StepRecord
 
-_FUNCTIONAL = re.compile(r"_c10d_functional(_autograd)?\.(?P<name>\w+)")
 _BUCKET = "AccumulateGrad"
 
 
@@ -155,9 +154,9 @@ def _of_graph(
     """Collectives that a compiled graph launches; what it waits for itself is waited for by its own call."""
     written = list(collective_launches(launches))
     for place, (launch, name, is_awaited) in enumerate(written):
-        group = launch.kwargs.get("group_name")
+        group = group_of(launch)
         ranks = tuple(groups.get(group or "", ()))
-        size = len(ranks) or _number(launch.kwargs.get("group_size"))
+        size = len(ranks) or group_size_of(launch)
         kind = f"_c10d_functional::{name}"
         yield Collective(
             step=call.step,
@@ -169,7 +168,7 @@ def _of_graph(
             group_size=size,
             ranks=ranks,
             dtype=launch.buffers[0].dtype if launch.buffers else None,
-            message_bytes=_message_bytes(kind, launch.buffers, size),
+            message_bytes=message_bytes_of(launch, size),
             stream=f"communication {group}" if group else None,
             launched_by=call.name,
             source=launch.source,
@@ -185,7 +184,7 @@ def collective_launches(launches: Sequence[Launch]) -> Iterator[tuple[Launch, st
     >>> list(collective_launches(()))
     []
     """
-    names = [_functional_name(launch) for launch in launches]
+    names = [functional_name(launch) for launch in launches]
     for place, (launch, name) in enumerate(zip(launches, names, strict=True)):
         if name is None or collective_kind(name) is None:
             continue
@@ -193,26 +192,7 @@ def collective_launches(launches: Sequence[Launch]) -> Iterator[tuple[Launch, st
             buffer.name for buffer in launch.buffers
         }
         is_awaited = any(
-            later == "wait_tensor" and made & {buffer.name for buffer in other.buffers}
+            later == WAIT and made & {buffer.name for buffer in other.buffers}
             for other, later in zip(launches[place + 1 :], names[place + 1 :], strict=True)
         )
         yield launch, name, is_awaited
-
-
-def _functional_name(launch: Launch) -> str | None:
-    match = _FUNCTIONAL.search(launch.kernel_name) or _FUNCTIONAL.search(launch.call or "")
-    return None if match is None else match["name"].removesuffix("_")
-
-
-def _message_bytes(name: str, buffers: Sequence[Buffer], ranks: int | None) -> int | None:
-    tensors = tuple(Tensor(tuple(buffer.shape), buffer.dtype) for buffer in buffers if _is_known(buffer))
-    message = message_of_call(OpCall(name, tensors), ranks) if len(tensors) == len(buffers) else None
-    return None if message is None else message.nbytes
-
-
-def _is_known(buffer: Buffer) -> bool:
-    return all(isinstance(size, int) for size in buffer.shape)
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdigit() else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,10 +20,8 @@ from torchledger.predicting.launches import predict_launches
 from torchledger.predicting.step import Mode, is_product, overheads_of, overheads_on
 from torchledger.predicting.step_calls import price_calls
 from torchledger.work.collectives import collective_kind
-from torchledger.work.element_sizes import element_size
+from torchledger.work.graph_collectives import WAIT, functional_name, group_of, group_size_of, message_bytes_of
 
-_FUNCTIONAL = re.compile(r"\b_?c10d_functional\.(?P<name>\w+?)_?\.default\(")
-_GROUP = re.compile(r"'(?P<group>[^']*)'\s*\)?\s*$")
 _PRICED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "p2p")
 _POINT_TO_POINT = ("send", "recv", "isend", "irecv")
 
@@ -325,7 +322,7 @@ def _entries(maker: _Maker, settings: Mapping[str, bool]) -> _Timed:
 def _predicted(
     model: TimeModel, launches: Sequence[Launch], settings: Mapping[str, bool]
 ) -> list[tuple[Launch, Prediction]]:
-    asked = [launch for launch in launches if launch.category != "nop" and _functional(launch) is None]
+    asked = [launch for launch in launches if launch.category != "nop" and functional_name(launch) is None]
     found = predict_launches(model, asked, **settings)
     by_id = {launch.launch_id: launch for launch in asked}
     return [(by_id[prediction.subject], prediction) for prediction in found]
@@ -349,14 +346,14 @@ def _graph(
     maker.host(call.name, call_us)
     pending: list[int] = []
     for launch in launches:
-        name = _functional(launch)
+        name = functional_name(launch)
         host_us = 0.0 if maker.mode == "graphs" else overheads[f"{_launch_kind(launch)} launch host us"]
-        if name == "wait_tensor":
+        if name == WAIT:
             after, pending = (*after, *pending), []
         elif name is not None:
-            group = _group_of(launch)
+            group = group_of(launch)
             last = _last_of(maker.entries)
-            message = _message_bytes(launch, name, len(maker.program.groups.get(group or "", ())))
+            message = message_bytes_of(launch, len(maker.program.groups.get(group or "", ())) or group_size_of(launch))
             pending.append(maker.collective(name, message, group, None, host_us=host_us, after=last))
         elif launch.launch_id in compiled:
             maker.kernel(compiled[launch.launch_id], host_us, after, COMPUTE_STREAM, launch.category)
@@ -367,36 +364,6 @@ def _launch_kind(launch: Launch) -> str:
     if launch.category != "extern":
         return "fused"
     return "convolution" if any("convolution" in op for op in launch.aten_ops) else "library"
-
-
-def _functional(launch: Launch) -> str | None:
-    """The collective that a launch of a compiled graph calls; ``None`` for any other launch."""
-    for text in (launch.call or "", launch.kernel_name):
-        if match := _FUNCTIONAL.search(text if "(" in text else f"{text}("):
-            return match["name"]
-    return None
-
-
-def _group_of(launch: Launch) -> str | None:
-    if (named := launch.kwargs.get("group_name")) is not None:
-        return named.strip("'\"")
-    match = _GROUP.search(launch.call or "")
-    return None if match is None else match["group"]
-
-
-def _message_bytes(launch: Launch, name: str, ranks: int) -> int | None:
-    """nccl-tests' message out of a launch's buffers: the larger of what goes in and comes out."""
-    sizes = [
-        int(np.prod(buffer.shape)) * size
-        for buffer in launch.buffers
-        if (size := element_size(buffer.dtype)) is not None
-    ]
-    if not sizes:
-        return None
-    has_both = len(sizes) > 1 and len(set(sizes)) > 1
-    largest = max(sizes)
-    grows = name.startswith(("all_gather", "reduce_scatter")) and not has_both
-    return largest * max(1, ranks) if grows and name.startswith("all_gather") else largest
 
 
 def _all_waits(program: RankProgram) -> dict[int, tuple[int, ...]]:

@@ -27,12 +27,30 @@ from torchledger.fitting.launch_families import family_of
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
 from torchledger.memory.elsewhere import memory_on
-from torchledger.nouns import Host, Launch, Phase, PredictedCalls, Prediction, Profile, StepCall, StepPrediction
+from torchledger.nouns import (
+    Collective,
+    Host,
+    Launch,
+    Phase,
+    PredictedCalls,
+    Prediction,
+    Profile,
+    StepCall,
+    StepPrediction,
+)
 from torchledger.predicting.launches import is_foreign, predict_launches
 from torchledger.predicting.operators import predict
-from torchledger.predicting.step_calls import ROOFLINE, is_copy_to_host, is_over_lists, is_priced, price_calls
+from torchledger.predicting.step_calls import (
+    ROOFLINE,
+    is_copy_to_host,
+    is_over_lists,
+    is_priced,
+    predict_graph_collectives,
+    price_calls,
+)
 from torchledger.stepping.totals import StepTotals
 from torchledger.store.launch_file import MeasuredLaunch
+from torchledger.work.graph_collectives import functional_name
 
 Mode = Literal["eager", "graphs"]
 Array = NDArray[np.float64]
@@ -196,14 +214,16 @@ def predict_step(
     host: Host | None = None,
     allow_tf32: bool = False,
     convolution_tf32: bool = True,
+    group_sizes: Mapping[str, int] | None = None,
 ) -> tuple[StepPrediction, list[Prediction]]:
     """The step of a ledger, and the prediction of each launch of the graphs that it calls.
 
     ``record`` is the ledger's step: graphs count as often as it calls them, and its eager entries are added. Without
     it each graph counts once. ``optimizer`` is ``"adamw:NUMEL"`` or ``"adamw:NUMEL:TENSORS"``: one fused step over so
     many parameters. ``measured`` maps launch ids to measured microseconds. ``host`` is the host whose measured costs
-    count (``None``: usual ones); ``allow_tf32`` and ``convolution_tf32`` are of ``predict_launches``. Raises
-    ``PredictError`` if there are neither launches nor a record, and for an ``optimizer`` beside a record that has one.
+    count (``None``: usual ones); ``allow_tf32`` and ``convolution_tf32`` are of ``predict_launches``; ``group_sizes``
+    are ranks by the name of a process group, for collectives that compiled graphs call. Raises ``PredictError`` if there
+    are neither launches nor a record, and for an ``optimizer`` beside a record that has one.
     """
     if not launches and record is None:
         raise PredictError(f"{subject} holds no launches: nothing was compiled while it was recorded.")
@@ -214,7 +234,13 @@ def predict_step(
         )
     calls = dict.fromkeys((launch.graph for launch in launches), 1) if record is None else record.step.graph_calls
     called = [launch for launch in launches if calls.get(launch.graph)]
-    predictions = predict_launches(model, called, allow_tf32=allow_tf32, convolution_tf32=convolution_tf32)
+    compiled = [launch for launch in called if functional_name(launch) is None]
+    predictions = [
+        *predict_launches(model, compiled, allow_tf32=allow_tf32, convolution_tf32=convolution_tf32),
+        *predict_graph_collectives(model, called, group_sizes or {}),
+    ]
+    places = {launch.launch_id: place for place, launch in enumerate(called)}
+    predictions.sort(key=lambda prediction: places[prediction.subject])
     weights = [calls[prediction.subject.rpartition("#")[0]] for prediction in predictions]
     eager = _price_record(model, record)
     overheads = overheads_on(host, overheads_of(model))
@@ -322,6 +348,11 @@ def predict_ledger(
             item.subject: item.duration_us for item in latest_measurements(reader) if item.kind in ("profile", "sample")
         }
         profile = latest(reader, Profile)
+        group_sizes = {
+            each.group: each.group_size
+            for each in reader.iterate(Collective)
+            if each.group is not None and each.group_size is not None
+        }
         record = read_step(reader, Counter(launch.graph for launch in launches if launch.is_call))
         memory = None if record is None else read_memory(reader, record.step.name)
     measured_us = profile.plain_step_us if profile is not None else None
@@ -341,6 +372,7 @@ def predict_ledger(
         measured_us=measured_us,
         measured=measured,
         record=record,
+        group_sizes=group_sizes,
         allow_tf32=run.environment.settings.get("float32_matmul_precision", "highest") != "highest",
         convolution_tf32=(
             run.environment.settings.get("cudnn_allow_tf32") != "False"

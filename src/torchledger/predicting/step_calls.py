@@ -10,13 +10,14 @@ from torchledger.errors import PredictError
 from torchledger.fitting.call_costs import CallCost, cost_keys, cost_of, share_of_chunk
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
-from torchledger.nouns import Prediction, StepCall, TensorArgument
+from torchledger.nouns import Launch, Prediction, StepCall, TensorArgument
 from torchledger.operators import find_operator
 from torchledger.operators.collectives import COLLECTIVE_OPERATORS, OPERATOR_PREFIX
 from torchledger.predicting.operators import WIDE, predict
 from torchledger.work.categories import operator_name
 from torchledger.work.collectives import collective_kind
 from torchledger.work.element_sizes import element_size
+from torchledger.work.graph_collectives import WAIT, functional_name, group_of, group_size_of, message_bytes_of
 
 ROOFLINE = "roofline"
 """What ``Prediction.model`` says where nothing was learned."""
@@ -49,6 +50,38 @@ def price_calls(model: TimeModel, calls: Sequence[StepCall], *, ran_on_cpu: bool
         if key not in answers:
             answers[key] = _price(model, call)
         found.append((call, answers[key]))
+    return found
+
+
+def predict_graph_collectives(
+    model: TimeModel, launches: Sequence[Launch], group_sizes: Mapping[str, int]
+) -> list[Prediction]:
+    """The collectives among launches of compiled graphs; ``group_sizes`` names the ranks of process groups.
+
+    What waits for one launches nothing, and has no prediction. Of a group whose size nothing says, the time is that of
+    the bytes.
+    """
+    found = []
+    for launch in launches:
+        name = functional_name(launch)
+        if name is None or name == WAIT:
+            continue
+        size = group_sizes.get(group_of(launch) or "") or group_size_of(launch)
+        message = message_bytes_of(launch, size)
+        call = StepCall(
+            step="",
+            order=launch.order,
+            kind="collective",
+            name=f"_c10d_functional::{name}",
+            phase="communication",
+            kernels=1,
+            arguments=tuple(TensorArgument(each.shape, each.dtype, each.stride) for each in launch.buffers),
+            bytes_moved=message,
+            group=group_of(launch),
+            group_size=size,
+            message_bytes=message,
+        )
+        found.append(replace(_price(model, call), subject=launch.launch_id))
     return found
 
 
