@@ -222,8 +222,8 @@ def predict_step(
     it each graph counts once. ``optimizer`` is ``"adamw:NUMEL"`` or ``"adamw:NUMEL:TENSORS"``: one fused step over so
     many parameters. ``measured`` maps launch ids to measured microseconds. ``host`` is the host whose measured costs
     count (``None``: usual ones); ``allow_tf32`` and ``convolution_tf32`` are of ``predict_launches``; ``group_sizes``
-    are ranks by the name of a process group, for collectives that compiled graphs call. Raises ``PredictError`` if there
-    are neither launches nor a record, and for an ``optimizer`` beside a record that has one.
+    are ranks by the name of a process group, for collectives that compiled graphs call. Raises ``PredictError`` if
+    there are neither launches nor a record, and for an ``optimizer`` beside a record that has one.
     """
     if not launches and record is None:
         raise PredictError(f"{subject} holds no launches: nothing was compiled while it was recorded.")
