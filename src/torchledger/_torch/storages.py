@@ -149,7 +149,8 @@ class StorageWatch:
         objects = gc.get_objects()
         tensors = [each for each in objects if issubclass(type(each), torch.Tensor)]
         self._names = _names_of(objects)
-        self._lives += [_Known(life) for life in _reducer_buckets(objects)]
+        if self._fake is None:  # of a device that is not there the buckets are tensors that are seen
+            self._lives += [_Known(life) for life in _reducer_buckets(objects)]
         del objects
         for tensor in tensors:
             self._see(tensor, is_before=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from torchledger._torch.eager_calls import EagerCalls
+from torchledger._torch.fake_tensors import FakeTensors
 from torchledger._torch.storages import HeardMemory, StorageLife
 
 
@@ -116,6 +117,21 @@ def test_the_buckets_of_a_reducer_are_as_large_as_the_gradients_unless_these_lie
         assert bucket_bytes(is_view=True) == []
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_buckets_that_are_seen_as_fake_tensors_are_not_counted_beside_them() -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
+    try:
+        wrapped = DistributedDataParallel(torch.nn.Linear(53, 59))
+        watch = StorageWatch(FakeTensors())
+        watch.start()
+        memory = watch.stop()
+        del wrapped
+    finally:
+        torch.distributed.destroy_process_group()
+    assert not [life for life in memory.lives if life.owner == "bucket"]
 
 
 def test_numbers_that_operators_take_as_tensors_are_counted() -> None:
