@@ -6,7 +6,7 @@ import torch
 
 from torchledger._torch.eager_calls import EagerCalls
 from torchledger._torch.fake_tensors import FakeTensors
-from torchledger._torch.storages import HeardMemory, StorageLife
+from torchledger._torch.storages import HeardMemory, StorageLife, StorageWatch
 
 
 def watched(step: object) -> HeardMemory:
