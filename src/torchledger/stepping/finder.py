@@ -25,6 +25,9 @@ _STRENGTH: dict[StepFoundBy, int] = {
 _PATIENCE = 64
 """How many rounds of calls may pass without a step of an optimizer that holds the parameters, before it is given up."""
 
+_HARDLY_SEEN = 6
+"""Rounds after which a period is believed although other known calls come between."""
+
 _IRREGULAR = 24
 """After how many optimizer steps without a period the most frequent optimizer alone ends a step."""
 
@@ -95,6 +98,7 @@ class StepFinder:
         self._log: list[_Signal] = []
         self._directions: dict[str, Direction] = {}
         self._round: Round | None = None
+        self._since_found = 0
         self._open = _Open()
         self._kinds: Counter[Signature] = Counter()
         self.found_by: StepFoundBy | None = None
@@ -227,7 +231,9 @@ class StepFinder:
         is_in_sequence = signal.is_optimizer == (self.found_by == "optimizer")
         if is_in_sequence:
             self._sequence.add(signal.token)
-            if is_new and self._round is not None:  # the period that was found was a part of a longer one
+            self._since_found += 1
+            if self._round is not None and (is_new or self._is_early_stranger(signal)):
+                # The period that was found was a part of a longer one.
                 self.found_by = "optimizer" if signal.is_optimizer else None
                 self._forget_round()
         if self._round is not None:
@@ -250,7 +256,7 @@ class StepFinder:
                 self._start_over(self.found_by)
             return None
         self.found_by = self.found_by or "period"
-        self._round = Round(period, self._ranks)
+        self._round, self._since_found = Round(period, self._ranks), 0
         log, self._log = self._log, []
         # What follows a compilation is the rest of a step, unless it is where a round begins.
         self._open.is_plain = self.found_by == "period" and log[0].token == self._round.tokens[0]
@@ -258,6 +264,13 @@ class StepFinder:
         for signal in log:
             ended = self._go_on(signal)
         return ended
+
+    def _is_early_stranger(self, signal: _Signal) -> bool:
+        """True for a known token that is none of a round that has hardly been seen: three backwards behind a
+        compilation look like three steps until the next forward comes."""
+        assert self._round is not None
+        few = self._since_found < _HARDLY_SEEN * len(self._round.tokens)
+        return self.found_by == "period" and few and signal.token not in self._round.tokens
 
     def _waits_for_optimizer(self, period: tuple[Hashable, ...]) -> bool:
         """True if these calls may be a part of what ends with an optimizer's step, which has not been made yet."""

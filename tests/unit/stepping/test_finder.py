@@ -150,6 +150,14 @@ def test_a_graph_met_later_shows_that_the_period_was_a_part() -> None:
     assert finder.usual == (("A", 2), ("B", 1))
 
 
+def test_calls_that_repeat_behind_a_compilation_are_a_part_of_a_longer_period() -> None:
+    finder = StepFinder()
+    told(finder, "+FFF+BBB" + 6 * "FFFBBB")
+    assert finder.found_by == "period"
+    assert finder.usual == (("B", 3), ("F", 3))
+    assert {tuple(kind.calls) for kind in finder.kinds} == {("B", "F")}
+
+
 def test_generation_has_its_decoding_for_a_step_and_prefills_as_another_kind() -> None:
     finder = StepFinder()
     told(finder, "+P+D" + 4 * (19 * "D" + "P") + 40 * "D")
