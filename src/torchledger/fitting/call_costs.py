@@ -46,9 +46,14 @@ class CallCost:
 
     def duration_us(self, kernels: int, bytes_moved: int, bytes_per_us: float, *, chunk: float = 0.0) -> float:
         """Time of a call in microseconds; ``chunk`` is of ``share_of_chunk``."""
-        per_kernel = self.kernel_us + self.chunk_us * chunk
-        return per_kernel * max(1, kernels) + self.slowness * bytes_moved / bytes_per_us
+        memory_us = bytes_moved / bytes_per_us
+        time_us = (self.kernel_us + self.chunk_us * chunk) * max(1, kernels) + self.slowness * memory_us
+        return max(time_us, _QUICKEST * memory_us) if bytes_moved > _BEYOND_CACHES else time_us
 
+
+_BEYOND_CACHES, _QUICKEST = 2**27, 0.87
+"""Bytes of which a cache keeps nothing, and what they take at least of the time at the rate of a copy: nothing is
+quicker than the memory."""
 
 _CHUNK = 65536  # elements: ``MultiTensorApply.cuh``
 
