@@ -8,6 +8,7 @@ it resembles.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
@@ -41,7 +42,7 @@ class DataSheet:
 
 def find_data_sheet(name: str) -> DataSheet | None:
     """The data sheet of a device's whole name, written with or without spaces and its maker; ``None`` if unknown."""
-    return _by_name().get(_plain(name))
+    return _by_name().get(plain_name(name))
 
 
 def device_of_name(name: str) -> Device:
@@ -69,8 +70,13 @@ def datasheet_ceilings(device: str) -> tuple[Ceilings, int] | None:
     return sheet.device.ceilings, sheet.device.l2_cache_bytes or 0
 
 
-def _plain(name: str) -> str:
-    return name.replace(" ", "").lower().removeprefix("nvidia").removeprefix("amd")
+def plain_name(name: str) -> str:
+    """A device's name without its maker, spaces and signs: what two ways to write it have in common.
+
+    >>> plain_name("NVIDIA A100-SXM4-80GB")
+    'a100sxm480gb'
+    """
+    return re.sub(r"[^a-z0-9]", "", name.lower()).removeprefix("nvidia").removeprefix("amd")
 
 
 @cache
@@ -122,4 +128,4 @@ def _sheet(record: _Record) -> DataSheet:
 
 @cache
 def _by_name() -> Mapping[str, DataSheet]:
-    return {_plain(name): sheet for sheet in data_sheets() for name in sheet.names}
+    return {plain_name(name): sheet for sheet in data_sheets() for name in sheet.names}

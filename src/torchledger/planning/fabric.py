@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from torchledger.device.datasheets import plain_name
 from torchledger.errors import PredictError
 from torchledger.nouns import CollectiveCurve, CollectivePrice, Fabric, NodeLinks, Placement
 from torchledger.store.codec import decode
@@ -285,9 +286,9 @@ def _with_links(fabric: Fabric, gigabits: float) -> Fabric:
 def _of_device(device: str | None, known: Mapping[str, Fabric]) -> Fabric:
     if device is None:
         raise PredictError(f"a fabric is needed; there are {', '.join(sorted(known))}.")
-    plain = re.sub(r"[^a-z0-9]", "", device.lower().replace("nvidia", ""))
+    plain = plain_name(device)
     for fabric in known.values():
-        if fabric.device and re.sub(r"[^a-z0-9]", "", fabric.device.lower()) in plain and not fabric.links:
+        if fabric.device and plain_name(fabric.device) in plain and not fabric.links:
             return fabric
     names = ", ".join(sorted(known))
     raise PredictError(f"no fabric of {device} is known; there are {names}, or give nccl-tests' output of it.")

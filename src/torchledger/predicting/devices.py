@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torchledger.device.datasheets import DataSheet, data_sheets, find_data_sheet, read_data_sheets
+from torchledger.device.datasheets import DataSheet, data_sheets, find_data_sheet, plain_name, read_data_sheets
 from torchledger.errors import PredictError
 from torchledger.fitting.time_model import TimeModel
 from torchledger.fitting.transfer import transfer_model
@@ -50,7 +50,7 @@ def find_model(device_or_path: str | os.PathLike[str]) -> TimeModel:
     if path.exists() or path.suffix == SUFFIX:
         return load_model(path)
     name = _find_name(str(device_or_path))
-    shipped = _shipped().get(_plain(name))
+    shipped = _shipped().get(plain_name(name))
     if shipped is not None:
         model = load_model(shipped)
         return model if _is_whole(model) else _filled(model)
@@ -65,7 +65,7 @@ def nearest_model(device: Device) -> TimeModel:
 
     Raises ``PredictError`` if none comes with torchledger.
     """
-    candidates = [model for model in _whole_models() if _plain(model.device) != _plain(device.name)]
+    candidates = [model for model in _whole_models() if plain_name(model.device) != plain_name(device.name)]
     if not candidates:
         raise PredictError("no model to start from comes with this torchledger. Fit one with `torchledger fit`.")
     return min(candidates, key=lambda model: _distance(model.machine.device, device))
@@ -85,15 +85,15 @@ def known_devices() -> list[KnownDevice]:
                 made_utc=model.created_utc or None,
             )
         )
-    own = {_plain(one.name) for one in found}
+    own = {plain_name(one.name) for one in found}
     for sheet in data_sheets():
-        if not own & {_plain(name) for name in sheet.names}:
+        if not own & {plain_name(name) for name in sheet.names}:
             found.append(KnownDevice(sheet.device.name, f"data sheet ({sheet.source})", 0, None, None))
     return found
 
 
 def _shipped() -> dict[str, Path]:
-    return {_plain(path.stem): path for path in SHIPPED.glob(f"*{SUFFIX}")}
+    return {plain_name(path.stem): path for path in SHIPPED.glob(f"*{SUFFIX}")}
 
 
 def _whole_models() -> Iterator[TimeModel]:
@@ -133,19 +133,15 @@ def _find_name(text: str) -> str:
     """The known name that is, begins with, or else holds the text."""
     names = [path.stem for path in sorted(_shipped().values())]
     names += [name for sheet in data_sheets() for name in sheet.names]
-    wanted = _plain(text)
+    wanted = plain_name(text)
     for fits in (str.__eq__, str.startswith, str.__contains__):
         for name in names:
-            if wanted and fits(_plain(name), wanted):
+            if wanted and fits(plain_name(name), wanted):
                 return name
-    spelled = {_plain(name): name.replace("_", " ") for name in names}
+    spelled = {plain_name(name): name.replace("_", " ") for name in names}
     nearest = [spelled[key] for key in difflib.get_close_matches(wanted, spelled, n=3, cutoff=0.3)]
     raise PredictError(
         f"no device is called {text!r}; the nearest known {'are' if len(nearest) > 1 else 'is'} "
         f"{', '.join(nearest) or ', '.join(path.stem for path in _shipped().values())} (`torchledger devices` lists "
         "them). Pass a model file, a data sheet as YAML, or make a model with `torchledger calibrate`."
     )
-
-
-def _plain(name: str) -> str:
-    return name.upper().replace(" ", "").replace("-", "").replace("_", "").removeprefix("NVIDIA").removeprefix("AMD")
