@@ -268,7 +268,7 @@ DISTRIBUTED = ("ddp", "fsdp2")
 
 
 @contextlib.contextmanager
-def _gate() -> Iterator[None]:
+def gate() -> Iterator[None]:
     """Hold the lock; of several ranks the first one holds it, and the others wait for that one when they meet."""
     path = os.environ.get("GPU_GATE")
     if path is None or os.environ.get("LOCAL_RANK", "0") != "0":
@@ -284,7 +284,7 @@ def main() -> None:
     name, count = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 30
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
-    with _gate():
+    with gate():
         times = _run(name, count)
     if os.environ.get("RANK", "0") == "0":
         print(f"STEPS {count} MS {' '.join(f'{each:.3f}' for each in times)}", flush=True)

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
-import os
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from gpu_programs import Decoder
+from gpu_programs import Decoder, gate
 from memory_programs import Convolutions
 from torch import nn
 from torch.nn import functional as F
@@ -299,17 +296,6 @@ PROGRAMS: dict[str, Callable[[Settings], Step]] = {
 """Those after ``recommender`` are for judging alone: nothing was tuned on them."""
 
 
-@contextlib.contextmanager
-def _gate() -> Iterator[None]:
-    path = os.environ.get("GPU_GATE")
-    if path is None:
-        yield
-        return
-    with Path(path).open("w") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX)  # not inherited by the compiler's workers, as a flock would be
-        yield
-
-
 def main() -> None:
     """Run one program and print how long its steps took."""
     parser = argparse.ArgumentParser()
@@ -326,7 +312,7 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         for number in range(options.steps):
             if number == FIRST_TIMED:
-                stack.enter_context(_gate())
+                stack.enter_context(gate())
             if on_gpu and number == options.steps - PEAK_STEPS:
                 torch.cuda.reset_peak_memory_stats()
             begin = time.perf_counter()
