@@ -13,6 +13,7 @@ from torchledger.reporting.columns import format_share, format_us
 from torchledger.reporting.document import Document, Facts, Section, Sentence, Table, columns
 from torchledger.work.collectives import Message
 
+_LITTLE_WAITING = 0.01
 _MOST_RANKS = 16
 
 
@@ -189,8 +190,15 @@ def _rank_row(rank: RankSummary, name: str) -> tuple[Any, ...]:
 
 def _stragglers_section(job: Job, top: int) -> Section:
     if not job.stragglers:
-        said = Sentence("No rank keeps the others waiting for more than 1 % of a step.", "quiet")
-        return Section("Stragglers", (said,) if job.ranks else ())
+        waiting_us = max((rank.waiting_us for rank in job.ranks), default=0.0)
+        wall_us = max((rank.wall_us for rank in job.ranks), default=0.0)
+        said = "No place of a rank's own work keeps the others waiting for more than 1 % of a step."
+        if waiting_us > _LITTLE_WAITING * wall_us:
+            said += (
+                f" Ranks wait for up to {format_us(waiting_us)} of a step all the same: for others that were still in "
+                "communication, or late in another place each time."
+            )
+        return Section("Stragglers", (Sentence(said, "quiet"),) if job.ranks else ())
     rows = tuple((f"rank {each.rank}", each.cost_us, each.steps, each.where) for each in job.stragglers[:top])
     return Section("Stragglers", (Table(columns("rank", "cost_us", "recorded_steps", "late_at"), rows),))
 
@@ -206,7 +214,7 @@ def _collectives_section(job: Job, top: int) -> Section:
             (
                 plain["operation"],
                 plain["group_size"],
-                len(members) / job.steps,
+                round(len(members) / job.steps, 2),
                 plain["message_bytes"],
                 plain["duration_us"] / job.steps,
                 plain["waiting_us"] / job.steps,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 from tests.factories import make_activity, make_collective
 
@@ -58,3 +59,13 @@ def test_json_has_a_list_a_step_with_sums_over_alike_collectives() -> None:
     assert row["duration_us"] == (4000 + 3000 + 2000 + 4000) / 4
     assert row["waiting_us"] == (2000 + 1000 + 0 + 2000) / 4
     assert {"ranks", "collectives", "stragglers", "exposed_us"} <= set(plain)
+
+
+def test_waiting_without_one_place_to_blame_is_said_and_little_waiting_is_not() -> None:
+    _, job = records_and_job(4)
+    nobody = replace(job, stragglers=())
+    assert max(rank.waiting_us for rank in job.ranks) > 0
+    assert "all the same" in str(job_document(nobody))
+    at_once = replace(nobody, ranks=tuple(replace(rank, waiting_us=0.0) for rank in job.ranks))
+    said = str(job_document(at_once))
+    assert "No place of a rank's own work" in said and "all the same" not in said
