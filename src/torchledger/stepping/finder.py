@@ -132,6 +132,14 @@ class StepFinder:
         return max(self._kinds, key=lambda calls: self._kinds[calls], default=None)
 
     @property
+    def is_believed(self) -> bool:
+        """False for a period that has hardly been seen while other calls are known, of which it may be a part."""
+        if self.found_by != "period" or self._round is None:
+            return True
+        is_whole = self._ranks.keys() <= set(self._round.tokens)
+        return is_whole or self._since_found >= _HARDLY_SEEN * len(self._round.tokens)
+
+    @property
     def under_way(self) -> Signature:
         """What the step under way has called so far."""
         return tuple(sorted(self._open.calls.items()))

@@ -443,6 +443,8 @@ class StepRecorder:
     def _warm(self) -> None:
         if self._finder.found_by is None or self._finder.seen < self.warmup:
             return
+        if self._only_hears and not self._finder.is_believed:
+            return
         self._finder.keeps_owner = True
         if self._only_hears:
             self._wanted = self._finder.usual
@@ -539,6 +541,8 @@ class StepRecorder:
             self._keep_heard(session)
         elif self._tries < _MOST_TRIES:
             self._tries += 1
+            if self._only_hears:  # what was taken for a step before may have been a part of one
+                self._wanted = self._finder.usual or self._wanted
             self._begin_hearing()
             return
         self._begin_counting()

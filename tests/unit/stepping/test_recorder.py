@@ -541,3 +541,17 @@ def test_an_action_at_a_threads_end_is_done_there_and_once() -> None:
     assert done == threads
     in_thread(lambda: work(True))
     assert len(done) == 1
+
+
+def test_a_part_that_repeats_behind_a_compilation_is_not_heard_for_a_step() -> None:
+    program = Program(only_hears=True)
+    program.call("forward_0")
+    program.compile("backward_0")
+    states = []
+    for name in (*3 * ("backward_0",), *20 * (3 * ("forward_0",) + 3 * ("backward_0",))):
+        program.call(name)
+        states.append(program.recorder.state)
+    assert states[5] is State.WARMING
+    result = program.result()
+    assert result.heard is not None and result.why_not is None
+    assert dict(result.kinds[0].calls) == {"forward_0": 3, "backward_0": 3}
