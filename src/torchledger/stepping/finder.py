@@ -133,10 +133,15 @@ class StepFinder:
 
     @property
     def is_believed(self) -> bool:
-        """False for a period that has hardly been seen while other calls are known, of which it may be a part."""
+        """False for a period that has hardly been seen and may be a part of a longer one: other calls are known, or the
+        backward of its forwards is still to come."""
         if self.found_by != "period" or self._round is None:
             return True
-        is_whole = self._ranks.keys() <= set(self._round.tokens)
+        directions = {self._directions[name] for name in self._open.calls if name in self._directions}
+        directions |= {self._directions[name] for kind in self._kinds for name, _ in kind if name in self._directions}
+        is_whole = self._ranks.keys() <= set(self._round.tokens) and not (
+            "forward" in directions and "backward" not in directions
+        )
         return is_whole or self._since_found >= _HARDLY_SEEN * len(self._round.tokens)
 
     @property
