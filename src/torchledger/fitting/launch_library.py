@@ -198,26 +198,24 @@ def attention_call(launch: Launch) -> AttentionCall | None:
     batch, heads, length, d = query.shape
     if min(*query.shape, *key.shape) < 1:
         return None
+    biases = _biases(inputs, key.shape[2], d)
     return AttentionCall(
         library, backward, query.dtype == "float32", batch, heads, key.shape[1], length, key.shape[2], d,
         is_causal=is_causal(launch),
-        has_bias=_has_bias(inputs, key.shape[2], d),
+        has_bias=bool(biases),
         is_strided=backward and len(tensors[0].stride) == 4 and tensors[0].stride[1] > tensors[0].stride[2],
         has_dropout=has_dropout(launch),
-        is_bias_odd=_is_bias_odd(inputs, key.shape[2], d),
+        is_bias_odd=any(map(_is_odd, biases)),
     )  # fmt: skip
 
 
-def _has_bias(inputs: Sequence[Buffer], length_kv: int, d: int) -> bool:
-    return any(len(buffer.shape) == 4 and buffer.shape[-1] == length_kv != d for buffer in inputs)
+def _biases(inputs: Sequence[Buffer], length_kv: int, d: int) -> list[Buffer]:
+    return [buffer for buffer in inputs if len(buffer.shape) == 4 and buffer.shape[-1] == length_kv != d]
 
 
-def _is_bias_odd(inputs: Sequence[Buffer], length_kv: int, d: int) -> bool:
-    return any(
-        buffer.stride[-2] * (element_size(buffer.dtype) or 1) % 16 != 0
-        for buffer in inputs
-        if len(buffer.shape) == 4 and buffer.shape[-1] == length_kv != d and len(buffer.stride) == 4
-    )
+def _is_odd(bias: Buffer) -> bool:
+    """Whether rows of a bias do not begin where sixteen bytes do."""
+    return len(bias.stride) == 4 and bias.stride[-2] * (element_size(bias.dtype) or 1) % 16 != 0
 
 
 def has_dropout(launch: Launch) -> bool:
@@ -241,6 +239,7 @@ def _attention(launch: Launch, inputs: list[Buffer], machine: Machine) -> dict[s
     query, key = (queries[1], queries[2]) if backward else (queries[0], queries[1])
     batch, heads, length, d = query.shape
     length_kv, heads_kv = key.shape[-2], key.shape[1]
+    biases = _biases(inputs, length_kv, d)
     full = 4.0 * batch * heads * length * length_kv * d * (2.5 if backward else 1.0)
     name = operation_of(launch)
     columns = attention_columns(
@@ -262,8 +261,8 @@ def _attention(launch: Launch, inputs: list[Buffer], machine: Machine) -> dict[s
         "is cudnn": float("cudnn" in name),
         "is efficient": float("efficient" in name),
         "length alignment": _alignment(length),
-        "bias": float(_has_bias(inputs, length_kv, d)),
-        "odd bias": float(_is_bias_odd(inputs, length_kv, d)),
+        "bias": float(bool(biases)),
+        "odd bias": float(any(map(_is_odd, biases))),
         "dropout": float(has_dropout(launch)),
     }
 

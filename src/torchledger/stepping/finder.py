@@ -137,8 +137,8 @@ class StepFinder:
         backward of its forwards is still to come."""
         if self.found_by != "period" or self._round is None:
             return True
-        directions = {self._directions[name] for name in self._open.calls if name in self._directions}
-        directions |= {self._directions[name] for kind in self._kinds for name, _ in kind if name in self._directions}
+        called = set(self._open.calls).union(name for kind in self._kinds for name, _ in kind)
+        directions = {self._directions[name] for name in called if name in self._directions}
         is_whole = self._ranks.keys() <= set(self._round.tokens) and not (
             "forward" in directions and "backward" not in directions
         )
