@@ -1,11 +1,12 @@
-"""What kernels and collectives cost each other, fitted to what was measured on two H200s.
+"""What collectives and kernels cost each other, fitted to what was measured on two H200s.
 
-    python benchmarks/fit_sharing.py [--jobs FOLDER] [--write src/torchledger/planning/sharing.json]
+    python benchmarks/fit_sharing.py [--write src/torchledger/planning/sharing.json]
 
 ``data/h200/contention_torch2.11.json`` holds collectives alone, beside products and beside copies: beside a kind of
-kernel one takes ``collective`` times as long and ``delay_us`` more, until multiprocessors are free. What copies lose
-stands there too. What products lose is read from recorded jobs (``--jobs``: folders of ``benchmarks/job_cuda.py``),
-launches at least half beside a collective over those without one.
+kernel one takes ``collective`` times as long and ``delay_us`` more, until multiprocessors are free.
+``data/h200/beside_torch2.11.json`` holds what drawn kernels of each kind lose (``kernel``), and how many
+``multiprocessors`` a collective holds. What a product loses by its rounds of tiles is no fit; it is printed how well
+the rule does (``planning/sharing.py``).
 """
 
 from __future__ import annotations
@@ -13,22 +14,24 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from torchledger.jobs.read import read_job
-from torchledger.nouns import Launch
-from torchledger.planning.sharing import OTHER, PRODUCT, sharing_of
-from torchledger.store import open_ledger
+import numpy as np
+
+from torchledger.fitting.product_times import count_tiles
+from torchledger.planning.sharing import ATTENTION, OTHER, PRODUCT, rounds_beside
+from torchledger.predicting.devices import find_model
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = ((),)
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = ROOT / "data/h200/contention_torch2.11.json"
-LEAST_US = 40.0
-"""Shorter kernels wait for a multiprocessor rather than being slowed."""
+BESIDE = ROOT / "data/h200/beside_torch2.11.json"
+KINDS = {"mm": PRODUCT, "attention": ATTENTION}
+WAITS = "late"
+"""A collective that moves nothing yet."""
 
 
 def of_collectives(beside: str) -> tuple[float, float]:
@@ -49,54 +52,56 @@ def of_collectives(beside: str) -> tuple[float, float]:
     return (ya * bb - yb * ab) / determinant, (yb * aa - ya * ab) / determinant
 
 
-def of_copies() -> float:
-    """How many times as long copies take beside collectives that last."""
-    rows = json.loads(MEASURED.read_text())["rows"]
+def of_kernels(kind: str) -> float:
+    """How many times as long kernels of a kind take beside a collective that moves: the median."""
     return statistics.median(
-        row["within_us"] / row["apart_us"]
-        for row in rows
-        if row["beside"] == "copies" and row["bytes"] >= 2**26 and row.get("within_us") and row.get("apart_us")
+        row["beside_us"] / row["alone_us"]
+        for row in json.loads(BESIDE.read_text())["rows"]
+        if KINDS.get(row["kind"], OTHER) == kind and row["collective"] != WAITS
     )
 
 
-def of_kernels(jobs: Sequence[Path]) -> dict[str, list[float]]:
-    """Beside over alone, of each launch of compiled graphs that ran both ways."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for path in jobs:
-        with open_ledger(path / "rank0.ledger") as ledger:
-            category = {launch.launch_id: launch.category for launch in ledger.read(Launch)}
-        for each in read_job(path).contention:
-            if each.alone_us >= LEAST_US and min(each.launches_alone, each.launches_beside) >= 5:
-                if each.entry in category:
-                    kind = sharing_of(category[each.entry])
-                elif each.entry.startswith("aten::"):
-                    kind = sharing_of(each.entry)
-                else:
-                    continue
-                found[kind].append(each.beside_us / each.alone_us)
-    return found
+def of_rounds() -> dict[str, Any]:
+    """Errors of ``rounds_beside`` with the tiles that the model chooses, over drawn products."""
+    measured = json.loads(BESIDE.read_text())
+    taken = max(measured["collective_blocks"].values())
+    machine = find_model("H200").machine
+    rows = [row for row in measured["rows"] if row["kind"] == "mm"]
+    m, n, k = np.array([row["shape"] for row in rows], dtype=float).T
+    ones = np.ones(len(rows))
+    tiles = count_tiles((ones, m, n, k), 16 * ones, 2 * ones, machine.peak("bfloat16") * ones, machine)
+    errors = [
+        rounds_beside(int(count), machine.num_multiprocessors, taken).slowdown * row["alone_us"] / row["beside_us"] - 1
+        for count, row in zip(tiles, rows, strict=True)
+    ]
+    usual = of_kernels(PRODUCT)
+    return {
+        "products": len({(*row["shape"], row["layout"]) for row in rows}),
+        "mean_error": statistics.mean(abs(error) for error in errors),
+        "worst_error": max(errors, key=abs),
+        "mean_error_of_one_factor": statistics.mean(abs(usual * r["alone_us"] / r["beside_us"] - 1) for r in rows),
+    }
 
 
 def main() -> None:
     """Fit, print, and write where asked."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=Path)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
-    factors: dict[str, dict[str, float]] = {PRODUCT: {}, OTHER: {}}
-    for kind, beside in ((PRODUCT, "products"), (OTHER, "copies")):
+    kinds: dict[str, dict[str, float]] = {}
+    for kind, beside in ((PRODUCT, "products"), (ATTENTION, "products"), (OTHER, "copies")):
         slope, delay_us = of_collectives(beside)
-        factors[kind] = {"collective": round(slope, 3), "delay_us": round(delay_us, 1)}
-    kernels = of_kernels(sorted(options.jobs.glob("*.job"))) if options.jobs else {}
-    factors[OTHER]["kernel"] = round(of_copies(), 3)
-    for kind, ratios in kernels.items():
-        if kind == PRODUCT:
-            factors[kind]["kernel"] = round(statistics.median(ratios), 3)
-        shown = " ".join(f"{each:.2f}" for each in statistics.quantiles(ratios, n=4))
-        print(f"{kind}: {len(ratios)} launches, quartiles of beside over alone {shown}")
-    print(json.dumps(factors, indent=1))
+        kinds[kind] = {
+            "collective": round(slope, 3),
+            "delay_us": round(delay_us, 1),
+            "kernel": round(of_kernels(kind), 3),
+        }
+    taken = max(json.loads(BESIDE.read_text())["collective_blocks"].values())
+    found = {"H200": {"multiprocessors": taken, "kinds": kinds}}
+    print(json.dumps(found, indent=1))
+    print(json.dumps(of_rounds(), indent=1))
     if options.write:
-        options.write.write_text(json.dumps({"H200": factors}, indent=1) + "\n")
+        options.write.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

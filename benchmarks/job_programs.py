@@ -13,6 +13,7 @@ import argparse
 import itertools
 import json
 import os
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -31,6 +32,19 @@ SIZES = {
     "large": (2048, 12, 1024, 8),
 }
 """Width, blocks, sequence, batch."""
+
+
+def drawn_size(number: int) -> tuple[int, int, int, int]:
+    """One that nobody chose: 0.25 to 0.6 billion parameters, 8,192 or 16,384 tokens."""
+    rng = random.Random(f"size of a job {number}")
+    while True:
+        width, blocks = rng.choice((1280, 1536, 1792, 2304, 2560, 3072)), rng.choice((6, 8, 10, 12, 14))
+        sequence, batch = rng.choice((512, 1024, 2048)), rng.choice((4, 8, 16))
+        if 0.25e9 < 12 * width**2 * blocks < 0.6e9 and sequence * batch in (8192, 16384):
+            return width, blocks, sequence, batch
+
+
+SIZES |= {f"drawn{number}": drawn_size(number) for number in range(8)}
 
 VOCABULARY = 1024
 WARMUP = 8

@@ -223,6 +223,23 @@ class AttentionCosts:
 
 
 @dataclass(frozen=True)
+class PowerCosts:
+    """What kernels of half precision draw at full clocks, beside ``idle_w`` watts of a device that rests.
+
+    ``product_j_per_tflop``: joules for 10^12 FLOP of matrix products and convolutions. ``attention_w`` and ``other_w``:
+    watts while attention, and any other kernel, runs. ``product_clock``: the share of the full clock below which
+    products become slower than in short runs. ``limit_share``: what is drawn at the power limit, as a share of it.
+    """
+
+    idle_w: float
+    product_j_per_tflop: float
+    attention_w: float
+    other_w: float
+    product_clock: float
+    limit_share: float
+
+
+@dataclass(frozen=True)
 class Constants:
     """All fitted numbers, the device that they were fitted on, and by section where each comes from."""
 
@@ -243,6 +260,8 @@ class Constants:
     made_of: Mapping[str, str] = field(default_factory=dict)
     attention: Mapping[str, AttentionCosts] | None = None
     """By library, direction and precision (``"flash/forward"``); ``None`` where none was fitted."""
+    power: PowerCosts | None = None
+    """``None`` where nobody measured what kernels draw."""
 
 
 @cache

@@ -57,8 +57,8 @@ def expected_columns(
     for index, launch in enumerate(launches):
         kind = str(family_of(launch)).split("/")[0]
         inputs, outputs = _tensors(launch)
-        if kind == "launch:gemm" and (row := _product_sides(inputs, outputs)) is not None:
-            products.append((index, (*row, machine.peak(inputs[-1].dtype))))
+        if kind == "launch:gemm" and (row := product_of(launch, machine)) is not None:
+            products.append((index, row))
         elif kind == "launch:attention" and (call := attention_call(launch)) is not None:
             if (time_us := attention_us(call, machine)) is not None:
                 found[index] = {EXPECTED: math.log(time_us), **schedule_columns(call, machine)}
@@ -96,9 +96,12 @@ def _tensors(launch: Launch) -> tuple[list[Buffer], list[Buffer]]:
     return inputs, outputs
 
 
-def _product_sides(inputs: list[Buffer], outputs: list[Buffer]) -> tuple[float, ...] | None:
-    """(batch, m, n, k), bytes at which rows begin, bytes of an element; ``None`` where these are unknown or the factors
-    are not plain."""
+def product_of(launch: Launch, machine: Machine) -> tuple[float, ...] | None:
+    """Of a matrix product (batch, m, n, k), bytes at which rows begin, bytes of an element, and the device's peak in
+    FLOP per microsecond; ``None`` where these are unknown, the factors are not plain, or it is none."""
+    if not str(family_of(launch)).startswith("launch:gemm"):
+        return None
+    inputs, outputs = _tensors(launch)
     factors = [buffer for buffer in inputs if len(buffer.shape) >= 2][-2:]
     if len(factors) < 2 or not outputs or len(outputs[0].shape) < 2:
         return None
@@ -109,7 +112,8 @@ def _product_sides(inputs: list[Buffer], outputs: list[Buffer]) -> tuple[float, 
     strides = [max(factor.stride[-2:]) for factor in factors] + [_row_stride(product)]
     row_bytes = min(2.0 ** _alignment(stride) for stride in strides) * item_size
     sides = (math.prod(product.shape[:-2]), product.shape[-2], product.shape[-1], factors[0].shape[-1])
-    return (*(float(max(side, 1)) for side in sides), min(row_bytes, 16.0), float(item_size))
+    sizes = (float(max(side, 1)) for side in sides)
+    return (*sizes, min(row_bytes, 16.0), float(item_size), machine.peak(inputs[-1].dtype))
 
 
 def _row_stride(product: Buffer) -> int:

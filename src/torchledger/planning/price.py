@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,14 +11,18 @@ import numpy as np
 
 from torchledger.errors import PredictError
 from torchledger.fitting.learning import COVERAGE
+from torchledger.fitting.machine import Machine
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Fabric, Host, Launch, PlannedRank, PlannedStep, Prediction, StepCall
 from torchledger.planning.fabric import placement_of, price_collective
-from torchledger.planning.sharing import find_sharing, sharing_of
+from torchledger.planning.sharing import find_sharing, rounds_beside, sharing_of
+from torchledger.planning.tiles import tiles_of_calls, tiles_of_launches
 from torchledger.planning.timeline import COMPUTE_STREAM, PlayedStep, Sharing, TimedEntry, play
 from torchledger.predicting.launches import predict_launches
+from torchledger.predicting.power import StepWork, mean_clock, sustained_share, work_of
 from torchledger.predicting.step import Mode, is_product, overheads_of, overheads_on
 from torchledger.predicting.step_calls import price_calls
+from torchledger.work.categories import operation_of
 from torchledger.work.collectives import collective_kind
 from torchledger.work.graph_collectives import WAIT, functional_name, group_of, group_size_of, message_bytes_of
 
@@ -59,6 +63,22 @@ class _Timed:
     collective_spread_us: float
     launches: int
     notes: set[str]
+    worked: Mapping[int, StepWork]
+    """What draws power, by place among the entries."""
+    usual: float
+    """By what fraction the entries of products are longer than in a short run."""
+
+    def slow_down(self, duration_us: float, machine: Machine) -> bool:
+        """Make entries as long as the power limit leaves them in a run of steps of ``duration_us``; whether any is."""
+        clock = mean_clock(sum(self.worked.values(), StepWork()), duration_us, machine)
+        found = False
+        for place, work in self.worked.items():
+            slower = (1 + sustained_share(work, clock, machine)) / (1 + self.usual)
+            if slower > 1:
+                entry = self.entries[place]
+                self.entries[place] = replace(entry, duration_us=entry.duration_us * slower)
+                found = True
+        return found
 
 
 def plan_price(
@@ -86,11 +106,14 @@ def plan_price(
     overheads = overheads_on(host, overheads_of(model))
     settings = {"allow_tf32": allow_tf32, "convolution_tf32": convolution_tf32}
     timed = {
-        program.rank: _entries(_Maker(program, model, fabric, stands_in, overheads, mode), settings)
+        program.rank: _entries(_Maker(program, model, fabric, stands_in, overheads, mode, sharing), settings)
         for program in programs
     }
     _drop_absent(timed)
     played = play({rank: each.entries for rank, each in timed.items()}, sharing=sharing)
+    slowed = [each.slow_down(played.duration_us, model.machine) for each in timed.values()]
+    if any(slowed):
+        played = play({rank: each.entries for rank, each in timed.items()}, sharing=sharing)
     return _as_step(programs, model, fabric, timed, played, subject, overheads, sharing)
 
 
@@ -166,7 +189,9 @@ class _Maker:
         stands_in: Mapping[int, int],
         overheads: Mapping[str, float],
         mode: Mode,
+        sharing: Sharing,
     ) -> None:
+        self.taken = sharing.multiprocessors
         self.program, self.model, self.fabric, self.stands_in = program, model, fabric, stands_in
         self.overheads, self.mode = overheads, mode
         self.entries: list[TimedEntry] = []
@@ -177,17 +202,32 @@ class _Maker:
         self.counted: dict[tuple[Any, ...], int] = defaultdict(int)
         self.gap_us = overheads["graphs gap us" if mode == "graphs" else "gap us"]
         self.sustained = overheads["sustained products"]
+        self.worked: dict[int, StepWork] = {}
 
     def kernel(
-        self, found: Prediction, host_us: float, after: tuple[int, ...], stream: str, family: str, kernels: int = 1
+        self,
+        found: Prediction,
+        host_us: float,
+        after: tuple[int, ...],
+        stream: str,
+        family: str,
+        kernels: int = 1,
+        *,
+        piece: Launch | StepCall,
+        tiles: int | None = None,
     ) -> int:
-        """A kernel, or an operator's, and the gap behind it."""
+        """A kernel, or an operator's, and the gap behind it; ``tiles`` are those of a product's output."""
+        self.worked[len(self.entries)] = work_of(piece, found)
         time_us = found.duration_us * (1 + self.sustained * is_product(found.model)) + self.gap_us * kernels
         # Of few measurements an interval's upper end may be ten times the time: that is no width of a sum.
         widest = max(found.high_us - found.duration_us, found.duration_us - found.low_us)
         self.spread_us.append(min(widest, found.duration_us))
+        rounds = None
+        if tiles is not None and self.taken is not None:
+            rounds = rounds_beside(tiles, self.model.machine.num_multiprocessors, self.taken)
+        kind = sharing_of(family)
         self.entries.append(
-            TimedEntry(found.subject, "compute", time_us, stream, host_us, after, sharing=sharing_of(family))
+            TimedEntry(found.subject, "compute", time_us, stream, host_us, after, sharing=kind, rounds=rounds)
         )
         self.launches += 1
         return len(self.entries) - 1
@@ -280,6 +320,8 @@ def _entries(maker: _Maker, settings: Mapping[str, bool]) -> _Timed:
             model, [call for call in program.calls if call.kind == "operator"], ran_on_cpu=program.ran_on_cpu
         )
     }
+    calls_tiles = tiles_of_calls(program.calls, model.machine)
+    tiles = tiles_of_launches([each for graph in called for each in program.launches.get(graph, ())], model.machine)
     waits = _all_waits(program)
     main = _main_stream(program.calls)
     placed: dict[int, int] = {}
@@ -290,7 +332,7 @@ def _entries(maker: _Maker, settings: Mapping[str, bool]) -> _Timed:
         after = (*carried, *(placed[order] for order in waits.get(call.order, ()) if order in placed))
         carried = ()
         if call.kind == "graph":
-            _graph(maker, call, program.launches.get(call.name, ()), compiled, after)
+            _graph(maker, call, program.launches.get(call.name, ()), compiled, tiles, after)
             for place in _last_of(maker.entries):
                 placed[call.order] = place
         elif call.kind == "collective":
@@ -310,13 +352,28 @@ def _entries(maker: _Maker, settings: Mapping[str, bool]) -> _Timed:
             host_us = _operator_host_us(call, overheads)
             stream = _stream(call, main)
             placed[call.order] = maker.kernel(
-                eager[call.order], host_us, after, stream or COMPUTE_STREAM, call.name, max(1, call.kernels)
+                eager[call.order],
+                host_us,
+                after,
+                stream or COMPUTE_STREAM,
+                call.name,
+                max(1, call.kernels),
+                piece=call,
+                tiles=calls_tiles.get(call.order),
             )
         else:
             carried = after  # what is not priced holds back what comes after it
         if call.kind == "operator" and call.order not in eager:
             maker.host(call.name, overheads.get("eager call host us", 0.0))
-    return _Timed(maker.entries, maker.spread_us, maker.collective_spread_us, maker.launches, maker.notes)
+    return _Timed(
+        maker.entries,
+        maker.spread_us,
+        maker.collective_spread_us,
+        maker.launches,
+        maker.notes,
+        maker.worked,
+        maker.sustained,
+    )
 
 
 def _predicted(
@@ -333,6 +390,7 @@ def _graph(
     call: StepCall,
     launches: Sequence[Launch],
     compiled: Mapping[str, Prediction],
+    tiles: Mapping[Hashable, int],
     after: tuple[int, ...],
 ) -> None:
     """The launches of one call of a compiled graph; a wait inside it keeps what follows back."""
@@ -356,7 +414,9 @@ def _graph(
             message = message_bytes_of(launch, len(maker.program.groups.get(group or "", ())) or group_size_of(launch))
             pending.append(maker.collective(name, message, group, None, host_us=host_us, after=last))
         elif launch.launch_id in compiled:
-            maker.kernel(compiled[launch.launch_id], host_us, after, COMPUTE_STREAM, launch.category)
+            family = operation_of(launch) if launch.category == "extern" else launch.category
+            found = compiled[launch.launch_id]
+            maker.kernel(found, host_us, after, COMPUTE_STREAM, family, piece=launch, tiles=tiles.get(launch.launch_id))
             after = ()
 
 

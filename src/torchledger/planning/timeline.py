@@ -2,7 +2,8 @@
 
 An entry starts when its host has launched it, what stands before it on its stream has ended, and what it waits for
 has. A collective starts on all its ranks when the last one has come. While a collective moves beside kernels, both go
-on slower by a measured factor, for as long as they are beside each other.
+on slower by a measured factor, for as long as they are beside each other. A product that has a block on every
+multiprocessor lets no collective begin before it has ended, and beside one it needs more rounds of blocks.
 """
 
 from __future__ import annotations
@@ -24,14 +25,27 @@ COMPUTE_STREAM = "compute"
 
 
 @dataclass(frozen=True)
+class Rounds:
+    """Rounds of blocks in which the multiprocessors compute a product's tiles: alone, and beside a collective."""
+
+    alone: int
+    beside: int
+
+    @property
+    def slowdown(self) -> float:
+        """How many times as long it takes beside a collective."""
+        return self.beside / self.alone
+
+
+@dataclass(frozen=True)
 class TimedEntry:
     """One entry of a rank's step. Entries stand in the order in which the host launches them.
 
     ``duration_us`` is its time alone, ``host_us`` what the host needs to launch it. ``after`` are places in the rank's
     list whose end it waits for besides its own stream; ``host_after`` those that the host waits for before it launches
     this one. Entries of several ranks with the same ``meets`` are one collective. ``sharing`` is what kind of kernel
-    it is to a collective beside it (a key of ``Sharing.kernels``). ``is_bubble`` says that waiting for it is waiting
-    for another stage of a pipeline.
+    it is to a collective beside it (a key of ``Sharing.kernels``); ``rounds`` stands in for that kind's factor where
+    they are known. ``is_bubble`` says that waiting for it is waiting for another stage of a pipeline.
     """
 
     label: str
@@ -44,6 +58,12 @@ class TimedEntry:
     meets: tuple[Any, ...] | None = None
     sharing: str = "other"
     is_bubble: bool = False
+    rounds: Rounds | None = None
+
+    @property
+    def fills_device(self) -> bool:
+        """Whether it leaves no multiprocessor to a collective that comes later."""
+        return self.rounds is not None and self.rounds.beside > self.rounds.alone
 
 
 @dataclass(frozen=True)
@@ -51,12 +71,14 @@ class Sharing:
     """How many times as long a kernel takes beside a collective, by the kernel's kind, and a collective beside one.
 
     ``delay_us`` is what a collective takes longer beside a kernel whatever its length: until there is room for it.
+    ``multiprocessors`` is how many of them a collective holds (``None``: unknown).
     """
 
     kernels: Mapping[str, float] = field(default_factory=dict)
     collectives: Mapping[str, float] = field(default_factory=dict)
     delay_us: Mapping[str, float] = field(default_factory=dict)
     note: str | None = None
+    multiprocessors: int | None = None
 
     def collective_factor(self, kernel: str, duration_us: float) -> float:
         """How many times as long a collective takes beside kernels of a kind, that takes ``duration_us`` alone."""
@@ -139,6 +161,8 @@ class _Player:
         self.started: dict[Place, tuple[float, Place | None]] = {}
         self.ended: dict[Place, float] = {}
         self.arrived: dict[Hashable, list[Place]] = defaultdict(list)
+        self.held: dict[Place, list[Place]] = defaultdict(list)
+        self.crowded: set[Place] = set()
         self.running: dict[int, dict[Place, None]] = {rank: {} for rank in ranks}
         self.left: dict[Place, float] = {}
         self.rate: dict[Place, float] = {}
@@ -220,6 +244,11 @@ class _Player:
     def _arrive(self, place: Place, now: float) -> None:
         rank, at = place
         entry = self.ranks[rank][at]
+        if entry.kind == "communication":
+            filling = next((each for each in self.running[rank] if self.ranks[rank][each[1]].fills_device), None)
+            if filling is not None and filling not in self.crowded:
+                self.held[filling].append(place)
+                return
         if entry.meets is None:
             self._begin(place, now, self.ready[place][1])
             self._share([rank], now)
@@ -239,6 +268,10 @@ class _Player:
         self.left[place] = max(self.ranks[rank][at].duration_us, 0.0)
         self.touched[place] = now
         self.rate[place] = 0.0
+        if self.ranks[rank][at].fills_device and any(
+            self._kind(each) == "communication" for each in self.running[rank]
+        ):
+            self.crowded.add(place)
         self.running[rank][place] = None
 
     def _end(self, place: Place, now: float) -> None:
@@ -250,6 +283,10 @@ class _Player:
         stream = self.streams[rank, entry.stream]
         stream.popleft()
         self._share([rank], now)
+        self.crowded.discard(place)
+        for collective in self.held.pop(place, ()):  # it comes before what the stream has next
+            self.ready[collective] = (now, place)
+            heapq.heappush(self.queue, (now, next(self.numbers), "ready", collective, 0))
         if stream:
             self._consider((rank, stream[0]))
         for other in self.waiting.pop(place, ()):
@@ -262,7 +299,7 @@ class _Player:
         if all(len(self.running[rank]) <= 1 for rank in changed) and not self._is_tied(changed):
             for rank in changed:
                 for place in self.running[rank]:
-                    self._pace(place, 1.0, now)
+                    self._uncrowd(place, now)
             return
         ranks = set(changed)
         for rank in changed:
@@ -273,8 +310,10 @@ class _Player:
             for place in self.running[rank]:
                 entry = self.ranks[rank][place[1]]
                 if entry.kind == "compute":
-                    beside = any(self._kind(each) == "communication" for each in self.running[rank])
-                    self._pace(place, self.sharing.kernels.get(entry.sharing, 1.0) if beside else 1.0, now)
+                    if any(self._kind(each) == "communication" for each in self.running[rank]):
+                        self._pace(place, self._slowdown(entry, place), now)
+                    else:
+                        self._uncrowd(place, now)
                 elif entry.kind == "host":
                     self._pace(place, 1.0, now)
                 else:
@@ -287,17 +326,32 @@ class _Player:
                     ]
                     self._pace(place, max(factors, default=1.0), now)
 
+    def _slowdown(self, entry: TimedEntry, place: Place) -> float:
+        if entry.rounds is None:
+            return self.sharing.kernels.get(entry.sharing, 1.0)
+        return entry.rounds.slowdown if place in self.crowded else 1.0
+
+    def _uncrowd(self, place: Place, now: float) -> None:
+        """Alone from now on; blocks that found no place until now take a round of their own, which may have begun."""
+        entry = self.ranks[place[0]][place[1]]
+        at_least_us = 0.0
+        if place in self.crowded and entry.rounds is not None:
+            self.crowded.discard(place)
+            at_least_us = entry.duration_us / entry.rounds.alone
+        self._pace(place, 1.0, now, at_least_us=at_least_us)
+
     def _is_tied(self, ranks: Sequence[int]) -> bool:
         return any(self.ranks[rank][at].meets is not None for rank in ranks for _, at in self.running[rank])
 
     def _kind(self, place: Place) -> Kind:
         return self.ranks[place[0]][place[1]].kind
 
-    def _pace(self, place: Place, slowdown: float, now: float) -> None:
+    def _pace(self, place: Place, slowdown: float, now: float, *, at_least_us: float = 0.0) -> None:
         rate = 1.0 / slowdown
         if rate == self.rate[place]:
             return
-        self.left[place] = max(0.0, self.left[place] - (now - self.touched[place]) * self.rate[place])
+        left_us = max(0.0, self.left[place] - (now - self.touched[place]) * self.rate[place])
+        self.left[place] = max(left_us, min(at_least_us, left_us / self.rate[place])) if at_least_us else left_us
         self.touched[place], self.rate[place] = now, rate
         self.version[place] += 1
         heapq.heappush(

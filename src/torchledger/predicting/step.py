@@ -40,6 +40,7 @@ from torchledger.nouns import (
 )
 from torchledger.predicting.launches import is_foreign, predict_launches
 from torchledger.predicting.operators import predict
+from torchledger.predicting.power import StepWork, mean_clock, sustained_share, work_of
 from torchledger.predicting.step_calls import (
     ROOFLINE,
     is_copy_to_host,
@@ -276,10 +277,22 @@ def predict_step(
     optimizer_us = _optimizer_us(model, optimizer) + _eager_us(eager, "optimizer")
     collectives_us = _eager_us(eager, "communication")
     eager_us = sum(prediction.duration_us for _, prediction in eager) - _eager_us(eager, "optimizer") - collectives_us
-    products = sum(prediction.duration_us * count for prediction, count in priced if is_product(prediction.model))
-    sustained = overheads["sustained products"] * products
-    device = kernels + sustained + gaps_us(shape, mode, overheads) + optimizer_us + eager_us + collectives_us
+    device = kernels + gaps_us(shape, mode, overheads) + optimizer_us + eager_us + collectives_us
     needed_by_host_us = host_us(shape, mode, overheads)
+    by_launch = {launch.launch_id: launch for launch in called}
+    worked = [
+        *((p, work_of(by_launch[p.subject], p, count)) for p, count in zip(predictions, weights, strict=True)),
+        *((p, work_of(call, p)) for call, p in eager),
+    ]
+    clock = mean_clock(
+        sum((part for _, part in worked), StepWork()), step_us(device, needed_by_host_us, overheads), model.machine
+    )
+    usual = overheads["sustained products"]
+    sustained = sum(
+        part.total_us * max(usual * is_product(p.model), sustained_share(part, clock, model.machine))
+        for p, part in worked
+    )
+    device += sustained
     duration = step_us(device, needed_by_host_us, overheads)
     # Calls of one launch err alike, so their widths add; those of different launches do not.
     spread = np.array([count * max(p.high_us - p.duration_us, p.duration_us - p.low_us) for p, count in priced])

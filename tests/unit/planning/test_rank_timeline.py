@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchledger.errors import PredictError
-from torchledger.planning.timeline import Sharing, TimedEntry, play
+from torchledger.planning.timeline import Rounds, Sharing, TimedEntry, play
 
 
 def kernel(duration_us: float, **fields: object) -> TimedEntry:
@@ -108,3 +108,40 @@ def test_no_timeline_is_shorter_than_its_busiest_stream_or_longer_than_all_in_a_
     assert sum(played.decided_by.values()) == pytest.approx(played.duration_us, abs=1e-6)
     line = played.ranks[0]
     assert line.compute_us + line.exposed_us <= played.duration_us + 1e-6
+
+
+FULL = Rounds(alone=1, beside=2)
+
+
+def test_a_product_on_every_multiprocessor_lets_no_collective_begin() -> None:
+    played = play({0: [kernel(1), kernel(10, rounds=FULL), kernel(3, rounds=FULL), collective(4, after=(0,))]})
+    first, second, moving = played.ranks[0].entries[1:]
+    assert (first.end_us, moving.start_us, second.start_us) == (11, 11, 11)
+    assert second.end_us == 11 + 2 * 3  # its late blocks begin behind the others, before the collective ends
+
+
+def test_blocks_that_a_collective_kept_out_take_a_round_of_their_own() -> None:
+    long = play({0: [collective(100), kernel(10, rounds=FULL)]})
+    assert long.ranks[0].entries[1].end_us == 20
+    short = play({0: [collective(4), kernel(10, rounds=FULL)]})
+    assert short.ranks[0].entries[1].end_us == 14
+    part = play({0: [collective(100), kernel(10, rounds=Rounds(alone=2, beside=2))]})
+    assert part.ranks[0].entries[1].end_us == 10
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.1, 50), st.integers(1, 6), st.integers(0, 2)), min_size=1, max_size=8),
+    st.lists(st.floats(0.1, 60), min_size=1, max_size=4),
+)
+def test_rounds_make_a_step_longer_and_never_shorter(
+    products: list[tuple[float, int, int]], moving: list[float]
+) -> None:
+    def entries(*, with_rounds: bool) -> list[TimedEntry]:
+        kernels = [
+            kernel(us, rounds=Rounds(alone, alone + more) if with_rounds else None) for us, alone, more in products
+        ]
+        return [*kernels, *(collective(us) for us in moving)]
+
+    plain, crowded = (play({0: entries(with_rounds=some)}) for some in (False, True))
+    assert crowded.duration_us >= plain.duration_us - 1e-6
+    assert crowded.ranks[0].compute_us <= 2.01 * sum(us * max(1.0, (a + m) / a) for us, a, m in products)
