@@ -13,6 +13,10 @@ from torchledger.traces.spans import merge_spans
 _ALONE, _BESIDE = 0.0, 0.5
 """Share of an entry's time in which a collective ran: none to be alone, at least half to be beside it."""
 
+_LEAST_SHARE = 0.1
+"""Shorter kernels than this share of an entry's longest clear or copy something for that one, and are left out: half of
+an entry's times would be theirs."""
+
 _LEAST = 3
 """Launches of each kind that a comparison takes at the least."""
 
@@ -51,11 +55,13 @@ def find_contention(
                 beside[place.label].append((end - start) / 1e3)
     found = []
     for label in alone.keys() & beside.keys():
-        if min(len(alone[label]), len(beside[label])) < _LEAST:
+        least_us = _LEAST_SHARE * max(*alone[label], *beside[label])
+        apart, within = ([us for us in some[label] if us >= least_us] for some in (alone, beside))
+        if min(len(apart), len(within)) < _LEAST:
             continue
-        without, there = statistics.median(alone[label]), statistics.median(beside[label])
-        cost = (there - without) * len(beside[label]) / steps / len(pieces)
-        found.append(Contention(label, without, there, len(alone[label]), len(beside[label]), cost))
+        without, there = statistics.median(apart), statistics.median(within)
+        cost = (there - without) * len(within) / steps / len(pieces)
+        found.append(Contention(label, without, there, len(apart), len(within), cost))
     return sorted(found, key=lambda each: -each.cost_us)
 
 
