@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from torchledger.errors import FitError
 from torchledger.fitting.learning import COVERAGE
+from torchledger.work.list_costs import CHUNK_ELEMENTS
 
 Array = NDArray[np.float64]
 
@@ -55,12 +56,10 @@ _BEYOND_CACHES, _QUICKEST = 2**27, 0.87
 """Bytes of which a cache keeps nothing, and what they take at least of the time at the rate of a copy: nothing is
 quicker than the memory."""
 
-_CHUNK = 65536  # elements: ``MultiTensorApply.cuh``
-
 
 def share_of_chunk(tensors: int | None, elements: int | None) -> float:
     """How much of a chunk the mean tensor of a list fills, 1 at most; 0 of what is no list."""
-    return min(1.0, elements / tensors / _CHUNK) if tensors and elements else 0.0
+    return min(1.0, elements / tensors / CHUNK_ELEMENTS) if tensors and elements else 0.0
 
 
 def cost_keys(

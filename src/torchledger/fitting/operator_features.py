@@ -20,6 +20,7 @@ from torchledger.fitting.product_network import learned_times
 from torchledger.fitting.product_times import product_times
 from torchledger.operators import Operator, Parameters, Work, find_operator
 from torchledger.work.element_sizes import ELEMENT_SIZES
+from torchledger.work.list_costs import BLOCKS_A_LAUNCH, CHUNK_ELEMENTS, TENSORS_A_LAUNCH
 
 Array = NDArray[np.float64]
 
@@ -60,9 +61,7 @@ _WIDEST, _REGISTERS, _SHARED_BYTES, _SHORT_REST = (1024, 2048, 7168, 9216), 9, 4
 _NORM_ROWS, _NORM_BLOCKS = (64, 128, 256, 512, 65536), (8, 16, 32, 64, 128, 256)
 _FEW_TOKENS, _VERY_FEW_TOKENS = 3072, 16
 _SMALL_SIDE = 128
-_CHUNK_ELEMENTS = 65536
-_CHUNKS_A_LAUNCH = 320
-_TENSORS_A_LAUNCH = 36
+_OPTIMIZER_LISTS = 4  # of AdamW: parameters, gradients, two moments
 _ALIGNMENT_LIMIT = 256
 
 
@@ -508,14 +507,14 @@ def _optimizer_columns(operator: Operator, p: Parameters) -> dict[str, Array]:
     per_tensor = numel / tensors
     share = numel // tensors
     first = numel - share * (tensors - 1)
-    chunks = tensors * _ceil(per_tensor, _CHUNK_ELEMENTS)
-    launches = np.maximum(_ceil(chunks, _CHUNKS_A_LAUNCH), _ceil(tensors, _TENSORS_A_LAUNCH))
+    chunks = tensors * _ceil(per_tensor, CHUNK_ELEMENTS)
+    launches = np.maximum(_ceil(chunks, BLOCKS_A_LAUNCH), _ceil(tensors, TENSORS_A_LAUNCH[_OPTIMIZER_LISTS]))
     return {
         "log per tensor": np.log(per_tensor),
         "log chunks": np.log(chunks),
         "log launches": np.log(launches),
-        "chunk fill": np.log(_round_up(per_tensor, _CHUNK_ELEMENTS) / per_tensor),
-        "chunks of last launch": chunks % _CHUNKS_A_LAUNCH / _CHUNKS_A_LAUNCH,
+        "chunk fill": np.log(_round_up(per_tensor, CHUNK_ELEMENTS) / per_tensor),
+        "chunks of last launch": chunks % BLOCKS_A_LAUNCH / BLOCKS_A_LAUNCH,
         "tail 4": per_tensor % 4,
         "in vectors": ((numel // tensors % 4 == 0) & (numel % tensors % 4 == 0)).astype(np.float64),
         "share in vectors": (first * (first % 4 == 0) + (numel - first) * (share % 4 == 0)) / numel,

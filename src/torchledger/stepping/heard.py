@@ -25,6 +25,7 @@ from torchledger.stepping.record import (
     with_work,
 )
 from torchledger.traces.graph_marks import graph_mark
+from torchledger.work.list_costs import BLOCKS_A_LAUNCH, CHUNK_ELEMENTS, TENSORS_A_LAUNCH
 from torchledger.work.op_costs import op_cost
 
 if TYPE_CHECKING:
@@ -35,11 +36,6 @@ _COLLECTIVE = ("c10d::", "_c10d_functional::", "c10d_functional::", "symm_mem::"
 _FOREACH = re.compile(r"^aten::(_foreach_|_fused_(adam|sgd|adagrad)|_amp_foreach)")
 _READS_A_NUMBER = "aten::_local_scalar_dense"
 _WAITS = "_c10d_functional::wait_tensor"
-
-_LIST_DEPTH = (0, 110, 64, 48, 36, 30)
-_BLOCKS, _CHUNK = 320, 65536
-"""How torch spreads a list of tensors over launches (``aten/src/ATen/native/cuda/MultiTensorApply.cuh``): at most so
-many tensors in each by the number of lists, at most so many blocks, each of so many elements."""
 
 _KERNELS: Mapping[str, int] = {
     _WAITS: 0,
@@ -174,15 +170,15 @@ def _launches_of_lists(heard: EagerCall) -> int:
     lists = [argument for argument in heard.call.arguments if isinstance(argument, tuple) and argument]
     if not lists:
         return 1
-    depth = _LIST_DEPTH[min(len(lists), len(_LIST_DEPTH) - 1)]
+    depth = TENSORS_A_LAUNCH[min(len(lists), len(TENSORS_A_LAUNCH) - 1)]
     launches = tensors = blocks = 0
     for tensor in lists[0]:
         tensors += 1
-        rest = max(1, -(-tensor.numel // _CHUNK))
+        rest = max(1, -(-tensor.numel // CHUNK_ELEMENTS))
         while rest:
-            taken = min(rest, _BLOCKS - blocks)
+            taken = min(rest, BLOCKS_A_LAUNCH - blocks)
             blocks, rest = blocks + taken, rest - taken
-            if blocks == _BLOCKS:
+            if blocks == BLOCKS_A_LAUNCH:
                 launches, blocks, tensors = launches + 1, 0, 1 if rest else 0
         if tensors == depth:
             launches, blocks, tensors = launches + 1, 0, 0

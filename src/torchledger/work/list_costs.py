@@ -1,4 +1,4 @@
-"""Operators on lists of tensors: foreach and fused optimizers."""
+"""Operators on lists of tensors (foreach, fused optimizers): what they move, and how launches share them."""
 
 from __future__ import annotations
 
@@ -43,6 +43,11 @@ def _optimizer(call: OpCall) -> Cost | None:
     written = [tensor for position in _WRITTEN_BY_OPTIMIZER[call.base_name] for tensor in call.tensor_list(position)]
     return memory_cost(call.tensors, written)
 
+
+CHUNK_ELEMENTS, BLOCKS_A_LAUNCH = 65536, 320
+TENSORS_A_LAUNCH = (0, 110, 64, 48, 36, 30)
+"""How torch spreads lists of tensors over launches (ATen's ``MultiTensorApply.cuh``): a block takes a chunk of so many
+elements of one tensor, a launch at most so many blocks, and tensors by the number of lists."""
 
 LIST_COSTS: Mapping[str, Formula] = {
     **dict.fromkeys(_WRITTEN_BY_OPTIMIZER, _optimizer),
