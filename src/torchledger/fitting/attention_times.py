@@ -9,6 +9,7 @@ of a generation (``Constants.attention``), fitted by ``fit_attention``.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -90,6 +91,7 @@ def _blocks(call: AttentionCall) -> _Blocks:
     return _Blocks(64, held, call.is_backward, 64)
 
 
+@functools.lru_cache(maxsize=4096)
 def splits_of_keys(call: AttentionCall, multiprocessors: int) -> int:
     """Into how many parts FlashAttention's forward splits the keys where its blocks do not fill the device; 1: none."""
     if call.library != "flash" or call.is_backward:
@@ -107,6 +109,7 @@ def splits_of_keys(call: AttentionCall, multiprocessors: int) -> int:
     return next((count for count, share in efficiency.items() if share >= 0.85 * best), 1)
 
 
+@functools.lru_cache(maxsize=4096)  # a model's layers are alike, and time and features ask alike
 def columns_of(call: AttentionCall, multiprocessors: int) -> tuple[float, ...]:
     """How much there is of each cost, in the order of ``AttentionCosts``."""
     blocks, splits = _blocks(call), splits_of_keys(call, multiprocessors)

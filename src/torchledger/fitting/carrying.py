@@ -47,10 +47,7 @@ def log_ratio(features: FeatureTable, residual: Array, source: Machine, target: 
     reached = moved / source.bytes_per_us / np.exp(features.log_baseline + residual)
     waits = np.minimum(reached, 1 / np.maximum(reached, 1e-9)) ** _POWER
     slower_memory = source.bytes_per_us / target.bytes_per_us
-    slower_else = _cycles(source) / _cycles(target) if _cycles(source) and _cycles(target) else 1.0
+    slower_else = 1.0
+    if source.counts_waves and target.counts_waves:
+        slower_else = source.vector_instructions_per_us / target.vector_instructions_per_us
     return np.asarray(np.log(waits * slower_memory**_POWER + (1 - waits) * slower_else**_POWER) / _POWER)
-
-
-def _cycles(machine: Machine) -> float:
-    """Multiprocessors times their clock in MHz; 0 where the device does not tell."""
-    return (machine.device.num_multiprocessors or 0) * (machine.device.clock_rate_mhz or 0.0)
