@@ -42,7 +42,8 @@ from torchledger.fitting.launches import (
 from torchledger.fitting.sample_launches import launches_of_samples
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Device
-from torchledger.predicting.step import fit_overheads, host_us, observe_steps, predict_step, step_shape, step_us
+from torchledger.predicting.overheads import fit_overheads, host_us, observe_steps, step_shape, step_us
+from torchledger.predicting.step import predict_step
 from torchledger.store.launch_file import LaunchSet, MeasuredLaunch, join_launches, read_launches
 
 NEEDS: tuple[str, ...] = ()

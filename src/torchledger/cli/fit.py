@@ -49,7 +49,7 @@ def command(
     from torchledger.fitting.fit_data import fit_data, read_launch_files
     from torchledger.operators import load_operators
     from torchledger.predicting.model_file import save_model
-    from torchledger.predicting.step import learn_overheads
+    from torchledger.predicting.overheads import learn_overheads
     from torchledger.reporting.fits import fit_as_plain, fit_document
     from torchledger.store.output import check_output
 

@@ -2,7 +2,7 @@
 
 ``torchledger fit-constants`` makes such a file from measurements (``fit_constants.py``); those that come with the
 package lie in ``generations/``. The code that computes with them (``product_times.py``, ``convolution_times.py``,
-``launch_tiles.py``, ``launch_costs.py``, ``predicting/step.py``) holds none of its own.
+``launch_tiles.py``, ``launch_costs.py``, ``predicting/overheads.py``) holds none of its own.
 """
 
 from __future__ import annotations

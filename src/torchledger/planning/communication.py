@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from torchledger.nouns import Collective, Launch, StepCall
 from torchledger.stepping.communication import launched_by_of, operation_of
 from torchledger.work.collectives import collective_kind
-from torchledger.work.graph_collectives import WAIT, functional_name, group_of, group_size_of, message_bytes_of
+from torchledger.work.graph_collectives import WAIT, GraphCollective, graph_collectives
 from torchledger.work.op_shapes import OpCall
 
 if TYPE_CHECKING:
@@ -152,23 +152,21 @@ def _of_graph(
     call: StepCall, launches: Sequence[Launch], groups: Mapping[str, Sequence[int]], first: int
 ) -> Iterator[Collective]:
     """Collectives that a compiled graph launches; what it waits for itself is waited for by its own call."""
-    written = list(collective_launches(launches))
-    for place, (launch, name, is_awaited) in enumerate(written):
-        group = group_of(launch)
+    for place, (collective, is_awaited) in enumerate(_awaited(launches)):
+        launch, group = collective.launch, collective.group
         ranks = tuple(groups.get(group or "", ()))
-        size = len(ranks) or group_size_of(launch)
-        kind = f"_c10d_functional::{name}"
+        size = len(ranks) or collective.group_size
         yield Collective(
             step=call.step,
             index=0,
             order=first + place,
-            operation=operation_of(kind) or "other",
-            name=kind,
+            operation=operation_of(collective.operator) or "other",
+            name=collective.operator,
             group=group,
             group_size=size,
             ranks=ranks,
             dtype=launch.buffers[0].dtype if launch.buffers else None,
-            message_bytes=message_bytes_of(launch, size),
+            message_bytes=collective.message_bytes(size),
             stream=f"communication {group}" if group else None,
             launched_by=call.name,
             source=launch.source,
@@ -178,21 +176,18 @@ def _of_graph(
         )
 
 
-def collective_launches(launches: Sequence[Launch]) -> Iterator[tuple[Launch, str, bool]]:
-    """Launches of a compiled graph that are collectives, each with its name and whether the graph waits for it.
-
-    >>> list(collective_launches(()))
-    []
-    """
-    names = [functional_name(launch) for launch in launches]
-    for place, (launch, name) in enumerate(zip(launches, names, strict=True)):
-        if name is None or collective_kind(name) is None:
+def _awaited(launches: Sequence[Launch]) -> Iterator[tuple[GraphCollective, bool]]:
+    """The collectives of a compiled graph, each with whether the graph waits for it."""
+    found = list(graph_collectives(launches).values())
+    for place, collective in enumerate(found):
+        if collective_kind(collective.name) is None:
             continue
-        made = {buffer.name for buffer in launch.buffers if buffer.role != "input"} or {
-            buffer.name for buffer in launch.buffers
-        }
-        is_awaited = any(
-            later == WAIT and made & {buffer.name for buffer in other.buffers}
-            for other, later in zip(launches[place + 1 :], names[place + 1 :], strict=True)
+        buffers = collective.launch.buffers
+        made = {buffer.name for buffer in buffers if buffer.role != "input"} or {buffer.name for buffer in buffers}
+        yield (
+            collective,
+            any(
+                later.name == WAIT and made & {buffer.name for buffer in later.launch.buffers}
+                for later in found[place + 1 :]
+            ),
         )
-        yield launch, name, is_awaited

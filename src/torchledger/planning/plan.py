@@ -15,7 +15,8 @@ from torchledger.planning.fabric import find_fabric
 from torchledger.planning.price import plan_price
 from torchledger.planning.world import Script, program_of, record_ranks
 from torchledger.predicting.devices import find_model
-from torchledger.predicting.step import Mode, predict_ledger
+from torchledger.predicting.overheads import Mode
+from torchledger.predicting.step import predict_ledger
 from torchledger.store import open_ledger
 from torchledger.store.job import job_folder
 
@@ -57,7 +58,7 @@ def plan_program(
             model,
             path,
             mode="graphs" if outcome.dry_run.replays_graphs else mode,
-            host="usual" if known is None else host,
+            host=known or "usual",
         )
     return Plan(as_planned(step), outcome.dry_run, output)
 

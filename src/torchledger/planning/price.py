@@ -19,12 +19,12 @@ from torchledger.planning.sharing import find_sharing, rounds_beside, sharing_of
 from torchledger.planning.tiles import tiles_of_calls, tiles_of_launches
 from torchledger.planning.timeline import COMPUTE_STREAM, PlayedStep, Sharing, TimedEntry, play
 from torchledger.predicting.launches import predict_launches
+from torchledger.predicting.overheads import Mode, is_product, overheads_of, overheads_on
 from torchledger.predicting.power import StepWork, mean_clock, sustained_share, work_of
-from torchledger.predicting.step import Mode, is_product, overheads_of, overheads_on
 from torchledger.predicting.step_calls import price_calls
 from torchledger.work.categories import operation_of
 from torchledger.work.collectives import collective_kind
-from torchledger.work.graph_collectives import WAIT, functional_name, group_of, group_size_of, message_bytes_of
+from torchledger.work.graph_collectives import WAIT, GraphCollective, graph_collectives
 
 _PRICED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "p2p")
 _POINT_TO_POINT = ("send", "recv", "isend", "irecv")
@@ -309,11 +309,13 @@ class _Maker:
 def _entries(maker: _Maker, settings: Mapping[str, bool]) -> _Timed:
     program, model, overheads = maker.program, maker.model, maker.overheads
     called = {call.name for call in program.calls if call.kind == "graph"}
-    compiled = {
-        launch.launch_id: found
-        for graph in sorted(called & program.launches.keys())
-        for launch, found in _predicted(model, program.launches[graph], settings)
-    }
+    compiled: dict[str, Prediction | GraphCollective] = {}
+    for graph in sorted(called & program.launches.keys()):
+        launches = program.launches[graph]
+        collectives = graph_collectives(launches)
+        others = [launch for launch in launches if launch.launch_id not in collectives]
+        compiled |= {found.subject: found for found in predict_launches(model, others, **settings)}
+        compiled |= collectives
     eager = {
         call.order: found
         for call, found in price_calls(
@@ -376,20 +378,11 @@ def _entries(maker: _Maker, settings: Mapping[str, bool]) -> _Timed:
     )
 
 
-def _predicted(
-    model: TimeModel, launches: Sequence[Launch], settings: Mapping[str, bool]
-) -> list[tuple[Launch, Prediction]]:
-    asked = [launch for launch in launches if launch.category != "nop" and functional_name(launch) is None]
-    found = predict_launches(model, asked, **settings)
-    by_id = {launch.launch_id: launch for launch in asked}
-    return [(by_id[prediction.subject], prediction) for prediction in found]
-
-
 def _graph(
     maker: _Maker,
     call: StepCall,
     launches: Sequence[Launch],
-    compiled: Mapping[str, Prediction],
+    compiled: Mapping[str, Prediction | GraphCollective],
     tiles: Mapping[Hashable, int],
     after: tuple[int, ...],
 ) -> None:
@@ -404,20 +397,18 @@ def _graph(
     maker.host(call.name, call_us)
     pending: list[int] = []
     for launch in launches:
-        name = functional_name(launch)
+        found = compiled.get(launch.launch_id)
         host_us = 0.0 if maker.mode == "graphs" else overheads[f"{_launch_kind(launch)} launch host us"]
-        if name == WAIT:
-            after, pending = (*after, *pending), []
-        elif name is not None:
-            group = group_of(launch)
-            last = _last_of(maker.entries)
-            message = message_bytes_of(launch, len(maker.program.groups.get(group or "", ())) or group_size_of(launch))
-            pending.append(maker.collective(name, message, group, None, host_us=host_us, after=last))
-        elif launch.launch_id in compiled:
+        if isinstance(found, Prediction):
             family = operation_of(launch) if launch.category == "extern" else launch.category
-            found = compiled[launch.launch_id]
             maker.kernel(found, host_us, after, COMPUTE_STREAM, family, piece=launch, tiles=tiles.get(launch.launch_id))
             after = ()
+        elif found is not None and found.name == WAIT:
+            after, pending = (*after, *pending), []
+        elif found is not None:
+            size = len(maker.program.groups.get(found.group or "", ())) or found.group_size
+            message, last = found.message_bytes(size), _last_of(maker.entries)
+            pending.append(maker.collective(found.name, message, found.group, None, host_us=host_us, after=last))
 
 
 def _launch_kind(launch: Launch) -> str:

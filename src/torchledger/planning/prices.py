@@ -9,7 +9,7 @@ from typing import Protocol
 from torchledger.fitting.time_model import TimeModel
 from torchledger.planning.transformer import Piece
 from torchledger.predicting.operators import predict
-from torchledger.predicting.step import is_product, overheads_of
+from torchledger.predicting.overheads import is_product, overheads_of
 
 _MOST_UPDATED = 2e9
 """Parameters of the largest step that is asked for at once: beyond it only more of the same follows."""

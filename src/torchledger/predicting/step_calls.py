@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torchledger.errors import PredictError
 from torchledger.fitting.call_costs import CallCost, cost_keys, cost_of, share_of_chunk
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
-from torchledger.nouns import Launch, Prediction, StepCall, TensorArgument
+from torchledger.nouns import Prediction, StepCall, TensorArgument
 from torchledger.operators import find_operator
 from torchledger.operators.collectives import COLLECTIVE_OPERATORS, OPERATOR_PREFIX
 from torchledger.predicting.operators import WIDE, predict
 from torchledger.work.categories import operator_name
 from torchledger.work.collectives import collective_kind
 from torchledger.work.element_sizes import element_size
-from torchledger.work.graph_collectives import WAIT, functional_name, group_of, group_size_of, message_bytes_of
+from torchledger.work.graph_collectives import WAIT, GraphCollective
 
 ROOFLINE = "roofline"
 """What ``Prediction.model`` says where nothing was learned."""
@@ -54,30 +54,30 @@ def price_calls(model: TimeModel, calls: Sequence[StepCall], *, ran_on_cpu: bool
 
 
 def predict_graph_collectives(
-    model: TimeModel, launches: Sequence[Launch], group_sizes: Mapping[str, int]
+    model: TimeModel, collectives: Iterable[GraphCollective], group_sizes: Mapping[str, int]
 ) -> list[Prediction]:
-    """The collectives among launches of compiled graphs; ``group_sizes`` names the ranks of process groups.
+    """The collectives that compiled graphs call; ``group_sizes`` names the ranks of process groups.
 
     What waits for one launches nothing, and has no prediction. Of a group whose size nothing says, the time is that of
     the bytes.
     """
     found = []
-    for launch in launches:
-        name = functional_name(launch)
-        if name is None or name == WAIT:
+    for collective in collectives:
+        if collective.name == WAIT:
             continue
-        size = group_sizes.get(group_of(launch) or "") or group_size_of(launch)
-        message = message_bytes_of(launch, size)
+        launch = collective.launch
+        size = group_sizes.get(collective.group or "") or collective.group_size
+        message = collective.message_bytes(size)
         call = StepCall(
             step="",
             order=launch.order,
             kind="collective",
-            name=f"_c10d_functional::{name}",
+            name=collective.operator,
             phase="communication",
             kernels=1,
             arguments=tuple(TensorArgument(each.shape, each.dtype, each.stride) for each in launch.buffers),
             bytes_moved=message,
-            group=group_of(launch),
+            group=collective.group,
             group_size=size,
             message_bytes=message,
         )

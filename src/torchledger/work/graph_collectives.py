@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from torchledger.nouns import Launch
 from torchledger.work.collectives import message_of_call
@@ -14,38 +16,52 @@ _FUNCTIONAL = re.compile(r"\b_?c10d_functional(_autograd)?\.(?P<name>\w+)")
 _GROUP = re.compile(r"'(?P<group>[^']*)'\s*\)?\s*$")
 
 
-def functional_name(launch: Launch) -> str | None:
-    """What a launch calls of ``_c10d_functional``, ``"wait_tensor"`` too, without the mark of what works in place;
-    ``None`` for any other launch."""
+@dataclass(frozen=True)
+class GraphCollective:
+    """A launch of a ``_c10d_functional`` operator, ``"wait_tensor"`` too; ``name`` is without the mark of what works in
+    place."""
+
+    launch: Launch
+    name: str
+
+    @property
+    def operator(self) -> str:
+        """Its name as a profiler writes it: ``"_c10d_functional::all_reduce"``."""
+        return f"_c10d_functional::{self.name}"
+
+    @property
+    def group(self) -> str | None:
+        """The name of its process group."""
+        if (named := self.launch.kwargs.get("group_name")) is not None:
+            return named.strip("'\"")
+        match = _GROUP.search(self.launch.call or "")
+        return None if match is None else match["group"]
+
+    @property
+    def group_size(self) -> int | None:
+        """How many ranks its arguments say that it has; an all_reduce does not say."""
+        text = self.launch.kwargs.get("group_size", "")
+        return int(text) if text.isdigit() else None
+
+    def message_bytes(self, ranks: int | None) -> int | None:
+        """The size of its message over ``ranks``, as nccl-tests count it; ``None`` where its buffers do not say it."""
+        buffers = self.launch.buffers
+        if not all(isinstance(size, int) for buffer in buffers for size in buffer.shape):
+            return None
+        tensors = tuple(Tensor(tuple(buffer.shape), buffer.dtype) for buffer in buffers)
+        message = message_of_call(OpCall(self.operator, tensors), ranks)
+        return None if message is None else message.nbytes
+
+
+def graph_collective(launch: Launch) -> GraphCollective | None:
+    """A launch as the collective, or the wait for one, that it is; ``None`` for any other launch."""
     for text in (launch.kernel_name, launch.call or ""):
         if match := _FUNCTIONAL.search(text):
-            return match["name"].removesuffix("_")
+            return GraphCollective(launch, match["name"].removesuffix("_"))
     return None
 
 
-def group_of(launch: Launch) -> str | None:
-    """The name of the process group of a collective."""
-    if (named := launch.kwargs.get("group_name")) is not None:
-        return named.strip("'\"")
-    match = _GROUP.search(launch.call or "")
-    return None if match is None else match["group"]
-
-
-def group_size_of(launch: Launch) -> int | None:
-    """How many ranks a collective's arguments say that it has; an all_reduce does not say."""
-    text = launch.kwargs.get("group_size", "")
-    return int(text) if text.isdigit() else None
-
-
-def message_bytes_of(launch: Launch, ranks: int | None) -> int | None:
-    """The size of a collective's message as nccl-tests count it; ``None`` where its buffers do not say it."""
-    name = functional_name(launch)
-    tensors = tuple(
-        Tensor(tuple(buffer.shape), buffer.dtype)
-        for buffer in launch.buffers
-        if all(isinstance(size, int) for size in buffer.shape)
-    )
-    if name is None or len(tensors) != len(launch.buffers):
-        return None
-    message = message_of_call(OpCall(f"_c10d_functional::{name}", tensors), ranks)
-    return None if message is None else message.nbytes
+def graph_collectives(launches: Iterable[Launch]) -> dict[str, GraphCollective]:
+    """Those of the launches that are collectives, or wait for one, by their ids."""
+    found = ((launch.launch_id, graph_collective(launch)) for launch in launches)
+    return {launch_id: collective for launch_id, collective in found if collective is not None}

@@ -23,7 +23,8 @@ from torchledger.predicting.devices import find_model
 from torchledger.predicting.launches import predict_launches
 from torchledger.predicting.model_file import save_model
 from torchledger.predicting.operators import predict
-from torchledger.predicting.step import overheads_of, predict_ledger, predict_step
+from torchledger.predicting.overheads import overheads_of
+from torchledger.predicting.step import predict_ledger, predict_step
 from torchledger.predicting.step_calls import price_calls, question_of
 from torchledger.stepping.totals import StepTotals, total_step
 from torchledger.store import LedgerWriter

@@ -23,15 +23,15 @@ from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Host, Launch, Measurement
 from torchledger.predicting.launches import as_bfloat16, predict_launches
 from torchledger.predicting.model_file import save_model
-from torchledger.predicting.step import (
+from torchledger.predicting.overheads import (
     StepObservation,
     StepShape,
     fit_overheads,
     host_us,
     overheads_of,
-    predict_step,
     step_us,
 )
+from torchledger.predicting.step import predict_step
 from torchledger.store import LedgerWriter
 
 USUAL = constants_of_package("hopper").steps

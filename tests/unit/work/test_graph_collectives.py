@@ -9,12 +9,7 @@ from torchledger.nouns import Buffer, Launch
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.operators import predict
 from torchledger.predicting.step import predict_step
-from torchledger.work.graph_collectives import (
-    functional_name,
-    group_of,
-    group_size_of,
-    message_bytes_of,
-)
+from torchledger.work.graph_collectives import graph_collective, graph_collectives
 
 
 def launch(operator: str, rows: int, made: int | None = None, order: int = 0, **kwargs: str) -> Launch:
@@ -44,14 +39,16 @@ WAITS = launch("wait_tensor", 1024, order=2)
 def test_a_launch_says_what_it_calls(
     asked: Launch, name: str, group: str | None, size: int | None, message: int | None
 ) -> None:
-    assert (functional_name(asked), group_size_of(asked)) == (name, size)
-    assert group_of(asked) == group
-    assert message_bytes_of(asked, size) == message
+    found = graph_collective(asked)
+    assert found is not None
+    assert (found.name, found.group, found.group_size) == (name, group, size)
+    assert found.message_bytes(size) == message
 
 
 def test_other_launches_are_no_collectives() -> None:
-    assert functional_name(make_launch(kernel_name="triton_poi_fused_add_0", call="")) is None
-    assert functional_name(make_launch(kernel_name="extern_kernels.mm", call="extern_kernels.mm")) is None
+    fused = make_launch(kernel_name="triton_poi_fused_add_0", call="", order=3)
+    product = make_launch(kernel_name="extern_kernels.mm", call="extern_kernels.mm", order=4)
+    assert list(graph_collectives([fused, GATHER, product])) == [GATHER.launch_id]
 
 
 def test_a_step_prices_them_by_their_groups_and_what_waits_by_nothing() -> None:

@@ -1,0 +1,268 @@
+"""What a step takes beside its kernels: what the host needs to launch it, and gaps on the device; usual, or learned.
+
+In steady state the host launches ahead of the device, so that a step takes about the longer of two sums: what the
+device needs (kernels and the gaps between them) and what the host needs to launch them. Under CUDA graphs the host
+launches a graph at once and gaps are shorter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchledger.errors import PredictError
+from torchledger.fitting.launch_families import family_of
+from torchledger.fitting.time_model import TimeModel
+from torchledger.nouns import Host, Launch
+from torchledger.predicting.operators import predict
+from torchledger.store.launch_file import MeasuredLaunch
+
+Mode = Literal["eager", "graphs"]
+Array = NDArray[np.float64]
+
+_PULL = 8e-2
+"""How strongly fitted overheads keep to the usual ones: where few steps are bound by the host, many sets of overheads
+explain them equally well, some of them with a step that costs the host 2.4 ms before the first launch."""
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """What of a step decides its overheads: how many launches of which kind, graph calls, and eager operators.
+
+    ``operators`` counts the kernels that eager operators launch. ``backwards`` are the graph calls that are a backward;
+    ``eager_calls`` all eager operators, views included, that autograd does not call, ``nodes`` those that it calls.
+    ``tensors`` are those that ``optimizers`` update in lists, ``foreach_tensors`` those of them in lists of foreach
+    operators; what such optimizers call is not among ``eager_calls``.
+    """
+
+    fused: int
+    library: int
+    graphs: int
+    convolutions: int = 0
+    tensors: int = 0
+    operators: int = 0
+    backwards: int = 0
+    eager_calls: int = 0
+    nodes: int = 0
+    optimizers: int = 0
+    foreach_tensors: int = 0
+
+    @property
+    def launches(self) -> int:
+        """All launches, those of eager operators too."""
+        return self.fused + self.library + self.convolutions + self.operators
+
+
+def step_shape(
+    launches: Sequence[Launch], tensors: int = 0, *, calls: Mapping[str, int] | None = None, operators: int = 0
+) -> StepShape:
+    """Count the launches and graph calls of a step; ``tensors`` are those that an optimizer updates.
+
+    ``calls`` says how often each graph is called (``None``: once), ``operators`` how many kernels eager ones launch.
+    """
+    calls = dict.fromkeys((launch.graph for launch in launches), 1) if calls is None else calls
+    families: Counter[str] = Counter()
+    for launch in launches:
+        if (family := family_of(launch)) is not None:
+            families[family] += calls.get(launch.graph, 0)
+    fused = sum(count for family, count in families.items() if family.startswith("launch:fused"))
+    convolutions = sum(count for family, count in families.items() if family.startswith("launch:convolution"))
+    library = families.total() - fused - convolutions
+    return StepShape(fused, library, sum(calls.values()), convolutions, tensors, operators)
+
+
+_IN_A_STEP, _STEP_HOST_US, _GRAPHS_STEP_HOST_US = 1.5, 100.0, 200.0
+"""How much longer the host takes inside a step than in a burst of one kind, whose code and data are in its caches, and
+what a step takes beside (microseconds; under CUDA graphs): set by 44 drawn programs on two machines that their hosts
+decide. Each kind of cost has a factor between 1.3 and 1.6 there; one for all is as near on a machine left out."""
+
+
+def overheads_on(host: Host | None, overheads: Mapping[str, float]) -> Mapping[str, float]:
+    """The overheads with what a host was measured to need in place of the usual; gaps stay the device's."""
+    if host is None:
+        return overheads
+    measured = {
+        "graph call host us": host.graph_call_us,
+        "fused launch host us": host.fused_launch_us,
+        "library launch host us": host.library_launch_us,
+        "convolution launch host us": host.convolution_launch_us,
+        "optimizer tensor host us": host.fused_optimizer_tensor_us,
+        "foreach tensor host us": host.foreach_optimizer_tensor_us,
+        "optimizer step host us": host.optimizer_step_us,
+        "training call host us": host.training_call_us,
+        "replay host us": host.replay_call_us,
+    }
+    known = {name: _IN_A_STEP * cost for name, cost in measured.items() if cost is not None}
+    if not known:
+        return overheads
+    # Calls of operators, views among them, are met in a burst as in a step.
+    eager = {"eager call host us": host.operator_us, "node host us": host.autograd_node_us}
+    known |= {name: cost for name, cost in eager.items() if cost is not None}
+    return {**overheads, "step host us": _STEP_HOST_US, "graphs step host us": _GRAPHS_STEP_HOST_US, **known}
+
+
+def overheads_of(model: TimeModel) -> dict[str, float]:
+    """What a step takes beside its kernels (``Constants.steps``): learned by the model, else usual for its device."""
+    return {**model.machine.constants.steps, **model.extras}
+
+
+def step_us(device_us: float, host_us: float, overheads: Mapping[str, float]) -> float:
+    """A step's time from what device and host need: the longer of both, and more where they are alike.
+
+    The host is ahead of the device in one phase of a step and behind in another, which costs time where neither
+    dominates.
+    """
+    power = max(1.0, overheads["overlap"])
+    longer = max(device_us, host_us, 1e-9)
+    return float(longer * ((device_us / longer) ** power + (host_us / longer) ** power) ** (1 / power))
+
+
+def host_us(shape: StepShape, mode: Mode, overheads: Mapping[str, float]) -> float:
+    """What the host needs to launch a step, in microseconds; an eager operator costs it what a library call does."""
+    operators = overheads["library launch host us"] * shape.operators
+    if "eager call host us" in overheads:
+        node_us = overheads.get("node host us", overheads["eager call host us"])
+        operators = overheads["eager call host us"] * shape.eager_calls + node_us * shape.nodes
+    optimizers = _optimizers_host_us(shape, overheads)
+    if mode == "graphs":
+        # Steps of a forward and a backward were measured; each further replay is one more call.
+        if "replay host us" in overheads:
+            replays = overheads["replay host us"] * shape.graphs
+            return overheads["graphs step host us"] + replays + operators + optimizers
+        further = max(0, shape.graphs - 2)
+        return overheads["graphs step host us"] + overheads["graph call host us"] * further + operators
+    # One backward wakes autograd's thread; further graphs of it are called there.
+    trained = min(1, shape.backwards)
+    training_us = overheads.get("training call host us", 2 * overheads["graph call host us"])
+    return (
+        operators
+        + optimizers
+        + overheads["step host us"]
+        + overheads["graph call host us"] * (shape.graphs - 2 * trained)
+        + training_us * trained
+        + overheads["fused launch host us"] * shape.fused
+        + overheads["library launch host us"] * shape.library
+        + overheads["convolution launch host us"] * shape.convolutions
+    )
+
+
+def _optimizers_host_us(shape: StepShape, overheads: Mapping[str, float]) -> float:
+    tensor_us = overheads["optimizer tensor host us"]
+    foreach_us = overheads.get("foreach tensor host us", tensor_us)
+    return (
+        overheads.get("optimizer step host us", 0.0) * shape.optimizers
+        + tensor_us * (shape.tensors - shape.foreach_tensors)
+        + foreach_us * shape.foreach_tensors
+    )
+
+
+def gaps_us(shape: StepShape, mode: Mode, overheads: Mapping[str, float]) -> float:
+    """Idle time of the device between the kernels of a step."""
+    return overheads["graphs gap us" if mode == "graphs" else "gap us"] * shape.launches
+
+
+def is_product(family: str) -> bool:
+    """Whether launches of a family, or an operator, are matrix products or attention, which draw the most power."""
+    return family.startswith(("launch:gemm", "launch:attention", "linear/", "bmm/", "sdpa/"))
+
+
+@dataclass(frozen=True)
+class StepObservation:
+    """A step that was measured: the sum of its kernels' times, its shape and mode, and how long it took.
+
+    ``products_us`` is the part of the kernels' time that matrix products and attention took.
+    """
+
+    name: str
+    mode: Mode
+    shape: StepShape
+    kernels_us: float
+    step_us: float
+    products_us: float = 0.0
+
+    def device_us(self, overheads: Mapping[str, float]) -> float:
+        """What the device needs with these overheads."""
+        gaps = gaps_us(self.shape, self.mode, overheads)
+        return self.kernels_us + overheads["sustained products"] * self.products_us + gaps
+
+
+def learn_overheads(model: TimeModel, steps: str | os.PathLike[str], launches: Sequence[MeasuredLaunch]) -> TimeModel:
+    """The model with the overheads that explain measured steps, a JSON list of ``benchmarks/model_steps.py``.
+
+    Raises ``PredictError`` if the file is none, or no step's launches are among ``launches``.
+    """
+    try:
+        rows = json.loads(Path(steps).read_text())
+    except (OSError, ValueError) as error:
+        raise PredictError(f"{steps} is no file of steps ({error}).") from error
+    observations = observe_steps(rows, launches, model if "adamw/step" in model.entries else None)
+    if not observations:
+        raise PredictError(f"none of the steps of {steps} has its launches among the data.")
+    overheads = fit_overheads(observations, model.machine.constants.steps)
+    return replace(model, extras={**model.extras, **overheads})
+
+
+def observe_steps(
+    rows: Sequence[Mapping[str, Any]], launches: Sequence[MeasuredLaunch], optimizer: TimeModel | None
+) -> list[StepObservation]:
+    """Measured steps with the measured times of their kernels; the optimizer's time is predicted."""
+    by_program: dict[str, list[MeasuredLaunch]] = {}
+    for item in launches:
+        by_program.setdefault(item.program, []).append(item)
+    found = []
+    for row in rows:
+        items = by_program.get(f"{row['model']}-{row['batch']}")
+        if not items:
+            continue
+        kernels = sum(item.duration_us or 0.0 for item in items)
+        if optimizer is not None:
+            sizes = {"numel": int(row["numel"]), "tensors": int(row["tensors"])}
+            kernels += predict(optimizer, "adamw", sizes, direction="step", dtype="float32").duration_us
+        products = sum(item.duration_us or 0.0 for item in items if is_product(family_of(item.launch) or ""))
+        shape = step_shape([item.launch for item in items], int(row["tensors"]))
+        found.append(StepObservation(str(row["model"]), row["mode"], shape, kernels, float(row["step_us"]), products))
+    return found
+
+
+def fit_overheads(observations: Sequence[StepObservation], usual: Mapping[str, float]) -> dict[str, float]:
+    """The overheads that explain measured steps best: least mean relative error, searched by simplex from usual ones
+    (``Constants.steps``).
+
+    Parameters that no observation touches keep their usual value.
+    """
+    from scipy.optimize import minimize
+
+    names = [name for name in usual if name != "step error"]
+    best = dict(usual)
+    if not observations:
+        return best
+    for scale in (0.0, 0.7, -0.7, 0.3):
+        start = np.log([best[name] for name in names]) + scale
+
+        def loss(logarithms: Array) -> float:
+            trial = dict(zip(names, np.exp(logarithms), strict=True))
+            # A pull to the usual values decides what the observations do not: few of them are bound by the host.
+            away = np.mean(np.square(logarithms - np.log([usual[name] for name in names])))
+            return _mean_error(observations, trial) + _PULL * float(away)
+
+        found = minimize(loss, start, method="Nelder-Mead", options={"maxiter": 3000, "xatol": 1e-3, "fatol": 1e-6}).x
+        trial = {**best, **dict(zip(names, map(float, np.exp(found)), strict=True))}
+        if _mean_error(observations, trial) < _mean_error(observations, best):
+            best = trial
+    return best
+
+
+def _mean_error(observations: Sequence[StepObservation], overheads: Mapping[str, float]) -> float:
+    errors = []
+    for item in observations:
+        predicted = step_us(item.device_us(overheads), host_us(item.shape, item.mode, overheads), overheads)
+        errors.append(abs(predicted / item.step_us - 1))
+    return float(np.mean(errors)) if errors else 0.0
