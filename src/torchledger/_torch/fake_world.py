@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import functools
 import json
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import tensors_in
 from torchledger.errors import UsageError
 from torchledger.nouns import MadeGroup, WorldSpec
+from torchledger.work.meshes import check_mesh
 
 BACKEND = "torchledger"
 """The name of the backend behind every group; programs are told the one that they asked for."""
@@ -379,24 +379,12 @@ def _let_meshes_hold_values(patches: Patches) -> None:
 
     @functools.wraps(make)
     def made(device_type: str, mesh_shape: Any, *args: Any, **kwargs: Any) -> Any:
-        names = kwargs.get("mesh_dim_names") or ()
-        _check_mesh(tuple(mesh_shape), tuple(names), int(os.environ["WORLD_SIZE"]))
+        shape, names = tuple(mesh_shape), kwargs.get("mesh_dim_names")
+        sizes = ", ".join(f"{name}={size}" for name, size in zip(names, shape, strict=False)) if names else str(shape)
+        check_mesh(f"the script's mesh ({sizes})", shape, int(os.environ["WORLD_SIZE"]))
         return real(make)(device_type, mesh_shape, *args, **kwargs)
 
     _everywhere(patches, make, made)
-
-
-def _check_mesh(shape: tuple[int, ...], names: tuple[str, ...], world: int) -> None:
-    """Raises ``UsageError`` for a mesh that does not divide the world, with the nearest worlds that it does."""
-    ranks = math.prod(shape)
-    if ranks > 0 and world % ranks:
-        below = world // ranks * ranks
-        nearest = " or ".join(f"--world {each}" for each in (below, below + ranks) if each)
-        sizes = ", ".join(f"{name}={size}" for name, size in zip(names, shape, strict=True)) if names else str(shape)
-        raise UsageError(
-            f"the script's mesh ({sizes}) is of {ranks} ranks, which do not divide a world of {world}. "
-            f"The nearest that works is {nearest}."
-        )
 
 
 # --- objects of other ranks -----------------------------------------------------------------------------------------

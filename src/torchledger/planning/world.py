@@ -26,6 +26,7 @@ from torchledger.nouns import Collective, Device, DryRun, Launch, StepCall, Worl
 from torchledger.planning.price import RankProgram
 from torchledger.store import open_ledger
 from torchledger.store.job import empty_job, write_head
+from torchledger.work.meshes import check_mesh, parse_mesh
 
 _MOST_STAGES = 16
 """So many stages of a pipeline are recorded each; of more the first ones, and the last two."""
@@ -51,21 +52,6 @@ class RecordedRank:
     stands_for: tuple[int, ...]
 
 
-def parse_mesh(text: str) -> dict[str, int]:
-    """The sizes of a mesh by name. Raises ``UsageError`` with the form that is read.
-
-    >>> parse_mesh("dp=8,tp=4")
-    {'dp': 8, 'tp': 4}
-    """
-    sizes: dict[str, int] = {}
-    for part in text.split(","):
-        name, equals, size = part.strip().partition("=")
-        if not name or not equals or not size.isdigit() or int(size) < 1 or name in sizes:
-            raise UsageError(f"{part.strip()!r} in the mesh {text!r} is no NAME=SIZE. Write it as dp=8,tp=4.")
-        sizes[name] = int(size)
-    return sizes
-
-
 def world_of(size: int | None, mesh: str | None) -> int:
     """How many ranks are planned for. Raises ``UsageError`` where a mesh does not divide the world, with what does.
 
@@ -74,15 +60,10 @@ def world_of(size: int | None, mesh: str | None) -> int:
     """
     if mesh is None:
         return size or 1
-    sizes = parse_mesh(mesh)
-    product = math.prod(sizes.values())
-    if size is None or size % product == 0:
-        return size or product
-    nearest = max(product, round(size / product) * product)
-    raise UsageError(
-        f"the mesh {mesh} is of {product} ranks, which do not divide a world of {size}. "
-        f"The nearest world that they divide is --world {nearest}."
-    )
+    sizes = list(parse_mesh(mesh).values())
+    if size is not None:
+        check_mesh(f"the mesh {mesh}", sizes, size)
+    return size or math.prod(sizes)
 
 
 def record_ranks(
