@@ -161,13 +161,18 @@ def what_the_backend_writes(job: Path) -> list[dict[str, Any]]:
     return [head, *list(found.values())[:8]]
 
 
+def add_job(tar: tarfile.TarFile, case: str, job: Path) -> None:
+    """Put a job's ledgers into an archive, without their traces."""
+    for path in sorted(job.glob("*")):
+        if path.is_file() and "trace" not in path.name:
+            tar.add(path, f"{case.replace(':', '_')}.job/{path.name}")
+
+
 def keep(job: Path, case: str, archive: Path) -> None:
-    """Put a job's ledgers into an archive, without their traces; what it holds already stays."""
+    """Add a job to an archive; what it holds already stays."""
     rest = Path(tempfile.gettempdir()) / f"jobs-{os.getpid()}.tar"
     with tarfile.open(rest, "a") as tar:
-        for path in sorted(job.glob("*")):
-            if path.is_file() and "trace" not in path.name:
-                tar.add(path, f"{case.replace(':', '_')}.job/{path.name}")
+        add_job(tar, case, job)
     with rest.open("rb") as plain, gzip.open(archive, "wb", compresslevel=6) as packed:
         shutil.copyfileobj(plain, packed)
 

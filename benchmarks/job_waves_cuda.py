@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from job_cuda import own_lines, read
+from job_cuda import add_job, own_lines, read
 from strangers_cuda import Job, Wave
 
 NEEDS: tuple[str, ...] = ("two GPUs",)
@@ -54,13 +54,11 @@ def jobs_of(case: str, options: argparse.Namespace, work: Path) -> tuple[Job, Jo
 
 
 def keep(folders: dict[str, Path], archive: Path) -> None:
-    """The ledgers of all jobs that ended, without their traces."""
+    """All jobs that ended, in a new archive."""
     unfinished = archive.with_suffix(".part")
     with gzip.open(unfinished, "wb", compresslevel=6) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
         for case, folder in folders.items():
-            for path in sorted(folder.glob("*")):
-                if path.is_file() and "trace" not in path.name:
-                    tar.add(path, f"{case.replace(':', '_')}.job/{path.name}")
+            add_job(tar, case, folder)
     unfinished.rename(archive)
 
 

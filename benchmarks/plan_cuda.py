@@ -103,55 +103,34 @@ def warm_up(session: Session, name: str) -> str:
     return f"{name}: exit {code} after {time.monotonic() - begin:.0f} s {output[-600:] if code else ''}"
 
 
-def measure(session: Session, name: str, steps: int) -> dict[str, Any]:
-    """One program: times and memory without torchledger, then its recording."""
-    gate = {"GPU_GATE": str(session.folder / "gate")}
+def measure(session: Session, name: str, kind: str, steps: int, **variables: str) -> dict[str, Any]:
+    """One program, ``"plain"`` or ``"recorded"``, timed alone on the GPU: what it took and its peak, into its row."""
     begin = time.monotonic()
-    code, output = session.run([sys.executable, *program(session, name, steps=steps)], **gate)
-    peak = printed(output, "PEAK")
-    row: dict[str, Any] = {
-        "exit": code,
-        "plain_ms": median(steps_ms(output)[-LAST_STEPS:]),
-        "steps_ms": steps_ms(output),
-        "peak_allocated_bytes": int(peak[0]) if peak else None,
-    }
+    command = [sys.executable] if kind == "plain" else [*RECORD, "-o", str(session.folder / f"{name}.ledger")]
+    gate = {"GPU_GATE": str(session.folder / "gate")}
+    code, output = session.run([*command, *program(session, name, steps=steps)], **gate, **variables)
+    row, prefix = session.rows.setdefault(name, {}), "" if kind == "plain" else "recorded_"
+    own, peak = steps_ms(output), printed(output, "PEAK")
+    row |= {f"{prefix}exit": code, f"{kind}_ms": median(own[-LAST_STEPS:])}
+    row[f"{kind}_s"] = round(time.monotonic() - begin, 1)
+    if kind == "plain":
+        row |= {"steps_ms": own, "peak_allocated_bytes": int(peak[0]) if peak else None}
     if code:
-        row["output"] = output[-1500:]
-    session.rows[name] = row
-    ledger = str(session.folder / f"{name}.ledger")
-    code, output = session.run([*RECORD, "-o", ledger, *program(session, name, steps=steps)], **gate)
-    row |= {
-        "recorded_exit": code,
-        "recorded_ms": median(steps_ms(output)[-LAST_STEPS:]),
-        "seconds": round(time.monotonic() - begin, 1),
-    }
-    if code:
-        row["recorded_output"] = output[-1500:]
+        row[f"{prefix}output"] = output[-1500:]
     return row
+
+
+def measure_both(session: Session, name: str, steps: int) -> dict[str, Any]:
+    """One program without torchledger, then its recording."""
+    measure(session, name, "plain", steps)
+    return measure(session, name, "recorded", steps)
 
 
 def measure_all_at_once(session: Session, names: Sequence[str], steps: int) -> None:
     """Every program twice, all started together: each compiles for itself and is timed alone on the GPU."""
-    gate = {"GPU_GATE": str(session.folder / "gate"), "TORCHINDUCTOR_COMPILE_THREADS": "2"}
 
     def run(name: str, kind: str) -> None:
-        begin = time.monotonic()
-        command = program(session, name, steps=steps)
-        if kind == "recorded":
-            command = [*RECORD, "-o", str(session.folder / f"{name}.ledger"), *command]
-        else:
-            command = [sys.executable, *command]
-        code, output = session.run(command, **gate)
-        row = session.rows[name]
-        own, peak = steps_ms(output), printed(output, "PEAK")
-        if kind == "recorded":
-            row |= {"recorded_exit": code, "recorded_ms": median(own[-LAST_STEPS:])}
-        else:
-            row |= {"exit": code, "plain_ms": median(own[-LAST_STEPS:]), "steps_ms": own}
-            row["peak_allocated_bytes"] = int(peak[0]) if peak else None
-        row[f"{kind}_s"] = round(time.monotonic() - begin, 1)
-        if code:
-            row["output" if kind == "plain" else "recorded_output"] = output[-1500:]
+        row = measure(session, name, kind, steps, TORCHINDUCTOR_COMPILE_THREADS="2")
         said = {key: value for key, value in row.items() if key != "steps_ms"}
         print(f"{name}, {kind}: {json.dumps(said)[:600]}", flush=True)
 
@@ -198,7 +177,7 @@ def main() -> None:
             for done in as_completed([pool.submit(warm_up, session, name) for name in arguments.names]):
                 print(done.result(), flush=True)
         with ThreadPoolExecutor(arguments.measured) as pool:
-            measured = {pool.submit(measure, session, name, arguments.steps): name for name in arguments.names}
+            measured = {pool.submit(measure_both, session, name, arguments.steps): name for name in arguments.names}
             for done in as_completed(measured):
                 try:
                     row = done.result()
