@@ -17,9 +17,23 @@ from torchledger.cli import cli
 from torchledger.nouns import Ceilings, Device
 from torchledger.predicting import load_model
 from torchledger.sampling.dataset import write_samples
+from torchledger.store import open_ledger
 from torchledger.store.launch_file import write_launches
 
 NAME = "Nobody's Accelerator 78"
+SCRIPT = """
+import torch
+
+device = torch.cuda.get_device_properties(0)
+assert (device.name, device.multi_processor_count, device.L2_cache_size) == ("Nobody's Accelerator 78", 78, 24 << 20)
+weight = torch.zeros(4096, 4096, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+inputs = torch.zeros(4096, 4096, dtype=torch.bfloat16, device="cuda")
+optimizer = torch.optim.SGD([weight], lr=0.1)
+while True:
+    (inputs @ weight).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
 CEILINGS = Ceilings(copy_gb_per_s=3000.0, tflops_per_s={"bfloat16": 500.0})
 
 
@@ -84,6 +98,16 @@ def test_operators_and_steps_are_predicted(model: Path, data: Path) -> None:
     assert forward["device"] == NAME
     step = json.loads(_run("predict-step", data / "step.ledger", "--device", model, "--json"))
     assert step["step"]["duration_us"] > 0 and step["step"]["device"] == NAME
+
+
+def test_a_plan_tells_a_script_of_the_device_and_prices_its_step(model: Path, device: Device, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    said = json.loads(_run("plan", "--device", model, "-o", tmp_path / "plan.ledger", "--json", script))
+    # Two products, larger than those that the model has learned of, and little else.
+    assert 0.7 < said["step"]["device_us"] / (2 * (4 + 2 * 4096**3 / 5e8)) < 2
+    with open_ledger(tmp_path / "plan.ledger") as reader:
+        assert reader.run().devices == (device,)
 
 
 def test_the_gates_judge_by_the_ceilings_that_the_data_carry(data: Path, device: Device, tmp_path: Path) -> None:
