@@ -10,6 +10,8 @@ from pathlib import Path
 # Several workers share few cores: one thread each, and no pool of compile processes beside each of them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+# Inductor tries what the CPU can do with a compiler in each new cache: seconds, for one answer. "" lets it try.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 # What an earlier run left in the machine's cache is no part of a test; the workers of one run share theirs.
 os.environ["TORCHLEDGER_TESTS_CACHE"] = (
     "PYTEST_XDIST_WORKER" in os.environ and os.environ.get("TORCHLEDGER_TESTS_CACHE")

@@ -6,6 +6,7 @@ Files are read, not imported, so imports inside functions and modules that are n
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
@@ -130,12 +131,19 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    """A file's tree, which several tests read."""
+    return ast.parse(path.read_text())
+
+
+@functools.cache
 def all_imports() -> dict[str, set[str]]:
     """Every file of the house and those that it imports or names.
 
     The front door is left out: that it names every room is what it is for.
     """
-    trees = {module_name(path): ast.parse(path.read_text()) for path in HOUSE.rglob("*.py")}
+    trees = {module_name(path): parsed(path) for path in HOUSE.rglob("*.py")}
     return {
         name: {other for other in named_modules(tree, trees) if other in trees} - {name, "torchledger"}
         for name, tree in trees.items()
@@ -150,7 +158,7 @@ def test_a_room_imports_no_later_room(room: str) -> None:
     wrong = {
         str(path.relative_to(HOUSE)): later
         for path in files
-        if (later := {each for each in rooms_of(ast.parse(path.read_text())) if PLACE.get(each, 0) > PLACE[room]})
+        if (later := {each for each in rooms_of(parsed(path)) if PLACE.get(each, 0) > PLACE[room]})
     }
     assert not wrong
 
@@ -163,8 +171,7 @@ def test_private_names_of_torch_stand_in_one_room() -> None:
     wrong = {
         str(path.relative_to(HOUSE)): found
         for path in HOUSE.rglob("*.py")
-        if "_torch" not in path.parts
-        and (found := private_torch_names(ast.parse(path.read_text())) - OTHERS_PRIVATE.get(path, set()))
+        if "_torch" not in path.parts and (found := private_torch_names(parsed(path)) - OTHERS_PRIVATE.get(path, set()))
     }
     assert not wrong
 

@@ -34,11 +34,13 @@ def run(*arguments: str, **environment: str) -> str:
     return done.stdout
 
 
-def eager_flops(name: str) -> dict[str, int]:
-    """FLOPs of one eager step of a script, by operator, counted by torch."""
-    script = str(PROGRAMS / f"{name}.py")
-    found: dict[str, int] = json.loads(run(str(ROOT / "tests" / "eager_flops.py"), script).splitlines()[-1])[script]
-    return found
+@pytest.fixture(scope="session")
+def eager_flops() -> dict[str, dict[str, int]]:
+    """FLOPs of one eager step of each script, by operator, counted by torch."""
+    # torch's counter hears the main thread alone.
+    scripts = [str(PROGRAMS / f"{name}.py") for name in NAMES if name != "two_threads"]
+    found = json.loads(run(str(ROOT / "tests" / "eager_flops.py"), *scripts).splitlines()[-1])
+    return {Path(script).stem: flops for script, flops in found.items()}
 
 
 @pytest.fixture(scope="session", params=NAMES)
@@ -56,12 +58,11 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return name, shown
 
 
-def test_a_step_holds_the_flops_of_a_whole_eager_step(recorded: tuple[str, dict[str, Any]]) -> None:
+def test_a_step_holds_the_flops_of_a_whole_eager_step(
+    recorded: tuple[str, dict[str, Any]], eager_flops: dict[str, dict[str, int]]
+) -> None:
     name, shown = recorded
-    if name == "two_threads":
-        expected = 2 * 2 * 8 * 32 * 64  # torch's counter hears the main thread alone, which does none of it
-    else:
-        expected = sum(eager_flops(name).values())
+    expected = 2 * 2 * 8 * 32 * 64 if name == "two_threads" else sum(eager_flops[name].values())
     assert shown["step"]["flops"] == expected
 
 
