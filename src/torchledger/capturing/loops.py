@@ -100,18 +100,11 @@ def describe_loops(
         return LoopFacts((), None, unknown, f"loops not described: {type(error).__name__}: {error}")
 
 
-def library_bytes(buffer: Buffer) -> BufferTraffic:
-    """Minimum traffic of one tensor of a library call: every element of the view that it gets, once.
-
-    A tensor that is mutated is read and written as a whole, which is the most that the call may do. For several views
-    of one tensor use ``library_traffic``.
-    """
-    return library_traffic([buffer])[0]
-
-
 def library_traffic(buffers: Sequence[Buffer], *, call: str = "") -> list[BufferTraffic]:
-    """Minimum traffic of each tensor of a library call; elements that several views share count for the first.
+    """Minimum traffic of each tensor of a library call: every element of the view that it gets, once; elements that
+    several views share count for the first.
 
+    A tensor that is mutated is read and written as a whole, which is the most that the call may do.
     ``call`` is the call's name: where its data decides which elements it reads (``aten.index``), all of them are an
     upper bound.
     """

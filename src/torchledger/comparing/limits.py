@@ -6,12 +6,9 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from torchledger.errors import UsageError
 from torchledger.nouns import RunDiff
-
-QuantityName = Literal["launches", "bytes", "flops", "graphs", "time", "predicted"]
 
 UNITS: Mapping[str, str] = {
     "launches": "launches",

@@ -22,8 +22,6 @@ CollectiveOperation = Literal[
 ]
 """What a collective does, whatever its caller calls it."""
 
-Activity = Literal["compute", "communication", "idle"]
-
 
 @dataclass(frozen=True)
 class Collective:

@@ -85,16 +85,12 @@ KIND_OF_CATEGORY: Mapping[str, EventKind] = {
 }
 """Lower-cased ``cat`` of an event to its kind; others are ``OTHER``."""
 
-_ID_ARGUMENTS = (
-    "correlation",
-    "External id",
-    "Sequence number",
-    "Fwd thread id",
-)
+_ID_ARGUMENTS = ("correlation", "External id", "Sequence number")
 """Arguments that become columns of ``Events``, in its order."""
 
 _VOLATILE_ARGUMENTS = (
     "Ev Idx",
+    "Fwd thread id",
     "Record function id",
     "Python id",
     "Python parent id",
@@ -150,7 +146,7 @@ class Events:
     """One row per duration event of the trace, in the order of the file.
 
     ``name``, ``category``, ``lane`` and ``argument`` index the tables of the ``Trace``. ``correlation``,
-    ``external_id``, ``sequence`` and ``forward_thread`` are ``NONE`` where the event has none.
+    ``external_id`` and ``sequence`` are ``NONE`` where the event has none.
     """
 
     kind: npt.NDArray[np.int8]
@@ -163,7 +159,6 @@ class Events:
     correlation: IntColumn
     external_id: IntColumn
     sequence: IntColumn
-    forward_thread: IntColumn
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -346,11 +341,6 @@ class Trace:
         if not len(known):
             return True
         return bool(np.any(events.external_id[known] != events.correlation[known]))
-
-    @cached_property
-    def forward_op_of(self) -> Mapping[int, int]:
-        """Row of a backward operator to the row of the forward operator that recorded it (by sequence number)."""
-        return _link_backward(self)
 
     def op_chain(self, row: int) -> list[int]:
         """Rows of the operators around an event, innermost first."""
@@ -584,7 +574,7 @@ class _Columns:
         if self._parts:
             joined = [np.concatenate(columns) for columns in zip(*self._parts, strict=True)]
         else:
-            joined = [np.zeros(0, np.int32)] * 4 + [np.zeros(0, np.int64)] * 6
+            joined = [np.zeros(0, np.int32)] * 4 + [np.zeros(0, np.int64)] * (2 + len(_ID_ARGUMENTS))
         self._parts.clear()
         names, categories, lanes, arguments, start_ns, duration_ns, *ids = joined
         kind_of = np.array(
@@ -631,22 +621,6 @@ def _device_properties(value: Any) -> tuple[Mapping[str, Any], ...]:
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             return ()
     return tuple(entry for entry in value if isinstance(entry, dict)) if isinstance(value, list) else ()
-
-
-def _link_backward(trace: Trace) -> dict[int, int]:
-    events = trace.events
-    ops = trace.rows(EventKind.OP)
-    ops = ops[events.sequence[ops] != NONE]
-    forward: dict[tuple[Any, int], int] = {}
-    result = {}
-    for row in ops[np.argsort(events.start_ns[ops], kind="stable")].tolist():
-        sequence = int(events.sequence[row])
-        process = trace.lanes[events.lane[row]].process
-        if events.forward_thread[row] <= 0:
-            forward[process, sequence] = row
-        elif (source := forward.get((process, sequence))) is not None:
-            result[row] = source
-    return result
 
 
 def _values(events: list[dict[str, Any]], key: str, default: Any) -> list[Any]:

@@ -10,7 +10,7 @@ from schedules import CaughtKernel, examine_kernels, hint
 
 from torchledger._torch import loops as adapter
 from torchledger._torch.loops import Ref, Statement
-from torchledger.capturing.loops import LoopFacts, describe_loops, library_bytes, library_traffic
+from torchledger.capturing.loops import LoopFacts, describe_loops, library_traffic
 from torchledger.nouns import Buffer
 
 functional = torch.nn.functional
@@ -177,7 +177,7 @@ def test_a_library_call_reads_its_view_not_the_storage():
 
 
 def test_a_broadcast_view_of_a_library_call_counts_once():
-    assert library_bytes(make_view(stride=(0, 1))) == (256, 0, "exact")
+    assert library_traffic([make_view(stride=(0, 1))]) == [(256, 0, "exact")]
 
 
 def test_two_views_of_one_tensor_count_what_they_share_once():
@@ -186,7 +186,7 @@ def test_two_views_of_one_tensor_count_what_they_share_once():
 
 
 def test_a_mutated_tensor_is_read_and_written_at_most_whole():
-    assert library_bytes(make_view(role="inout")) == (8192, 8192, "upper_bound")
+    assert library_traffic([make_view(role="inout")]) == [(8192, 8192, "upper_bound")]
 
 
 def test_a_library_call_whose_data_picks_elements_is_an_upper_bound():
@@ -194,7 +194,7 @@ def test_a_library_call_whose_data_picks_elements_is_an_upper_bound():
 
 
 def test_an_unknown_dtype_is_unknown_traffic():
-    assert library_bytes(make_view(dtype="float7")) == (None, None, "unavailable")
+    assert library_traffic([make_view(dtype="float7")]) == [(None, None, "unavailable")]
 
 
 # ---- loop bodies that only CUDA kernels have, written out as statements

@@ -218,15 +218,6 @@ def test_profilers_of_2021_write_other_categories_and_a_small_external_id() -> N
     assert [(kernel.kind, kernel.op) for kernel in trace.kernels()] == [("kernel", 0), ("memcpy", None)]
 
 
-def test_a_backward_operator_finds_its_forward() -> None:
-    events = [
-        op_event(name="aten::mul", ts=0, **{"Sequence number": 3, "Fwd thread id": 0}),
-        op_event(name="MulBackward0", ts=100, tid=9, **{"Sequence number": 3, "Fwd thread id": 1}),
-    ]
-    trace = trace_from_events(events)
-    assert trace.forward_op_of == {1: 0}
-
-
 def test_operators_before_the_first_event_of_the_file_cover_what_they_launch() -> None:
     covering = innermost_covering(
         np.array([0]), np.array([-50]), np.array([7]), np.array([0]), np.array([-60]), np.array([-40]), np.array([3])
