@@ -173,10 +173,18 @@ def attention_us(call: AttentionCall, machine: Machine) -> float | None:
     dtype = "float32" if call.is_single else "bfloat16"
     rate = reference.single_flops_per_us if call.is_single else reference.half_flops_per_us
     slower = (rate / there) / (machine.peak(dtype) / machine.num_multiprocessors)
-    of_memory = reference.bytes_per_us / machine.bytes_per_us
-    scale = [of_memory if name in _OF_MEMORY else 1.0 if name in _FIXED else slower for name in NAMES]
+    scale = _scales(slower, reference.bytes_per_us / machine.bytes_per_us)
     parts = columns_of(call, machine.num_multiprocessors)
     return max(float(np.dot(np.multiply(parts, scale), astuple(costs))), machine.floor_us)
+
+
+def rescaled(costs: AttentionCosts, slower: float, slower_memory: float) -> AttentionCosts:
+    """The costs on a device whose multiprocessors, and whose memory, take so many times as long."""
+    return AttentionCosts(*(cost * by for cost, by in zip(astuple(costs), _scales(slower, slower_memory), strict=True)))
+
+
+def _scales(slower: float, slower_memory: float) -> list[float]:
+    return [slower_memory if name in _OF_MEMORY else 1.0 if name in _FIXED else slower for name in NAMES]
 
 
 def schedule_columns(call: AttentionCall, machine: Machine) -> dict[str, float]:

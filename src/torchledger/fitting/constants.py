@@ -36,6 +36,11 @@ class Reference:
     single_flops_per_us: float
     bytes_per_us: float
 
+    def is_like(self, device: Device) -> bool:
+        """Whether a device has as many multiprocessors of the same generation: what draws power is then the same."""
+        known = self.device.compute_capability, self.device.num_multiprocessors
+        return None not in known and known == (device.compute_capability, device.num_multiprocessors)
+
 
 @dataclass(frozen=True)
 class Library:

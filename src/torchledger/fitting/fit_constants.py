@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from torchledger.device.datasheets import device_of_name
 from torchledger.errors import FitError
+from torchledger.fitting.attention_times import rescaled
 from torchledger.fitting.constants import Constants, KernelConstants, Reference
 from torchledger.fitting.convolution_times import convolution_times
 from torchledger.fitting.data import read_devices, read_operator_samples
@@ -547,7 +548,16 @@ def _rescaled(base: Constants, reference: Reference) -> Constants:
         for direction in ("forward", "backward"):
             path = ("convolutions", layout, direction, "byte")
             values[path] = _number(base, path) * slower_memory
-    return replace(_with_numbers(base, values), reference=reference)
+    attention = {
+        kind: rescaled(costs, single if kind.endswith("float32") else per_multiprocessor, slower_memory)
+        for kind, costs in (base.attention or {}).items()
+    }
+    return replace(
+        _with_numbers(base, values),
+        reference=reference,
+        attention=attention or None,
+        power=base.power if base.reference.is_like(reference.device) else None,
+    )
 
 
 def _ratio(fitted: float, here: float, base: Constants, reference: Reference) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torchledger.fitting.constants import PowerCosts
 from torchledger.fitting.machine import Machine
 from torchledger.nouns import Launch, Prediction, StepCall
 from torchledger.work.element_sizes import element_size
@@ -55,7 +56,7 @@ def work_of(piece: Launch | StepCall, prediction: Prediction, calls: int = 1) ->
 def mean_clock(work: StepWork, duration_us: float, machine: Machine) -> float:
     """The share of its full clocks at which a device can go on with steps of ``duration_us``; 1 where its power limit
     or what kernels draw is unknown."""
-    costs, limit_w = machine.constants.power, machine.device.power_limit_w
+    costs, limit_w = _costs_on(machine), machine.device.power_limit_w
     if costs is None or limit_w is None or duration_us <= 0:
         return 1.0
     above_idle_j = (
@@ -69,9 +70,15 @@ def mean_clock(work: StepWork, duration_us: float, machine: Machine) -> float:
 
 def sustained_share(part: StepWork, clock: float, machine: Machine) -> float:
     """By what fraction a piece of work takes longer at a share of the full clocks than in a short run."""
-    costs = machine.constants.power
+    costs = _costs_on(machine)
     if costs is None:
         return 0.0
     if part.product_flops:
         return max(0.0, costs.product_clock / clock - 1)
     return 1 / clock - 1 if part.attention_us else 0.0
+
+
+def _costs_on(machine: Machine) -> PowerCosts | None:
+    """What kernels draw; ``None`` where it was measured on larger or smaller devices alone."""
+    constants = machine.constants
+    return constants.power if constants.reference.is_like(machine.device) else None

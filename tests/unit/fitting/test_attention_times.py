@@ -17,10 +17,11 @@ from torchledger.fitting.attention_times import (
     attention_us,
     columns_of,
     fit_attention,
+    rescaled,
     schedule_columns,
     splits_of_keys,
 )
-from torchledger.fitting.constants import AttentionCosts
+from torchledger.fitting.constants import AttentionCosts, Reference
 from torchledger.fitting.launch_features import features_of_launches
 from torchledger.fitting.launch_library import EXPECTED, attention_call, has_dropout
 from torchledger.fitting.machine import Machine
@@ -131,6 +132,21 @@ def test_half_as_many_multiprocessors_take_longer(machine: Machine) -> None:
     half = replace(machine, device=device, flops_per_us=rates)
     long = call(batch=16, heads=16, length=4096, length_kv=4096)
     assert attention_us(long, half) > 1.8 * attention_us(long, machine)  # type: ignore[operator]
+
+
+def test_costs_counted_on_another_device_say_there_what_the_first_devices_said(machine: Machine) -> None:
+    rates = {dtype: rate / 2 for dtype, rate in machine.flops_per_us.items()}
+    slow = replace(machine, flops_per_us=rates, bytes_per_us=machine.bytes_per_us / 3)
+    shipped = machine.constants
+    of = shipped.reference
+    slower = of.half_flops_per_us / slow.peak("bfloat16")
+    attention = {
+        kind: rescaled(costs, slower, of.bytes_per_us / slow.bytes_per_us)
+        for kind, costs in (shipped.attention or {}).items()
+    }
+    reference = Reference(machine.device, slow.peak("bfloat16"), slow.peak("float32"), slow.bytes_per_us)
+    own = replace(slow, own_constants=replace(shipped, reference=reference, attention=attention))
+    assert attention_us(call(), own) == pytest.approx(attention_us(call(), slow))
 
 
 def attention_launch(stride: tuple[int, ...] = (4096, 0, 64, 1), **kwargs: str) -> Launch:

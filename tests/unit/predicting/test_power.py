@@ -46,6 +46,13 @@ def test_nothing_is_slowed_where_the_limit_is_unknown() -> None:
     assert mean_clock(StepWork(1e3, 1e12), 1e3, unknown) == 1
 
 
+def test_nothing_is_slowed_on_a_device_of_another_size_than_the_one_that_was_measured() -> None:
+    device = replace(MACHINE.device, num_multiprocessors=78, power_limit_w=210.0)
+    other = replace(MACHINE, device=device)
+    assert mean_clock(StepWork(1e3, 1e12), 1e3, other) == 1
+    assert sustained_share(StepWork(1e3, 1e12), 0.5, other) == 0
+
+
 def test_only_half_precision_products_are_counted_by_their_flops() -> None:
     def work(dtype: str, family: str) -> StepWork:
         call = make_step_call(name="aten::mm", flops=100, arguments=(TensorArgument((4, 4), dtype),))
