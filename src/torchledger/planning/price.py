@@ -19,7 +19,7 @@ from torchledger.planning.sharing import find_sharing, rounds_beside, sharing_of
 from torchledger.planning.tiles import tiles_of_calls, tiles_of_launches
 from torchledger.planning.timeline import COMPUTE_STREAM, PlayedStep, Sharing, TimedEntry, play
 from torchledger.predicting.launches import predict_launches
-from torchledger.predicting.overheads import Mode, is_product, overheads_of, overheads_on
+from torchledger.predicting.overheads import Mode, is_product, launch_kind, overheads_of, overheads_on
 from torchledger.predicting.power import StepWork, mean_clock, sustained_share, work_of
 from torchledger.predicting.step_calls import price_calls
 from torchledger.work.categories import operation_of
@@ -398,7 +398,8 @@ def _graph(
     pending: list[int] = []
     for launch in launches:
         found = compiled.get(launch.launch_id)
-        host_us = 0.0 if maker.mode == "graphs" else overheads[f"{_launch_kind(launch)} launch host us"]
+        kind = launch_kind(launch)
+        host_us = 0.0 if maker.mode == "graphs" or kind is None else overheads[f"{kind} launch host us"]
         if isinstance(found, Prediction):
             family = operation_of(launch) if launch.category == "extern" else launch.category
             maker.kernel(found, host_us, after, COMPUTE_STREAM, family, piece=launch, tiles=tiles.get(launch.launch_id))
@@ -409,12 +410,6 @@ def _graph(
             size = len(maker.program.groups.get(found.group or "", ())) or found.group_size
             message, last = found.message_bytes(size), _last_of(maker.entries)
             pending.append(maker.collective(found.name, message, found.group, None, host_us=host_us, after=last))
-
-
-def _launch_kind(launch: Launch) -> str:
-    if launch.category != "extern":
-        return "fused"
-    return "convolution" if any("convolution" in op for op in launch.aten_ops) else "library"
 
 
 def _all_waits(program: RankProgram) -> dict[int, tuple[int, ...]]:

@@ -26,6 +26,7 @@ from torchledger.predicting.operators import predict
 from torchledger.store.launch_file import MeasuredLaunch
 
 Mode = Literal["eager", "graphs"]
+LaunchKind = Literal["fused", "library", "convolution"]
 Array = NDArray[np.float64]
 
 _PULL = 8e-2
@@ -69,14 +70,20 @@ def step_shape(
     ``calls`` says how often each graph is called (``None``: once), ``operators`` how many kernels eager ones launch.
     """
     calls = dict.fromkeys((launch.graph for launch in launches), 1) if calls is None else calls
-    families: Counter[str] = Counter()
+    kinds: Counter[LaunchKind | None] = Counter()
     for launch in launches:
-        if (family := family_of(launch)) is not None:
-            families[family] += calls.get(launch.graph, 0)
-    fused = sum(count for family, count in families.items() if family.startswith("launch:fused"))
-    convolutions = sum(count for family, count in families.items() if family.startswith("launch:convolution"))
-    library = families.total() - fused - convolutions
-    return StepShape(fused, library, sum(calls.values()), convolutions, tensors, operators)
+        kinds[launch_kind(launch)] += calls.get(launch.graph, 0)
+    return StepShape(kinds["fused"], kinds["library"], sum(calls.values()), kinds["convolution"], tensors, operators)
+
+
+def launch_kind(launch: Launch) -> LaunchKind | None:
+    """What a launch is to the host, which calls generated kernels and templates itself; ``None`` launches nothing."""
+    family = family_of(launch)
+    if family is None:
+        return None
+    if launch.category == "template" or family.startswith("launch:fused"):
+        return "fused"
+    return "convolution" if family.startswith("launch:convolution") else "library"
 
 
 _IN_A_STEP, _STEP_HOST_US, _GRAPHS_STEP_HOST_US = 1.5, 100.0, 200.0
