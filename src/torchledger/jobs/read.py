@@ -9,22 +9,20 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
+from torchledger.balance import read_memory
 from torchledger.errors import StoreError
 from torchledger.jobs.clocks import Alignment, align_clocks
 from torchledger.jobs.contention import find_contention
 from torchledger.jobs.matching import match_collectives
 from torchledger.jobs.waits import COMMUNICATION, COMPUTE, IDLE, RankPieces, explain_waits, pieces_of
-from torchledger.memory.live_set import live_curve
 from torchledger.nouns import (
     Collective,
     CollectiveMatch,
     Gap,
     Job,
-    LiveStorage,
     RankActivity,
     RankSummary,
     Step,
-    StepMemory,
     Straggler,
 )
 from torchledger.store import LedgerReader, open_ledger
@@ -146,11 +144,9 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
 
 
 def _peak_bytes(ledger: LedgerReader, step: str) -> int | None:
-    """The most that was alive at once in a rank's step; ``None`` where its storages were not watched."""
-    memories = ledger.read(StepMemory, step=step)
-    if not memories:
-        return None
-    return live_curve(ledger.read(LiveStorage, step=step), rounding=memories[-1].rounding).peak.nbytes
+    """The most that is allocated at once in a rank's step; ``None`` where its storages were not watched."""
+    memory = read_memory(ledger, step)
+    return None if memory is None else memory.peak_allocated_bytes
 
 
 def _match(

@@ -169,7 +169,8 @@ class RankSummary:
 
     ``waiting_us`` is the part of its time in collectives before the last rank had come, ``transfer_us`` the rest;
     ``hidden_us`` is communication beside compute. ``bubble_us`` is exposed time in a pipeline's sends and receives.
-    ``idle_by_cause_us`` adds up to ``idle_us``. ``plain_us`` is the step without the profiler.
+    ``idle_by_cause_us`` adds up to ``idle_us``. ``plain_us`` is the step without the profiler. ``peak_bytes`` is the
+    most that is allocated at once in a step, in the blocks of a GPU's allocator; ``None`` where that was not watched.
     """
 
     rank: int

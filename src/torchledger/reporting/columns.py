@@ -232,6 +232,7 @@ COLUMNS: Mapping[str, Column] = _table(
     Column("hidden_us", "hidden", "us", format_us, "communication beside compute"),
     Column("waiting_us", "waiting", "us", format_us, "time in collectives before the last rank had come"),
     Column("bubble_us", "bubble", "us", format_us, "exposed time in a pipeline's sends and receives"),
+    Column("peak_bytes", "memory", "B", format_bytes, "the most that a rank has allocated in a step"),
     Column("in_collective_us", "in it", "us", format_us, "time of a rank in collectives, waiting included"),
     Column("bus_gb_per_s", "bus GB/s", "GB/s", format_ratio, "bus bandwidth from the last arrival on"),
     Column("launched_by", "launched by", None, format_text, "module, bucket or compiled graph that asked", "left"),

@@ -107,15 +107,14 @@ def job_document(job: Job, *, top: int = 10) -> Document:
         Sentence(f"{count} calls of collectives were not matched: {reason}.", "bad")
         for reason, count in job.unmatched.items()
     ]
-    return Document(
-        (
-            Section("Job", (_facts(job), *sentences)),
-            Section("Ranks", (_ranks_table(job),) if job.ranks else ()),
-            _stragglers_section(job, top),
-            _collectives_section(job, top),
-            _contention_section(job, top),
-        )
+    sections = (
+        Section("Job", (_facts(job), *sentences)),
+        Section("Ranks", (_ranks_table(job),) if job.ranks else ()),
+        _stragglers_section(job, top),
+        _collectives_section(job, top),
+        _contention_section(job, top),
     )
+    return Document(tuple(section for section in sections if section.blocks))
 
 
 def _facts(job: Job) -> Facts:
@@ -152,6 +151,7 @@ _RANK_COLUMNS = (
     "hidden_us",
     "waiting_us",
     "bubble_us",
+    "peak_bytes",
     "idle_cause",
 )
 
@@ -161,7 +161,7 @@ def _ranks_table(job: Job) -> Table:
     rows = [_rank_row(rank, f"rank {rank.rank}") for rank in shown]
     if len(shown) < len(job.ranks):
         rows.append((f"({len(job.ranks) - len(shown)} others)", *[""] * (len(_RANK_COLUMNS) - 1)))
-    return Table(columns(*_RANK_COLUMNS), tuple(rows), optional=("bubble_us",))
+    return Table(columns(*_RANK_COLUMNS), tuple(rows), optional=("bubble_us", "peak_bytes"))
 
 
 def ranks_to_show(job: Job) -> list[RankSummary]:
@@ -184,6 +184,7 @@ def _rank_row(rank: RankSummary, name: str) -> tuple[Any, ...]:
         rank.hidden_us,
         rank.waiting_us,
         rank.bubble_us or "",
+        "" if rank.peak_bytes is None else rank.peak_bytes,
         cause,
     )
 

@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.factories import make_activity, make_collective, make_match, make_run, make_step
+from tests.factories import (
+    make_activity,
+    make_collective,
+    make_live_storage,
+    make_match,
+    make_run,
+    make_step,
+    make_step_memory,
+)
 
 from torchledger.errors import StoreError
 from torchledger.jobs.read import RankRecord, advice_of, job_of_ranks, read_job
@@ -124,6 +132,17 @@ def test_a_job_is_read_from_its_folder_and_ranks_of_other_clocks_too(tmp_path: P
     assert len(job.collectives) == STEPS
     with pytest.raises(StoreError, match="not a job"):
         read_job(tmp_path / "nothing")
+
+
+def test_a_ranks_peak_is_that_of_its_own_ledger_with_the_blocks_of_its_allocator(tmp_path: Path) -> None:
+    record = rank_record(0)
+    assert record.step is not None and record.activity is not None
+    on_device = make_live_storage(nbytes=39 * 2**19, device="cuda:0")
+    with LedgerWriter(tmp_path / "rank0.ledger") as writer:
+        writer.add(make_run(rank=0, world_size=1), record.step, record.activity)
+        writer.add(make_step_memory(device="cuda:0", rounding=512), on_device)
+    (rank,) = read_job(tmp_path).ranks
+    assert rank.peak_bytes == 20 * 2**20  # a segment is of whole 2 MiB, and a rest of 512 KiB stays with its block
 
 
 def test_a_job_without_ranks_has_no_advice() -> None:
