@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from torchledger.balance import balance_books, open_books
-from torchledger.errors import UsageError
+from torchledger.errors import StoreError, UsageError
 from torchledger.nouns import (
     BalanceSheet,
     Breakdown,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pandas
 
     from torchledger.comparing.limits import Quantity, Verdict
+    from torchledger.nouns.job_diff import JobDiff
 
 Format = Literal["inductor-json", "parquet", "chrome", "step"]
 FORMATS: tuple[str, ...] = get_args(Format)
@@ -210,6 +211,35 @@ def check(
         times = [predict_step(path, device=device)[0].duration_us for path in (first, second)]
         known["predicted"] = Quantity("predicted", *times)
     return Check(found, known, tuple(check_limits(asked, known)))
+
+
+def check_ranks(
+    first: str | os.PathLike[str],
+    second: str | os.PathLike[str],
+    limits: Sequence[str],
+    *,
+    device: str | os.PathLike[str] = "H200",
+) -> dict[int, Check]:
+    """``check`` of each rank that two jobs share: a limit holds of jobs where it holds on every rank.
+
+    Raises ``StoreError`` for a folder that is no job, and for two jobs without a common rank; else as ``check``.
+    """
+    from torchledger.store.job import ledgers_of_job
+
+    one, other = ledgers_of_job(first), ledgers_of_job(second)
+    if not one.keys() & other.keys():
+        raise StoreError(f"{first} and {second} have no rank in common: there is nothing to compare.")
+    return {rank: check(path, other[rank], limits, device=device) for rank, path in one.items() if rank in other}
+
+
+def diff_jobs(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> JobDiff:
+    """What changed from one job to another, and on which rank; each is a folder of ranks' ledgers, or of their traces.
+
+    Raises ``StoreError`` for a folder that is neither, ``MeasureError`` for a trace that cannot be read.
+    """
+    from torchledger.jobs.diff import diff_job_folders
+
+    return diff_job_folders(first, second)
 
 
 def predict(

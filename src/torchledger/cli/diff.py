@@ -8,6 +8,8 @@ import click
 
 from torchledger.cli.output import json_option, print_document, print_json, print_text
 from torchledger.errors import UsageError
+from torchledger.jobs.traces import is_ranks
+from torchledger.store.job import is_job
 
 
 @click.command(name="diff")
@@ -33,7 +35,11 @@ def command(
     top: int,
     as_json: bool,
 ) -> None:
-    """Compare two ledgers.
+    """Compare two ledgers, or two jobs.
+
+    Of two jobs (folders of ranks' ledgers or traces), say what changed and on which rank: compute, exposed
+    communication, idle time by cause, waiting, memory, collectives, places that keep others waiting; and the launches
+    of the rank whose compute changed most. A limit holds of jobs where it holds on every rank.
 
     With --fail-if, limit what may change: launches, bytes, flops, graphs, time or predicted; with a percent sign, in
     percent of the first run's.
@@ -49,6 +55,8 @@ def command(
             raise UsageError("--tolerance is of --values: times are compared without one.")
         if limits or markdown:
             _check(first, second, limits, device=device, markdown=markdown, top=top, as_json=as_json)
+        elif is_ranks(first) and is_ranks(second):
+            _compare_jobs(first, second, top=top, as_json=as_json)
         else:
             _compare_launches(first, second, top=top, as_json=as_json)
         return
@@ -71,22 +79,46 @@ def command(
 def _check(
     first: Path, second: Path, limits: tuple[str, ...], *, device: str, markdown: bool, top: int, as_json: bool
 ) -> None:
-    from torchledger.answers import check
-    from torchledger.reporting.document import as_plain
+    from torchledger.answers import check, check_ranks
+    from torchledger.reporting.document import joined
     from torchledger.reporting.markdown import render_markdown
-    from torchledger.reporting.run_diff import limits_document, run_diff_as_plain
+    from torchledger.reporting.run_diff import check_as_plain, limits_document
 
-    found = check(first, second, limits, device=device)
-    if as_json:
-        checked = {"quantities": as_plain(found.quantities), "limits": as_plain(found.verdicts)}
-        print_json(run_diff_as_plain(found.diff) | checked)
+    are_jobs = is_job(first) and is_job(second)
+    if are_jobs:
+        checks = check_ranks(first, second, limits, device=device)
+        found = {f"rank{rank}.ledger": each for rank, each in checks.items()}
     else:
-        document = limits_document(
-            found.diff, str(first), str(second), known=found.quantities, verdicts=found.verdicts, top=top
-        )
+        found = {"": check(first, second, limits, device=device)}
+    if as_json:
+        plain = {name: check_as_plain(each.diff, each.quantities, each.verdicts) for name, each in found.items()}
+        print_json({"ranks": plain} if are_jobs else plain[""])
+    else:
+        documents = [
+            limits_document(
+                each.diff,
+                str(first / name),
+                str(second / name),
+                known=each.quantities,
+                verdicts=each.verdicts,
+                top=top,
+            )
+            for name, each in found.items()
+        ]
+        document = joined(*documents)
         print_text(render_markdown(document)) if markdown else print_document(document)
-    if found.failed:
+    if any(each.failed for each in found.values()):
         raise SystemExit(3)
+
+
+def _compare_jobs(first: Path, second: Path, *, top: int, as_json: bool) -> None:
+    from torchledger.cli.progress import progress_bar
+    from torchledger.jobs.diff import diff_job_folders
+    from torchledger.reporting.job_diff import job_diff_as_plain, job_diff_document
+
+    with progress_bar("comparing") as progress:
+        found = diff_job_folders(first, second, progress=progress)
+    print_json(job_diff_as_plain(found)) if as_json else print_document(job_diff_document(found, top=top))
 
 
 def _compare_launches(first: Path, second: Path, *, top: int, as_json: bool) -> None:

@@ -15,7 +15,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "extract": ("gpt.ledger forward_0#12 -o kernel.py", "gpt.ledger --graph forward_0 -o graph.py"),
     "doctor": ("", "--json"),
     "values": ("--find nan -o run.ledger train.py", "--against eager -o run.ledger train.py"),
-    "diff": ("main.ledger branch.ledger", "main.ledger branch.ledger --fail-if 'launches > +0' --markdown"),
+    "diff": ("old.job new.job", "main.ledger branch.ledger --fail-if 'launches > +0' --markdown"),
     "export": ("gpt.ledger --format parquet -o gpt", "gpt.ledger --format inductor-json -o data"),
     "devices": ("", "--json"),
     "calibrate": ("", "--budget 3m -o quick.tlmodel"),

@@ -9,8 +9,7 @@ import click
 
 from torchledger.cli.output import json_option, print_document, print_json
 from torchledger.errors import UsageError
-from torchledger.jobs.read import read_job
-from torchledger.jobs.traces import job_of_traces, traces_in
+from torchledger.jobs.traces import is_ranks, read_ranks
 from torchledger.reporting.job import job_as_plain, job_document
 from torchledger.reporting.names import kernel_names, names_as_plain, names_document
 from torchledger.reporting.overview import ledger_as_plain, ledger_document
@@ -23,7 +22,6 @@ from torchledger.reporting.story import (
 )
 from torchledger.store import open_ledger
 from torchledger.store.find import find_graph
-from torchledger.store.job import is_job
 
 
 @click.command(name="show")
@@ -46,9 +44,8 @@ def command(
     """
     if kernel is not None and graph is not None:
         raise UsageError("KERNEL and --wrapper are two questions. Ask one at a time.")
-    traces = [] if is_job(file) else traces_in(file)
-    if (is_job(file) or traces) and not names and graph is None and kernel is None:
-        job = job_of_traces(traces) if traces else read_job(file)
+    if not names and graph is None and kernel is None and is_ranks(file):
+        job = read_ranks(file)
         print_json(job_as_plain(job)) if as_json else print_document(job_document(job, top=top))
         return
     with open_ledger(file) as reader:

@@ -16,6 +16,7 @@ from pathlib import Path
 from torchledger.errors import MeasureError
 from torchledger.jobs.read import read_job
 from torchledger.nouns import Job
+from torchledger.store.job import is_job
 
 TRACE_SUFFIXES = (".json", ".json.gz", ".trace.json.gz")
 _WORKER = "torchledger.jobs.trace_worker"
@@ -27,6 +28,20 @@ def traces_in(folder: str | PathLike[str]) -> list[Path]:
     if not path.is_dir():
         return []
     return sorted(each for each in path.iterdir() if each.name.endswith(TRACE_SUFFIXES) and each.name != "job.json")
+
+
+def is_ranks(path: str | PathLike[str]) -> bool:
+    """True for a folder of ranks' ledgers, or of ranks' traces."""
+    return is_job(path) or bool(traces_in(path))
+
+
+def read_ranks(path: str | PathLike[str]) -> Job:
+    """The job in a folder of ranks' ledgers, or else of ranks' traces.
+
+    Raises ``StoreError`` for a folder without either, ``MeasureError`` for a trace that cannot be read.
+    """
+    traces = [] if is_job(path) else traces_in(path)
+    return job_of_traces(traces) if traces else read_job(path)
 
 
 def job_of_traces(paths: Sequence[str | PathLike[str]]) -> Job:

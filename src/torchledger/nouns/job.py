@@ -158,6 +158,13 @@ class CollectiveMatch:
         )
 
     @property
+    def in_collective_us(self) -> float:
+        """How long a rank is in it, on average, in microseconds."""
+        return (
+            sum(end - start for start, end in zip(self.arrived_ns, self.ended_ns, strict=True)) / 1e3 / len(self.ranks)
+        )
+
+    @property
     def moving_us(self) -> float:
         """From the last arrival to the last end, in microseconds."""
         return max(0, max(self.ended_ns) - max(self.arrived_ns)) / 1e3

@@ -58,6 +58,15 @@ def format_si(value: float, unit: str = "") -> str:
     return f"{_three_digits(scaled)} {prefix}{unit}"
 
 
+def signed(value: float, formatter: Callable[[Any], str]) -> str:
+    """A change as text.
+
+    >>> signed(8192, format_bytes), signed(-12, format_bytes)
+    ('+8.19 kB', '-12 B')
+    """
+    return f"+{formatter(value)}" if value > 0 else formatter(value)
+
+
 def counted(number: int, noun: str) -> str:
     """A number with its noun.
 
@@ -334,6 +343,23 @@ COLUMNS: Mapping[str, Column] = _table(
     Column("delta_us", "change in time", "us", format_us, "time of the second run less that of the first"),
     Column("delta_bytes", "in bytes", "B", format_bytes, "minimum traffic of the second run less that of the first"),
     Column("delta_flops", "in FLOPs", "FLOP", format_si, "tensor FLOPs of the second run less those of the first"),
+    # what changed between two jobs
+    Column("first_wall_us", "first", "us", format_us, "a rank's step under the profiler in the first job"),
+    Column("second_wall_us", "second", "us", format_us, "a rank's step under the profiler in the second job"),
+    Column("delta_wall_us", "change", "us", format_us, "a rank's step in the second job less that in the first"),
+    Column("delta_compute_us", "compute", "us", format_us, "change of the time in which a rank computed"),
+    Column("delta_exposed_us", "exposed", "us", format_us, "change of the communication that no compute hides"),
+    Column("delta_idle_us", "idle", "us", format_us, "change of the time in which a rank's device ran nothing"),
+    Column(
+        "delta_waiting_us", "waiting", "us", format_us, "change of the time in collectives before the last rank came"
+    ),
+    Column("delta_peak_bytes", "memory", "B", format_bytes, "change of the most that a rank has allocated in a step"),
+    Column(
+        "first_cost_us", "first", "us", format_us, "what a place on one rank makes the others wait in the first job"
+    ),
+    Column("second_cost_us", "second", "us", format_us, "what a place on one rank makes the others wait in the second"),
+    Column("first_in_us", "in it, first", "us", format_us, "time of a rank in collectives in a step of the first job"),
+    Column("second_in_us", "in it, second", "us", format_us, "time of a rank in collectives in a step of the second"),
     # buffers
     Column("name", "name", None, format_text, "name in the generated code", "left"),
     Column("role", "role", None, format_text, "input, output, inout or workspace", "left"),

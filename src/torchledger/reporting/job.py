@@ -79,7 +79,7 @@ def _as_plain(members: Sequence[CollectiveMatch]) -> dict[str, Any]:
         "message_bytes": some.message_bytes,
         "bytes": total,
         "count": len(members),
-        "duration_us": sum(_duration_us(match) for match in members),
+        "duration_us": sum(match.in_collective_us for match in members),
         "waiting_us": sum(statistics.mean(match.waited_us) for match in members),
         "moving_us": moving,
         "algorithm": some.algorithm,
@@ -92,11 +92,6 @@ def _as_plain(members: Sequence[CollectiveMatch]) -> dict[str, Any]:
 
 def _kind(match: CollectiveMatch) -> str:
     return "p2p" if match.operation in ("send", "recv") else match.operation
-
-
-def _duration_us(match: CollectiveMatch) -> float:
-    """How long a rank is in it, on average."""
-    return statistics.mean((end - start) / 1e3 for start, end in zip(match.arrived_ns, match.ended_ns, strict=True))
 
 
 def job_document(job: Job, *, top: int = 10) -> Document:
@@ -207,7 +202,7 @@ def _stragglers_section(job: Job, top: int) -> Section:
 def _collectives_section(job: Job, top: int) -> Section:
     if not job.collectives or not job.steps:
         return Section("Collectives of a step", ())
-    groups = sorted(_alike(job).values(), key=lambda members: -sum(map(_duration_us, members)))
+    groups = sorted(_alike(job).values(), key=lambda members: -sum(match.in_collective_us for match in members))
     rows = []
     for members in groups[:top]:
         plain = _as_plain(members)

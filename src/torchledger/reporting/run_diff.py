@@ -10,7 +10,7 @@ from torchledger.comparing.limits import Quantity, Verdict
 from torchledger.nouns import EagerChange, LaunchGroup, ReadChange, RunDiff
 from torchledger.nouns.run_diff import SettingChange
 from torchledger.printable import one_line, shorten
-from torchledger.reporting.columns import format_bytes, format_count, format_share, format_si, format_us
+from torchledger.reporting.columns import format_bytes, format_count, format_share, format_si, format_us, signed
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns
 from torchledger.reporting.memory import CATEGORY_WORDS
 
@@ -57,6 +57,11 @@ def run_diff_as_plain(diff: RunDiff) -> dict[str, Any]:
     }
 
 
+def check_as_plain(diff: RunDiff, quantities: Mapping[str, Quantity], verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """A comparison under limits: ``run_diff_as_plain`` with the sums and what they say of each limit."""
+    return run_diff_as_plain(diff) | {"quantities": as_plain(quantities), "limits": as_plain(verdicts)}
+
+
 def run_diff_document(diff: RunDiff, first: str, second: str, *, top: int = 10) -> Document:
     """The comparison of the runs called ``first`` and ``second``, with at most ``top`` groups a list."""
     sections = [
@@ -90,7 +95,7 @@ def _memory_blocks(diff: RunDiff, *, top: int) -> tuple[Block, ...]:
         for key, rows in (("memory_use", memory.by_category), ("module", memory.by_module))
         if rows
     )
-    return (Sentence(f"{peaks}: {_signed(memory.delta_bytes, format_bytes)}."), *tables)
+    return (Sentence(f"{peaks}: {signed(memory.delta_bytes, format_bytes)}."), *tables)
 
 
 def group_sentence(group: LaunchGroup) -> str:
@@ -98,16 +103,16 @@ def group_sentence(group: LaunchGroup) -> str:
     text = _VERBS[group.kind].format(first=_kernels(group.first.kernels), second=_kernels(group.second.kernels))
     facts = []
     if group.delta_ns is not None:
-        facts.append(_signed(group.delta_ns / 1e3, format_us))
+        facts.append(signed(group.delta_ns / 1e3, format_us))
     elif group.first.untimed or group.second.untimed:
         unseen = [name for name, side in (("first", group.first), ("second", group.second)) if side.untimed]
         facts.append(f"did not run in the profiled steps of the {' and the '.join(unseen)} run")
     if group.delta_bytes is None:
         facts.append("bytes not known")
     elif group.delta_bytes:
-        facts.append(f"{_signed(group.delta_bytes, format_bytes)} of traffic")
+        facts.append(f"{signed(group.delta_bytes, format_bytes)} of traffic")
     if group.delta_flops:
-        facts.append(f"{_signed(group.delta_flops, format_si)} FLOPs")
+        facts.append(f"{signed(group.delta_flops, format_si)} FLOPs")
     told = [read for read in group.reads if max(read.first, read.second) > 1 or group.kind != "same"]
     facts += [_read_text(read) for read in told[:_READS_TOLD]]
     if len(told) > _READS_TOLD:
@@ -139,10 +144,6 @@ def _kernels(names: Sequence[str]) -> str:
     if len(counted) > _NAMED:
         counted = [*counted[: _NAMED - 1], f"{len(counted) - _NAMED + 1:,} other kernels"]
     return " + ".join(counted)
-
-
-def _signed(value: float, formatter: Any) -> str:
-    return f"+{formatter(value)}" if value > 0 else str(formatter(value))
 
 
 def _settings(diff: RunDiff) -> tuple[Block, ...]:
@@ -195,7 +196,7 @@ def _quantity_cells(quantity: Quantity) -> tuple[str, str, str, str]:
     if quantity.first is None or quantity.second is None or quantity.delta is None:
         return "?", "?", "?", ""
     share = "" if quantity.delta_pct is None else f"{quantity.delta_pct:+.2f} %"
-    return write(quantity.first), write(quantity.second), _signed(quantity.delta, write), share
+    return write(quantity.first), write(quantity.second), signed(quantity.delta, write), share
 
 
 def _eager_table(diff: RunDiff, *, top: int) -> tuple[Block, ...]:
@@ -243,19 +244,19 @@ def _facts(diff: RunDiff) -> list[tuple[str, str]]:
         eager = f" and {_groups(len(diff.eager))} of eager calls" if diff.eager else ""
         share = f" ({'+' if delta > 0 else ''}{format_share(delta / diff.first_ns)})" if diff.first_ns else ""
         rows = [
-            ("explained", f"{_signed(diff.explained_ns / 1e3, format_us)} by {launches}{eager}"),
+            ("explained", f"{signed(diff.explained_ns / 1e3, format_us)} by {launches}{eager}"),
             (
                 "device time of a step",
                 f"{format_us(diff.first_ns / 1e3)} -> {format_us(diff.second_ns / 1e3)}: "
-                f"{_signed(delta / 1e3, format_us)}{share}",
+                f"{signed(delta / 1e3, format_us)}{share}",
             ),
         ]
     else:
         traffic = [group.delta_bytes for group in diff.groups if group.delta_bytes is not None]
         flops = [group.delta_flops for group in diff.groups if group.delta_flops is not None]
         rows = [
-            ("minimum traffic", f"{_signed(sum(traffic), format_bytes)} in {_groups(len(traffic))} of launches"),
-            ("tensor FLOPs", f"{_signed(sum(flops), format_si)} in {_groups(len(flops))} of launches"),
+            ("minimum traffic", f"{signed(sum(traffic), format_bytes)} in {_groups(len(traffic))} of launches"),
+            ("tensor FLOPs", f"{signed(sum(flops), format_si)} in {_groups(len(flops))} of launches"),
         ]
     rows.append(("groups", ", ".join(f"{format_count(count)} {kind}" for kind, count in kinds.most_common()) or "none"))
     sides = [side for group in diff.groups for side in (group.first, group.second)]
@@ -359,18 +360,18 @@ def _remainder_facts(diff: RunDiff) -> tuple[tuple[str, str], ...]:
         return ()
     spread = diff.remainder_ns - diff.outside_ns
     rows = [
-        ("unexplained", _signed(diff.remainder_ns / 1e3, format_us)),
-        ("outside the entries", _signed(diff.outside_ns / 1e3, format_us)),
+        ("unexplained", signed(diff.remainder_ns / 1e3, format_us)),
+        ("outside the entries", signed(diff.outside_ns / 1e3, format_us)),
     ]
     if diff.unseen_ns:
         spread -= diff.unseen_ns
-        rows.append(("did not run in one", f"{_signed(diff.unseen_ns / 1e3, format_us)}: no time to compare with"))
+        rows.append(("did not run in one", f"{signed(diff.unseen_ns / 1e3, format_us)}: no time to compare with"))
     if diff.inside_ns:
         spread -= diff.inside_ns
-        rows.append(("inside graphs", f"{_signed(diff.inside_ns / 1e3, format_us)}: in their calls, of no launch"))
+        rows.append(("inside graphs", f"{signed(diff.inside_ns / 1e3, format_us)}: in their calls, of no launch"))
     return (
         *rows,
-        ("means less medians", f"{_signed(spread / 1e3, format_us)}: entries count with their median times"),
+        ("means less medians", f"{signed(spread / 1e3, format_us)}: entries count with their median times"),
     )
 
 
