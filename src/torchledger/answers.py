@@ -146,15 +146,17 @@ def export_ledger(
     format: Format | None = None,
     force: bool = False,
 ) -> list[Path]:
-    """Write a ledger in another format and return the paths of what was written.
+    """Write a ledger, or all ranks of a job, in another format and return the paths of what was written.
 
     ``target`` is a folder for inductor-json and parquet, or one ``.json`` file for inductor-json; a file for chrome and
     step. Without ``format`` its name tells: ``Data_*.json`` is inductor-json, ``*.trace.json`` step. Raises
     ``StoreError`` for a ledger that cannot be read or a file that exists (without ``force``), ``UsageError`` where the
     format is not told.
     """
+    from torchledger.jobs.export import export_job
     from torchledger.stepping.export import TRACE_SUFFIXES, export_step
     from torchledger.store.inductor_json import export_inductor_json
+    from torchledger.store.job import is_job
     from torchledger.store.parquet import export_parquet
     from torchledger.traces.chrome_export import export_chrome
 
@@ -172,6 +174,8 @@ def export_ledger(
     if format not in writers:
         asked = f"{target} does not tell what to write" if format is None else f"{format!r} is no format"
         raise UsageError(f"--format is needed: {asked}. One of {', '.join(writers)}.")
+    if is_job(path):
+        return export_job(path, target, format=format, force=force)
     with open_ledger(path) as reader:
         return writers[format](reader, target, force=force)
 

@@ -16,7 +16,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "doctor": ("", "--json"),
     "values": ("--find nan -o run.ledger train.py", "--against eager -o run.ledger train.py"),
     "diff": ("old.job new.job", "main.ledger branch.ledger --fail-if 'launches > +0' --markdown"),
-    "export": ("gpt.ledger --format parquet -o gpt", "gpt.ledger --format inductor-json -o data"),
+    "export": ("gpt.ledger --format parquet -o gpt", "j.job -o job.trace.json"),
     "devices": ("", "--json"),
     "calibrate": ("", "--budget 3m -o quick.tlmodel"),
     "fit": ("sweep.samples -o my.tlmodel", "sampling_data/ fused.launches -o my.tlmodel"),

@@ -26,13 +26,16 @@ from torchledger.cli.output import force_option, json_option, print_json
 @force_option
 @json_option
 def command(file: Path, format_name: Format | None, output: Path, force: bool, as_json: bool) -> None:
-    """Write a ledger in another format and print the paths of what was written.
+    """Write a ledger, or all ranks of a job, in another format and print the paths of what was written.
 
     inductor-json writes Data_<graph>.json, one file a graph (or -o Data_NAME.json, one file of all): nodes with flops,
     ops, inputs, kwargs and triton, and gpu_info. parquet writes the whole ledger as tables, one file per kind of
     record. chrome writes the profile's trace for Perfetto, each kernel with its FLOPs, bytes, rates, source line and
     module. step writes the calls of the recorded step by the suffix of -o: a table (.parquet, .csv, .json) or a Chrome
     trace (.trace.json, .trace.json.gz).
+
+    Of a job: parquet has all ranks in each table, and tables of what lies between them; chrome and step have a process
+    for each rank on one clock, or a column of ranks; inductor-json a folder for each rank.
     """
     paths = export_ledger(file, output, format=format_name, force=force)
     if as_json:

@@ -34,13 +34,24 @@ def command(
 
     The sum over its launches (each graph as often as the step calls it), its eager operators, optimizer and
     collectives, gaps and launch overhead (or the replay of CUDA graphs). Where the ledger holds a profile, measured
-    times stand beside the predictions.
+    times stand beside the predictions. Of a job, each rank's step, and the slowest rank's launches.
     """
     from torchledger.cli.output import print_document, print_json
     from torchledger.predicting.devices import find_model
+    from torchledger.predicting.job import predict_job
     from torchledger.predicting.step import predict_ledger
-    from torchledger.reporting.steps import step_as_plain, step_document
+    from torchledger.reporting.steps import job_steps_as_plain, job_steps_document, step_as_plain, step_document
+    from torchledger.store.job import is_job
 
+    if is_job(ledger):
+        ranks = predict_job(
+            find_model(device), ledger, mode="graphs" if graphs else "eager", optimizer=optimizer, host=host
+        )
+        if as_json:
+            print_json(job_steps_as_plain(ranks))
+        else:
+            print_document(job_steps_document(ranks, top=top, sort_by=sort_by))
+        return
     found = predict_ledger(
         find_model(device), ledger, mode="graphs" if graphs else "eager", optimizer=optimizer, host=host
     )

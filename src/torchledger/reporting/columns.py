@@ -258,6 +258,8 @@ COLUMNS: Mapping[str, Column] = _table(
     Column("subject", "subject", None, format_text, "operator and shape, or launch", "left"),
     Column("low_us", "from", "us", format_us, "lower end of the interval"),
     Column("high_us", "to", "us", format_us, "upper end of the interval"),
+    Column("device_us", "device", "us", format_us, "what the device needs for a predicted step"),
+    Column("host_us", "host", "us", format_us, "what the host needs to launch a predicted step"),
     Column("layout", "layout", None, format_text, "how a model is spread over ranks", "left"),
     Column("layout_step_us", "step", "us", format_us, "predicted time of a step of the layout"),
     Column("over_best", "over best", None, format_ratio, "its time over that of the quickest layout"),

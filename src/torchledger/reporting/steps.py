@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchledger.nouns import Launch, Prediction, StepPrediction
+from torchledger.predicting.job import RankPrediction, slowest
 from torchledger.reporting.columns import counted, format_bytes, format_share, format_us
-from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns
+from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns, joined
 from torchledger.reporting.step import PHASE_WORDS
 
 
@@ -96,6 +97,45 @@ def step_document(
     if step.eager:
         sections.append(_eager_section(step, top))
     return Document(tuple(sections))
+
+
+def job_steps_document(ranks: Sequence[RankPrediction], *, top: int = 15, sort_by: str = "time") -> Document:
+    """A row for each rank of a job, and then the step of the slowest."""
+    last = slowest(ranks)
+    rows = tuple(
+        (
+            f"rank {each.rank}",
+            each.step.duration_us,
+            each.step.low_us,
+            each.step.high_us,
+            each.step.device_us,
+            each.step.host_us,
+            each.step.measured_us,
+            each.step.peak_allocated_bytes,
+        )
+        for each in ranks
+    )
+    keys = ("rank", "predicted_us", "low_us", "high_us", "device_us", "host_us", "measured_us")
+    said = (
+        f"The job's step takes {format_us(last.step.duration_us)} at least, as rank {last.rank}'s does: what ranks "
+        "wait for each other (a late rank, a pipeline's bubble) is not in it."
+    )
+    title = f"{counted(len(ranks), 'rank')} on {last.step.device}"
+    table = Table(columns(*keys, "peak_bytes"), rows, optional=("peak_bytes", "low_us", "high_us"))
+    document = step_document(last.step, last.predictions, last.measured, last.launches, top=top, sort_by=sort_by)
+    return joined(Document((Section(title, (Sentence(said), table)),)), document)
+
+
+def job_steps_as_plain(ranks: Sequence[RankPrediction]) -> Mapping[str, Any]:
+    """The step of each rank as ``step_as_plain``, and the rank that is the slowest."""
+    return {
+        "slowest_rank": slowest(ranks).rank,
+        "duration_us": slowest(ranks).step.duration_us,
+        "ranks": [
+            {"rank": each.rank, **step_as_plain(each.step, each.predictions, each.measured, each.launches)}
+            for each in ranks
+        ],
+    }
 
 
 def _beside(measured_us: float, predicted_us: float, step: StepPrediction) -> str:

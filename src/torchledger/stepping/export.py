@@ -20,6 +20,7 @@ from torchledger.store.output import check_output, output_file, write_output
 
 TRACE_SUFFIXES = (".trace.json", ".trace.json.gz")
 
+Rows = Sequence[Mapping[str, Any]]
 _HOST, _DEVICE = 1, 2
 """Processes of the trace."""
 
@@ -44,19 +45,37 @@ def export_step(reader: LedgerReader, output: str | PathLike[str], *, force: boo
     if the ledger holds no step, or ``output`` exists (without ``force``) or cannot be written.
     """
     path = Path(output)
-    write = _writer(path)
-    check_output(path, force=force)
+    check_step_output(path, force=force)
     step = latest(reader, Step)
     if step is None:
         raise StoreError(f"{reader.path} holds no step. Record one with `torchledger run --profile`.")
     calls = reader.read(StepCall, step=step.name)
-    if write is None:
-        trace = chrome_trace(step, calls, latest(reader, Timeline))
-        content = json.dumps(trace).encode()
-        write_output(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content, force=force)
+    if path.name.endswith(TRACE_SUFFIXES):
+        write_trace(path, chrome_trace(step, calls, latest(reader, Timeline)), force=force)
     else:
-        write(path, [call_row(call) for call in calls], force)
+        write_rows(path, [call_row(call) for call in calls], force=force)
     return [path]
+
+
+def check_step_output(path: Path, *, force: bool) -> None:
+    """Raise ``UsageError`` if the suffix names no format of a step, ``StoreError`` if the file may not be written."""
+    if not path.name.endswith(TRACE_SUFFIXES) and path.suffix not in _WRITERS:
+        raise UsageError(
+            f"{path} names no format of a step. End it in .parquet, .csv or .json for a table of calls, in .trace.json "
+            "or .trace.json.gz for a Chrome trace."
+        )
+    check_output(path, force=force)
+
+
+def write_trace(path: Path, trace: Mapping[str, Any], *, force: bool) -> None:
+    """Write a Chrome trace, compressed where the path ends in ``.gz``."""
+    content = json.dumps(trace).encode()
+    write_output(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content, force=force)
+
+
+def write_rows(path: Path, rows: Rows, *, force: bool) -> None:
+    """Write rows of calls (``call_row``, with a ``rank`` where they are of several) as a table, by the suffix."""
+    _WRITERS[path.suffix](path, rows, force)
 
 
 def call_row(call: StepCall) -> dict[str, Any]:
@@ -107,14 +126,16 @@ def chrome_trace(step: Step, calls: Sequence[StepCall], timeline: Timeline | Non
     Both count from where the step begins on the host. Of a timeline that does not say when its first event began, the
     device's events count from that one.
     """
-    events = [_name(_HOST, None, "process_name", "host: calls of the step, by thread")]
-    events += [_name(_HOST, thread, "thread_name", f"thread {thread}") for thread in sorted({c.thread for c in calls})]
+    events = [name_event(_HOST, None, "process_name", "host: calls of the step, by thread")]
+    events += [
+        name_event(_HOST, thread, "thread_name", f"thread {thread}") for thread in sorted({c.thread for c in calls})
+    ]
     events += [_call_event(call) for call in calls if call.start_us is not None and call.host_us is not None]
     if timeline is not None:
         zero = ", from the first of them" if timeline.origin_ns is None else ""
         title = f"device: kernels and copies, by stream ({timeline.clock}{zero})"
-        events.append(_name(_DEVICE, None, "process_name", title))
-        events += [_name(_DEVICE, lane, "thread_name", name) for lane, name in enumerate(timeline.lanes)]
+        events.append(name_event(_DEVICE, None, "process_name", title))
+        events += [name_event(_DEVICE, lane, "thread_name", name) for lane, name in enumerate(timeline.lanes)]
         events += _device_events(timeline)
     return {
         "traceEvents": events,
@@ -123,13 +144,14 @@ def chrome_trace(step: Step, calls: Sequence[StepCall], timeline: Timeline | Non
     }
 
 
-def _name(process: int, thread: int | None, what: str, name: str) -> dict[str, Any]:
+def name_event(process: int, thread: int | None, what: str, name: str) -> dict[str, Any]:
+    """An event that names a process (``what``: ``process_name``) or a thread of it (``thread_name``)."""
     return {"ph": "M", "pid": process, "tid": thread or 0, "name": what, "args": {"name": name}}
 
 
 def _call_event(call: StepCall) -> dict[str, Any]:
     facts = {name: value for name, value in call_row(call).items() if value not in (None, "", "unavailable")}
-    return _event(_HOST, call.thread, call.name, call.phase, call.start_us or 0.0, call.host_us or 0.0, facts)
+    return slice_event(_HOST, call.thread, call.name, call.phase, call.start_us or 0.0, call.host_us or 0.0, facts)
 
 
 def _device_events(timeline: Timeline) -> list[dict[str, Any]]:
@@ -142,33 +164,17 @@ def _device_events(timeline: Timeline) -> list[dict[str, Any]]:
             facts["torchledger launch"] = timeline.launch_ids[launch]
         name, duration_us = timeline.names[timeline.name[place]], timeline.duration_ns[place] / 1e3
         start_us = ((timeline.origin_ns or 0) + start_ns) / 1e3
-        found.append(_event(_DEVICE, timeline.lane[place], name, phase, start_us, duration_us, facts))
+        found.append(slice_event(_DEVICE, timeline.lane[place], name, phase, start_us, duration_us, facts))
     return found
 
 
-def _event(
+def slice_event(
     process: int, thread: int, name: str, phase: str, start_us: float, duration_us: float, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
+    """A slice of a trace, in the phase's colour; what is known of it are its ``args``."""
     event = {"ph": "X", "pid": process, "tid": thread, "name": name, "cat": phase or "no phase"}
     event |= {"ts": start_us, "dur": duration_us, "args": dict(facts)}
     return event | ({"cname": _COLOR_NAMES[phase]} if phase in _COLOR_NAMES else {})
-
-
-Rows = Sequence[Mapping[str, Any]]
-_Writer = Callable[[Path, Rows, bool], None]
-
-
-def _writer(path: Path) -> _Writer | None:
-    """What writes a table with this suffix; ``None`` for a trace."""
-    if path.name.endswith(TRACE_SUFFIXES):
-        return None
-    known: dict[str, _Writer] = {".parquet": _write_parquet, ".csv": _write_csv, ".json": _write_json}
-    if path.suffix not in known:
-        raise UsageError(
-            f"{path} names no format of a step. End it in .parquet, .csv or .json for a table of calls, in .trace.json "
-            "or .trace.json.gz for a Chrome trace."
-        )
-    return known[path.suffix]
 
 
 def _write_json(path: Path, rows: Rows, force: bool) -> None:
@@ -177,7 +183,7 @@ def _write_json(path: Path, rows: Rows, force: bool) -> None:
 
 def _write_csv(path: Path, rows: Rows, force: bool) -> None:
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, _columns(), lineterminator="\n")
+    writer = csv.DictWriter(text, _columns(rows), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     write_output(path, text.getvalue().encode(), force=force)
@@ -188,14 +194,21 @@ def _write_parquet(path: Path, rows: Rows, force: bool) -> None:
     import pyarrow.parquet as pq
 
     kinds = {str: pa.string(), int: pa.int64(), float: pa.float64()}
-    schema = pa.schema([(name, kinds[kind]) for name, kind in _columns().items()])
+    schema = pa.schema([(name, kinds[kind]) for name, kind in _columns(rows).items()])
     with output_file(path, force=force) as unfinished:
         pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), unfinished, compression="zstd")
 
 
-def _columns() -> dict[str, type]:
+_WRITERS: Mapping[str, Callable[[Path, Rows, bool], None]] = {
+    ".parquet": _write_parquet,
+    ".csv": _write_csv,
+    ".json": _write_json,
+}
+
+
+def _columns(rows: Rows) -> dict[str, type]:
     """The columns of ``call_row`` with their types, those of a call of which nothing is known included."""
     numbers = {"order", "call", "thread", "samples", "kernels", "launches", "tensors", "elements", "flops"}
-    numbers |= {"bytes_moved", "group_size", "message_bytes"}
-    names = call_row(StepCall("", 0, "operator", "", "other"))
+    numbers |= {"bytes_moved", "group_size", "message_bytes", "rank"}
+    names = [*(["rank"] if rows and "rank" in rows[0] else []), *call_row(StepCall("", 0, "operator", "", "other"))]
     return {name: int if name in numbers else float if name.endswith(("_us", "_per_s")) else str for name in names}

@@ -72,7 +72,7 @@ def annotate_trace(
     rows = _RowCounter()
     with (
         output_file(target, force=force) as unfinished,
-        _open_for_writing(unfinished, compress=target.suffix == ".gz") as file,
+        open_for_writing(unfinished, compress=target.suffix == ".gz") as file,
     ):
         file.write(b'{"traceEvents": [')
         separator = b"\n"
@@ -88,7 +88,8 @@ def annotate_trace(
     return rows.annotated
 
 
-def _open_for_writing(path: Path, *, compress: bool) -> IO[bytes]:
+def open_for_writing(path: Path, *, compress: bool) -> IO[bytes]:
+    """A file for a trace's text, compressed or not."""
     return gzip.open(path, "wb", compresslevel=4) if compress else path.open("wb")  # type: ignore[return-value]
 
 
@@ -128,6 +129,12 @@ def export_chrome(reader: LedgerReader, output: str | PathLike[str], *, force: b
 
     Raises ``MeasureError`` if the ledger was not profiled or its trace is gone, ``StoreError`` if ``output`` exists.
     """
+    annotate_trace(trace_beside(reader), output, {}, force=force)
+    return [Path(output)]
+
+
+def trace_beside(reader: LedgerReader) -> Path:
+    """The trace of a ledger's profile. Raises ``MeasureError`` if the ledger was not profiled or its trace is gone."""
     profile = latest(reader, Profile)
     if profile is None or profile.trace is None:
         raise MeasureError(f"{reader.path} holds no profile. Record one with `torchledger run --profile`.")
@@ -137,5 +144,4 @@ def export_chrome(reader: LedgerReader, output: str | PathLike[str], *, force: b
     source = reader.path.with_name(name)
     if not source.is_file():
         raise MeasureError(f"{source} is gone: the trace stands beside its ledger. Profile again to have one.")
-    annotate_trace(source, output, {}, force=force)
-    return [Path(output)]
+    return source
