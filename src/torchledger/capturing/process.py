@@ -28,7 +28,16 @@ from torchledger.errors import StoreError, UsageError
 from torchledger.nouns import Gap, Graph, Profile, Run
 from torchledger.nouns.run import RunStatus
 from torchledger.store import LedgerWriter, open_ledger
-from torchledger.store.job import empty_job, is_job, job_folder, ledgers_of_job, rank_path, write_head
+from torchledger.store.job import (
+    begin_path,
+    empty_job,
+    is_job,
+    job_folder,
+    ledgers_of_job,
+    rank_path,
+    ready_path,
+    write_head,
+)
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +82,8 @@ def run_script(
     own_rank = _own_rank()
     if own_rank is not None:
         output = rank_path(output, own_rank)
+        for left in (ready_path(output.parent, own_rank), begin_path(output.parent)):  # by a run that was killed
+            left.unlink(missing_ok=True)
     else:
         empty_job(job_folder(output), force=force)
     with LedgerWriter(output, force=force) as held:  # until the run has ended, also where it never writes itself

@@ -106,8 +106,8 @@ class Capture:
             started_utc=_now(),
             argv=self._argv,
             environment=self._try("environment", device.describe_environment, _plain_environment()),
-            rank=self._try("rank", _rank, None),
-            world_size=self._try("world size", _world_size, None),
+            rank=self._try("rank", own_rank, None),
+            world_size=self._try("world size", own_world_size, None),
         )
         self._is_child = is_child
         self._is_prepared = run_id is not None
@@ -165,6 +165,12 @@ class Capture:
         """Write further records into the ledger."""
         with self._lock:
             self._open().add(*records)
+
+    def own_path(self) -> Path:
+        """This process's ledger, which is opened: only then does a rank, or another child, know its name."""
+        with self._lock:
+            self._open()
+            return self.path
 
     def lose(self, gap: Gap) -> None:
         """Keep what was lost until the run ends; a process that writes no ledger writes no gap either."""
@@ -268,8 +274,8 @@ class Capture:
                 self.run,
                 run_id=uuid.uuid4().hex,
                 parent_run_id=self._parent,
-                rank=self._try("rank", _rank, None),
-                world_size=self._try("world size", _world_size, None),
+                rank=self._try("rank", own_rank, None),
+                world_size=self._try("world size", own_world_size, None),
             )
             atexit.register(self.close)
         if self._writer is None:
@@ -278,8 +284,8 @@ class Capture:
             self._writer = LedgerWriter(self.path, force=self._force, append=self._is_prepared)
             self.run = dataclasses.replace(
                 self.run,
-                rank=self._try("rank", _rank, None),
-                world_size=self._try("world size", _world_size, None),
+                rank=self._try("rank", own_rank, None),
+                world_size=self._try("world size", own_world_size, None),
             )
             try:
                 self._writer.add(self.run)
@@ -429,7 +435,7 @@ _HOOKS = _Hooks()
 
 def child_path(path: Path) -> Path:
     """The ledger of a child process: ``gpt.job/rank1.ledger``, or ``gpt.pid4711.ledger`` where there is no rank."""
-    rank = _rank()
+    rank = own_rank()
     first = candidate = (
         rank_path(path, rank) if rank is not None else path.with_name(f"{path.stem}.pid{os.getpid()}{path.suffix}")
     )
@@ -549,7 +555,8 @@ def _is_generated(name: str) -> bool:
     return name.startswith(("triton_", "cpp_", "multi_kernel", "call_triton"))
 
 
-def _rank() -> int | None:
+def own_rank() -> int | None:
+    """This process's rank in a distributed program; ``None`` where nothing says so."""
     text = os.environ.get("RANK", os.environ.get("SLURM_PROCID"))
     if text is not None and text.isdigit():
         return int(text)
@@ -559,7 +566,8 @@ def _rank() -> int | None:
     return None
 
 
-def _world_size() -> int | None:
+def own_world_size() -> int | None:
+    """How many ranks this process's program has; ``None`` where nothing says so."""
     text = os.environ.get("WORLD_SIZE")
     return int(text) if text is not None and text.isdigit() else None
 

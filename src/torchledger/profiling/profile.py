@@ -13,13 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchledger._torch.lazy_import import after_import
-from torchledger.capturing.session import Capture, Watcher
+from torchledger.capturing.session import Capture, Watcher, own_rank, own_world_size
 from torchledger.device.describe import describe_devices
 from torchledger.errors import MeasureError
 from torchledger.nouns import Breakdown, Gap, Launch, StepFoundBy
 from torchledger.profiling.event_times import breakdown_of_calls
 from torchledger.profiling.records import records_of_recording
+from torchledger.stepping.meeting import Meeting
 from torchledger.stepping.recorder import StepRecorder, StepRecording, Tools
+from torchledger.store.job import job_folder_of
 
 if TYPE_CHECKING:
     from torchledger._torch.module_calls import ModuleCalls
@@ -84,6 +86,7 @@ class StepProfiler(Watcher):
             only_hears=only_hears,
             tools=tools,
             on_done=self._hear_no_calls,
+            meeting=lambda: _meeting_of(capture),
         )
         self._counts_eager = counts_eager
         self._modules: ModuleCalls | None = None
@@ -145,6 +148,7 @@ class StepProfiler(Watcher):
 
     def on_close(self) -> None:
         self._stop()
+        self._recorder.leave()
         try:
             recording = self._recorder.result()
             records = self._records(recording) if self._launches or recording.begun else []
@@ -246,7 +250,7 @@ class StepProfiler(Watcher):
                 recording,
                 launches,
                 devices=describe_devices(),
-                trace_path=self._capture.path.with_suffix(".trace.json.gz"),
+                trace_path=self._capture.own_path().with_suffix(".trace.json.gz"),
             )
         if recording.why_not is None:
             return [Gap("device_time", "profile", self._too_few_steps(recording))]
@@ -276,6 +280,14 @@ class StepProfiler(Watcher):
         if seen >= least:
             return f"{reason}Run more steps, or profile with --warmup {seen - least}"
         return f"{reason}Run more steps: {least} at least, with --warmup 0"
+
+
+def _meeting_of(capture: Capture) -> Meeting | None:
+    """Where the ranks of this process's job meet; ``None`` where it is not one of several ranks."""
+    rank, size = own_rank(), own_world_size()
+    if rank is None or size is None or not rank < size or size < 2:
+        return None
+    return Meeting(job_folder_of(capture.path), rank, size)
 
 
 def _watch_forks(recorder: StepRecorder) -> None:

@@ -154,6 +154,11 @@ class StepFinder:
         """What was called since something was compiled for the last time, where no step was found in it."""
         return Counter(signal.name for signal in self._log)
 
+    @property
+    def optimizers_in_step(self) -> int:
+        """How many steps of optimizers a step has; 1 before that is known."""
+        return len(self._round.tokens) if self._round is not None and self.found_by == "optimizer" else 1
+
     # --- signals ------------------------------------------------------------------------------------------------
 
     def compiled(self) -> None:

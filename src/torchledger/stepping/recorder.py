@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from torchledger.nouns import Direction, OptimizerFacts, StepFoundBy, StepKind
 from torchledger.stepping.finder import FoundStep, Signature, StepFinder
 from torchledger.stepping.marks import STEP_MARK
+from torchledger.stepping.meeting import Meeting
 from torchledger.stepping.thread_end import AtThreadEnd
 from torchledger.traces.graph_marks import graph_mark
 
@@ -135,7 +136,8 @@ class StepRecorder:
     ``warmup`` steps pass without compilation, ``timed`` are timed plainly, ``repeats`` recorded, and then as many timed
     plainly as fit into ``after_us``, at least two. With ``counts_eager`` one more step runs with nothing compiled, for
     its FLOPs to be counted. With ``only_hears`` nothing is timed: one step is heard after the
-    warm-up, and that is all. ``on_done`` is called once nothing more is wanted of the calls.
+    warm-up, and that is all. ``on_done`` is called once nothing more is wanted of the calls. ``meeting`` makes ranks of
+    one job begin with the same step; it is asked for once the warm-up is about to end (``None``: there are no others).
     """
 
     def __init__(
@@ -149,6 +151,7 @@ class StepRecorder:
         counts_eager: bool = False,
         only_hears: bool = False,
         on_done: Callable[[], None] = lambda: None,
+        meeting: Callable[[], Meeting | None] = lambda: None,
     ) -> None:
         self.warmup, self._timed, self._repeats = warmup, timed, repeats
         self._given_tools = tools
@@ -162,6 +165,9 @@ class StepRecorder:
         self._until_function = 0
         self._eager_flops: Mapping[str, int] | None = None
         self._on_done = on_done
+        self._find_meeting = meeting
+        self._meeting: Meeting | None = None
+        self._ended: Counter[str] = Counter()
         self._lock = threading.RLock()
         self._state = State.WARMING
         self._parameters: set[int] = set()
@@ -225,6 +231,7 @@ class StepRecorder:
     def marked(self, found_by: StepFoundBy) -> None:
         """The program says that a step ends here."""
         if self._state is not State.DONE:
+            self._ended[found_by] += 1
             self._guarded(lambda: self._end_of(self._finder.marked(found_by), is_mark=True))
 
     def failed(self, error: Exception) -> None:
@@ -238,6 +245,7 @@ class StepRecorder:
             self._guarded(lambda: self._after_optimizer(optimizer))
 
     def _after_optimizer(self, optimizer: Any) -> None:
+        self._ended["optimizer"] += 1
         if self._state is State.COUNTING and id(optimizer) not in self._optimizers:
             return  # its step is compiled at other times, and then no signal
         if self._state is State.HEARING and id(optimizer) not in self._optimizers:
@@ -411,6 +419,7 @@ class StepRecorder:
         self._advance(ended if isinstance(ended, FoundStep) else None)
 
     def _advance(self, step: FoundStep | None) -> None:
+        self._ended["period"] += 1
         has_compiled, self._has_compiled = self._has_compiled, False
         self._functions, self._functions_of_step = Counter(), self._functions
         if self._state is State.WARMING:
@@ -441,7 +450,10 @@ class StepRecorder:
                 self._end()
 
     def _warm(self) -> None:
-        if self._finder.found_by is None or self._finder.seen < self.warmup:
+        if self._finder.found_by is None:
+            return
+        is_together = self._finder.seen >= self.warmup - 1 and self._has_met()
+        if self._finder.seen < self.warmup or not is_together:
             return
         if self._only_hears and not self._finder.is_believed:
             return
@@ -453,6 +465,25 @@ class StepRecorder:
         self._tools.synchronize()
         self._state, self._steps, self._clock = State.TIMING, [], self._tools.clock()
         self._clock.tick()
+
+    def _has_met(self) -> bool:
+        """True once the other ranks begin, too: one step after this rank and they are ready, which is the last step of
+        the warm-up where all warm up alike."""
+        if self._meeting is None:
+            self._meeting = None if self._only_hears or self.warmup < 1 else self._find_meeting()
+        if self._meeting is None:
+            return True
+        self._tools.synchronize()  # so that no rank's host is steps ahead of the others'
+        begins = self._meeting.may_begin(self._count_of_steps())
+        if begins and self._meeting.note is not None and self._meeting.note not in self._notes:
+            self._notes.append(self._meeting.note)
+        return begins
+
+    def _count_of_steps(self) -> int:
+        """The number of the step that has ended, the same on all ranks, whatever each has compiled."""
+        if self._finder.found_by == "optimizer":
+            return self._ended["optimizer"] // self._finder.optimizers_in_step
+        return self._ended[self._finder.found_by or "period"]
 
     def _time(self, step: FoundStep) -> None:
         self._steps.append(step.calls)
@@ -737,6 +768,11 @@ class StepRecorder:
         """The process is about to fork: its child may not inherit a session that is open on this thread."""
         if self._session is not None and self._session_thread == threading.get_ident():
             self._guarded(self._begin_again)
+
+    def leave(self) -> None:
+        """The process ends: it meets no other rank any more."""
+        if self._meeting is not None:
+            self._meeting.leave()
 
     def after_fork(self) -> None:
         """In a child of a fork: what is under way is the parent's."""

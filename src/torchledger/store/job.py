@@ -14,7 +14,8 @@ from torchledger.store.output import write_output
 
 SUFFIX = ".job"
 HEAD = "job.json"
-_OURS = re.compile(r"^rank\d+(\.\d+)?\.(ledger|ledger-journal|trace\.json\.gz)$")
+_BEGIN = "ranks.begin"
+_OURS = re.compile(r"^(rank\d+(\.\d+)?\.(ledger|ledger-journal|trace\.json\.gz|ready)|ranks\.begin)$")
 _LEDGER = re.compile(r"^rank(?P<rank>\d{1,7})\.ledger$")
 
 
@@ -55,6 +56,11 @@ def job_folder(ledger: Path) -> Path:
     return ledger.with_suffix(SUFFIX)
 
 
+def job_folder_of(ledger: Path) -> Path:
+    """The job that a rank's ledger lies in, or whose place it was asked for."""
+    return ledger.parent if ledger.parent.suffix == SUFFIX else job_folder(ledger)
+
+
 def rank_path(ledger: Path, rank: int) -> Path:
     """The ledger of one rank in the job that takes the place of ``ledger``; makes the folder.
 
@@ -68,6 +74,16 @@ def rank_path(ledger: Path, rank: int) -> Path:
     return folder / f"rank{rank}.ledger"
 
 
+def ready_path(folder: Path, rank: int) -> Path:
+    """Where a rank that runs says which step it has ended when it is ready to be recorded."""
+    return folder / f"rank{rank}.ready"
+
+
+def begin_path(folder: Path) -> Path:
+    """Where the step stands with which all ranks that run begin to be recorded."""
+    return folder / _BEGIN
+
+
 def empty_job(folder: Path, *, force: bool) -> None:
     """Take a former job's files out of the way. Raises ``StoreError`` if there is one (without ``force``)."""
     if not folder.exists():
@@ -76,7 +92,7 @@ def empty_job(folder: Path, *, force: bool) -> None:
         return
     if not force:
         raise StoreError(f"{folder} exists. Choose another name, or pass --force to replace it.")
-    if not folder.is_dir() or not (is_job(folder) or (folder / HEAD).is_file()):
+    if not folder.is_dir() or not any(path.name == HEAD or _OURS.match(path.name) for path in folder.iterdir()):
         raise StoreError(f"{folder} is no job, and is not replaced. Choose another name with -o.")
     for path in folder.iterdir():
         if path.name == HEAD or _OURS.match(path.name):

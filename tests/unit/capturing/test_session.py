@@ -20,7 +20,7 @@ from command_line import run_cli
 from factories import make_graph, make_launch, make_run
 from torchledger.capturing.graph_breaks import absent_graphs_note
 from torchledger.capturing.process import run_warnings
-from torchledger.capturing.session import match_calls
+from torchledger.capturing.session import Capture, match_calls
 from torchledger.capturing.wrapper_code import WrapperCall
 from torchledger.errors import StoreError
 from torchledger.nouns import Gap, Launch
@@ -373,3 +373,10 @@ def test_a_call_without_an_entry_and_an_entry_without_a_call_are_both_named() ->
         Gap("launches", "cpp_fused_1", "this entry has no call in the generated code", 1),
         Gap("launches", "line 7", "the call of cpp_fused_2 has no entry", 1),
     ]
+
+
+def test_a_rank_that_has_compiled_nothing_knows_its_own_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")
+    capture = Capture(tmp_path / "j.ledger", argv=("train.py",), is_child=True)
+    assert capture.own_path() == tmp_path / "j.job" / "rank3.ledger"
+    capture.close()

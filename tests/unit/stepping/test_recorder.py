@@ -11,6 +11,7 @@ import pytest
 
 from torchledger.nouns import OptimizerFacts
 from torchledger.stepping.marks import STEP_MARK
+from torchledger.stepping.meeting import Meeting
 from torchledger.stepping.recorder import State, StepRecorder, StepRecording
 from torchledger.stepping.thread_end import AtThreadEnd
 from torchledger.traces.graph_marks import GRAPH_MARK, parse_graph_mark
@@ -215,6 +216,22 @@ def test_steps_are_timed_recorded_heard_and_timed_again() -> None:
     assert result.heard == ("aten::add",)
     assert result.optimizers == (OptimizerFacts("Compiled", 3, 12, ("float32",)),)
     assert result.why_not is None
+
+
+def test_ranks_record_the_same_steps_whatever_each_of_them_compiles(tmp_path: Path) -> None:
+    def rank(number: int) -> Program:
+        return Program(warmup=2, meeting=lambda: Meeting(tmp_path / "j.job", number, 2))
+
+    early, late, alone = rank(0), rank(1), Program(warmup=2)
+    began: dict[str, int] = {}
+    for step in range(20):
+        if step == 1:
+            late.compile("forward_1")
+        for name, program in (("early", early), ("late", late), ("alone", alone)):
+            program.step()
+            if program.recorder.state is State.RECORDING:
+                began.setdefault(name, step)
+    assert began["early"] == began["late"] > began["alone"]
 
 
 def test_an_eager_step_is_counted_from_one_optimizers_step_to_the_next_and_is_of_no_kind() -> None:
