@@ -21,7 +21,7 @@ def rank_of_trace(path: str | PathLike[str]) -> tuple[int | None, int | None, li
 
     Raises ``MeasureError`` if the file is no trace.
     """
-    trace = read_trace(path)
+    trace = read_trace(path, without="python_function")
     held = trace.metadata.get("distributedInfo")
     info = held if isinstance(held, dict) else {}
     rank, world = info.get("rank"), info.get("world_size")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import platform
 import sys
 import uuid
@@ -45,4 +46,5 @@ def main(folder: Path, given: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    gc.disable()  # records by the ten thousand, none in a cycle, in a process that ends with its traces
     sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

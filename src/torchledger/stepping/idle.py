@@ -90,6 +90,7 @@ def host_ranges(trace: Trace, lane: int, window: tuple[int, int]) -> list[tuple[
         (columns.lane[rows] == lane) & (columns.end_ns[rows] > window[0]) & (columns.start_ns[rows] < window[1])
     ]
     rows = rows[np.lexsort((-columns.end_ns[rows], columns.start_ns[rows]))]
+    cause_of = {name: _cause(trace.names[name]) for name in np.unique(columns.name[rows]).tolist()}
     pieces: list[tuple[int, int, str]] = []
     stack: list[tuple[int, str]] = []
     reached = window[0]
@@ -100,13 +101,13 @@ def host_ranges(trace: Trace, lane: int, window: tuple[int, int]) -> list[tuple[
             pieces.append((reached, moment, stack[-1][1] if stack else BETWEEN_OPERATORS))
             reached = moment
 
-    for row in rows.tolist():
-        start = int(columns.start_ns[row])
+    held = (columns.start_ns[rows].tolist(), columns.end_ns[rows].tolist(), columns.name[rows].tolist())
+    for start, end, name in zip(*held, strict=True):
         while stack and stack[-1][0] <= start:
             advance(min(stack[-1][0], window[1]))
             stack.pop()
         advance(min(start, window[1]))
-        stack.append((int(columns.end_ns[row]), _cause(trace.name(row), stack[-1][1] if stack else BETWEEN_OPERATORS)))
+        stack.append((end, cause_of[name] or (stack[-1][1] if stack else BETWEEN_OPERATORS)))
     while stack:
         advance(min(stack[-1][0], window[1]))
         stack.pop()
@@ -114,8 +115,9 @@ def host_ranges(trace: Trace, lane: int, window: tuple[int, int]) -> list[tuple[
     return pieces
 
 
-def _cause(name: str, around: str) -> str:
-    return next((cause for pattern, cause in _CAUSES if pattern.search(name)), around)
+def _cause(name: str) -> str | None:
+    """What a range of this name says of the thread; ``None``: what the range around it says."""
+    return next((cause for pattern, cause in _CAUSES if pattern.search(name)), None)
 
 
 def pieces_between(pieces: Sequence[tuple[int, int, str]], start: int, end: int) -> Iterator[tuple[int, int, str]]:

@@ -93,13 +93,16 @@ def parse(text: bytes | str) -> Any:
     return plain
 
 
+_PLAIN_AS_THEY_ARE = {int, str, bool, type(None)}
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else {"float": str(value)}
     if value is None or isinstance(value, (str, int, bool)):
         return value
     if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
+        return list(value) if set(map(type, value)) <= _PLAIN_AS_THEY_ARE else [_plain(item) for item in value]
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -156,6 +159,8 @@ def _with_floats(plain: Any) -> Any:
 
 def _refuse_large_integers(plain: Any, where: str) -> None:
     if isinstance(plain, list):
+        if set(map(type, plain)) == {int} and min(plain) >= -LARGEST_INTEGER and max(plain) <= LARGEST_INTEGER:
+            return  # a column of a long record: its items one by one would take longer than all the rest of reading
         for index, item in enumerate(plain):
             _refuse_large_integers(item, f"{where}[{index}]")
     elif isinstance(plain, dict):

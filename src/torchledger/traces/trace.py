@@ -390,16 +390,17 @@ _KIND_NAMES: Mapping[int, Literal["kernel", "memcpy", "memset"]] = {
 }
 
 
-def read_trace(path: str | PathLike[str], *, progress: Progress | None = None) -> Trace:
+def read_trace(path: str | PathLike[str], *, progress: Progress | None = None, without: str | None = None) -> Trace:
     """Read a Chrome/Kineto trace, ``.json`` or gzip.
 
-    ``progress`` is called with bytes of the file read and bytes in all. A trace that is cut off, or that holds events
+    ``progress`` is called with bytes of the file read and bytes in all; events of the category ``without`` are left
+    out (``"python_function"`` is most of a trace with stacks). A trace that is cut off, or that holds events
     that make no sense, is read as far as it goes: ``Trace.problems`` names what was left out.
 
     Raises ``MeasureError`` naming the file if it is not a trace.
     """
     stream = open_events(Path(path), progress=progress)
-    return _read_stream(stream, source=str(path))
+    return _read_stream(stream, source=str(path), without=without)
 
 
 def trace_from_events(
@@ -414,7 +415,7 @@ def trace_from_events(
     return columns.finish(source, dict(metadata or {}), {}, is_truncated=False)
 
 
-def _read_stream(stream: EventStream, *, source: str) -> Trace:
+def _read_stream(stream: EventStream, *, source: str, without: str | None = None) -> Trace:
     columns = _Columns()
     # Every piece makes and drops tens of thousands of dictionaries, none in a cycle: the collector would search them
     # for nothing, for a third of the time.
@@ -422,6 +423,8 @@ def _read_stream(stream: EventStream, *, source: str) -> Trace:
     gc.disable()
     try:
         for events in stream:
+            if without is not None:
+                events = [event for event in events if event.get("cat") != without]
             columns.add(events)
     finally:
         if was_enabled:
@@ -531,10 +534,15 @@ class _Columns:
             for one in arguments:
                 if "external id" in one:
                     one["External id"] = one.pop("external id")
-        ids = tuple(_integers([one.pop(name, NONE) for one in arguments]) for name in _ID_ARGUMENTS)
+        present = set().union(*arguments)
+        none = np.full(len(arguments), NONE, dtype=np.int64)
+        ids = tuple(
+            _integers([one.pop(name, NONE) for one in arguments]) if name in present else none for name in _ID_ARGUMENTS
+        )
         for name in _VOLATILE_ARGUMENTS:
-            for one in arguments:
-                one.pop(name, None)
+            if name in present:
+                for one in arguments:
+                    one.pop(name, None)
         dumps = orjson.dumps
         try:
             texts = [dumps(one) if one else b"{}" for one in arguments]
@@ -547,6 +555,8 @@ class _Columns:
         paired = []
         for event in events:
             phase = event.get("ph")
+            if phase not in ("M", "B", "E"):
+                continue
             arguments = event.get("args")
             arguments = arguments if isinstance(arguments, dict) else {}
             lane = (_number_or_text(event.get("pid", "")), _number_or_text(event.get("tid", "")))

@@ -34,6 +34,15 @@ def test_raw_samples_survive_to_the_last_bit(samples: tuple[float, ...]) -> None
     assert decode(Measurement, encode(measurement)) == measurement
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_number_too_large_for_a_column_is_refused_wherever_it_stands_in_it(place: int) -> None:
+    sizes = [3, 4, 5]
+    body = encode(make_launch(order=0, buffers=(make_buffer(shape=tuple(sizes)),))).replace(b"[3,4,5]", b"[%s]")
+    sizes[place] = 10**25
+    with pytest.raises(FieldError, match="64 bits"):
+        decode(Launch, body % b",".join(str(size).encode() for size in sizes))
+
+
 def test_nan_is_kept_as_nan() -> None:
     measurement = Measurement("forward_0#0", "bench", "host", (math.nan,))
     assert math.isnan(decode(Measurement, encode(measurement)).samples_us[0])

@@ -269,3 +269,12 @@ def test_the_ends_of_events_are_added_up_once() -> None:
     trace = trace_from_events([{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 2, "pid": 1, "tid": 1}])
     assert (trace.events.end_ns - trace.events.start_ns).tolist() == [2000]
     assert trace.events.end_ns is trace.events.end_ns
+
+
+def test_events_of_one_category_can_be_left_out_and_the_others_stay_as_they_are(tmp_path: Path) -> None:
+    frame = {"ph": "X", "cat": "python_function", "name": "call", "pid": 1, "tid": 1, "ts": 100, "dur": 5}
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": [frame, op_event(name="aten::mm", ts=110, dur=10), frame]}))
+    assert [read_trace(path).name(row) for row in range(3)] == ["call", "aten::mm", "call"]
+    trace = read_trace(path, without="python_function")
+    assert len(trace.events) == 1 and trace.name(0) == "aten::mm"
