@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType
 from typing import Any, Protocol
 
 from torch._inductor import compile_fx, output_code, scheduler
@@ -18,6 +19,7 @@ from torch._inductor.codegen import cpp, multi_kernel, simd, triton, wrapper
 from torch._inductor.scheduler import BaseScheduling
 
 from torchledger._torch.cache_keys import key_caches
+from torchledger._torch.guards import listen_to_guards
 from torchledger._torch.kernel_marks import note_wrappers
 from torchledger._torch.patching import Patches
 
@@ -29,6 +31,12 @@ class Listener(Protocol):
 
     def on_fault(self, where: str, error: Exception) -> None:
         """A listener's method failed; the compile goes on."""
+
+    def on_recompiled(self, failed_guards: Sequence[str]) -> None:
+        """A frame is compiled again, as these guards of its earlier compilations failed."""
+
+    def on_guarded(self, code: CodeType, guards: Iterator[str]) -> None:
+        """A frame has been compiled and got its guards."""
 
     def on_model_graph(self, graph_module: Any) -> None:
         """A joint or inference FX graph is about to go through Inductor's passes."""
@@ -194,6 +202,7 @@ def install(listener: Listener, *, salt: str) -> Patches:
     patches.around(output_code.CompiledFxGraph, "post_compile", post_compile)
     patches.around(compile_fx, "_recursive_joint_graph_passes", joint_passes)
     key_caches(patches, salt, listener.on_plain_entry)
+    listen_to_guards(patches, listener.on_recompiled, listener.on_guarded)
     note_wrappers(patches)
     return patches
 

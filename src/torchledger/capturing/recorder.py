@@ -13,9 +13,11 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import CodeType
 from typing import Any, Literal
 
 from torchledger._torch import inductor
+from torchledger._torch.dynamo import compile_id
 from torchledger._torch.flops import formulas
 from torchledger._torch.inductor_config import changed_settings
 from torchledger.capturing import flops as flop_count
@@ -28,7 +30,18 @@ from torchledger.capturing.loops import Hint, LoopFacts
 from torchledger.capturing.payload import Payload, attach_payload
 from torchledger.capturing.size_forms import SizeForms
 from torchledger.capturing.wrapper_code import is_launching_line, launching_callee
-from torchledger.nouns import Buffer, Category, Difference, FlopReference, Gap, Graph, Kernel, Launch, Quality
+from torchledger.nouns import (
+    Buffer,
+    Category,
+    Compilation,
+    Difference,
+    FlopReference,
+    Gap,
+    Graph,
+    Kernel,
+    Launch,
+    Quality,
+)
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +59,10 @@ _TRITON_CATEGORY: dict[str, Category] = {
     "foreach": "foreach",
     "user_autotune": "user_triton",
 }
+_OF_A_SUBMODULE = "._modules["
+_MOST_GUARDS = 1_000
+"""Of one compilation that are kept, its arguments before submodules: a transformer's block has 150."""
+
 _KERNEL_PATH = re.compile(r"kernel path: (\S+)")
 _OWNER_RANK: dict[str, int] = {"extern": 0, "template": 0, "user_triton": 0, "multi_kernel": 1, "reduction": 1}
 
@@ -117,7 +134,7 @@ class Recorder:
 
     ``on_graph(compiled, arrival)`` is called whenever a compiled graph is ready, fresh or cached;
     ``on_gap`` when something could not be recorded outside any graph; ``on_lowered(compiled, graph)`` when one was
-    made here.
+    made here; ``on_compilation`` when Dynamo has compiled a frame, graphs and guards.
     """
 
     def __init__(
@@ -125,10 +142,12 @@ class Recorder:
         on_graph: Callable[[Any, Arrival], None],
         on_gap: Callable[[Gap], None],
         on_lowered: Callable[[Any, Any], None] = lambda compiled, graph: None,
+        on_compilation: Callable[[Compilation], None] = lambda compilation: None,
     ) -> None:
         self._on_graph = on_graph
         self._on_gap = on_gap
         self._on_lowered = on_lowered
+        self._on_compilation = on_compilation
         self._thread = threading.local()
         self._backward_references: dict[Any, FlopReference] = {}
         self._key = uuid.uuid4().hex[:12]
@@ -151,6 +170,31 @@ class Recorder:
             recording.gaps.append(gap)
         else:
             self._on_gap(gap)
+
+    def on_recompiled(self, failed_guards: Sequence[str]) -> None:
+        self._thread.failed_guards = (compile_id(), tuple(failed_guards))
+
+    def on_guarded(self, code: CodeType, guards: Iterator[str]) -> None:
+        compiled_as = compile_id()
+        failed_as, failed = getattr(self._thread, "failed_guards", (None, ()))
+        self._thread.failed_guards = (None, ())
+        try:
+            found = sorted(guards, key=lambda guard: _OF_A_SUBMODULE in guard)
+        except Exception as error:  # no launch is missing for want of a guard
+            log.debug("guards of %s", code, exc_info=error)
+            self._on_gap(Gap("run", f"guards of {code.co_name}", f"not known: {type(error).__name__}: {error}"))
+            return
+        self._on_compilation(
+            Compilation(
+                compile_id=compiled_as,
+                function=code.co_name,
+                file=code.co_filename,
+                line=code.co_firstlineno,
+                failed_guards=failed if failed_as == compiled_as else (),
+                guards=tuple(found[:_MOST_GUARDS]),
+                n_guards=len(found),
+            )
+        )
 
     def on_model_graph(self, graph_module: Any) -> None:
         self._thread.model_reference = flop_count.split_reference(flop_count.count_graph(graph_module))

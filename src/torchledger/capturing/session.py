@@ -29,7 +29,7 @@ from torchledger.capturing.wrapper_code import WrapperCall, find_calls
 from torchledger.device import describe as device
 from torchledger.device.host import known_host
 from torchledger.errors import StoreError
-from torchledger.nouns import Device, Difference, Environment, Gap, Graph, Launch, Run
+from torchledger.nouns import Compilation, Device, Difference, Environment, Gap, Graph, Launch, Run
 from torchledger.store import LedgerWriter
 from torchledger.store.job import rank_path
 from torchledger.store.seal import sealed_graph, sealed_kernel
@@ -327,6 +327,16 @@ class Capture:
         for watcher in tuple(self._watchers):
             self._tell(watcher, "on_lowered", compiled, graph)
 
+    def _on_compilation(self, compilation: Compilation) -> None:
+        with self._lock:
+            if self._writer is None or os.getpid() != self._owner:
+                return  # nothing that Inductor compiled: a child without graphs writes no ledger
+            try:
+                self._writer.add(compilation)
+            except Exception as error:  # told when the run ends
+                where = f"guards of {compilation.function}"
+                self._losses.append(Gap("run", where, f"recording failed: {type(error).__name__}: {error}"))
+
     def _hear(self, compiled: Any, arrival: Arrival) -> None:
         self._n_heard += 1  # apart from recording it, so that a graph cannot be lost without being counted
         self._on_graph(compiled, arrival)
@@ -408,6 +418,7 @@ class _Hooks:
                     lambda *heard: self._tell(lambda each: each._hear(*heard)),
                     lambda gap: self._tell(lambda each: each._on_gap(gap)),
                     lambda *heard: self._tell(lambda each: each._on_lowered(*heard)),
+                    lambda compilation: self._tell(lambda each: each._on_compilation(compilation)),
                 )
                 self._patches = install(recorder, salt=PAYLOAD_VERSION)
             self._captures.append(capture)

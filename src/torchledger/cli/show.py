@@ -10,6 +10,7 @@ import click
 from torchledger.cli.output import json_option, print_document, print_json
 from torchledger.errors import UsageError
 from torchledger.jobs.traces import is_ranks, read_ranks
+from torchledger.reporting.guards import guards_as_plain, guards_document, read_compilations
 from torchledger.reporting.job import job_as_plain, job_document
 from torchledger.reporting.names import kernel_names, names_as_plain, names_document
 from torchledger.reporting.overview import ledger_as_plain, ledger_document
@@ -28,6 +29,7 @@ from torchledger.store.find import find_graph
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("kernel", required=False)
 @click.option("--wrapper", "graph", metavar="GRAPH", help="Print the generated code of one graph.")
+@click.option("--guards", "guarded", metavar="GRAPH", help="Print what must hold for one graph to be called again.")
 @click.option(
     "--names", is_flag=True, help="Print every kernel under all its names: symbol, wrapper, source, ATen ops."
 )
@@ -35,16 +37,24 @@ from torchledger.store.find import find_graph
 @click.option("--depth", default=2, show_default=True, type=click.IntRange(min=1), help="Parts of a module path.")
 @json_option
 def command(
-    file: Path, kernel: str | None, graph: str | None, names: bool, top: int, depth: int, as_json: bool
+    file: Path,
+    kernel: str | None,
+    graph: str | None,
+    guarded: str | None,
+    names: bool,
+    top: int,
+    depth: int,
+    as_json: bool,
 ) -> None:
     """Show a ledger: its balance, its launches and its heaviest kernels. Of a job, its ranks and what is between them.
 
     With KERNEL, tell one kernel's whole story. KERNEL is a launch (forward_0#12), a kernel's name, its key, or a part
-    that only one kernel has. With --wrapper, print the code that Inductor generated for a graph.
+    that only one kernel has. With --wrapper, print the code that Inductor generated for a graph; with --guards,
+    what it was compiled for, and which guards of its earlier compilations failed.
     """
-    if kernel is not None and graph is not None:
-        raise UsageError("KERNEL and --wrapper are two questions. Ask one at a time.")
-    if not names and graph is None and kernel is None and is_ranks(file):
+    if sum(each is not None for each in (kernel, graph, guarded)) > 1:
+        raise UsageError("KERNEL, --wrapper and --guards are questions of their own. Ask one at a time.")
+    if not names and graph is guarded is kernel is None and is_ranks(file):
         job = read_ranks(file)
         print_json(job_as_plain(job)) if as_json else print_document(job_document(job, top=top))
         return
@@ -55,6 +65,13 @@ def command(
         elif graph is not None:
             found = find_graph(reader, graph)
             print_json(wrapper_as_plain(found)) if as_json else print_document(wrapper_document(found))
+        elif guarded is not None:
+            found = find_graph(reader, guarded)
+            compilations = read_compilations(reader, found)
+            if as_json:
+                print_json(guards_as_plain(found, compilations))
+            else:
+                print_document(guards_document(found, compilations, folder=os.getcwd()))
         elif kernel is not None:
             story = tell_story(reader, kernel)
             if as_json:

@@ -18,6 +18,7 @@ from torchledger.nouns.breakdown import (
     Timeline,
     TimeRow,
 )
+from torchledger.nouns.compilation import Compilation
 from torchledger.nouns.device import Ceilings, Device, Environment, Host
 from torchledger.nouns.dry_run import CUDA_GRAPH, DryRun, MadeGroup, StandIn, WorldSpec
 from torchledger.nouns.fabric import CollectiveCurve, CollectivePrice, Fabric, NodeLinks, Placement
@@ -101,6 +102,7 @@ __all__ = [
     "CollectiveMatch",
     "CollectiveOperation",
     "CollectivePrice",
+    "Compilation",
     "Contention",
     "Cost",
     "Device",

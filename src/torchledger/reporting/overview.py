@@ -25,6 +25,7 @@ from torchledger.reporting.memory import memory_as_plain, memory_sections
 from torchledger.reporting.step import step_as_plain, step_sections, verdict_of_step
 from torchledger.reporting.summary import (
     UNATTRIBUTED,
+    CompilationFacts,
     Costs,
     GraphFacts,
     Group,
@@ -63,6 +64,7 @@ def overview_as_plain(summary: Summary) -> dict[str, Any]:
             | {"is_call": bool(launch.is_call)}
             for launch in summary.launches
         ],
+        "compilations": [each._asdict() for each in summary.compilations],
         "remarks": list(remarks(summary)),
     }
 
@@ -478,7 +480,7 @@ def _run_remarks(summary: Summary) -> list[str]:
         found.append(
             f"{hits:,} of {counted(len(summary.graphs), 'graph')} came out of Inductor's cache with its entries."
         )
-    found += _recompilation_remarks(summary.graphs)
+    found += _recompilation_remarks(summary.graphs, summary.compilations)
     if summary.step is not None:
         stale = stale_graphs(summary.step.step, (graph.name for graph in summary.graphs))
         if stale:
@@ -491,8 +493,11 @@ def _run_remarks(summary: Summary) -> list[str]:
     return found
 
 
-def _recompilation_remarks(graphs: Sequence[GraphFacts]) -> list[str]:
-    """Frames of Dynamo (the first part of ``"0/1"``) that were compiled more than once."""
+_LISTED = 5
+
+
+def _recompilation_remarks(graphs: Sequence[GraphFacts], compiled: Sequence[CompilationFacts]) -> list[str]:
+    """Frames of Dynamo (the first part of ``"0/1"``) that were compiled more than once, and why."""
     compilations: dict[str, dict[str, bool]] = defaultdict(dict)
     for graph in graphs:
         if graph.compile_id and "/" in graph.compile_id:
@@ -503,9 +508,19 @@ def _recompilation_remarks(graphs: Sequence[GraphFacts]) -> list[str]:
         return []
     times = max(len(numbers) for numbers in recompiled.values())
     sentence = f"{counted(len(recompiled), 'frame')} compiled more than once (up to {times:,} times)"
+    again = [each for each in compiled if each.reason is not None]
+    reasons = [
+        f"{each.function} ({each.source}) was compiled again as {each.compile_id}, as a guard failed: {each.reason}."
+        for each in again[:_LISTED]
+    ]
+    if len(again) > _LISTED:
+        reasons.append(f"{len(again) - _LISTED:,} further compilations of the same frames; --json lists them all.")
     if all(numbers[-1] for numbers in recompiled.values()):
-        return [f"{sentence}, the last time with symbolic sizes: other sizes need no further compilation."]
-    return [f"{sentence}: TORCH_LOGS=recompiles says why, dynamic=True may compile once for all sizes."]
+        return [f"{sentence}, the last time with symbolic sizes: other sizes need no further compilation.", *reasons]
+    if not again:
+        return [f"{sentence}: TORCH_LOGS=recompiles says why, dynamic=True may compile once for all sizes."]
+    is_size = any("size mismatch" in (each.reason or "") for each in again)
+    return [f"{sentence}{': dynamic=True may compile once for all sizes' if is_size else ''}.", *reasons]
 
 
 def _balance_remarks(balance: BalanceSheet) -> list[str]:

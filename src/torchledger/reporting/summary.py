@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from torchledger.balance import balance_books, open_books, read_recomputations
 from torchledger.memory.advice import Recomputation
 from torchledger.memory.live_set import MemoryTotals
-from torchledger.nouns import BalanceSheet, Category, Direction, Graph, Run
+from torchledger.nouns import BalanceSheet, Category, Compilation, Direction, Graph, Run
 from torchledger.stepping.ran_sizes import RanSizes, read_ran_sizes
 from torchledger.stepping.totals import StepTotals
 from torchledger.store import LedgerReader
@@ -69,6 +69,15 @@ class GraphFacts:
     costs: Costs
 
 
+class CompilationFacts(NamedTuple):
+    """A ``Compilation`` without its guards; the fields mean what they mean there."""
+
+    compile_id: str | None
+    function: str
+    source: str
+    reason: str | None
+
+
 @dataclass(frozen=True)
 class Summary:
     """The answer to "what is in this ledger?"."""
@@ -88,6 +97,7 @@ class Summary:
     step: StepTotals | None = None
     memory: MemoryTotals | None = None
     recomputations: tuple[Recomputation, ...] = ()
+    compilations: tuple[CompilationFacts, ...] = ()
 
 
 def summarize_ledger(reader: LedgerReader) -> Summary:
@@ -112,6 +122,7 @@ def summarize_ledger(reader: LedgerReader) -> Summary:
         step=books.step,
         memory=books.memory,
         recomputations=tuple(read_recomputations(books)),
+        compilations=tuple(map(CompilationFacts._make, reader.columns(Compilation, *CompilationFacts._fields))),
     )
 
 

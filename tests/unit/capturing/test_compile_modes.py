@@ -14,6 +14,10 @@ from torch import Tensor, nn
 
 import model_zoo
 from captured import Captured, capture_call, eager_flops
+from torchledger._torch import guards
+from torchledger.capturing import recorder
+from torchledger.nouns import Compilation
+from torchledger.store import open_ledger
 
 WEIGHT = torch.randn(64, 64)
 
@@ -47,6 +51,59 @@ def test_a_recompilation_with_other_shapes_is_a_graph_of_its_own(tmp_path: Path)
     assert_balanced(captured)
     assert [graph.name for graph in captured.graphs] == ["inference_0", "inference_1"]
     assert captured.flops == 2 * (8 + 24) * 64 * 64
+
+
+def test_a_recompilation_names_the_guard_that_failed_and_each_graph_those_that_it_needs(tmp_path: Path) -> None:
+    compiled = torch.compile(attention, dynamic=False)
+    captured = capture_call(tmp_path / "a.ledger", lambda: [compiled(torch.randn(rows, 64)) for rows in (8, 24)])
+    with open_ledger(captured.path) as ledger:
+        first, second = ledger.read(Compilation)
+    assert [first.compile_id, second.compile_id] == [graph.compile_id for graph in captured.graphs]
+    assert first.failed_guards == ()
+    (failed,) = second.failed_guards
+    assert failed.startswith(f"{first.compile_id}: tensor 'x' size mismatch at index 0. expected 8, actual 24")
+    assert (second.function, Path(second.file).name) == ("attention", "test_compile_modes.py")
+    for compilation, rows in ((first, 8), (second, 24)):
+        assert compilation.n_guards == len(compilation.guards) > 0
+        assert any("check_tensor(L['x']" in guard and f"size=[{rows}, 64]" in guard for guard in compilation.guards)
+        assert not any("\n" in guard or "  # " in guard for guard in compilation.guards)
+
+
+def test_guards_of_arguments_stand_before_those_of_submodules_and_a_lot_of_them_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "_MOST_GUARDS", 30)
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x)
+
+    captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(Outer())(torch.randn(4, 8)))
+    with open_ledger(captured.path) as ledger:
+        (compilation,) = ledger.read(Compilation)
+    assert len(compilation.guards) == 30 < compilation.n_guards
+    is_inside = ["._modules[" in guard for guard in compilation.guards]
+    assert is_inside == sorted(is_inside) and True in is_inside
+    assert any("size=[4, 8]" in guard for guard in compilation.guards)
+
+
+def test_guards_that_cannot_be_read_are_told_and_nothing_else_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def torn(root: object) -> None:
+        raise AttributeError("no such tree")
+
+    monkeypatch.setattr(guards, "_leaves", torn)
+    captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(attention)(torch.randn(8, 64)))
+    (gap,) = captured.gaps
+    assert (gap.account, gap.where) == ("run", "guards of attention")
+    assert "no such tree" in gap.reason
+    assert captured.wrapper_calls == len(captured.calls) > 0
 
 
 def test_symbolic_sizes_are_kept_beside_their_hints(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 from factories import make_buffer, make_environment, make_graph, make_kernel, make_launch, make_run, make_step
 from synthetic import write_ledger
 from torchledger.errors import UsageError
-from torchledger.nouns import Access, FlopReference, LoopNest, Measurement, Run, SourceLine
+from torchledger.nouns import Access, Compilation, FlopReference, LoopNest, Measurement, Run, SourceLine
+from torchledger.reporting.guards import guards_document, read_compilations
 from torchledger.reporting.overview import overview_as_plain, overview_document, remarks, shorten_source
 from torchledger.reporting.story import story_as_plain, story_document, tell_story, wrapper_document
 from torchledger.reporting.summary import Costs, Summary, fold_modules, summarize_ledger
@@ -116,6 +117,45 @@ def test_a_frame_that_was_recompiled_is_named(tmp_path: Path) -> None:
     assert "1 frame compiled more than once (up to 3 times): TORCH_LOGS" in _remarks(
         tmp_path / "x", make_run(), *graphs
     )
+
+
+def _compiled_again(number: int, reason: str = "tensor 'x' size mismatch at index 0. expected 8, actual 9") -> Any:
+    failed = (f"0/{number - 1}: {reason}",) if number else ()
+    return Compilation(f"0/{number}", "forward", "model.py", 12, failed, ("L['x'] is there", "k == 1"), 2)
+
+
+def test_a_recompiled_frame_is_named_with_the_guard_that_failed(tmp_path: Path) -> None:
+    graphs = [make_graph(name=f"forward_{n}", compile_id=f"0/{n}") for n in range(8)]
+    summary = _summarize(tmp_path / "x", make_run(), *graphs, *map(_compiled_again, range(8)))
+    said = [remark for remark in remarks(summary) if "compil" in remark]
+    assert said[0] == "1 frame compiled more than once (up to 8 times): dynamic=True may compile once for all sizes."
+    assert said[1] == (
+        "forward (model.py:12) was compiled again as 0/1, as a guard failed: "
+        "0/0: tensor 'x' size mismatch at index 0. expected 8, actual 9."
+    )
+    assert len(said) == 7 and said[6].startswith("2 further compilations")
+    plain = overview_as_plain(summary)["compilations"]
+    assert [each["compile_id"] for each in plain] == [graph.compile_id for graph in graphs]
+    assert plain[0]["reason"] is None and plain[7]["reason"].startswith("0/6: tensor 'x'")
+
+
+def test_dynamic_sizes_are_no_advice_where_another_guard_failed(tmp_path: Path) -> None:
+    graphs = [make_graph(name=f"forward_{n}", compile_id=f"0/{n}") for n in range(2)]
+    text = _remarks(tmp_path / "x", make_run(), *graphs, _compiled_again(0), _compiled_again(1, "k == 1"))
+    assert "compiled more than once (up to 2 times). forward (model.py:12)" in text
+    assert "dynamic=True" not in text
+
+
+def test_the_guards_of_a_graph_are_shown_with_those_that_failed_before_it(tmp_path: Path) -> None:
+    graphs = [make_graph(name=f"forward_{n}", compile_id=f"0/{n}") for n in range(2)]
+    with LedgerWriter(tmp_path / "x") as writer:
+        writer.add(make_run(), *graphs, _compiled_again(0), _compiled_again(1, "\x1b[2J == 1"))
+    with open_ledger(tmp_path / "x") as reader:
+        first, second = (render(guards_document(graph, read_compilations(reader, graph))) for graph in graphs)
+    assert "Guards of forward_0: forward (model.py:12), 0/0" in first
+    assert "these hold (2 guards):" in first and "k == 1" in first
+    assert "failed" not in first
+    assert "0/0: \\x1b[2J == 1" in second and "\x1b" not in second
 
 
 def test_a_frame_that_became_dynamic_needs_no_advice(tmp_path: Path) -> None:
