@@ -5,6 +5,7 @@ Every function takes objects of ``torch._inductor`` as ``Any`` and returns plain
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +14,9 @@ from typing import Any
 
 import sympy
 import torch
-from torch._inductor import codecache, ir
+from torch._dynamo.utils import counters
+from torch._inductor import codecache, config, ir
+from torch._inductor.utils import get_gpu_dram_gbps
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
@@ -458,6 +461,41 @@ def is_reduction(snode: Any) -> bool:
 def is_template(snode: Any) -> bool:
     """True for a template (GEMM, convolution or flex-attention kernel written by Inductor)."""
     return bool(getattr(snode, "is_template", lambda: False)())
+
+
+def estimated_us(graph: Any, snodes: Iterable[Any]) -> float | None:
+    """What Inductor thinks that the kernel of these scheduler nodes takes, in microseconds; ``None``: it does not say.
+
+    It says so for GPUs alone (the longer of bytes over bandwidth and FLOPs over peak), and of whole kernels.
+    """
+    leaves = {snode.get_name(): snode for snode in snodes}
+    if not leaves or config.runtime_estimations_mms_benchmark or not all(map(_is_on_gpu, leaves.values())):
+        return None  # with that setting it would run products to learn their time
+    if not _knows_bandwidth():
+        return None
+    of_name = graph.scheduler.name_to_fused_node
+    kernels = {id(kernel): kernel for kernel in map(of_name.get, leaves) if kernel is not None}
+    if {leaf.get_name() for leaf in scheduler_nodes(list(kernels.values()))} != set(leaves):
+        return None
+    counted = counters["inductor"]["flop_count"]
+    try:
+        return sum(float(kernel.get_estimated_runtime()) for kernel in kernels.values()) * 1e3 or None
+    finally:
+        counters["inductor"]["flop_count"] = counted  # to which asking adds
+
+
+def _is_on_gpu(snode: Any) -> bool:
+    device = snode.get_device()
+    return device is not None and device.type not in ("cpu", "meta")
+
+
+@functools.cache
+def _knows_bandwidth() -> bool:
+    """False where a program for a GPU is compiled without one."""
+    try:
+        return bool(get_gpu_dram_gbps() > 0)
+    except Exception:  # whatever the driver that is not there raises
+        return False
 
 
 def is_ahead_of_time(graph: Any) -> bool:

@@ -501,8 +501,17 @@ class Recorder:
             vector_flops_expr=vector_form,
             loops=facts.loops if facts is not None else (),
             reason=reason,
+            compiler_estimate_us=_estimate(graph, snodes) if entry.kind in ("fused", "extern") else None,
         )
         return launch, origins
+
+
+def _estimate(graph: Any, snodes: list[Any]) -> float | None:
+    try:
+        return inductor.estimated_us(graph, snodes)
+    except Exception as error:  # the compiler's opinion is no part of the books
+        log.debug("no estimate of %s", snodes, exc_info=error)
+        return None
 
 
 def _buffers(entry: _Entry, graph: Any, size: Hint | None = None) -> tuple[tuple[Buffer, ...], LoopFacts | None]:

@@ -127,6 +127,7 @@ class Launch:
     ``flops`` are tensor FLOPs (matrix products, convolutions, attention; conserved against the model); ``vector_flops``
     count pointwise and reduction operations from the loop body and are kept apart. ``aten_ops`` are in the order of the
     FX graph, recomputed ones included (also listed in ``recomputed_ops``). ``reason`` says why something is unknown.
+    ``compiler_estimate_us`` is the time that Inductor's own model gives the kernel; ``None`` where it has none (CPUs).
     In a dynamic graph ``flops_by_op_expr`` and ``vector_flops_expr`` are the FLOPs as expressions in the graph's
     symbols (an operator that none is known for is missing); both are ``None`` in a graph of one size.
     """
@@ -155,6 +156,7 @@ class Launch:
     reason: str | None = None
     flops_by_op_expr: Mapping[str, str] | None = None
     vector_flops_expr: str | None = None
+    compiler_estimate_us: float | None = None
 
     @property
     def launch_id(self) -> str:

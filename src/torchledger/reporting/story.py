@@ -238,9 +238,20 @@ def _launch_facts(story: Story, launch: Launch) -> tuple[tuple[str, str], ...]:
     if intensity is not None:
         rows.append(("intensity", f"{format_ratio(intensity)} FLOP/B"))
     rows += [_measurement_fact(launch, measured) for measured in story.measurements]
+    if launch.compiler_estimate_us is not None:
+        rows.append(("Inductor's estimate", _estimate_text(launch.compiler_estimate_us, story.measurements)))
     if story.use is not None:
         rows.append(("of a step", _use_text(story)))
     return tuple(rows)
+
+
+def _estimate_text(estimate_us: float, measurements: Sequence[Measurement]) -> str:
+    """``"12.3 us, 0.62 of the time in the step"``: beside the time in the step, else beside the kernel alone."""
+    times = {each.kind: each.duration_us for each in measurements}
+    for measured, words in ((times.get("profile"), "the time in the step"), (times.get("bench"), "the time alone")):
+        if measured:
+            return f"{format_us(estimate_us)}, {format_ratio(estimate_us / measured)} of {words}"
+    return format_us(estimate_us)
 
 
 def _use_text(story: Story) -> str:

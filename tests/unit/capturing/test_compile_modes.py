@@ -11,10 +11,11 @@ import torch._inductor.config
 import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch import Tensor, nn
+from torch._inductor import scheduler
 
 import model_zoo
 from captured import Captured, capture_call, eager_flops
-from torchledger._torch import guards
+from torchledger._torch import guards, inductor
 from torchledger.capturing import recorder
 from torchledger.nouns import Compilation
 from torchledger.store import open_ledger
@@ -104,6 +105,32 @@ def test_guards_that_cannot_be_read_are_told_and_nothing_else_is_lost(
     assert (gap.account, gap.where) == ("run", "guards of attention")
     assert "no such tree" in gap.reason
     assert captured.wrapper_calls == len(captured.calls) > 0
+
+
+def test_the_compilers_own_estimate_is_kept_with_the_launch_that_it_is_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CPU has none, so the compiler is given one here: a microsecond for each byte that a kernel reads or writes."""
+    monkeypatch.setattr(inductor, "_is_on_gpu", lambda snode: True)
+    monkeypatch.setattr(inductor, "_knows_bandwidth", lambda: True)
+    monkeypatch.setattr(
+        scheduler.BaseSchedulerNode,
+        "get_estimated_runtime",
+        lambda self: self.get_read_write_buffers_sizes() / 1e3,
+    )
+
+    def softmax_of_product(x: Tensor) -> Tensor:
+        return F.softmax(x @ WEIGHT, -1)
+
+    captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(softmax_of_product)(torch.randn(12, 64)))
+    rows, weight = 12 * 64 * 4, 64 * 64 * 4
+    estimates = {launch.category: launch.compiler_estimate_us for launch in captured.calls}
+    assert estimates == pytest.approx({"extern": 2 * rows + weight, "reduction": 2 * rows})
+
+
+def test_a_kernel_of_a_cpu_has_no_estimate_of_the_compiler(tmp_path: Path) -> None:
+    captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(attention)(torch.randn(8, 64)))
+    assert {launch.compiler_estimate_us for launch in captured.launches} == {None}
 
 
 def test_symbolic_sizes_are_kept_beside_their_hints(tmp_path: Path) -> None:

@@ -163,6 +163,27 @@ def test_a_frame_that_became_dynamic_needs_no_advice(tmp_path: Path) -> None:
     assert "other sizes need no further compilation" in _remarks(tmp_path / "x", make_run(), *graphs)
 
 
+@pytest.mark.parametrize(
+    ("kinds", "text"),
+    [
+        ((), "12.0 us"),
+        (("bench",), "12.0 us, 0.5 of the time alone"),
+        (("bench", "profile"), "12.0 us, 0.5 of the time in the step"),
+    ],
+)
+def test_the_compilers_estimate_stands_beside_what_was_measured(
+    tmp_path: Path, kinds: tuple[Any, ...], text: str
+) -> None:
+    with LedgerWriter(tmp_path / "x") as writer:
+        writer.add(make_run(), make_graph(), make_kernel(), make_launch(compiler_estimate_us=12.0, wrapper_line=1))
+        writer.add(*(Measurement("forward_0#0", kind, "cupti", (24.0,)) for kind in kinds))
+    with open_ledger(tmp_path / "x") as reader:
+        story = tell_story(reader, "forward_0#0")
+        plain = story_as_plain(reader, story)
+    assert f"Inductor's estimate  {text}\n" in render(story_document(story))
+    assert plain["launches"][0]["compiler_estimate_us"] == 12.0
+
+
 def _looped(path: Path) -> Path:
     """A step that calls one graph twelve times, one launch of which the profile saw, and a graph no more."""
     launches = [make_launch(graph="forward_0", order=order, wrapper_line=1 + order) for order in (0, 1)]
