@@ -68,17 +68,21 @@ def plan(
     return plan_program(program, device=device, output=kept, force=force, host=host)
 
 
-def capture(path: str | os.PathLike[str], *, force: bool = False, profile: bool = False) -> CapturedRun:
+def capture(
+    path: str | os.PathLike[str], *, force: bool = False, profile: bool = False, stages: bool = False
+) -> CapturedRun:
     """Record every kernel launch of what is compiled inside the ``with`` block into a ledger at ``path``.
 
     ``profile=True`` compiles C++ wrappers (``cpp_wrapper=True``) so that a profiler can see what they call, for
-    ``run.profile``; all else it sees anyway. Raises ``StoreError`` if the file exists (without ``force``) or cannot be
-    written.
+    ``run.profile``; all else it sees anyway. ``stages=True`` also keeps each graph's stages as text, from what Dynamo
+    traced to Inductor's fused IR, for ``torchledger show --stage``. Raises ``StoreError`` if the file exists (without
+    ``force``) or cannot be written.
 
     >>> with torchledger.capture("gpt.ledger") as run:  # doctest: +SKIP
     ...     torch.compile(model)(x).sum().backward()
     """
     run = CapturedRun(path, force=force)
+    run.keeps_stages = stages
     if profile:
         run.watch(KernelVisibility())
     return run

@@ -29,15 +29,15 @@ _SUFFIX = 12
 """Letters that a recording puts behind a key."""
 
 
-def key_caches(patches: Patches, salt: str, on_plain_entry: Callable[[str], None]) -> None:
-    """Give graphs keys of recordings in the FX graph cache and the AOTAutograd cache; ``salt`` is part of each.
+def key_caches(patches: Patches, salt: Callable[[], str], on_plain_entry: Callable[[str], None]) -> None:
+    """Give graphs keys of recordings in the FX graph cache and the AOTAutograd cache; ``salt()`` is part of each.
 
     ``on_plain_entry`` is told the key of each graph that a program which nobody recorded has put into the cache.
     """
 
     def keyed(original: Callable[..., Any], graph_module: Any, *args: Any, **kwargs: Any) -> Any:
         key, debug_lines = original(graph_module, *args, **kwargs)
-        digest = hashlib.sha256(salt.encode())
+        digest = hashlib.sha256(salt().encode())
         try:
             _add_places(digest, getattr(graph_module, "gm", graph_module))
         except Exception as error:  # the user's compile must go on

@@ -22,6 +22,7 @@ from torchledger._torch.cache_keys import key_caches
 from torchledger._torch.guards import listen_to_guards
 from torchledger._torch.kernel_marks import note_wrappers
 from torchledger._torch.patching import Patches
+from torchledger._torch.stages import listen_to_stages
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,12 @@ class Listener(Protocol):
 
     def on_guarded(self, code: CodeType, guards: Iterator[str]) -> None:
         """A frame has been compiled and got its guards."""
+
+    def on_traced_graph(self, graph_module: Any) -> None:
+        """Dynamo has traced a graph, which is about to go through Inductor's first passes."""
+
+    def on_ir(self, nodes: Sequence[Any], is_fused: bool) -> None:
+        """The scheduler nodes of a graph (or subgraph) are there; then they have been fused."""
 
     def on_model_graph(self, graph_module: Any) -> None:
         """A joint or inference FX graph is about to go through Inductor's passes."""
@@ -78,10 +85,10 @@ class Listener(Protocol):
         """A ``CompiledFxGraph`` is ready to run, fresh or from a cache; ``settings`` are those of this compilation."""
 
 
-def install(listener: Listener, *, salt: str) -> Patches:
+def install(listener: Listener, *, salt: Callable[[], str]) -> Patches:
     """Wrap Inductor's methods; ``Patches.undo`` takes everything back.
 
-    Graphs that are compiled meanwhile are found again only by a process that listens with the same ``salt``.
+    Graphs that are compiled meanwhile are found again only by a process that listens with the same ``salt()``.
     """
 
     def told(where: str, error: Exception) -> None:
@@ -203,6 +210,7 @@ def install(listener: Listener, *, salt: str) -> Patches:
     patches.around(compile_fx, "_recursive_joint_graph_passes", joint_passes)
     key_caches(patches, salt, listener.on_plain_entry)
     listen_to_guards(patches, listener.on_recompiled, listener.on_guarded)
+    listen_to_stages(patches, listener.on_traced_graph, listener.on_ir)
     note_wrappers(patches)
     return patches
 

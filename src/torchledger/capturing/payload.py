@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torchledger
-from torchledger.nouns import Difference, Gap, Graph, Kernel, Launch
+from torchledger.nouns import Difference, Gap, Graph, Kernel, Launch, Stage
 from torchledger.store.codec import decode, encode
 
 PAYLOAD_VERSION = f"{torchledger.__version__}/10"
@@ -22,6 +22,7 @@ class Payload:
     launches: tuple[Launch, ...] = ()
     gaps: tuple[Gap, ...] = ()
     differences: tuple[Difference, ...] = ()
+    stages: tuple[Stage, ...] = ()
 
 
 _ATTRIBUTE = "_torchledger"

@@ -20,6 +20,7 @@ from torchledger._torch import inductor
 from torchledger._torch.dynamo import compile_id
 from torchledger._torch.flops import formulas
 from torchledger._torch.inductor_config import changed_settings
+from torchledger._torch.stages import graph_text, ir_text
 from torchledger.capturing import flops as flop_count
 from torchledger.capturing import provenance
 from torchledger.capturing.buffers import extern_buffers, fused_buffers
@@ -41,12 +42,17 @@ from torchledger.nouns import (
     Kernel,
     Launch,
     Quality,
+    Stage,
+    StageName,
 )
 
 log = logging.getLogger(__name__)
 
 _RECORDING = "_torchledger_recording"
 """Where a ``GraphLowering`` keeps what was heard of it."""
+
+_STAGES = "_torchledger_stages"
+"""Where a ``GraphLowering`` keeps its IR as text."""
 
 _DECORATOR = re.compile(r"@triton_heuristics\.(\w+)\(")
 _TRITON_CATEGORY: dict[str, Category] = {
@@ -134,7 +140,8 @@ class Recorder:
 
     ``on_graph(compiled, arrival)`` is called whenever a compiled graph is ready, fresh or cached;
     ``on_gap`` when something could not be recorded outside any graph; ``on_lowered(compiled, graph)`` when one was
-    made here; ``on_compilation`` when Dynamo has compiled a frame, graphs and guards.
+    made here; ``on_compilation`` when Dynamo has compiled a frame, graphs and guards. Stages of graphs are kept while
+    ``keeps_stages()``.
     """
 
     def __init__(
@@ -143,11 +150,13 @@ class Recorder:
         on_gap: Callable[[Gap], None],
         on_lowered: Callable[[Any, Any], None] = lambda compiled, graph: None,
         on_compilation: Callable[[Compilation], None] = lambda compilation: None,
+        keeps_stages: Callable[[], bool] = lambda: False,
     ) -> None:
         self._on_graph = on_graph
         self._on_gap = on_gap
         self._on_lowered = on_lowered
         self._on_compilation = on_compilation
+        self._keeps_stages = keeps_stages
         self._thread = threading.local()
         self._backward_references: dict[Any, FlopReference] = {}
         self._key = uuid.uuid4().hex[:12]
@@ -196,8 +205,29 @@ class Recorder:
             )
         )
 
+    def on_traced_graph(self, graph_module: Any) -> None:
+        self._thread.stages = {}
+        self._keep_stage("pre-grad", lambda: (self._thread.stages, graph_text(graph_module)))
+
+    def on_ir(self, nodes: Sequence[Any], is_fused: bool) -> None:
+        self._keep_stage("ir-after-fusion" if is_fused else "ir-before-fusion", lambda: (_ir_stages(), ir_text(nodes)))
+
+    def _keep_stage(self, name: StageName, ask: Callable[[], tuple[dict[StageName, str], str]]) -> None:
+        """Put the text that ``ask`` gives under its name where ``ask`` says, behind that of an outer graph."""
+        if not self._keeps_stages():
+            return
+        try:
+            stages, text = ask()
+            stages[name] = f"{stages[name]}\n\n{text}" if name in stages else text
+        except Exception as error:  # no launch is missing for want of a stage
+            log.debug("stage %s", name, exc_info=error)
+            self._on_gap(Gap("run", f"stage {name}", f"not known: {type(error).__name__}: {error}"))
+
     def on_model_graph(self, graph_module: Any) -> None:
         self._thread.model_reference = flop_count.split_reference(flop_count.count_graph(graph_module))
+        if not hasattr(self._thread, "stages"):
+            self._thread.stages = {}
+        self._keep_stage("joint", lambda: (self._thread.stages, graph_text(graph_module)))
 
     def on_codegen_start(self, scheduler: Any) -> None:
         graph = inductor.current_graph()
@@ -347,10 +377,19 @@ class Recorder:
             launches=launches,
             gaps=tuple(recording.gaps),
             differences=tuple(differences),
+            stages=self._take_stages(graph, is_backward=direction == "backward"),
         )
         attach_payload(compiled, payload)
         self._fresh.add(id(compiled))
         self._on_lowered(compiled, graph)
+
+    def _take_stages(self, graph: Any, *, is_backward: bool) -> tuple[Stage, ...]:
+        """The stages of a graph that was lowered; those that it shares with its forward stay there."""
+        traced: dict[StageName, str] = {}
+        if not is_backward:
+            traced, self._thread.stages = getattr(self._thread, "stages", {}), {}
+        found: dict[StageName, str] = traced | getattr(graph, _STAGES, {})
+        return tuple(Stage("", name, text) for name, text in found.items())
 
     def on_loaded(self, compiled: Any, settings: Any) -> None:
         is_fresh = id(compiled) in self._fresh
@@ -504,6 +543,12 @@ class Recorder:
             compiler_estimate_us=_estimate(graph, snodes) if entry.kind in ("fused", "extern") else None,
         )
         return launch, origins
+
+
+def _ir_stages() -> dict[StageName, str]:
+    """Where the IR of the graph that is being lowered is kept, that of its subgraphs too."""
+    found: dict[StageName, str] = vars(inductor.root_graph(inductor.current_graph())).setdefault(_STAGES, {})
+    return found
 
 
 def _estimate(graph: Any, snodes: list[Any]) -> float | None:

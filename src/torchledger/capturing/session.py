@@ -66,7 +66,8 @@ class Capture:
     Inductor is imported by whoever imports it first; a process that never compiles pays nothing. A child process
     (``is_child``, or forked from here) writes a ledger of its own beside ``path``, once it compiles something and so
     knows its rank. ``devices`` are those that the program is recorded for, where they are not this machine's.
-    ``symbol_inputs`` holds ``Graph.symbol_inputs`` of each dynamic graph recorded so far.
+    ``symbol_inputs`` holds ``Graph.symbol_inputs`` of each dynamic graph recorded so far. What is compiled while
+    ``keeps_stages`` is recorded with its stages (``Stage``).
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Capture:
         devices: tuple[Device, ...] | None = None,
     ) -> None:
         self._given_devices = devices
+        self.keeps_stages = False
         self.path = self._parent_path = Path(path)
         self._argv = argv if argv is not None else tuple(sys.argv)
         self._force = force
@@ -358,6 +360,8 @@ class Capture:
             payload = _as_traced_here(payload, arrival.traced)
         name = self._name(payload.graph.direction, payload.graph.model_key)
         records = _records(payload, name, compiled, source, arrival, self._kernels)
+        if self.keeps_stages:
+            records += [dataclasses.replace(stage, graph=name) for stage in payload.stages]
         self._open().add(*records)
         self._n_written += 1
         if not self.run.devices:
@@ -419,8 +423,9 @@ class _Hooks:
                     lambda gap: self._tell(lambda each: each._on_gap(gap)),
                     lambda *heard: self._tell(lambda each: each._on_lowered(*heard)),
                     lambda compilation: self._tell(lambda each: each._on_compilation(compilation)),
+                    self._keeps_stages,
                 )
-                self._patches = install(recorder, salt=PAYLOAD_VERSION)
+                self._patches = install(recorder, salt=self._salt)
             self._captures.append(capture)
 
     def leave(self, capture: Capture) -> None:
@@ -431,6 +436,13 @@ class _Hooks:
             if not self._captures and self._patches is not None:
                 self._patches.undo()
                 self._patches = None
+
+    def _keeps_stages(self) -> bool:
+        return any(capture.keeps_stages for capture in tuple(self._captures))
+
+    def _salt(self) -> str:
+        """A graph of a recording without stages has none in the cache, and is no answer to one that asks for them."""
+        return f"{PAYLOAD_VERSION}/stages" if self._keeps_stages() else PAYLOAD_VERSION
 
     def _tell(self, tell: Callable[[Capture], None]) -> None:
         for capture in tuple(self._captures):

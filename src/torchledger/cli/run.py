@@ -31,6 +31,9 @@ import click
     is_flag=True,
     help="With --profile: run one more of the script's steps with nothing compiled, and count its FLOPs.",
 )
+@click.option(
+    "--stages", "keeps_stages", is_flag=True, help="Also keep each graph's FX graphs and IR, for show --stage."
+)
 @click.option("--save-inputs", is_flag=True, help="Save what each launch of the first step reads, for bench.")
 @click.option("--inputs-gb", default=1.0, show_default=True, help="How much --save-inputs may write, in 1e9 bytes.")
 @click.argument("script", nargs=1)
@@ -43,6 +46,7 @@ def command(
     warmup: int,
     repeats: int,
     counts_eager: bool,
+    keeps_stages: bool,
     save_inputs: bool,
     inputs_gb: float,
     script: str,
@@ -60,6 +64,8 @@ def command(
         raise click.UsageError("--count-eager counts a step of the profile: add --profile.")
     settings = {"warmup": warmup, "repeats": repeats, "counts_eager": counts_eager}
     attached: dict[str, Any] = {"torchledger.profiling.profile": settings} if is_profiled else {}
+    if keeps_stages:
+        attached["torchledger.capturing.stages"] = {}
     if save_inputs:
         from torchledger.watching.options import ValueOptions
 

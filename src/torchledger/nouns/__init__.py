@@ -67,6 +67,7 @@ from torchledger.nouns.run_diff import (
     SettingChange,
 )
 from torchledger.nouns.sample import Sample
+from torchledger.nouns.stage import Stage, StageName
 from torchledger.nouns.step import (
     CallKind,
     OptimizerFacts,
@@ -154,6 +155,8 @@ __all__ = [
     "Sample",
     "SettingChange",
     "SourceLine",
+    "Stage",
+    "StageName",
     "StandIn",
     "Step",
     "StepCall",

@@ -1,4 +1,4 @@
-"""``torchledger show FILE KERNEL`` and ``--wrapper GRAPH``: one kernel's whole story, one graph's generated code."""
+"""``torchledger show FILE KERNEL``, ``--wrapper``, ``--stage``: a kernel's whole story, a graph's code and stages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torchledger.nouns import Buffer, Graph, Kernel, Launch, LoopNest, Measurement, SourceLine, Step
+from torchledger.nouns import (
+    Buffer,
+    Graph,
+    Kernel,
+    Launch,
+    LoopNest,
+    Measurement,
+    SourceLine,
+    Stage,
+    StageName,
+    Step,
+)
 from torchledger.reporting.columns import (
     UNKNOWN,
     format_bytes,
@@ -136,6 +147,30 @@ def wrapper_document(graph: Graph) -> Document:
         return Document((Section("", (Sentence(f"The wrapper of {graph.name} was not recorded.{where}"),)),))
     language: Literal["python", "cpp"] = graph.wrapper_language
     return Document((Section("", (Code(graph.wrapper_source, language),)),))
+
+
+def read_stage(reader: LedgerReader, graph: Graph, stage: StageName) -> Stage | None:
+    """One stage of a graph, of a backward that of its forward where both came of it; ``None`` if it was not kept."""
+    if stage == "post-grad":
+        return Stage(graph.name, stage, graph.fx_source) if graph.fx_source is not None else None
+    names = [graph.name]
+    if stage in ("pre-grad", "joint") and graph.model_key is not None:
+        names += [each.name for each in reader.iterate(Graph) if each.model_key == graph.model_key]
+    return next((found for name in names for found in reader.iterate(Stage, graph=name, stage=stage)), None)
+
+
+def stage_document(graph: Graph, name: StageName, stage: Stage | None) -> Document:
+    """The text of a stage, or how to record it."""
+    if stage is None:
+        told = f"The stage {name} of {graph.name} was not recorded. `torchledger run --stages SCRIPT` keeps it."
+        return Document((Section("", (Sentence(told),)),))
+    return Document((Section("", (Code(stage.text, "text" if name.startswith("ir-") else "python"),)),))
+
+
+def stage_as_plain(graph: Graph, name: StageName, stage: Stage | None) -> dict[str, Any]:
+    """What ``show FILE --stage NAME GRAPH --json`` prints; ``of`` is the graph that it was kept with."""
+    kept = None if stage is None else stage.text
+    return {"graph": graph.name, "stage": name, "of": stage.graph if stage else None, "text": kept}
 
 
 def wrapper_as_plain(graph: Graph) -> dict[str, Any]:

@@ -54,6 +54,7 @@ TABLES: dict[type, Table] = {
         ),
         unique=2,
     ),
+    nouns.Stage: Table("stages", ("graph", "stage"), unique=2),
     nouns.Compilation: Table("compilations", ("compile_id", "function", "source", "reason")),
     nouns.Gap: Table("gaps", ("account", "where")),
     nouns.Difference: Table("differences", ("account", "where")),
