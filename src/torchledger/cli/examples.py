@@ -10,7 +10,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "run": ("-o gpt.ledger train.py --steps 3", "--profile -o gpt.ledger train.py"),
     "show": ("gpt.ledger", "gpt.ledger forward_0#12"),
     "report": ("gpt.ledger -o gpt.html", "old.ledger new.ledger"),
-    "import": ("trace.json.gz", "rank0.json.gz rank1.json.gz"),
+    "import": ("trace.json.gz", "report.sqlite --ledger gpt.ledger"),
     "bench": ("gpt.ledger", "gpt.ledger forward_0#12 --json"),
     "extract": ("gpt.ledger forward_0#12 -o kernel.py", "gpt.ledger --graph forward_0 -o graph.py"),
     "doctor": ("", "--json"),

@@ -16,6 +16,7 @@ from torchledger.reporting.rank_comparison import ranks_as_plain, ranks_document
 from torchledger.reporting.time_breakdown import breakdown_as_plain, breakdown_document
 from torchledger.traces.breakdown import import_trace
 from torchledger.traces.chrome_export import annotate_trace, facts_by_row
+from torchledger.traces.nsight import is_report
 from torchledger.traces.ranks import import_ranks
 from torchledger.traces.stream import Progress
 from torchledger.traces.trace_ledger import write_trace_ledger
@@ -46,9 +47,11 @@ def command(
 ) -> None:
     """Say where the time of somebody's trace went.
 
-    TRACE is what torch.profiler's export_chrome_trace wrote, .json or .json.gz, eager or compiled, NVIDIA, AMD or CPU.
+    TRACE is what torch.profiler's export_chrome_trace wrote, .json or .json.gz, eager or compiled, NVIDIA, AMD or CPU;
+    or a report of Nsight Systems, as `nsys export --type sqlite` writes it.
     The exit code is 3 when the trace was cut off or events had to be left out; the report names them. With --ledger,
-    the trace must be of the same compiled graphs; its times become part of that ledger. Several traces are the ranks of
+    the trace must be of the same compiled graphs; its times become part of that ledger (of a report, those of kernels
+    whose names tell the entry). Several traces are the ranks of
     one job: they are compared, and each is reported.
     """
     if len(traces) > 1:
@@ -59,6 +62,8 @@ def command(
         print_json(ranks_as_plain(breakdowns)) if as_json else print_document(ranks_document(breakdowns, top=top))
         sys.exit(PARTIAL if any(breakdown.is_partial for breakdown in breakdowns) else 0)
     (trace,) = traces
+    if chrome is not None and is_report(trace):
+        raise UsageError("--chrome annotates a trace of torch.profiler; this is a report of Nsight Systems.")
     if ledger is not None:
         with _progress(trace.name) as progress:
             breakdown = add_trace_to_ledger(trace, ledger, progress=progress)

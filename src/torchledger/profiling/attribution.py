@@ -156,7 +156,7 @@ def attribute_events(
             else:
                 unmatched[_why_unmatched(trace, event)] += event.duration_ns
         if entry is not None:
-            event = _with_entry(event, entry, is_main=index in main)
+            event = with_entry(event, entry, is_main=index in main)
         elif call_around is not None:
             event = replace(event, graph=call_around.graph)
         found.append(event)
@@ -216,7 +216,7 @@ def cpu_events(
                 op=trace.name(row),
                 row=row,
             )
-            found.append(_with_entry(event, entry, is_main=True))
+            found.append(with_entry(event, entry, is_main=True))
     return Attribution(
         events=tuple(sorted(found, key=lambda event: event.start_ns)),
         inside_ns=inside,
@@ -517,7 +517,8 @@ def _main_events(
     return set(longest.values())
 
 
-def _with_entry(event: DeviceEvent, entry: Launch, *, is_main: bool) -> DeviceEvent:
+def with_entry(event: DeviceEvent, entry: Launch, *, is_main: bool) -> DeviceEvent:
+    """The event with what its entry says; of an entry's kernels the main one carries its work."""
     if is_main:
         bytes_quality: Quality = (
             "unavailable"

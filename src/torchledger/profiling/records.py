@@ -36,6 +36,7 @@ from torchledger.profiling.attribution import (
     launches_by_graph,
     learn_sequence,
 )
+from torchledger.profiling.by_name import join_by_name
 from torchledger.profiling.communication import communication_of_steps
 from torchledger.profiling.step_events import breakdown_of_step, events_of_step, phases_of_events
 from torchledger.profiling.steps import Steps
@@ -43,10 +44,12 @@ from torchledger.stepping.marks import STEP_MARK
 from torchledger.stepping.record import Ledgered, StepFacts, record_step
 from torchledger.stepping.recorder import StepRecording
 from torchledger.store import LedgerWriter, open_ledger
+from torchledger.store.latest import latest_measurements
 from torchledger.traces.breakdown import breakdown_of_trace
 from torchledger.traces.chrome_export import annotate_trace, facts_by_row
 from torchledger.traces.costs import device_events
 from torchledger.traces.graph_marks import parse_graph_mark
+from torchledger.traces.nsight import is_report
 from torchledger.traces.stream import Progress
 from torchledger.traces.summary import summarize
 from torchledger.traces.timeline import step_timeline
@@ -295,14 +298,48 @@ def pair_with_ledger(
     return records
 
 
+def name_with_ledger(trace: Trace, launches: Sequence[Launch], measured: Sequence[Measurement]) -> list[Any]:
+    """Profile records from a recording that knows kernels by name alone, of a program that the ledger is of.
+
+    Raises ``MeasureError`` if no kernel can be given to an entry.
+    """
+    found = join_by_name(device_events(trace), launches, measured)
+    if not found.matched_ns:
+        why = f": {next(iter(found.unmatched))}" if found.unmatched else ", none bears the name of one"
+        raise MeasureError(f"no kernel of {trace.source} belongs to an entry of this ledger{why}.")
+    clock: Clock = "cupti"
+    breakdown = breakdown_of_trace(trace, found.events)
+    share = found.matched_ns / 1e3 / breakdown.kernel_us
+    notes = [f"{share:.1%} of the kernel time was given to {found.entries_seen:,} of {found.entries:,} entries by name"]
+    notes += [f"{ns / 1e3:.1f} us of kernels have no entry: {why}" for why, ns in found.unmatched.items()]
+    profile = Profile(
+        clock=clock,
+        steps=1,
+        inside_us=found.inside_ns / 1e3,
+        matched_us=found.matched_ns / 1e3,
+        unmatched_us={why: ns / 1e3 for why, ns in found.unmatched.items()},
+        entries=found.entries,
+        entries_seen=found.entries_seen,
+        graph_calls=dict(found.calls),
+    )
+    breakdown = replace(breakdown, clock=clock, notes=(*breakdown.notes, *notes))
+    return [breakdown, profile, *_measurements(found, launches, clock)]
+
+
 def add_trace_to_ledger(trace: Path, ledger: Path, *, progress: Progress | None = None) -> Breakdown:
     """Read a trace, pair it with a ledger of the same graphs and write the times into that ledger.
 
-    Raises ``MeasureError`` as ``read_trace`` and ``pair_with_ledger``, ``StoreError`` as ``open_ledger``.
+    A report of Nsight Systems names no graph: its kernels are paired by their names. Raises ``MeasureError`` as
+    ``read_trace``, ``pair_with_ledger`` and ``name_with_ledger``, ``StoreError`` as ``open_ledger``.
     """
     with open_ledger(ledger) as reader:
         launches, graphs, devices = reader.read(Launch), reader.read(Graph), reader.run().devices
-    records = pair_with_ledger(read_trace(trace, progress=progress), launches, graphs, devices)
+        measured = latest_measurements(reader)
+    read = read_trace(trace, progress=progress)
+    if is_report(trace):
+        records = name_with_ledger(read, launches, measured)
+    else:
+        records = pair_with_ledger(read, launches, graphs, devices)
     with LedgerWriter(ledger, append=True) as writer:
         writer.add(*records)
     return next(record for record in records if isinstance(record, Breakdown))

@@ -21,6 +21,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from torchledger.errors import StoreError
 from torchledger.nouns import Run
+from torchledger.store.bounded import bounded_rows, distrust
 from torchledger.store.codec import FieldError, convert, decode, encode
 from torchledger.store.hold import hold, remove_unheld
 from torchledger.store.job import one_ledger
@@ -38,15 +39,6 @@ log = logging.getLogger(__name__)
 Record = TypeVar("Record")
 
 _BUSY_TIMEOUT_S = 30.0
-
-_STEPS_PER_BYTE = 4
-"""SQLite's own steps per byte of the file that one question may take: a scan of 16 columns takes about one. A tree of
-pages that names one page many times would take any number."""
-
-_LONGEST_TEXT_AT_LEAST = 64 << 20
-_STEPS_AT_LEAST = 1_000_000
-_STEPS_BETWEEN_CHECKS = 10_000
-
 
 _LOCKED = "{} is being written by another process, which did not let go in time. Try again when that has ended."
 
@@ -207,20 +199,12 @@ class LedgerReader:
         self._connection.close()
 
     def _rows(self, statement: str, parameters: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-        steps_left = max(_STEPS_AT_LEAST, self._size_now() * _STEPS_PER_BYTE)
-
-        def is_used_up() -> bool:
-            nonlocal steps_left
-            steps_left -= _STEPS_BETWEEN_CHECKS
-            return steps_left < 0
-
-        self._connection.set_progress_handler(is_used_up, _STEPS_BETWEEN_CHECKS)
         try:
-            yield from self._connection.execute(statement, tuple(parameters))
+            yield from bounded_rows(self._connection, statement, parameters, file_bytes=self._size_now())
         except (sqlite3.Error, UnicodeError) as error:
             if _is_locked(error):
                 raise StoreError(_LOCKED.format(self.path)) from error
-            raise self._damaged("its tables have no end" if steps_left < 0 else str(error)) from error
+            raise self._damaged(str(error)) from error
 
     def _size_now(self) -> int:
         """Bytes of the file, which grows while a run writes it."""
@@ -255,9 +239,7 @@ def open_ledger(path: str | os.PathLike[str]) -> LedgerReader:
         connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)
         ((application_id,),) = connection.execute("PRAGMA application_id")
         ((version,),) = connection.execute("PRAGMA user_version")
-        # No text is longer than its file; a chain of pages that bites its tail would claim up to a gigabyte.
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(2 * path.stat().st_size, _LONGEST_TEXT_AT_LEAST))
-        connection.execute("PRAGMA trusted_schema = OFF")
+        distrust(connection, path.stat().st_size)
         _table_names(connection)
     except (sqlite3.Error, UnicodeError) as error:
         if _is_locked(error):

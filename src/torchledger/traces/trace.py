@@ -29,6 +29,7 @@ import orjson
 
 from torchledger.errors import MeasureError
 from torchledger.traces.links import innermost_covering, match_ids
+from torchledger.traces.nsight import ReportStream, is_report
 from torchledger.traces.stream import EventStream, Progress, open_events
 
 log = logging.getLogger(__name__)
@@ -391,7 +392,7 @@ _KIND_NAMES: Mapping[int, Literal["kernel", "memcpy", "memset"]] = {
 
 
 def read_trace(path: str | PathLike[str], *, progress: Progress | None = None, without: str | None = None) -> Trace:
-    """Read a Chrome/Kineto trace, ``.json`` or gzip.
+    """Read a Chrome/Kineto trace, ``.json`` or gzip, or the SQLite export of an Nsight Systems report.
 
     ``progress`` is called with bytes of the file read and bytes in all; events of the category ``without`` are left
     out (``"python_function"`` is most of a trace with stacks). A trace that is cut off, or that holds events
@@ -399,7 +400,8 @@ def read_trace(path: str | PathLike[str], *, progress: Progress | None = None, w
 
     Raises ``MeasureError`` naming the file if it is not a trace.
     """
-    stream = open_events(Path(path), progress=progress)
+    path = Path(path)
+    stream = ReportStream(path) if is_report(path) else open_events(path, progress=progress)
     return _read_stream(stream, source=str(path), without=without)
 
 
@@ -415,7 +417,7 @@ def trace_from_events(
     return columns.finish(source, dict(metadata or {}), {}, is_truncated=False)
 
 
-def _read_stream(stream: EventStream, *, source: str, without: str | None = None) -> Trace:
+def _read_stream(stream: EventStream | ReportStream, *, source: str, without: str | None = None) -> Trace:
     columns = _Columns()
     # Every piece makes and drops tens of thousands of dictionaries, none in a cycle: the collector would search them
     # for nothing, for a third of the time.

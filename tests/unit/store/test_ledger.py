@@ -145,9 +145,9 @@ def test_a_column_is_checked_against_the_field_that_it_holds(tmp_path: Path) -> 
 def test_pages_that_are_named_many_times_do_not_make_a_table_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torchledger.store.ledger._STEPS_PER_BYTE", 1)
-    monkeypatch.setattr("torchledger.store.ledger._STEPS_AT_LEAST", 1_000)
-    monkeypatch.setattr("torchledger.store.ledger._STEPS_BETWEEN_CHECKS", 100)
+    monkeypatch.setattr("torchledger.store.bounded._STEPS_PER_BYTE", 1)
+    monkeypatch.setattr("torchledger.store.bounded._STEPS_AT_LEAST", 1_000)
+    monkeypatch.setattr("torchledger.store.bounded._STEPS_BETWEEN_CHECKS", 100)
     path = tmp_path / "a.ledger"
     with LedgerWriter(path) as writer:
         writer.add(make_run(), *[make_launch(order=order) for order in range(20_000)])
