@@ -27,7 +27,7 @@ def listen_to_guards(
     def explained(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         reasons = original(*args, **kwargs)
         if not (args[3] if len(args) > 3 else kwargs.get("skip_logging")):  # then it only asks itself (before 2.13)
-            on_recompiled([in_one_line(str(reason)) for reason in reasons])
+            on_recompiled([in_one_line(str(reason)) for reason in reasons or ()])
         return reasons
 
     def built(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:

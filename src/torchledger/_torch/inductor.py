@@ -469,9 +469,9 @@ def estimated_us(graph: Any, snodes: Iterable[Any]) -> float | None:
     It says so for GPUs alone (the longer of bytes over bandwidth and FLOPs over peak), and of whole kernels.
     """
     leaves = {snode.get_name(): snode for snode in snodes}
-    if not leaves or config.runtime_estimations_mms_benchmark or not all(map(_is_on_gpu, leaves.values())):
-        return None  # with that setting it would run products to learn their time
-    if not _knows_bandwidth():
+    if not leaves or not all(map(_is_on_gpu, leaves.values())) or not _knows_bandwidth():
+        return None
+    if getattr(config, "runtime_estimations_mms_benchmark", False):  # then it would run products to learn their time
         return None
     of_name = graph.scheduler.name_to_fused_node
     kernels = {id(kernel): kernel for kernel in map(of_name.get, leaves) if kernel is not None}
