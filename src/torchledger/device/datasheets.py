@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,17 +27,38 @@ METHOD = "datasheet"
 
 
 @dataclass(frozen=True)
+class ReachedRates:
+    """What somebody measured a device to reach, beside its vendor's figures; ``source`` says who and how.
+
+    ``tflops`` by dtype, of large products, and ``copy_gb_per_s`` of large copies stand in for the share of a data sheet
+    that a transferred model takes over from its own device. ``attention_tflops`` by direction, of causal attention at
+    ``ATTENTION_SHAPE``; the half of the square that the mask leaves counts.
+    """
+
+    source: str
+    copy_gb_per_s: float | None = None
+    tflops: Mapping[str, float] = field(default_factory=dict)
+    attention_tflops: Mapping[str, float] = field(default_factory=dict)
+
+
+ATTENTION_SHAPE: Mapping[str, int] = {"b": 1, "h": 64, "l": 4096, "d": 128, "h_kv": 8, "l_kv": 4096, "causal": 1}
+"""Parameters of ``sdpa`` of which ``ReachedRates.attention_tflops`` speak."""
+
+
+@dataclass(frozen=True)
 class DataSheet:
     """A device by its vendor's figures, under the names that drivers and data sets give it, and where they are from.
 
     ``device.ceilings`` are the vendor's: dense TFLOP/s and memory bandwidth. ``inductor_rates`` are half-precision
     TFLOP/s, single-precision TFLOP/s and memory GB/s where PyTorch's own table (``torch/_inductor``) has the device.
+    ``reached`` are rates that were measured, where some are known.
     """
 
     names: tuple[str, ...]
     device: Device
     source: str
     inductor_rates: tuple[float, float, float] | None = None
+    reached: ReachedRates | None = None
 
 
 def find_data_sheet(name: str) -> DataSheet | None:
@@ -58,7 +79,7 @@ def device_of_name(name: str) -> Device:
     sheet = find_data_sheet(name)
     if sheet is None:
         return Device(name=name, kind="unknown")
-    facts = {field: value for field, value in vars(sheet.device).items() if field not in ("name", "ceilings")}
+    facts = {key: value for key, value in vars(sheet.device).items() if key not in ("name", "ceilings")}
     return Device(name=name, **facts)
 
 
@@ -117,13 +138,15 @@ class _Record:
     memory_bus_width_bits: int | None = None
     power_limit_w: float | None = None
     inductor_rates: tuple[float, float, float] | None = None
+    reached: ReachedRates | None = None
 
 
 def _sheet(record: _Record) -> DataSheet:
-    facts: dict[str, Any] = {field.name: getattr(record, field.name) for field in fields(record)}
+    facts: dict[str, Any] = {each.name: getattr(record, each.name) for each in fields(record)}
     names, source, rates = facts.pop("names"), facts.pop("source"), facts.pop("inductor_rates")
+    reached = facts.pop("reached")
     ceilings = Ceilings(copy_gb_per_s=facts.pop("copy_gb_per_s"), tflops_per_s=dict(facts.pop("tflops")), method=METHOD)
-    return DataSheet(names, Device(name=names[0], ceilings=ceilings, **facts), source, rates)
+    return DataSheet(names, Device(name=names[0], ceilings=ceilings, **facts), source, rates, reached)
 
 
 @cache

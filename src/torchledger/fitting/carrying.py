@@ -1,8 +1,9 @@
-"""An operator's times carried from a device to another of its generation.
+"""An operator's times carried from a device to another.
 
 How much of a time waits for memory is told by the bandwidth that it reached where it was learned: near all of it, and
 the time goes with the memory's rate; far from it, and something else decides; more than all of it, and the data were in
-the cache. What else decides goes with multiprocessors and their clocks.
+the cache. What else decides goes with multiprocessors and their clocks within a generation. A multiprocessor of another
+generation does more or less in a clock: there a time keeps its distance from the physical baseline, as it was learned.
 """
 
 from __future__ import annotations
@@ -34,11 +35,19 @@ def answer(
         middle, width = entry.corrected(features.values, middle, width, first, origin.corrections)
         first = origin.corrections
         target = entry.origins[number + 1].machine if number + 1 < len(entry.origins) else machine
-        log_us = middle + features.log_baseline + log_ratio(features, middle, origin.machine, target)
-        features = features_of(target)
-        middle = log_us - features.log_baseline
+        if are_alike(origin.machine, target):
+            log_us = middle + features.log_baseline + log_ratio(features, middle, origin.machine, target)
+            features = features_of(target)
+            middle = log_us - features.log_baseline
+        else:
+            features = features_of(target)
     middle, width = entry.corrected(features.values, middle, width, first)
     return features, middle, np.hypot(width, entry.spread), outside
+
+
+def are_alike(one: Machine, other: Machine) -> bool:
+    """Whether two devices are of one generation."""
+    return one.device.compute_capability == other.device.compute_capability
 
 
 def log_ratio(features: FeatureTable, residual: Array, source: Machine, target: Machine) -> Array:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from torchledger.device.datasheets import ReachedRates, find_data_sheet
 from torchledger.fitting.constants import Constants
 from torchledger.fitting.generations import Generation, constants_of_generation, find_generation
 from torchledger.nouns import Device
@@ -36,11 +37,18 @@ class Machine:
     learned_on: tuple[int, int] | None = None
     """Compute capability of the device that a transferred model was learned on: its baselines' constants and networks
     stand, since what was learned lies between them and the times. ``None``: the device's own."""
+    reached: ReachedRates | None = None
+    """Rates that others measured; ``None``: those of the data sheet that comes with torchledger."""
 
     @property
     def name(self) -> str:
         """The device's name."""
         return self.device.name
+
+    @property
+    def published(self) -> ReachedRates | None:
+        """What others measured of it; ``None`` where nothing is known."""
+        return self.reached or published_rates(self.device)
 
     @property
     def generation(self) -> Generation:
@@ -137,6 +145,12 @@ class Machine:
         if dtype == "float32" and allow_tf32 and (self.device.compute_capability or (0, 0)) >= _FIRST_WITH_TF32:
             return max(self.peak("bfloat16") / 2, self.peak(dtype))
         return self.peak(dtype)
+
+
+def published_rates(device: Device) -> ReachedRates | None:
+    """What others measured of a device that comes with torchledger; ``None`` where nothing is known."""
+    sheet = find_data_sheet(device.name)
+    return None if sheet is None else sheet.reached
 
 
 def assumptions(machine: Machine) -> tuple[str, ...]:

@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from torchledger.device.datasheets import METHOD, find_data_sheet
+from torchledger.device.datasheets import METHOD, ReachedRates, find_data_sheet
 from torchledger.errors import FitError
-from torchledger.fitting.machine import Machine, assumptions
+from torchledger.fitting.machine import Machine, assumptions, published_rates
 from torchledger.fitting.time_model import Entry, Origin, TimeModel
 from torchledger.nouns import Ceilings, Device
 
@@ -25,14 +25,14 @@ class _Transferred(Mapping[str, Entry]):
     """Entries with an interval that is honest about the transfer, those of operators with the device that they come
     from; each is read when it is first asked."""
 
-    def __init__(self, entries: Mapping[str, Entry], spread: float, carried_from: Machine | None) -> None:
+    def __init__(self, entries: Mapping[str, Entry], spread: float, carried_from: Machine) -> None:
         self._entries, self._spread, self._from = entries, spread, carried_from
 
     def __getitem__(self, key: str) -> Entry:
         entry = self._entries[key]
         origins = entry.origins
         # Launches are timed inside a step, where others have had the cache: their baseline tells as much.
-        if self._from is not None and not key.startswith("launch:"):
+        if not key.startswith("launch:"):
             origins = (*origins, Origin(self._from, len(entry.corrections)))
         return replace(entry, n_rows=0, spread=math.hypot(entry.spread, self._spread), origins=origins)
 
@@ -46,19 +46,20 @@ class _Transferred(Mapping[str, Entry]):
         return len(self._entries)
 
 
-def transfer_model(model: TimeModel, device: Device) -> TimeModel:
+def transfer_model(model: TimeModel, device: Device, reached: ReachedRates | None = None) -> TimeModel:
     """The model of another device: its machine stands in the baselines, what was learned stays.
 
-    Raises ``FitError`` for a device of which neither ceilings nor a data sheet are known.
+    ``reached`` are rates measured by others, if not those of the data sheet that comes with torchledger. Raises
+    ``FitError`` for a device of which neither ceilings nor a data sheet are known.
     """
-    machine = transfer_machine(model.machine, device)
+    machine = transfer_machine(model.machine, device, reached)
     is_alike = device.compute_capability == machine.learned_on
     spread = _SPREAD_WITHIN_GENERATION if is_alike else _SPREAD_BETWEEN_GENERATIONS
     return replace(
         model,
         device=device.name,
         machine=machine,
-        entries=_Transferred(model.entries, spread, model.machine if is_alike else None),
+        entries=_Transferred(model.entries, spread, model.machine),
         total_memory_bytes=device.total_memory_bytes,
         source=f"transferred from {model.device}",
         operators_error_pct=None,
@@ -66,9 +67,9 @@ def transfer_model(model: TimeModel, device: Device) -> TimeModel:
     )
 
 
-def transfer_machine(machine: Machine, device: Device) -> Machine:
-    """The machine of a device of which no times are known: measured ceilings are rates that it reaches; a vendor's are
-    reached as far as those of ``machine`` were."""
+def transfer_machine(machine: Machine, device: Device, reached: ReachedRates | None = None) -> Machine:
+    """The machine of a device of which no times are known: measured ceilings are rates that it reaches, as those of
+    ``reached`` are; a vendor's are reached as far as those of ``machine`` were."""
     theirs = _ceilings(device)
     if theirs is None or theirs.copy_gb_per_s is None:
         raise FitError(
@@ -84,6 +85,9 @@ def transfer_machine(machine: Machine, device: Device) -> Machine:
             raise FitError(f"no data sheet of {machine.name} is known, with whose figures to compare {device.name}'s.")
         rates = _scaled(machine.flops_per_us, own.tflops_per_s, theirs.tflops_per_s)
         copied = machine.bytes_per_us * theirs.copy_gb_per_s / own.copy_gb_per_s
+        if (published := reached or published_rates(device)) is not None:
+            rates |= {dtype: rate * 1e6 for dtype, rate in published.tflops.items()}
+            copied = copied if published.copy_gb_per_s is None else published.copy_gb_per_s * 1e3
     return Machine(
         device,
         rates or dict(machine.flops_per_us),
@@ -91,6 +95,7 @@ def transfer_machine(machine: Machine, device: Device) -> Machine:
         machine.floor_us,
         machine.own_constants,
         learned_on=machine.learned_on or machine.device.compute_capability,
+        reached=reached,
     )
 
 

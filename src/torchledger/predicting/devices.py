@@ -45,8 +45,8 @@ def find_model(device_or_path: str | os.PathLike[str]) -> TimeModel:
     """
     path = Path(device_or_path)
     if path.suffix in _SHEET_SUFFIXES:
-        record = read_data_sheets(path)[0].device
-        return transfer_model(nearest_model(record), record)
+        own = read_data_sheets(path)[0]
+        return transfer_model(nearest_model(own.device), own.device, own.reached)
     if path.exists() or path.suffix == SUFFIX:
         return load_model(path)
     name = _find_name(str(device_or_path))

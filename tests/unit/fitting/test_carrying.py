@@ -1,4 +1,4 @@
-"""Operators' times carried from a device to another of its generation."""
+"""Operators' times carried from a device to another."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from torchledger.device.datasheets import find_data_sheet
 from torchledger.fitting.correcting import correct_model
 from torchledger.fitting.time_model import TimeModel
 from torchledger.fitting.transfer import transfer_model
@@ -72,3 +73,13 @@ def test_a_model_without_corrections_left_is_the_carried_one(source: TimeModel) 
     half = carried(source, bytes_per_us=source.machine.bytes_per_us / 2)
     same, left_out = correct_model(half, [], jobs=1)
     assert not left_out and ratio(half, same, "mul", LARGE) == pytest.approx(1.0)
+
+
+def test_a_model_that_was_carried_is_carried_on_from_the_device_that_it_is_of() -> None:
+    """To another generation a time keeps its distance from the baseline: a product's rate goes with the peak."""
+    own = find_model("H100")
+    sheet = find_data_sheet("B200")
+    assert sheet is not None and own.entries["linear/forward"].origins
+    other = transfer_model(own, sheet.device)
+    peaks = other.machine.peak("bfloat16") / own.machine.peak("bfloat16")
+    assert 1 / ratio(own, other, "linear", PRODUCT) == pytest.approx(peaks, rel=0.1)
