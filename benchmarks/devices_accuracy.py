@@ -256,9 +256,10 @@ def _part(samples: Sequence[Sample], train: Mapping[str, Sequence[Key]], share: 
 
 
 def public(
-    folder: Path, *, only: str, jobs: int, shares: Sequence[float], scratch: Sequence[float], ship: bool
+    folder: Path, *, only: str, jobs: int, shares: Sequence[float], scratch: Sequence[float], ship: bool, alone: bool
 ) -> dict[str, Any]:
-    """Each of the two devices from the other, the shipped model and a share of its own rows."""
+    """Each of the two devices from the other, the shipped model and a share of its own rows; ``alone``: not from the
+    other."""
     base = load_model(SHIPPED / f"{BASE}{SUFFIX}")
     data = {}
     for name in ("Perlmutter", "Vista"):
@@ -273,9 +274,11 @@ def public(
         train, held = _shares(samples)
         judged = random.Random(1).sample([s for s in samples if _key(s) in held], _JUDGED)
         other_train, _ = _shares(data[other])
-        over = transfer_model(base, device_of_name(other))
-        over, _ = correct_model(over, _part(data[other], other_train, 0.1), jobs=jobs)
-        start, by_way = transfer_model(base, record), transfer_model(over, record)
+        start, by_way = transfer_model(base, record), None
+        if not alone:
+            over = transfer_model(base, device_of_name(other))
+            over, _ = correct_model(over, _part(data[other], other_train, 0.1), jobs=jobs)
+            by_way = transfer_model(over, record)
 
         def report(label: str, model: TimeModel, rows: int, judged: Sequence[Sample] = judged, of: str = name) -> None:
             error, by_operator, within = error_pct(model, judged)
@@ -287,14 +290,16 @@ def public(
             )
 
         report("0%, from the H200", start, 0)
-        report(f"0%, from the H200 by way of 10% of {other}", by_way, 0)
+        if by_way is not None:
+            report(f"0%, from the H200 by way of 10% of {other}", by_way, 0)
         best = start
         for share in shares:
             rows = _part(samples, train, share)
-            alone, _ = correct_model(start, rows, jobs=jobs)
-            report(f"{share:.0%}, from the H200", alone, len(rows))
-            best, _ = correct_model(start, rows, others=[by_way], jobs=jobs)
-            report(f"{share:.0%}, from both", best, len(rows))
+            best, _ = correct_model(start, rows, jobs=jobs)
+            report(f"{share:.0%}, from the H200", best, len(rows))
+            if by_way is not None:
+                best, _ = correct_model(start, rows, others=[by_way], jobs=jobs)
+                report(f"{share:.0%}, from both", best, len(rows))
             if share in scratch:
                 model, _ = fit(rows, record=record, jobs=jobs)
                 report(f"{share:.0%}, from nothing", model, len(rows))
@@ -325,6 +330,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="back: the model of DATA")
     parser.add_argument("--others", type=Path, default=Path("data/h200"), help="back: data of the device started from")
     parser.add_argument("--only", default="", help="public: the device whose name holds this")
+    parser.add_argument("--alone", action="store_true", help="public: not from the other device too, which takes long")
     parser.add_argument("--shares", type=float, nargs="*", default=[0.01, 0.1, 1.0])
     parser.add_argument(
         "--limits", type=float, nargs="*", default=[60, 180, 1e9], help="minutes: seconds of measuring to learn from"
@@ -341,6 +347,7 @@ def main() -> None:
             shares=arguments.shares,
             scratch=arguments.scratch,
             ship=arguments.ship,
+            alone=arguments.alone,
         )
     else:
         measured = read_measured(arguments.data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torchledger.errors import PredictError
 from torchledger.nouns import Fabric, Layout, PlannedRank, PlannedStep, PricedLayout
@@ -22,6 +22,7 @@ from torchledger.planning.transformer import (
     parameters_of_rank,
     parts_of,
 )
+from torchledger.predicting.power import StepWork
 from torchledger.work.element_sizes import ELEMENT_SIZES
 
 COVERAGE = 0.9
@@ -39,11 +40,13 @@ class Composition:
     """How a program does what a layout leaves open.
 
     ``overlaps_gradients``: gradients are reduced beside the last backward (DDP's buckets); else behind it.
+    ``reduces_whole``: every rank is given all summed gradients, also where ZeRO-1 or 2 needs a share of them.
     ``overlap`` is the norm by which host and device time of a phase are added (6: nearly the longer of both).
     ``step_host_us`` is what the host does in a step beside launching the model.
     """
 
     overlaps_gradients: bool = True
+    reduces_whole: bool = False
     overlap: float = 6.0
     step_host_us: float = 400.0
 
@@ -145,12 +148,14 @@ def name_of(layout: Layout) -> str:
 
 @dataclass(frozen=True)
 class _Cost:
-    """A list of pieces priced: device, collectives and host, in microseconds, and how far the device's may be off."""
+    """A list of pieces priced: device, collectives and host, in microseconds, how far the device's may be off, and what
+    of it draws power."""
 
     device_us: float = 0.0
     communication_us: float = 0.0
     host_us: float = 0.0
     spread_us: float = 0.0
+    work: StepWork = field(default_factory=StepWork)
 
     def __add__(self, other: _Cost) -> _Cost:
         return _Cost(
@@ -158,11 +163,23 @@ class _Cost:
             self.communication_us + other.communication_us,
             self.host_us + other.host_us,
             self.spread_us + other.spread_us,
+            self.work + other.work,
         )
 
     def times(self, count: float) -> _Cost:
         """As often; calls of one kind err alike."""
-        return _Cost(*(count * each for each in (self.device_us, self.communication_us, self.host_us, self.spread_us)))
+        return _Cost(
+            count * self.device_us,
+            count * self.communication_us,
+            count * self.host_us,
+            count * self.spread_us,
+            self.work.times(count),
+        )
+
+    @property
+    def busy_us(self) -> float:
+        """Kernels and collectives one after the other, or the host where it takes longer."""
+        return max(self.device_us + self.communication_us, self.host_us)
 
 
 class _Composer:
@@ -181,7 +198,13 @@ class _Composer:
         self.size = int(ELEMENT_SIZES[model.dtype])
         self.micro_batches = model.batch // (layout.dp * layout.micro_batch)
         self.parts = parts_of(model, layout)
-        self.costs = {name: self.cost(getattr(self.parts, name)) for name in vars(self.parts)}
+        costs = {name: self.cost(getattr(self.parts, name)) for name in vars(self.parts)}
+        block = costs["block"] + costs["block_backward"]
+        drawn = replace(block.work, others_us=block.device_us - block.work.total_us)
+        self.costs = {
+            name: replace(cost, device_us=cost.device_us + prices.sustained_us(cost.work, drawn, block.busy_us))
+            for name, cost in costs.items()
+        }
         self.launches = 0
         self.spread_us = 0.0
 
@@ -202,13 +225,14 @@ class _Composer:
         return price_collective(self.fabric, kind, nbytes, placement_of(ranks, self.fabric.ranks_per_node)).duration_us
 
     def cost(self, pieces: Sequence[Piece]) -> _Cost:
-        device_us, spread_us, kernels = total_price(self.prices, pieces)
+        price, kernels = total_price(self.prices, pieces)
         communication_us = sum(
             self.collective_us(piece.operator.removeprefix("collective."), piece.parameters["bytes"], piece.group)
             for piece in pieces
             if piece.group
         )
-        return _Cost(device_us, communication_us, kernels * self.prices.launch_host_us, spread_us)
+        host_us = kernels * self.prices.launch_host_us
+        return _Cost(price.duration_us, communication_us, host_us, price.spread_us, price.work)
 
     def stage_cost(self, stage: int, direction: str) -> _Cost:
         stages = self.layout.pp * self.layout.stages_per_rank
@@ -312,7 +336,7 @@ class _Composer:
     def last_backward(self, entries: list[TimedEntry], cost: _Cost, stage: int) -> None:
         """The last backward, its gradients reduced in buckets beside it, or behind it."""
         nbytes = self.gradient_bytes(stage)
-        kind = "reduce_scatter" if self.layout.zero else "all_reduce"
+        kind = "reduce_scatter" if self.layout.zero and not self.composition.reduces_whole else "all_reduce"
         if self.layout.dp * self.layout.cp < 2:
             entries += self.phase("backward", cost)
             return

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from torchledger.device.datasheets import ATTENTION_SHAPE
 from torchledger.fitting.time_model import TimeModel
 from torchledger.planning.transformer import Piece
 from torchledger.predicting.operators import predict
 from torchledger.predicting.overheads import is_product, overheads_of
+from torchledger.predicting.power import StepWork, mean_clock, sustained_share
+from torchledger.work.element_sizes import ELEMENT_SIZES
 
 _MOST_UPDATED = 2e9
 """Parameters of the largest step that is asked for at once: beyond it only more of the same follows."""
@@ -21,10 +25,11 @@ _MOST_MOVED = 4e9
 
 @dataclass(frozen=True)
 class PiecePrice:
-    """A piece's time on the device, and how far it may be off, in microseconds."""
+    """A piece's time in a short run and how far it may be off, in microseconds, and what of it draws power."""
 
     duration_us: float
     spread_us: float = 0.0
+    work: StepWork = field(default_factory=StepWork)
 
 
 class PiecePrices(Protocol):
@@ -46,6 +51,11 @@ class PiecePrices(Protocol):
 
     def optimizer(self, parameters: float, tensors: int) -> PiecePrice:
         """One step of AdamW over so many parameters, gradients' norm and clipping included."""
+        ...
+
+    def sustained_us(self, part: StepWork, step: StepWork, duration_us: float) -> float:
+        """What a part of steps takes longer in a run of them that lasts; a step of ``duration_us`` has the work of
+        ``step``."""
         ...
 
 
@@ -100,8 +110,38 @@ class ModelPrices:
         found = predict(self.model, piece.operator, piece.parameters, direction=piece.direction, dtype=self.dtype)
         product = is_product(found.model)
         factor = self.rates[0] if product else self.rates[1]
-        time_us = found.duration_us * factor * (1 + overheads["sustained products"] * product)
-        return PiecePrice(time_us + gaps_us, max(found.high_us - found.duration_us, 0.0) * factor)
+        spread_us = max(found.high_us - found.duration_us, 0.0) * factor
+        if piece.operator == "sdpa" and (known := self._attention_factor(piece.direction)) is not None:
+            return PiecePrice(found.duration_us * known + gaps_us, spread_us * known)
+        time_us = found.duration_us * factor
+        return PiecePrice(time_us + gaps_us, spread_us, self._work(piece, time_us) if product else StepWork())
+
+    def _work(self, piece: Piece, time_us: float) -> StepWork:
+        """Of a product or attention. FLOPs count in half precision only: of others it is not known what they draw."""
+        if piece.operator == "sdpa":
+            return StepWork(attention_us=time_us)
+        sides = [piece.parameters.get(name, 1) for name in ("b", "m", "k", "n")]
+        flops = 2.0 * math.prod(sides) * (1 if piece.direction == "forward" else 2)
+        return StepWork(time_us, flops if ELEMENT_SIZES[self.dtype] == 2 else 0.0)
+
+    def sustained_us(self, part: StepWork, step: StepWork, duration_us: float) -> float:
+        """What a part of steps takes longer in a run of them that lasts: by the power limit, or what is usual."""
+        machine = self.model.machine
+        usual = overheads_of(self.model)["sustained products"]
+        clock = mean_clock(step, duration_us, machine)
+        products = StepWork(part.products_us, part.product_flops)
+        attention = StepWork(attention_us=part.attention_us)
+        return sum(each.total_us * max(usual, sustained_share(each, clock, machine)) for each in (products, attention))
+
+    def _attention_factor(self, direction: str) -> float | None:
+        """What was measured of attention over what the model says of it, at the shape that was measured."""
+        reached = self.model.machine.published
+        if reached is None or direction not in reached.attention_tflops:
+            return None
+        s = ATTENTION_SHAPE
+        flops = {"forward": 4, "backward": 10}[direction] * s["b"] * s["h"] * s["l"] * s["l_kv"] * s["d"] / 2
+        said_us = predict(self.model, "sdpa", s, direction=direction, dtype=self.dtype).duration_us
+        return flops / (reached.attention_tflops[direction] * 1e6) / said_us
 
     def optimizer(self, parameters: float, tensors: int) -> PiecePrice:
         """One step of AdamW over so many parameters, gradients' norm and clipping included."""
@@ -117,12 +157,13 @@ class ModelPrices:
         return PiecePrice(time_us, (found.high_us - found.duration_us) * self.rates[1])
 
 
-def total_price(prices: PiecePrices, pieces: Sequence[Piece]) -> tuple[float, float, int]:
-    """Time and spread of the pieces that are no collectives, in microseconds, and how many kernels they launch."""
-    found = [(piece, prices.price(piece)) for piece in pieces if not piece.group]
+def total_price(prices: PiecePrices, pieces: Sequence[Piece]) -> tuple[PiecePrice, int]:
+    """The price of the pieces that are no collectives together, and how many kernels all of them launch."""
+    found = [prices.price(piece) for piece in pieces if not piece.group]
     # Pieces of one kind err alike.
-    return (
-        sum(price.duration_us for _, price in found),
-        sum(price.spread_us**2 for _, price in found) ** 0.5,
-        sum(piece.kernels for piece in pieces),
+    total = PiecePrice(
+        sum(price.duration_us for price in found),
+        sum(price.spread_us**2 for price in found) ** 0.5,
+        sum((price.work for price in found), StepWork()),
     )
+    return total, sum(piece.kernels for piece in pieces)

@@ -26,10 +26,13 @@ class Transformer:
     ``gated`` has two matrices up (SwiGLU) in place of one with GELU, ``norm`` is ``"rms"`` or ``"layer"``.
     ``attention`` is ``"flash"``, or ``"unfused"`` for scores that are written to memory. ``bias`` adds biases and
     dropout as GPT has them; ``tied`` shares the embedding with the output. ``fused`` says that a compiler joined
-    elementwise work.
+    elementwise work; of an eager program ``own_kernels`` says that activation and loss are one kernel each and that
+    products add to accumulated gradients themselves, as Megatron-Core does with Transformer Engine. ``head_copies`` is
+    how often an eager program copies queries, keys and values whole around attention, forward and again backward.
     ``gradient_bytes`` is the size of an accumulated gradient's element, ``spare_gradient_bytes`` that of another copy,
-    ``optimizer_bytes`` what the optimizer keeps for a parameter. ``head_layers`` is how many layers the output counts
-    as where layers are dealt to a pipeline's stages.
+    ``optimizer_bytes`` what the optimizer keeps for a parameter, ``logit_bytes`` what the loss holds of a logit at once
+    (logits, a float32 copy and one that is worked on; 6 where it is worked on in place). ``head_layers`` is how many
+    layers the output counts as where layers are dealt to a pipeline's stages.
     """
 
     layers: int
@@ -48,9 +51,12 @@ class Transformer:
     tied: bool = False
     dtype: str = "bfloat16"
     fused: bool = True
+    own_kernels: bool = False
+    head_copies: float = 0.0
     gradient_bytes: int = 4
     spare_gradient_bytes: int = 0
     optimizer_bytes: int = 12
+    logit_bytes: int = 10
     head_layers: float = 0.0
 
     def __post_init__(self) -> None:
@@ -244,6 +250,9 @@ class _Maker:
         if model.rotary:
             share = (model.heads + model.kv) / (model.heads + 2 * model.kv)
             pieces.append(self.elementwise(2 * share * self.tokens * width * self.size, direction, "rotary", 2))
+        if not model.fused and model.head_copies:
+            moved = 2 * model.head_copies * self.tokens * width * self.size
+            pieces.append(self.elementwise(moved, direction, "head copies", math.ceil(model.head_copies)))
         if not model.fused and model.attention == "unfused":
             moved = 2 * self.tokens * (model.hidden // tp) * self.size
             pieces.append(self.elementwise(moved, direction, "context copy"))
@@ -265,11 +274,14 @@ class _Maker:
 
     def activation(self, direction: Direction) -> Piece:
         model, tp = self.model, self.layout.tp
-        if model.gated and model.fused:
+        if model.gated and (model.fused or model.own_kernels):
             return Piece("swiglu", {"rows": self.tokens, "dim": model.ffn // tp}, direction, "activation")
         values = self.tokens * (model.ffn // tp) * self.size
+        if model.gated and direction == "forward":
+            return self.elementwise(5 * values, direction, "activation", 2)
         if model.gated:
-            return self.elementwise((5 if direction == "forward" else 8) * values, direction, "activation", 2)
+            # Both factors' gradients and the gate's read two and write one each; then they are put beside each other.
+            return self.elementwise(13 * values, direction, "activation", 4)
         return Piece("gelu", {"numel": self.tokens * model.ffn // tp}, direction, "activation")
 
     def half(self, direction: Direction) -> tuple[list[Piece], list[Piece]]:
@@ -309,10 +321,14 @@ class _Maker:
             again = self.block()
         elif self.layout.recomputation == "attention":
             again = self.attention("forward")
-        # Each weight's gradient is added to what earlier microbatches left.
-        weights = self.model.block_parameters / self.layout.tp
-        added = weights * (2 * self.model.gradient_bytes + self.size)
-        return [*again, *feed[::-1], *attention[::-1], self.elementwise(added, "backward", "accumulation", 8)]
+        added = self.accumulation(self.model.block_parameters / self.layout.tp, 8)
+        return [*again, *feed[::-1], *attention[::-1], added]
+
+    def accumulation(self, weights: float, kernels: int, *, by_product: bool = True) -> Piece:
+        """Each weight's gradient is added to what earlier microbatches left; a product that does so itself reads and
+        writes the sum, and no gradient."""
+        moved = 2 * self.model.gradient_bytes + (-self.size if self.model.own_kernels and by_product else self.size)
+        return self.elementwise(weights * moved, "backward", "accumulation", kernels)
 
     def embedding(self, direction: Direction) -> list[Piece]:
         model = self.model
@@ -322,11 +338,16 @@ class _Maker:
             kind = "all_reduce" if not self.is_sharded else "reduce_scatter" if direction == "forward" else "all_gather"
             if self.is_sharded or direction == "forward":
                 pieces.append(self.collective(kind, self.tokens * model.hidden * self.size, "tp"))
+        if direction == "backward":
+            weights = model.vocabulary * model.hidden / self.layout.tp
+            pieces.append(self.accumulation(weights, 1, by_product=False))
+            if model.tied and self.layout.pp == 1:
+                pieces.append(self.elementwise(3 * weights * self.size, direction, "tied gradients"))
         return pieces
 
     def loss(self, vocabulary: int, direction: Direction) -> Piece:
         """Cross entropy; eager programs that share the vocabulary write each of its steps in float32."""
-        if self.model.fused or self.model.attention == "unfused":
+        if self.model.fused or self.model.own_kernels or self.model.attention == "unfused":
             return Piece("cross_entropy", {"tokens": self.tokens, "vocab": vocabulary}, direction, "loss", 3)
         # Forward: cast, largest, subtract, exponential, sum, divide; backward: subtract, scale, cast.
         moved = {"forward": self.size + 4 + 4 + 8 + 8 + 4 + 8}.get(direction, 4 + 8 + 4 + self.size)
@@ -341,7 +362,11 @@ class _Maker:
             self.linear("head", model.hidden, vocabulary, direction),
             self.loss(vocabulary, direction),
         ]
-        return pieces if direction == "forward" else pieces[::-1]
+        if direction == "forward":
+            return pieces
+        if model.tied and self.layout.pp == 1:
+            return pieces[::-1]
+        return [*pieces[::-1], self.accumulation(vocabulary * model.hidden, 1)]
 
 
 def parameters_of_rank(model: Transformer, layout: Layout, *, is_first: bool, is_last: bool) -> float:
@@ -356,15 +381,19 @@ def parameters_of_rank(model: Transformer, layout: Layout, *, is_first: bool, is
 def layers_by_stage(layers: int, stages: int, head_layers: float = 0.0) -> tuple[int, ...]:
     """How many layers each stage of a pipeline has: the last one, which has the output too, the fewest.
 
-    With ``head_layers`` each layer is dealt to the stage in which its middle lies, the output at the end among them.
+    With ``head_layers`` a stage is dealt layers until it and those before it have more than their share of all, the
+    output at the end among them (as ``nanotron/models/base.py`` does).
 
     >>> layers_by_stage(28, 8), layers_by_stage(10, 8), layers_by_stage(16, 2, 4.0)
-    ((4, 4, 4, 4, 4, 4, 4, 0), (2, 2, 1, 1, 1, 1, 1, 1), (10, 6))
+    ((4, 4, 4, 4, 4, 4, 4, 0), (2, 2, 1, 1, 1, 1, 1, 1), (11, 5))
     """
     if head_layers:
         share = (layers + head_layers) / stages
-        dealt = [min(stages - 1, int((layer + 0.5) / share)) for layer in range(layers)]
-        return tuple(dealt.count(stage) for stage in range(stages))
+        dealt, stage = [0] * stages, 0
+        for layer in range(1, layers + 1):
+            dealt[stage] += 1
+            stage += layer > share * (stage + 1) and stage < stages - 1
+        return tuple(dealt)
     most = math.ceil(layers / stages)
     before = most * (stages - 1)
     if before <= layers:
@@ -397,8 +426,7 @@ def memory_of_rank(model: Transformer, layout: Layout, stage: int) -> int:
     if layout.recomputation == "full":
         work = kept_of_block(model, layout, whole=True)
     if is_last:
-        # Logits, their float32 copy and its gradient.
-        work = max(work, tokens * model.vocabulary / layout.tp * (size + 4 + 4))
+        work = max(work, tokens * model.vocabulary / layout.tp * model.logit_bytes)
         activations += in_flight * rows * model.hidden * size
     if layout.zero >= 3:
         work += 2 * model.block_parameters / layout.tp * size
@@ -428,6 +456,9 @@ def kept_of_block(model: Transformer, layout: Layout, *, whole: bool = False) ->
     # Inputs of both norms and of the two products behind them; with sequence parallelism those are kept in shares.
     kept = 4 * rows * hidden * size
     kept += tokens * (qkv + hidden / tp) * size + tokens * (up + model.ffn / tp) * size
+    if model.gated and not (model.fused or model.own_kernels):
+        # The activated gate, a factor of the product that comes next.
+        kept += tokens * model.ffn / tp * size
     heads = model.heads / tp
     if model.attention == "flash":
         kept += tokens * heads * 4

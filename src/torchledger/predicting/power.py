@@ -39,6 +39,12 @@ class StepWork:
             self.others_us + other.others_us,
         )
 
+    def times(self, count: float) -> StepWork:
+        """So many times as much."""
+        return StepWork(
+            count * self.products_us, count * self.product_flops, count * self.attention_us, count * self.others_us
+        )
+
 
 def work_of(piece: Launch | StepCall, prediction: Prediction, calls: int = 1) -> StepWork:
     """A launch's or eager call's part of the work, so many times."""

@@ -9,7 +9,7 @@ import pytest
 from torchledger.errors import PredictError
 from torchledger.nouns import Layout
 from torchledger.planning.fabric import find_fabric
-from torchledger.planning.layouts import find_layouts, name_of, price_layout, price_layouts
+from torchledger.planning.layouts import Composition, find_layouts, name_of, price_layout, price_layouts
 from torchledger.planning.prices import ModelPrices
 from torchledger.planning.timeline import Sharing
 from torchledger.planning.transformer import Transformer, check_layout, memory_of_rank, parts_of
@@ -73,6 +73,35 @@ def test_shards_of_a_block_add_up_to_the_whole() -> None:
         )
 
     assert 4 * flops(Layout(tp=4)) == flops(Layout())
+
+
+def test_an_eager_program_takes_longer_than_one_with_kernels_of_its_own() -> None:
+    eager = replace(SMALL, fused=False)
+    own, copying = replace(eager, own_kernels=True), replace(eager, head_copies=2.0)
+    assert price(Layout(), own) < price(Layout(), eager) < price(Layout(), copying)
+    assert {p.operator for p in parts_of(own, Layout()).block} - {
+        p.operator for p in parts_of(eager, Layout()).block
+    } == {"swiglu"}
+    assert memory_of_rank(own, Layout(), 0) < memory_of_rank(eager, Layout(), 0)
+    assert memory_of_rank(replace(own, logit_bytes=6), Layout(), 0) < memory_of_rank(own, Layout(), 0)
+
+
+def test_gradients_of_embedding_and_output_are_accumulated_too() -> None:
+    parts = parts_of(SMALL, Layout(tp=2))
+    added = [p.parameters["bytes"] for p in (*parts.first_backward, *parts.last_backward) if p.role == "accumulation"]
+    assert added == [10 * 32000 * 1024 // 2] * 2
+    tied = parts_of(replace(SMALL, tied=True), Layout(tp=2))
+    roles = [p.role for p in (*tied.first_backward, *tied.last_backward)]
+    assert roles.count("accumulation") == roles.count("tied gradients") == 1
+
+
+def test_reducing_all_gradients_takes_longer_than_their_shares() -> None:
+    layout = Layout(dp=8, zero=1, fsdp=8)
+    late = [Composition(overlaps_gradients=False, reduces_whole=whole) for whole in (False, True)]
+    shares, whole = (
+        price_layout(SMALL, layout, PRICES, FABRIC, composition=each, sharing=FREE).duration_us for each in late
+    )
+    assert shares < whole
 
 
 def test_a_table_ranks_what_fits_and_says_what_the_rest_needs() -> None:
