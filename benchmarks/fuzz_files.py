@@ -1,6 +1,6 @@
 """Changed files of every kind through every command that reads them: what ends in a traceback, hangs or fills memory.
 
-python benchmarks/fuzz_files.py [--cases 10000] [--seed 1] [--keep] [-o docs/results/fuzz.md]
+python benchmarks/fuzz_files.py [--cases 10000] [--seed 1] [--kind host] [--keep] [-o docs/results/fuzz.md]
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kind", choices=tuple(KINDS), action="append", help="Default: all.")
     parser.add_argument("--keep", action="store_true", help="Put one case of each place that fails into the corpus.")
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
-    cases = make_cases(options.cases, options.seed * 1_000_000)
+    cases = make_cases(options.cases, options.seed * 1_000_000, options.kind or tuple(KINDS))
     began = time.perf_counter()
     faults: dict[str, list[Fault]] = defaultdict(list)
     for fault in run_cases(cases):

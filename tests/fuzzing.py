@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import gzip
 import hashlib
 import importlib
@@ -25,23 +26,45 @@ import traceback
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pyarrow
 from click.testing import CliRunner
 from pyarrow import parquet
 
-from factories import make_activity, make_collective, make_run, make_step
+from factories import make_activity, make_collective, make_run, make_step, make_step_call
+from torchledger.calibrating.choosing import choose_points
+from torchledger.calibrating.collecting import FUSED, OPERATORS, CollectPlan
 from torchledger.cli import COMMANDS, cli
 from torchledger.errors import TorchledgerError
+from torchledger.fitting.learning import constant_blend
 from torchledger.fitting.tables import LeftOut
-from torchledger.nouns import Graph, Kernel, Launch
+from torchledger.fitting.time_model import Entry, TimeModel
+from torchledger.fitting.transfer import transfer_model
+from torchledger.nouns import (
+    Ceilings,
+    Device,
+    DryRun,
+    Graph,
+    Host,
+    Kernel,
+    Launch,
+    MadeGroup,
+    TensorArgument,
+    WorldSpec,
+)
+from torchledger.planning.dry_run import DryRunOutcome
+from torchledger.planning.world import RecordedRank
+from torchledger.predicting.model_file import SHIPPED, load_model, save_model
 from torchledger.replaying.bench_worker import Job
+from torchledger.sampling.points import Plan
 from torchledger.store import LedgerWriter, open_ledger
+from torchledger.store.codec import encode
 from torchledger.store.job import write_head
 from torchledger.store.seal import sealed_graph, sealed_kernel
 
@@ -58,6 +81,8 @@ MEMORY_LIMIT_BYTES = 1 << 30
 _LONGEST_MESSAGE = 2_000
 _SAMPLES = "cpu_part_torchledger0.1.0.samples"
 _ASK = ("linear", "m=64", "k=32", "n=8")
+_PROGRAM = ("-m", "timeit")
+"""A program that is there; what `plan` records of it is a stand-in."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +90,8 @@ class Kind:
     """A kind of file: its name, a maker of its original, how its content is changed, and the commands that read it.
 
     ``name`` is the file's name in the case's folder; in a command ``FILE`` stands for the changed file, ``FOLDER`` for
-    the folder that it is in, ``OTHER`` for the other rank's trace, ``OUT`` for a path where nothing is yet.
+    the folder that it is in, ``COPY`` for a copy of it, ``OTHER`` for the other rank's trace, ``LAYOUTS`` for a sound
+    file of them, ``OUT`` for a path where nothing is yet.
     """
 
     name: str
@@ -108,9 +134,12 @@ def run_cases(
     cases: Iterable[Case], contents: Mapping[Case, bytes] | None = None, *, batch: int = 25
 ) -> Iterator[Fault]:
     """Run cases, ``batch`` in each forked child; ``contents`` gives files that are not made by mutation."""
+    _recorded_without_device()
     for module in ("torch", "pyarrow.parquet", *(module for module, _ in COMMANDS.values())):
         importlib.import_module(module)  # once, here, and not in every child
     waiting = list(cases)
+    for kind in {case.kind for case in waiting} if contents is None else ():
+        KINDS[kind].original()
     while waiting:
         done = 0
         for number, what in _run_batch(waiting[:batch], contents or {}):
@@ -183,6 +212,12 @@ def run_case(case: Case, content: bytes) -> str:
         before = _digest(folder)
         named = {"FILE": str(path), "FOLDER": str(folder), "OTHER": str(folder / "trace_1.json")}
         named |= {word: f"{name}/{word.lower()}" for word in ("OUT", "OUT.html", "OUT.csv")}
+        if "COPY" in kind.commands[case.command]:
+            named["COPY"] = f"{name}/copy"
+            shutil.copytree(folder, named["COPY"])
+        if "LAYOUTS" in kind.commands[case.command]:
+            named["LAYOUTS"] = f"{name}/layouts.yml"
+            Path(named["LAYOUTS"]).write_bytes(_LAYOUTS)
         _forget_peak()
         resident = _memory_bytes("VmRSS")
         signal.signal(signal.SIGPROF, _stop)
@@ -217,6 +252,10 @@ def _invoke(arguments: list[str]) -> str:
         error = _fit(arguments)
     elif arguments[0] == "bench":
         error = _bench(arguments)
+    elif arguments[0] == "plan":
+        error = _plan(arguments)
+    elif arguments[0] == "calibrate":
+        error = _calibrate(arguments)
     else:
         error = CliRunner().invoke(cli, arguments).exception
     if isinstance(error, TorchledgerError):
@@ -257,6 +296,90 @@ def _fit(arguments: list[str]) -> BaseException | None:
     with (
         _replaced("torchledger.fitting.fit", "in_processes", learn_nothing),
         _replaced("torchledger.fitting.fit_data", "in_processes", learn_nothing),
+    ):
+        return CliRunner().invoke(cli, arguments).exception
+
+
+def _plan(arguments: list[str]) -> BaseException | None:
+    """`plan` of a program whose step was recorded before: the program itself comes from no file of these kinds."""
+
+    def recorded(program: object, path: Path, *_: object, **__: object) -> DryRunOutcome:
+        shutil.copy(_recorded_without_device(), path)
+        return DryRunOutcome(path, DryRun("NVIDIA H200"))
+
+    def recorded_ranks(script: object, folder: object, device: object, world: int, **_: object) -> list[RecordedRank]:
+        return [RecordedRank(0, _recorded_without_device(), tuple(range(world)))]
+
+    with (
+        _replaced("torchledger.planning.plan", "run_without_device", recorded),
+        _replaced("torchledger.planning.plan", "record_ranks", recorded_ranks),
+    ):
+        return CliRunner().invoke(cli, arguments).exception
+
+
+@cache
+def _recorded_without_device() -> Path:
+    """A rank's step of two graph calls, operators and an all_reduce, as a run without its device leaves it."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    matrix = TensorArgument((1024, 1024), "bfloat16", (1024, 1))
+    work: dict[str, Any] = {"kernels": 1, "samples_us": (), "arguments": (matrix, matrix)}
+    with open_ledger(PROFILED) as old, LedgerWriter(folder / "rank0.ledger") as new:
+        new.add(dataclasses.replace(old.run(), host=None), *old.read(Graph), *old.read(Kernel), *old.read(Launch))
+        new.add(
+            DryRun("NVIDIA H200", world=WorldSpec(0, 2), groups=(MadeGroup("0", (0, 1)),)),
+            make_step(clock="cupti", graph_calls={"forward_0": 1, "backward_0": 1}),
+            make_step_call(order=0, kind="graph", name="forward_0", phase="forward", samples_us=()),
+            make_step_call(order=1, name="aten::mm", flops=2**31, bytes_moved=6 * 2**20, **work),
+            make_step_call(order=2, kind="graph", name="backward_0", phase="backward", samples_us=()),
+            make_step_call(
+                order=3, kind="collective", name="c10d::allreduce_", phase="backward", group="0", group_size=2,
+                message_bytes=2**24, samples_us=(),
+            ),
+            make_step_call(order=4, name="aten::_foreach_add_", phase="optimizer", bytes_moved=2**22, **work),
+            make_collective(group_size=2, ranks=(0, 1), call=3),
+        )  # fmt: skip
+    return folder / "rank0.ledger"
+
+
+_CARD = Device(
+    name="Card",
+    kind="cuda",
+    compute_capability=(9, 0),
+    num_multiprocessors=66,
+    ceilings=Ceilings(copy_gb_per_s=2000.0, tflops_per_s={"bfloat16": 400.0, "float16": 400.0, "float32": 30.0}),
+)
+
+
+def _calibrate(arguments: list[str]) -> BaseException | None:
+    """`calibrate` of a device on which nothing is measured and nothing learned: what it reads, checks and chooses.
+
+    Its worker leaves the samples and launches of the folder that is kept, or others where none is.
+    """
+    ended = mock.Mock(returncode=0, **{"poll.return_value": 0, "wait.return_value": 0})
+
+    def few_points(model: TimeModel | None, **_: object) -> Plan:
+        found: Plan = choose_points(model, count=8, sweep=DATA / "old" / "sweep.yml")
+        return found
+
+    def work(plan: object, folder: Path, *_: object) -> mock.Mock:
+        if not (folder / OPERATORS / "journal").exists():
+            _kept(folder)
+        return ended
+
+    def learn_nothing(learn: object, rows: Sequence[Any], jobs: object) -> Iterator[Entry]:
+        del learn, jobs
+        return (each.entry for each in rows)
+
+    nothing_runs = partial(CollectPlan, processes=0, with_host=False)
+    with (
+        _replaced("torchledger.calibrating.collecting", "measure_ceilings", lambda *_, **__: _CARD.ceilings),
+        _replaced("torchledger.calibrating.collecting", "describe_device", lambda _: _CARD),
+        _replaced("torchledger.calibrating.collecting", "choose_points", few_points),
+        _replaced("torchledger.calibrating.collecting", "_start_operators", work),
+        _replaced("torchledger.calibrating.calibrate", "store_ceilings", lambda *_: None),
+        _replaced("torchledger.calibrating.calibrate", "CollectPlan", nothing_runs),
+        _replaced("torchledger.fitting.correcting", "in_processes", learn_nothing),
     ):
         return CliRunner().invoke(cli, arguments).exception
 
@@ -447,8 +570,6 @@ def mutate_model(source: random.Random, content: bytes) -> bytes:
 
 
 def _with_other_array(source: random.Random, blob: bytes) -> bytes:
-    import numpy as np
-
     with zipfile.ZipFile(io.BytesIO(blob)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     name = source.choice(list(members))
@@ -575,6 +696,115 @@ def _rank_trace(rank: int) -> bytes:
 def _journal_file() -> Path:
     return next((DATA / "old" / _SAMPLES / "journal").glob("*.jsonl"))
 
+
+_LAYOUTS = b"""model: {layers: 4, hidden: 1024, heads: 8, ffn: 4096, vocabulary: 32000, length: 2048, batch: 16}
+micro_batches: [1, 2]
+recomputations: [none, full]
+zeros: [0, 1]
+schedules: [1F1B, GPipe]
+"""
+
+_GIVEN_LAYOUTS = b"""model:
+  layers: 4
+  hidden: 1024
+  heads: 8
+  ffn: 4096
+  vocabulary: 32000
+  length: 2048
+  batch: 16
+  norm: layer
+  attention: unfused
+  gated: no
+  bias: yes
+  dtype: float16
+  head_layers: 0.5
+layouts:
+- {dp: 2, tp: 2, micro_batch: 2, fsdp: 2, zero: 1}
+- {pp: 4, schedule: GPipe}
+- {pp: 2, cp: 2, schedule: Interleaved1F1B, stages_per_rank: 2, recomputation: attention, sequence_parallel: no}
+"""
+
+_DATA_SHEET = b"""names: [NVIDIA H300 SXM, H300]
+num_multiprocessors: 160
+compute_capability: [9, 0]
+copy_gb_per_s: 6000.0
+tflops: {float64: 80, float32: 80, tensorfloat32: 600, float16: 1200.0, bfloat16: 1200.0}
+total_memory_bytes: 206158430208
+l2_cache_bytes: 67108864
+clock_rate_mhz: 1980.0
+memory_clock_rate_mhz: 3201.0
+memory_bus_width_bits: 6144
+power_limit_w: 800.0
+source: a vendor's page
+"""
+
+
+def _host() -> bytes:
+    costs = {field.name: 3.5 for field in dataclasses.fields(Host) if field.name.endswith("_us")}
+    return encode(Host("a host", "NVIDIA H200", 64, **costs, measured_utc="2026-11-21T00:00:00Z", method="by hand"))
+
+
+def _nccl_log(nodes: int) -> bytes:
+    ranks = [f"#  Rank {n} Group  0 Pid {300 + n} on node{n % nodes} device {n} [01:00] NVIDIA H200" for n in range(4)]
+    columns = "#  size  count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong"
+    rows = [
+        f"{2**n}  {2**n // 4}  float  sum  -1  {5 + 2**n / 1e5}  1.0  1.5  0  6.5  1.0  1.5  0" for n in (10, 16, 28)
+    ]
+    return "\n".join(["# nccl-tests all_reduce_perf", "# Using devices", *ranks, columns, *rows, ""]).encode()
+
+
+def _collective_csv() -> bytes:
+    sizes, groups = [2**n for n in range(12, 28, 5)], ((2, 1), (4, 1), (8, 2))
+    rows = [
+        f"{kind},{gpus},{nodes},{size},float,{10 + size / 1e5}"
+        for kind in ("all_reduce", "all_gather")
+        for gpus, nodes in groups
+        for size in sizes
+    ]
+    return "\n".join(["collective,gpus,nodes,bytes,nccl_dtype,time_us", *rows, ""]).encode()
+
+
+@cache
+def _calibrated_model() -> bytes:
+    """A model as `calibrate` leaves it: beside a shipped one, its operators carried from there and corrected."""
+    model = transfer_model(load_model(SHIPPED / "NVIDIA_H200.tlmodel"), _CARD)
+    rows, target = np.full((4, 40), 2.0), np.array([0.1, 0.2, 0.15, 0.1])
+
+    def corrected(entry: Entry) -> Entry:
+        found = constant_blend(rows[:, : len(entry.feature_names) + 1], target, 0.1, n_shape=1, coverage=0.9)
+        return dataclasses.replace(entry, corrections=(found,))
+
+    entries = {key: corrected(entry) if key.startswith("linear") else entry for key, entry in model.entries.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(dataclasses.replace(model, entries=entries), Path(folder) / "m.tlmodel", beside="NVIDIA_H200")
+        return (Path(folder) / "m.tlmodel").read_bytes()
+
+
+def _kept(folder: Path) -> None:
+    """What a calibration left: samples in a journal beside their plan, and launches of compiled programs."""
+    shutil.copytree(DATA / "old" / _SAMPLES, folder / OPERATORS, dirs_exist_ok=True)
+    (folder / FUSED).mkdir(exist_ok=True)
+    shutil.copy(DATA / "old" / "h200_torchledger0.1.0.launches", folder / FUSED / "part-0-0.launches")
+
+
+_CALIBRATE = ("calibrate", "-o", "OUT", "--budget", "4s", "--device", "cuda:0")
+
+_OF_MODELS = (
+    ("predict", *_ASK, "--dtype", "fp32", "--device", "FILE", "--json"),
+    ("predict-step", str(LEDGER), "--device", "FILE"),
+    ("plan", "--device", "FILE", *_PROGRAM),
+    ("plan", "--layouts", "LAYOUTS", "--device", "FILE"),
+    ("plan", "--world", "2", "--device", "FILE", "--fabric", "h200", "--json", *_PROGRAM),
+    (*_CALIBRATE, "--base", "FILE"),
+)
+_SMALL_MODEL = str(DATA / "old" / "h200_torchledger0.1.0.tlmodel")
+
+_OF_FABRICS = (
+    ("plan", "--layouts", "LAYOUTS", "--world", "4", "--fabric", "FILE"),
+    ("plan", "--world", "2", "--fabric", "FILE", *_PROGRAM),
+    ("plan", "--world", "16", "--node", "4", "--fabric", "FILE", "--json", *_PROGRAM),
+)
+_OF_CALIBRATIONS = ((*_CALIBRATE, "--keep", "COPY", "--base", _SMALL_MODEL),)
 
 _OF_SAMPLES = (
     ("samples", "show", "FOLDER"),
@@ -715,12 +945,63 @@ KINDS: Mapping[str, Kind] = {
         (("show", "FOLDER"), ("show", "FOLDER", "--json"), ("import", "FILE", "OTHER")),
         _rank_traces,
     ),
+    "calibrated model": Kind("m.tlmodel", _calibrated_model, mutate_model, _OF_MODELS),
+    "data sheet": Kind("card.yml", lambda: _DATA_SHEET, mutate_text, _OF_MODELS),
+    "layouts": Kind(
+        "model.yml",
+        lambda: _LAYOUTS,
+        mutate_text,
+        (
+            ("plan", "--layouts", "FILE", "--world", "4"),
+            ("plan", "--layouts", "FILE", "--world", "16", "--fabric", "h200+800gb", "--node", "4", "--json"),
+            ("plan", "--layouts", "FILE"),
+        ),
+    ),
+    "given layouts": Kind(
+        "model.yml",
+        lambda: _GIVEN_LAYOUTS,
+        mutate_text,
+        (("plan", "--layouts", "FILE", "--world", "4"), ("plan", "--layouts", "FILE", "--world", "4", "--json")),
+    ),
+    "host": Kind(
+        "host.json",
+        _host,
+        mutate_json,
+        (
+            ("plan", "--host", "FILE", *_PROGRAM),
+            ("plan", "--world", "2", "--host", "FILE", "--graphs", "--json", *_PROGRAM),
+            ("predict-step", str(LEDGER), "--device", "H200", "--host", "FILE"),
+            ("predict-step", str(PROFILED), "--device", "H200", "--host", "FILE", "--graphs"),
+        ),
+    ),
+    "nccl-tests": Kind("all_reduce.txt", lambda: _nccl_log(1), mutate_text, _OF_FABRICS),
+    "nccl-tests of nodes": Kind("all_reduce.txt", lambda: _nccl_log(2), mutate_text, _OF_FABRICS),
+    "table of collectives": Kind(
+        "collectives.csv", _collective_csv, mutate_text, (*_OF_FABRICS, ("samples", "show", "FILE"))
+    ),
+    "kept journal": Kind(
+        f"{OPERATORS}/journal/host-1-1.jsonl",
+        lambda: _journal_file().read_bytes(),
+        mutate_lines,
+        _OF_CALIBRATIONS,
+        _kept,
+    ),
+    "kept plan": Kind(
+        f"{OPERATORS}/plan.jsonl", _read(DATA / "old" / _SAMPLES / "plan.jsonl"), mutate_lines, _OF_CALIBRATIONS, _kept
+    ),
+    "kept launches": Kind(
+        f"{FUSED}/part-0-0.launches",
+        _read(DATA / "old" / "h200_torchledger0.1.0.launches"),
+        zipped(mutate_lines),
+        _OF_CALIBRATIONS,
+        _kept,
+    ),
 }
 
 
-def make_cases(count: int, seed: int) -> list[Case]:
+def make_cases(count: int, seed: int, kinds: Sequence[str] = tuple(KINDS)) -> list[Case]:
     """Cases that go round the kinds and their commands."""
-    names = list(KINDS)
+    names = list(kinds)
     return [
         Case(names[n % len(names)], (n // len(names)) % len(KINDS[names[n % len(names)]].commands), seed + n)
         for n in range(count)

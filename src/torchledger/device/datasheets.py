@@ -18,6 +18,7 @@ from typing import Any
 from torchledger.errors import PredictError
 from torchledger.nouns import Ceilings, Device
 from torchledger.store.codec import FieldError, convert
+from torchledger.store.yaml_file import YamlError, read_yaml
 
 FILE = Path(__file__).with_name("datasheets.yml")
 """The sheets that come with torchledger."""
@@ -111,12 +112,10 @@ def read_data_sheets(path: str | os.PathLike[str]) -> tuple[DataSheet, ...]:
 
     Raises ``PredictError`` naming the file and what is wrong with it.
     """
-    import yaml
-
     try:
-        plain = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        plain = read_yaml(Path(path), is_list=True).content
         return tuple(_sheet(convert(_Record, one)) for one in (plain if isinstance(plain, list) else [plain]))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, FieldError) as error:
+    except (YamlError, FieldError) as error:
         raise PredictError(f"{path} is no data sheet ({error}). `torchledger devices --help` shows one.") from error
 
 
@@ -139,6 +138,34 @@ class _Record:
     power_limit_w: float | None = None
     inductor_rates: tuple[float, float, float] | None = None
     reached: ReachedRates | None = None
+
+    def __post_init__(self) -> None:
+        if not self.names or not all(map(plain_name, self.names)):
+            raise ValueError("field `names`: a device has one")
+        figures = {
+            **{field.name: getattr(self, field.name) for field in fields(self) if field.name not in _NO_FIGURES},
+            **{f"tflops.{dtype}": rate for dtype, rate in self.tflops.items()},
+            **_figures_of(self.reached),
+        }
+        for name, figure in figures.items():
+            if figure is not None and not 0 < figure <= _LARGEST:
+                raise ValueError(f"field `{name}`: must be above zero and finite, got {figure}")
+
+
+def _figures_of(reached: ReachedRates | None) -> dict[str, float | None]:
+    """All rates that were measured, by what they are called in a file."""
+    found: dict[str, float | None] = {}
+    for name, value in (vars(reached) if reached is not None else {}).items():
+        if isinstance(value, Mapping):
+            found |= {f"reached.{name}.{key}": rate for key, rate in value.items()}
+        elif name != "source":
+            found[f"reached.{name}"] = value
+    return found
+
+
+_NO_FIGURES = ("names", "tflops", "source", "kind", "compute_capability", "inductor_rates", "reached")
+_LARGEST = 1e15
+"""What no figure of a device comes near, in any of their units."""
 
 
 def _sheet(record: _Record) -> DataSheet:

@@ -55,7 +55,7 @@ class Host:
     launches, ``training_call_us`` one with its backward, ``replay_call_us`` one that replays a CUDA graph. The others
     are for one more of each kind: a launch of a fused kernel, of a matrix product and of a convolution inside a
     compiled function, an eager operator, a node of autograd's backward (its operator included), a tensor that a fused
-    or foreach optimizer updates.
+    or foreach optimizer updates. Raises ``ValueError`` for a time below zero, or above a quarter of an hour.
     """
 
     name: str
@@ -74,6 +74,15 @@ class Host:
     optimizer_step_us: float | None = None
     measured_utc: str | None = None
     method: str = "measured"
+
+    def __post_init__(self) -> None:
+        for name, cost in vars(self).items():
+            if name.endswith("_us") and cost is not None and not 0 <= cost <= _LONGEST_US:
+                raise ValueError(f"{name} must be 0 to {_LONGEST_US:,.0f} us, got {cost}")
+
+
+_LONGEST_US = 1e9
+"""No host needs a quarter of an hour to launch one thing."""
 
 
 @dataclass(frozen=True)

@@ -294,6 +294,9 @@ def _of_device(device: str | None, known: Mapping[str, Fabric]) -> Fabric:
     raise PredictError(f"no fabric of {device} is known; there are {names}, or give nccl-tests' output of it.")
 
 
+_LARGEST = 1e15
+"""Neither bytes nor microseconds of a collective come near it."""
+
 Points = dict[tuple[str, Placement], list[tuple[float, float]]]
 
 
@@ -335,7 +338,8 @@ def _points_of_log(path: Path) -> Points:
             kind = _TITLES[titled[1]]
         if _LOG_COLUMNS.match(line):
             # "redop" and "root" are blank in some versions: the columns are counted from their header.
-            time_column = line.lstrip("# ").split().index("time")
+            columns = line.lstrip("# ").split()
+            time_column = columns.index("time") if "time" in columns else None
         cells = line.split()
         if kind is None or not hosts or time_column is None or not cells or not cells[0].isdigit():
             continue
@@ -343,7 +347,7 @@ def _points_of_log(path: Path) -> Points:
             size, time_us = float(cells[0]), float(cells[time_column])
         except (ValueError, IndexError):
             continue
-        if size > 0 and time_us > 0 and len(hosts) > 1:
+        if 0 < size < _LARGEST and 0 < time_us < _LARGEST and len(hosts) > 1:
             points[kind, Placement(len(hosts), len(set(hosts)))].append((size, time_us))
     return points
 

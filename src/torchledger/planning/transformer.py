@@ -131,6 +131,10 @@ class Parts:
     last_backward: tuple[Piece, ...]
 
 
+_MOST_ACTIONS = 50_000
+"""Microbatches of all stages of a pipeline: each is played."""
+
+
 def check_layout(model: Transformer, layout: Layout, ranks_per_node: int | None = None) -> str | None:
     """Why a layout cannot be, with the nearest that can; ``None`` where it can."""
     if model.heads % layout.tp or model.kv % min(layout.tp, model.kv):
@@ -147,6 +151,9 @@ def check_layout(model: Transformer, layout: Layout, ranks_per_node: int | None 
             f"{model.batch} sequences are not shared by dp={layout.dp} in microbatches of {layout.micro_batch}; "
             f"dp={_nearest(model.batch // layout.micro_batch or 1, layout.dp)} does"
         )
+    micro_batches = model.batch // (layout.dp * layout.micro_batch)
+    if layout.pp > 1 and stages * micro_batches > _MOST_ACTIONS:
+        return f"{micro_batches:,} microbatches in {stages} stages are more than {_MOST_ACTIONS:,} pieces of work"
     if layout.fsdp > 1 and layout.dp % layout.fsdp:
         return f"dp={layout.dp} is no multiple of fsdp={layout.fsdp}"
     if ranks_per_node is not None and layout.tp > ranks_per_node:

@@ -142,10 +142,8 @@ def load_model(path: str | os.PathLike[str]) -> TimeModel:
         machines = [_machine(each, version) for each in header.origins]
         if any(not 0 <= place < len(machines) for own in header.entries.values() for place, _ in own.origins):
             raise FieldError("field `entries`: an origin is no machine of the file")
-        scales: dict[str, float] = {"num_multiprocessors": machine.num_multiprocessors}
-        scales |= {"bytes_per_us": machine.bytes_per_us, "floor_us": machine.floor_us, **machine.flops_per_us}
-        if wrong := [name for name, scale in scales.items() if not 0 < scale < math.inf]:
-            raise FieldError(f"field `machine`: {wrong[0]} must be above zero, got {scales[wrong[0]]}")
+        for field, each in (("machine", machine), *((f"origins[{n}]", one) for n, one in enumerate(machines))):
+            _check_scales(field, each)
     except FieldError as error:
         raise PredictError(f"{path} is no model of times: its header, {error}. {_NEXT_STEP}") from error
     return TimeModel(
@@ -160,6 +158,17 @@ def load_model(path: str | os.PathLike[str]) -> TimeModel:
         source=header.source,
         operators_error_pct=header.operators_error_pct,
     )
+
+
+def _check_scales(field: str, machine: Machine) -> None:
+    """Raise ``FieldError`` for a rate, a time or a count that is divided by and may not be zero."""
+    scales: dict[str, float] = {"num_multiprocessors": machine.num_multiprocessors}
+    scales |= {"bytes_per_us": machine.bytes_per_us, "floor_us": machine.floor_us, **machine.flops_per_us}
+    if clock_mhz := machine.device.clock_rate_mhz:
+        scales["clock_rate_mhz"] = clock_mhz
+    for name, scale in scales.items():
+        if not 0 < scale < math.inf:
+            raise FieldError(f"field `{field}`: {name} must be above zero, got {scale}")
 
 
 def _borrowed(model: TimeModel, theirs: _Entries) -> dict[str, str]:

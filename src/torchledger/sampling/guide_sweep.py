@@ -30,7 +30,7 @@ from torchledger.sampling.guide_csv import (
 from torchledger.sampling.points import Plan, Point, check_part, unique_points
 from torchledger.sampling.supervisor import WorkerOptions
 from torchledger.sampling.sweep import LARGEST_PLAN, LARGEST_RANGE, Whole
-from torchledger.sampling.yaml_file import YamlFile, read_yaml, validate
+from torchledger.store.yaml_file import YamlFile, read_yaml, validate
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ def is_guide_file(path: Path) -> bool:
 
 
 def load_guide_sweep(path: str | Path, *, operator_files: tuple[str, ...] = ()) -> GuideSweep:
-    """Read and check a guide file; raises ``SweepError`` with file, line and key of everything that is wrong.
+    """Read and check a guide file; raises ``YamlError`` with file, line and key of everything that is wrong.
 
     ``operator_files`` are those that were loaded already and that workers must load too.
     """

@@ -61,7 +61,7 @@ def sample_file(path: str | os.PathLike[str], request: Request, on_progress: Pro
     """Check a sweep file whole, then do what it says.
 
     A native file, and a guide file with ``run: get_all``, collects samples and can be called again to go on. The
-    guide's other modes measure one shape, write a trace, or run a shape without timing it. Raises ``SweepError`` before
+    guide's other modes measure one shape, write a trace, or run a shape without timing it. Raises ``YamlError`` before
     a device is touched, or ``SampleError``.
     """
     path = Path(path)

@@ -33,7 +33,7 @@ from torchledger.operators.declaration import dtype_name
 from torchledger.sampling.collectives import CollectivePoint
 from torchledger.sampling.constraints import compile_constraint, compile_expression
 from torchledger.sampling.points import Plan, Point, unique_points
-from torchledger.sampling.yaml_file import Location, YamlFile, read_yaml, validate
+from torchledger.store.yaml_file import Location, YamlFile, read_yaml, validate
 from torchledger.work.element_sizes import ELEMENT_SIZES
 
 LARGEST_PLAN = 2_000_000
@@ -176,7 +176,7 @@ class SweepFile(_Strict):
 def load_collectives(path: str | Path, *, world: int, dtypes: tuple[str, ...] = ()) -> list[CollectivePoint] | None:
     """The points of a file of collectives for a launch of ``world`` ranks; ``None`` for a file of operators.
 
-    Message sizes are rounded up to whole equal shares. Raises ``SweepError`` as ``load_sweep`` does.
+    Message sizes are rounded up to whole equal shares. Raises ``YamlError`` as ``load_sweep`` does.
     """
     file = read_yaml(Path(path))
     if "collectives" not in file.content:
@@ -209,7 +209,7 @@ def load_sweep(path: str | Path, *, operator_files: tuple[str, ...] = (), dtypes
     ``operator_files`` (whole paths) are Python with operators of the user's own, and are run; what the file lists under
     ``operators`` must be among them.
 
-    Raises ``SweepError`` with file, line and key of everything that is wrong with it, before any device is touched.
+    Raises ``YamlError`` with file, line and key of everything that is wrong with it, before any device is touched.
     """
     path = Path(path)
     file = read_yaml(path)

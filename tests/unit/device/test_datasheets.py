@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from torchledger.device.datasheets import data_sheets, datasheet_ceilings, device_of_name, find_data_sheet
+from torchledger.device.datasheets import (
+    data_sheets,
+    datasheet_ceilings,
+    device_of_name,
+    find_data_sheet,
+    read_data_sheets,
+)
+from torchledger.errors import PredictError
 
 
 @pytest.mark.parametrize(
@@ -32,3 +41,18 @@ def test_every_data_sheet_says_where_it_is_from_and_is_complete() -> None:
         needed = {"num_multiprocessors", "total_memory_bytes", "l2_cache_bytes", "clock_rate_mhz", "power_limit_w"}
         assert needed <= facts
         assert sheet.device.ceilings is not None and sheet.device.ceilings.method == "datasheet"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("names: [], num_multiprocessors: 1, copy_gb_per_s: 1, tflops: {}", "`names`"),
+        ("names: [A], num_multiprocessors: 0, copy_gb_per_s: 1, tflops: {}", "`num_multiprocessors`: must be above"),
+        ("names: [A], num_multiprocessors: 1, copy_gb_per_s: .inf, tflops: {}", "`copy_gb_per_s`: must be above"),
+        ("names: [A], num_multiprocessors: 1, copy_gb_per_s: 1, tflops: {float16: -2}", "`tflops.float16`"),
+    ],
+)
+def test_a_figure_that_no_device_has_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "card.yml").write_text(f"{{{text}}}")
+    with pytest.raises(PredictError, match=f"card.yml is no data sheet .*{said}"):
+        read_data_sheets(tmp_path / "card.yml")

@@ -74,3 +74,10 @@ def test_costs_of_the_host_of_a_ledger_are_read_back(tmp_path: Path) -> None:
     hosts.put_host_into(path, host)
     with open_ledger(path) as reader:
         assert reader.run().host == host
+
+
+@pytest.mark.parametrize("cost", ["-1.0", "1e300"])
+def test_a_cost_that_no_host_has_is_no_host(tmp_path: Path, cost: str) -> None:
+    (tmp_path / "h.json").write_text(f'{{"name": "a", "device": "b", "operator_us": {cost}}}')
+    with pytest.raises(PredictError, match="holds no host"):
+        hosts.find_host(str(tmp_path / "h.json"))

@@ -140,3 +140,10 @@ def test_nodes_of_a_device_are_joined_as_is_usual_where_no_fabric_is_named() -> 
 def test_more_nodes_than_ranks_is_refused() -> None:
     with pytest.raises(ValueError, match="2 ranks"):
         Placement(2, 4)
+
+
+@pytest.mark.parametrize(("old", "new"), [("    time  ", "    tide  "), ("   60.00", "     inf")])
+def test_rows_of_a_log_that_say_no_time_are_none(tmp_path: Path, old: str, new: str) -> None:
+    (tmp_path / "all_reduce.txt").write_text(NCCL_LOG.replace(old, new).replace(" 6000.00", "     nan"))
+    with pytest.raises(PredictError, match="holds no collective"):
+        find_fabric(tmp_path / "all_reduce.txt", device="NVIDIA H100 80GB HBM3")

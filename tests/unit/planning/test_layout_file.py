@@ -39,6 +39,14 @@ def test_sizes_choices_and_layouts_are_read(tmp_path: Path) -> None:
         (f"model: {SIZES.replace('layers: 4', 'layers: four')}\n", "must be of type int"),
         (f"model: {SIZES}\nlayouts: 3\n", "list of axes"),
         ("model: [\n", "cannot read"),
+        (f"model: {SIZES.replace('layers: 4', 'layers: 99999')}\n", "must be 1 to 1,000"),
+        (f"model: {SIZES}\nzeros: [4]\n", "zero=4 must be 0 to 3"),
+        (f"model: {SIZES}\nmicro_batches: [[1]]\n", "must be of type int"),
+        (f"model: {SIZES}\nschedules: [1F2B]\n", "nearest: 1F1B"),
+        (f"model: {SIZES}\nmicro_batches: [{', '.join(map(str, range(1, 80)))}]\n", "64 are the most"),
+        (f"model: {SIZES}\nlayouts: [{', '.join(['{dp: 1}'] * 501)}]\n", "500 are the most"),
+        (f"model: {SIZES[:-1]}, dtype: bfloat}}\n", "nearest: bfloat16"),
+        ("a: &a [1, 2]\nb: &b [*a, *a]\nmodel: [&c [*c]]\n", "cannot read"),
     ],
 )
 def test_a_file_that_cannot_be_says_what_is_wrong(tmp_path: Path, text: str, words: str) -> None:
@@ -70,3 +78,9 @@ def test_an_unknown_fabric_or_device_is_one_sentence(tmp_path: Path) -> None:
         assert done.exit_code != 0
         assert isinstance(done.exception, PredictError)
         assert words in str(done.exception)
+
+
+def test_a_pipeline_of_more_microbatches_than_can_be_played_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, f"model: {SIZES.replace('batch: 16', 'batch: 1000000')}\nlayouts: [{{pp: 4}}]\n")
+    with pytest.raises(PredictError, match="1,000,000 microbatches in 4 stages are more than 50,000"):
+        plan_layouts(path, world=4)

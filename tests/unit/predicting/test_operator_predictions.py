@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from times import make_linear_samples
 from torchledger.cli import cli
 from torchledger.errors import PredictError, StoreError
 from torchledger.fitting import TimeModel, fit
+from torchledger.fitting.time_model import Origin
 from torchledger.operators import find_operator
 from torchledger.predicting import find_model, load_model, predict, predict_table, save_model
 from torchledger.predicting.operators import parse_parameters, range_of
@@ -225,3 +227,14 @@ def test_a_small_model_that_opens_up_to_gigabytes_is_refused(file: Path, tmp_pat
     forged = forge(file, tmp_path / "forged.tlmodel", {"more.npy": bytes(64 << 20)})
     with pytest.raises(PredictError, match="claims 67,"):
         predict(load_model(forged), "linear", _SHAPE)
+
+
+@pytest.mark.parametrize("scale", ["bytes_per_us", "floor_us"])
+def test_a_rate_of_zero_is_refused_of_the_machines_that_entries_come_from_too(
+    model: TimeModel, tmp_path: Path, scale: str
+) -> None:
+    origins = (Origin(replace(model.machine, **{scale: 0.0}), 0),)
+    entries = {key: replace(entry, origins=origins) for key, entry in model.entries.items()}
+    save_model(replace(model, entries=entries), tmp_path / "carried.tlmodel")
+    with pytest.raises(PredictError, match=rf"field `origins\[0\]`: {scale} must be above zero, got 0.0"):
+        load_model(tmp_path / "carried.tlmodel")

@@ -14,7 +14,7 @@ from torchledger.sampling.collectives import CollectivePoint, collect_collective
 from torchledger.sampling.dataset import read_samples
 from torchledger.sampling.gates import doubt_samples
 from torchledger.sampling.sweep import load_collectives
-from torchledger.sampling.yaml_file import SweepError
+from torchledger.store.yaml_file import YamlError
 
 SWEEP = """\
 dtypes: [fp32]
@@ -89,7 +89,7 @@ def test_the_work_beside_a_collective_is_left_out_of_its_time():
 def test_bad_collectives_are_refused(tmp_path, text, message):
     path = tmp_path / "c.yml"
     path.write_text(text)
-    with pytest.raises(SweepError) as refused:
+    with pytest.raises(YamlError) as refused:
         load_collectives(path, world=2)
     assert message in str(refused.value)
 

@@ -18,7 +18,7 @@ from torchledger.sampling.dataset import read_samples
 from torchledger.sampling.guide_sweep import load_guide_sweep
 from torchledger.sampling.points import load_plan
 from torchledger.sampling.request import Request, sample_file
-from torchledger.sampling.yaml_file import SweepError
+from torchledger.store.yaml_file import YamlError
 
 RUN = """\
 import torch
@@ -137,7 +137,7 @@ def test_a_target_of_a_function_that_matches_nothing_is_named_with_what_there_wa
 def test_a_function_needs_a_target_for_each_column_of_times(files: dict[str, Path]) -> None:
     load_operators(files["target_functions"])
     files["squashed"].write_text(SWEEP.replace("[['aten::tanh'], ", "["))
-    with pytest.raises(SweepError, match=r"each of the time columns .* needs one target"):
+    with pytest.raises(YamlError, match=r"each of the time columns .* needs one target"):
         load_guide_sweep(files["squashed"])
 
 

@@ -10,7 +10,7 @@ import pytest
 from torchledger.errors import SampleError
 from torchledger.sampling.guide_sweep import check_targets, is_guide_file, load_guide_sweep
 from torchledger.sampling.request import Request, sample_file
-from torchledger.sampling.yaml_file import SweepError
+from torchledger.store.yaml_file import YamlError
 
 FLASH = """\
 {
@@ -72,7 +72,7 @@ def test_the_grid_is_the_products_of_its_axes_last_fastest(tmp_path):
 )
 def test_a_bad_guide_file_is_refused_with_line_and_key(tmp_path, old, new, line, key, message):
     path = write(tmp_path, FLASH.replace(old, new, 1))
-    with pytest.raises(SweepError) as refused:
+    with pytest.raises(YamlError) as refused:
         load_guide_sweep(path)
     assert f"flash_atten.yml:{line}: {key}: " in str(refused.value)
     assert message in str(refused.value)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torchledger.sampling.constraints import compile_constraint, compile_expression
 from torchledger.sampling.points import Plan, Point, load_plan, save_plan, unique_points
 from torchledger.sampling.sweep import Steps, duration_s, load_sweep
-from torchledger.sampling.yaml_file import SweepError, read_yaml
+from torchledger.store.yaml_file import YamlError, read_yaml
 
 GOOD = """\
 dtypes: [bf16, fp16]
@@ -78,7 +78,7 @@ def test_the_same_file_gives_the_same_plan(tmp_path):
 )
 def test_a_bad_file_is_refused_with_line_and_key(tmp_path, line, old, new, message):
     path = write(tmp_path, GOOD.replace(old, new, 1))
-    with pytest.raises(SweepError) as refused:
+    with pytest.raises(YamlError) as refused:
         load_sweep(path)
     assert message in str(refused.value)
     if new:
@@ -88,13 +88,13 @@ def test_a_bad_file_is_refused_with_line_and_key(tmp_path, line, old, new, messa
 
 def test_all_faults_are_told_at_once(tmp_path):
     text = GOOD.replace("group: train", "grop: train").replace("factor: 2", "factor: 1")
-    with pytest.raises(SweepError) as refused:
+    with pytest.raises(YamlError) as refused:
         load_sweep(write(tmp_path, text))
     assert len(str(refused.value).splitlines()) == 2
 
 
 def test_a_file_that_is_no_yaml_is_refused_with_its_line(tmp_path):
-    with pytest.raises(SweepError, match=r"sweep\.yml:3: expected the node content"):
+    with pytest.raises(YamlError, match=r"sweep\.yml:3: expected the node content"):
         load_sweep(write(tmp_path, "sweeps:\n  - {operator: [\n"))
 
 
@@ -180,7 +180,7 @@ _BOMBS = {
 def test_a_yaml_file_is_opened_no_further_than_an_honest_one_goes(tmp_path, text):
     path = tmp_path / "bomb.yml"
     path.write_text(text)
-    with pytest.raises(SweepError, match=r"bomb\.yml"):
+    with pytest.raises(YamlError, match=r"bomb\.yml"):
         read_yaml(path)
 
 
@@ -190,5 +190,5 @@ def test_a_range_of_a_million_million_steps_is_refused_unlisted(tmp_path, steps)
     path.write_text(
         f"sweeps:\n  - operator: gelu\n    parameters:\n      numel: {{from: 1, to: 1000000000000, {steps}}}\n"
     )
-    with pytest.raises(SweepError, match=r"long\.yml:4: .*more than 100,000: take larger steps"):
+    with pytest.raises(YamlError, match=r"long\.yml:4: .*more than 100,000: take larger steps"):
         load_sweep(path)

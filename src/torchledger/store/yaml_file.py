@@ -18,8 +18,8 @@ _LONGEST_KEY = 100  # characters that a message repeats of one
 Location = tuple[str | int, ...]
 
 
-class SweepError(UsageError):
-    """A sweep file that cannot be followed: file, line and key of each fault, one a line."""
+class YamlError(UsageError):
+    """A YAML file that cannot be followed: file, line and key of each fault, one a line."""
 
 
 @dataclass(frozen=True)
@@ -41,27 +41,30 @@ class YamlFile:
         key = ".".join(str(part)[:_LONGEST_KEY] for part in location) or "file"
         return f"{self.path}:{self.line(location)}: {key}: {message}"
 
-    def error(self, location: Location, message: str) -> SweepError:
+    def error(self, location: Location, message: str) -> YamlError:
         """One fault as an error to raise."""
-        return SweepError(self.fault(location, message))
+        return YamlError(self.fault(location, message))
 
 
-def read_yaml(path: Path) -> YamlFile:
-    """Parse a YAML file with ``safe_load``'s types; raises ``SweepError`` naming the line if it is none."""
+def read_yaml(path: Path, *, is_list: bool = False) -> YamlFile:
+    """Parse a YAML file of keys and values (or with ``is_list`` of a list) with ``safe_load``'s types.
+
+    Raises ``YamlError`` naming the line if it is none, and for one that stands for far more than it holds.
+    """
     import yaml
 
     try:
         size = path.stat().st_size
         if size > _LARGEST_FILE:
-            raise SweepError(
-                f"{path} has {size:,} bytes; a sweep file has at most {_LARGEST_FILE:,}. Write ranges instead of "
-                "lists, or several files."
+            raise YamlError(
+                f"{path} has {size:,} bytes; one of these has at most {_LARGEST_FILE:,}. Write ranges "
+                "instead of lists, or several files."
             )
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise SweepError(f"{path}: {error.strerror}.") from error
+        raise YamlError(f"{path}: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise SweepError(f"{path} is no text file in UTF-8 ({error.reason} at byte {error.start}).") from error
+        raise YamlError(f"{path} is no text file in UTF-8 ({error.reason} at byte {error.start}).") from error
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
@@ -69,23 +72,23 @@ def read_yaml(path: Path) -> YamlFile:
             _refuse_large(path, node)
         content = None if node is None else loader.construct_document(node)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise SweepError(f"{path} cannot be read: {error}.") from error
+        raise YamlError(f"{path} cannot be read: {error}.") from error
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise SweepError(f"{path}:{line}: {error.problem or error.context}") from error
+        raise YamlError(f"{path}:{line}: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
-        raise SweepError(f"{path}: {error}") from error
+        raise YamlError(f"{path}: {error}") from error
     lines: dict[Location, int] = {}
     if node is not None:
         _collect(node, (), lines)
     file = YamlFile(path, content, lines)
-    if not isinstance(content, dict):
+    if not isinstance(content, dict) and not (is_list and isinstance(content, list)):
         raise file.error((), "must hold keys and values")
     return file
 
 
 def validate(model: type[Model], file: YamlFile) -> Model:
-    """The file's content as a pydantic model; all faults in one ``SweepError``, each with its line."""
+    """The file's content as a pydantic model; all faults in one ``YamlError``, each with its line."""
     from pydantic import ValidationError
 
     try:
@@ -100,7 +103,7 @@ def validate(model: type[Model], file: YamlFile) -> Model:
             elif fault["type"] == "missing":
                 message = "is missing"
             faults.append(file.fault(location, message))
-        raise SweepError("\n".join(dict.fromkeys(faults))) from error
+        raise YamlError("\n".join(dict.fromkeys(faults))) from error
 
 
 def _known_part(file: YamlFile, location: Location) -> Location:
@@ -114,14 +117,14 @@ def _known_part(file: YamlFile, location: Location) -> Location:
 
 
 def _refuse_large(path: Path, root: Any) -> None:
-    """Raise ``SweepError`` for a file whose aliases and merges stand for too much, or for themselves."""
+    """Raise ``YamlError`` for a file whose aliases and merges stand for too much, or for themselves."""
     left = _MOST_NODES
     waiting = [(root, 0)]
     while waiting:
         node, depth = waiting.pop()
         left -= 1
         if left < 0 or depth > _DEEPEST:
-            raise SweepError(
+            raise YamlError(
                 f"{path}:{node.start_mark.line + 1}: what is nested and repeated here comes to more than "
                 f"{_MOST_NODES:,} values or {_DEEPEST} levels. Write it with fewer aliases."
             )
