@@ -19,6 +19,7 @@ from torchledger._torch.fake_inductor import compile_for_fake_device
 from torchledger._torch.fake_library import CUDNN_VERSION, load_library
 from torchledger._torch.fake_streams import StreamOrder, install_streams
 from torchledger._torch.fake_tensors import FakeTensors
+from torchledger._torch.fake_threads import FakeThreads
 from torchledger._torch.patching import Patches
 from torchledger.errors import PlanError
 from torchledger.nouns import Device
@@ -31,7 +32,8 @@ _REGISTERS = 65536
 class FakeDevice:
     """A context in which ``device`` is there ``count`` times, this process on number ``index``, and holds no values.
 
-    ``tensors`` is the mode in which tensors are made, with the stand-ins that the program was given. Raises
+    ``tensors`` is the mode in which tensors are made, with the stand-ins that the program was given, also on
+    ``threads`` that the program starts. Raises
     ``PlanError`` on entering if a C++ compiler is missing or a real GPU is in use; what compiles does without Triton.
     """
 
@@ -40,6 +42,7 @@ class FakeDevice:
         self.index, self.count = index, count
         self._stack = contextlib.ExitStack()
         self.tensors = FakeTensors()
+        self.threads = FakeThreads(self.tensors)
         self.decisions: dict[str, int] = {}
         self.order = StreamOrder()
 
@@ -58,8 +61,10 @@ class FakeDevice:
             _patch_cuda(patches, self)
             install_streams(patches, self.order)
             compile_for_fake_device(patches, self.device, self.decisions)
+            self.threads.install(patches)
             stack.enter_context(_without_warnings())
             stack.enter_context(self.tensors)
+            stack.callback(self.tensors.end)
             self._stack = stack.pop_all()
         return self
 

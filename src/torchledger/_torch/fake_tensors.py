@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,8 +20,10 @@ import torch
 import torch.utils._foreach_utils
 from torch._higher_order_ops.utils import registered_hop_fake_fns
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 import torchledger
+from torchledger._torch.composites import is_composite
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import is_higher_order, tensors_in
 from torchledger.nouns import StandIn
@@ -38,26 +41,79 @@ _SKIPPED_STEP = "torch/amp/grad_scaler.py"
 """A gradient scaler asks whether gradients were infinite, and skips the step if they were."""
 
 
-class FakeTensors(FakeTensorMode):
-    """Has tensors made without values while it is entered; ``stand_ins`` tells what was made up."""
+class _OfThread(threading.local):
+    """What a mode is about on one thread."""
+
+    def __init__(self) -> None:
+        self.enter_stack: list[Any] = []
+        self.in_kernel_invocation = False
+        self.is_inside = False
+
+
+class _OnThreads(TorchDispatchMode):
+    """A mode that several threads enter and leave in any order, in which torch keeps flags of the whole process.
+
+    The flags are of modes that are none of the infrastructure's, and this is one of those.
+    """
+
+    def __enter__(self) -> Any:
+        _push_mode(self)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        _pop_mode(self._mode_key)
+
+
+class FakeTensors(FakeTensorMode, _OnThreads):
+    """Has tensors made without values on each thread that enters it; ``stand_ins`` tells what was made up.
+
+    After ``end`` threads other than the first one to enter it go no further than their next operator.
+    """
 
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
+        self._of_thread = _OfThread()
         super().__init__(allow_non_fake_inputs=True)
         self._stand_ins: Counter[tuple[str, str, str]] = Counter()
         self._owner = os.getpid()
-        self._is_inside = False
+        self._thread: int | None = None
+        self._lock = threading.RLock()
         self._patches = Patches()
+        self.is_over = False
+
+    @property
+    def enter_stack(self) -> list[Any]:
+        """How the calling thread entered it."""
+        return self._of_thread.enter_stack
+
+    @enter_stack.setter
+    def enter_stack(self, stack: list[Any]) -> None:
+        self._of_thread.enter_stack = stack
+
+    @property
+    def in_kernel_invocation(self) -> bool:
+        """True while the calling thread is in an operator, where a tensor's device is ``meta``."""
+        return self._of_thread.in_kernel_invocation
+
+    @in_kernel_invocation.setter
+    def in_kernel_invocation(self, is_in: bool) -> None:
+        self._of_thread.in_kernel_invocation = is_in
 
     @property
     def stand_ins(self) -> tuple[StandIn, ...]:
         """What was asked of fake tensors, by line, the most frequent first."""
         return tuple(StandIn(*asked, count) for asked, count in self._stand_ins.most_common())
 
+    def end(self) -> None:
+        """The program is over."""
+        with self._lock:
+            self.is_over = True
+
     def note(self, asked: str, value: bool | int | float | str) -> None:
         """Note that the program asked for something and was given ``value``."""
-        self._stand_ins[_user_line(), asked, str(value)] += 1
+        with self._lock:
+            self._stand_ins[_user_line(), asked, str(value)] += 1
 
     # --- operators ----------------------------------------------------------------------------------------------
 
@@ -68,23 +124,32 @@ class FakeTensors(FakeTensorMode):
         kwargs = dict(kwargs or {})
         if os.getpid() != self._owner:  # a loader's process, which has only the host
             return func(*args, **kwargs)
+        if self.is_over and threading.get_ident() != self._thread:
+            threading.Event().wait()  # for ever: C++ that must not throw may have asked
         # Some rules are kept by the exact type of a mode, others are looked up by the mode itself.
         if is_higher_order(func) and func not in registered_hop_fake_fns:
             return func.python_key_table[FakeTensorMode](self, *args, **kwargs)
         if kwargs.get("pin_memory"):
             kwargs["pin_memory"] = False
-        if not self._is_inside and self._stays_real(func, args, kwargs):
+        here = self._of_thread
+        if not here.is_inside and self._stays_real(func, args, kwargs):
             return func(*args, **kwargs)
         if func in _VALUES:
             return self._stand_in(args[0])
         if func in _DYNAMIC:
             return self._sized(func, args, kwargs)
+        if torch.is_inference_mode_enabled() and not here.is_inside and is_composite(func.name()):
+            with self:  # arrives whole there, also a copy to the device, which would be made
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
         # What an operator is made of comes here again, and belongs to a fake one.
-        was_inside, self._is_inside = self._is_inside, True
+        was_inside, here.is_inside = here.is_inside, True
         try:
-            result = super().__torch_dispatch__(func, types, args, kwargs)
+            with self._lock:
+                result = super().__torch_dispatch__(func, types, args, kwargs)
         finally:
-            self._is_inside = was_inside
+            here.is_inside = was_inside
         if isinstance(result, FakeTensor) and result.dtype is torch.bool and _is_true(func, args):
             result._stand_in = True
         return result
@@ -143,13 +208,15 @@ class FakeTensors(FakeTensorMode):
 
     def __enter__(self) -> Any:
         result = super().__enter__()
-        if len(self.enter_stack) == 1:
+        if self._thread is None:
+            self._thread = threading.get_ident()
             self._patch()
         return result
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        if not self.enter_stack:
+        if not self.enter_stack and threading.get_ident() == self._thread:
+            self._thread = None
             self._patches.undo()
 
     def _patch(self) -> None:

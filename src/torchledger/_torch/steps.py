@@ -55,6 +55,18 @@ def watch_profiler_steps(stepped: Callable[[], None]) -> Patches:
     return patches
 
 
+def watch_compile(begins: Callable[[], None]) -> Patches:
+    """Hear each ``torch.compile`` of the program, before it, until the patches are undone."""
+    patches = Patches()
+
+    def compiled(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        begins()
+        return original(*args, **kwargs)
+
+    patches.around(torch, "compile", compiled)
+    return patches
+
+
 def parameter_places(compiled: Any, inputs: Sequence[Any]) -> tuple[int, ...]:
     """Where a compiled graph is given parameters: at most three places, else those of other inputs that stay.
 

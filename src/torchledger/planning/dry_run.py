@@ -18,6 +18,7 @@ from torchledger.errors import PlanError, UsageError
 from torchledger.memory.record import Heard, record_memory
 from torchledger.nouns import Device, Direction, DryRun, MadeGroup, StandIn, WorldSpec
 from torchledger.planning.communication import collectives_of_step, place_calls
+from torchledger.planning.program_threads import Ending, StepRecorded, explain
 from torchledger.profiling.profile import StepProfiler, hear_steps
 from torchledger.profiling.records import facts_of_recording
 from torchledger.stepping.heard import record_heard_step
@@ -35,10 +36,6 @@ _WARMUP = 1
 """Steps without compilation before the one that is recorded."""
 
 
-class StepRecorded(BaseException):
-    """Ends a program whose step is in the ledger; no handler of the program's own errors holds it."""
-
-
 @dataclass(frozen=True)
 class DryRunOutcome:
     """A ledger that was made without a device, and what its program was told."""
@@ -50,13 +47,20 @@ class DryRunOutcome:
 class _StepHearer(StepProfiler):
     """Has one step of a program heard, writes it down, and ends the program."""
 
-    def __init__(self, capture: Capture, groups: Mapping[str, MadeGroup] | None = None) -> None:
+    def __init__(self, capture: Capture, ending: Ending, groups: Mapping[str, MadeGroup] | None = None) -> None:
+        self._ending = ending
         self._marks: list[str] = []
         self._listeners: list[EagerCalls] = []
         self._groups: Mapping[str, MadeGroup] = {} if groups is None else groups
         self.has_step = False
         self._is_running = True
         super().__init__(capture, warmup=_WARMUP, only_hears=True, tools=_tools(self._marks, self._listeners))
+
+    def _hear_modules_until_compiled(self) -> None:
+        """The compiler is there from the start, whether or not the program compiles."""
+        from torchledger._torch.steps import watch_compile
+
+        self._patches.append(watch_compile(super()._hear_modules_until_compiled))
 
     def on_close(self) -> None:
         """The program has ended: nothing more is recorded."""
@@ -71,7 +75,7 @@ class _StepHearer(StepProfiler):
         if recording.heard is not None and recording.memory is not None:
             self._capture.add(*self._records(recording))
             self.has_step = True
-        raise StepRecorded
+        self._ending.end()
 
     def why_not(self) -> str:
         """Why there is no step."""
@@ -154,14 +158,17 @@ def run_without_device(
     place = (world.local_rank, world.local_size) if world is not None else (0, 1)
     with FakeDevice(device, index=place[0], count=place[1]) as fake, _world(world) as around:
         capture = Capture(path, force=force, argv=tuple(argv), devices=(device,))
-        hearer = _StepHearer(capture, None if around is None else around.groups)
+        ending = Ending(fake.tensors.end)
+        fake.threads.on_error = ending.thread_failed
+        hearer = _StepHearer(capture, ending, None if around is None else around.groups)
         hear_steps(hearer)
         capture.watch(hearer)
         status = "failed"
         try:
-            _run_to_its_step(program, around)
+            _run_to_its_step(lambda: ending.run(program, fake.threads.join), around)
             status = "finished"
         finally:
+            fake.tensors.end()
             stand_ins = (*fake.tensors.stand_ins, *_of_world(around))
             groups = () if around is None else tuple(around.groups.values())
             dry_run = DryRun(device.name, stand_ins, dict(fake.decisions), world, groups)
@@ -170,7 +177,7 @@ def run_without_device(
             why_not = None if hearer.has_step else hearer.why_not()
             capture.close(status=status, exit_code=0 if status == "finished" else 1)
     if why_not is not None:
-        raise PlanError(f"no step was recorded: {why_not}.")
+        raise PlanError(f"no step was recorded: {why_not}.{ending.hint}")
     return DryRunOutcome(path, dry_run)
 
 
@@ -203,7 +210,7 @@ def _run_to_its_step(program: Callable[[], Any], around: FakeWorld | None = None
             raise ours from error
         traceback.print_exc()
         hints = f" {'; '.join(around.hints[:2])}." if around is not None and around.hints else ""
-        raise PlanError(_explain(error) + hints) from error
+        raise PlanError(explain(error) + hints) from error
 
 
 def _our_error(error: BaseException) -> PlanError | UsageError | None:
@@ -215,22 +222,6 @@ def _our_error(error: BaseException) -> PlanError | UsageError | None:
         if inner is None:
             return None
         error = inner
-
-
-def _explain(error: Exception) -> str:
-    """What failed, and where in the program."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not _is_library(frame.filename)]
-    where = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
-    first = str(error).strip().splitlines()[0] if str(error).strip() else ""
-    return (
-        f"the program failed without its device{where}: {type(error).__name__}: {first[:300]}. A value that was not "
-        "computed, or an extension that wants a real device, cannot be stood in for there."
-    )
-
-
-def _is_library(file: str) -> bool:
-    return file.startswith("<") or "/site-packages/" in file or str(Path(__file__).parent.parent) in file
 
 
 def script_program(script: str, arguments: Sequence[str], *, is_module: bool = False) -> Callable[[], None]:

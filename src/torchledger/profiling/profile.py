@@ -88,7 +88,7 @@ class StepProfiler(Watcher):
             on_done=self._hear_no_calls,
             meeting=lambda: _meeting_of(capture),
         )
-        self._counts_eager = counts_eager
+        self._counts_eager, self._only_hears = counts_eager, only_hears
         self._modules: ModuleCalls | None = None
         self._is_compiling = False
         # Before anything compiles: what Dynamo traces of an optimizer's step does not change in the middle of a run.
@@ -122,13 +122,17 @@ class StepProfiler(Watcher):
             self._modules.undo()
             self._modules = None
 
+    def _hear_modules_until_compiled(self) -> None:
+        """The compiler was imported: something is about to be compiled."""
+        self._is_compiling = True
+        self._hear_no_modules()
+
     def on_ready(self) -> None:
         from torchledger._torch.eager_calls import keep_modes_over_compiled_calls
         from torchledger._torch.profiler import make_kernels_visible, watch_graph_calls
         from torchledger._torch.steps import watch_profiler_steps
 
-        self._is_compiling = True
-        self._hear_no_modules()
+        self._hear_modules_until_compiled()
         self._patches.append(make_kernels_visible())
         self._call_patches = [
             keep_modes_over_compiled_calls(),
@@ -265,18 +269,20 @@ class StepProfiler(Watcher):
     def _too_few_steps(self, recording: StepRecording) -> str:
         """Why nothing was profiled, and the options with which the steps there were would do."""
         needed, least = self._recorder.needed, self._recorder.needed - self._recorder.warmup
-        seen = recording.begun
+        seen, who = recording.begun, "a plan" if self._only_hears else "the profile"
         graphs = len([name for name in self._launches if not name.startswith("backward")])
         if seen <= 1 and graphs > 2:
-            return f"the program compiled to its end ({graphs} graphs), and the profile needs {needed} steps without"
+            return f"the program compiled to its end ({graphs} graphs), and {who} needs {needed} steps without"
         if recording.found_by is None and sum(recording.called.values()) > 1:
             calls = ", ".join(f"{name} x{count}" for name, count in recording.called.most_common(3))
             return (
                 f"no step was found: what the program called since it last compiled ({calls}) repeats itself in no "
-                f"order that the profile knows, and it needs {needed} steps. End each with torchledger.step()"
+                f"order that {who} knows, and it needs {needed} steps. End each with torchledger.step()"
             )
         steps = f"{seen} step{'' if seen == 1 else 's'}"
-        reason = f"the program ended after {steps} without compilation, and the profile needs {needed}. "
+        reason = f"the program ended after {steps} without compilation, and {who} needs {needed}. "
+        if self._only_hears:
+            return f"{reason}Run more steps, or end each with torchledger.step()"
         if seen >= least:
             return f"{reason}Run more steps, or profile with --warmup {seen - least}"
         return f"{reason}Run more steps: {least} at least, with --warmup 0"

@@ -101,7 +101,7 @@ def profile_records(
     spans = _step_spans(trace, n_steps)
     record = None
     if facts is not None and spans:
-        from torchledger._torch.eager_calls import is_composite
+        from torchledger._torch.composites import is_composite
 
         record = record_step(
             trace,

@@ -797,7 +797,7 @@ class StepRecorder:
     @property
     def needed(self) -> int:
         """How many steps without compilation it takes before one is recorded."""
-        return self.warmup + self._timed + 1
+        return self.warmup + (0 if self._only_hears else self._timed) + 1
 
     def result(self) -> StepRecording:
         """What was recorded; complete once the state is ``DONE``."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch._prims import rng_prims
 
+from torchledger._torch.composites import is_composite
 from torchledger._torch.devices import has_cuda
-from torchledger._torch.eager_calls import EagerCalls, is_composite
+from torchledger._torch.eager_calls import EagerCalls
 
 
 def test_a_higher_order_operator_runs_as_it_does_when_nobody_listens() -> None:

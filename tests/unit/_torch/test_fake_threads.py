@@ -1,0 +1,17 @@
+"""A mode that several threads are in."""
+
+from __future__ import annotations
+
+import threading
+
+from torchledger._torch.fake_tensors import FakeTensors
+
+
+def test_a_thread_that_is_inside_an_operator_is_so_alone() -> None:
+    mode = FakeTensors()
+    seen = []
+    mode.in_kernel_invocation = True
+    thread = threading.Thread(target=lambda: seen.append(mode.in_kernel_invocation))
+    thread.start()
+    thread.join()
+    assert seen == [False] and mode.in_kernel_invocation

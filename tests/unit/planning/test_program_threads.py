@@ -1,0 +1,100 @@
+"""Programs with threads that run without their device. Nothing here compiles, so that Triton is not needed."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from torchledger.errors import PlanError
+from torchledger.nouns import Device, Step
+from torchledger.planning.dry_run import run_without_device
+from torchledger.store import open_ledger
+
+GPU = Device(name="a made-up device", kind="cuda", compute_capability=(9, 0), num_multiprocessors=78)
+
+
+def training(batches: Callable[[], torch.Tensor]) -> None:
+    model = nn.Linear(64, 64).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    while True:
+        model(batches()).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def fed_by_a_pool() -> None:
+    made: queue.Queue[torch.Tensor] = queue.Queue(2)
+    stream = torch.cuda.Stream()
+
+    def fill() -> None:
+        while True:
+            with torch.cuda.stream(stream):
+                batch = torch.randn(16, 64).pin_memory().to("cuda", non_blocking=True)
+            assert batch.is_cuda
+            made.put(batch)
+
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(fill)
+        pool.submit(fill)
+        training(made.get)
+
+
+def trained_by_a_thread() -> None:
+    threading.Thread(target=training, args=(lambda: torch.randn(16, 64).cuda(),)).start()
+
+
+def served_by_a_thread() -> None:
+    requests: queue.Queue[torch.Tensor] = queue.Queue()
+    answers: queue.Queue[torch.Tensor] = queue.Queue()
+    model = nn.Linear(64, 64).cuda()
+
+    def serve() -> None:
+        with torch.inference_mode():
+            while True:
+                answers.put(model(requests.get().cuda()).cpu())
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        while True:
+            requests.put(torch.randn(16, 64))
+            answers.get()
+    finally:
+        thread.join()  # it waits for a request that nobody makes any more
+
+
+@pytest.mark.parametrize("program", [fed_by_a_pool, trained_by_a_thread, served_by_a_thread])
+def test_a_step_is_recorded_whichever_thread_makes_it_or_its_batches(
+    program: Callable[[], None], tmp_path: Path
+) -> None:
+    outcome = run_without_device(program, tmp_path / "threads.ledger", GPU)
+    with open_ledger(outcome.path) as reader:
+        (step,) = reader.read(Step)
+    assert step.operators == step.operators_heard and step.operators
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_fails_ends_the_program_that_waits_for_it_and_is_named_with_its_line(tmp_path: Path) -> None:
+    script = tmp_path / "fails.py"
+
+    def program() -> None:
+        answers: queue.Queue[torch.Tensor] = queue.Queue()
+        exec(compile(SCRIPT, str(script), "exec"), {"answers": answers})
+        answers.get()
+
+    with pytest.raises(PlanError, match=r"thread 'reader' failed .*fails\.py:3: RuntimeError: shape '\[3\]'"):
+        run_without_device(program, tmp_path / "fails.ledger", GPU)
+
+
+SCRIPT = """import threading, torch
+def work():
+    answers.put(torch.ones(4, device="cuda").reshape(3))
+threading.Thread(target=work, name="reader").start()
+"""
