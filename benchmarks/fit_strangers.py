@@ -1,8 +1,8 @@
-"""Attention by backend and eager calls, learned into a model: ``python benchmarks/fit_strangers.py MODEL -o NEW``.
+"""Attention, convolutions and eager calls, learned into a model: ``python benchmarks/fit_strangers.py MODEL -o NEW``.
 
-From ``data/h200``: the attention of random programs and of models, drawn configurations of each backend, calls of other
-libraries (every fourth is held out and its errors are printed), and eager calls inside steps. All other families stay
-as they are in MODEL. ``--constants FILE`` does another thing: it fits what the schedules of attention cost to the
+From ``data/h200``: attention and convolutions of random programs and of models, drawn configurations of both, calls of
+other libraries (every fourth is held out and its errors are printed), and eager calls inside steps. All other families
+stay as they are in MODEL. ``--constants FILE`` does another thing: it fits what the schedules of attention cost to the
 configurations that are not held out, and writes the constants of the device's generation with them
 (``src/torchledger/fitting/generations``).
 """
@@ -10,6 +10,7 @@ configurations that are not held out, and writes the constants of the device's g
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,13 +32,29 @@ from torchledger.store.launch_file import MeasuredLaunch, read_launches
 DATA = Path(__file__).resolve().parent.parent / "data" / "h200"
 
 
-FAMILIES = ("launch:attention", "launch:library")
+FAMILIES = ("launch:attention", "launch:library", "launch:convolution")
 
 
-def tables(launches: list[MeasuredLaunch], machine: Machine) -> dict[str, LaunchTable]:
-    """The attention among measured launches, by direction, and calls of other libraries."""
+def tables(
+    launches: list[MeasuredLaunch], machine: Machine, exact: Sequence[MeasuredLaunch] = ()
+) -> dict[str, LaunchTable]:
+    """The attention and convolutions among measured launches, by direction, and calls of other libraries; ``exact``
+    are convolutions of float32 that were not rounded."""
     found, _ = build_launch_tables(launches, machine)
+    strict, _ = build_launch_tables(exact, machine, convolution_tf32=False)
+    for family, table in strict.items():
+        found[family] = joined(found[family], table) if family in found else table
     return {family: table for family, table in found.items() if family.startswith(FAMILIES)}
+
+
+def joined(one: LaunchTable, other: LaunchTable) -> LaunchTable:
+    """The rows of both."""
+    stacked = {
+        name: np.concatenate([getattr(one, name), getattr(other, name)])
+        for name in ("log_baseline", "roofline_us", "inductor_us", "times_us", "programs")
+    }
+    values = np.concatenate([one.values, align_columns(other.values, other.names, one.names)])
+    return replace(one, values=values, **stacked)
 
 
 def report(entry: Entry, table: LaunchTable) -> str:
@@ -85,23 +102,32 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--constants", type=Path)
+    parser.add_argument("--families", nargs="*", default=FAMILIES, help="which are learned anew")
     arguments = parser.parse_args()
     model = find_model(arguments.model)
     drawn = [
         item
-        for name in ("attention", "library")
+        for name in ("attention", "library", "drawn_convolutions")
         for item in read_launches(DATA / f"{name}_torch2.11.launches").launches
     ]
-    held = set(sorted({item.program for item in drawn})[::4])
+    exact = list(read_launches(DATA / "drawn_exact_convolutions_torch2.11.launches").launches)
+    held = set(sorted({item.program for item in [*drawn, *exact]})[::4])
     learned = [item for item in drawn if item.program not in held]
     for name in ("fused", "models"):
         learned += read_launches(DATA / f"{name}_torch2.11.launches").launches
     if arguments.constants is not None:
         write_schedules(model.machine, learned, arguments.constants)
         return
-    asked = tables([item for item in drawn if item.program in held], model.machine)
+    asked = tables(
+        [item for item in drawn if item.program in held],
+        model.machine,
+        [item for item in exact if item.program in held],
+    )
     entries = dict(model.entries)
-    for family, table in tables(learned, model.machine).items():
+    exact_learned = [item for item in exact if item.program not in held]
+    for family, table in tables(learned, model.machine, exact_learned).items():
+        if not family.startswith(tuple(arguments.families)):
+            continue
         entries[family] = fit_launch_table(table, Options(hyper_rows=160))
         print(report(entries[family], asked[family]), flush=True)
     costs = fit_call_costs(read_calls(DATA / "calls_torch2.11.json.gz"), model.machine.bytes_per_us)

@@ -43,6 +43,10 @@ EXPECTED = "log expected"
 """The column that holds the logarithm of the time by the library's tiles, where they are known."""
 
 
+EXACT_FLOAT32 = "exact float32"
+"""The column of convolutions of float32 that must not be rounded for the tensor cores."""
+
+
 def expected_columns(
     launches: Sequence[Launch], machine: Machine, *, convolution_tf32: bool = True
 ) -> list[dict[str, float]]:
@@ -87,6 +91,7 @@ def expected_columns(
             times_here = {name: float(time[place]) for name, time in times.items()}
             times_here["expected"] += copied + (machine.floor_us if copied else 0.0)
             found[index] = {f"log {name}": math.log(time) for name, time in times_here.items()}
+            found[index][EXACT_FLOAT32] = float(item_size[place] == 4 and not convolution_tf32)
     return found
 
 
@@ -134,6 +139,8 @@ def _convolution_shape(launch: Launch, inputs: list[Buffer], outputs: list[Buffe
         if len(images) < 2 or not results:
             return None
         image, weight, result = images[0], images[1], results[0]
+    if _is_transposed(image, weight, result):
+        image, result = result, image
     item_size, channels_last = element_size(image.dtype), _is_channels_last(image, weight)
     if item_size is None:
         return None
@@ -297,6 +304,9 @@ def _convolution(launch: Launch, inputs: list[Buffer], outputs: list[Buffer], ma
     else:
         image, weight = images[:2]
         result = next(iter(_planes(outputs)), outputs[0])
+    is_transposed = _is_transposed(image, weight, result)
+    if is_transposed:
+        image, result = result, image
     count, channels, height, width = image.shape
     out_channels, per_group, tall, kernel = weight.shape
     groups = max(1, channels // max(per_group, 1))
@@ -316,6 +326,7 @@ def _convolution(launch: Launch, inputs: list[Buffer], outputs: list[Buffer], ma
         "kernel": float(kernel),
         "log groups": math.log(groups),
         "depthwise": float(per_group == 1 and channels > 1),
+        "transposed": float(is_transposed),
         "stride": float(round(width / max(result.shape[-1], 1))) if len(result.shape) == 4 else 1.0,
         "channels last": float(_is_channels_last(image, weight)),
         "image channels last": float(image.stride[1] == 1 and channels > 1),
@@ -325,6 +336,16 @@ def _convolution(launch: Launch, inputs: list[Buffer], outputs: list[Buffer], ma
         "channel alignment": _alignment(per_group),
         "out channel alignment": _alignment(out_channels),
     }
+
+
+def _is_transposed(image: Buffer, weight: Buffer, result: Buffer) -> bool:
+    """Whether a convolution runs the other way round, from ``result`` to ``image``: its weight is then stored by the
+    channels of what it is given."""
+    if len(result.shape) != 4:
+        return False
+    if weight.shape[0] != result.shape[1]:
+        return True
+    return weight.shape[0] == image.shape[1] and math.prod(result.shape[2:]) > math.prod(image.shape[2:])
 
 
 def _planes(buffers: Sequence[Buffer]) -> list[Buffer]:

@@ -100,13 +100,14 @@ def machine_of_launches(
 
 
 def build_launch_tables(
-    launches: Sequence[MeasuredLaunch], machine: Machine
+    launches: Sequence[MeasuredLaunch], machine: Machine, *, convolution_tf32: bool = True
 ) -> tuple[dict[str, LaunchTable], list[LeftOut]]:
     """Sort measured launches by family; the second list names those that cannot be described.
 
+    ``convolution_tf32``: whether convolutions of float32 were allowed to be rounded (``predict_launches``).
     Launches stand in the order in which they ran, unmeasured ones among them: they tell what the cache holds.
     """
-    described = features_of_launches([item.launch for item in launches], machine)
+    described = features_of_launches([item.launch for item in launches], machine, convolution_tf32=convolution_tf32)
     rows: dict[str, list[tuple[LaunchFeatures, float, str, float]]] = {}
     left_out = []
     for item, features in zip(launches, described, strict=True):

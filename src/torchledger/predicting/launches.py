@@ -11,6 +11,7 @@ import numpy as np
 from torchledger.fitting.convolution_factors import is_single_convolution
 from torchledger.fitting.launch_families import family_of
 from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches
+from torchledger.fitting.launch_library import EXACT_FLOAT32
 from torchledger.fitting.launches import as_matrix
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
@@ -76,10 +77,12 @@ def predict_launches(
 def _by_library(
     model: TimeModel, launch: Launch, features: LaunchFeatures, convolution_tf32: bool
 ) -> Prediction | None:
-    """A convolution of float32 by its library's kernels: the regressors have too few of them to tell. ``None`` for
+    """A convolution of float32 by its library's kernels, where the regressors had too few of them to tell. ``None`` for
     others, and where the model does not know how far that is off."""
     key = f"{features.family} float32"
-    if f"{key} slowness" not in model.extras or not is_single_convolution(launch, features):
+    if f"{key} slowness" not in model.extras or EXACT_FLOAT32 in model.entries[features.family].feature_names:
+        return None
+    if not is_single_convolution(launch, features):
         return None
     middle = math.log(features.baseline_us * model.extras[f"{key} slowness"])
     width = model.extras[f"{key} width"]

@@ -67,14 +67,28 @@ def test_a_device_older_than_tf32_has_its_own_rate_of_float32() -> None:
     assert MODEL.machine.convolution_peak("bfloat16") == MODEL.machine.peak("bfloat16")
 
 
-def test_float32_convolutions_are_priced_by_their_library_and_half_precision_by_the_regressor() -> None:
+def test_float32_convolutions_are_learned_where_enough_were_measured_else_priced_by_their_library() -> None:
     half = convolution((8, 64, 1000), (96, 64, 5), (8, 96, 1000), dtype="bfloat16")
-    single, other = predict_launches(MODEL, [LINE, half])
+    learned, other = predict_launches(MODEL, [LINE, half])
+    assert learned.model == other.model == "launch:convolution/forward"
+    (exact,) = predict_launches(MODEL, [LINE], convolution_tf32=False)
+    assert exact.duration_us > learned.duration_us
+    of_few = find_model("NVIDIA H100 80GB HBM3")
+    (single,) = predict_launches(of_few, [LINE])
     assert single.model == "launch:convolution/forward float32"
-    assert other.model == "launch:convolution/forward"
-    (without,) = predict_launches(MODEL, [LINE], convolution_tf32=False)
+    (without,) = predict_launches(of_few, [LINE], convolution_tf32=False)
     assert without.range == "extrapolated"
     assert without.duration_us > single.duration_us
+
+
+def test_a_transposed_convolution_is_described_as_the_one_that_it_runs_backwards() -> None:
+    small, large = (16, 128, 28, 28), (16, 64, 56, 56)
+    transposed = convolution(small, (128, 64, 2, 2), large, dtype="bfloat16")
+    plain = convolution(large, (128, 64, 2, 2), small, dtype="bfloat16")
+    values, same = described(transposed).values, described(plain).values
+    assert (values["transposed"], same["transposed"]) == (1, 0)
+    assert values["log expected"] == pytest.approx(same["log expected"])
+    assert values["log pixels"] == same["log pixels"]
 
 
 def test_factors_of_convolutions_are_medians_of_measured_over_expected_times() -> None:

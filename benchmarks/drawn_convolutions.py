@@ -1,0 +1,252 @@
+"""Convolutions drawn by chance, on a GPU, and as data to fit.
+
+``python benchmarks/drawn_convolutions.py measure -o ROWS.json [--limit S] [--seed N]`` times forward, backward and the
+gradient of the weight alone at drawn configurations, warm and after the cache was swept: images and signals along one
+dimension, depthwise, grouped, patches, transposed, in four precisions, with channels last or not.
+``python benchmarks/drawn_convolutions.py data ROWS.json... -o FOLDER`` writes them as the launches that generated code
+would make of them, those in float32 that were not rounded for the tensor cores apart; that needs no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from drawn_calls import _time_all
+
+NEEDS: tuple[str, ...] = ("cuda",)
+RUNS: tuple[tuple[str, ...], ...] = (("measure", "-o", "{out}/convolutions.json"),)
+
+_STEADY = 1.06
+"""Times of a call that differ by more are not its own."""
+
+_MOST_FLOPS, _LEAST_FLOPS = 6e11, 2e6
+_MOST_ELEMENTS = 2**27
+PRECISIONS = ("bfloat16", "bfloat16", "float16", "float32", "float32", "tf32")
+
+
+@dataclass(frozen=True)
+class ConvolutionCase:
+    """Sizes of a convolution; ``height`` is 1 along one dimension. Of a transposed one ``c_in`` and ``height`` are
+    those of the smaller tensor, that it is given."""
+
+    kind: str
+    precision: str
+    count: int
+    c_in: int
+    c_out: int
+    height: int
+    width: int
+    kernel: int
+    stride: int
+    padding: int
+    groups: int
+    channels_last: bool
+
+    @property
+    def is_flat(self) -> bool:
+        """Along one dimension."""
+        return self.kind == "signal"
+
+    @property
+    def is_transposed(self) -> bool:
+        """Its result is larger than what it is given."""
+        return self.kind == "transposed"
+
+    def side(self, size: int) -> int:
+        """Of the result, where the input has ``size``."""
+        if self.is_transposed:
+            return (size - 1) * self.stride - 2 * self.padding + self.kernel
+        return (size + 2 * self.padding - self.kernel) // self.stride + 1
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Of the input, the weight and the result."""
+        given = (self.width,) if self.is_flat else (self.height, self.width)
+        taps = (self.kernel,) * len(given)
+        weight = (
+            (self.c_in, self.c_out // self.groups) if self.is_transposed else (self.c_out, self.c_in // self.groups)
+        )
+        made = tuple(self.side(size) for size in given)
+        return (self.count, self.c_in, *given), (*weight, *taps), (self.count, self.c_out, *made)
+
+    @property
+    def flops(self) -> int:
+        """Of the forward."""
+        given, weight, made = self.shapes
+        pixels = math.prod((given if self.is_transposed else made)[2:])
+        return 2 * self.count * pixels * math.prod(weight)
+
+
+def draw(count: int, seed: int) -> Iterator[ConvolutionCase]:
+    """Configurations as models have them, and some that none has."""
+    pick = random.Random(f"convolutions {seed}")
+    found = 0
+    while found < count:
+        kind = pick.choice(
+            ("image", "image", "image", "pointwise", "depthwise", "patches", "transposed", "signal", "grouped")
+        )
+        channels = (16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 960, 1024, 1152, 1536, 1920)
+        c_in, c_out = pick.choice(channels), pick.choice(channels)
+        kernel, stride, groups = pick.choice((3, 3, 3, 5, 7)), pick.choice((1, 1, 1, 2)), 1
+        padding = kernel // 2
+        width = round(2 ** pick.uniform(1, 8))
+        if kind == "pointwise":
+            kernel, padding = 1, 0
+        elif kind == "depthwise":
+            groups = c_out = c_in
+        elif kind == "patches":
+            kernel = stride = pick.choice((2, 4, 4, 8, 14, 16))
+            c_in = pick.choice((1, 3, 3, c_in))
+            padding, width = 0, max(1, width // 2) * kernel
+        elif kind == "transposed":
+            kernel, stride, padding = pick.choice(((2, 2, 0), (2, 2, 0), (4, 2, 1), (3, 1, 1)))
+        elif kind == "signal":
+            width = round(2 ** pick.uniform(5, 14))
+            kernel = pick.choice((1, 3, 3, 5, 7, 10, 15))
+            padding, stride = kernel // 2, pick.choice((1, 1, 2, 5))
+            c_in = pick.choice((1, c_in, c_in, c_in))
+        elif kind == "grouped":
+            groups = pick.choice([each for each in (2, 4, 8, 16, 32) if c_in % each == c_out % each == 0] or [1])
+        elif pick.random() < 0.1:
+            c_in = 3
+        if pick.random() < 0.7:
+            width = max(1, width // 7 * 7 if pick.random() < 0.5 else width // 8 * 8)
+        case = ConvolutionCase(
+            kind, pick.choice(PRECISIONS), max(1, round(2 ** pick.uniform(0, 7))), c_in, c_out,
+            1 if kind == "signal" else width, max(width, kernel), kernel, stride, padding, groups,
+            channels_last=kind != "signal" and pick.random() < 0.6,
+        )  # fmt: skip
+        if kind != "signal" and case.height < kernel:
+            continue
+        largest = max(math.prod(shape) for shape in case.shapes)
+        if _LEAST_FLOPS < case.flops < _MOST_FLOPS and largest < _MOST_ELEMENTS and min(case.shapes[2]) > 0:
+            found += 1
+            yield case
+
+
+def runs(case: ConvolutionCase, place: str) -> dict[str, Callable[[], Any]]:
+    """What is timed of a case, by direction."""
+    import torch
+
+    given, weighted, made = case.shapes
+    dtype = getattr(torch, "float32" if case.precision == "tf32" else case.precision)
+
+    def tensor(shape: tuple[int, ...]) -> Any:
+        values = torch.randn(*shape, device=place, dtype=dtype)
+        return values.to(memory_format=torch.channels_last) if case.channels_last else values
+
+    image, weight, gradient = tensor(given), tensor(weighted), tensor(made)
+    dims = len(given) - 2
+    sizes = ([case.stride] * dims, [case.padding] * dims, [1] * dims, case.is_transposed, [0] * dims, case.groups)
+
+    def forward() -> Any:
+        torch.backends.cudnn.allow_tf32 = case.precision == "tf32"
+        return torch.convolution(image, weight, None, *sizes)
+
+    def backward(*mask: bool) -> Any:
+        torch.backends.cudnn.allow_tf32 = case.precision == "tf32"
+        return torch.ops.aten.convolution_backward(gradient, image, weight, [0], *sizes, list(mask))
+
+    found = {"forward": forward, "backward": lambda: backward(True, True, False)}
+    if case.kind == "patches" or case.c_in <= 3:
+        found["weight"] = lambda: backward(False, True, False)
+    return found
+
+
+def launches(rows: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
+    """Two launches a row, over inputs that the cache has lost and the same again, as attention's are."""
+    from torchledger.store.launch_file import MeasuredLaunch
+
+    for number, row in enumerate(rows):
+        if "error" in row or any(
+            max(row[state]) > _STEADY * min(row[state]) + 0.7 for state in ("swept_us", "warm_us")
+        ):
+            continue
+        for order, state in enumerate(("swept_us", "warm_us")):
+            yield MeasuredLaunch(
+                _launch(row, f"convolution_{number}", order), tuple(row[state]), f"convolution-{row['case']}"
+            )
+
+
+def _launch(row: Mapping[str, Any], graph: str, order: int) -> Any:
+    from torchledger.nouns import Buffer, Launch
+    from torchledger.work.element_sizes import ELEMENT_SIZES
+
+    names = ConvolutionCase.__dataclass_fields__
+    case = ConvolutionCase(**{name: row[name] for name in names})
+    dtype = "float32" if case.precision == "tf32" else case.precision
+
+    def buffer(name: str, shape: tuple[int, ...], role: str) -> Buffer:
+        stride = [math.prod(shape[place + 1 :]) for place in range(len(shape))]
+        if case.channels_last:
+            _, channels, height, width = shape
+            stride = [height * width * channels, 1, width * channels, channels]
+        nbytes = math.prod(shape) * ELEMENT_SIZES[dtype]
+        return Buffer(
+            name=name, role=role, dtype=dtype, shape=shape, stride=tuple(stride), device="cuda:0",  # type: ignore[arg-type]
+            bytes_read=nbytes if role == "input" else 0, bytes_written=nbytes if role == "output" else 0,
+            bytes_quality="exact",
+        )  # fmt: skip
+
+    given, weighted, made = case.shapes
+    direction = row["direction"]
+    if direction == "forward":
+        call, operator = "extern_kernels.convolution", "convolution"
+        buffers = [buffer("image", given, "input"), buffer("weight", weighted, "input"), buffer("out", made, "output")]
+        dims = len(given) - 2
+        spread = {"stride": case.stride, "padding": case.padding, "dilation": 1, "output_padding": 0}
+        kwargs = {name: str((size,) * dims) for name, size in spread.items()}
+        kwargs |= {"transposed": str(case.is_transposed), "groups": str(case.groups), "bias": "None"}
+    else:
+        operator = "convolution_backward"
+        call, kwargs = f"torch.ops.aten.{operator}.default", {"transposed": str(case.is_transposed)}
+        buffers = [buffer("grad", made, "input"), buffer("image", given, "input"), buffer("weight", weighted, "input")]
+        if direction == "backward":
+            buffers.append(buffer("dimage", given, "output"))
+        buffers.append(buffer("dweight", weighted, "output"))
+    return Launch(
+        graph=graph, order=order, kernel=call, kernel_name=call, category="extern", device="cuda:0",
+        buffers=tuple(buffers), kwargs=kwargs, aten_ops=(f"aten.{operator}",), call=call,
+        flops=case.flops * (2 if direction == "backward" else 1), flops_quality="exact",
+    )  # fmt: skip
+
+
+def main() -> None:
+    """Measure, or make data of what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("measure", "data"))
+    parser.add_argument("rows", nargs="*", type=Path)
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--limit", type=float, default=150, help="seconds")
+    parser.add_argument("--count", type=int, default=4000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    if options.what == "measure":
+        cases = list(draw(options.count, options.seed))
+        asked = [
+            ({"case": number, **asdict(case)}, lambda case=case: runs(case, "cuda"))
+            for number, case in enumerate(cases)
+        ]
+        print(f"{_time_all(asked, options.output, options.limit)} rows", flush=True)
+        return
+    from torchledger.device.datasheets import device_of_name
+    from torchledger.store.launch_file import LaunchSet, write_launches
+
+    rows = [row for path in options.rows for row in json.loads(path.read_text())]
+    device = device_of_name("NVIDIA H200")
+    for name, is_exact in (("drawn_convolutions", False), ("drawn_exact_convolutions", True)):
+        found = tuple(launches([row for row in rows if (row["precision"] == "float32") == is_exact]))
+        path = options.output / f"{name}_torch2.11.launches"
+        write_launches(path, LaunchSet(device.name, found, {"torch": "2.11.0+cu130"}, device), force=True)
+        print(f"{path}: {len(found):,} launches")
+
+
+if __name__ == "__main__":
+    main()
