@@ -16,7 +16,7 @@ from torchledger.fitting.launches import as_matrix
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Buffer, Launch, Prediction
-from torchledger.predicting.operators import WIDE, range_of
+from torchledger.predicting.operators import by_roofline, range_of
 
 
 def predict_launches(
@@ -168,15 +168,5 @@ def _by_baseline(model: TimeModel, launch: Launch, features: LaunchFeatures | No
         reason = f"the model has not learned {features.family}"
     else:
         reason = "its bytes are unknown" if launch.bytes_moved is None else "the size of its elements is unknown"
-    return Prediction(
-        subject=launch.launch_id,
-        duration_us=time_us,
-        low_us=time_us / WIDE,
-        high_us=time_us * WIDE,
-        coverage=COVERAGE,
-        range="extrapolated",
-        device=model.device,
-        model="roofline",
-        roofline_us=None if features is None else features.roofline_us,
-        note=f"roofline and launch floor only: {reason}",
-    )
+    roofline_us = None if features is None else features.roofline_us
+    return by_roofline(model, launch.launch_id, time_us, roofline_us, reason)

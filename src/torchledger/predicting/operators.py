@@ -26,7 +26,10 @@ Array = NDArray[np.float64]
 
 Range = Literal["inside", "edge", "extrapolated"]
 
-WIDE = 2.0
+ROOFLINE = "roofline"
+"""What ``Prediction.model`` says where nothing was learned."""
+
+_WIDE = 2.0
 """Half the interval of a time that no regressor covers: a factor of two either way."""
 
 FAR = 0.25
@@ -57,6 +60,22 @@ def range_of(distance: float) -> Range:
     if distance <= EDGE:
         return "inside"
     return "edge" if distance <= FAR else "extrapolated"
+
+
+def by_roofline(model: TimeModel, subject: str, time_us: float, roofline_us: float | None, reason: str) -> Prediction:
+    """What the model has not learned, for a ``reason``: ``time_us`` is its roofline plus the launch floor."""
+    return Prediction(
+        subject=subject,
+        duration_us=time_us,
+        low_us=time_us / _WIDE,
+        high_us=time_us * _WIDE,
+        coverage=COVERAGE,
+        range="extrapolated",
+        device=model.device,
+        model=ROOFLINE,
+        roofline_us=roofline_us,
+        note=f"roofline and launch floor only: {reason}",
+    )
 
 
 def predict(

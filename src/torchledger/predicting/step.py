@@ -37,7 +37,7 @@ from torchledger.nouns import (
     StepPrediction,
 )
 from torchledger.predicting.launches import is_foreign, predict_launches
-from torchledger.predicting.operators import predict
+from torchledger.predicting.operators import ROOFLINE, predict
 from torchledger.predicting.overheads import (
     Mode,
     StepShape,
@@ -51,7 +51,6 @@ from torchledger.predicting.overheads import (
 )
 from torchledger.predicting.power import StepWork, mean_clock, sustained_share, work_of
 from torchledger.predicting.step_calls import (
-    ROOFLINE,
     is_copy_to_host,
     is_over_lists,
     is_priced,

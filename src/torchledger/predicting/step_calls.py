@@ -13,14 +13,11 @@ from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Prediction, StepCall, TensorArgument
 from torchledger.operators import find_operator
 from torchledger.operators.collectives import COLLECTIVE_OPERATORS, OPERATOR_PREFIX
-from torchledger.predicting.operators import WIDE, predict
+from torchledger.predicting.operators import by_roofline, predict
 from torchledger.work.categories import operator_name
 from torchledger.work.collectives import collective_kind
 from torchledger.work.element_sizes import element_size
 from torchledger.work.graph_collectives import WAIT, GraphCollective
-
-ROOFLINE = "roofline"
-"""What ``Prediction.model`` says where nothing was learned."""
 
 
 @dataclass(frozen=True)
@@ -184,18 +181,7 @@ def _by_bytes(model: TimeModel, call: StepCall, reason: str) -> Prediction:
     if call.bytes_moved is None:
         reason += "; its bytes are unknown"
     time_us = (roofline or 0.0) + machine.floor_us * max(1, call.kernels)
-    return Prediction(
-        subject=subject_of(call),
-        duration_us=time_us,
-        low_us=time_us / WIDE,
-        high_us=time_us * WIDE,
-        coverage=COVERAGE,
-        range="extrapolated",
-        device=model.device,
-        model=ROOFLINE,
-        roofline_us=roofline,
-        note=f"roofline and launch floor only: {reason}",
-    )
+    return by_roofline(model, subject_of(call), time_us, roofline, reason)
 
 
 def subject_of(call: StepCall) -> str:
