@@ -9,6 +9,7 @@ program, whether a launcher starts them here or a cluster starts one ``torchledg
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import importlib
 import json
@@ -19,7 +20,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torchledger
@@ -31,6 +32,7 @@ from torchledger.store import LedgerWriter, open_ledger
 from torchledger.store.job import (
     begin_path,
     empty_job,
+    end_meeting,
     is_job,
     job_folder,
     ledgers_of_job,
@@ -113,6 +115,8 @@ def _own_rank() -> int | None:
 def _as_job(outcome: RunOutcome, arguments: Sequence[str], *, is_rank: bool, is_profiled: bool) -> RunOutcome:
     """The outcome with the job in place of its ranks' ledgers, and of a launcher's own that holds nothing."""
     folder = outcome.path.parent if is_rank else job_folder(outcome.path)
+    if not is_rank:
+        end_meeting(folder)
     if not is_job(folder):
         return outcome
     ranks = ledgers_of_job(folder)
@@ -125,9 +129,14 @@ def _as_job(outcome: RunOutcome, arguments: Sequence[str], *, is_rank: bool, is_
             return dataclasses.replace(outcome, path=folder)
         with open_ledger(outcome.path) as ledger:
             is_empty = ledger.count(Graph) == 0
+        by_warning: dict[str, list[int]] = {}
         for rank, path in ranks.items():
-            found = run_warnings(path, has_children=False, is_profiled=is_profiled)
-            warnings += [f"rank {rank}: {warning}" for warning in found]
+            for warning in run_warnings(path, has_children=False, is_profiled=is_profiled):
+                by_warning.setdefault(warning, []).append(rank)
+        warnings += [f"{counted_ranks(some, len(ranks))}: {warning}" for warning, some in by_warning.items()]
+        absent = [rank for rank in range(_world_size(ranks.values())) if rank not in ranks]
+        if absent and outcome.exit_code:
+            warnings.append(f"{counted_ranks(absent, 0)}: left no ledger (killed, or os._exit, before it was written).")
         if not is_empty:
             return dataclasses.replace(
                 outcome, child_paths=(*outcome.child_paths, folder), warnings=tuple(dict.fromkeys(warnings))
@@ -137,6 +146,26 @@ def _as_job(outcome: RunOutcome, arguments: Sequence[str], *, is_rank: bool, is_
         return dataclasses.replace(outcome, path=folder, warnings=tuple(dict.fromkeys(warnings)))
     except (StoreError, OSError) as error:
         return dataclasses.replace(outcome, path=folder, warnings=(*warnings, f"the job is not complete: {error}"))
+
+
+def _world_size(ledgers: Iterable[Path]) -> int:
+    """How many ranks a job has by its ledgers' own word, 0 where they do not know."""
+    sizes = []
+    for path in ledgers:
+        with contextlib.suppress(StoreError), open_ledger(path) as ledger:
+            sizes += [run.world_size or 0 for run in ledger.read(Run)]
+    return max(sizes, default=0)
+
+
+def counted_ranks(ranks: Sequence[int], of: int) -> str:
+    """Ranks in words.
+
+    >>> counted_ranks([3], 8), counted_ranks([0, 2], 8), counted_ranks([0, 1], 2)
+    ('rank 3', 'ranks 0, 2', 'all ranks')
+    """
+    if len(ranks) == of and of > 1:
+        return "all ranks"
+    return f"rank{'s'[: len(ranks) > 1]} {', '.join(map(str, ranks))}"
 
 
 def _run_held(

@@ -25,6 +25,7 @@ from torchledger._torch.lazy_import import COMPILER, after_import
 from torchledger.capturing.flop_changes import flop_changes
 from torchledger.capturing.graph_breaks import AHEAD_OF_TIME, absent_graphs_note, graph_breaks_note
 from torchledger.capturing.payload import PAYLOAD_VERSION, Payload, payload_of
+from torchledger.capturing.termination import termination_deferred
 from torchledger.capturing.wrapper_code import WrapperCall, find_calls
 from torchledger.device import describe as device
 from torchledger.device.host import known_host
@@ -180,7 +181,7 @@ class Capture:
 
     def close(self, *, status: str = "finished", exit_code: int | None = None) -> None:
         """Take the hooks out and mark the run as ended; safe to call twice."""
-        with self._lock:
+        with self._lock, termination_deferred():
             self._try("waiting for torch", self._cancel, None)
             while self._watchers:
                 self._tell(self._watchers.pop(), "on_close")

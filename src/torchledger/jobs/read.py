@@ -26,10 +26,11 @@ from torchledger.nouns import (
     Straggler,
 )
 from torchledger.store import LedgerReader, open_ledger
-from torchledger.store.job import ledgers_of_job
+from torchledger.store.job import ledgers_of_job, read_head
 from torchledger.traces.spans import merge_spans
 
 _WORTH_SAYING = 0.02
+_MOST_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,11 @@ def read_job(path: str | PathLike[str]) -> Job:
 def read_job_and_pieces(path: str | PathLike[str]) -> tuple[Job, Mapping[int, RankPieces]]:
     """``read_job``, and what each rank did from moment to moment, on the job's clock."""
     records = [_read_rank(rank, ledger) for rank, ledger in ledgers_of_job(path).items()]
-    return _assemble(records, str(path))
+    job, pieces = _assemble(records, str(path))
+    code = read_head(path).get("exit_code")
+    if type(code) is int and code:
+        job = replace(job, notes=(f"the program ended with exit code {code}", *job.notes))
+    return job, pieces
 
 
 def job_of_ranks(records: Sequence[RankRecord], *, path: str) -> Job:
@@ -67,7 +72,9 @@ def _assemble(records: Sequence[RankRecord], path: str) -> tuple[Job, Mapping[in
     present = [record for record in records if record.activity is not None]
     world_size = max((record.world_size or 0 for record in records), default=0) or None
     if world_size is not None and len(records) < world_size:
-        notes.append(f"{len(records)} of {world_size} ranks left a ledger here")
+        absent = sorted(set(range(world_size)) - {record.rank for record in records})
+        named = ", ".join(map(str, absent[:_MOST_NAMED])) + (", ..." if len(absent) > _MOST_NAMED else "")
+        notes.append(f"{len(records)} of {world_size} ranks left a ledger here; there is none of rank {named}")
     if not present:
         empty = Job(path, world_size, 0, (), (), (), notes=(*notes, "no rank recorded a step with a collective"))
         return empty, {}
@@ -125,10 +132,12 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
             run = ledger.run()
             steps = ledger.read(Step)
             activities = ledger.read(RankActivity)
+            still = "" if run.status != "running" else "; its process runs, or was killed before it ended its ledger"
             gaps = [gap.reason for gap in ledger.read(Gap) if (gap.account, gap.where) == ("device_time", "profile")]
             if not activities:
                 missing = "its recorded step has no collective" if steps else "its ledger holds no recorded step"
-                return RankRecord(rank, path.name, world_size=run.world_size, missing=gaps[-1] if gaps else missing)
+                missing = f"{gaps[-1] if gaps else missing}{still}"
+                return RankRecord(rank, path.name, world_size=run.world_size, missing=missing)
             activity = activities[-1]
             return RankRecord(
                 rank,
@@ -140,7 +149,7 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
                 peak_bytes=_peak_bytes(ledger, activity.step),
             )
     except StoreError as error:
-        return RankRecord(rank, path.name, missing=str(error))
+        return RankRecord(rank, path.name, missing=str(error).rstrip("."))
 
 
 def _peak_bytes(ledger: LedgerReader, step: str) -> int | None:
@@ -268,7 +277,7 @@ def advice_of(job: Job) -> str | None:
 
 def _of_straggler(straggler: Straggler) -> str:
     waiters = f"rank {straggler.waiters[0]} waits" if len(straggler.waiters) == 1 else "the others wait"
-    return f"what rank {straggler.rank} does at {straggler.where}, for which {waiters}"
+    return f"what {waiters} for on rank {straggler.rank}, {straggler.where}"
 
 
 def _most_exposed(job: Job) -> str:

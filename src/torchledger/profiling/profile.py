@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchledger._torch.lazy_import import after_import
 from torchledger.capturing.session import Capture, Watcher, own_rank, own_world_size
+from torchledger.capturing.termination import termination_deferred
 from torchledger.device.describe import describe_devices
 from torchledger.errors import MeasureError
 from torchledger.nouns import Breakdown, Gap, Launch, StepFoundBy
@@ -85,12 +86,13 @@ class StepProfiler(Watcher):
             counts_eager=counts_eager,
             only_hears=only_hears,
             tools=tools,
-            on_done=self._hear_no_calls,
+            on_done=self._all_recorded,
             meeting=lambda: _meeting_of(capture),
         )
         self._counts_eager, self._only_hears = counts_eager, only_hears
         self._modules: ModuleCalls | None = None
         self._is_compiling = False
+        self._written: list[Any] = []
         # Before anything compiles: what Dynamo traces of an optimizer's step does not change in the middle of a run.
         self._cancels = [
             after_import("torch.optim.optimizer", self._watch_optimizers),
@@ -155,7 +157,8 @@ class StepProfiler(Watcher):
         self._recorder.leave()
         try:
             recording = self._recorder.result()
-            records = self._records(recording) if self._launches or recording.begun else []
+            is_wanted = not self._written and (self._launches or recording.begun)
+            records = self._records(recording) if is_wanted else []
             untold = set(self._capture.graph_names) - set(self._launches)
             if untold:
                 reason = f"the profile was not told of {len(untold)} graphs, the first of them {min(untold)}"
@@ -175,6 +178,23 @@ class StepProfiler(Watcher):
         self._recorder.close()
         for patches in self._patches:
             patches.undo()
+
+    def _all_recorded(self) -> None:
+        """Nothing more is wanted. A rank writes what there is now: when another fails, its launcher ends all of them,
+        and nothing is written any more."""
+        self._hear_no_calls()
+        if (own_world_size() or 1) < 2 or own_rank() is None:
+            return
+        recording = self._recorder.result()
+        if recording.times is None or self._written:
+            return
+        try:
+            with termination_deferred():
+                records = self._records(recording)
+                self._capture.add(*records)
+                self._written = records
+        except Exception as error:  # it is tried again when the program ends
+            log.debug("the profile was not written yet", exc_info=error)
 
     def _hear_no_calls(self) -> None:
         """From here on calls of graphs and steps of optimizers cost what they do without us."""
@@ -231,8 +251,9 @@ class StepProfiler(Watcher):
         recording = self._recorder.result()
         if recording.times is None and recording.why_not is None:
             raise MeasureError("nothing was profiled: did the step call a compiled model?")
-        records = self._records(recording)
-        self._capture.add(*records)
+        records = self._written or self._records(recording)
+        if not self._written:
+            self._capture.add(*records)
         for record in records:
             if isinstance(record, Breakdown):
                 return record

@@ -15,6 +15,7 @@ from torchledger.store.output import write_output
 SUFFIX = ".job"
 HEAD = "job.json"
 _BEGIN = "ranks.begin"
+_LONGEST_HEAD = 1 << 20
 _OURS = re.compile(r"^(rank\d+(\.\d+)?\.(ledger|ledger-journal|trace\.json\.gz|ready)|ranks\.begin)$")
 _LEDGER = re.compile(r"^rank(?P<rank>\d{1,7})\.ledger$")
 
@@ -98,6 +99,23 @@ def empty_job(folder: Path, *, force: bool) -> None:
         if path.name == HEAD or _OURS.match(path.name):
             with contextlib.suppress(OSError):
                 path.unlink()
+
+
+def end_meeting(folder: Path) -> None:
+    """Take away what ranks that were killed left of ``ready_path`` and ``begin_path``."""
+    for left in (*folder.glob("rank*.ready"), begin_path(folder)):
+        with contextlib.suppress(OSError):
+            left.unlink(missing_ok=True)
+
+
+def read_head(folder: str | PathLike[str]) -> Mapping[str, object]:
+    """What ``write_head`` wrote; empty where there is none, or it cannot be read."""
+    try:
+        with (Path(folder) / HEAD).open("rb") as file:
+            head = json.loads(file.read(_LONGEST_HEAD))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return head if isinstance(head, dict) else {}
 
 
 def write_head(folder: Path, head: Mapping[str, object]) -> Path:

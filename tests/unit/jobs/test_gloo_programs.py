@@ -10,10 +10,12 @@ import pytest
 from tests.command_line import run_cli
 
 from torchledger.jobs.read import read_job
+from torchledger.nouns import Profile
+from torchledger.store import open_ledger
 
 SLEEP_MS = 150
 SCRIPT = f"""
-import time
+import os, time
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -36,12 +38,15 @@ net = DistributedDataParallel(Net())
 compiled = torch.compile(net)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 inputs = torch.randn(8, 16)
-for _ in range(14):
+for _ in range(20):
     loss = compiled(inputs).sum()
     if dist.get_rank() == 2:
         time.sleep({SLEEP_MS / 1e3})
     loss.backward()
     optimizer.step()
+dist.barrier()
+if dist.get_rank() == 3:
+    os._exit(0)
 dist.destroy_process_group()
 """
 PARAMETERS = 16 * 16 + 16
@@ -69,6 +74,13 @@ def shown(job: Path) -> dict[str, Any]:
 def test_a_launchers_own_ledger_is_not_there_and_each_ranks_is(job: Path) -> None:
     assert not list(job.glob("*.ledger"))
     assert sorted(path.name for path in (job / "j.job").glob("*.ledger")) == [f"rank{rank}.ledger" for rank in range(4)]
+
+
+def test_a_rank_that_ends_without_a_word_has_left_what_it_recorded(job: Path) -> None:
+    found = read_job(job / "j.job")
+    assert [rank.rank for rank in found.ranks] == [0, 1, 2, 3]
+    with open_ledger(job / "j.job" / "rank3.ledger") as ledger:
+        assert ledger.run().status == "running" and ledger.count(Profile)
 
 
 def test_collectives_of_every_step_are_those_of_the_reducer(shown: dict[str, Any]) -> None:

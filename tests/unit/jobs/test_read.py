@@ -145,6 +145,18 @@ def test_a_ranks_peak_is_that_of_its_own_ledger_with_the_blocks_of_its_allocator
     assert rank.peak_bytes == 20 * 2**20  # a segment is of whole 2 MiB, and a rest of 512 KiB stays with its block
 
 
+def test_how_a_program_ended_and_which_rank_did_not_end_its_ledger_is_said(tmp_path: Path) -> None:
+    with LedgerWriter(tmp_path / "rank0.ledger") as writer:
+        writer.add(make_run(rank=0, world_size=2, status="running"))
+    (tmp_path / "job.json").write_text('{"exit_code": 7}')
+    notes = read_job(tmp_path).notes
+    assert notes[0] == "the program ended with exit code 7"
+    assert any("rank 0" in note and "was killed" in note for note in notes)
+    assert any("1 of 2 ranks" in note for note in notes)
+    (tmp_path / "job.json").write_text("[" * 100_000)
+    assert not any("exit code" in note for note in read_job(tmp_path).notes)
+
+
 def test_a_job_without_ranks_has_no_advice() -> None:
     assert advice_of(Job("j.job", None, 0, (), (), ())) is None
 
