@@ -59,16 +59,23 @@ class RankPieces:
 
 
 def pieces_of(activity: RankActivity, shift_ns: int) -> RankPieces:
-    """A rank's pieces, ``shift_ns`` later than its own clock; an idle piece says after which entry it came."""
+    """A rank's pieces, ``shift_ns`` later than its own clock; an idle piece says after which entry it came.
+
+    Steps are alike: what stands before the first recorded one is the last entry of a step.
+    """
     starts, ends, places = [], [], []
     known: dict[tuple[int, str, str], Place] = {}
+    entries = [place for place, kind in enumerate(activity.kind) if kind == COMPUTE]
     before = ""
+    if entries:
+        last = entries[-1]
+        before = _after(activity.labels[activity.label[last]], activity.sources[activity.source[last]])
     for start, length, kind, label, source in zip(
         activity.piece_start_ns, activity.piece_ns, activity.kind, activity.label, activity.source, strict=True
     ):
         name, line = activity.labels[label], activity.sources[source]
         if kind == COMPUTE:
-            before = f"after {name} at {line}" if line else f"after {name}"
+            before = _after(name, line)
         elif kind == IDLE and not line:
             line = before
         starts.append(activity.start_ns + shift_ns + start)
@@ -76,6 +83,10 @@ def pieces_of(activity: RankActivity, shift_ns: int) -> RankPieces:
         key = (kind, name, line)
         places.append(known.get(key) or known.setdefault(key, Place(*key)))
     return RankPieces(starts, ends, places)
+
+
+def _after(name: str, line: str) -> str:
+    return f"after {name} at {line}" if line else f"after {name}"
 
 
 @dataclass

@@ -87,6 +87,12 @@ def test_ranks_without_a_step_are_named() -> None:
     assert any("2 of 4 ranks" in note for note in job.notes)
 
 
+def test_what_a_rank_does_before_the_first_entry_of_a_step_is_one_place_in_all_steps() -> None:
+    step = ((2, 5 * MS, "sleeps"), (0, MS, "forward_0#0"), (1, MS, "all_reduce"))
+    pieces = pieces_of(make_activity(*step * STEPS, steps=STEPS), 0)
+    assert {place.words for place in pieces.places if place.label == "sleeps"} == {"sleeps (after forward_0#0)"}
+
+
 def test_a_late_rank_that_had_itself_waited_passes_the_cause_on() -> None:
     first = make_match((0, 40 * MS), (41 * MS, 41 * MS), group="a", ranks=(0, 1))
     second = make_match((41 * MS, 0), (42 * MS, 42 * MS), group="b", ranks=(0, 2))
