@@ -169,6 +169,8 @@ class StorageWatch:
 
     def stop(self) -> HeardMemory:
         """End, and say what there was."""
+        if not self._is_on:
+            self._faults.append("what was there before the step: it was not looked for")
         self._is_on = False
         self._patches.undo()
         allocator = None

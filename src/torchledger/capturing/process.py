@@ -25,7 +25,7 @@ from pathlib import Path
 
 import torchledger
 from torchledger.capturing.session import Capture
-from torchledger.errors import StoreError, UsageError
+from torchledger.errors import StoreError, TorchledgerError, UsageError
 from torchledger.nouns import Gap, Graph, Profile, Run
 from torchledger.nouns.run import RunStatus
 from torchledger.store import LedgerWriter, open_ledger
@@ -205,10 +205,12 @@ def start_in_process() -> None:
         is_first = os.getppid() == request["parent"] and not _is_claimed(path)
         argv = tuple(request["argv"]) if is_first else tuple(sys.orig_argv[1:])
         capture = Capture(path, argv=argv, is_child=not is_first, run_id=request["run_id"] if is_first else None)
-        atexit.register(capture.close)
+        log.debug("process %d is run %s", os.getpid(), capture.run.run_id)
+        atexit.register(_end, capture)
         for module, settings in request["attached"].items():
             try:
-                importlib.import_module(module).attach(capture, settings)
+                if importlib.import_module(module).attach(capture, settings) is None:
+                    raise TorchledgerError("it does not say that it watches")
             except Exception as error:  # the rest is recorded
                 reason = f"could not be attached: {type(error).__name__}: {error}"
                 capture.lose(Gap("run", module.rpartition(".")[2], reason))
@@ -216,6 +218,13 @@ def start_in_process() -> None:
         sys.stderr.write(
             f"torchledger: nothing is captured in process {os.getpid()}: {type(error).__name__}: {error}\n"
         )
+
+
+def _end(capture: Capture) -> None:
+    try:
+        capture.close()
+    except Exception as error:  # Python would print it after the user's program
+        sys.stderr.write(f"torchledger: the ledger is not ended: {type(error).__name__}: {error}\n")
 
 
 def _is_claimed(path: Path) -> bool:

@@ -150,7 +150,9 @@ class Capture:
         return tuple(name for name, reference, _ in self._graphs if reference() is not None)
 
     def note(self, text: str) -> None:
-        """Keep a sentence with the run, once."""
+        """Keep a sentence with the run, once. Raises ``TypeError`` for what is none."""
+        if not isinstance(text, str):
+            raise TypeError(f"a note of a run is text, not {text!r}")
         if text not in self.run.notes:
             self.run = dataclasses.replace(self.run, notes=(*self.run.notes, text))
 

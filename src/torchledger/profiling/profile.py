@@ -6,6 +6,7 @@ records. What a *step* is: see ``stepping/finder.py``.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import weakref
@@ -120,9 +121,9 @@ class StepProfiler(Watcher):
 
     def _hear_no_modules(self) -> None:
         """Something else tells where steps end, or is about to be compiled."""
-        if self._modules is not None:
-            self._modules.undo()
-            self._modules = None
+        modules, self._modules = self._modules, None
+        if modules is not None:
+            modules.undo()
 
     def _hear_modules_until_compiled(self) -> None:
         """The compiler was imported: something is about to be compiled."""
@@ -159,6 +160,9 @@ class StepProfiler(Watcher):
             recording = self._recorder.result()
             is_wanted = not self._written and (self._launches or recording.begun)
             records = self._records(recording) if is_wanted else []
+            if self._launches and not self._is_compiling:
+                reason = "its hooks were not put in: kernels and steps may have passed unseen"
+                records = [*records, Gap("device_time", "profile", reason)]
             untold = set(self._capture.graph_names) - set(self._launches)
             if untold:
                 reason = f"the profile was not told of {len(untold)} graphs, the first of them {min(untold)}"
@@ -172,12 +176,13 @@ class StepProfiler(Watcher):
     def _stop(self) -> None:
         if self in _current:
             _current.remove(self)
-        for cancel in self._cancels:
-            cancel()
-        self._hear_no_modules()
-        self._recorder.close()
-        for patches in self._patches:
-            patches.undo()
+        with contextlib.ExitStack() as rest:  # each of them, whatever another raises; the last one first
+            for patches in self._patches:
+                rest.callback(patches.undo)
+            rest.callback(self._recorder.close)
+            rest.callback(self._hear_no_modules)
+            for cancel in self._cancels:
+                rest.callback(cancel)
 
     def _all_recorded(self) -> None:
         """Nothing more is wanted. A rank writes what there is now: when another fails, its launcher ends all of them,
@@ -200,11 +205,12 @@ class StepProfiler(Watcher):
         """From here on calls of graphs and steps of optimizers cost what they do without us."""
         if self in _current:
             _current.remove(self)
-        self._hear_no_modules()
-        if self._optimizers is not None:
-            self._optimizers.end()
-        for patches in self._call_patches:
-            patches.undo()
+        with contextlib.ExitStack() as rest:  # each of them, whatever another raises
+            for patches in self._call_patches:
+                rest.callback(patches.undo)
+            if self._optimizers is not None:
+                rest.callback(self._optimizers.end)
+            rest.callback(self._hear_no_modules)
 
     # --- the program's steps -----------------------------------------------------------------------------------
 

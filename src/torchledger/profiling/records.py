@@ -24,6 +24,7 @@ from torchledger.nouns import (
     Launch,
     Measurement,
     Profile,
+    Step,
     StepCall,
     StepKind,
 )
@@ -218,6 +219,8 @@ def records_of_recording(
             memory=recording.memory,
             allocations=recording.allocations,
         )
+        if recording.found_by is not None and not any(isinstance(record, Step) for record in records):
+            records.append(Gap("device_time", "profile", "the trace holds no mark of a step: none is recorded"))
         if recording.eager_flops is not None:
             done = sum(record.flops or 0 for record in records if isinstance(record, StepCall))
             records.append(EagerCount(recording.eager_flops, done, is_step=True))

@@ -563,7 +563,7 @@ class StepRecorder:
         if self._open(self._tools.listener(lambda: getattr(self._inside, "graph", None))):
             self._state = State.HEARING
         else:
-            self._notes.append("eager operators were not listened to: the program runs in a dispatch mode of its own")
+            self._notes.append("eager operators were not heard: the program runs in a dispatch mode of its own")
             self._begin_counting()
 
     def _hear(self, step: FoundStep) -> None:
@@ -710,8 +710,13 @@ class StepRecorder:
 
     def _end(self) -> None:
         self._state = State.DONE
-        if self._session is None:
+        if self._session is not None:
+            return
+        try:
             self._on_done()
+        except Exception as error:  # the program goes on with what still listens to it
+            log.debug("what listens to the program could not be ended", exc_info=error)
+            self._notes.append(f"what listens to the program could not be ended: {type(error).__name__}: {error}")
 
     # --- ends that come too soon --------------------------------------------------------------------------------
 
@@ -806,6 +811,10 @@ class StepRecorder:
         notes = list(self._notes)
         if self._counts_eager and self._eager_flops is None and not any("eager step" in note for note in notes):
             notes.append("no eager step was counted: the program ended before one")
+        if self._times is not None and self._why_not is not None:
+            notes.append(f"after the profiled steps nothing was recorded: {self._why_not}")
+        elif self._times is not None and self._memory is None and not any("heard" in note for note in notes):
+            notes.append("no step was heard after the profiled ones: its storages and its lines are not known")
         others = self._finder.other_threads.total()
         if others:
             notes.append(f"{others} calls of graphs by other threads belong to no step: steps are those of one thread")

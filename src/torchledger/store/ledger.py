@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from torchledger.errors import StoreError
-from torchledger.nouns import Run
+from torchledger.nouns import Gap, Run
 from torchledger.store.bounded import bounded_rows, distrust
 from torchledger.store.codec import FieldError, convert, decode, encode
 from torchledger.store.hold import hold, remove_unheld
@@ -89,21 +89,28 @@ class LedgerWriter:
                 stub.unlink(missing_ok=True)
 
     def add(self, *records: Any, replace: bool = False) -> None:
-        """Write records of any kinds in one transaction; ``replace`` overwrites those with an equal key."""
+        """Write records of any kinds in one transaction; ``replace`` overwrites those with an equal key.
+
+        What could not be read back, of a fault of ours, has a ``Gap`` in its place.
+        """
         if os.getpid() != self._owner:
             return
         verb = "INSERT OR REPLACE" if replace else "INSERT"
         with self._lock:
             try:
                 with self._connection:
-                    for record in records:
+                    for record, body in map(_readable, records):
                         table = TABLES[type(record)]
                         columns = ", ".join(f'"{column}"' for column in table.columns)
                         marks = ", ".join("?" * (len(table.columns) + 1))
-                        values = [getattr(record, column) for column in table.columns]
+                        values = [
+                            value
+                            if value is None or isinstance(value, (int, float))
+                            else str(value).encode("utf-8", "backslashreplace").decode()
+                            for value in (getattr(record, column) for column in table.columns)
+                        ]
                         self._connection.execute(
-                            f'{verb} INTO "{table.name}" ({columns}, body) VALUES ({marks})',
-                            [*map(_column_value, values), encode(record).decode()],
+                            f'{verb} INTO "{table.name}" ({columns}, body) VALUES ({marks})', [*values, body]
                         )
             except sqlite3.Error as error:
                 raise StoreError(
@@ -288,7 +295,7 @@ def _rows_type(record_type: Any, names: tuple[str, ...]) -> Any:
 
 
 def _column_type(hint: Any) -> Any:
-    """The type of a column's values: SQLite holds truth as 0 and 1, NaN as NULL, and ``_column_value`` the rest."""
+    """The type of a column's values: SQLite holds truth as 0 and 1, NaN as NULL, and ``add`` the rest as text."""
     if hint is bool:
         return Literal[0, 1]
     if hint is float:
@@ -301,7 +308,16 @@ def _column_type(hint: Any) -> Any:
     return str | None
 
 
-def _column_value(value: Any) -> Any:
-    if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
-    return value if value is None or isinstance(value, (int, float)) else str(value)
+def _readable(record: Any) -> tuple[Any, str]:
+    """A record and its text, or those of a gap where it is not the record that its type says."""
+    try:
+        if type(record) not in TABLES:
+            raise FieldError("it is no record of a ledger")
+        body = encode(record)
+        decode(type(record), body)
+    except (FieldError, TypeError) as error:
+        if isinstance(record, Run | Gap):
+            raise StoreError(f"a {type(record).__name__} of ours cannot be written: {error}") from error
+        record = Gap("run", type(record).__name__, f"one was not written: {error}")
+        body = encode(record)
+    return record, body.decode()

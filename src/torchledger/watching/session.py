@@ -68,6 +68,7 @@ class Watch(Watcher):
         self._prints = emit is not None
         self._emit = emit or (lambda line: None)
         self._unwritten: list[Any] = []
+        self._kept_calls: Counter[int] = Counter()
         self._written_at = time.monotonic()
         self._predicate: Any = None
         self._choose(options)
@@ -148,6 +149,9 @@ class Watch(Watcher):
                 self._last.close()
             self._flush()
             for graph in self._graphs:
+                lost = graph.n_watched_calls - self._kept_calls[id(graph)]
+                if lost > 0:
+                    self._faults[f"what was seen of calls of {graph.name or 'a graph'} was not kept"] += lost
                 if graph.name is not None:
                     seen = sum(1 for index in graph.launches if index in graph.seen)
                     self._write(WatchedGraph(graph.name, graph.n_launches, len(graph.launches), seen, graph.n_calls))
@@ -270,7 +274,9 @@ class Watch(Watcher):
                         self._emit(line)
             if self.options.find is not None:
                 records += self._find(record)
-            self._write_soon(records)
+            self._write_soon(record.graph, records)
+            if self.options.against_eager and state is None and record.graph.module is not None:
+                self._faults["a call was not compared with eager code: it began unseen"] += 1
 
     def plans_for(self) -> Hashable | None:
         """Statistics, NaN and Inf are found by reductions alone; for what needs the tensors there is no plan."""
@@ -296,7 +302,7 @@ class Watch(Watcher):
                         self._emit(line)
             if self.options.find is not None and not record.is_clean:
                 records += self._find(record.whole())
-            self._write_soon(records)
+            self._write_soon(record.graph, records)
 
     def on_fault(self, where: str, error: Exception) -> None:
         log.debug("watching %s failed", where, exc_info=error)
@@ -351,9 +357,10 @@ class Watch(Watcher):
             return f"line {event.site.line} {event.site.name}"
         return f"{launch.launch_id} {launch.kernel_name}" + (f" {launch.source}" if launch.source else "")
 
-    def _write_soon(self, records: list[Any]) -> None:
+    def _write_soon(self, graph: Any, records: list[Any]) -> None:
         """Several calls share a transaction, as each waits for the disk; a killed program loses at most the last."""
         self._unwritten += records
+        self._kept_calls[id(graph)] += 1
         if len(self._unwritten) >= _WRITTEN_TOGETHER or time.monotonic() - self._written_at > _WRITTEN_EVERY_S:
             self._flush()
 
@@ -439,16 +446,17 @@ def values(
     return watch
 
 
-def attach(capture: Capture, settings: Mapping[str, Any]) -> None:
-    """Watch values in a process that ``torchledger values`` started."""
+def attach(capture: Capture, settings: Mapping[str, Any]) -> bool:
+    """Watch values in a process that ``torchledger values`` started; ``False`` if the options cannot be followed."""
     options = ValueOptions.from_plain(settings)
     try:
         watch = Watch(capture, options, _print_line)
     except Exception as error:  # a predicate that cannot be loaded must not keep the script from running
         capture.note(str(error))
         _print_line(str(error))
-        return
+        return False
     capture.watch(watch)
+    return True
 
 
 def _tensors(count: int) -> str:

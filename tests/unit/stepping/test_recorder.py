@@ -424,6 +424,7 @@ def test_a_step_that_was_heard_to_its_last_call_counts_though_the_program_ends()
     assert program.recorder.state is State.HEARING
     program.call("forward_0")
     assert program.result().heard is None
+    assert any("no step was heard after the profiled ones" in note for note in program.result().notes)
     whole = Program(timed=1)
     while whole.recorder.state is not State.HEARING:
         whole.call("forward_0")
@@ -437,6 +438,27 @@ def test_a_profiler_that_does_not_start_costs_the_recording_and_no_call() -> Non
     program.steps(12)
     assert program.call("forward_0") == 7
     assert program.result().why_not == "RuntimeError: no profiler here"
+
+
+def test_a_listener_that_does_not_start_is_said_beside_the_times_that_there_are() -> None:
+    program = Program().steps(5)
+    while program.recorder.state is not State.RECORDING:
+        program.steps(1)
+    program.tools.fails_to_start = True
+    result = program.steps(12).result()
+    assert result.times is not None and result.memory is None
+    assert "after the profiled steps nothing was recorded: RuntimeError: no profiler here" in result.notes
+
+
+def test_hooks_that_cannot_be_taken_out_cost_no_call_and_are_said() -> None:
+    def fail() -> None:
+        raise RuntimeError("planted")
+
+    program = Program(on_done=fail)
+    program.recorder.failed(ValueError("ours"))
+    assert program.call("forward_0") == 7
+    result = program.result()
+    assert result.why_not == "ValueError: ours" and any("RuntimeError: planted" in note for note in result.notes)
 
 
 def test_a_profiler_of_the_programs_own_keeps_the_device() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from factories import make_graph, make_launch, make_run
 from torchledger.errors import StoreError
-from torchledger.nouns import Graph, Launch, Run
+from torchledger.nouns import Gap, Graph, Launch, Run
 from torchledger.store import LedgerWriter, open_ledger
 
 
@@ -25,6 +25,17 @@ def test_what_was_added_is_read_back_in_order(tmp_path: Path) -> None:
         assert ledger.run() == make_run()
         assert ledger.read(Launch) == launches
         assert ledger.columns(Launch, "order", "bytes_written") == [(order, 8192) for order in range(5)]
+
+
+def test_what_could_not_be_read_back_is_a_gap_in_its_place(tmp_path: Path) -> None:
+    sound, unsound = make_launch(order=0), make_launch(order=1, kernel_name=None)
+    with LedgerWriter(tmp_path / "a.ledger") as writer:
+        writer.add(make_run(), sound, unsound, None)
+        with pytest.raises(StoreError, match="a Run of ours cannot be written: field `notes"):
+            writer.add(make_run(notes=(None,)), replace=True)
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        assert ledger.run() == make_run() and ledger.read(Launch) == [sound]
+        assert [gap.where for gap in ledger.read(Gap)] == ["Launch", "NoneType"]
 
 
 def test_a_ledger_is_one_file_that_can_be_read_while_it_is_written(tmp_path: Path) -> None:
