@@ -27,6 +27,7 @@ from torchledger.stepping.record import (
 from torchledger.traces.graph_marks import graph_mark
 from torchledger.work.list_costs import BLOCKS_A_LAUNCH, CHUNK_ELEMENTS, TENSORS_A_LAUNCH
 from torchledger.work.op_costs import op_cost
+from torchledger.work.op_shapes import OpCall, Tensor
 
 if TYPE_CHECKING:
     from torchledger._torch.eager_calls import EagerCall
@@ -39,6 +40,7 @@ _WAITS = "_c10d_functional::wait_tensor"
 
 _KERNELS: Mapping[str, int] = {
     _WAITS: 0,
+    "aten::_chunk_cat": 2,
     "aten::_embedding_bag": 1,
     "aten::_embedding_bag_backward": 32,
     "aten::_embedding_bag_dense_backward": 6,
@@ -69,6 +71,7 @@ _KERNELS: Mapping[str, int] = {
     "aten::smooth_l1_loss_backward": 2,
     "aten::sort": 5,
     "aten::topk": 2,
+    "fsdp::split_with_sizes_copy": 2,
 }
 """Operators that launch several kernels: as most of their calls in recordings did (``data/h200/calls_...``)."""
 
@@ -87,6 +90,7 @@ def record_heard_step(
     ``entries`` are the step's calls in order: the place of an eager operator in ``heard``, or the name of a compiled
     graph. ``sizes`` holds the symbols of a dynamic graph's calls, by their place among the graph calls.
     """
+    heard = [replace(each, call=_as_it_runs(each.call)) for each in heard]
     made: list[tuple[Entry, EagerCall | None]] = []
     graphs = 0
     for place, each in enumerate(entries):
@@ -136,6 +140,16 @@ def record_heard_step(
     return StepRecord(step, tuple(calls), 0, {}, (tuple(whole),), places)
 
 
+def _as_it_runs(call: OpCall) -> OpCall:
+    """The call of ATen's that an operator of FSDP is made of on a device, where a recording holds that one."""
+    if call.name == "fsdp::all_gather_copy_in":
+        given, gathered = call.tensor_list(0), call.tensor(1)
+        dtype = None if gathered is None else gathered.dtype
+        places = tuple(Tensor((each.numel,), dtype or each.dtype, (1,)) for each in given)
+        return OpCall("aten::_foreach_copy_", (places, given, None), ("", "", "False"))
+    return replace(call, name="aten::_chunk_cat") if call.name == "fsdp::chunk_cat" else call
+
+
 def _entry(place: int, heard: EagerCall) -> Entry:
     name = heard.call.name
     kind: CallKind = "operator"
@@ -166,10 +180,15 @@ def _with_kernels(call: StepCall, heard: EagerCall, thread: int) -> StepCall:
 
 
 def _launches_of_lists(heard: EagerCall) -> int:
-    """Launches of a fused or foreach operator on its lists of tensors."""
+    """Launches of a fused or foreach operator on its lists of tensors.
+
+    A foreach operator runs tensor by tensor where they do not lie alike.
+    """
     lists = [argument for argument in heard.call.arguments if isinstance(argument, tuple) and argument]
     if not lists:
         return 1
+    if heard.call.name.startswith("aten::_foreach_") and not _lie_alike(lists, heard.call.name):
+        return sum(tensor.numel > 0 for tensor in lists[0])
     depth = TENSORS_A_LAUNCH[min(len(lists), len(TENSORS_A_LAUNCH) - 1)]
     launches = tensors = blocks = 0
     for tensor in lists[0]:
@@ -183,3 +202,39 @@ def _launches_of_lists(heard: EagerCall) -> int:
         if tensors == depth:
             launches, blocks, tensors = launches + 1, 0, 0
     return launches + (1 if blocks or tensors else 0)
+
+
+def _lie_alike(lists: Sequence[tuple[Tensor, ...]], name: str) -> bool:
+    """Whether torch takes its fast route over lists of tensors (``aten/src/ATen/native/ForeachUtils.h``): one dtype
+    (but for copies), each tensor dense, and in each list of the same strides as in the first."""
+    dtypes = {tensor.dtype for each in (lists[:1] if name == "aten::_foreach_copy_" else lists) for tensor in each}
+    return (
+        len(dtypes) == 1
+        and all(_is_dense(tensor) for each in lists for tensor in each)
+        and all(
+            first.shape == other.shape and _places(first) == _places(other)
+            for each in lists[1:]
+            for first, other in zip(lists[0], each, strict=False)
+        )
+    )
+
+
+def _places(tensor: Tensor) -> tuple[int, ...] | None:
+    """Strides of the dimensions that have more than one place."""
+    if tensor.strides is None:
+        return None
+    return tuple(stride for size, stride in zip(tensor.shape, tensor.strides, strict=False) if size != 1)
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether no two elements share a place, and no place between them is left out."""
+    if tensor.strides is None or not tensor.numel:
+        return True
+    wanted = 1
+    for stride, size in sorted(zip(tensor.strides, tensor.shape, strict=False)):
+        if size == 1:
+            continue
+        if stride != wanted:
+            return False
+        wanted *= size
+    return True

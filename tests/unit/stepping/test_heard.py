@@ -1,0 +1,54 @@
+"""Steps of which only the operators were heard: how many kernels they are taken to launch, and by which name."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchledger._torch.eager_calls import EagerCall
+from torchledger.nouns import StepCall
+from torchledger.stepping.heard import record_heard_step
+from torchledger.stepping.record import Ledgered, StepFacts
+from torchledger.work.op_shapes import OpCall, Tensor
+
+
+def heard(call: OpCall) -> StepCall:
+    eager = EagerCall(call, "default", 7, device="cuda:0")
+    return record_heard_step([0], [eager], StepFacts("period"), Ledgered({}, {})).calls[0]
+
+
+def tensors(*strides: tuple[int, ...], dtype: str = "bfloat16") -> tuple[Tensor, ...]:
+    return tuple(Tensor((16, 8), dtype, each) for each in strides)
+
+
+ROWS, COLUMNS, SPARED = (8, 1), (1, 16), (16, 1)
+
+
+@pytest.mark.parametrize(
+    ("moments", "gradients", "kernels"),
+    [
+        (tensors(ROWS, COLUMNS), tensors(ROWS, COLUMNS), 1),
+        (tensors(ROWS, ROWS), tensors(ROWS, COLUMNS), 2),
+        (tensors(ROWS, SPARED), tensors(ROWS, SPARED), 2),
+        (tensors(ROWS, ROWS), tensors(ROWS, ROWS, dtype="float32"), 2),
+    ],
+)
+def test_lists_whose_tensors_do_not_lie_alike_are_worked_on_tensor_by_tensor(
+    moments: tuple[Tensor, ...], gradients: tuple[Tensor, ...], kernels: int
+) -> None:
+    assert heard(OpCall("aten::_foreach_lerp_", (moments, gradients, None), ("", "", "0.1"))).kernels == kernels
+
+
+def test_a_copy_over_lists_may_change_the_dtype() -> None:
+    call = OpCall("aten::_foreach_copy_", (tensors(ROWS, ROWS), tensors(ROWS, ROWS, dtype="float32"), None))
+    assert heard(call).kernels == 1
+
+
+def test_copies_of_fsdp_are_those_that_a_recording_holds() -> None:
+    shards = tuple(Tensor((numel,), "float32", (1,)) for numel in (96, 32))
+    gathered = Tensor((256,), "bfloat16", (1,))
+    call = heard(
+        OpCall("fsdp::all_gather_copy_in", (shards, gathered, None, None, None), ("", "", "[96, 32]", "128", "1"))
+    )
+    assert call.name == "aten::_foreach_copy_" and (call.tensors, call.elements) == (2, 128)
+    assert call.bytes_moved == 128 * (4 + 2)
+    assert heard(OpCall("fsdp::chunk_cat", (tensors(ROWS), None, None), ("", "0", "2"))).name == "aten::_chunk_cat"
