@@ -35,7 +35,9 @@ _SYNCHRONIZES = re.compile(r"(Stream|Device|Event|Context)Synchronize")
 _BETWEEN_HOST_AND_DEVICE = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost|Host -> Device|Device -> Host")
 _ALLOCATES = re.compile(r"^aten::(empty|as_strided|view|set_|resize|_unsafe_view|alias|detach)")
 UNKNOWN = Cost(reason="nothing was recorded of its work")
-_BACKWARD = "autograd::engine::evaluate_function"
+BACKWARD_RANGE = "autograd::engine::evaluate_function"
+"""How the ranges begin in which autograd's engine calls a node."""
+
 _CLONE = "aten::clone"
 
 
@@ -69,7 +71,7 @@ class Entry:
     @property
     def is_backward(self) -> bool:
         """True if autograd's engine called it."""
-        return any(name.startswith(_BACKWARD) for name in self.around)
+        return any(name.startswith(BACKWARD_RANGE) for name in self.around)
 
     @property
     def device_ns(self) -> int:

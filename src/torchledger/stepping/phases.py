@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from torchledger.nouns import Direction, Phase
-from torchledger.stepping.entries import Entry
+from torchledger.stepping.entries import BACKWARD_RANGE, Entry
 
 _OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
 _OPTIMIZER_OPERATOR = re.compile(r"^aten::(_fused_(adam|sgd|adagrad)|_amp_)")
@@ -67,6 +67,11 @@ def phases_of(
         _own_phase(entry, directions, code.get(place, ()), place in modules, is_late=place > last_backward)
         for place, entry in enumerate(entries)
     ]
+    in_optimizer = {place for place, entry in enumerate(entries) if any(map(_OPTIMIZER.match, entry.around))}
+    has_closure = any(_innermost(entries[place].around) == "backward" for place in in_optimizer)
+    # In a step that runs a closure, an optimizer's own work and the closure's arithmetic are told apart by their place.
+    of_closure = {place for place in in_optimizer if has_closure and known[place] == "optimizer"}
+    known = [None if place in of_closure else phase for place, phase in enumerate(known)]
     following: list[Phase | None] = [None] * len(known)
     after: Phase | None = None
     for place in range(len(known) - 1, -1, -1):
@@ -79,6 +84,8 @@ def phases_of(
             phase = _BETWEEN.get((before, following[place]), "other")
             if before == "backward" and phase == "optimizer" and _CLIPPING_OPERATOR.match(entries[place].name):
                 phase = "clipping"
+            if place in of_closure and phase != "loss":
+                phase = "optimizer"
         before = _telling(known[place]) or before
         phases.append(phase)
     return phases
@@ -93,21 +100,36 @@ def _is_backward(entry: Entry, directions: Mapping[str, Direction]) -> bool:
     return entry.is_backward or (entry.kind == "graph" and directions.get(entry.name) == "backward")
 
 
+def _innermost(around: Sequence[str]) -> Phase | None:
+    """What of an optimizer's step and autograd's engine surrounds an entry more closely: a closure runs a backward
+    inside a step, a hook of a parameter steps inside a backward."""
+    for name in reversed(around):
+        if _OPTIMIZER.match(name):
+            return "optimizer"
+        if name.startswith(BACKWARD_RANGE):
+            return "backward"
+    return None
+
+
 def _own_phase(
     entry: Entry, directions: Mapping[str, Direction], code: Sequence[str], has_module: bool, *, is_late: bool
 ) -> Phase | None:
     if entry.kind == "collective":
         return "communication"
-    if any(map(_OPTIMIZER.match, entry.around)) or _OPTIMIZER_OPERATOR.match(entry.name):
+    if _OPTIMIZER_OPERATOR.match(entry.name):
         return "optimizer"
-    if _is_backward(entry, directions):
+    innermost = _innermost(entry.around)
+    if directions.get(entry.name) == "backward" or (entry.is_backward and innermost != "optimizer"):
         return "backward"
     if entry.kind == "graph":
+        if directions.get(entry.name) != "inference":
+            return "forward"
         # A graph that is called after the last backward of a step, and has none itself, updates the parameters.
-        return "optimizer" if is_late and directions.get(entry.name) == "inference" else "forward"
+        return "optimizer" if is_late or innermost == "optimizer" else "forward"
     if any(map(_LOADER.search, entry.around)):
         return "input"
-    for pattern, phase in _OF_CODE:
-        if any(map(pattern.match, code)):
-            return phase
-    return "forward" if has_module else None
+    for function in reversed(code):
+        for pattern, phase in _OF_CODE:
+            if pattern.match(function):
+                return "forward" if phase == "optimizer" and has_module else phase
+    return "forward" if has_module else innermost

@@ -84,3 +84,35 @@ def test_communication_hides_in_no_other_phase_and_makes_none() -> None:
 
 def test_every_entry_has_a_phase() -> None:
     assert len(phases(*[entry(f"aten::op_{number}") for number in range(5)])) == 5
+
+
+IN_STEP = ("Optimizer.step#LBFGS.step",)
+
+
+def test_a_closure_inside_an_optimizers_step_is_forward_loss_and_backward() -> None:
+    found = phases(
+        entry("aten::zero_", around=(*IN_STEP, "Optimizer.zero_grad#LBFGS.zero_grad")),
+        entry("forward_0", "graph", around=IN_STEP),
+        entry("aten::mean", around=IN_STEP),
+        entry("aten::mm", around=(*IN_STEP, *ENGINE)),
+        entry("backward_0", "graph", around=(*IN_STEP, *ENGINE)),
+        entry("aten::dot", around=IN_STEP),
+    )
+    assert found == ["optimizer", "forward", "loss", "backward", "backward", "optimizer"]
+
+
+def test_a_module_that_a_closure_calls_is_forward_and_its_loss_is_loss() -> None:
+    code = ("torch/optim/lbfgs.py:step", "torch/nn/modules/module.py:_call_impl")
+    found = phases(
+        entry("aten::addmm", around=IN_STEP),
+        entry("aten::mse_loss", around=IN_STEP),
+        entry("aten::add_", around=IN_STEP),
+        code={0: code, 1: (code[0], "torch/nn/functional.py:mse_loss"), 2: code[:1]},
+        modules={0: "net.0"},
+    )
+    assert found == ["forward", "loss", "optimizer"]
+
+
+def test_an_optimizer_that_a_hook_of_the_backward_calls_is_the_optimizer() -> None:
+    step = entry("aten::addcdiv_", around=(*ENGINE, "Optimizer.step#Adam.step"))
+    assert phases(graph("forward_0"), entry("aten::mm", around=ENGINE), step) == ["forward", "backward", "optimizer"]
