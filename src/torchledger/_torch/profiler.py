@@ -73,6 +73,9 @@ class Recording:
     It belongs to the thread that starts it: torch ends the process with a segmentation fault when another one stops it.
     torch has one profiler session a process. If the program starts its own meanwhile, this one ends first and
     ``is_lost``: there is nothing to stop or export.
+
+    What was recorded lies in memory that the next recording takes over. ``export`` and ``discard`` free it before:
+    torch's object is part of a circle, and ends the process if Python collects it while another recording runs.
     """
 
     def __init__(self, *, with_shapes: bool = False, with_memory: bool = False) -> None:
@@ -110,7 +113,7 @@ class Recording:
     def stop(self) -> None:
         """End the recording, once the device has finished. Raises ``RuntimeError`` if it is lost or not this thread's.
 
-        An export that follows has to come before the next recording: that takes its memory over.
+        What was recorded has to be exported or discarded before the next recording begins.
         """
         if self.is_lost:
             raise RuntimeError("another profiler took over")
@@ -118,18 +121,21 @@ class Recording:
             raise RuntimeError("a recording is stopped by the thread that started it")
         self._end()
 
-    def _end(self) -> None:
+    def _end(self, *, discards: bool = False) -> None:
         self._patches.undo()
         synchronize()
         try:
             with _cupti_given_back():
                 self._profile.stop()
+            if discards:
+                self.discard()
         finally:
             self._has_ended.set()
 
     def _give_way(self, prepare: Callable[..., Any], *args: Any) -> Any:
         if self.is_here:
             self.stop()
+            self.discard()
         self.is_lost = True
         if not self._has_ended.wait(_PATIENCE_S):
             self._patches.undo()  # it stays open: the program's own profiler ends both
@@ -139,7 +145,7 @@ class Recording:
     def leave(self) -> None:
         """End a lost recording on its own thread, while the program's profiler waits for that on another."""
         if self.is_here and self.is_open:
-            self._end()
+            self._end(discards=True)
 
     def saw_device(self) -> bool:
         """True if the recording, once stopped, holds anything that ran on a GPU."""
@@ -167,11 +173,19 @@ class Recording:
         return tuple(found)
 
     def export(self) -> Path:
-        """The recording as a Kineto trace in a temporary file, which the caller removes."""
+        """The recording as a Kineto trace in a temporary file, which the caller removes; it is in there alone then."""
         with tempfile.NamedTemporaryFile(suffix=".json", prefix="torchledger-", delete=False) as file:
             path = Path(file.name)
-        self._profile.export_chrome_trace(str(path))
+        try:
+            self._profile.export_chrome_trace(str(path))
+        finally:
+            self.discard()
         return path
+
+    def discard(self) -> None:
+        """Free what a stopped recording holds, now."""
+        if self._profile.profiler is not None:
+            self._profile.profiler.kineto_results = None
 
 
 _LOG_LEVEL = "FLAGS_caffe2_log_level"

@@ -18,6 +18,11 @@ from torchledger._torch.profiler import CallTimer, Recording, is_profiling, mark
 __all__ = ["facts_of_optimizer", "has_cuda", "holds_optimizer", "is_profiling", "mark", "synchronize"]
 
 
+def is_in_backward() -> bool:
+    """True while autograd's engine calls what this thread is at."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
 def recording() -> Recording:
     """A recording of the calling thread under the profiler, with shapes and the CPU's allocations."""
     return Recording(with_shapes=True, with_memory=True)

@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 _MOST_TRIES = 8
 """How often a session is begun anew because another kind of step came, or something compiled in it."""
 
+_PAUSES = 4
+"""Before a session is begun anew, 0 to 3 steps pass in turn: steps of two kinds may alternate as sessions do."""
+
 _AFTER_STEPS, _MOST_AFTER = 2, 100
 """After the recording at least, and at most, so many plain steps are timed."""
 
@@ -44,6 +47,7 @@ class State(Enum):
 
     WARMING = auto()
     TIMING = auto()
+    PAUSING = auto()
     SETTLING = auto()
     RECORDING = auto()
     HEARING = auto()
@@ -53,7 +57,7 @@ class State(Enum):
     DONE = auto()
 
 
-_PLAIN = (State.WARMING, State.TIMING, State.AFTER)
+_PLAIN = (State.WARMING, State.TIMING, State.PAUSING, State.AFTER)
 _UNDER_PROFILER = (State.SETTLING, State.RECORDING)
 
 
@@ -65,6 +69,9 @@ class Tools(Protocol):
 
     def has_cuda(self) -> bool:
         """True once the program has used CUDA."""
+
+    def is_in_backward(self) -> bool:
+        """True while autograd's engine calls what this thread is at."""
 
     def synchronize(self) -> None:
         """Wait for the GPU, if there is one in use."""
@@ -177,11 +184,15 @@ class StepRecorder:
         self._inside = threading.local()
         self._is_graphed = False
         self._pending: FoundStep | bool = False
+        self._is_held = False
         self._wanted: Signature | None = None
         self._tries = 0
         self._has_compiled = False
         self._clock: Any = None
         self._steps: list[Signature] = []
+        self._pauses = 0
+        self._row: tuple[Signature | None, int] = (None, 0)
+        self._longest_row: Counter[Signature] = Counter()
         self._session: Any = None
         self._session_thread: Hashable = None
         self._step_mark: Any = None
@@ -415,6 +426,11 @@ class StepRecorder:
             return
         if not self._pending or self._finder.owner not in (None, threading.get_ident()):
             return
+        if self._tools.is_in_backward():
+            # The engine puts back what it found of modes and profilers: what begins in a backward is lost behind it.
+            self._is_held = True
+            return
+        self._is_held = False
         ended, self._pending = self._pending, False
         self._advance(ended if isinstance(ended, FoundStep) else None)
 
@@ -422,6 +438,9 @@ class StepRecorder:
         self._ended["period"] += 1
         has_compiled, self._has_compiled = self._has_compiled, False
         self._functions, self._functions_of_step = Counter(), self._functions
+        if step is not None:
+            self._row = (step.calls, self._row[1] + 1 if self._row[0] == step.calls else 1)
+            self._longest_row[step.calls] = max(self._longest_row[step.calls], self._row[1])
         if self._state is State.WARMING:
             self._warm()
         elif step is None:
@@ -430,6 +449,8 @@ class StepRecorder:
             self._begin_again()
         elif self._state is State.TIMING:
             self._time(step)
+        elif self._state is State.PAUSING:
+            self._pause()
         elif self._state is State.SETTLING:
             self._state = State.RECORDING
             self._tools.synchronize()
@@ -519,10 +540,12 @@ class StepRecorder:
 
     def _record(self, step: FoundStep) -> None:
         is_wanted = step.calls == self._wanted
-        if not is_wanted and self._tries < _MOST_TRIES:
-            self._tries += 1
+        is_row = bool(self._steps) and len(self._steps) >= self._longest_row[self._steps[-1]]
+        if not is_wanted and not is_row and self._tries < _MOST_TRIES:
             self._drop_session()
-            self._begin_session()
+            self._pauses, self._tries = self._tries % _PAUSES + 1, self._tries + 1
+            self._state = State.PAUSING
+            self._pause()
             return
         if not is_wanted and not self._steps:
             self._notes.append(
@@ -542,6 +565,11 @@ class StepRecorder:
             self._tries = 0
             self._begin_hearing()
 
+    def _pause(self) -> None:
+        self._pauses -= 1
+        if self._pauses == 0:
+            self._begin_session()
+
     def _end_times(self) -> None:
         """End the recording of times with the steps that it has."""
         self._close_step()
@@ -554,6 +582,7 @@ class StepRecorder:
                 self._notes.append(f"{len(self._steps)} of {self._repeats} steps were recorded")
         session = self._close_session()
         if self._tools.has_cuda() and not session.saw_device():
+            session.discard()
             self._fall_back("the profiler recorded nothing of the device (is CUPTI there?)")
             return
         self._allocations = session.allocations([f"{STEP_MARK}#{index}" for index in range(self._n_steps)])
@@ -665,7 +694,9 @@ class StepRecorder:
     def _drop_session(self) -> None:
         if self._session is not None:
             self._close_step()
-            self._close_session()
+            session = self._close_session()
+            if self._state in _UNDER_PROFILER:
+                session.discard()
 
     def _begin_again(self) -> None:
         """Something compiled where nothing should: wait until the program has warmed up again."""
@@ -698,12 +729,15 @@ class StepRecorder:
     def _give_up(self, reason: str) -> None:
         """Record nothing further; what is open on this thread is closed, whatever comes of it."""
         self._why_not = self._why_not or reason
+        is_recording = self._state in _UNDER_PROFILER
         self._state = State.DONE
         if self._session is not None and self._session_thread == threading.get_ident():
             session, self._session, self._step_mark = self._session, None, None
             self._at_thread_end.cancel()
             try:
                 session.stop()
+                if is_recording:
+                    session.discard()
             except Exception as error:  # what could be done was
                 log.debug("a session could not be ended", exc_info=error)
         self._end()
@@ -760,6 +794,12 @@ class StepRecorder:
                 return
             if self._state is State.AFTER:
                 self._plain_after = self._wanted_times()
+            elif self._state is State.PAUSING:
+                self._why_not = "the program ended before a step of the most frequent kind came again"
+            elif self._state is State.WARMING and self._is_held:
+                self._why_not = (
+                    "steps end inside a backward, where nothing can be begun, and nothing is called behind it"
+                )
             elif self._state is State.BY_EVENTS:
                 self._n_steps += 1  # the one under way: its calls have been timed
             if self._session is None or self._session_thread == threading.get_ident():

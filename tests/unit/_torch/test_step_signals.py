@@ -159,3 +159,15 @@ def test_a_recording_is_not_stopped_by_another_thread() -> None:
     assert recording.is_open
     recording.stop()
     assert not recording.is_open
+
+
+@pytest.mark.parametrize("ends", [Recording.discard, lambda recording: recording.export().unlink()])
+def test_what_was_recorded_is_freed_before_another_recording_takes_its_memory(ends: Any) -> None:
+    recording = Recording(with_shapes=True, with_memory=True)
+    recording.start()
+    torch.ones(3).sum()
+    recording.stop()
+    profile = recording._profile.profiler
+    assert profile.kineto_results is not None
+    ends(recording)
+    assert profile.kineto_results is None

@@ -34,12 +34,17 @@ class Session:
     def start(self) -> bool:
         if self._tools.fails_to_start:
             raise RuntimeError("no profiler here")
+        assert not self._tools.in_backward, "what begins inside a backward is lost behind it"
         self.thread = threading.get_ident()
         self._tools.said.append(f"start {self._kind}")
         self._tools.n_open += 1
+        if self._kind == "recording":
+            assert not self._tools.n_held, "a recording takes over the memory of one that nobody freed"
+            self._tools.n_held += 1
         return True
 
     def stop(self) -> None:
+        assert not self._tools.in_backward, "the engine puts back what ends inside a backward"
         assert threading.get_ident() == self.thread, "a profiler that is stopped elsewhere ends the process"
         self._tools.said.append(f"stop {self._kind}")
         self._tools.n_open -= 1
@@ -66,7 +71,11 @@ class Session:
         self._tools.said.append("gradients")
 
     def export(self) -> Path:
+        self._tools.n_held -= 1
         return Path("trace.json")
+
+    def discard(self) -> None:
+        self._tools.n_held -= 1
 
     def by_operator(self) -> dict[str, int]:
         return {"aten.mm": 12}
@@ -117,8 +126,8 @@ class FakeTools:
     def __init__(self) -> None:
         self.said: list[str] = []
         self.now_us = 0.0
-        self.n_open = 0
-        self.is_taken = self.on_gpu = self.fails_to_start = self.fails_to_hear = False
+        self.n_open = self.n_held = 0
+        self.in_backward = self.is_taken = self.on_gpu = self.fails_to_start = self.fails_to_hear = False
         self.sees_device = True
         self.faults: dict[str, list[str]] = {}
 
@@ -127,6 +136,9 @@ class FakeTools:
 
     def has_cuda(self) -> bool:
         return self.on_gpu
+
+    def is_in_backward(self) -> bool:
+        return self.in_backward
 
     def synchronize(self) -> None:
         pass
@@ -232,6 +244,51 @@ def test_ranks_record_the_same_steps_whatever_each_of_them_compiles(tmp_path: Pa
             if program.recorder.state is State.RECORDING:
                 began.setdefault(name, step)
     assert began["early"] == began["late"] > began["alone"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "recorded"), [((1, 2), 1), ((1, 1, 2), 2), ((4, 4, 4, 3), 2), ((1, 2, 3, 1, 4), 1)]
+)
+def test_of_kinds_that_take_turns_the_most_frequent_is_recorded_as_often_as_it_comes_in_a_row(
+    pattern: tuple[int, ...], recorded: int
+) -> None:
+    program = Program()
+    for _ in range(60):
+        for forwards in pattern:
+            program.step(forwards=forwards)
+    result = program.result()
+    assert result.n_steps == recorded and result.heard is not None and result.why_not is None
+    assert pattern.count(result.kinds[0].calls["forward_0"]) == max(map(pattern.count, pattern))
+    assert not any("another kind is recorded" in note for note in result.notes)
+
+
+class UpdatesInBackward(Program):
+    """A hook of the last parameter calls the optimizer: its step lies inside the backward."""
+
+    def step(self, *, took_us: float = 100.0, forwards: int = 1) -> None:
+        self.call("forward_0")
+        self.tools.in_backward = True
+        self.call("backward_0")
+        self.recorder.optimizer_stepped(self.optimizer)
+        self.tools.in_backward = False
+        self.tools.now_us += took_us
+
+
+def test_nothing_begins_or_ends_inside_a_backward_whose_optimizer_steps_there() -> None:
+    result = UpdatesInBackward().steps(14).result()
+    assert (result.found_by, result.n_steps, result.why_not) == ("optimizer", 2, None)
+    assert result.plain_us == (100.0,) * 3
+    assert result.heard == ("aten::add",)
+
+
+def test_steps_that_end_in_a_backward_with_nothing_called_behind_it_are_said_to() -> None:
+    program = UpdatesInBackward()
+    program.graphs.clear()
+    program.tools.in_backward = True
+    for _ in range(9):
+        program.recorder.optimizer_stepped(program.optimizer)
+    result = program.result()
+    assert result.why_not is not None and "inside a backward" in result.why_not
 
 
 def test_an_eager_step_is_counted_from_one_optimizers_step_to_the_next_and_is_of_no_kind() -> None:
