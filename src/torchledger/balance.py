@@ -279,7 +279,8 @@ def wall_time_account(books: Books) -> Account | None:
         reference=round(step.duration_us, 3),
         differences=tuple(differences),
         missing=books.gaps_of("wall_time"),
-        note="one step: busy and idle time by cause on the profiler's clock, beside steps timed without it",
+        note="one step: busy and idle time by cause on the profiler's clock, beside steps timed without it"
+        + ("" if step.is_steady else "; these were not steady, and what the profiler adds is known no better"),
         tolerance=max(_WALL_TIME_TOLERANCE, _MARKS_US / step.duration_us),
     )
 
@@ -325,7 +326,18 @@ def step_operators_account(books: Books) -> Account | None:
     note = (
         f"{step.operators_elsewhere:,} more on threads that no mode listened to" if step.operators_elsewhere else None
     )
+    if step.has_unlike_steps:
+        return Account("step_operators", "operators", step.operators, None, note=_unlike(step))
     return Account("step_operators", "operators", step.operators, step.operators_heard, note=note)
+
+
+def _unlike(step: Step) -> str:
+    """Why what was counted in another step is not compared."""
+    fewest, most = min(step.operators_by_step), max(step.operators_by_step)
+    return (
+        f"recorded steps differ ({fewest:,} to {most:,} eager operators), so that what was heard in another step "
+        f"({step.operators_heard or 0:,} operators) is no reference"
+    )
 
 
 def step_flops_account(books: Books) -> Account | None:
@@ -383,14 +395,17 @@ def memory_account(books: Books) -> Account | None:
     kind = (
         "the caching allocator's peak" if on_device else "what was there before the step, and allocations counted in it"
     )
+    # Storages are heard in one step, allocations counted in others.
+    differs = not on_device and books.step is not None and books.step.step.has_unlike_steps
+    unlike = f" ({memory.measured_peak_bytes or 0:,} bytes): no reference, as steps differ" if differs else ""
     return Account(
         name="memory",
         unit="bytes",
         ledger=totals.peak_allocated_bytes,
-        reference=memory.measured_peak_bytes,
+        reference=None if unlike else memory.measured_peak_bytes,
         differences=_block_differences(totals) if on_device else _scratch_differences(books, totals),
         missing=books.gaps_of("memory"),
-        note=f"the peak of one step on {memory.device}, beside {kind}" if memory.counter else None,
+        note=f"the peak of one step on {memory.device}, beside {kind}{unlike}" if memory.counter else None,
         tolerance=_MEMORY_TOLERANCE if on_device else 0.0,
     )
 

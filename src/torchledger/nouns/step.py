@@ -17,6 +17,9 @@ round, the period of the sequence of calls, or one call by the user (``profile(s
 Phase = Literal["input", "forward", "loss", "backward", "clipping", "optimizer", "communication", "other"]
 """What a part of a step is for."""
 
+_STEADY = 0.2
+"""Share of the median by which plain steps may differ (half of them) and still be called steady."""
+
 CallKind = Literal["graph", "operator", "collective", "copy", "synchronization"]
 
 
@@ -111,7 +114,8 @@ class Step:
     length on the same clock, ``idle_us`` the rest by cause. On a CPU an operator's own time is device time.
     ``graph_calls`` counts
     calls of each compiled graph. ``operators`` counts the eager operators of the threads that a dispatch mode listened
-    to, ``operators_heard`` what that mode counted in another step, ``operators_elsewhere`` those of other threads.
+    to, ``operators_heard`` what that mode counted in another step, ``operators_elsewhere`` those of other threads;
+    ``operators_by_step`` are all of each recorded step's, which differ where steps do other eager work each time.
     """
 
     name: str
@@ -133,6 +137,7 @@ class Step:
     operators: int | None = None
     operators_heard: int | None = None
     operators_elsewhere: int = 0
+    operators_by_step: tuple[int, ...] = ()
     optimizers: tuple[OptimizerFacts, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -140,6 +145,25 @@ class Step:
     def duration_us(self) -> float | None:
         """Median host time of a step without the profiler, in microseconds; ``None`` if none was timed."""
         return statistics.median(self.plain_us) if self.plain_us else None
+
+    @property
+    def plain_range_us(self) -> tuple[float, float] | None:
+        """Between which times half of the plain steps lie, the middle ones; all of them, if fewer than four."""
+        if len(self.plain_us) < 4:
+            return (min(self.plain_us), max(self.plain_us)) if self.plain_us else None
+        low, _, high = statistics.quantiles(self.plain_us, n=4, method="inclusive")
+        return low, high
+
+    @property
+    def is_steady(self) -> bool:
+        """False if plain steps took so different times that one number says little of them."""
+        low, high = self.plain_range_us or (0.0, 0.0)
+        return high - low <= _STEADY * (self.duration_us or 0.0)
+
+    @property
+    def has_unlike_steps(self) -> bool:
+        """True if the recorded steps do not even call equally many eager operators: one is no reference of another."""
+        return len(set(self.operators_by_step)) > 1
 
     @property
     def is_measured(self) -> bool:

@@ -294,25 +294,36 @@ class StepProfiler(Watcher):
         ]
 
     def _too_few_steps(self, recording: StepRecording) -> str:
-        """Why nothing was profiled, and the options with which the steps there were would do."""
-        needed, least = self._recorder.needed, self._recorder.needed - self._recorder.warmup
-        seen, who = recording.begun, "a plan" if self._only_hears else "the profile"
         graphs = len([name for name in self._launches if not name.startswith("backward")])
-        if seen <= 1 and graphs > 2:
-            return f"the program compiled to its end ({graphs} graphs), and {who} needs {needed} steps without"
-        if recording.found_by is None and sum(recording.called.values()) > 1:
-            calls = ", ".join(f"{name} x{count}" for name, count in recording.called.most_common(3))
-            return (
-                f"no step was found: what the program called since it last compiled ({calls}) repeats itself in no "
-                f"order that {who} knows, and it needs {needed} steps. End each with torchledger.step()"
-            )
-        steps = f"{seen} step{'' if seen == 1 else 's'}"
-        reason = f"the program ended after {steps} without compilation, and {who} needs {needed}. "
-        if self._only_hears:
-            return f"{reason}Run more steps, or end each with torchledger.step()"
-        if seen >= least:
-            return f"{reason}Run more steps, or profile with --warmup {seen - least}"
-        return f"{reason}Run more steps: {least} at least, with --warmup 0"
+        recorder = self._recorder
+        return why_no_step(
+            recording, graphs=graphs, warmup=recorder.warmup, needed=recorder.needed, is_plan=self._only_hears
+        )
+
+
+def why_no_step(recording: StepRecording, *, graphs: int, warmup: int, needed: int, is_plan: bool = False) -> str:
+    """Why nothing was profiled, or with ``is_plan`` planned, and the options with which the steps there were would do.
+
+    ``graphs`` is how many forwards and inference graphs were compiled, ``needed`` how many steps a profile takes,
+    ``warmup`` of them before it.
+    """
+    least, seen, called = needed - warmup, recording.begun, sum(recording.called.values())
+    who = "a plan" if is_plan else "the profile"
+    if seen <= 1 and graphs > 2 and called < needed:
+        return f"the program compiled to its end ({graphs} graphs), and {who} needs {needed} steps without"
+    if recording.found_by is None and called > 1:
+        calls = ", ".join(f"{name} x{count}" for name, count in recording.called.most_common(3))
+        return (
+            f"no step was found: what the program called since it last compiled ({calls}) repeats itself in no "
+            f"order that {who} knows, and it needs {needed} steps. End each with torchledger.step()"
+        )
+    steps = f"{seen} step{'' if seen == 1 else 's'}"
+    reason = f"the program ended after {steps} without compilation, and {who} needs {needed}. "
+    if is_plan:
+        return f"{reason}Run more steps, or end each with torchledger.step()"
+    if seen >= least:
+        return f"{reason}Run more steps, or profile with --warmup {seen - least}"
+    return f"{reason}Run more steps: {least} at least, with --warmup 0"
 
 
 def _meeting_of(capture: Capture) -> Meeting | None:

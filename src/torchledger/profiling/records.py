@@ -257,10 +257,18 @@ def notes_of_recording(recording: StepRecording) -> tuple[str, ...]:
         first, *others = recording.kinds
         notes.append(
             f"steps differ: of {recording.seen} seen, {first.count} are of the recorded kind "
-            f"({_calls_in_words(first)}), {sum(kind.count for kind in others)} of {len(others)} others "
-            f"({'; '.join(f'{kind.count} with {_calls_in_words(kind)}' for kind in others[:3])})"
+            f"({_calls_in_words(first)}), {sum(kind.count for kind in others)} of "
+            f"{len(others)} other kind{'s'[: len(others) > 1]} "
+            f"({'; '.join(f'{kind.count} {_apart_in_words(kind, first)}' for kind in others[:3])})"
         )
     return tuple(notes)
+
+
+def _apart_in_words(kind: StepKind, other: StepKind) -> str:
+    """In which calls a kind of step differs from another."""
+    names = [name for name in {**kind.calls, **other.calls} if kind.calls.get(name, 0) != other.calls.get(name, 0)]
+    said = [f"{name} x{kind.calls[name]}" if name in kind.calls else f"no {name}" for name in names]
+    return f"with {', '.join([*said[:4], *(['...'] if len(said) > 4 else [])])}"
 
 
 def _calls_in_words(kind: StepKind) -> str:

@@ -176,12 +176,22 @@ def verdict(summary: Summary) -> tuple[str, ...]:
     """The first lines: what a step takes, where it goes, what to look at; or that the ledger holds no step."""
     if summary.step is not None:
         return verdict_of_step(summary.step)
+    why_not = next(
+        (f"A profile was made and holds no step: {gap.reason.rstrip('.')}." for gap in _profile_gaps(summary)),
+        "What a step takes and where it goes: torchledger run --profile SCRIPT.",
+    )
     held = f"{counted(len(summary.graphs), 'compiled graph')} with {counted(summary.totals.launches, 'launch')}"
     return (
         f"This ledger holds no step: it has {held}, each counted once, however often a step calls it.",
         "What runs outside compiled graphs (loss, optimizer, anything eager) is not in it.",
-        "What a step takes and where it goes: torchledger run --profile SCRIPT.",
+        why_not,
     )
+
+
+def _profile_gaps(summary: Summary) -> list[Gap]:
+    """Why a profile that was asked for holds nothing."""
+    account = summary.balance.accounts.get("device_time")
+    return [gap for gap in account.missing if gap.where == "profile"] if account is not None else []
 
 
 def _verdict_section(summary: Summary) -> Section:

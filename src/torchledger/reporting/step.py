@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchledger.nouns import Phase, StepCall, StepFoundBy
+from torchledger.nouns import Phase, Step, StepCall, StepFoundBy
 from torchledger.reporting.columns import counted, format_bytes, format_count, format_share, format_si, format_us
 from torchledger.reporting.document import Facts, Section, Sentence, Table, as_plain, columns
 from torchledger.stepping.totals import PHASES, StepTotals, Work, call_us
@@ -31,7 +31,9 @@ PHASE_WORDS: Mapping[Phase, str] = {
     "other": "other work",
 }
 
-_WORTH_SAYING = 0.1
+_MEDIANS_APART = 0.05
+"""Share of a step's device time by which the sum of its calls' medians may differ from it unsaid."""
+
 _MUCH_IDLE = 0.2
 
 
@@ -99,9 +101,8 @@ def _what_it_takes(totals: StepTotals) -> str:
     if step.duration_us is None:
         takes = f"A step was recorded under the profiler only ({format_us(step.wall_us or 0)} there)"
     else:
-        spread = (max(step.plain_us) - min(step.plain_us)) / step.duration_us
-        alike = "" if timed == 1 else f", {spread:.0%} apart"
-        takes = f"A step takes {format_us(step.duration_us)} ({timed} timed without the profiler{alike})"
+        median = "" if timed == 1 else "median of "
+        takes = f"A step takes {format_us(step.duration_us)} ({median}{timed} timed without the profiler{_range(step)})"
     worker = "operators run" if step.clock == "cpu_profiler" else "the device is busy"
     if step.busy_us is None:
         busy = ""
@@ -110,6 +111,15 @@ def _what_it_takes(totals: StepTotals) -> str:
         fits = step.duration_us is None or step.busy_us <= step.duration_us
         busy = f"; {worker} {format_us(step.busy_us)} {'of it' if fits else 'under the profiler, which adds to it'}"
     return f"{takes}{busy}. Found by: {FOUND_BY[step.found_by]}."
+
+
+def _range(step: Step) -> str:
+    """How much plain steps differ, in words."""
+    if step.plain_range_us is None or len(step.plain_us) == 1:
+        return ""
+    low, high = map(format_us, step.plain_range_us)
+    said = f"{low} to {high}" if len(step.plain_us) < 4 else f"half of them {low} to {high}"
+    return f", {said}" if step.is_steady else f", {said}: not steady, was the machine busy?"
 
 
 def _where_it_goes(totals: StepTotals) -> str:
@@ -176,17 +186,32 @@ def _facts_section(totals: StepTotals) -> Section:
     if step.duration_us is not None:
         rows.append(("step time", f"{format_us(step.duration_us)} without the profiler (host clock)"))
     if step.device_us is not None:
-        covered = "" if step.covered_share is None else f", {format_share(step.covered_share)} of it in the table below"
-        rows.append(("device time", f"{format_us(step.device_us)}{covered} (clock: {step.clock})"))
+        rows.append(("device time", _device_time(totals)))
     calls = ", ".join(f"{graph} x{count}" for graph, count in step.graph_calls.items())
     if calls:
         rows.append(("graph calls", calls))
-    for optimizer in step.optimizers:
-        rows.append(
-            ("optimizer", f"{optimizer.name}: {optimizer.tensors:,} tensors, {format_si(optimizer.elements)} elements")
-        )
+    for name in dict.fromkeys(optimizer.name for optimizer in step.optimizers):
+        alike = [optimizer for optimizer in step.optimizers if optimizer.name == name]
+        tensors, elements = (sum(getattr(each, field) for each in alike) for field in ("tensors", "elements"))
+        said = name if len(alike) == 1 else f"{name} x{len(alike)}"
+        rows.append(("optimizer", f"{said}: {counted(tensors, 'tensor')}, {format_si(elements)} elements"))
     sentences = tuple(Sentence(note if note.endswith(".") else f"{note}.", "quiet") for note in step.notes)
     return Section("One step", (Facts(tuple(rows)), *sentences))
+
+
+def _device_time(totals: StepTotals) -> str:
+    """A recorded step's device time, and what of it the tables hold, which add the median of each call."""
+    step, whole_us = totals.step, totals.whole.device_us
+    assert step.device_us is not None
+    text = f"{format_us(step.device_us)} (clock: {step.clock})"
+    if step.covered_share is None:
+        return text
+    if abs(whole_us - step.device_us * step.covered_share) <= _MEDIANS_APART * step.device_us:
+        return f"{text}, {format_share(step.covered_share)} of it in the table below"
+    return (
+        f"{text}, {format_share(step.covered_share)} of it in calls; the table below adds each call's median over "
+        f"{counted(step.recorded, 'recorded step')}: {format_us(whole_us)}"
+    )
 
 
 _COLUMNS = ("calls", "launches", "total_us", "time_share", "flops", "achieved_tflops_per_s", "bytes_moved")

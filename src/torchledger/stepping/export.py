@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torchledger.errors import StoreError, UsageError
-from torchledger.nouns import Step, StepCall, Timeline
+from torchledger.nouns import Gap, Step, StepCall, Timeline
 from torchledger.stepping.totals import call_us, message_of
 from torchledger.store import LedgerReader
 from torchledger.store.latest import latest
@@ -48,7 +48,9 @@ def export_step(reader: LedgerReader, output: str | PathLike[str], *, force: boo
     check_step_output(path, force=force)
     step = latest(reader, Step)
     if step is None:
-        raise StoreError(f"{reader.path} holds no step. Record one with `torchledger run --profile`.")
+        tried = [gap.reason for gap in reader.read(Gap, account="device_time") if gap.where == "profile"]
+        why = f"its profile has none: {tried[-1]}" if tried else "record one with `torchledger run --profile`"
+        raise StoreError(f"{reader.path} holds no step: {why}.")
     calls = reader.read(StepCall, step=step.name)
     if path.name.endswith(TRACE_SUFFIXES):
         write_trace(path, chrome_trace(step, calls, latest(reader, Timeline)), force=force)

@@ -43,9 +43,12 @@ if TYPE_CHECKING:
 
 _MOST_ARGUMENTS = 8
 
-_UNCOUNTED = frozenset({"aten::detach", "aten::detach_", "aten::empty", "aten::lift_fresh"})
+_UNCOUNTED = frozenset(
+    {"aten::detach", "aten::detach_", "aten::empty", "aten::lift_fresh", "aten::_indices", "aten::_values"}
+)
 """Allocations and aliases, which move nothing. A dispatch mode causes some (autograd saves outputs by ``detach`` under
-a mode) and does not hear others (``torch.tensor`` builds below it), so that they are left out of both counts."""
+a mode) and does not hear others (``torch.tensor`` builds below it, autograd takes a sparse gradient apart below it), so
+that they are left out of both counts."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +170,7 @@ def record_step(
         operators=len(listened) if heard else len(operators),
         operators_heard=_counted(heard) if heard else None,
         operators_elsewhere=len(operators) - len(listened) if heard else 0,
+        operators_by_step=tuple(len(_operators(one)) for one in each),
     )
     rows = {event.row: place for place, entry in enumerate(entries) for event in entry.events if event.row is not None}
     index = {id(call): number for number, call in enumerate(heard or ())}

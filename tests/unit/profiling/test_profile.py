@@ -21,10 +21,11 @@ import torchledger
 from captured import read
 from torchledger.errors import MeasureError
 from torchledger.nouns import Breakdown, Gap, Launch, Measurement, Profile, Step, StepCall
-from torchledger.profiling.profile import attach
+from torchledger.profiling.profile import attach, why_no_step
 from torchledger.profiling.records import over_steps, pair_with_ledger
 from torchledger.profiling.steps import Steps
 from torchledger.reporting.time_breakdown import breakdown_document
+from torchledger.stepping.recorder import StepRecording
 from torchledger.store import open_ledger
 from torchledger.traces.trace import read_trace, trace_from_events
 from trace_factories import kernel_event
@@ -409,3 +410,10 @@ def test_a_dynamic_graph_counts_at_the_sizes_that_it_ran_with(tmp_path: Path) ->
         (call,) = [each for each in ledger.read(StepCall) if each.kind == "graph"]
     (graph,) = [row for row in breakdown.graphs if row.name.startswith("inference")]
     assert call.flops == graph.flops == 2 * 256 * 64 * 128
+
+
+def test_many_calls_without_a_period_are_not_taken_for_a_program_that_compiles() -> None:
+    many = why_no_step(StepRecording(called=Counter(inference_0=20, inference_1=19)), graphs=4, warmup=3, needed=7)
+    assert many.startswith("no step was found") and many.endswith("torchledger.step()")
+    few = why_no_step(StepRecording(called=Counter(inference_3=2)), graphs=4, warmup=3, needed=7)
+    assert few.startswith("the program compiled to its end")

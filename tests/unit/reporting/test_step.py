@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from factories import make_step, make_step_call
-from torchledger.reporting.step import verdict_of_step
+from pathlib import Path
+
+import pytest
+
+from factories import make_run, make_step, make_step_call
+from torchledger.errors import StoreError
+from torchledger.nouns import Gap, OptimizerFacts, StepCall, StepKind
+from torchledger.profiling.records import notes_of_recording
+from torchledger.reporting.document import Facts
+from torchledger.reporting.overview import verdict
+from torchledger.reporting.step import step_sections, verdict_of_step
+from torchledger.reporting.summary import summarize_ledger
+from torchledger.stepping.export import export_step
+from torchledger.stepping.recorder import StepRecording
 from torchledger.stepping.totals import total_step
+from torchledger.store import LedgerWriter, open_ledger
 
 
 def test_operators_that_the_profiler_makes_longer_than_a_step_are_no_part_of_it() -> None:
@@ -15,3 +28,56 @@ def test_operators_that_the_profiler_makes_longer_than_a_step_are_no_part_of_it(
     within, beyond = (verdict_of_step(each)[0] for each in totals)
     assert "operators run 900 us of it." in within
     assert "of it" not in beyond and "operators run 1.20 ms under the profiler" in beyond
+
+
+@pytest.mark.parametrize(
+    ("plain_us", "said"),
+    [
+        ((100.0,), "A step takes 100 us (1 timed without the profiler);"),
+        ((100.0, 104.0), "A step takes 102 us (median of 2 timed without the profiler, 100 us to 104 us);"),
+        ((100.0, 101.0, 102.0, 103.0, 9000.0), "half of them 101 us to 103 us);"),
+        ((100.0, 101.0, 200.0, 900.0, 950.0), "half of them 101 us to 900 us: not steady, was the machine busy?);"),
+    ],
+)
+def test_how_much_plain_steps_differ_is_said_without_the_rare_ones(plain_us: tuple[float, ...], said: str) -> None:
+    step = make_step(plain_us=plain_us, busy_us=50.0)
+    assert said in verdict_of_step(total_step(step, [make_step_call(samples_us=(50.0,))], {}))[0]
+
+
+def rows_of_step(device_us: float, *samples_us: float, **changes: object) -> dict[str, str]:
+    calls: list[StepCall] = [make_step_call(samples_us=samples_us)]
+    totals = total_step(make_step(device_us=device_us, covered_us=device_us, **changes), calls, {})
+    facts = step_sections(totals, top=3)[0].blocks[0]
+    assert isinstance(facts, Facts)
+    return dict(facts.rows)
+
+
+def test_a_table_that_adds_medians_is_not_called_all_of_a_disturbed_steps_time() -> None:
+    assert rows_of_step(1000.0, 1000.0)["device time"].endswith("100.0 % of it in the table below")
+    disturbed = rows_of_step(3000.0, 900.0, 1000.0, 7100.0, recorded=3)["device time"]
+    assert disturbed.endswith("in calls; the table below adds each call's median over 3 recorded steps: 1.00 ms")
+
+
+def test_optimizers_of_one_class_are_one_line() -> None:
+    rows = rows_of_step(1.0, 1.0, optimizers=tuple(OptimizerFacts("Adam", 1, size) for size in (10, 20)))
+    assert rows["optimizer"] == "Adam x2: 2 tensors, 30 elements"
+
+
+def test_a_profile_that_found_no_step_says_why_in_the_first_lines_and_to_export(tmp_path: Path) -> None:
+    with LedgerWriter(tmp_path / "a.ledger") as writer:
+        writer.add(make_run(), Gap("device_time", "profile", "no step was found: nothing repeats"))
+    with open_ledger(tmp_path / "a.ledger") as reader:
+        assert verdict(summarize_ledger(reader))[2] == (
+            "A profile was made and holds no step: no step was found: nothing repeats."
+        )
+        with pytest.raises(StoreError, match="nothing repeats"):
+            export_step(reader, tmp_path / "step.csv")
+
+
+def test_kinds_of_steps_are_told_apart_by_what_they_call_otherwise() -> None:
+    kinds = (StepKind(5, {"forward_0": 1, "inference_0": 6}), StepKind(3, {"forward_0": 2}))
+    (note,) = notes_of_recording(StepRecording(seen=8, kinds=kinds))
+    assert note == (
+        "steps differ: of 8 seen, 5 are of the recorded kind (forward_0, inference_0 x6), 3 of 1 other kind "
+        "(3 with forward_0 x2, no inference_0)"
+    )
