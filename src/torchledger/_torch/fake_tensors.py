@@ -105,6 +105,10 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         """What was asked of fake tensors, by line, the most frequent first."""
         return tuple(StandIn(*asked, count) for asked, count in self._stand_ins.most_common())
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> FakeTensors:
+        """Itself: a copy of a fake tensor is of the same mode."""
+        return self
+
     def end(self) -> None:
         """The program is over."""
         with self._lock:

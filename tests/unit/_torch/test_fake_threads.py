@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 
 from torchledger._torch.fake_tensors import FakeTensors
@@ -15,3 +16,8 @@ def test_a_thread_that_is_inside_an_operator_is_so_alone() -> None:
     thread.start()
     thread.join()
     assert seen == [False] and mode.in_kernel_invocation
+
+
+def test_a_copy_of_what_belongs_to_a_mode_belongs_to_the_same_mode() -> None:
+    mode = FakeTensors()
+    assert copy.deepcopy({"mode": mode})["mode"] is mode
