@@ -187,12 +187,12 @@ class Recorder:
         compiled_as = compile_id()
         failed_as, failed = getattr(self._thread, "failed_guards", (None, ()))
         self._thread.failed_guards = (None, ())
+        found: list[str] | None = None
         try:
             found = sorted(guards, key=lambda guard: _OF_A_SUBMODULE in guard)
         except Exception as error:  # no launch is missing for want of a guard
             log.debug("guards of %s", code, exc_info=error)
             self._on_gap(Gap("run", f"guards of {code.co_name}", f"not known: {type(error).__name__}: {error}"))
-            return
         self._on_compilation(
             Compilation(
                 compile_id=compiled_as,
@@ -200,8 +200,8 @@ class Recorder:
                 file=code.co_filename,
                 line=code.co_firstlineno,
                 failed_guards=failed if failed_as == compiled_as else (),
-                guards=tuple(found[:_MOST_GUARDS]),
-                n_guards=len(found),
+                guards=tuple(found or ())[:_MOST_GUARDS],
+                n_guards=None if found is None else len(found),
             )
         )
 

@@ -83,6 +83,7 @@ class Capture:
     ) -> None:
         self._given_devices = devices
         self.keeps_stages = False
+        self._without_guards: dict[str, str] = {}
         self.path = self._parent_path = Path(path)
         self._argv = argv if argv is not None else tuple(sys.argv)
         self._force = force
@@ -208,6 +209,9 @@ class Capture:
             if breaks is not None:
                 self.note(breaks)
         self.run = dataclasses.replace(self._described(), left_eager=breaks)
+        if self._without_guards:
+            names = ", ".join([*self._without_guards.values()][:3])
+            self._losses.append(Gap("run", "guards", f"not heard of {len(self._without_guards)} graphs: {names}"))
         if self._n_written < self._n_heard:
             lost = f"{self._n_heard - self._n_written} of {self._n_heard} graphs are lost"
             reason = str(self._fault or "recording them failed; the gaps of the ledger say where that is known")
@@ -274,6 +278,7 @@ class Capture:
             self._numbers.clear()
             self._next_number = 0
             self._kernels.clear()
+            self._without_guards.clear()
             self._is_prepared = False
             self.run = dataclasses.replace(
                 self.run,
@@ -334,6 +339,7 @@ class Capture:
 
     def _on_compilation(self, compilation: Compilation) -> None:
         with self._lock:
+            self._without_guards.pop(compilation.compile_id or "", None)
             if self._writer is None or os.getpid() != self._owner:
                 return  # nothing that Inductor compiled: a child without graphs writes no ledger
             try:
@@ -367,6 +373,9 @@ class Capture:
             records += [dataclasses.replace(stage, graph=name) for stage in payload.stages]
         self._open().add(*records)
         self._n_written += 1
+        compiled_as = records[0].compile_id
+        if compiled_as is not None and payload.graph.direction != "backward":  # whose guards are its forward's
+            self._without_guards[compiled_as] = name
         if not self.run.devices:
             self._describe_machine()
         launches = [record for record in records if isinstance(record, Launch)]

@@ -12,7 +12,7 @@ class Compilation:
     ``file`` and ``line`` are where ``function`` begins. ``failed_guards`` say in torch's words why no earlier
     compilation of the frame could be called, one for each of those: ``"0/0: tensor 'x' size mismatch at index 0.
     expected 8, actual 9"``; empty for the first of a frame. ``guards`` is what must hold where this one is called,
-    arguments before submodules; of ``n_guards`` the first 1,000 are kept.
+    arguments before submodules; of ``n_guards`` the first 1,000 are kept (``None``: they could not be read).
     """
 
     compile_id: str | None
@@ -21,7 +21,7 @@ class Compilation:
     line: int
     failed_guards: tuple[str, ...] = ()
     guards: tuple[str, ...] = ()
-    n_guards: int = 0
+    n_guards: int | None = None
 
     @property
     def source(self) -> str:

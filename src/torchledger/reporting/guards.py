@@ -35,9 +35,12 @@ def _section(graph: Graph, compilation: Compilation, folder: str) -> Section:
     if compilation.failed_guards:
         blocks.append(Sentence("Compiled again, as these guards of earlier compilations failed:"))
         blocks.append(Code("\n".join(compilation.failed_guards), "text"))
+    where = shorten_source(compilation.source, folder)
+    title = f"Guards of {graph.name}: {compilation.function} ({where}), {compilation.compile_id}"
+    if compilation.n_guards is None:
+        return Section(title, (*blocks, Sentence("Its own guards could not be read.", "bad")))
     shown = len(compilation.guards)
     rest = f", the first {shown:,} of which were kept" if shown < compilation.n_guards else ""
     blocks.append(Sentence(f"It is called where these hold ({counted(compilation.n_guards, 'guard')}{rest}):"))
     blocks.append(Code("\n".join(compilation.guards), "text"))
-    where = shorten_source(compilation.source, folder)
-    return Section(f"Guards of {graph.name}: {compilation.function} ({where}), {compilation.compile_id}", tuple(blocks))
+    return Section(title, tuple(blocks))

@@ -18,6 +18,8 @@ from captured import Captured, capture_call, eager_flops
 from torchledger._torch import guards, inductor
 from torchledger.capturing import recorder
 from torchledger.nouns import Compilation
+from torchledger.reporting.guards import guards_document
+from torchledger.reporting.terminal import render
 from torchledger.store import open_ledger
 
 WEIGHT = torch.randn(64, 64)
@@ -93,6 +95,14 @@ def test_guards_of_arguments_stand_before_those_of_submodules_and_a_lot_of_them_
     assert any("size=[4, 8]" in guard for guard in compilation.guards)
 
 
+def test_a_graph_whose_guards_nobody_told_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder.Recorder, "on_guarded", lambda *_: None)
+    captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(attention)(torch.randn(8, 64)))
+    assert [(gap.account, gap.where, gap.reason) for gap in captured.gaps] == [
+        ("run", "guards", "not heard of 1 graphs: inference_0")
+    ]
+
+
 def test_guards_that_cannot_be_read_are_told_and_nothing_else_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +114,11 @@ def test_guards_that_cannot_be_read_are_told_and_nothing_else_is_lost(
     (gap,) = captured.gaps
     assert (gap.account, gap.where) == ("run", "guards of attention")
     assert "no such tree" in gap.reason
+    with open_ledger(captured.path) as ledger:
+        (compilation,) = ledger.read(Compilation)
+        shown = render(guards_document(captured.graphs[0], [compilation]))
+    assert (compilation.guards, compilation.n_guards) == ((), None)
+    assert "could not be read" in shown
     assert captured.wrapper_calls == len(captured.calls) > 0
 
 
