@@ -21,15 +21,17 @@ OnFault = Callable[[str, Exception], None]
 class _Call:
     """One call of an original, and what came of it."""
 
+    is_done = False
+    result: Any = None
+    error: BaseException | None = None
+
     def __init__(self, original: Callable[..., Any]) -> None:
         self._original = original
-        self.is_done = False
-        self.result: Any = None
-        self.error: BaseException | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        original = self._original
         try:
-            self.result = self._original(*args, **kwargs)
+            self.result = original(*args, **kwargs)
         except BaseException as error:
             self.error = error
             raise
@@ -92,16 +94,19 @@ class Patches:
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            call = _Call(original)
+            call: _Call | None = None
             try:
+                call = _Call(original)
                 result = around(call, *args, **kwargs)
                 if may_skip or result is not None or (call.is_done and call.result is None):
                     return result
                 self._tell(name, RuntimeError("what surrounds it answered nothing"))
             except Exception as error:
-                if error is call.error:
+                if call is not None and error is call.error:
                     raise
                 self._tell(name, error)
+            if call is None:
+                return original(*args, **kwargs)
             if call.error is not None:
                 raise call.error
             return call.result if call.is_done else original(*args, **kwargs)

@@ -152,6 +152,8 @@ class StepProfiler(Watcher):
 
         self._launches[name] = list(launches)
         self._recorder.graph(name, compiled, is_graphed=compiles_cuda_graphs())
+        if self._recorder.name_of(compiled) is None:
+            raise MeasureError(f"calls of {name} are not recorded: the recorder does not know it")
 
     def on_close(self) -> None:
         self._stop()

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from captured import Captured, capture_call
+from factories import make_step
 from torchledger.errors import MeasureError
-from torchledger.nouns import Graph, Kernel, Launch, Measurement, Run, ValueStats
+from torchledger.nouns import Graph, Kernel, Launch, Measurement, Run, Step, ValueStats
 from torchledger.replaying.bench import Budget, bench, run_tasks
 from torchledger.replaying.bench_worker import Job, Task
 from torchledger.replaying.extract import extract_graph, extract_kernel
@@ -49,6 +50,7 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> Captured:
     with LedgerWriter(path, append=True) as writer:
         first = found.calls[0].launch_id
         writer.add(Measurement(first, "profile", "cpu_profiler", (5.0,)))
+        writer.add(make_step(graph_calls={found.graphs[0].name: 1}))
         writer.add(ValueStats(first, 0, "buf0", "before", "float32", (2,), n_nan=0, n_inf=0, path="gone.safetensors"))
     return found
 
@@ -129,7 +131,7 @@ def is_refused(attempt: Callable[[], object]) -> bool:
 
 
 SEALED_PLACES = [(kind, place) for kind in SEALED for place in places(kind)]
-OTHER_PLACES = [(kind, place) for kind in (Run, Measurement, ValueStats) for place in places(kind)]
+OTHER_PLACES = [(kind, place) for kind in (Run, Measurement, ValueStats, Step) for place in places(kind)]
 
 
 def named(value: Any) -> str:
