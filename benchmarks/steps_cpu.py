@@ -69,6 +69,7 @@ def main() -> None:
         f"{datetime.date.today()}, torch {importlib.metadata.version('torch')}, {platform.machine()}, "
         f"{os.cpu_count()} cores. `python benchmarks/steps_cpu.py`.",
         "FLOPs of each step equal a whole eager step's to the digit: tests/unit/stepping/test_programs.py asserts it.",
+        "Scripts drawn from a longer list: [steps_drawn.md](steps_drawn.md).",
         "",
         "| script | found by | FLOPs of a step | step, ms | the script's, ms | apart | operators, heard | wall time |",
         "|---|---|---|---|---|---|---|---|",

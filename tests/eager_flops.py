@@ -11,15 +11,19 @@ import json
 import os
 import runpy
 import sys
+from typing import Any
 
 FEW, MORE = 3, 7
 
+LACKING = (
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+)
+"""What torch's counter has no formula for and ``flop_counter`` gives it one."""
 
-def flops_of(script: str, steps: int) -> dict[str, int]:
-    """FLOPs by operator of a whole run of ``steps`` steps, as torch's own counter counts them.
 
-    It has no formula for attention on a CPU; its own for attention stands in.
-    """
+def flop_counter() -> Any:
+    """Torch's own counter. It has no formula for attention on a CPU; its own for attention stands in."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
@@ -32,8 +36,13 @@ def flops_of(script: str, steps: int) -> dict[str, int]:
             lambda grad, q, k, v, *_, out_shape=None, **__: sdpa_backward_flop_count(grad, q, k, v)
         ),
     }
+    return FlopCounterMode(display=False, custom_mapping=lacking)
+
+
+def flops_of(script: str, steps: int) -> dict[str, int]:
+    """FLOPs by operator of a whole run of ``steps`` steps, as torch's own counter counts them."""
     sys.argv = [script, str(steps)]
-    with FlopCounterMode(display=False, custom_mapping=lacking) as counter, contextlib.redirect_stdout(io.StringIO()):
+    with flop_counter() as counter, contextlib.redirect_stdout(io.StringIO()):
         runpy.run_path(script, run_name="__main__")
     return {str(op): int(count) for op, count in counter.get_flop_counts().get("Global", {}).items()}
 

@@ -1,0 +1,1130 @@
+"""Ordinary scripts, each with another way to spend a step: ``steps_drawn.py`` draws of them and records them.
+
+They know nothing of torchledger. Each takes a number of steps and a file; ``tick(KIND)`` ends a step of the script's
+own count. At its end a script has written the kind, the moment and the FLOPs so far of each to that file; the FLOPs
+are 0 unless somebody runs it with a ``counted`` in its globals. What a script prints follows from its seed alone.
+"""
+
+from __future__ import annotations
+
+HEAD = """
+import atexit, json, sys, time
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+steps, own_file = int(sys.argv[1]), sys.argv[2]
+counted = globals().get("counted", lambda: 0)
+moments = []
+def tick(kind="step"):
+    moments.append((kind, time.perf_counter(), counted()))
+if __name__ == "__main__":
+    atexit.register(lambda: json.dump(moments, open(own_file, "w")))
+torch.manual_seed(0)
+"""
+
+_MLP = """
+def mlp(*widths):
+    pairs = list(zip(widths, widths[1:]))
+    layers = [layer for a, b in pairs for layer in (nn.Linear(a, b), nn.GELU())]
+    return nn.Sequential(*layers[:-1])
+"""
+
+_BLOCK = """
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+    def forward(self, x, causal=True):
+        batch, length, width = x.shape
+        q, k, v = self.qkv(self.first(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2).flatten(2))
+        return x + self.feed(self.second(x))
+"""
+
+PROGRAMS: dict[str, str] = {
+    "lstm by hand": """
+class Cell(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.gates = nn.Linear(2 * width, 4 * width)
+    def forward(self, x, h, c):
+        i, f, g, o = self.gates(torch.cat([x, h], -1)).chunk(4, -1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        return o.sigmoid() * c.tanh(), c
+width, vocabulary, length, batch = 64, 200, 12, 16
+embed, cell, head = nn.Embedding(vocabulary, width), Cell(width), nn.Linear(width, vocabulary)
+compiled = torch.compile(cell)
+parameters = [*embed.parameters(), *cell.parameters(), *head.parameters()]
+optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+for step in range(steps):
+    tokens = torch.randint(0, vocabulary, (batch, length + 1))
+    h = c = torch.zeros(batch, width)
+    loss = 0
+    for at in range(length):
+        h, c = compiled(embed(tokens[:, at]), h, c)
+        loss = loss + F.cross_entropy(head(h), tokens[:, at + 1])
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(parameters, 1.0)
+    optimizer.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "nn.LSTM": """
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(100, 32)
+        self.lstm = nn.LSTM(32, 48, num_layers=2, batch_first=True, bidirectional=True)
+        self.head = nn.Sequential(nn.Linear(96, 64), nn.ReLU(), nn.Linear(64, 9))
+    def forward(self, tokens):
+        return self.head(self.lstm(self.embed(tokens))[0])
+model = Tagger()
+compiled = torch.compile(model)
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(steps):
+    tokens, tags = torch.randint(0, 100, (8, 20)), torch.randint(0, 9, (8, 20))
+    loss = F.cross_entropy(compiled(tokens).flatten(0, 1), tags.flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "u-net under autocast": """
+def double(a, b):
+    return nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.GroupNorm(4, b), nn.SiLU(), nn.Conv2d(b, b, 3, padding=1))
+class UNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = double(1, 8), double(8, 16), double(16, 32)
+        self.up_b, self.up_a = nn.ConvTranspose2d(32, 16, 2, 2), nn.ConvTranspose2d(16, 8, 2, 2)
+        self.of_b, self.of_a = double(32, 16), double(16, 8)
+        self.head = nn.Conv2d(8, 2, 1)
+    def forward(self, x):
+        a = self.a(x)
+        b = self.b(F.max_pool2d(a, 2))
+        c = self.c(F.max_pool2d(b, 2))
+        b = self.of_b(torch.cat([self.up_b(c), b], 1))
+        return self.head(self.of_a(torch.cat([self.up_a(b), a], 1)))
+model = UNet().to(memory_format=torch.channels_last)
+compiled = torch.compile(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+for step in range(steps):
+    images = torch.randn(2, 1, 32, 32).contiguous(memory_format=torch.channels_last)
+    masks = (images[:, 0] > 0).long()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = compiled(images)
+        loss = F.cross_entropy(logits.float(), masks)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.1f}")
+""",
+    "contrastive with a queue": _MLP
+    + """
+import copy
+query, queue, at = mlp(64, 128, 32), F.normalize(torch.randn(256, 32)), 0
+key = copy.deepcopy(query).requires_grad_(False)
+of_query, of_key = torch.compile(query), torch.compile(key)
+optimizer = torch.optim.SGD(query.parameters(), lr=0.03, momentum=0.9, weight_decay=1e-4)
+for step in range(steps):
+    x = torch.randn(32, 64)
+    q = F.normalize(of_query(x + 0.1 * torch.randn_like(x)), dim=1)
+    with torch.no_grad():
+        for mine, theirs in zip(key.parameters(), query.parameters()):
+            mine.mul_(0.99).add_(theirs, alpha=0.01)
+        k = F.normalize(of_key(x + 0.1 * torch.randn_like(x)), dim=1)
+    logits = torch.cat([(q * k).sum(1, keepdim=True), q @ queue.T], 1) / 0.1
+    loss = F.cross_entropy(logits, torch.zeros(32, dtype=torch.long))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    queue[at:at + 32] = k
+    at = (at + 32) % 256
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "rollout and updates": _MLP
+    + """
+policy, value = mlp(8, 64, 4), mlp(8, 64, 1)
+act, judge = torch.compile(policy), torch.compile(value)
+optimizer = torch.optim.Adam([*policy.parameters(), *value.parameters()], lr=3e-4)
+state = torch.randn(16, 8)
+turn = torch.linalg.qr(torch.randn(8, 8))[0]
+for step in range(steps // 2):
+    states, actions, rewards, old = [], [], [], []
+    with torch.no_grad():
+        for _ in range(6):
+            chosen = torch.distributions.Categorical(logits=act(state))
+            action = chosen.sample()
+            states.append(state), actions.append(action), old.append(chosen.log_prob(action))
+            state = state @ turn + 0.1 * action[:, None]
+            rewards.append(-state.square().mean(1))
+    states, actions, old, rewards = torch.cat(states), torch.cat(actions), torch.cat(old), torch.cat(rewards)
+    for _ in range(2):
+        chosen = torch.distributions.Categorical(logits=act(states))
+        gain = rewards - judge(states)[:, 0]
+        ratio = (chosen.log_prob(actions) - old).exp()
+        clipped = ratio.clamp(0.8, 1.2) * gain.detach()
+        loss = -torch.minimum(ratio * gain.detach(), clipped).mean() + gain.square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(policy.parameters(), 0.5)
+        optimizer.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "vae": _MLP
+    + """
+encode, decode = mlp(196, 128, 32), mlp(16, 128, 196)
+@torch.compile
+def elbo(x, noise):
+    mean, log_variance = encode(x).chunk(2, -1)
+    shown = decode(mean + (0.5 * log_variance).exp() * noise)
+    apart = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum(-1)
+    return F.binary_cross_entropy_with_logits(shown, x, reduction="none").sum(-1), apart
+optimizer = torch.optim.RMSprop([*encode.parameters(), *decode.parameters()], lr=1e-4)
+for step in range(steps):
+    x = torch.rand(64, 196)
+    shown, apart = elbo(x, torch.randn(64, 16))
+    loss = (shown + min(1, step / 10) * apart).mean()
+    optimizer.zero_grad(set_to_none=False)
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.2f}")
+""",
+    "distillation": _MLP
+    + """
+teacher, student = mlp(64, 512, 512, 10).eval(), mlp(64, 64, 10)
+teach, learn = torch.compile(teacher), torch.compile(student)
+optimizer = torch.optim.AdamW(student.parameters(), fused=True)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+for step in range(steps):
+    x, y = torch.randn(32, 64), torch.randint(0, 10, (32,))
+    with torch.inference_mode():
+        soft = F.softmax(teach(x) / 2, -1)
+    logits = learn(x)
+    loss = F.kl_div(F.log_softmax(logits / 2, -1), soft.clone(), reduction="batchmean") + F.cross_entropy(logits, y)
+    loss.backward()
+    optimizer.step()
+    scheduler.step()
+    optimizer.zero_grad()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "maml": _MLP
+    + """
+from torch.func import functional_call, grad
+model = mlp(1, 64, 64, 1)
+outer = torch.optim.Adam(model.parameters(), lr=1e-3)
+def inner_loss(weights, x, y):
+    return F.mse_loss(functional_call(model, weights, (x,)), y)
+@torch.compile
+def task_loss(weights, x, y, other_x, other_y):
+    found = grad(inner_loss)(weights, x, y)
+    return inner_loss({name: weights[name] - 0.01 * found[name] for name in weights}, other_x, other_y)
+for step in range(steps):
+    weights = dict(model.named_parameters())
+    loss = 0
+    for task in range(3):
+        x, shift = torch.rand(2, 20, 1), torch.rand(1)
+        y = torch.sin(6 * x + shift)
+        loss = loss + task_loss(weights, x[0], y[0], x[1], y[1]) / 3
+    outer.zero_grad()
+    loss.backward()
+    outer.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "critic with a penalty": _MLP
+    + """
+make, critic = mlp(8, 64, 32), mlp(32, 64, 1)
+compiled = torch.compile(make)
+of_make, of_critic = (torch.optim.Adam(each.parameters(), lr=1e-4, betas=(0.0, 0.9)) for each in (make, critic))
+for step in range(steps):
+    for _ in range(3):
+        real, fake = torch.randn(16, 32), compiled(torch.randn(16, 8)).detach()
+        between = torch.lerp(real, fake, torch.rand(16, 1)).requires_grad_()
+        slope, = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
+        loss = critic(fake).mean() - critic(real).mean() + 10 * (slope.norm(dim=1) - 1).square().mean()
+        of_critic.zero_grad()
+        loss.backward()
+        of_critic.step()
+    of_make.zero_grad()
+    (-critic(compiled(torch.randn(16, 8))).mean()).backward()
+    of_make.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "ema": _MLP
+    + """
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+model = mlp(64, 256, 10)
+average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99))
+model.compile()
+optimizer = torch.optim.NAdam(model.parameters())
+for step in range(steps):
+    loss = F.cross_entropy(model(torch.randn(32, 64)), torch.randint(0, 10, (32,)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    average.update_parameters(model)
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "sam": _MLP
+    + """
+model = mlp(64, 256, 10)
+compiled = torch.compile(lambda x, y: F.cross_entropy(model(x), y))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for step in range(steps):
+    x, y = torch.randn(32, 64), torch.randint(0, 10, (32,))
+    compiled(x, y).backward()
+    with torch.no_grad():
+        norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm() + 1e-12
+        moved = [p.grad * (0.05 / norm) for p in model.parameters()]
+        for p, by in zip(model.parameters(), moved):
+            p.add_(by)
+    optimizer.zero_grad()
+    loss = compiled(x, y)
+    loss.backward()
+    with torch.no_grad():
+        for p, by in zip(model.parameters(), moved):
+            p.sub_(by)
+    optimizer.step()
+    optimizer.zero_grad()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "l-bfgs with a closure": _MLP
+    + """
+model = mlp(2, 64, 64, 1)
+compiled = torch.compile(model)
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4, tolerance_grad=0, tolerance_change=0)
+x = torch.rand(128, 2)
+y = torch.sin(4 * x).sum(1, keepdim=True)
+def closure():
+    optimizer.zero_grad()
+    loss = F.mse_loss(compiled(x), y)
+    loss.backward()
+    return loss
+for step in range(steps):
+    loss = optimizer.step(closure)
+    tick()
+print(f"{loss.item():.2f}")
+""",
+    "lora": """
+import os
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+from transformers import LlamaConfig, LlamaForCausalLM
+class Lora(nn.Module):
+    def __init__(self, base, rank=4):
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.down, self.up = nn.Linear(base.in_features, rank, False), nn.Linear(rank, base.out_features, False)
+        nn.init.zeros_(self.up.weight)
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x))
+model = LlamaForCausalLM(LlamaConfig(vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+                                     num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64))
+model.requires_grad_(False)
+for layer in model.model.layers:
+    layer.self_attn.q_proj, layer.self_attn.v_proj = Lora(layer.self_attn.q_proj), Lora(layer.self_attn.v_proj)
+optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+compiled = torch.compile(model)
+for step in range(steps):
+    tokens = torch.randint(0, 128, (4, 24))
+    loss = compiled(input_ids=tokens, labels=tokens).loss
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "sampling with a static cache": """
+import os
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
+config = LlamaConfig(vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+                     num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64)
+model = LlamaForCausalLM(config).eval()
+decode = torch.compile(model)
+with torch.no_grad():
+    for step in range(steps // 4):
+        cache = StaticCache(config=config, max_cache_len=32)
+        tokens = torch.randint(0, 128, (2, 8))
+        out = model(tokens, past_key_values=cache, use_cache=True)
+        tick("prompt")
+        for at in range(8, 14):
+            likely, which = (out.logits[:, -1] / 0.8).topk(20)
+            token = which.gather(1, torch.multinomial(likely.softmax(-1), 1))
+            tokens = torch.cat([tokens, token], 1)
+            out = decode(token, past_key_values=cache, use_cache=True, position_ids=torch.tensor([[at], [at]]))
+            tick("token")
+print(tuple(tokens.shape))
+""",
+    "buckets of lengths": _BLOCK
+    + """
+embed, block, head = nn.Embedding(64, 48), Block(48, 4), nn.Linear(48, 64)
+model = torch.compile(lambda tokens: head(block(embed(tokens))), dynamic=False)
+optimizer = torch.optim.AdamW([*embed.parameters(), *block.parameters(), *head.parameters()])
+for step in range(steps):
+    length = (16, 32, 48)[(step * 7 // 3) % 3]
+    tokens = torch.randint(0, 64, (4, length))
+    loss = F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick(f"length {length}")
+print(f"{loss.item():.3f}")
+""",
+    "a length of its own each step": _BLOCK
+    + """
+embed, block, head = nn.Embedding(64, 48), Block(48, 4), nn.Linear(48, 64)
+model = torch.compile(lambda tokens: head(block(embed(tokens))), dynamic=True)
+optimizer = torch.optim.AdamW([*embed.parameters(), *block.parameters(), *head.parameters()])
+for step in range(steps):
+    length = 16 + 3 * (step * step % 11)
+    tokens = torch.randint(0, 64, (4, length))
+    loss = F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick(f"length {length}")
+print(f"{loss.item():.3f}")
+""",
+    "curriculum": """
+body, pool = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1)), nn.Linear(16, 5)
+compiled = torch.compile(lambda x: pool(body(x).mean((2, 3))))
+optimizer = torch.optim.SGD([*body.parameters(), *pool.parameters()], lr=0.01)
+for step in range(steps):
+    size = 16 + 8 * min(step // 12, 2)
+    x, y = torch.randn(4, 3, size, size), torch.randint(0, 5, (4,))
+    loss = F.cross_entropy(compiled(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick(f"size {size}")
+print(f"{loss.item():.3f}")
+""",
+    "skipped steps": _MLP
+    + """
+model = mlp(64, 256, 10)
+compiled = torch.compile(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=5)
+for step in range(steps):
+    x = torch.randn(32, 64)
+    if step % 5 == 4:
+        x = x * float("inf")
+    loss = F.cross_entropy(compiled(x), torch.randint(0, 10, (32,)))
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    tick("skipped" if step % 5 == 4 else "step")
+print(f"{scaler.get_scale():.3f}")
+""",
+    "compiled autograd": _MLP
+    + """
+torch._dynamo.config.compiled_autograd = True
+model = mlp(64, 256, 10)
+optimizer = torch.optim.Adam(model.parameters())
+@torch.compile
+def train(x, y):
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    return loss
+for step in range(steps):
+    loss = train(torch.randn(32, 64), torch.randint(0, 10, (32,)))
+    optimizer.step()
+    optimizer.zero_grad()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "checkpointing inside and outside": _BLOCK
+    + """
+from torch.utils.checkpoint import checkpoint
+blocks = nn.ModuleList(Block(48, 4) for _ in range(3))
+inside = torch.compile(lambda x: checkpoint(blocks[0], x, use_reentrant=False))
+outside = torch.compile(blocks[1])
+optimizer = torch.optim.Adam(blocks.parameters())
+for step in range(steps):
+    x = torch.randn(4, 24, 48)
+    y = checkpoint(blocks[2], checkpoint(outside, inside(x), use_reentrant=False), use_reentrant=True)
+    loss = y.square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "a compiled loss alone": _MLP
+    + """
+model = mlp(64, 256, 100)
+@torch.compile
+def loss_of(logits, y):
+    sure = F.log_softmax(logits, -1).gather(1, y[:, None])[:, 0]
+    return -((1 - sure.exp()) ** 2 * sure).mean()
+optimizer = torch.optim.Adagrad(model.parameters())
+for step in range(steps):
+    loss = loss_of(model(torch.randn(32, 64)), torch.randint(0, 100, (32,)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "prints in the model": """
+class Chatty(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
+    def forward(self, x):
+        for number, layer in enumerate(self.layers):
+            x = torch.relu(layer(x))
+            print("layer", number, tuple(x.shape))
+        if x.mean().item() > 1e6:
+            x = x / 2
+        return x
+model = Chatty()
+compiled = torch.compile(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(steps):
+    loss = compiled(torch.randn(32, 64)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "operators of torch.library": """
+@torch.library.custom_op("drawn::smooth", mutates_args=())
+def smooth(x: torch.Tensor, by: float) -> torch.Tensor:
+    return torch.logaddexp(x * by, torch.zeros_like(x)) / by
+@smooth.register_fake
+def _(x, by):
+    return torch.empty_like(x)
+@torch.library.custom_op("drawn::smooth_backward", mutates_args=())
+def smooth_backward(g: torch.Tensor, x: torch.Tensor, by: float) -> torch.Tensor:
+    return g * torch.sigmoid(x * by)
+@smooth_backward.register_fake
+def _(g, x, by):
+    return torch.empty_like(x)
+def keep(ctx, inputs, output):
+    ctx.save_for_backward(inputs[0])
+    ctx.by = inputs[1]
+smooth.register_autograd(lambda ctx, g: (smooth_backward(g, *ctx.saved_tensors, ctx.by), None), setup_context=keep)
+first, second = nn.Linear(64, 128), nn.Linear(128, 10)
+@torch.compile(fullgraph=True)
+def forward(x):
+    return second(smooth(first(x), 2.0))
+optimizer = torch.optim.Adam([*first.parameters(), *second.parameters()])
+for step in range(steps):
+    loss = F.cross_entropy(forward(torch.randn(32, 64)), torch.randint(0, 10, (32,)))
+    loss = loss + 1e-3 * smooth(first.weight, 1.0).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "autograd.Function": """
+class Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight.sign().T
+    @staticmethod
+    def backward(ctx, g):
+        x, weight = ctx.saved_tensors
+        return g @ weight.sign(), (g.T @ x) * (weight.abs() < 1)
+class Binary(nn.Linear):
+    def forward(self, x):
+        return Straight.apply(x, self.weight) + self.bias
+inside, outside, head = Binary(64, 96), Binary(96, 96), nn.Linear(96, 10)
+compiled = torch.compile(lambda x: F.hardtanh(inside(x)))
+optimizer = torch.optim.Adam([*inside.parameters(), *outside.parameters(), *head.parameters()])
+for step in range(steps):
+    loss = F.cross_entropy(head(outside(compiled(torch.randn(32, 64)))), torch.randint(0, 10, (32,)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "evaluation between epochs": """
+model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Dropout(0.1),
+                      nn.Linear(1152, 10))
+compiled = torch.compile(model)
+optimizer = torch.optim.AdamW(model.parameters())
+for epoch in range(steps // 6):
+    model.train()
+    for _ in range(6):
+        loss = F.cross_entropy(compiled(torch.randn(16, 1, 14, 14)), torch.randint(0, 10, (16,)))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        tick()
+    model.eval()
+    right = 0
+    with torch.no_grad():
+        for _ in range(4):
+            right += (compiled(torch.randn(32, 1, 14, 14)).argmax(1) == torch.randint(0, 10, (32,))).sum().item()
+            tick("evaluation")
+    print(epoch, right > 0)
+""",
+    "DataLoader workers and a collate": _MLP
+    + """
+from torch.utils.data import DataLoader, Dataset
+class Points(Dataset):
+    def __len__(self):
+        return 16 * steps
+    def __getitem__(self, at):
+        generator = torch.Generator().manual_seed(at)
+        return torch.randn(64, generator=generator), at % 10
+def collate(rows):
+    return torch.stack([x for x, _ in rows]), torch.tensor([y for _, y in rows])
+def main():
+    model = mlp(64, 256, 10)
+    compiled = torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    for x, y in DataLoader(Points(), batch_size=16, num_workers=2, collate_fn=collate):
+        loss = F.cross_entropy(compiled(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        tick()
+    print(f"{loss.item():.3f}")
+if __name__ == "__main__":
+    main()
+""",
+    "a step that raises": _MLP
+    + """
+model = mlp(64, 256, 10)
+compiled = torch.compile(model)
+optimizer = torch.optim.AdamW(model.parameters())
+class Unlucky(RuntimeError):
+    pass
+def train(step):
+    loss = F.cross_entropy(compiled(torch.randn(32, 64)), torch.randint(0, 10, (32,)))
+    if step % 7 == 5:
+        raise Unlucky(f"batch {step} is damaged")
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss
+for step in range(steps):
+    try:
+        loss = train(step)
+    except Unlucky as error:
+        print(error)
+    tick("raised" if step % 7 == 5 else "after" if step % 7 == 6 else "step")
+print(f"{loss.item():.3f}")
+""",
+    "a spawned helper": _MLP
+    + """
+import multiprocessing
+def summarize(queue, done):
+    while (item := queue.get()) is not None:
+        done.put(sum(item) / len(item))
+def main():
+    context = multiprocessing.get_context("spawn")
+    queue, done = context.Queue(), context.Queue()
+    helper = context.Process(target=summarize, args=(queue, done))
+    helper.start()
+    model = mlp(64, 256, 10)
+    compiled = torch.compile(model)
+    optimizer = torch.optim.Adamax(model.parameters())
+    losses = []
+    for step in range(steps):
+        loss = F.cross_entropy(compiled(torch.randn(32, 64)), torch.randint(0, 10, (32,)))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        if step % 10 == 9:
+            queue.put(losses[-10:])
+        tick()
+    queue.put(None)
+    helper.join()
+    print(f"{done.get():.3f}")
+if __name__ == "__main__":
+    main()
+""",
+    "an exit code of 3": _MLP
+    + """
+model = mlp(64, 256, 10)
+compiled = torch.compile(model)
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(steps):
+    loss = F.cross_entropy(compiled(torch.randn(32, 64)), torch.randint(0, 10, (32,)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.3f} did not fall", file=sys.stderr)
+sys.exit(3)
+""",
+    "a warm-up of another kind": _MLP
+    + """
+body, back, head = mlp(64, 128, 32), mlp(32, 128, 64), nn.Linear(32, 10)
+see, draw = torch.compile(body), torch.compile(back)
+first = torch.optim.Adam([*body.parameters(), *back.parameters()])
+for step in range(4):
+    x = torch.randn(32, 64)
+    loss = F.mse_loss(draw(see(x)), x)
+    first.zero_grad()
+    loss.backward()
+    first.step()
+    tick("warm-up")
+second = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.01)
+for step in range(steps):
+    loss = F.cross_entropy(head(see(torch.randn(32, 64))), torch.randint(0, 10, (32,)))
+    second.zero_grad()
+    loss.backward()
+    second.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "a long warm-up of another kind": _MLP
+    + """
+body, back, head = mlp(64, 128, 32), mlp(32, 128, 64), nn.Linear(32, 10)
+see, draw = torch.compile(body), torch.compile(back)
+first = torch.optim.Adam([*body.parameters(), *back.parameters()])
+second = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.01)
+for step in range(steps):
+    x = torch.randn(32, 64)
+    is_first = step < steps // 2
+    optimizer = first if is_first else second
+    loss = F.mse_loss(draw(see(x)), x) if is_first else F.cross_entropy(head(see(x)), torch.randint(0, 10, (32,)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick("warm-up" if is_first else "step")
+print(f"{loss.item():.3f}")
+""",
+    "Trainer with evaluation": """
+import os, tempfile
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
+model = BertForSequenceClassification(BertConfig(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_labels=3,
+    num_attention_heads=2, intermediate_size=64, hidden_dropout_prob=0, attention_probs_dropout_prob=0))
+class Timer(TrainerCallback):
+    def on_step_end(self, *_, **__):
+        tick()
+    def on_evaluate(self, *_, **__):
+        tick("evaluation")
+rows = [{"input_ids": torch.randint(0, 96, (16,)).tolist(), "labels": at % 3} for at in range(8 * steps)]
+with tempfile.TemporaryDirectory() as folder:
+    arguments = TrainingArguments(folder, per_device_train_batch_size=8, max_steps=steps, torch_compile=True,
+        eval_strategy="steps", eval_steps=15, per_device_eval_batch_size=8, report_to=[], save_strategy="no",
+        logging_steps=1000, disable_tqdm=True, use_cpu=True)
+    trainer = Trainer(model, arguments, train_dataset=rows, eval_dataset=rows[:32], callbacks=[Timer()])
+    print(trainer.train().global_step)
+""",
+    "accelerate": _MLP
+    + """
+from accelerate import Accelerator
+from torch.utils.data import DataLoader, TensorDataset
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+model = mlp(64, 256, 10)
+optimizer = torch.optim.AdamW(model.parameters())
+scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=2 * steps)
+data = DataLoader(TensorDataset(torch.randn(32 * steps, 64), torch.randint(0, 10, (32 * steps,))), 16)
+model, optimizer, data, scheduler = accelerator.prepare(torch.compile(model), optimizer, data, scheduler)
+for x, y in data:
+    with accelerator.accumulate(model):
+        loss = F.cross_entropy(model(x), y)
+        accelerator.backward(loss)
+        if accelerator.sync_gradients:
+            accelerator.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+    if accelerator.sync_gradients:
+        tick()
+print(f"{loss.item():.3f}")
+""",
+    "accumulation with a remainder": _MLP
+    + """
+model = mlp(64, 256, 10)
+compiled = torch.compile(model)
+optimizer = torch.optim.AdamW(model.parameters())
+for epoch in range(steps // 3):
+    for number in range(10):
+        loss = F.cross_entropy(compiled(torch.randn(32, 64)), torch.randint(0, 10, (32,))) / 4
+        loss.backward()
+        if number % 4 == 3 or number == 9:
+            optimizer.step()
+            optimizer.zero_grad()
+            tick("remainder" if number == 9 else "step")
+print(f"{loss.item():.3f}")
+""",
+    "image model": """
+class Mix(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.depthwise, self.norm = nn.Conv2d(width, width, 7, padding=3, groups=width), nn.LayerNorm(width)
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.scale = nn.Parameter(torch.full((width,), 1e-2))
+    def forward(self, x):
+        y = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
+        return x + (self.scale * self.narrow(F.gelu(self.wide(y)))).permute(0, 3, 1, 2)
+model = nn.Sequential(nn.Conv2d(3, 24, 4, 4), Mix(24), Mix(24), nn.Conv2d(24, 48, 2, 2), Mix(48),
+                      nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LayerNorm(48), nn.Linear(48, 10))
+decay, rest = ([p for p in model.parameters() if (p.ndim > 1) == large] for large in (True, False))
+optimizer = torch.optim.AdamW([{"params": decay}, {"params": rest, "weight_decay": 0.0}], lr=1e-3)
+warm = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=5)
+compiled = torch.compile(model)
+for step in range(steps):
+    x, y = torch.randn(4, 3, 32, 32), F.one_hot(torch.randint(0, 10, (4,)), 10).float()
+    share = torch.distributions.Beta(0.8, 0.8).sample()
+    x, y = share * x + (1 - share) * x.flip(0), share * y + (1 - share) * y.flip(0)
+    loss = F.cross_entropy(compiled(x), y, label_smoothing=0.1)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    warm.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "graph network": """
+class Convolve(nn.Module):
+    def __init__(self, a, b):
+        super().__init__()
+        self.own, self.other = nn.Linear(a, b), nn.Linear(a, b)
+    def forward(self, x, source, target):
+        sums = torch.zeros_like(x).index_add(0, target, x[source])
+        degree = torch.zeros(len(x)).scatter_add(0, target, torch.ones(len(target)))
+        return self.own(x) + self.other(sums / degree.clamp(min=1)[:, None])
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.head = Convolve(16, 64), Convolve(64, 64), nn.Linear(64, 3)
+    def forward(self, x, source, target, graph):
+        x = self.second(F.relu(self.first(x, source, target)), source, target)
+        return self.head(torch.zeros(8, 64).scatter_reduce(0, graph[:, None].expand_as(x), x, "amax"))
+model = Network()
+compiled = torch.compile(model)
+optimizer = torch.optim.Adam(model.parameters())
+graph = torch.arange(160) // 20
+for step in range(steps):
+    source, target = torch.randint(0, 160, (2, 600))
+    loss = F.cross_entropy(compiled(torch.randn(160, 16), source, target, graph), torch.randint(0, 3, (8,)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "a sparse matrix": _MLP
+    + """
+where = torch.randint(0, 200, (2, 1200))
+adjacency = torch.sparse_coo_tensor(where, torch.rand(1200), (200, 200)).coalesce()
+first, second = mlp(32, 64), mlp(64, 64, 5)
+compiled = torch.compile(second)
+optimizer = torch.optim.Adam([*first.parameters(), *second.parameters()])
+x, y = torch.randn(200, 32), torch.randint(0, 5, (200,))
+for step in range(steps):
+    hidden = torch.sparse.mm(adjacency, first(x))
+    loss = F.cross_entropy(compiled(torch.sparse.mm(adjacency, hidden.relu())), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "fourier layers": """
+class Spectral(nn.Module):
+    def __init__(self, width, modes):
+        super().__init__()
+        self.modes = modes
+        self.weight = nn.Parameter(torch.randn(width, width, modes, dtype=torch.cfloat) / width)
+        self.local = nn.Conv1d(width, width, 1)
+    def forward(self, x):
+        waves = torch.fft.rfft(x)
+        mixed = torch.einsum("bim,iom->bom", waves[..., : self.modes], self.weight)
+        rest = waves.shape[-1] - self.modes
+        return F.gelu(torch.fft.irfft(F.pad(mixed, (0, rest)), n=x.shape[-1]) + self.local(x))
+model = nn.Sequential(nn.Conv1d(2, 24, 1), Spectral(24, 8), Spectral(24, 8), nn.Conv1d(24, 1, 1))
+compiled = torch.compile(model)
+optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+for step in range(steps):
+    x = torch.randn(8, 2, 64)
+    loss = F.mse_loss(compiled(x)[:, 0], x[:, 0].cumsum(-1) / 8)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "derivatives by vmap": _MLP
+    + """
+from torch.func import functional_call, hessian, vmap
+model = mlp(2, 32, 32, 1)
+def field(weights, point):
+    return functional_call(model, weights, (point,))[0]
+def residual(weights, points):
+    curve = vmap(hessian(field, argnums=1), (None, 0))(weights, points)
+    return (curve[:, 0, 0] + curve[:, 1, 1] + torch.sin(points).prod(1)).square().mean()
+compiled = torch.compile(model)
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(steps):
+    edge = torch.rand(32, 2).round(decimals=0)
+    loss = residual(dict(model.named_parameters()), torch.rand(64, 2)) + compiled(edge).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "diffusion, then samples": _MLP
+    + """
+model = mlp(66, 128, 128, 64)
+compiled = torch.compile(model)
+optimizer = torch.optim.AdamW(model.parameters())
+kept = torch.cumprod(1 - torch.linspace(1e-4, 0.2, 20), 0)
+def tell(x, at):
+    return compiled(torch.cat([x, kept[at][:, None], (1 - kept[at])[:, None]], 1))
+for step in range(steps):
+    x, noise, at = torch.randn(32, 64), torch.randn(32, 64), torch.randint(0, 20, (32,))
+    mixed = kept[at].sqrt()[:, None] * x + (1 - kept[at]).sqrt()[:, None] * noise
+    loss = F.mse_loss(tell(mixed, at), noise)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+x = torch.randn(32, 64)
+with torch.no_grad():
+    for at in reversed(range(20)):
+        x = x - 0.05 * tell(x, torch.full((32,), at))
+print(f"{loss.item():.3f} {x.std().item():.2f}")
+""",
+    "mixture of experts": _MLP
+    + """
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.experts = nn.Linear(32, 4), nn.ModuleList(mlp(32, 64, 32) for _ in range(4))
+    def forward(self, x):
+        weight, chosen = self.gate(x).softmax(-1).topk(2, -1)
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            row, place = torch.where(chosen == number)
+            out = out.index_add(0, row, weight[row, place, None] * expert(x[row]))
+        return out
+model, head = Experts(), nn.Linear(32, 10)
+compiled = torch.compile(model)
+optimizer = torch.optim.AdamW([*model.parameters(), *head.parameters()])
+for step in range(steps):
+    x = torch.randn(64, 32)
+    loss = F.cross_entropy(head(x + compiled(x)), torch.randint(0, 10, (64,)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "recommender with sparse gradients": _MLP
+    + """
+bags = nn.ModuleList(nn.EmbeddingBag(500, 16, mode="sum", sparse=True) for _ in range(3))
+bottom, top = mlp(8, 32, 16), mlp(22, 64, 1)
+compiled = torch.compile(top)
+dense = torch.optim.Adam([*bottom.parameters(), *top.parameters()])
+sparse = torch.optim.SparseAdam(list(bags.parameters()), lr=1e-3)
+pairs = torch.triu_indices(4, 4, 1)
+for step in range(steps):
+    parts = [bottom(torch.randn(32, 8)), *(bag(torch.randint(0, 500, (32, 5))) for bag in bags)]
+    parts = torch.stack(parts, 1)
+    dots = (parts @ parts.mT)[:, pairs[0], pairs[1]]
+    shown = compiled(torch.cat([parts[:, 0], dots], 1))[:, 0]
+    loss = F.binary_cross_entropy_with_logits(shown, torch.randint(0, 2, (32,)).float())
+    dense.zero_grad(), sparse.zero_grad()
+    loss.backward()
+    dense.step(), sparse.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "detection, boxes sorted afterwards": """
+model = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(),
+                      nn.Conv2d(32, 5, 1)).eval()
+compiled = torch.compile(model)
+def keep(boxes, scores):
+    order, kept = scores.argsort(descending=True)[:6], []
+    while len(order):
+        best, order = order[0], order[1:]
+        kept.append(best.item())
+        low, high = torch.maximum(boxes[best, :2], boxes[order, :2]), torch.minimum(boxes[best, 2:], boxes[order, 2:])
+        order = order[(high - low).clamp(min=0).prod(1) < 0.2]
+    return kept
+with torch.inference_mode():
+    for step in range(steps):
+        found = compiled(torch.randn(1, 3, 64, 64))[0].flatten(1).T
+        corner = found[:, :2].sigmoid()
+        kept = keep(torch.cat([corner, corner + found[:, 2:4].sigmoid()], 1), found[:, 4])
+        tick()
+print(len(kept) > 0)
+""",
+    "a scripted module beside": _MLP
+    + """
+class Pool(nn.Module):
+    def forward(self, x, lengths):
+        total = torch.zeros(x.size(0), x.size(2))
+        for at in range(x.size(1)):
+            total = total + x[:, at] * (at < lengths).to(x.dtype)[:, None]
+        return total / lengths[:, None]
+embed, pool, head = nn.Embedding(100, 64), torch.jit.script(Pool()), mlp(64, 128, 2)
+compiled = torch.compile(head)
+optimizer = torch.optim.Adam([*embed.parameters(), *head.parameters()])
+for step in range(steps):
+    tokens, lengths = torch.randint(0, 100, (16, 6)), torch.randint(1, 7, (16,))
+    loss = F.cross_entropy(compiled(pool(embed(tokens), lengths)), torch.randint(0, 2, (16,)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "nn.Transformer": """
+model = nn.Transformer(32, 4, 2, 2, 64, dropout=0.0, batch_first=True)
+source, target, head = nn.Embedding(50, 32), nn.Embedding(50, 32), nn.Linear(32, 50)
+compiled = torch.compile(model)
+parameters = [p for part in (model, source, target, head) for p in part.parameters()]
+optimizer = torch.optim.Adam(parameters, lr=1e-4)
+mask = nn.Transformer.generate_square_subsequent_mask(11)
+for step in range(steps):
+    a, b = torch.randint(0, 50, (4, 16)), torch.randint(0, 50, (4, 12))
+    shown = head(compiled(source(a), target(b[:, :-1]), tgt_mask=mask, tgt_is_causal=True))
+    loss = F.cross_entropy(shown.flatten(0, 1), b[:, 1:].flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "updates by hand": _MLP
+    + """
+model = mlp(64, 256, 10)
+compiled = torch.compile(model)
+for step in range(steps):
+    loss = F.cross_entropy(compiled(torch.randn(32, 64)), torch.randint(0, 10, (32,)))
+    for parameter, slope in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters()))):
+        with torch.no_grad():
+            parameter -= 0.01 * slope
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "an optimizer for each parameter": _MLP
+    + """
+model = mlp(64, 256, 256, 10)
+compiled = torch.compile(model)
+optimizers = {p: torch.optim.Adam([p], foreach=False) for p in model.parameters()}
+def update(parameter):
+    optimizers[parameter].step()
+    optimizers[parameter].zero_grad()
+for parameter in model.parameters():
+    parameter.register_post_accumulate_grad_hook(update)
+for step in range(steps):
+    loss = F.cross_entropy(compiled(torch.randn(32, 64)), torch.randint(0, 10, (32,)))
+    loss.backward()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "a model of many inputs at inference": _MLP
+    + """
+model, ranker = mlp(32, 256, 64).eval(), mlp(64, 32, 1).eval()
+embed, rank = torch.compile(model), torch.compile(ranker)
+items = torch.randn(1000, 64)
+with torch.no_grad():
+    for step in range(steps):
+        user = embed(torch.randn(1, 32))
+        best = (items @ user[0]).topk(64).indices
+        order = rank(items[best] * user)[:, 0].argsort()
+        tick()
+print(tuple(order.shape))
+""",
+    "int8 weights": """
+class Quantized(nn.Module):
+    def __init__(self, a, b):
+        super().__init__()
+        weight = torch.randn(b, a)
+        scale = weight.abs().amax(1, keepdim=True) / 127
+        self.register_buffer("weight", (weight / scale).round().to(torch.int8))
+        self.register_buffer("scale", scale)
+    def forward(self, x):
+        return F.linear(x, self.weight.to(x.dtype) * self.scale.to(x.dtype))
+model = nn.Sequential(Quantized(64, 256), nn.ReLU(), Quantized(256, 64)).bfloat16()
+for layer in (model[0], model[2]):
+    layer.weight = layer.weight.to(torch.int8)
+compiled = torch.compile(model)
+with torch.inference_mode():
+    for step in range(steps):
+        y = compiled(torch.randn(16, 64, dtype=torch.bfloat16))
+        tick()
+print(tuple(y.shape))
+""",
+    "two critics and one actor": _MLP
+    + """
+import copy
+actor, critics = mlp(6, 64, 2), nn.ModuleList(mlp(8, 64, 1) for _ in range(2))
+targets = copy.deepcopy(critics).requires_grad_(False)
+act, judge = torch.compile(actor), [torch.compile(each) for each in critics]
+judge_target = [torch.compile(each) for each in targets]
+of_actor, of_critics = torch.optim.Adam(actor.parameters()), torch.optim.Adam(critics.parameters())
+for step in range(steps):
+    s, a, r, after = torch.randn(32, 6), torch.randn(32, 2), torch.randn(32, 1), torch.randn(32, 6)
+    with torch.no_grad():
+        best = torch.cat([after, act(after) + 0.1 * torch.randn(32, 2)], 1)
+        goal = r + 0.99 * torch.minimum(*(each(best) for each in judge_target))
+    loss = sum(F.mse_loss(each(torch.cat([s, a], 1)), goal) for each in judge)
+    of_critics.zero_grad()
+    loss.backward()
+    of_critics.step()
+    if step % 2:
+        of_actor.zero_grad()
+        (-judge[0](torch.cat([s, act(s)], 1)).mean()).backward()
+        of_actor.step()
+        for mine, theirs in zip(targets.parameters(), critics.parameters()):
+            mine.data.lerp_(theirs.data, 0.005)
+        tick("both")
+    else:
+        tick("critics")
+print(f"{loss.item():.3f}")
+""",
+    "ends in its second step": _MLP
+    + """
+model = mlp(64, 256, 10)
+compiled = torch.compile(model)
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(2):
+    loss = F.cross_entropy(compiled(torch.randn(32, 64)), torch.randint(0, 10, (32,)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "calls without a period": _MLP
+    + """
+import random
+random.seed(3)
+parts = [torch.compile(mlp(32, width, 32)) for width in (32, 64, 96, 128)]
+x = torch.randn(16, 32)
+with torch.no_grad():
+    for part in parts:
+        part(x)
+    for step in range(steps):
+        x = F.normalize(random.choice(parts)(x))
+        tick()
+print(tuple(x.shape))
+""",
+}
+"""By name; each is put behind ``HEAD``."""

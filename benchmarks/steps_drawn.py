@@ -1,0 +1,271 @@
+"""Ordinary scripts drawn from ``step_programs.py``: does the ledger's step hold what a step of the script does?
+
+    python benchmarks/steps_drawn.py [--seed 0] [--draw 20 | NAME ...] [--steps 60] [--keep FOLDER] [-o FILE]
+
+Each script runs plain, under ``run --profile``, and once more with nothing compiled, where torch's own counter counts
+the FLOPs of each of its steps. Compared are exit code and output, the FLOPs of a step, its time beside that of the
+script's own timer (over the same steps), the operators of the step with those that a
+dispatch mode heard, and whether ``show``, ``report``, ``diff``, ``export`` and ``predict-step`` read the ledger.
+Needs no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import itertools
+import json
+import math
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from step_programs import HEAD, PROGRAMS
+
+NEEDS: tuple[str, ...] = ()
+RUNS: tuple[tuple[str, ...], ...] = (("-o", "docs/results/steps_drawn.md"),)
+QUICK: tuple[tuple[str, ...], ...] = (("--steps", "30", "ema"),)
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+_MOST_IN_A_ROW = 4
+
+_ENOUGH = 5
+"""From so many times on a pattern is told."""
+
+Moment = tuple[str, float, int]
+"""The kind of a step that ended, when (seconds), and the FLOPs counted so far."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended, and the script's own steps."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    moments: tuple[Moment, ...]
+
+
+def run(script: Path, steps: int, *before: str, **environment: str) -> Outcome:
+    """One run of a script behind ``python BEFORE``."""
+    own = script.with_suffix(".json")
+    own.unlink(missing_ok=True)
+    done = subprocess.run(
+        [sys.executable, *before, str(script), str(steps), str(own)],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"} | environment,
+        cwd=script.parent,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    errors = "\n".join(line for line in done.stderr.splitlines() if not line.startswith("torchledger"))
+    moments = tuple((kind, at, flops) for kind, at, flops in json.loads(own.read_text())) if own.exists() else ()
+    return Outcome(done.returncode, done.stdout, errors, moments)
+
+
+def count_eagerly(script: str, *arguments: str) -> None:
+    """Run a script in this process under torch's counter, which the script reads at the end of each step."""
+    import runpy
+
+    from eager_flops import flop_counter
+
+    sys.argv = [script, *arguments]
+    with flop_counter() as counter:
+        runpy.run_path(script, {"counted": counter.get_total_flops}, run_name="__main__")
+
+
+def runs_of_steps(moments: tuple[Moment, ...]) -> dict[tuple[str, ...], Counter[int]]:
+    """FLOPs of each step by its kind, and of so many in a row as a round of optimizers may take, without the first,
+    which holds the set-up."""
+    found: dict[tuple[str, ...], Counter[int]] = defaultdict(Counter)
+    for length in range(1, _MOST_IN_A_ROW + 1):
+        for at in range(1, len(moments) - length + 1):
+            kinds = tuple(kind for kind, _, _ in moments[at : at + length])
+            found[kinds][moments[at + length - 1][2] - moments[at - 1][2]] += 1
+    return found
+
+
+def named_flops(ledger: Path, balance: dict[str, Any], graph_calls: dict[str, int]) -> dict[str, int]:
+    """FLOPs of the ledger's step that no eager count of torch's holds, by name: of operators for which it has no
+    formula, and what compilation makes a backward compute again."""
+    from torch.utils.flop_counter import flop_registry
+
+    from eager_flops import LACKING
+    from torchledger.nouns import StepCall
+    from torchledger.store.ledger import open_ledger
+
+    known = {str(operator).replace(".", "::") for operator in flop_registry} | set(LACKING)
+    found: Counter[str] = Counter()
+    with open_ledger(ledger) as reader:
+        for call in reader.iterate(StepCall):
+            if call.kind == "operator" and call.flops and call.name not in known:
+                found[f"{call.name}, without a formula in torch"] += call.flops
+    for each in balance["flops"]["differences"]:
+        calls = graph_calls.get(each["where"].partition(":")[0], 0)
+        found[each["reason"]] += calls * each["amount"]
+    return {name: count for name, count in found.items() if count}
+
+
+def flops_in_words(flops: int, runs: dict[tuple[str, ...], Counter[int]], named: dict[str, int]) -> str | None:
+    """How the FLOPs of the ledger's step are those of the script's own; ``None`` where they are not."""
+    whole = {kinds: set(counts) for kinds, counts in runs.items()}
+    for size in range(len(named) + 1):
+        for names in itertools.combinations(named, size):
+            less = sum(named[name] for name in names)
+            kinds = next((kinds for kinds, counts in whole.items() if flops - less in counts), None)
+            if kinds is not None:
+                of = "" if len({kind for run in runs for kind in run}) == 1 == len(kinds) else f" ({' + '.join(kinds)})"
+                beside = "; ".join(f"{named[name]:,} more: {name}" for name in names)
+                return f"equal{of}" + (f", but {beside}" if beside else "")
+    return None
+
+
+def own_and_ratio(
+    moments: tuple[Moment, ...], kinds: set[str], after_us: tuple[float, ...]
+) -> tuple[float | None, float | None]:
+    """The script's own time of its steps of these kinds (median, milliseconds), and the ledger's over it.
+
+    The ratio is the median over the steps that the ledger timed after its recording, each beside the script's own time
+    of the same step: other work on the machine falls into both. Which these are is told by the pattern of their times,
+    whatever their scale.
+    """
+    own = [1e3 * (end - begin) for (_, begin, _), (kind, end, _) in itertools.pairwise(moments) if kind in kinds]
+    if len(after_us) < _ENOUGH or len(own) < len(after_us):
+        return statistics.median(own) if own else None, None
+    windows = [own[at : at + len(after_us)] for at in range(len(own) - len(after_us) + 1)]
+    pattern = [math.log(each) for each in after_us]
+    alike = max(windows, key=lambda window: statistics.correlation([math.log(each) for each in window], pattern))
+    ratios = [us / 1e3 / ms for us, ms in zip(after_us, alike, strict=True)]
+    return statistics.median(alike), statistics.median(ratios)
+
+
+def plain_after_us(ledger: Path) -> tuple[float, ...]:
+    """The plain steps that the ledger timed after its recording."""
+    from torchledger.nouns import Step
+    from torchledger.profiling.profile import DEFAULT_TIMED
+    from torchledger.store.latest import latest
+    from torchledger.store.ledger import open_ledger
+
+    with open_ledger(ledger) as reader:
+        step = latest(reader, Step)
+    return step.plain_us[DEFAULT_TIMED:] if step is not None else ()
+
+
+def read_everywhere(ledger: Path, folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """What ``show --json`` says of a ledger, and which commands failed on it."""
+    from click.testing import CliRunner
+
+    from torchledger.cli import cli
+
+    commands: dict[str, list[str]] = {
+        "show": ["show", str(ledger)],
+        "show --json": ["show", str(ledger), "--json"],
+        "report": ["report", str(ledger), "-o", str(folder / "page.html"), "--force"],
+        "diff": ["diff", str(ledger), str(ledger)],
+        "export": ["export", str(ledger), "--format", "step", "-o", str(folder / "step.csv"), "--force"],
+        "predict-step": ["predict-step", str(ledger)],
+    }
+    shown: dict[str, Any] = {}
+    failed = []
+    for name, command in commands.items():
+        done = CliRunner().invoke(cli, command)
+        (folder / f"{name.replace(' --', '_')}.txt").write_text(done.output)
+        if done.exit_code:
+            failed.append(
+                f"{name} ({done.exit_code}: {(done.output.strip() or repr(done.exception)).splitlines()[-1]})"
+            )
+        elif name == "show --json":
+            shown = json.loads(done.output)
+    return shown, failed
+
+
+def row_of(name: str, steps: int, folder: Path) -> tuple[str, list[str]]:
+    """One script as a line of the table, and in what it failed."""
+    script, ledger = folder / "script.py", folder / "step.ledger"
+    script.write_text(HEAD + PROGRAMS[name])
+    plain = run(script, steps)
+    profiled = run(script, steps, "-m", "torchledger", "run", "--profile", "--force", "-o", str(ledger))
+    (folder / "profiled.json").write_text(json.dumps(profiled.moments))
+    eager = run(script, steps, str(Path(__file__).resolve()), "--count", TORCHDYNAMO_DISABLE="1")
+    (folder / "errors.txt").write_text(f"{plain.stderr}\n--- profiled\n{profiled.stderr}\n--- eager\n{eager.stderr}")
+    failed = []
+    if (plain.exit_code, plain.stdout, plain.stderr) != (profiled.exit_code, profiled.stdout, profiled.stderr):
+        failed.append("ends otherwise")
+    shown, unread = read_everywhere(ledger, folder) if ledger.exists() else ({}, ["no ledger was written"])
+    failed += unread
+    step = shown.get("step")
+    if step is None:
+        why = " ".join(shown.get("verdict", [])[1:2])
+        return f"| {name} | no step | | | | | {', '.join(failed) or 'as without'} |", [*failed, f"no step: {why}"]
+    runs = runs_of_steps(eager.moments)
+    named = named_flops(ledger, shown["balance"], step["graph_calls"])
+    said = flops_in_words(step["flops"], runs, named)
+    if said is None:
+        usual = {kinds[0]: counts.most_common(1)[0][0] for kinds, counts in runs.items() if len(kinds) == 1}
+        said = f"{step['flops']:,}; eager: {', '.join(f'{kind} {count:,}' for kind, count in usual.items())}"
+        failed.append("FLOPs")
+    kinds = {kind for kind in {kinds[0] for kinds in runs} if f"({kind})" in said} or {run[0] for run in runs}
+    own, ratio = own_and_ratio(profiled.moments, kinds, plain_after_us(ledger))
+    operators = shown["balance"].get("step_operators", {})
+    heard = operators.get("reference") or "not comparable"
+    if operators.get("reference") not in (None, operators.get("ledger")):
+        failed.append("operators")
+    seen = f"{step['count']:,}" + (f" of {len(step['kinds'])} kinds" if len(step["kinds"]) > 1 else "")
+    unbalanced = [key for key, account in shown["balance"].items() if account.get("is_balanced") is False]
+    failed += [f"{key} does not balance" for key in unbalanced]
+    return (
+        f"| {name} | {said} | {seen}, by {step['found_by']} | {'' if own is None else f'{own:.2f}'} | "
+        f"{'' if ratio is None else f'{ratio:.3f}'} | {operators.get('ledger')}, {heard} | "
+        f"{', '.join(failed) or 'none'} |"
+    ), failed
+
+
+def main() -> None:
+    """Draw scripts, record them and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="Instead of drawing.")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--draw", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=48)
+    parser.add_argument("--keep", type=Path, help="Leave each script, its ledger and what commands say of it here.")
+    parser.add_argument("-o", "--output", type=Path)
+    options = parser.parse_args()
+    names = options.names or random.Random(options.seed).sample(sorted(PROGRAMS), options.draw)
+    lines = [
+        "# Steps of drawn scripts on a CPU",
+        "",
+        f"Seed {options.seed}, {len(names)} of {len(PROGRAMS)} scripts, {options.steps} steps. "
+        f"{datetime.date.today()}, torch {importlib.metadata.version('torch')}, {platform.machine()}, "
+        f"{os.cpu_count()} cores. "
+        "`python benchmarks/steps_drawn.py`.",
+        "",
+        "| script | FLOPs of a step | steps seen | the script's, ms | ledger's over it | operators, heard | failed |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    with tempfile.TemporaryDirectory() as temporary:
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(temporary, "cache")))
+        for name in names:
+            folder = Path(options.keep or temporary, name.replace(" ", "_").replace(",", ""))
+            folder.mkdir(parents=True, exist_ok=True)
+            line, _ = row_of(name, options.steps, folder)
+            lines.append(line)
+            print(line, flush=True)
+    if options.output:
+        options.output.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--count"]:
+        count_eagerly(*sys.argv[2:])
+    else:
+        main()
