@@ -37,6 +37,9 @@ _NOT_RUN = {
     "export gpt.ledger --format step": "the recorded ledgers hold no step: tests/unit/stepping/test_step_export.py",
     "export gpt.ledger -o step.trace.json": "likewise",
     "diff --values": "the recorded ledgers hold no values: tests/unit/cli/test_values_command.py",
+    "diff old.job": "there is no recorded job: tests/unit/jobs/test_diff.py",
+    "export j.job": "likewise: tests/unit/jobs/test_export.py",
+    "import report.sqlite": "reports are made by the tests: tests/unit/traces/test_nsight.py",
 }
 _HERE = {  # what the recorded model calls what the docs name
     "fused_gelu": "fused_gelu_view_2",
