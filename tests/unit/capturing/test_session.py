@@ -250,6 +250,7 @@ def test_a_killed_script_leaves_its_finished_graphs(tmp_path: Path) -> None:
     assert len(captured.calls) == captured.wrapper_calls
 
 
+@pytest.mark.slow
 def test_processes_that_compile_write_ledgers_of_their_own(tmp_path: Path) -> None:
     body = textwrap.indent(TRAIN, "    ")
     write_script(

@@ -62,6 +62,7 @@ def test_statistics_of_two_runs_part_where_they_differ(folder: Path) -> None:
     assert (first["moment"], first["call_index"]) == ("input", 2)
 
 
+@pytest.mark.slow
 def test_the_variables_of_the_builtin_printer_are_honoured_and_kept_from_the_script(folder: Path) -> None:
     result = run_cli(
         folder, "values", "-f", "clean.py",

@@ -29,6 +29,7 @@ collectives:
 """
 
 
+@pytest.mark.slow
 def test_all_collectives_are_measured_under_torchrun_and_resumed(tmp_path):
     sweep = tmp_path / "collectives.yml"
     sweep.write_text(SWEEP)

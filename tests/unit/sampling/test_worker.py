@@ -279,6 +279,7 @@ def test_engines_share_the_work_between_workers(tmp_path, engine, options):
     assert len(state.headers) == 2
 
 
+@pytest.mark.slow
 def test_a_worker_that_ray_placed_is_killed_and_the_sweep_resumes(deadly_plan):
     pytest.importorskip("ray")
     run_engine("ray", Job(deadly_plan, WorkerOptions("cpu"), workers=2, options={"num_gpus": "2"}))
