@@ -10,8 +10,10 @@ import torch
 import model_zoo
 from captured import Captured, capture_call, eager_flops
 
+_MODELS = [*model_zoo.REQUIRED, *(pytest.param(name, marks=pytest.mark.slow) for name in model_zoo.BEYOND)]
 
-@pytest.fixture(scope="module", params=model_zoo.REQUIRED + model_zoo.BEYOND)
+
+@pytest.fixture(scope="module", params=_MODELS)
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Captured, int]:
     """One forward and backward of a model under capture, and the FLOPs of the same in eager mode."""
     case = model_zoo.make(request.param)

@@ -74,6 +74,7 @@ def test_the_variables_of_the_builtin_printer_are_honoured_and_kept_from_the_scr
     assert "inductor: " not in result.stdout
 
 
+@pytest.mark.slow
 def test_the_launch_that_a_process_crashed_in_is_named(tmp_path: Path) -> None:
     (tmp_path / "crash.py").write_text(
         """

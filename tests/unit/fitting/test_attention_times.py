@@ -77,11 +77,13 @@ def test_every_call_has_a_time_and_features(each: AttentionCall) -> None:
 
 @given(CALLS, st.integers(2, 4))
 def test_more_of_the_same_never_takes_less(each: AttentionCall, times: int) -> None:
-    # Where few blocks fill no device, FlashAttention splits them, and more of them are not split any more.
+    # Where few blocks fill no device, FlashAttention splits them, and more of them are not split any more. CUTLASS's
+    # blocks are fitted up to a fifth dearer alone on a multiprocessor than beside others.
+    least = 0.75 if each.library == "efficient" else 0.999
     unsplit = replace(each, library="cudnn" if each.library == "flash" else each.library)
     machine = find_model("H200").machine
     one, more = (attention_us(item, machine) for item in (unsplit, replace(unsplit, batch=times * unsplit.batch)))
-    assert one is None or more is None or more >= one * 0.999
+    assert one is None or more is None or more >= one * least
 
 
 def test_costs_are_found_again_from_calls_that_obey_them(machine: Machine) -> None:
