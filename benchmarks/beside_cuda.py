@@ -12,12 +12,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import random
 import re
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -28,7 +25,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from contention_cuda import is_collective, median
+from contention_cuda import is_collective, join, median, run_on_each_gpu
 from torch.nn import functional
 
 from torchledger._torch.device_trace import DeviceTrace, Piece
@@ -259,14 +256,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--budget", type=float, default=150, help="seconds")
     options = parser.parse_args()
-    if "RANK" not in os.environ:
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(torch.cuda.device_count())]
-        sys.exit(subprocess.call([sys.executable, *launcher, *sys.argv]))
+    run_on_each_gpu()
     end_s = time.monotonic() + options.budget
-    place = f"cuda:{os.environ['LOCAL_RANK']}"
-    torch.cuda.set_device(place)
-    dist.init_process_group("nccl")
-    by_host = dist.new_group(backend="gloo")
+    place, by_host = join()
     rank, world = dist.get_rank(), dist.get_world_size()
     rows: list[dict[str, Any]] = []
     moving = {

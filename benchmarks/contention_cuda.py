@@ -109,20 +109,30 @@ def median(times: list[float]) -> float | None:
     return round(statistics.median(times), 2) if times else None
 
 
+def run_on_each_gpu() -> None:
+    """Start this script once on each GPU and end with what they return, unless it is one of these already."""
+    if "RANK" not in os.environ:
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(torch.cuda.device_count())]
+        sys.exit(subprocess.call([sys.executable, *launcher, *sys.argv]))
+
+
+def join() -> tuple[str, Any]:
+    """Join the other ranks: this rank's device, and a group in which the hosts meet."""
+    place = f"cuda:{os.environ['LOCAL_RANK']}"
+    torch.cuda.set_device(place)
+    dist.init_process_group("nccl")
+    return place, dist.new_group(backend="gloo")
+
+
 def main() -> None:
     """Run the table; the first rank writes it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--budget", type=float, default=90, help="seconds")
     options = parser.parse_args()
-    if "RANK" not in os.environ:
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(torch.cuda.device_count())]
-        sys.exit(subprocess.call([sys.executable, *launcher, *sys.argv]))
+    run_on_each_gpu()
     end_s = time.monotonic() + options.budget
-    place = f"cuda:{os.environ['LOCAL_RANK']}"
-    torch.cuda.set_device(place)
-    dist.init_process_group("nccl")
-    by_host = dist.new_group(backend="gloo")
+    place, by_host = join()
     rank, world = dist.get_rank(), dist.get_world_size()
     rows = []
     for beside in ("nothing", "products", "copies"):

@@ -19,8 +19,8 @@ from torchledger.planning.sharing import find_sharing, rounds_beside, sharing_of
 from torchledger.planning.tiles import tiles_of_calls, tiles_of_launches
 from torchledger.planning.timeline import COMPUTE_STREAM, PlayedStep, Sharing, TimedEntry, play
 from torchledger.predicting.launches import predict_launches
-from torchledger.predicting.overheads import Mode, is_product, launch_kind, overheads_of, overheads_on
-from torchledger.predicting.power import StepWork, mean_clock, sustained_share, work_of
+from torchledger.predicting.overheads import Mode, launch_kind, overheads_of, overheads_on
+from torchledger.predicting.power import StepWork, is_product, mean_clock, sustained_share, work_of
 from torchledger.predicting.step_calls import price_calls
 from torchledger.work.categories import operation_of
 from torchledger.work.collectives import collective_kind
@@ -63,17 +63,15 @@ class _Timed:
     collective_spread_us: float
     launches: int
     notes: set[str]
-    worked: Mapping[int, StepWork]
-    """What draws power, by place among the entries."""
-    usual: float
-    """By what fraction the entries of products are longer than in a short run."""
+    worked: Mapping[int, tuple[StepWork, float]]
+    """By place among the entries what draws power, and by what fraction the entry is longer than in a short run."""
 
     def slow_down(self, duration_us: float, machine: Machine) -> bool:
         """Make entries as long as the power limit leaves them in a run of steps of ``duration_us``; whether any is."""
-        clock = mean_clock(sum(self.worked.values(), StepWork()), duration_us, machine)
+        clock = mean_clock(sum((work for work, _ in self.worked.values()), StepWork()), duration_us, machine)
         found = False
-        for place, work in self.worked.items():
-            slower = (1 + sustained_share(work, clock, machine)) / (1 + self.usual)
+        for place, (work, longer) in self.worked.items():
+            slower = (1 + sustained_share(work, clock, machine)) / (1 + longer)
             if slower > 1:
                 entry = self.entries[place]
                 self.entries[place] = replace(entry, duration_us=entry.duration_us * slower)
@@ -202,7 +200,7 @@ class _Maker:
         self.counted: dict[tuple[Any, ...], int] = defaultdict(int)
         self.gap_us = overheads["graphs gap us" if mode == "graphs" else "gap us"]
         self.sustained = overheads["sustained products"]
-        self.worked: dict[int, StepWork] = {}
+        self.worked: dict[int, tuple[StepWork, float]] = {}
 
     def kernel(
         self,
@@ -217,8 +215,9 @@ class _Maker:
         tiles: int | None = None,
     ) -> int:
         """A kernel, or an operator's, and the gap behind it; ``tiles`` are those of a product's output."""
-        self.worked[len(self.entries)] = work_of(piece, found)
-        time_us = found.duration_us * (1 + self.sustained * is_product(found.model)) + self.gap_us * kernels
+        longer = self.sustained * is_product(found.model)
+        self.worked[len(self.entries)] = (work_of(piece, found), longer)
+        time_us = found.duration_us * (1 + longer) + self.gap_us * kernels
         # Of few measurements an interval's upper end may be ten times the time: that is no width of a sum.
         widest = max(found.high_us - found.duration_us, found.duration_us - found.low_us)
         self.spread_us.append(min(widest, found.duration_us))
@@ -374,7 +373,6 @@ def _entries(maker: _Maker, settings: Mapping[str, bool]) -> _Timed:
         maker.launches,
         maker.notes,
         maker.worked,
-        maker.sustained,
     )
 
 

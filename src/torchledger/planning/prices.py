@@ -11,8 +11,8 @@ from torchledger.device.datasheets import ATTENTION_SHAPE
 from torchledger.fitting.time_model import TimeModel
 from torchledger.planning.transformer import Piece
 from torchledger.predicting.operators import predict
-from torchledger.predicting.overheads import is_product, overheads_of
-from torchledger.predicting.power import StepWork, mean_clock, sustained_share
+from torchledger.predicting.overheads import overheads_of
+from torchledger.predicting.power import StepWork, is_product, mean_clock, sustained_share
 from torchledger.work.element_sizes import ELEMENT_SIZES
 
 _MOST_UPDATED = 2e9

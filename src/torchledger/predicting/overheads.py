@@ -23,6 +23,7 @@ from torchledger.fitting.launch_families import family_of
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Host, Launch
 from torchledger.predicting.operators import predict
+from torchledger.predicting.power import is_product
 from torchledger.store.launch_file import MeasuredLaunch
 
 Mode = Literal["eager", "graphs"]
@@ -174,11 +175,6 @@ def _optimizers_host_us(shape: StepShape, overheads: Mapping[str, float]) -> flo
 def gaps_us(shape: StepShape, mode: Mode, overheads: Mapping[str, float]) -> float:
     """Idle time of the device between the kernels of a step."""
     return overheads["graphs gap us" if mode == "graphs" else "gap us"] * shape.launches
-
-
-def is_product(family: str) -> bool:
-    """Whether launches of a family, or an operator, are matrix products or attention, which draw the most power."""
-    return family.startswith(("launch:gemm", "launch:attention", "linear/", "bmm/", "sdpa/"))
 
 
 @dataclass(frozen=True)

@@ -46,16 +46,26 @@ class StepWork:
         )
 
 
+_PRODUCTS = ("launch:gemm", "linear/", "bmm/")
+_CONVOLUTIONS = ("launch:convolution", "conv2d/")
+_ATTENTION = ("launch:attention", "sdpa/")
+
+
+def is_product(family: str) -> bool:
+    """Whether launches of a family, or an operator, are matrix products or attention, which draw the most power."""
+    return family.startswith((*_PRODUCTS, *_ATTENTION))
+
+
 def work_of(piece: Launch | StepCall, prediction: Prediction, calls: int = 1) -> StepWork:
     """A launch's or eager call's part of the work, so many times."""
     time_us = prediction.duration_us * calls
     kind = prediction.model
-    if kind.startswith(("launch:attention", "sdpa/")):
+    if kind.startswith(_ATTENTION):
         return StepWork(attention_us=time_us)
-    is_product = kind.startswith(("launch:gemm", "launch:convolution", "linear/", "bmm/", "conv2d/"))
     dtypes = [each.dtype for each in (piece.buffers if isinstance(piece, Launch) else piece.arguments)]
-    if is_product and piece.flops and dtypes and dtypes[0] is not None and element_size(dtypes[0]) == 2:
-        return StepWork(time_us, float(piece.flops) * calls)
+    flops = piece.flops if kind.startswith((*_PRODUCTS, *_CONVOLUTIONS)) else None
+    if flops and dtypes and dtypes[0] is not None and element_size(dtypes[0]) == 2:
+        return StepWork(time_us, float(flops) * calls)
     return StepWork(others_us=time_us)
 
 

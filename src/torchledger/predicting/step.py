@@ -43,13 +43,12 @@ from torchledger.predicting.overheads import (
     StepShape,
     gaps_us,
     host_us,
-    is_product,
     overheads_of,
     overheads_on,
     step_shape,
     step_us,
 )
-from torchledger.predicting.power import StepWork, mean_clock, sustained_share, work_of
+from torchledger.predicting.power import StepWork, is_product, mean_clock, sustained_share, work_of
 from torchledger.predicting.step_calls import (
     is_copy_to_host,
     is_over_lists,
