@@ -45,6 +45,8 @@ def drawn_size(number: int) -> tuple[int, int, int, int]:
 
 
 SIZES |= {f"drawn{number}": drawn_size(number) for number in range(8)}
+SIZES |= {f"narrow{blocks}": (256, blocks, 64, 4) for blocks in (4, 8, 12)}
+"""So narrow that a GPU is done before the host has launched the next: steps are the host's."""
 
 VOCABULARY = 1024
 WARMUP = 8
@@ -156,6 +158,8 @@ class Place:
         late = [int(each) for each in (arguments.late or "-1:0").split(":")]
         self.late_rank, self.late_ms = late
         self.weight = torch.randn(4096, 4096, device=self.device, dtype=self.dtype) if self.device == "cuda" else None
+        self.phases_ms: dict[str, list[float]] = {}
+        self.marked = time.perf_counter()
 
     def net(self, **options: Any) -> Net:
         """The model on this rank's device."""
@@ -170,6 +174,12 @@ class Place:
         else:
             for _ in range(5 * self.late_ms):
                 self.weight @ self.weight
+
+    def mark(self, phase: str) -> None:
+        """The host has launched all of a phase: what it needed since the mark before is kept."""
+        now = time.perf_counter()
+        self.phases_ms.setdefault(phase, []).append(1e3 * (now - self.marked))
+        self.marked = now
 
     @property
     def name(self) -> str:
@@ -210,14 +220,31 @@ def _training(place: Place, model: nn.Module) -> Step:
     optimizers = _optimizers(model.parameters())
 
     def step() -> None:
+        place.mark("between")
         loss = loss_of(model(place.tokens), place.targets)
+        place.mark("forward")
         place.be_late()
         loss.backward()
+        place.mark("backward")
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
+        place.mark("optimizer")
 
     return step
+
+
+def alone(place: Place) -> Step:
+    """Each rank for itself: what the others are compared with."""
+    return _training(place, torch.compile(place.net()))
+
+
+def alone_blocks(place: Place) -> Step:
+    """Each rank for itself, each block compiled as with ``fsdp2``."""
+    model = place.net()
+    for block in model.blocks:
+        block.compile()
+    return _training(place, model)
 
 
 def ddp(place: Place) -> Step:
@@ -344,11 +371,14 @@ def _pipeline(place: Place, schedule: str, stages_a_rank: int, *, is_compiled: b
 
     def step() -> None:
         place.be_late()
+        place.mark("between")
         inputs = (place.tokens,) if has_first else ()
         targets = {"target": place.targets} if has_last else {}
         runs.step(*inputs, **targets)
+        place.mark("schedule")
         optimizer.step()
         optimizer.zero_grad()
+        place.mark("optimizer")
 
     return step
 
@@ -379,7 +409,7 @@ def pp_zero_bubble(place: Place) -> Step:
 STRATEGIES: dict[str, Callable[[Place], Step]] = {
     each.__name__: each
     for each in (
-        *(ddp, ddp_python, fsdp2, fsdp2_eager, tp, tp_sp, context, experts),
+        *(alone, alone_blocks, ddp, ddp_python, fsdp2, fsdp2_eager, tp, tp_sp, context, experts),
         *(pp_gpipe, pp_1f1b, pp_interleaved, pp_zero_bubble),
     )
 }
@@ -408,6 +438,7 @@ def main() -> None:
     moments.append(time.perf_counter())
     durations = [1e3 * (after - before) for before, after in itertools.pairwise(moments)]
     own: dict[str, Any] = {"own_ms": statistics.median(durations), "steps": len(durations), "rank": place.rank}
+    own |= {f"{phase}_host_ms": statistics.median(each[WARMUP:]) for phase, each in place.phases_ms.items()}
     if place.device == "cuda":
         own["peak_allocated_bytes"] = torch.cuda.max_memory_allocated()
     print(json.dumps(own), flush=True)

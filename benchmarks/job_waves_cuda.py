@@ -38,19 +38,19 @@ CASES = (
 RECORD = ("-m", "torchledger", "run", "--profile", "--force", "--warmup", "12", "-o")
 
 
-def jobs_of(case: str, options: argparse.Namespace, work: Path) -> tuple[Job, Job]:
-    """A case without torchledger, and under a recording."""
+def jobs_of(case: str, options: argparse.Namespace, work: Path) -> tuple[Job, ...]:
+    """A case without torchledger, and under a recording unless that is not asked for."""
     strategy, size = case.split(":")
     launch = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={options.ranks}")
     program = (*launch, PROGRAM, strategy, "--size", size, "--device", options.device, "--steps", str(options.steps))
     made = []
-    for kind in ("plain", "recorded"):
+    for kind in ("plain",) if options.plain else ("plain", "recorded"):
         name = f"{strategy}-{size}-{kind}"
         ledger = work / f"{strategy}-{size}.ledger"
         command = program if kind == "plain" else (*RECORD, str(ledger), *program)
         environment = {"JOB_NAME": name}
         made.append(Job(name, command, options.limit, ledger if kind == "recorded" else None, environment))
-    return made[0], made[1]
+    return tuple(made)
 
 
 def keep(folders: dict[str, Path], archive: Path) -> None:
@@ -71,22 +71,25 @@ def measure(options: argparse.Namespace) -> None:
     work = Path(tempfile.mkdtemp(prefix="jobs-"))
     pairs = {case: jobs_of(case, options, work) for case in options.cases}
     both = [job for pair in pairs.values() for job in pair]
-    wave = Wave(both, work, out, cores=os.cpu_count() or 1)
+    host = Job("host", (str(HERE / "drawn_calls.py"), "host", "--out", str(out)), options.limit)
+    wave = Wave([*both, *([host] if options.host else [])], work, out, cores=os.cpu_count() or 1)
     wave.wait_ready(options.compile_limit)
+    if options.host:
+        wave.pass_one(host)
     rows: dict[str, dict[str, Any]] = {}
     for case, pair in pairs.items():
         row = rows[case] = {}
-        for job, key in zip(pair, ("plain", "recorded"), strict=True):
+        for job, key in zip(pair, ("plain", "recorded"), strict=False):
             if end - time.monotonic() > options.limit / 2:
                 wave.pass_one(job)
             else:
                 job.answer.setdefault("error", "the budget is spent")
             row[key] = job.answer
         (out / "jobs.json").write_text(json.dumps(rows))
-    for plain, _ in pairs.values():  # what it measured is said: some take a minute to end
+    for plain, *_ in pairs.values():  # what it measured is said: some take a minute to end
         wave.end(plain)
     print(f"-- all passed after {time.monotonic() - began:.0f} s", flush=True)
-    waiting = {case: recorded for case, (_, recorded) in pairs.items() if recorded.process is not None}
+    waiting = {case: job for case, (_, *jobs) in pairs.items() for job in jobs if job.process is not None}
     folders: dict[str, Path] = {}
     while waiting and time.monotonic() < end:
         for case, job in list(waiting.items()):
@@ -103,8 +106,8 @@ def measure(options: argparse.Namespace) -> None:
         rows[case]["recorded_output"] = wave.said(job)
         print(f"{case}: did not end: {rows[case]['recorded_output'][-300:]}", flush=True)
         wave.end(job)
-    for case, (plain, recorded) in pairs.items():
-        for job, key in ((plain, "plain"), (recorded, "recorded")):
+    for case, pair in pairs.items():
+        for job, key in zip(pair, ("plain", "recorded"), strict=False):
             lines = own_lines((wave.gate / f"{job.name}.log").read_text(errors="replace"))
             rows[case][key] |= {"ranks": lines}
     (out / "jobs.json").write_text(json.dumps(rows))
@@ -125,7 +128,7 @@ def add_ledgers(folder: Path) -> None:
                 row["job"] = read(job, row["plain"].get("own_ms"))
     (folder / "jobs_read.json").write_text(json.dumps(rows, indent=1, default=str))
     for case, row in rows.items():
-        plain, recorded = row["plain"].get("own_ms"), row["recorded"].get("own_ms")
+        plain, recorded = row["plain"].get("own_ms"), row.get("recorded", {}).get("own_ms")
         ranks = row.get("job", {}).get("ranks", [])
         said = {
             "own_ms": plain,
@@ -149,6 +152,8 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=20, help="seconds for one job behind the gate")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--plain", action="store_true", help="no recordings: own times alone")
+    parser.add_argument("--host", action="store_true", help="also what the host needs for each kind of work: host.json")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     options = parser.parse_args()
     sys.path.insert(0, str(HERE.parent / "src"))
