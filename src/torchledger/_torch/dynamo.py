@@ -5,6 +5,10 @@ from __future__ import annotations
 import gc
 import sys
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from torchledger._torch.patching import Patches
 
 FRAMES = "frames"
 COMPILED = "compiled frames"
@@ -51,6 +55,31 @@ def compile_id() -> str | None:
 
     found = CompileContext.current_compile_id()
     return str(found) if found is not None else None
+
+
+MAKES_COMPILED = "torch._dynamo.eval_frame"
+"""The module that makes functions which compile what they call, whatever the backend."""
+
+
+def before_compiling(action: Callable[[], None]) -> Patches:
+    """Do ``action`` before a function is made that compiles what it calls, until the patches are undone.
+
+    With ``fullgraph=True`` Dynamo traces such a function before it imports the compiler.
+    """
+    patches = Patches()
+
+    def make(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        action()
+        return original(*args, **kwargs)
+
+    patches.around(sys.modules[MAKES_COMPILED].OptimizeContext, "__init__", make)
+    return patches
+
+
+def makes_compiled() -> bool:
+    """True once this process holds a function that compiles what it calls."""
+    made = getattr(sys.modules.get(MAKES_COMPILED), "OptimizeContext", None)
+    return made is not None and any(type(each) is made for each in gc.get_objects())
 
 
 def allow_recompilations(count: int) -> None:

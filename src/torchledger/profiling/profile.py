@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from torchledger._torch.dynamo import MAKES_COMPILED, before_compiling, makes_compiled
 from torchledger._torch.lazy_import import after_import
 from torchledger.capturing.session import Capture, Watcher, own_rank, own_world_size
 from torchledger.capturing.termination import termination_deferred
@@ -98,6 +99,7 @@ class StepProfiler(Watcher):
         self._cancels = [
             after_import("torch.optim.optimizer", self._watch_optimizers),
             after_import("torch.nn.modules.module", self._watch_modules),
+            after_import(MAKES_COMPILED, self._watch_compilation),
         ]
         _watch_forks(self._recorder)
 
@@ -116,8 +118,11 @@ class StepProfiler(Watcher):
     def _watch_modules(self) -> None:
         from torchledger._torch.module_calls import ModuleCalls
 
-        if not self._is_compiling:
+        if not self._is_compiling and not makes_compiled():
             self._modules = ModuleCalls(self._recorder.module_called, self._recorder.failed)
+
+    def _watch_compilation(self) -> None:
+        self._patches.append(before_compiling(self._hear_modules_until_compiled))
 
     def _hear_no_modules(self) -> None:
         """Something else tells where steps end, or is about to be compiled."""
@@ -126,7 +131,7 @@ class StepProfiler(Watcher):
             modules.undo()
 
     def _hear_modules_until_compiled(self) -> None:
-        """The compiler was imported: something is about to be compiled."""
+        """Something is about to be compiled: Dynamo would trace the hooks, and fail where no graph may break."""
         self._is_compiling = True
         self._hear_no_modules()
 

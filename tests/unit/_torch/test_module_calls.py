@@ -73,3 +73,23 @@ def test_the_steps_of_a_loop_of_forwards_without_marks_or_optimizer_are_its_peri
     assert step.found_by == "period" and step.kinds[0].calls == {"Linear.forward": 2}
     assert accounts["step_flops"].ledger == accounts["step_flops"].reference == 2 * 3 * (4 * 8 + 8 * 2)
     assert accounts["step_operators"].is_balanced
+
+
+WHOLE = """
+import torch
+from torch import nn
+from torch.nn.modules import module
+
+model = nn.Linear(4, 8)
+assert module._global_forward_pre_hooks
+model(torch.ones(3, 4))
+traced = torch.compile(lambda x: model(x).relu(), fullgraph=True, backend="eager")
+assert traced(torch.ones(3, 4)).shape == (3, 8)
+"""
+
+
+def test_a_function_that_may_not_break_is_compiled_as_without_us(tmp_path: Path) -> None:
+    (tmp_path / "whole.py").write_text(WHOLE)
+    command = [sys.executable, "-m", "torchledger", "run", "--profile", "-o", "a.ledger", "whole.py"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
