@@ -10,6 +10,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from torchledger.memory.advice import Recomputation, recomputations
 from torchledger.memory.live_set import MemoryTotals, add_up_memory
@@ -22,16 +23,19 @@ from torchledger.nouns import (
     FlopReference,
     Gap,
     Graph,
+    Launch,
     LiveStorage,
     Profile,
     Step,
     StepCall,
     StepMemory,
 )
+from torchledger.stepping.recomputed import flops_after_last_saved
 from torchledger.stepping.totals import StepTotals, call_us, total_step
 from torchledger.store import LedgerReader
 from torchledger.store.latest import latest, step_measurements
 from torchledger.store.rows import LaunchRow, read_launch_rows
+from torchledger.work.sizes import sizes_at
 
 FUSED_CATEGORIES = frozenset(
     {
@@ -352,21 +356,36 @@ def step_flops_account(books: Books) -> Account | None:
         unit="FLOPs",
         ledger=totals.whole.flops,
         reference=eager.flops if eager is not None and has_step else None,
-        differences=_differences_of_calls(books, totals.step) if has_step else (),
+        differences=differences_from_eager(books, totals) if has_step else (),
         missing=books.gaps_of("step_flops"),
     )
 
 
-def _differences_of_calls(books: Books, step: Step) -> tuple[Difference, ...]:
-    """What compilation added to each graph or took from it, as often as the step calls that graph."""
+def differences_from_eager(books: Books, totals: StepTotals) -> tuple[Difference, ...]:
+    """FLOPs by which a step differs from an eager one: what compilation added to each graph or took from it, as often
+    as the step calls that graph, and what a graph that is run again computes past what the backward needs."""
     found = []
     for difference in books.differences_of("flops"):
         graph, _, where = difference.where.partition(":")
-        calls = step.graph_calls.get(graph, 0)
-        if calls:
+        calls = totals.step.graph_calls.get(graph, 0)
+        if calls and not difference.is_eager_too:
             said = difference.reason if calls == 1 else f"{difference.reason}, in {calls} calls"
             found.append(Difference("step_flops", f"{graph}:{where}", said, calls * difference.amount))
-    return tuple(found)
+    return (*found, *_computed_in_vain(books, totals))
+
+
+def _computed_in_vain(books: Books, totals: StepTotals) -> Iterable[Difference]:
+    graphs = {graph.name: graph for graph in books.graphs}
+    called = [call for call in totals.calls if call.kind == "graph" and call.name in graphs]
+    amounts: Counter[str] = Counter()
+    for call, following in pairwise(called):
+        # Where another saves its tensors last, eager code runs to the end of this one, too.
+        is_last = call.recomputed_for == _COMPILED_NODE and graphs[following.name].direction == "backward"
+        if is_last:
+            launches = sizes_at(books.reader.read(Launch, graph=call.name), dict(call.sizes))
+            amounts[call.name] += flops_after_last_saved(graphs[call.name], launches) or 0
+    reason = "a checkpoint runs it again to its end; eager code stops where the backward has what it needs"
+    return [Difference("step_flops", name, reason, amount) for name, amount in amounts.items() if amount]
 
 
 def step_device_time_account(books: Books) -> Account | None:
@@ -458,6 +477,9 @@ def _inputs_freed_before(totals: MemoryTotals, order: int) -> int:
         and each.freed_in < order
     )
 
+
+_COMPILED_NODE = "CompiledFunctionBackward"
+"""Autograd's node of a compiled block."""
 
 _MEMORY_TOLERANCE = 0.01
 """What the peak on a GPU may differ by; more is missing."""

@@ -171,3 +171,30 @@ def test_an_eager_step_is_the_reference_of_a_steps_flops_and_what_graphs_changed
     assert account.is_balanced and (account.ledger, account.reference) == (70, 100)
     assert [(each.where, each.amount) for each in account.differences] == [("forward_0:aten.bmm", -30)]
     assert "flops_eager" not in sheet.accounts
+
+
+def test_what_a_checkpoint_runs_again_past_what_the_backward_needs_is_named(path: Path) -> None:
+    source = """class GraphModule(torch.nn.Module):
+    def forward(self, x: "f32[4, 4]", w: "f32[4, 4]"):
+        first: "f32[4, 4]" = torch.ops.aten.mm.default(x, w);  x = None
+        erf: "f32[4, 4]" = torch.ops.aten.erf.default(first)
+        last: "f32[4, 4]" = torch.ops.aten.mm.default(erf, w)
+        view: "f32[16]" = torch.ops.aten.reshape.default(last, [16]);  last = None
+        return (view, first, erf)
+"""
+    again = {"kind": "graph", "phase": "backward", "flops": 228}
+    sheet = _balance(
+        path,
+        make_step(graph_calls={"forward_0": 2, "backward_0": 1}),
+        _graph(fx_source=source),
+        make_graph(name="backward_0", direction="backward"),
+        make_launch(order=0, fx_nodes=("first",), flops=128, category="extern"),
+        make_launch(order=1, fx_nodes=("last",), flops=100, category="extern"),
+        make_step_call(kind="graph", name="forward_0", flops=228),
+        make_step_call(order=1, name="forward_0", recomputed_for="CompiledFunctionBackward", **again),
+        make_step_call(order=2, name="backward_0", kind="graph", phase="backward", flops=0),
+        Difference("flops", "backward_0:mm", "aten.mm recomputed in the backward", 50, is_eager_too=True),
+        EagerCount({"aten.mm": 356}, 456, is_step=True),
+    )
+    account = sheet.accounts["step_flops"]
+    assert account.is_balanced and [(each.where, each.amount) for each in account.differences] == [("forward_0", 100)]

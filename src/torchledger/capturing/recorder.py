@@ -654,7 +654,9 @@ def _differences(
         if direction == "backward" and _is_recomputed(node.node):
             amount = node.flops - padding
             ledger[node.op] -= amount
-            found.append(Difference("flops", node.node.name, f"{node.op} recomputed in the backward", amount))
+            is_asked = node.node.meta.get("recompute") is not None or _restores_random_state(node.node)
+            reason = f"{node.op} recomputed in the backward" + (", as a checkpoint asks" if is_asked else "")
+            found.append(Difference("flops", node.node.name, reason, amount, is_eager_too=is_asked))
     ledger.update(recording.not_lowered)
     changes = flop_changes(ledger, reference.flops_by_op)
     new = ", ".join(op for op, change in changes.items() if change > 0)
@@ -670,8 +672,10 @@ def _differences(
 
 def _is_recomputed(fx_node: Any) -> bool:
     """A node of a backward graph that belongs to the forward (with its random state restored, under checkpointing)."""
-    if fx_node.meta.get("partitioner_tag") == "is_forward":
-        return True
+    return fx_node.meta.get("partitioner_tag") == "is_forward" or _restores_random_state(fx_node)
+
+
+def _restores_random_state(fx_node: Any) -> bool:
     return getattr(fx_node.target, "__name__", "") in provenance.RESTORES_RANDOM_STATE
 
 

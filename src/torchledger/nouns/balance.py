@@ -23,12 +23,16 @@ class Gap:
 
 @dataclass(frozen=True)
 class Difference:
-    """Work that compilation itself added or took away: named, with its amount (ledger minus reference)."""
+    """Work that compilation itself added or took away: named, with its amount (ledger minus reference).
+
+    ``is_eager_too`` says that the program asked for it, so that an eager step does it as well.
+    """
 
     account: str
     where: str
     reason: str
     amount: int | float
+    is_eager_too: bool = False
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,8 @@ class StepCall:
     ``waits_for`` are the ``order`` of calls on other streams that end before this one begins on its own; it is known of
     a planned step alone, whose one stream in ``streams`` is the program's (``"compute"``), not a device's number.
     ``sizes`` are the symbols of a dynamic graph and their values in this call (``Graph.symbols`` by name).
+    ``recomputed_for`` names the autograd node (``"CompiledFunctionBackward"``) for which a forward graph was called
+    again in the backward, as a checkpoint around it asks.
     """
 
     step: str
@@ -100,6 +102,7 @@ class StepCall:
     message_bytes: int | None = None
     waits_for: tuple[int, ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
+    recomputed_for: str | None = None
 
 
 @dataclass(frozen=True)

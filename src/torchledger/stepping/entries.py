@@ -71,7 +71,13 @@ class Entry:
     @property
     def is_backward(self) -> bool:
         """True if autograd's engine called it."""
-        return any(name.startswith(BACKWARD_RANGE) for name in self.around)
+        return self.backward_node is not None
+
+    @property
+    def backward_node(self) -> str | None:
+        """The innermost node of autograd's for which the engine called it; ``None`` outside of a backward."""
+        ranges = (name for name in reversed(self.around) if name.startswith(BACKWARD_RANGE))
+        return next((name.removeprefix(BACKWARD_RANGE).lstrip(": ") for name in ranges), None)
 
     @property
     def device_ns(self) -> int:

@@ -154,6 +154,8 @@ def record_step(
         if entry.kind == "graph":
             call = with_graph(call, entry, ledgered, counted[entry.name])
             counted[entry.name] += 1
+            if ledgered.directions.get(entry.name) == "forward":
+                call = replace(call, recomputed_for=entry.backward_node)
         else:
             call = with_work(call, entry, heard_at.get(place), forward)
             if entry.kind == "collective":

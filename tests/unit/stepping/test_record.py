@@ -167,3 +167,14 @@ def test_a_collective_of_which_the_trace_says_nothing_has_what_its_operator_was_
     heard = [EagerCall(call, "default", 7, group="0", group_size=2)]
     _, (found,) = record([op_event(name="c10d::allreduce_", ts=0, dur=30, tid=7)], [(0, 1_000_000)], heard=heard)
     assert (found.message_bytes, found.bytes_moved, found.group, found.group_size) == (4096, 8192, "0", 2)
+
+
+def test_a_forward_that_is_called_again_in_the_backward_names_the_node_that_asked() -> None:
+    events = [
+        op_event(name="torchledger::forward_0", cat="user_annotation", ts=0, dur=50),
+        op_event(name="autograd::engine::evaluate_function: CompiledFunctionBackward", ts=100, dur=200),
+        op_event(name="torchledger::forward_0", cat="user_annotation", ts=110, dur=50),
+        op_event(name="torchledger::backward_0", cat="user_annotation", ts=170, dur=50),
+    ]
+    _, calls = record(events, [(0, 1_000_000)])
+    assert [call.recomputed_for for call in calls] == [None, "CompiledFunctionBackward", None]
