@@ -415,7 +415,8 @@ def memory_account(books: Books) -> Account | None:
         "the caching allocator's peak" if on_device else "what was there before the step, and allocations counted in it"
     )
     # Storages are heard in one step, allocations counted in others.
-    differs = not on_device and books.step is not None and books.step.step.has_unlike_steps
+    step = None if on_device or books.step is None else books.step.step
+    differs = step is not None and (step.has_unlike_steps or step.is_heard_at_other_sizes)
     unlike = f" ({memory.measured_peak_bytes or 0:,} bytes): no reference, as steps differ" if differs else ""
     return Account(
         name="memory",

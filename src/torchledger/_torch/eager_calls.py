@@ -193,14 +193,26 @@ class EagerCalls(TorchDispatchMode):
                 result = func.decompose(*args, **(kwargs or {}))
             if result is not NotImplemented:
                 return result
+        call = self._call_of(func, args, kwargs or {})
         result = func(*args, **(kwargs or {}))
-        if self._is_entered and func.namespace not in _NO_WORK:
+        if call is not None:
             try:
-                self._hear(func, args, kwargs or {}, result)
+                self._hear(call, func, args, kwargs or {}, result)
             except Exception as error:  # the program's operator has its result
                 log.debug("an eager operator was not recorded", exc_info=error)
                 self.faults.append(f"{func}: {type(error).__name__}: {error}")
         return result
+
+    def _call_of(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpCall | None:
+        """An operator's call as it is about to be made: ``squeeze_`` leaves its tensor with another shape."""
+        if not self._is_entered or func.namespace in _NO_WORK:
+            return None
+        try:
+            return operator_call(func, args, kwargs)
+        except Exception as error:  # the program's operator is about to run
+            log.debug("an eager operator was not recorded", exc_info=error)
+            self.faults.append(f"{func}: {type(error).__name__}: {error}")
+            return None
 
     def _passed_on(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A higher-order operator runs as it would; of it only the storages inside a compiled call are the ledger's."""
@@ -213,7 +225,7 @@ class EagerCalls(TorchDispatchMode):
             self.faults.append(f"{func}: {type(error).__name__}: {error}")
         return result
 
-    def _hear(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _hear(self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         graph = self._inside()
         if graph is not None and self._storages is not None:
             self._storages.inside(result)
@@ -223,7 +235,6 @@ class EagerCalls(TorchDispatchMode):
         node = torch._C._current_autograd_node()
         sequence = node._sequence_nr() if node is not None else torch.autograd._get_sequence_nr() - 1
         sources, library, module = self._stack(sys._getframe(1))
-        call = operator_call(func, args, kwargs)
         placed = None
         if self._streams is not None and graph is None:
             placed = self._streams.place_operator(call.name, args, result)

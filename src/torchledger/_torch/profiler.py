@@ -8,6 +8,7 @@ import ctypes
 import os
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,18 @@ class Recording:
             start, end = bounds.get(name, (0, 0))
             inside = changes[bisect.bisect_left(moments, start) : bisect.bisect_left(moments, end)]
             found.append(tuple((moment - start, nbytes) for moment, nbytes in inside))
+        return tuple(found)
+
+    def operators(self, spans: Sequence[str]) -> tuple[Counter[str], ...]:
+        """How often each named range has which operators in it, on whatever thread, those that others call too."""
+        events = self._profile.profiler.kineto_results.events()
+        bounds = {event.name(): (event.start_ns(), event.end_ns()) for event in events if event.name() in spans}
+        moments = sorted((event.start_ns(), event.name()) for event in events if "::" in event.name())
+        found = []
+        for name in spans:
+            start, end = bounds.get(name, (0, 0))
+            inside = moments[bisect.bisect_left(moments, (start, "")) : bisect.bisect_left(moments, (end, ""))]
+            found.append(Counter(operator for _, operator in inside))
         return tuple(found)
 
     def export(self) -> Path:

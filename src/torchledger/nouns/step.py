@@ -118,7 +118,8 @@ class Step:
     ``graph_calls`` counts
     calls of each compiled graph. ``operators`` counts the eager operators of the threads that a dispatch mode listened
     to, ``operators_heard`` what that mode counted in another step, ``operators_elsewhere`` those of other threads;
-    ``operators_by_step`` are all of each recorded step's, which differ where steps do other eager work each time.
+    ``operators_by_step`` are all of each recorded step's, which differ where steps do other eager work each time;
+    ``is_heard_at_other_sizes`` says that what the mode heard had other sizes than these calls.
     """
 
     name: str
@@ -141,6 +142,7 @@ class Step:
     operators_heard: int | None = None
     operators_elsewhere: int = 0
     operators_by_step: tuple[int, ...] = ()
+    is_heard_at_other_sizes: bool = False
     optimizers: tuple[OptimizerFacts, ...] = ()
     notes: tuple[str, ...] = ()
 

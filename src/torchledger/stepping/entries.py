@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 
 from torchledger.nouns import CallKind, Cost, DeviceEvent
+from torchledger.stepping.unfolding import Recorded
 from torchledger.traces.costs import call_from_arguments, collective_cost, collective_message
 from torchledger.traces.trace import NONE, EventKind, Trace
 from torchledger.work.collectives import Message
@@ -108,18 +109,39 @@ def read_entries(
     is_composite: IsComposite,
     whole: Collection[str] = (),
     list_dtype: str | None = None,
+    parts: Mapping[int, Collection[int]] | None = None,
 ) -> list[Entry]:
     """The entries that start inside ``window`` (nanoseconds on the trace's clock), in order of their starts.
 
     ``events`` are the trace's device events (none on a CPU). ``whole`` names operators that are known to be called as
     they are, for those whose overloads differ and for custom ones that call others. ``list_dtype`` is the dtype of
-    tensors in lists, which profilers do not record.
+    tensors in lists, which profilers do not record. ``parts`` holds, for rows of operators that
+    are not entries themselves, the rows in them that are.
     """
-    reader = _Reader(trace, graph_of, is_composite, frozenset(whole), list_dtype)
+    reader = _Reader(trace, graph_of, is_composite, frozenset(whole), list_dtype, parts or {})
     for lane, roots in _forest(trace, window).items():
         for node in roots:
             reader.visit(node, lane, ())
     return _with_events(trace, reader.found, events, window)
+
+
+def recorded_operators(
+    trace: Trace, window: tuple[int, int], *, graph_of: GraphOf, list_dtype: str | None = None
+) -> dict[int, list[Recorded]]:
+    """The outermost operators by thread, with those that ran in them, but for what ran in compiled graphs."""
+
+    def below(nodes: Sequence[_Node]) -> Iterator[Recorded]:
+        for node in nodes:
+            name = trace.name(node.row)
+            if graph_of(name) is not None or _COLLECTIVE.match(name):
+                continue
+            if node.kind == EventKind.OP and _OPERATOR.match(name) and not _AROUND.match(name):
+                call = call_from_arguments(name, trace.arguments(node.row), list_dtype=list_dtype)
+                yield Recorded(node.row, name, call, tuple(below(node.children)))
+            else:
+                yield from below(node.children)
+
+    return {lane: list(below(roots)) for lane, roots in _forest(trace, window).items()}
 
 
 def _forest(trace: Trace, window: tuple[int, int]) -> dict[int, list[_Node]]:
@@ -160,8 +182,10 @@ class _Reader:
         is_composite: IsComposite,
         whole: frozenset[str],
         list_dtype: str | None,
+        parts: Mapping[int, Collection[int]],
     ) -> None:
         self.found: list[Entry] = []
+        self._parts = parts
         self._trace, self._graph_of, self._is_composite = trace, graph_of, is_composite
         self._whole, self._list_dtype = whole, list_dtype
         self._costs: dict[tuple[int, int], tuple[OpCall | None, Cost]] = {}
@@ -179,6 +203,8 @@ class _Reader:
             self.found.append(replace(entry, mark=name, host_work=tuple(self._work_in_graph(node))))
         elif node.kind == EventKind.OP and _COLLECTIVE.match(name):
             self.found.append(self._collective(name, node, lane, around))
+        elif node.row in self._parts:
+            self._add_parts(node, lane, around, self._parts[node.row])
         elif node.kind == EventKind.OP and self._does_work(name, node):
             saved = self._saved_before(name, node)
             if saved is not None:
@@ -191,6 +217,19 @@ class _Reader:
                 self.visit(child, lane, (*around, name))
             if node.kind == EventKind.OP and name in self._whole and self._is_composite(name) is False:
                 self.found[begin:] = [replace(entry, part_of=(node.row, name)) for entry in self.found[begin:]]
+
+    def _add_parts(self, node: _Node, lane: int, around: tuple[str, ...], rows: Collection[int]) -> int:
+        """Add those operators of a range that are in ``rows``; returns where the last of them ends, 0 for none."""
+        name, ended = self._trace.name(node.row), 0
+        for child in node.children:
+            if child.kind == EventKind.RUNTIME:
+                self.visit(child, lane, (*around, name))
+            else:
+                ended = max(ended, self._add_parts(child, lane, (*around, name), rows))
+        if node.row not in rows:
+            return ended
+        self._add_operator(name, node, lane, around, max(node.start, ended))
+        return node.end
 
     def _add_operator(self, name: str, node: _Node, lane: int, around: tuple[str, ...], start: int) -> None:
         call, cost = self._cost(node)

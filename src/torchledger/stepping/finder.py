@@ -122,6 +122,11 @@ class StepFinder:
         return self.seen + (is_under_way or (self.found_by is None and bool(self._log)))
 
     @property
+    def counted(self) -> Counter[Signature]:
+        """How many steps of each kind were seen."""
+        return Counter(self._kinds)
+
+    @property
     def kinds(self) -> tuple[StepKind, ...]:
         """The kinds of steps seen, the most frequent first."""
         return tuple(StepKind(count, dict(calls)) for calls, count in self._kinds.most_common())

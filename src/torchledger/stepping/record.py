@@ -27,9 +27,10 @@ from torchledger.nouns import (
     StepKind,
     TensorArgument,
 )
-from torchledger.stepping.entries import Entry, GraphOf, IsComposite, read_entries
+from torchledger.stepping.entries import Entry, GraphOf, IsComposite, read_entries, recorded_operators
 from torchledger.stepping.idle import device_busy_and_idle, host_busy_and_idle
 from torchledger.stepping.phases import phases_of
+from torchledger.stepping.unfolding import Recorded, parts_heard
 from torchledger.traces.graph_marks import parse_graph_mark
 from torchledger.traces.trace import Trace
 from torchledger.work.categories import category_of_operator
@@ -111,8 +112,9 @@ def record_step(
         raise ValueError("a step's record needs the beginning and end of at least one step")
     whole = {call.call.name for call in heard or ()}
     list_dtype = _list_dtype(facts.optimizers)
-    each = [
-        read_entries(
+
+    def read(span: tuple[int, int], parts: Mapping[int, frozenset[int]] | None = None) -> list[Entry]:
+        return read_entries(
             trace,
             span,
             events,
@@ -120,13 +122,22 @@ def record_step(
             is_composite=is_composite,
             whole=whole,
             list_dtype=list_dtype,
+            parts=parts,
         )
-        for span in spans
-    ]
-    chosen = _usual(each)
-    entries = each[chosen]
+
+    each = [read(span) for span in spans]
+    if heard and any(len(_operators(one)) < _counted(heard) for one in each):
+        forests = [recorded_operators(trace, span, graph_of=graph_of, list_dtype=list_dtype) for span in spans]
+        parts = [_parts_heard(trace, forest, heard) for forest in forests]
+        each = [
+            _nearer(read(span, rows), one, _counted(heard)) if rows else one
+            for span, rows, one in zip(spans, parts, each, strict=True)
+        ]
+    aligned = [_align(trace, one, heard or ()) for one in each]
+    unlike = [_have_other_sizes(one, heard_at) for one, heard_at in zip(each, aligned, strict=True)]
+    chosen = unlike.index(False) if heard and True in unlike and False in unlike else _usual(each)
+    entries, heard_at = each[chosen], aligned[chosen]
     samples = _samples(entries, each, on_device=bool(events))
-    heard_at = _align(trace, entries, heard or ())
     forward = forward_calls(heard or ())
     phases = phases_of(
         entries,
@@ -173,11 +184,27 @@ def record_step(
         operators_heard=_counted(heard) if heard else None,
         operators_elsewhere=len(operators) - len(listened) if heard else 0,
         operators_by_step=tuple(len(_operators(one)) for one in each),
+        is_heard_at_other_sizes=unlike[chosen],
     )
     rows = {event.row: place for place, entry in enumerate(entries) for event in entry.events if event.row is not None}
     index = {id(call): number for number, call in enumerate(heard or ())}
     places = {index[id(call)]: place for place, call in heard_at.items()}
     return StepRecord(step, tuple(calls), chosen, rows, tuple(map(tuple, each)), places)
+
+
+def _parts_heard(
+    trace: Trace, forest: Mapping[int, Sequence[Recorded]], heard: Sequence[EagerCall]
+) -> dict[int, frozenset[int]]:
+    found: dict[int, frozenset[int]] = {}
+    for lane, roots in forest.items():
+        calls = [call.call for call in heard if call.thread == _thread(trace, lane) and is_counted(call)]
+        found |= parts_heard(roots, calls)
+    return found
+
+
+def _nearer(one: list[Entry], other: list[Entry], count: int) -> list[Entry]:
+    """Of two readings of a step the one whose number of operators is nearer to what a mode heard."""
+    return min(one, other, key=lambda entries: abs(len(_operators(entries)) - count))
 
 
 def _operators(entries: Sequence[Entry]) -> set[tuple[int, int]]:
@@ -198,6 +225,12 @@ def _counted(heard: Sequence[EagerCall]) -> int:
 def is_counted(heard: EagerCall) -> bool:
     """Whether an operator that a mode heard is one of those that profilers count too."""
     return heard.call.name not in _UNCOUNTED
+
+
+def counted_names(heard: Sequence[EagerCall]) -> Counter[str]:
+    """How often a mode heard which operators, by names that a profiler has too."""
+    # Under a mode autograd adds to no gradient in place.
+    return Counter(call.call.name for call in heard if is_counted(call) and call.call.name != "aten::add")
 
 
 def _usual(each: Sequence[Sequence[Entry]]) -> int:
@@ -253,6 +286,18 @@ def _align(trace: Trace, entries: Sequence[Entry], heard: Sequence[EagerCall]) -
             assert calls is not None
             found.update(dict.fromkeys(places[rows[ours]], calls[theirs]))
     return found
+
+
+def _have_other_sizes(entries: Sequence[Entry], heard_at: Mapping[int, EagerCall]) -> bool:
+    """Whether what a mode heard of some operators had other sizes than these: steps of a dynamic program may."""
+    return any(not _is_at_sizes(entries[place], call) for place, call in heard_at.items())
+
+
+def _is_at_sizes(entry: Entry, heard: EagerCall) -> bool:
+    if entry.call is None or entry.part_of is not None or entry.name != heard.call.name:
+        return True
+    ours, theirs = entry.call.tensors, heard.call.tensors
+    return len(ours) != len(theirs) or all(one.shape == other.shape for one, other in zip(ours, theirs, strict=True))
 
 
 def _thread(trace: Trace, lane: int) -> int:
@@ -324,7 +369,7 @@ def _weakest(qualities: Sequence[Quality]) -> Quality:
 
 def with_work(call: StepCall, entry: Entry, heard: EagerCall | None, forward: Mapping[int, EagerCall]) -> StepCall:
     """An eager entry with its work, arguments and origin, of which the mode heard more than the trace holds."""
-    is_heard_itself = heard is not None and entry.part_of is None
+    is_heard_itself = heard is not None and entry.part_of is None and _is_at_sizes(entry, heard)
     shapes = heard.call if heard is not None and is_heard_itself else entry.call
     cost = entry.cost
     if heard is not None and is_heard_itself and entry.kind == "operator":

@@ -36,6 +36,10 @@ _MOST_TRIES = 8
 _PAUSES = 4
 """Before a session is begun anew, 0 to 3 steps pass in turn: steps of two kinds may alternate as sessions do."""
 
+_MOST_HEARD = 5
+"""How many steps are heard at most until one has no operator more often than a recorded one: a program may write a log,
+or begin anew, in some of its steps."""
+
 _AFTER_STEPS, _MOST_AFTER = 2, 100
 """After the recording at least, and at most, so many plain steps are timed."""
 
@@ -203,6 +207,10 @@ class StepRecorder:
         self._profiled: tuple[float, ...] = ()
         self._n_steps = 0
         self._times: Path | None = None
+        self._found_by: StepFoundBy | None = None
+        self._operators: tuple[Counter[str], ...] = ()
+        self._n_heard = 0
+        self._kinds_before: Counter[Signature] = Counter()
         self._heard: tuple[EagerCall, ...] | None = None
         self._memory: HeardMemory | None = None
         self._allocations: tuple[tuple[tuple[int, int], ...], ...] | None = None
@@ -229,6 +237,8 @@ class StepRecorder:
             self._is_graphed = self._is_graphed or is_graphed
             key = id(compiled)
             self._names[key] = (weakref.ref(compiled, lambda _: self._names.pop(key, None)), name)
+            if self._times is not None:  # what is compiled later takes nothing from what was recorded
+                self._kinds_before += self._finder.counted
             self._finder.compiled()
             if self._state is State.TIMING:
                 self._begin_again()
@@ -585,8 +595,9 @@ class StepRecorder:
             session.discard()
             self._fall_back("the profiler recorded nothing of the device (is CUPTI there?)")
             return
-        self._allocations = session.allocations([f"{STEP_MARK}#{index}" for index in range(self._n_steps)])
-        self._times = session.export()
+        marks = [f"{STEP_MARK}#{index}" for index in range(self._n_steps)]
+        self._allocations, self._operators = session.allocations(marks), session.operators(marks)
+        self._times, self._found_by = session.export(), self._finder.found_by
 
     def _begin_hearing(self) -> None:
         if self._open(self._tools.listener(lambda: getattr(self._inside, "graph", None))):
@@ -597,8 +608,12 @@ class StepRecorder:
 
     def _hear(self, step: FoundStep) -> None:
         session = self._close_session()
-        if step.calls == self._wanted:
+        self._n_heard += step.calls == self._wanted
+        if step.calls == self._wanted and (self._n_heard == _MOST_HEARD or self._is_like_recorded(session.calls)):
             self._keep_heard(session)
+        elif step.calls == self._wanted:
+            self._begin_hearing()
+            return
         elif self._tries < _MOST_TRIES:
             self._tries += 1
             if self._only_hears:  # what was taken for a step before may have been a part of one
@@ -606,6 +621,13 @@ class StepRecorder:
             self._begin_hearing()
             return
         self._begin_counting()
+
+    def _is_like_recorded(self, heard: Sequence[EagerCall]) -> bool:
+        """Whether some recorded step has every operator at least as often as the step that was heard."""
+        from torchledger.stepping.record import counted_names
+
+        names = counted_names(heard) if self._operators else Counter()
+        return not self._operators or any(names <= operators for operators in self._operators)
 
     def _keep_heard(self, session: Any) -> None:
         self._heard, self._memory = tuple(session.calls), session.memory
@@ -847,7 +869,8 @@ class StepRecorder:
     def result(self) -> StepRecording:
         """What was recorded; complete once the state is ``DONE``."""
         wanted = dict(self._wanted or ())
-        kinds = tuple(sorted(self._finder.kinds, key=lambda kind: kind.calls != wanted))
+        counted = self._kinds_before + self._finder.counted
+        kinds = [StepKind(count, dict(calls)) for calls, count in counted.most_common()]
         notes = list(self._notes)
         if self._counts_eager and self._eager_flops is None and not any("eager step" in note for note in notes):
             notes.append("no eager step was counted: the program ended before one")
@@ -859,12 +882,12 @@ class StepRecorder:
         if others:
             notes.append(f"{others} calls of graphs by other threads belong to no step: steps are those of one thread")
         return StepRecording(
-            found_by=self._finder.found_by,
+            found_by=self._found_by or self._finder.found_by,
             plain_us=self._plain,
             plain_after_us=self._plain_after,
             profiled_us=self._profiled,
-            seen=self._finder.seen,
-            kinds=kinds,
+            seen=counted.total(),
+            kinds=tuple(sorted(kinds, key=lambda kind: kind.calls != wanted)),
             n_steps=self._n_steps,
             times=self._times,
             heard=self._heard,

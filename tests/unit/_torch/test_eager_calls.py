@@ -26,6 +26,17 @@ def test_a_higher_order_operator_runs_as_it_does_when_nobody_listens() -> None:
     assert any(call.call.name == "aten::mul" for call in heard.calls)
 
 
+def test_an_operator_that_changes_its_tensors_shape_is_heard_with_the_one_that_it_was_given() -> None:
+    heard = EagerCalls(lambda: None)
+    tensor = torch.ones(4, 1)
+    assert heard.start()
+    try:
+        tensor.squeeze_(1)
+    finally:
+        assert heard.stop()
+    assert [each.call.tensors[0].shape for each in heard.calls if each.call.name == "aten::squeeze_"] == [(4, 1)]
+
+
 def test_an_operator_with_a_kernel_of_the_device_is_not_known_by_its_parts() -> None:
     assert is_composite("aten::linear") is True
     assert is_composite("aten::mm") is False

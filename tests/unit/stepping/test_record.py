@@ -178,3 +178,20 @@ def test_a_forward_that_is_called_again_in_the_backward_names_the_node_that_aske
     ]
     _, calls = record(events, [(0, 1_000_000)])
     assert [call.recomputed_for for call in calls] == [None, "CompiledFunctionBackward", None]
+
+
+def test_of_steps_of_many_sizes_the_one_like_what_was_heard_is_read_and_none_is_given_the_work_of_another() -> None:
+    def product(rows: int, start: int) -> dict[str, Any]:
+        shapes = {"Input Dims": [[rows, 8], [8, 16]], "Input type": ["float", "float"]}
+        return op_event(name="aten::mm", ts=start + 10, dur=10, **shapes)
+
+    def hear(rows: int) -> list[EagerCall]:
+        tensors = (Tensor((rows, 8), "float32", None), Tensor((8, 16), "float32", None))
+        return [EagerCall(OpCall("aten::mm", tensors), "", thread=1)]
+
+    events = [product(rows, 1000 * place) for place, rows in enumerate((4, 4, 6))]
+    spans = [(1_000_000 * place, 1_000_000 * (place + 1)) for place in range(3)]
+    step, (call,) = record(events, spans, heard=hear(6))
+    assert (step.is_heard_at_other_sizes, call.flops) == (False, 2 * 6 * 8 * 16)
+    step, (call,) = record(events, spans, heard=hear(9))
+    assert (step.is_heard_at_other_sizes, call.flops) == (True, 2 * 4 * 8 * 16)
