@@ -167,7 +167,7 @@ for step in range(steps // 2):
             state = state @ turn + 0.1 * action[:, None]
             rewards.append(-state.square().mean(1))
     states, actions, old, rewards = torch.cat(states), torch.cat(actions), torch.cat(old), torch.cat(rewards)
-    for _ in range(2):
+    for update in range(2):
         chosen = torch.distributions.Categorical(logits=act(states))
         gain = rewards - judge(states)[:, 0]
         ratio = (chosen.log_prob(actions) - old).exp()
@@ -177,7 +177,7 @@ for step in range(steps // 2):
         loss.backward()
         nn.utils.clip_grad_norm_(policy.parameters(), 0.5)
         optimizer.step()
-    tick()
+        tick("second update" if update else "rollout and update")
 print(f"{loss.item():.3f}")
 """,
     "vae": _MLP
@@ -714,7 +714,8 @@ print(f"{loss.item():.3f}")
     "Trainer with evaluation": """
 import os, tempfile
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
+from transformers import (BertConfig, BertForSequenceClassification, PrinterCallback, Trainer, TrainerCallback,
+                          TrainingArguments)
 model = BertForSequenceClassification(BertConfig(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_labels=3,
     num_attention_heads=2, intermediate_size=64, hidden_dropout_prob=0, attention_probs_dropout_prob=0))
 class Timer(TrainerCallback):
@@ -728,6 +729,7 @@ with tempfile.TemporaryDirectory() as folder:
         eval_strategy="steps", eval_steps=15, per_device_eval_batch_size=8, report_to=[], save_strategy="no",
         logging_steps=1000, disable_tqdm=True, use_cpu=True)
     trainer = Trainer(model, arguments, train_dataset=rows, eval_dataset=rows[:32], callbacks=[Timer()])
+    trainer.remove_callback(PrinterCallback)  # what it prints are times
     print(trainer.train().global_step)
 """,
     "accelerate": _MLP
@@ -1125,6 +1127,472 @@ with torch.no_grad():
         x = F.normalize(random.choice(parts)(x))
         tick()
 print(tuple(x.shape))
+""",
+    "a closure in a loop class": _MLP
+    + """
+class Loop:
+    def __init__(self, module, callbacks):
+        self.module, self.callbacks = module, callbacks
+        self.optimizer, self.scheduler = module.configure()
+    def call(self, hook, *given):
+        for callback in self.callbacks:
+            getattr(callback, hook, lambda *_: None)(*given)
+    def closure(self):
+        self.optimizer.zero_grad()
+        self.loss = self.module.training_step(self.batch)
+        self.loss.backward()
+        nn.utils.clip_grad_value_(self.module.parameters(), 0.5)
+        return self.loss
+    def fit(self, batches, check_every):
+        for number, self.batch in enumerate(batches):
+            self.module.train()
+            self.optimizer.step(self.closure)
+            self.scheduler.step()
+            self.call("on_train_batch_end", self.loss.detach())
+            tick()
+            if number % check_every == check_every - 1:
+                self.module.eval()
+                with torch.no_grad():
+                    self.call("on_validation_end", self.module.validation_step(self.batch))
+                tick("validation")
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        net = nn.Sequential(mlp(64, 128, 64), nn.BatchNorm1d(64), nn.Dropout(0.1), nn.Linear(64, 10))
+        self.net = torch.compile(net)
+    def configure(self):
+        optimizer = torch.optim.Adam(self.parameters())
+        return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    def training_step(self, batch):
+        return F.cross_entropy(self.net(batch[0]), batch[1])
+    def validation_step(self, batch):
+        return (self.net(batch[0]).argmax(1) == batch[1]).float().mean()
+class History:
+    def __init__(self):
+        self.losses, self.scores = [], []
+    def on_train_batch_end(self, loss):
+        self.losses.append(loss)
+    def on_validation_end(self, score):
+        self.scores.append(score.item())
+history = History()
+batches = ((torch.randn(32, 64), torch.randint(0, 10, (32,))) for _ in range(steps))
+Loop(Classifier(), [history]).fit(batches, 8)
+print(f"{torch.stack(history.losses)[-1].item():.3f} {len(history.scores)}")
+""",
+    "generate of transformers": """
+import os
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.generation.streamers import BaseStreamer
+class Ticks(BaseStreamer):
+    def __init__(self):
+        self.kind = None
+    def put(self, value):
+        if self.kind:
+            tick(self.kind)
+        self.kind = "token" if self.kind else "prompt"
+    def end(self):
+        self.kind = None
+config = LlamaConfig(vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2, eos_token_id=None,
+                     num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128, pad_token_id=0)
+model = LlamaForCausalLM(config).eval()
+model.forward = torch.compile(model.forward, dynamic=False)
+for step in range(steps // 8):
+    out = model.generate(torch.randint(1, 128, (2, 8)), max_new_tokens=12, min_new_tokens=12, do_sample=True, top_k=20,
+                         temperature=0.8, cache_implementation="static", streamer=Ticks())
+print(tuple(out.shape))
+""",
+    "diffusion with guidance and an average": """
+class Denoiser(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.time, self.label = nn.Sequential(nn.Linear(16, width), nn.SiLU()), nn.Embedding(5, width)
+        self.enter, self.leave = nn.Conv2d(1, width, 3, padding=1), nn.Conv2d(width, 1, 3, padding=1)
+        self.norms = nn.ModuleList(nn.GroupNorm(4, width) for _ in range(2))
+        self.layers = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for _ in range(2))
+    def forward(self, x, at, label):
+        waves = at[:, None] * 2.0 ** torch.arange(8)
+        told = self.time(torch.cat([waves.sin(), waves.cos()], 1)) + self.label(label)
+        x = self.enter(x)
+        for norm, layer in zip(self.norms, self.layers):
+            x = x + layer(F.silu(norm(x) + told[:, :, None, None]))
+        return self.leave(x)
+import copy
+model = Denoiser(16)
+average = copy.deepcopy(model).eval().requires_grad_(False)
+train, sample = torch.compile(model), torch.compile(average)
+optimizer = torch.optim.AdamW(model.parameters(), lr=2e-4)
+def guided(x, at, label, scale=3.0):
+    with_label, without = sample(torch.cat([x, x]), torch.cat([at, at]), torch.cat([label, 0 * label])).chunk(2)
+    return without + scale * (with_label - without)
+for step in range(steps):
+    x, label = torch.randn(8, 1, 16, 16), torch.randint(1, 5, (8,))
+    label = torch.where(torch.rand(8) < 0.1, 0, label)
+    at, noise = torch.rand(8), torch.randn(8, 1, 16, 16)
+    mixed = torch.lerp(x, noise, at[:, None, None, None])
+    loss = F.mse_loss(train(mixed, at, label), noise - x)
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    with torch.no_grad():
+        torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 0.01)
+    tick()
+    if step % 16 == 15:
+        with torch.no_grad():
+            x = torch.randn(4, 1, 16, 16)
+            for at in torch.linspace(1, 0.25, 4):
+                x = x - 0.25 * guided(x, at.expand(4), torch.arange(1, 5))
+        tick("samples")
+print(f"{loss.item():.3f} {x.std().item():.1f}")
+""",
+    "preferences against a reference": _BLOCK
+    + """
+import copy
+class Speaker(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.place = nn.Embedding(64, 32), nn.Embedding(16, 32)
+        self.blocks = nn.ModuleList(Block(32, 2) for _ in range(2))
+        self.head = nn.Linear(32, 64, bias=False)
+        self.head.weight = self.embed.weight
+    def forward(self, tokens):
+        x = self.embed(tokens) + self.place.weight[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+policy = Speaker()
+reference = copy.deepcopy(policy).eval().requires_grad_(False)
+speak, refer = torch.compile(policy), torch.compile(reference)
+def likelihood(model, tokens):
+    each = torch.log_softmax(model(tokens[:, :-1]), -1).gather(-1, tokens[:, 1:, None])[..., 0]
+    return each[:, 4:].sum(-1)
+optimizer = torch.optim.RMSprop(policy.parameters(), lr=1e-4)
+for step in range(steps // 2):
+    for micro in range(2):
+        tokens = torch.randint(0, 64, (8, 16))
+        with torch.no_grad():
+            better, worse = likelihood(refer, tokens).chunk(2)
+        chosen, rejected = likelihood(speak, tokens).chunk(2)
+        loss = -F.logsigmoid(0.1 * ((chosen - better) - (rejected - worse))).mean() / 2
+        loss.backward()
+    nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "a penalty every fourth step": """
+from torch.nn.utils.parametrizations import spectral_norm
+make = nn.Sequential(nn.Linear(16, 64 * 16), nn.Unflatten(1, (64, 4, 4)), nn.ConvTranspose2d(64, 16, 4, 2, 1),
+                     nn.BatchNorm2d(16), nn.ReLU(), nn.ConvTranspose2d(16, 1, 4, 2, 1), nn.Tanh())
+judge = nn.Sequential(spectral_norm(nn.Conv2d(1, 16, 4, 2, 1)), nn.LeakyReLU(0.2),
+                      spectral_norm(nn.Conv2d(16, 32, 4, 2, 1)), nn.LeakyReLU(0.2), nn.Flatten(), nn.Linear(512, 1))
+draw, tell = torch.compile(make), torch.compile(judge)
+of_make, of_judge = (torch.optim.Adam(each.parameters(), 2e-4, (0.5, 0.99)) for each in (make, judge))
+for step in range(steps):
+    real, noise = torch.rand(8, 1, 16, 16) * 2 - 1, torch.randn(8, 16)
+    fake = draw(noise)
+    loss = F.softplus(tell(fake.detach())).mean() + F.softplus(-tell(real)).mean()
+    if step % 4 == 0:
+        real = real.requires_grad_()
+        slope, = torch.autograd.grad(judge(real).sum(), real, create_graph=True)
+        loss = loss + 4 * 5 * slope.square().sum((1, 2, 3)).mean()
+    of_judge.zero_grad()
+    loss.backward()
+    of_judge.step()
+    judge.requires_grad_(False)
+    of_make.zero_grad()
+    F.softplus(-tell(fake)).mean().backward()
+    of_make.step()
+    judge.requires_grad_(True)
+    tick("penalty" if step % 4 == 0 else "step")
+print(f"{loss.item():.2f}")
+""",
+    "a router loss": _MLP
+    + """
+class Routed(nn.Module):
+    def __init__(self, width, experts, capacity):
+        super().__init__()
+        self.gate, self.capacity = nn.Linear(width, experts, bias=False), capacity
+        self.up = nn.Parameter(torch.randn(experts, width, 2 * width) / width**0.5)
+        self.down = nn.Parameter(torch.randn(experts, 2 * width, width) / width**0.5)
+        self.loss = None
+    def forward(self, x):
+        logits = self.gate(x + 0.01 * torch.randn_like(x)) if self.training else self.gate(x)
+        share, chosen = logits.softmax(-1).max(-1)
+        taken = F.one_hot(chosen, self.gate.out_features)
+        place = (taken.cumsum(0) * taken).sum(-1) - 1
+        sent = taken[..., None] * F.one_hot(place.clamp(max=self.capacity), self.capacity + 1)[:, None, :]
+        sent = sent[..., : self.capacity].to(x.dtype)
+        inner = F.gelu(torch.bmm(torch.einsum("tec,td->ecd", sent, x), self.up))
+        self.loss = (taken.float().mean(0) * logits.softmax(-1).mean(0)).sum() * taken.shape[-1]
+        return x + share[:, None] * torch.einsum("tec,ecd->td", sent, torch.bmm(inner, self.down))
+layers, head = nn.ModuleList(Routed(32, 4, 24) for _ in range(2)), nn.Linear(32, 10)
+for layer in layers:
+    layer.compile()
+optimizer = torch.optim.AdamW([*layers.parameters(), *head.parameters()], amsgrad=True)
+for step in range(steps):
+    x = torch.randn(64, 32)
+    for layer in layers:
+        x = layer(x)
+    loss = F.cross_entropy(head(x), torch.randint(0, 10, (64,))) + 0.01 * sum(layer.loss for layer in layers)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "layer-wise rates and mixup": _BLOCK
+    + """
+import copy
+class Vision(nn.Module):
+    def __init__(self, width, depth, drop=0.1):
+        super().__init__()
+        self.patch, self.cls = nn.Conv2d(3, width, 4, 4), nn.Parameter(torch.zeros(1, 1, width))
+        self.place = nn.Parameter(0.02 * torch.randn(1, 17, width))
+        self.blocks, self.drop = nn.ModuleList(Block(width, 4) for _ in range(depth)), drop
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 10)
+    def forward(self, x):
+        x = self.patch(x).flatten(2).mT
+        x = torch.cat([self.cls.expand(len(x), -1, -1), x], 1) + self.place
+        for block in self.blocks:
+            y = block(x, causal=False)
+            if self.training:
+                kept = (torch.rand(len(x), 1, 1) > self.drop).to(x.dtype) / (1 - self.drop)
+                y = x + kept * (y - x)
+            x = y
+        return self.head(self.norm(x[:, 0]))
+model = Vision(32, 3)
+average = copy.deepcopy(model)
+groups = [{"params": block.parameters(), "lr": 1e-3 * 0.65 ** (3 - at)} for at, block in enumerate(model.blocks)]
+others = [p for name, p in model.named_parameters() if not name.startswith("blocks")]
+optimizer = torch.optim.AdamW([*groups, {"params": others, "lr": 1e-3, "weight_decay": 0.0}], weight_decay=0.05)
+compiled = torch.compile(model)
+for step in range(steps):
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.99
+    x, y = torch.randn(8, 3, 16, 16), F.one_hot(torch.randint(0, 10, (8,)), 10).float()
+    share, order = torch.distributions.Beta(0.8, 0.8).sample(), torch.randperm(8)
+    x, y = share * x + (1 - share) * x[order], share * y + (1 - share) * y[order]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = torch.sum(-y * F.log_softmax(compiled(x).float(), -1), -1).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    if norm.isfinite():
+        optimizer.step()
+    with torch.no_grad():
+        for mine, theirs in zip(average.state_dict().values(), model.state_dict().values()):
+            mine.copy_(0.99 * mine + 0.01 * theirs)
+    tick()
+print(f"{loss.item():.1f}")
+""",
+    "private gradients of each sample": _MLP
+    + """
+from torch.func import functional_call, grad, vmap
+model = mlp(32, 64, 64, 5)
+names = [name for name, _ in model.named_parameters()]
+def loss_of(weights, x, y):
+    return F.cross_entropy(functional_call(model, weights, (x[None],)), y[None])
+each = torch.compile(vmap(grad(loss_of), (None, 0, 0)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+for step in range(steps):
+    x, y = torch.randn(16, 32), torch.randint(0, 5, (16,))
+    slopes = each({name: p.detach() for name, p in model.named_parameters()}, x, y)
+    norms = torch.stack([slope.flatten(1).norm(dim=1) for slope in slopes.values()]).norm(dim=0)
+    scale = (1.0 / norms.clamp(min=1e-6)).clamp(max=1.0)
+    for name, parameter in model.named_parameters():
+        clipped = torch.einsum("b,b...->...", scale, slopes[name])
+        parameter.grad = (clipped + 0.1 * torch.randn_like(parameter)) / 16
+    optimizer.step()
+    optimizer.zero_grad()
+    tick()
+print(f"{norms.mean().item():.2f}")
+""",
+    "two towers, one of lengths": _BLOCK
+    + """
+image = nn.Sequential(nn.Conv2d(3, 16, 4, 4), nn.GELU(), nn.Conv2d(16, 32, 2, 2), nn.Flatten(2))
+embed, block, scale = nn.Embedding(64, 32), Block(32, 2), nn.Parameter(torch.tensor(2.0))
+see = torch.compile(image, mode="reduce-overhead")
+read = torch.compile(lambda tokens: block(embed(tokens)), dynamic=True)
+optimizer = torch.optim.AdamW([*image.parameters(), *embed.parameters(), *block.parameters(), scale])
+for step in range(steps):
+    length = 8 + 4 * (step % 2)
+    a = F.normalize(see(torch.randn(8, 3, 16, 16)).mean(-1), dim=-1)
+    b = F.normalize(read(torch.randint(0, 64, (8, length))).mean(1), dim=-1)
+    logits, same = scale.exp() * a @ b.T, torch.arange(8)
+    loss = (F.cross_entropy(logits, same) + F.cross_entropy(logits.T, same)) / 2
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    with torch.no_grad():
+        scale.clamp_(0, 4.6)
+    tick(f"length {length}")
+print(f"{loss.item():.3f}")
+""",
+    "one rank of ddp without sync": _MLP
+    + """
+import contextlib, tempfile
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+store = tempfile.NamedTemporaryFile()
+dist.init_process_group("gloo", init_method=f"file://{store.name}", rank=0, world_size=1)
+model = DistributedDataParallel(mlp(64, 256, 256, 10))
+compiled = torch.compile(model)
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(steps // 2):
+    for micro in range(4):
+        x, y = torch.randn(16, 64), torch.randint(0, 10, (16,))
+        with model.no_sync() if micro < 3 else contextlib.nullcontext():
+            loss = F.cross_entropy(compiled(x), y) / 4
+            loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    shown = loss.detach().clone()
+    dist.all_reduce(shown)
+    tick()
+print(f"{shown.item():.3f}")
+dist.destroy_process_group()
+""",
+    "weights averaged at the end": """
+from torch.optim.swa_utils import SWALR, AveragedModel, update_bn
+model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(1152, 10))
+compiled = torch.compile(model)
+average, optimizer = AveragedModel(model), torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+scheduler, late = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps), SWALR(optimizer, swa_lr=0.05)
+for step in range(steps):
+    loss = F.cross_entropy(compiled(torch.randn(16, 1, 14, 14)), torch.randint(0, 10, (16,)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step >= steps * 3 // 4:
+        average.update_parameters(model)
+        late.step()
+    else:
+        scheduler.step()
+    tick("averaged" if step >= steps * 3 // 4 else "step")
+update_bn([torch.randn(16, 1, 14, 14) for _ in range(4)], average)
+print(f"{loss.item():.2f}")
+""",
+    "low rank by hooks": _BLOCK
+    + """
+blocks, head = nn.ModuleList(Block(48, 4) for _ in range(2)).requires_grad_(False), nn.Linear(48, 16)
+adapters = nn.ModuleDict()
+def attach(name, module):
+    adapter = nn.Sequential(nn.Linear(module.in_features, 4, False), nn.Linear(4, module.out_features, False))
+    nn.init.zeros_(adapter[1].weight)
+    adapters[name.replace(".", "_")] = adapter
+    module.register_forward_hook(lambda _, given, out: out + adapter(given[0]))
+for name, module in blocks.named_modules():
+    if name.endswith(("qkv", "out")):
+        attach(name, module)
+optimizer = torch.optim.AdamW([*adapters.parameters(), *head.parameters()], lr=1e-3)
+compiled = [torch.compile(block) for block in blocks]
+slopes = []
+head.weight.register_hook(lambda slope: slopes.append(slope.norm()))
+for step in range(steps):
+    x = torch.randn(4, 16, 48)
+    for block in compiled:
+        x = block(x)
+    loss = F.cross_entropy(head(x).flatten(0, 1), torch.randint(0, 16, (64,)))
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    tick()
+print(f"{loss.item():.3f} {len(slopes)}")
+""",
+    "trained for eight bits": """
+from torch.ao.quantization import FakeQuantize, MovingAverageMinMaxObserver
+def fake(**given):
+    return FakeQuantize(observer=MovingAverageMinMaxObserver, **given)
+class Linear(nn.Linear):
+    def __init__(self, a, b):
+        super().__init__(a, b)
+        self.of_weight = fake(quant_min=-128, quant_max=127, dtype=torch.qint8, qscheme=torch.per_tensor_symmetric)
+        self.of_output = fake(quant_min=0, quant_max=255, dtype=torch.quint8)
+    def forward(self, x):
+        return self.of_output(F.linear(x, self.of_weight(self.weight), self.bias))
+model = nn.Sequential(Linear(64, 128), nn.ReLU(), Linear(128, 128), nn.ReLU(), Linear(128, 10))
+compiled = torch.compile(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+for step in range(steps):
+    loss = F.cross_entropy(compiled(torch.randn(32, 64)), torch.randint(0, 10, (32,)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.2f}")
+""",
+    "a whole step without an optimizer": _MLP
+    + """
+from torch.func import functional_call, grad_and_value
+model = mlp(16, 64, 64, 1)
+def loss_of(weights, x, y):
+    return F.mse_loss(functional_call(model, weights, (x,)), y)
+@torch.compile
+def train(weights, speeds, x, y):
+    slopes, loss = grad_and_value(loss_of)(weights, x, y)
+    speeds = {name: 0.9 * speeds[name] + slopes[name] for name in speeds}
+    return {name: weights[name] - 0.01 * speeds[name] for name in weights}, speeds, loss
+weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+speeds = {name: torch.zeros_like(p) for name, p in weights.items()}
+for step in range(steps):
+    x = torch.randn(64, 16)
+    weights, speeds, loss = train(weights, speeds, x, x.prod(1, keepdim=True).sign())
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "two tasks, projected": _MLP
+    + """
+body, heads = mlp(32, 64, 32), nn.ModuleList(nn.Linear(32, n) for n in (4, 1))
+compiled = torch.compile(body)
+optimizer = torch.optim.Adam([*body.parameters(), *heads.parameters()])
+for step in range(steps):
+    x = compiled(torch.randn(32, 32))
+    losses = [F.cross_entropy(heads[0](x), torch.randint(0, 4, (32,))), F.mse_loss(heads[1](x), torch.randn(32, 1))]
+    shared, slopes = list(body.parameters()), []
+    optimizer.zero_grad()
+    for at, loss in enumerate(losses):
+        found = torch.autograd.grad(loss, [*shared, *heads[at].parameters()], retain_graph=True)
+        slopes.append(torch.cat([slope.flatten() for slope in found[: len(shared)]]))
+        for parameter, slope in zip(heads[at].parameters(), found[len(shared):]):
+            parameter.grad = slope
+    a, b = slopes
+    if (between := a @ b) < 0:
+        a, b = a - between / b.square().sum() * b, b - between / a.square().sum() * a
+    for parameter, slope in zip(shared, (a + b).split([p.numel() for p in shared])):
+        parameter.grad = slope.view_as(parameter)
+    optimizer.step()
+    tick("apart" if between < 0 else "together")
+print(f"{losses[0].item():.3f} {losses[1].item():.3f}")
+""",
+    "iterated to a fixed point": _MLP
+    + """
+class Cell(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(width, width), nn.Linear(width, width)
+    def forward(self, z, x):
+        return torch.tanh(0.5 * self.inner(z) + self.outer(x))
+cell, head = Cell(48), nn.Linear(48, 10)
+compiled = torch.compile(cell)
+optimizer = torch.optim.Adam([*cell.parameters(), *head.parameters()], maximize=False, capturable=False)
+for step in range(steps):
+    x = torch.randn(16, 48)
+    z = torch.zeros(16, 48)
+    with torch.no_grad():
+        for rounds in range(1, 30):
+            after = compiled(z, x)
+            z, moved = after, (after - z).norm() / after.norm()
+            if moved < 1e-3:
+                break
+    loss = F.cross_entropy(head(compiled(z, x)), torch.randint(0, 10, (16,)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick(f"{rounds} rounds")
+print(f"{loss.item():.3f}")
 """,
 }
 """By name; each is put behind ``HEAD``."""

@@ -20,6 +20,7 @@ import math
 import os
 import platform
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -41,6 +42,9 @@ _MOST_IN_A_ROW = 4
 
 _ENOUGH = 5
 """From so many times on a pattern is told."""
+
+_LOGGED = re.compile(r"[IWE]\d{4} \d\d:\d\d:\d\d\.\d+ \d+ ")
+"""The moment and the process of a line of torch's own log."""
 
 Moment = tuple[str, float, int]
 """The kind of a step that ended, when (seconds), and the FLOPs counted so far."""
@@ -68,7 +72,8 @@ def run(script: Path, steps: int, *before: str, **environment: str) -> Outcome:
         text=True,
         timeout=900,
     )
-    errors = "\n".join(line for line in done.stderr.splitlines() if not line.startswith("torchledger"))
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("torchledger")]
+    errors = "\n".join(_LOGGED.sub("", line) for line in lines)
     moments = tuple((kind, at, flops) for kind, at, flops in json.loads(own.read_text())) if own.exists() else ()
     return Outcome(done.returncode, done.stdout, errors, moments)
 
@@ -95,29 +100,33 @@ def runs_of_steps(moments: tuple[Moment, ...]) -> dict[tuple[str, ...], Counter[
     return found
 
 
-def named_flops(ledger: Path, balance: dict[str, Any], graph_calls: dict[str, int]) -> dict[str, int]:
+def named_flops(ledger: Path) -> dict[str, int]:
     """FLOPs of the ledger's step that no eager count of torch's holds, by name: of operators for which it has no
-    formula, and what compilation makes a backward compute again."""
+    formula, and those that the ledger names."""
     from torch.utils.flop_counter import flop_registry
 
     from eager_flops import LACKING
-    from torchledger.nouns import StepCall
+    from torchledger.balance import differences_from_eager, open_books
     from torchledger.store.ledger import open_ledger
 
     known = {str(operator).replace(".", "::") for operator in flop_registry} | set(LACKING)
     found: Counter[str] = Counter()
     with open_ledger(ledger) as reader:
-        for call in reader.iterate(StepCall):
+        books = open_books(reader)
+        assert books.step is not None
+        for call in books.step.calls:
             if call.kind == "operator" and call.flops and call.name not in known:
                 found[f"{call.name}, without a formula in torch"] += call.flops
-    for each in balance["flops"]["differences"]:
-        calls = graph_calls.get(each["where"].partition(":")[0], 0)
-        found[each["reason"]] += calls * each["amount"]
+        for each in differences_from_eager(books, books.step):
+            found[each.reason] += int(each.amount)
     return {name: count for name, count in found.items() if count}
 
 
-def flops_in_words(flops: int, runs: dict[tuple[str, ...], Counter[int]], named: dict[str, int]) -> str | None:
-    """How the FLOPs of the ledger's step are those of the script's own; ``None`` where they are not."""
+def flops_in_words(
+    flops: int, runs: dict[tuple[str, ...], Counter[int]], named: dict[str, int]
+) -> tuple[str, tuple[str, ...]] | None:
+    """How the FLOPs of the ledger's step are those of the script's own, and of which of its steps in a row; ``None``
+    where they are not."""
     whole = {kinds: set(counts) for kinds, counts in runs.items()}
     for size in range(len(named) + 1):
         for names in itertools.combinations(named, size):
@@ -126,20 +135,27 @@ def flops_in_words(flops: int, runs: dict[tuple[str, ...], Counter[int]], named:
             if kinds is not None:
                 of = "" if len({kind for run in runs for kind in run}) == 1 == len(kinds) else f" ({' + '.join(kinds)})"
                 beside = "; ".join(f"{named[name]:,} more: {name}" for name in names)
-                return f"equal{of}" + (f", but {beside}" if beside else "")
+                return f"equal{of}" + (f", but {beside}" if beside else ""), kinds
     return None
 
 
 def own_and_ratio(
-    moments: tuple[Moment, ...], kinds: set[str], after_us: tuple[float, ...]
+    moments: tuple[Moment, ...], kinds: tuple[str, ...], after_us: tuple[float, ...]
 ) -> tuple[float | None, float | None]:
-    """The script's own time of its steps of these kinds (median, milliseconds), and the ledger's over it.
+    """The script's own time of these steps in a row (median, milliseconds), and the ledger's step over it.
 
     The ratio is the median over the steps that the ledger timed after its recording, each beside the script's own time
     of the same step: other work on the machine falls into both. Which these are is told by the pattern of their times,
     whatever their scale.
     """
-    own = [1e3 * (end - begin) for (_, begin, _), (kind, end, _) in itertools.pairwise(moments) if kind in kinds]
+    own = []
+    place = 1
+    while place + len(kinds) <= len(moments):
+        if tuple(kind for kind, _, _ in moments[place : place + len(kinds)]) == kinds:
+            own.append(1e3 * (moments[place + len(kinds) - 1][1] - moments[place - 1][1]))
+            place += len(kinds)
+        else:
+            place += 1
     if len(after_us) < _ENOUGH or len(own) < len(after_us):
         return statistics.median(own) if own else None, None
     windows = [own[at : at + len(after_us)] for at in range(len(own) - len(after_us) + 1)]
@@ -205,16 +221,16 @@ def row_of(name: str, steps: int, folder: Path) -> tuple[str, list[str]]:
     failed += unread
     step = shown.get("step")
     if step is None:
-        why = " ".join(shown.get("verdict", [])[1:2])
-        return f"| {name} | no step | | | | | {', '.join(failed) or 'as without'} |", [*failed, f"no step: {why}"]
+        why = (shown.get("verdict") or ["nothing was said"])[0]
+        failed = [each for each in failed if "holds no step" not in each]
+        return f"| {name} | no step: {why} | | | | | {', '.join(failed) or 'none'} |", failed
     runs = runs_of_steps(eager.moments)
-    named = named_flops(ledger, shown["balance"], step["graph_calls"])
-    said = flops_in_words(step["flops"], runs, named)
+    named = named_flops(ledger)
+    said, kinds = flops_in_words(step["flops"], runs, named) or (None, ())
     if said is None:
         usual = {kinds[0]: counts.most_common(1)[0][0] for kinds, counts in runs.items() if len(kinds) == 1}
         said = f"{step['flops']:,}; eager: {', '.join(f'{kind} {count:,}' for kind, count in usual.items())}"
         failed.append("FLOPs")
-    kinds = {kind for kind in {kinds[0] for kinds in runs} if f"({kind})" in said} or {run[0] for run in runs}
     own, ratio = own_and_ratio(profiled.moments, kinds, plain_after_us(ledger))
     operators = shown["balance"].get("step_operators", {})
     heard = operators.get("reference") or "not comparable"
