@@ -142,6 +142,7 @@ class StorageWatch:
         self._faults: list[str] = []
         self._files: frozenset[str] = frozenset()
         self._number_bytes = 0
+        self._buckets: list[_Known] = []
 
     def start(self) -> None:
         """Begin with what is alive now."""
@@ -150,7 +151,8 @@ class StorageWatch:
         tensors = [each for each in objects if issubclass(type(each), torch.Tensor)]
         self._names = _names_of(objects)
         if self._fake is None:  # of a device that is not there the buckets are tensors that are seen
-            self._lives += [_Known(life) for life in _reducer_buckets(objects)]
+            self._buckets = [_Known(life, size=life.nbytes) for life in _reducer_buckets(objects)]
+            self._lives += self._buckets
         del objects
         for tensor in tensors:
             self._see(tensor, is_before=True)
@@ -199,7 +201,10 @@ class StorageWatch:
         with self._lock:
             self._number_bytes += number_bytes
             self._entries.append(place)
-            for tensor in tensors_in((arguments, result)):
+            for tensor in tensors_in(arguments):
+                self._find_bucket(tensor)
+                self._see(tensor)
+            for tensor in tensors_in(result):
                 self._see(tensor)
 
     def inside(self, result: Any) -> None:
@@ -273,6 +278,19 @@ class StorageWatch:
             is_unseen=is_unseen,
         )
         return self._keep(key, storage, life)
+
+    def _find_bucket(self, tensor: Any) -> None:
+        """A tensor that nobody saw made and that is as large as a reducer's bucket is that: what is written to it and
+        reduced shows it."""
+        if not self._buckets or self._is_of_compiler(tensor) or tensor.layout != torch.strided:
+            return
+        storage = tensor.untyped_storage()
+        key, seen = storage._cdata, (storage.nbytes(), str(tensor.device))
+        bucket = next((each for each in self._buckets if (each.life.nbytes, each.life.device) == seen), None)
+        if bucket is not None and key not in self._of:
+            self._buckets.remove(bucket)
+            bucket.reference = weakref.ref(storage, functools.partial(self._freed, key, bucket))
+            self._of[key] = bucket
 
     def _is_of_compiler(self, tensor: Any) -> bool:
         return isinstance(tensor, FakeTensor) and (self._fake is None or not self._fake.is_our_fake(tensor))
@@ -389,7 +407,7 @@ def _names_of(objects: Iterable[Any]) -> _Names:
 
 
 def _reducer_buckets(objects: Iterable[Any]) -> list[StorageLife]:
-    """What the reducers of DistributedDataParallel hold of gradients beside them: no operator and no tensor shows it.
+    """What the reducers of DistributedDataParallel hold of gradients beside them, made below everything that is heard.
 
     Where gradients are views of the buckets, they show these; the reducer in Python has none.
     """
@@ -399,12 +417,22 @@ def _reducer_buckets(objects: Iterable[Any]) -> list[StorageLife]:
             continue
         if each.gradient_as_bucket_view or each._use_python_reducer:
             continue
-        sizes: Counter[str] = Counter()
+        reduced: Counter[str] = Counter()
         for name, parameter in each.module.named_parameters():
             if parameter.requires_grad and name not in each.parameters_to_ignore:
-                sizes[str(parameter.device)] += parameter.nbytes
-        lives += [StorageLife(nbytes, device, owner="bucket", name=_BUCKETS) for device, nbytes in sizes.items()]
+                reduced[str(parameter.device)] += parameter.nbytes
+        for device, nbytes in reduced.items():
+            sizes = _bucket_sizes(each)
+            found = sizes if sum(sizes) == nbytes else [nbytes]
+            lives += [StorageLife(size, device, owner="bucket", name=_BUCKETS) for size in found]
     return lives
+
+
+def _bucket_sizes(parallel: torch.nn.parallel.DistributedDataParallel) -> list[int]:
+    """Bytes of each bucket, as the reducer's own log has them; none where it says nothing of the kind."""
+    logged: dict[str, Any] = parallel._get_ddp_logging_data()
+    text = str(logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes") or "")
+    return [int(size) for size in text.split(",") if size.strip().isdigit()]
 
 
 def _own(names: _Names, tensor: Any, owner: Owner, name: str) -> None:

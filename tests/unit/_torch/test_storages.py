@@ -120,6 +120,21 @@ def test_the_buckets_of_a_reducer_are_as_large_as_the_gradients_unless_these_lie
         torch.distributed.destroy_process_group()
 
 
+def test_a_bucket_that_an_operator_writes_to_is_counted_once() -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
+    try:
+        wrapped = DistributedDataParallel(torch.nn.Linear(53, 59))
+        for _ in range(3):
+            wrapped(torch.ones(2, 53)).sum().backward()
+        memory = watched(lambda: wrapped(torch.ones(2, 53)).sum().backward())
+    finally:
+        torch.distributed.destroy_process_group()
+    (bucket,) = [life for life in memory.lives if life.nbytes == 4 * (53 * 59 + 59)]
+    assert bucket.owner == "bucket" and bucket.uses and bucket.born is None
+
+
 def test_buckets_that_are_seen_as_fake_tensors_are_not_counted_beside_them() -> None:
     from torch.nn.parallel import DistributedDataParallel
 
