@@ -453,12 +453,14 @@ def _scratch_differences(books: Books, totals: MemoryTotals) -> tuple[Difference
     if memory.scratch.get(order):
         reason = "memory that its library operators work on and give back, which no tensor of the step is"
         found.append(Difference("memory", name, reason, -memory.scratch[order]))
-    unseen = memory.unseen.get(order, 0)
+    unseen = max(memory.unseen.get(order, 0), 0)
+    inputs = 0 if unseen <= memory.number_bytes else min(unseen, _inputs_freed_before(totals, int(order)))
+    if inputs and unseen - inputs <= memory.number_bytes:
+        reason = "inputs from before the recording, of which the profiler does not see the end"
+        found.append(Difference("memory", name, reason, -inputs))
+        unseen -= inputs
     if 0 < unseen <= memory.number_bytes:
         reason = "numbers of Python that operators were given as tensors, some kept for the backward"
-        found.append(Difference("memory", name, reason, -unseen))
-    elif 0 < unseen <= _inputs_freed_before(totals, int(order)):
-        reason = "inputs from before the recording, of which the profiler does not see the end"
         found.append(Difference("memory", name, reason, -unseen))
     above = totals.peak_allocated_bytes - totals.curve.most_in(int(order))
     if above:

@@ -10,7 +10,17 @@ import pytest
 from factories import make_buffer, make_graph, make_launch, make_run, make_step, make_step_call
 from synthetic import write_ledger
 from torchledger.balance import balance_books, open_books
-from torchledger.nouns import Account, BalanceSheet, Difference, EagerCount, FlopReference, Gap, SourceLine
+from torchledger.nouns import (
+    Account,
+    BalanceSheet,
+    Difference,
+    EagerCount,
+    FlopReference,
+    Gap,
+    LiveStorage,
+    SourceLine,
+    StepMemory,
+)
 from torchledger.store import LedgerWriter, open_ledger
 
 
@@ -198,3 +208,22 @@ def test_what_a_checkpoint_runs_again_past_what_the_backward_needs_is_named(path
     )
     account = sheet.accounts["step_flops"]
     assert account.is_balanced and [(each.where, each.amount) for each in account.differences] == [("forward_0", 100)]
+
+
+def test_a_batch_of_another_thread_and_numbers_beside_it_are_named_each(path: Path) -> None:
+    batch = LiveStorage("step_0", 0, "inputs", 1000, "cpu", freed=0, freed_in=0)
+    weight = LiveStorage("step_0", 1, "parameters", 50, "cpu")
+    memory = StepMemory(
+        step="step_0",
+        device="cpu",
+        counter="cpu_profiler",
+        measured_peak_bytes=1058,
+        number_bytes=8,
+        unseen={"1": 1008},
+        counted={"1": 1058},
+    )
+    sheet = _balance(path, make_step(), make_step_call(order=0), make_step_call(order=1), memory, batch, weight)
+    account = sheet.accounts["memory"]
+    assert account.is_balanced
+    assert [each.amount for each in account.differences] == [-1000, -8, 1000]
+    assert ["before the recording" in each.reason for each in account.differences] == [True, False, False]
