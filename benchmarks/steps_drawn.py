@@ -107,7 +107,9 @@ def named_flops(ledger: Path) -> dict[str, int]:
 
     from eager_flops import LACKING
     from torchledger.balance import differences_from_eager, open_books
+    from torchledger.nouns import Launch
     from torchledger.store.ledger import open_ledger
+    from torchledger.work.sizes import sizes_at
 
     known = {str(operator).replace(".", "::") for operator in flop_registry} | set(LACKING)
     found: Counter[str] = Counter()
@@ -115,8 +117,13 @@ def named_flops(ledger: Path) -> dict[str, int]:
         books = open_books(reader)
         assert books.step is not None
         for call in books.step.calls:
-            if call.kind == "operator" and call.flops and call.name not in known:
-                found[f"{call.name}, without a formula in torch"] += call.flops
+            done = {call.name: call.flops or 0} if call.kind == "operator" else {}
+            if call.kind == "graph":
+                for launch in sizes_at(reader.read(Launch, graph=call.name), dict(call.sizes)):
+                    done = Counter(done) + Counter(launch.flops_by_op)
+            for operator, flops in done.items():
+                if operator.replace(".", "::") not in known:
+                    found[f"{operator.replace('.', '::')}, without a formula in torch"] += flops
         for each in differences_from_eager(books, books.step):
             found[each.reason] += int(each.amount)
     return {name: count for name, count in found.items() if count}
@@ -151,7 +158,7 @@ def own_and_ratio(
     own = []
     place = 1
     while place + len(kinds) <= len(moments):
-        if tuple(kind for kind, _, _ in moments[place : place + len(kinds)]) == kinds:
+        if kinds and tuple(kind for kind, _, _ in moments[place : place + len(kinds)]) == kinds:
             own.append(1e3 * (moments[place + len(kinds) - 1][1] - moments[place - 1][1]))
             place += len(kinds)
         else:
