@@ -230,7 +230,8 @@ def is_counted(heard: EagerCall) -> bool:
 def counted_names(heard: Sequence[EagerCall]) -> Counter[str]:
     """How often a mode heard which operators, by names that a profiler has too."""
     # Under a mode autograd adds to no gradient in place.
-    return Counter(call.call.name for call in heard if is_counted(call) and call.call.name != "aten::add")
+    eager = [call for call in heard if call.graph is None and is_counted(call)]
+    return Counter(call.call.name for call in eager if call.call.name != "aten::add")
 
 
 def _usual(each: Sequence[Sequence[Entry]]) -> int:

@@ -626,8 +626,10 @@ class StepRecorder:
         """Whether some recorded step has every operator at least as often as the step that was heard."""
         from torchledger.stepping.record import counted_names
 
-        names = counted_names(heard) if self._operators else Counter()
-        return not self._operators or any(names <= operators for operators in self._operators)
+        if not self._operators or self._meeting is not None:  # ranks go on together
+            return True
+        names = counted_names(heard)
+        return any(names <= operators for operators in self._operators)
 
     def _keep_heard(self, session: Any) -> None:
         self._heard, self._memory = tuple(session.calls), session.memory

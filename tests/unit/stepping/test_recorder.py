@@ -28,7 +28,7 @@ class Session:
 
     def __init__(self, tools: FakeTools, kind: str) -> None:
         self._tools, self._kind = tools, kind
-        self.calls = [SimpleNamespace(call=SimpleNamespace(name=name)) for name in tools.heard]
+        self.calls = [SimpleNamespace(graph=None, call=SimpleNamespace(name=name)) for name in tools.heard]
         self.faults = tools.faults.get(kind, [])
         self.memory = "storages"
         self.is_lost = False
@@ -247,6 +247,13 @@ def test_a_step_with_more_operators_than_the_recorded_ones_is_heard_again(is_eac
     result = program.result()
     assert program.tools.said.count("start listener") == n_heard
     assert result.heard is not None and len(result.heard) == len(program.tools.heard)
+
+
+def test_ranks_of_a_job_hear_as_many_steps_whatever_each_of_them_hears(tmp_path: Path) -> None:
+    program = Program(meeting=lambda: Meeting(tmp_path / "j.job", 0, 1))
+    program.tools.heard = ["aten::mul", "aten::multinomial"]
+    program.steps(20)
+    assert program.tools.said.count("start listener") == 1
 
 
 def test_what_compiles_after_the_recording_takes_no_step_and_no_rule_from_it() -> None:
