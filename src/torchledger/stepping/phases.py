@@ -14,6 +14,9 @@ from torchledger.stepping.entries import BACKWARD_RANGE, Entry
 
 _OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
 _OPTIMIZER_OPERATOR = re.compile(r"^aten::(_fused_(adam|sgd|adagrad)|_amp_)")
+_COMPILED_AUTOGRAD = "Torch-Compiled Region: !"
+"""How the ranges begin in which compiled autograd calls what it made of a backward (``"!0/1/0"``)."""
+
 _LOADER = re.compile(r"DataLoader|^enumerate\(")
 _CLIPPING_OPERATOR = re.compile(r"^aten::(_foreach_norm|linalg_vector_norm|_foreach_mul_|clamp|stack|norm)")
 
@@ -97,7 +100,12 @@ def _telling(phase: Phase | None) -> Phase | None:
 
 
 def _is_backward(entry: Entry, directions: Mapping[str, Direction]) -> bool:
-    return entry.is_backward or (entry.kind == "graph" and directions.get(entry.name) == "backward")
+    is_graph = entry.kind == "graph" and directions.get(entry.name) == "backward"
+    return is_graph or entry.is_backward or _is_of_compiled_autograd(entry)
+
+
+def _is_of_compiled_autograd(entry: Entry) -> bool:
+    return any(name.startswith(_COMPILED_AUTOGRAD) for name in entry.around)
 
 
 def _innermost(around: Sequence[str]) -> Phase | None:
@@ -119,7 +127,8 @@ def _own_phase(
     if _OPTIMIZER_OPERATOR.match(entry.name):
         return "optimizer"
     innermost = _innermost(entry.around)
-    if directions.get(entry.name) == "backward" or (entry.is_backward and innermost != "optimizer"):
+    is_backward = entry.is_backward or _is_of_compiled_autograd(entry)
+    if directions.get(entry.name) == "backward" or (is_backward and innermost != "optimizer"):
         return "backward"
     if entry.kind == "graph":
         if directions.get(entry.name) != "inference":

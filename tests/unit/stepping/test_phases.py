@@ -33,6 +33,14 @@ def test_operators_between_the_forward_and_the_backward_are_the_loss() -> None:
     assert found == ["forward", "loss", "loss", "backward"]
 
 
+def test_what_compiled_autograd_calls_is_the_backward() -> None:
+    whole, behind = "Torch-Compiled Region: 0/0", "Torch-Compiled Region: !0/1/0"
+    called = entry("inference_1", "graph", around=(whole, behind))
+    first = entry("forward_0", "graph", around=(whole, "CompiledFunction"))
+    step = entry("aten::add_", around=("Optimizer.step#AdamW.step",))
+    assert phases(first, entry("aten::detach"), called, step) == ["forward", "loss", "backward", "optimizer"]
+
+
 def test_norms_between_the_backward_and_the_optimizer_are_clipping() -> None:
     step = entry("aten::add_", around=("Optimizer.step#AdamW.step",))
     found = phases(graph("backward_0"), entry("aten::_foreach_norm"), entry("aten::_foreach_mul_"), step)
