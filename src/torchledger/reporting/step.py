@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -148,11 +149,12 @@ def _where_it_goes(totals: StepTotals) -> str:
 def _what_to_do(totals: StepTotals) -> str:
     """One sentence: the largest thing that somebody could change, with its size."""
     step = totals.step
-    idle = _plain_idle_us(totals)
-    if idle is not None and step.duration_us and idle > _MUCH_IDLE * step.duration_us and step.idle_us:
+    length = _undisturbed_us(step)
+    idle = max(0.0, length - (step.busy_us or 0.0)) / length if length and step.busy_us is not None else 0.0
+    if idle > _MUCH_IDLE and step.idle_us:
         cause = max(step.idle_us, key=lambda name: step.idle_us[name])
         nothing = "no operator runs" if step.clock == "cpu_profiler" else "the device waits"
-        return f"Look first at the {idle / step.duration_us:.0%} of the step in which {nothing}: mostly, {cause}."
+        return f"Look first at the {idle:.0%} of the step in which {nothing}: mostly, {cause}."
     groups = _grouped(totals)
     if not groups:
         return "Nothing in it took measurable time."
@@ -170,12 +172,11 @@ def _what_to_do(totals: StepTotals) -> str:
     )
 
 
-def _plain_idle_us(totals: StepTotals) -> float | None:
-    """What a step without the profiler has beside busy time; the busy time is the profiler's."""
-    step = totals.step
-    if step.duration_us is None or step.busy_us is None:
-        return None
-    return max(0.0, step.duration_us - step.busy_us)
+def _undisturbed_us(step: Step) -> float | None:
+    """How long a step takes without the profiler; under it, where that was shorter: other work was in the way then."""
+    if step.duration_us is None or not step.profiled_us:
+        return step.duration_us
+    return min(step.duration_us, statistics.median(step.profiled_us))
 
 
 def _facts_section(totals: StepTotals) -> Section:

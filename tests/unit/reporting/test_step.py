@@ -81,3 +81,10 @@ def test_kinds_of_steps_are_told_apart_by_what_they_call_otherwise() -> None:
         "steps differ: of 8 seen, 5 are of the recorded kind (forward_0, inference_0 x6), 3 of 1 other kind "
         "(3 with forward_0 x2, no inference_0)"
     )
+
+
+@pytest.mark.parametrize(("profiled_us", "said"), [(1200.0, "80%"), (400.0, "50%"), (None, "80%")])
+def test_idle_time_is_of_the_step_that_nothing_else_disturbed(profiled_us: float | None, said: str) -> None:
+    profiled = () if profiled_us is None else (profiled_us,)
+    step = make_step(plain_us=(1000.0,), profiled_us=profiled, busy_us=200.0, device_us=200.0, idle_us={"Python": 1.0})
+    assert f"Look first at the {said} of the step" in verdict_of_step(total_step(step, [make_step_call()], {}))[2]
