@@ -1,4 +1,4 @@
-"""What an error of torch means: not supported here, out of memory, or a device that is lost.
+"""What an error of torch means: not supported here, out of memory, a device that is lost or not there.
 
 torch has types for some of these since 2.9, and words alone for others; the words are read here and nowhere else.
 """
@@ -12,6 +12,9 @@ _NOT_SUPPORTED = re.compile(r"^(\"[\w.:<>, ]+\" not implemented for '|'_OpNamesp
 """A kernel that lacks an element type, by the kernel's name; an operator that this version of torch does not have."""
 
 _OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory", re.IGNORECASE)
+_WANTS_DEVICE = re.compile(
+    r"CUDA (error|driver)|cudaError|NVIDIA driver|kernel for cuda|not compiled with CUDA|CUDA-capable", re.IGNORECASE
+)
 _DEVICE_FAULT = re.compile(r"CUDA error|CUBLAS_STATUS_EXECUTION_FAILED")
 
 
@@ -46,3 +49,12 @@ def is_device_fault(error: BaseException) -> bool:
     return isinstance(error, torch.AcceleratorError) or (
         isinstance(error, RuntimeError) and _DEVICE_FAULT.search(str(error)) is not None
     )
+
+
+def wants_device(error: BaseException) -> bool:
+    """True where something asked for a device, a driver or a kernel that is not there.
+
+    >>> wants_device(AssertionError("Torch not compiled with CUDA enabled"))
+    True
+    """
+    return _WANTS_DEVICE.search(str(error)) is not None

@@ -253,9 +253,12 @@ def _patch_cuda(patches: Patches, fake: FakeDevice) -> None:
     patches.set(fake_tensor, "init_gpu_context", answer(None))
     patches.set(fake_tensor.FakeTensorMode, "avoid_device_init", property(lambda mode: True))
     patches.around(fake_tensor.FakeTensorMode, "from_tensor", _taken_over)
+    patches.set(torch.backends.mha, "get_fastpath_enabled", _takes_fused_encoders(fake.decisions))
     patches.set(torch.version, "cuda", torch.version.cuda or _CUDA_VERSION)
     patches.set(torch.backends.cudnn, "version", answer(CUDNN_VERSION))
     patches.set(torch.backends.cudnn, "is_available", answer(True))
+    patches.set(torch.backends.cudnn, "is_acceptable", _is_acceptable)
+    patches.set(torch.backends.cudnn.rnn, "get_cudnn_mode", _RECURRENT_MODES.index)
     for name, value in {
         "_cuda_getCurrentRawStream": answer(0),
         "_cuda_cudaCachingAllocator_is_enabled": answer(True),
@@ -263,6 +266,34 @@ def _patch_cuda(patches: Patches, fake: FakeDevice) -> None:
         "_cuda_isCurrentStreamCapturing": answer(False),
     }.items():
         patches.set_or_add(torch._C, name, value)
+
+
+def _takes_fused_encoders(decisions: dict[str, int]) -> Callable[[], bool]:
+    """Whether ``nn.TransformerEncoder`` runs a layer as one operator, of whose parts and padding nothing can be told.
+
+    Compiled it does as ever, so that graphs are those of the device.
+    """
+
+    def get_fastpath_enabled() -> bool:
+        if torch.compiler.is_compiling():
+            return bool(torch.backends.mha._is_fastpath_enabled)
+        if not torch.is_grad_enabled():
+            decisions[_UNFUSED] = decisions.get(_UNFUSED, 0) + 1
+        return False
+
+    return get_fastpath_enabled
+
+
+_UNFUSED = "layers of nn.TransformerEncoder are taken operator by operator, not fused"
+
+_RECURRENT_MODES = ("RNN_RELU", "RNN_TANH", "LSTM", "GRU")
+"""cuDNN's numbers for them."""
+
+
+def _is_acceptable(tensor: torch.Tensor) -> bool:
+    """Whether a module may put its weights into cuDNN's one buffer."""
+    dtypes = torch.backends.cudnn.CUDNN_TENSOR_DTYPES
+    return torch.backends.cudnn.enabled and tensor.device.type == "cuda" and tensor.dtype in dtypes
 
 
 def _taken_over(original: Callable[..., Any], mode: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:

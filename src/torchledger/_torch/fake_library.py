@@ -1,7 +1,8 @@
-"""The C++ half of a device that is not there: a guard, hooks and a choice of attention, built once for each torch.
+"""The C++ half of a device that is not there: guard, hooks, attention, recurrent layers; built once a torch.
 
 Python cannot answer what torch's C++ asks of a device: its autograd engine wants streams,
-``scaled_dot_product_attention`` a choice of kernels, convolutions the version of cuDNN. The library answers for a GPU
+``scaled_dot_product_attention`` a choice of kernels, convolutions the version of cuDNN, recurrent layers the way from
+``lstm`` to cuDNN's operator. The library answers for a GPU
 on which nothing ever runs. It is built with the host's compiler from torch's own headers and kept in a folder of
 caches.
 """
@@ -25,9 +26,11 @@ import torch
 from torchledger.errors import PlanError
 
 _SOURCE = r"""
+#include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/TensorBody.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/native/RNN.h>
 #include <ATen/native/transformers/attention.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
@@ -122,6 +125,73 @@ int64_t attention(const at::Tensor& query, const at::Tensor& key, const at::Tens
   return choose_attention(&asked);
 }
 
+// Recurrent layers, as aten/src/ATen/native/cudnn/RNN.cpp and ATen/cudnn/AutocastRNN.cpp have them, without what they
+// ask of cuDNN. Autocast is to float16 whatever its dtype is, as it is there.
+std::vector<at::Tensor> cast_each(at::TensorList tensors) {
+  std::vector<at::Tensor> made;
+  for (const auto& each : tensors)
+    made.push_back(each.defined() && each.scalar_type() == at::kFloat ? each.to(at::kHalf) : each);
+  return made;
+}
+
+at::Tensor flat_buffer(at::TensorList params, bool is_cast) {
+  for (const auto& each : params)
+    if (!is_cast && !each.is_alias_of(params[0])) return {};  // put into one at each call
+  return params[0].detach();
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> recurrent(
+    const at::Tensor& given, c10::SymIntArrayRef batch_sizes, at::TensorList given_hidden, at::TensorList given_params,
+    bool has_biases, int64_t mode, int64_t layers, double dropout, bool train, bool bidirectional, bool batch_first) {
+  bool casts = at::autocast::is_autocast_enabled(at::kCUDA);
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastCUDA);
+  std::vector<at::Tensor> first = {given}, hidden = given_hidden.vec(), params = given_params.vec();
+  if (casts) first = cast_each(first), hidden = cast_each(hidden), params = cast_each(params);
+  c10::SymInt hidden_size = hidden[0].sym_size(2), proj_size = 0;
+  std::optional<at::Tensor> cell;
+  if (hidden.size() > 1) {
+    cell = hidden[1];
+    if (cell->sym_size(2) != hidden_size) proj_size = hidden_size, hidden_size = cell->sym_size(2);
+  }
+  bool is_cast = casts && given_params[0].scalar_type() == at::kFloat;
+  auto made = at::_cudnn_rnn_symint(
+      first[0], params, (has_biases ? 4 : 2) + (proj_size != 0), flat_buffer(params, is_cast), hidden[0], cell, mode,
+      hidden_size, proj_size, layers, batch_first, dropout, train, bidirectional, batch_sizes, std::nullopt);
+  return {std::get<0>(made), std::get<1>(made), std::get<2>(made)};
+}
+
+std::vector<c10::SymInt> sizes_in(const at::Tensor& batch_sizes) {
+  const int64_t* values = batch_sizes.const_data_ptr<int64_t>();
+  return std::vector<c10::SymInt>(values, values + batch_sizes.numel());
+}
+
+enum Mode { RELU, TANH, LSTM, GRU };  // cudnnRNNMode_t
+
+void lstm(at::Tensor& output, at::Tensor& hy, at::Tensor& cy, const at::Tensor& input, at::TensorList hidden,
+          at::TensorList params, bool biases, int64_t layers, double dropout, bool train, bool both, bool batch_first) {
+  std::tie(output, hy, cy) =
+      recurrent(input, {}, hidden, params, biases, LSTM, layers, dropout, train, both, batch_first);
+}
+void lstm_packed(at::Tensor& output, at::Tensor& hy, at::Tensor& cy, const at::Tensor& data, const at::Tensor& sizes,
+                 at::TensorList hidden, at::TensorList params, bool biases, int64_t layers, double dropout, bool train,
+                 bool both) {
+  std::tie(output, hy, cy) =
+      recurrent(data, sizes_in(sizes), hidden, params, biases, LSTM, layers, dropout, train, both, false);
+}
+template <Mode mode>
+void rnn(at::Tensor& output, at::Tensor& hy, const at::Tensor& input, const at::Tensor& hidden, at::TensorList params,
+         bool biases, int64_t layers, double dropout, bool train, bool both, bool batch_first) {
+  std::tie(output, hy, std::ignore) =
+      recurrent(input, {}, hidden, params, biases, mode, layers, dropout, train, both, batch_first);
+}
+template <Mode mode>
+void rnn_packed(at::Tensor& output, at::Tensor& hy, const at::Tensor& data, const at::Tensor& sizes,
+                const at::Tensor& hidden, at::TensorList params, bool biases, int64_t layers, double dropout,
+                bool train, bool both) {
+  std::tie(output, hy, std::ignore) =
+      recurrent(data, sizes_in(sizes), hidden, params, biases, mode, layers, dropout, train, both, false);
+}
+
 void* hooks_before = nullptr;
 const c10::impl::DeviceGuardImplInterface* guard_before = nullptr;
 
@@ -145,6 +215,14 @@ extern "C" void install(Choose chosen) {
   table_of(at::detail::getCUDAHooks()) = table_of(ours);
   guard_of_cuda().store(&guard);
   at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&attention);
+  at::native::lstm_cudnn_stub.set_cuda_dispatch_ptr(&lstm);
+  at::native::lstm_packed_cudnn_stub.set_cuda_dispatch_ptr(&lstm_packed);
+  at::native::gru_cudnn_stub.set_cuda_dispatch_ptr(&rnn<GRU>);
+  at::native::gru_packed_cudnn_stub.set_cuda_dispatch_ptr(&rnn_packed<GRU>);
+  at::native::rnn_tanh_cudnn_stub.set_cuda_dispatch_ptr(&rnn<TANH>);
+  at::native::rnn_tanh_packed_cudnn_stub.set_cuda_dispatch_ptr(&rnn_packed<TANH>);
+  at::native::rnn_relu_cudnn_stub.set_cuda_dispatch_ptr(&rnn<RELU>);
+  at::native::rnn_relu_packed_cudnn_stub.set_cuda_dispatch_ptr(&rnn_packed<RELU>);
 }
 // A build for CUDA times DistributedDataParallel's reducer by events of the device; other builds have no such timer.
 extern "C" void forget_timer() {

@@ -19,11 +19,19 @@ from typing import Any
 import torch
 import torch.utils._foreach_utils
 from torch._higher_order_ops.utils import registered_hop_fake_fns
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 import torchledger
 from torchledger._torch.composites import is_composite
+from torchledger._torch.errors import wants_device
+from torchledger._torch.fake_operators import ONLY_THERE, SIZED, NoShapeError, shapes_by_example
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import is_higher_order, tensors_in
 from torchledger.nouns import StandIn
@@ -39,6 +47,9 @@ READ_BYTES = 1 << 28
 
 _SKIPPED_STEP = "torch/amp/grad_scaler.py"
 """A gradient scaler asks whether gradients were infinite, and skips the step if they were."""
+
+_CHECKS = {"torch/distributions/": None, "torch/optim/": "__init__"}
+"""Where torch asks whether what it was given is valid: in these files, in functions of this name (``None``: in all)."""
 
 
 class _OfThread(threading.local):
@@ -140,8 +151,13 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             return func(*args, **kwargs)
         if func in _VALUES:
             return self._stand_in(args[0])
-        if func in _DYNAMIC:
-            return self._sized(func, args, kwargs)
+        if func in _COMPARES_VALUES:
+            return self._equal()
+        if isinstance(func, torch._ops.OpOverload) and func.name() in SIZED:
+            return self._sized(func.name(), args, kwargs)
+        if func in ONLY_THERE:
+            with self:
+                return ONLY_THERE[func](*args, **kwargs)
         if torch.is_inference_mode_enabled() and not here.is_inside and is_composite(func.name()):
             with self:  # arrives whole there, also a copy to the device, which would be made
                 result = func.decompose(*args, **kwargs)
@@ -152,6 +168,20 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         try:
             with self._lock:
                 result = super().__torch_dispatch__(func, types, args, kwargs)
+        except UnsupportedOperatorException:
+            return self._by_example(func, args, kwargs)
+        except (DynamicOutputShapeException, DataDependentOutputException) as error:
+            raise NoShapeError(
+                f"{func.name()} at {_user_line()} depends on values, and there are none without the device. Plan the "
+                "script without it, or with a fixed size in its place."
+            ) from error
+        except (AssertionError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not wants_device(error):
+                raise
+            raise NoShapeError(
+                f"{func.name()} at {_user_line()} cannot be run without its device: torch's own rule for what it makes "
+                f"fails ({type(error).__name__}: {str(error).partition(chr(10))[0]}). Plan the script without it."
+            ) from error
         finally:
             here.is_inside = was_inside
         if isinstance(result, FakeTensor) and result.dtype is torch.bool and _is_true(func, args):
@@ -185,6 +215,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                 value = tensor.constant.item()
             return value
         if tensor.dtype is torch.bool:
+            if _is_checked():
+                return True
             value = getattr(tensor, "_stand_in", False)
         elif tensor.dtype.is_floating_point:
             value = 0.0 if _is_called_from(_SKIPPED_STEP) else 1.0
@@ -196,17 +228,36 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             self.note(f"the value of a tensor of {str(tensor.dtype).removeprefix('torch.')}", value)
         return value
 
-    def _sized(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Operators whose result's size depends on values: as if every element were taken."""
-        tensor = args[0]
-        self.note(f"the size of the result of {func._schema.name}", tensor.numel())
-        name = func._schema.name
+    def _sized(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Operators whose result's size depends on values."""
         with self:
-            if name == "aten::nonzero":
-                return torch.empty((tensor.numel(), tensor.dim()), dtype=torch.int64, device=tensor.device)
-            if name == "aten::masked_select":
-                return torch.empty((tensor.numel(),), dtype=tensor.dtype, device=tensor.device)
-        raise AssertionError(name)
+            result = SIZED[name](*args, **kwargs)
+        first = next(tensors_in(result))
+        self.note(f"the size of the result of {name.partition('.')[0]}", first.shape[0] if first.dim() else 1)
+        return result
+
+    def _equal(self) -> bool:
+        self.note("whether two tensors are equal", False)
+        return False
+
+    def can_run_unsafe_fallback(self, func: Any) -> bool:
+        """Kernels of the device are not there to be asked."""
+        return False
+
+    def _by_example(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What an operator without a meta function makes. Raises ``NoShapeError`` where that cannot be known."""
+        name = func.name()
+        try:
+            with self:
+                result = shapes_by_example(func, args, kwargs)
+        except NoShapeError as error:
+            raise NoShapeError(
+                f"{name} at {_user_line()} cannot be run without its device: torch has no meta function that says what "
+                f"it makes, and {error}. Give it one (torch.library.register_fake), or plan the script without it."
+            ) from error
+        if result is not None:
+            self.note(f"what {name} makes", "of the sizes that it has for zeros on the CPU")
+        return result
 
     # --- what a program does with tensors -----------------------------------------------------------------------
 
@@ -289,12 +340,20 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             return original_new(cls, data, *args, **kwargs)
 
         patches.set(torch.nn.Parameter, "__new__", staticmethod(parameter))
+        alignment: Any = torch.ctc_loss
+
+        def ctc_loss(scores: Any, targets: Any, *lengths: Any, **options: Any) -> Any:
+            # C++ reads lengths on the host, but not beside a tensor that is a subclass.
+            read = (each.tolist() if type(each) is torch.Tensor else each for each in lengths[:2])
+            return alignment(scores, targets, *read, *lengths[2:], **options)
+
+        patches.set(torch, "ctc_loss", ctc_loss)
 
 
 _ORIGINALS = {name: getattr(torch.Tensor, name) for name in ("numpy", "tolist", "__format__", "__array__")}
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _VALUES = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default}
-_DYNAMIC = {torch.ops.aten.nonzero.default, torch.ops.aten.masked_select.default}
+_COMPARES_VALUES = {torch.ops.aten.equal.default, torch.ops.aten.allclose.default}
 
 
 def _is_true(func: Any, args: Sequence[Any]) -> bool:
@@ -369,6 +428,21 @@ def _is_called_from(file: str) -> bool:
     while frame is not None:
         if frame.f_code.co_filename.endswith(file):
             return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def _is_checked() -> bool:
+    """Whether torch asks for a truth that says that its arguments are valid."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith(_TORCH):
+            for folder, function in _CHECKS.items():
+                if f"/{folder}" in code.co_filename:
+                    return function in (None, code.co_name)
+        elif not code.co_filename.startswith((_OURS, "<")):
+            return False
         frame = frame.f_back  # type: ignore[assignment]
     return False
 

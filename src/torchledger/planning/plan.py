@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,18 @@ from torchledger.planning.fabric import find_fabric
 from torchledger.planning.price import plan_price
 from torchledger.planning.world import Script, program_of, record_ranks
 from torchledger.predicting.devices import find_model
+from torchledger.predicting.operators import ROOFLINE
 from torchledger.predicting.overheads import Mode
 from torchledger.predicting.step import predict_ledger
 from torchledger.store import open_ledger
 from torchledger.store.job import job_folder
 
 DEFAULT_DEVICE = "H200"
+
+_COUNTS = 0.02
+"""A share of the device's time that is worth a sentence."""
+
+_MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -134,5 +141,19 @@ def as_planned(step: StepPrediction) -> PlannedStep:
         peak_allocated_bytes=step.peak_allocated_bytes,
         launches=step.launches + step.eager_calls,
         ranks=(rank,),
-        notes=step.notes,
+        notes=(*step.notes, *_unlearned(step)),
     )
+
+
+def _unlearned(step: StepPrediction) -> Iterator[str]:
+    """What is priced at its roofline alone, where that is a share of the device's time that counts."""
+    if step.unlearned_us < _COUNTS * step.device_us:
+        return
+    calls: Counter[str] = Counter()
+    for each in step.eager:
+        if each.prediction.model == ROOFLINE:
+            calls[each.prediction.subject.partition(" ")[0]] += each.calls
+    named = ", ".join(f"{name} ({count:,})" for name, count in calls.most_common(_MOST_NAMED))
+    more = ", and others" if len(calls) > _MOST_NAMED else ""
+    share = f"{step.unlearned_us / step.device_us:.0%} of the device's time"
+    yield f"{share} is at its roofline alone, as the device's model has not learned it: {named or 'launches'}{more}"

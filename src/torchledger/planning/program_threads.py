@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torchledger._torch.errors import wants_device
 from torchledger.errors import PlanError
 
 log = logging.getLogger(__name__)
@@ -108,6 +109,12 @@ def explain(error: BaseException, *, thread: str | None = None) -> str:
     own = [frame for frame in frames if not _is_library(frame.filename)]
     where = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
     who = "the program" if thread is None else f"the program's thread {thread!r}"
+    if wants_device(error):
+        line = f" (`{own[-1].line}`)" if own and own[-1].line else ""
+        return (
+            f"{who} failed without its device{where}{line}: what runs there goes past torch to the device itself, and "
+            "its results cannot be known without it. Plan the script without that part."
+        )
     what = f"{type(error).__name__}: {first_line(error).rstrip('.')}"
     return (
         f"{who} failed without its device{where}: {what}. A value that was not computed, or an extension that wants a "

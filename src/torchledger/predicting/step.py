@@ -53,6 +53,7 @@ from torchledger.predicting.step_calls import (
     is_copy_to_host,
     is_over_lists,
     is_priced,
+    is_recurrent,
     predict_graph_collectives,
     price_calls,
 )
@@ -377,6 +378,11 @@ def _record_notes(model: TimeModel, record: StepTotals | None, launches: Sequenc
         known = [call.bytes_moved for call in copies if call.bytes_moved is not None]
         size = f", {sum(known):,} bytes" if len(known) == len(copies) else ""
         notes.append(f"copies between host and device ({len(copies):,}{size}) are left out of the device's time")
+    if recurrent := sum(is_recurrent(call) for call in record.calls):
+        notes.append(
+            f"the time steps of recurrent layers ({recurrent:,} calls) wait for each other: they take longer than "
+            "their FLOPs and bytes, at which they are priced"
+        )
     on_cpu = _ran_on_cpu(record)
     collectives = sum(call.kind == "collective" and is_priced(call, ran_on_cpu=on_cpu) for call in record.calls)
     if collectives:

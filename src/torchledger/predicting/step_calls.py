@@ -101,6 +101,11 @@ def is_over_lists(call: StepCall) -> bool:
     return operator_name(call.name)[1].startswith(("_fused_adam", "_fused_sgd", "_fused_adagrad", "_foreach_"))
 
 
+def is_recurrent(call: StepCall) -> bool:
+    """True for all layers of an LSTM, GRU or plain recurrent network at once, whose time steps follow one another."""
+    return operator_name(call.name)[1].removesuffix("_backward") in ("_cudnn_rnn", "miopen_rnn")
+
+
 def question_of(call: StepCall) -> Question | None:
     """What the catalogue calls an eager operator at its recorded sizes; ``None`` where it has no such operator.
 

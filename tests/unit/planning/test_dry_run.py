@@ -176,6 +176,26 @@ def test_a_plan_has_the_keys_that_scripts_read(outcome: DryRunOutcome) -> None:
     assert 16 * WIDTH * WIDTH < plain["memory"]["peak_allocated_bytes"] < 20 * WIDTH * WIDTH
 
 
+def test_recurrent_layers_are_priced_at_their_flops_and_bytes_and_it_is_said(tmp_path: Path) -> None:
+    def program() -> None:
+        layer = nn.LSTM(64, 128).cuda()
+        optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            layer(torch.zeros(9, 4, 64, device="cuda"))[0].sum().backward()
+            optimizer.step()
+
+    outcome = run_without_device(program, tmp_path / "recurrent.ledger", H200)
+    with open_ledger(outcome.path) as reader:
+        calls = {call.name: call for call in reader.read(StepCall)}
+    products = 2 * 9 * 4 * 4 * 128 * (64 + 128)
+    assert (calls["aten::_cudnn_rnn"].flops, calls["aten::_cudnn_rnn_backward"].flops) == (products, 2 * products)
+    step, *_ = predict_ledger(find_model("H200"), outcome.path)
+    waits, roofline = as_planned(step).notes
+    assert "recurrent layers (2 calls) wait for each other" in waits
+    assert "roofline alone" in roofline and "aten::_cudnn_rnn (1)" in roofline
+
+
 def test_a_view_is_taken_over_by_a_compilers_own_mode(tmp_path: Path) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 

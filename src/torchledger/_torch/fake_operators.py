@@ -1,0 +1,211 @@
+"""Operators whose results torch cannot tell without their device: what stands for them.
+
+Of those whose size depends on values it is the size that they have if every element is taken. Of those without a meta
+function it is what their kernel for the CPU makes of zeros, or for a few that only a GPU has, what is written here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from torchledger._torch.fake_recurrent import RECURRENT
+from torchledger._torch.tensors import tensors_in, tree_map
+from torchledger.errors import PlanError
+
+_ATEN = torch.ops.aten
+
+EXAMPLE_BYTES = 1 << 28
+"""What zeros may take up that an operator is given on the CPU."""
+
+
+class NoShapeError(PlanError, RuntimeError):
+    """An operator's result has no shape that could be known without its device."""
+
+
+def shapes_by_example(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What an operator makes of fake tensors: shapes, strides and dtypes of what its CPU kernel makes of zeros.
+
+    One that changes its arguments and gives nothing back is not run. Raises ``NoShapeError`` where there is no such
+    kernel, where it does not take zeros, and for arguments of more than ``EXAMPLE_BYTES``.
+    """
+    if not func._schema.returns:
+        return None
+    given: list[Any] = [each for each in tensors_in((args, kwargs)) if isinstance(each, FakeTensor)]
+    if not given:
+        raise NoShapeError("it was given no tensors")
+    if sum(each.numel() * each.element_size() for each in given if each.layout is torch.strided) > EXAMPLE_BYTES:
+        raise NoShapeError(f"its arguments are larger than {EXAMPLE_BYTES >> 20} MiB")
+    device, fake_of = given[0].fake_device, {}
+
+    def real(value: Any) -> Any:
+        if not isinstance(value, FakeTensor):
+            return torch.device("cpu") if isinstance(value, torch.device) else value
+        made = torch.zeros(value.shape, dtype=value.dtype, layout=value.layout)
+        if value.layout is torch.strided:
+            made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).zero_()
+        fake_of[id(made)] = value
+        return made
+
+    with _disable_current_modes():
+        examples = tree_map(real, (list(args), dict(kwargs)))
+        try:
+            result = func(*examples[0], **examples[1])
+        except Exception as error:
+            raise NoShapeError("its kernel for the CPU does not take zeros, or there is none") from error
+
+    def fake(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if id(value) in fake_of:
+            return fake_of[id(value)]
+        if value.layout is not torch.strided or value.is_nested:
+            raise NoShapeError("its result is sparse or nested")
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+
+    return tree_map(fake, result)
+
+
+# --- sizes that depend on values ------------------------------------------------------------------------------------
+
+
+def _indices(tensor: Any, *shape: int) -> Any:
+    return torch.empty(shape, dtype=torch.int64, device=tensor.device)
+
+
+def _nonzero(tensor: Any) -> Any:
+    return _indices(tensor, tensor.numel(), tensor.dim())
+
+
+def _masked(tensor: Any, mask: Any) -> Any:
+    return tensor.new_empty(math.prod(torch.broadcast_shapes(tensor.shape, mask.shape)))
+
+
+def _unique(tensor: Any, is_sorted: bool = True, inverse: bool = False, counts: bool = False) -> Any:
+    return (
+        tensor.new_empty(tensor.numel()),
+        _indices(tensor, *(tensor.shape if inverse or counts else (0,))),
+        _indices(tensor, tensor.numel() if counts else 0),
+    )
+
+
+def _unique_consecutive(tensor: Any, inverse: bool = False, counts: bool = False, dim: int | None = None) -> Any:
+    if dim is not None:
+        return _unique_dim(tensor, dim, True, inverse, counts)
+    made = _unique(tensor, True, inverse, counts)
+    return made if inverse else (made[0], _indices(tensor, 0), made[2])
+
+
+def _unique_dim(tensor: Any, dim: int, is_sorted: bool = True, inverse: bool = False, counts: bool = False) -> Any:
+    size = tensor.shape[dim]
+    return torch.empty_like(tensor), _indices(tensor, size), _indices(tensor, size)
+
+
+def _repeated(repeats: Any, *, output_size: int | None = None) -> Any:
+    return _indices(repeats, repeats.numel() if output_size is None else output_size)
+
+
+def _counted(tensor: Any, weights: Any = None, minlength: int = 0) -> Any:
+    dtype = torch.int64 if weights is None else weights.dtype if weights.is_floating_point() else torch.float64
+    return tensor.new_empty(max(int(minlength), 2), dtype=dtype)
+
+
+def _suppressed(boxes: Any, *others: Any) -> Any:
+    return _indices(boxes, boxes.shape[0])
+
+
+def _ctc_loss(scores: Any, targets: Any, scored: Any, lengths: Any, *others: Any, **options: Any) -> Any:
+    """Losses of a batch, and for each row of its scores those of every place in a target with its blanks."""
+    if isinstance(lengths, FakeTensor):
+        longest = targets.shape[1] if targets.dim() > 1 else targets.numel()
+    else:
+        longest = max(lengths.tolist() if isinstance(lengths, torch.Tensor) else lengths, default=0)
+    steps, batch = scores.shape[:2]
+    return scores.new_empty(batch), scores.new_empty((batch, steps, 2 * longest + 1))
+
+
+SIZED: Mapping[str, Callable[..., Any]] = {
+    "aten::nonzero": _nonzero,
+    "aten::masked_select": _masked,
+    "aten::_unique2": _unique,
+    "aten::unique_consecutive": _unique_consecutive,
+    "aten::unique_dim": _unique_dim,
+    "aten::repeat_interleave.Tensor": _repeated,
+    "aten::bincount": _counted,
+    "aten::_ctc_loss": _ctc_loss,
+    "aten::_ctc_loss.Tensor": _ctc_loss,
+    "torchvision::nms": _suppressed,
+}
+"""Operators by their names, and their results if every element is taken (numbers are 1 where they count)."""
+
+
+# --- operators that only a GPU has ----------------------------------------------------------------------------------
+
+
+def _channels(tensor: Any) -> Any:
+    dtype = torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype
+    return tensor.new_empty(tensor.shape[1], dtype=dtype)
+
+
+def _statistics(rows: Any, *others: Any) -> Any:
+    return _channels(rows), _channels(rows)
+
+
+def _gathered_statistics(rows: Any, mean: Any, *others: Any) -> Any:
+    return mean.new_empty(mean.shape[-1]), mean.new_empty(mean.shape[-1])
+
+
+def _reduced(
+    grad: Any, rows: Any, mean: Any, invstd: Any, weight: Any, of_rows: bool, of_weight: bool, of_bias: bool
+) -> Any:
+    sums = (torch.empty_like(mean) if of_rows else None for _ in range(2))
+    like = mean if weight is None else weight
+    return (*sums, torch.empty_like(like) if of_weight else None, torch.empty_like(like) if of_bias else None)
+
+
+def _like_first(first: Any, *others: Any) -> Any:
+    return torch.empty_like(first)
+
+
+def _like_second(first: Any, second: Any, *others: Any) -> Any:
+    return torch.empty_like(second)
+
+
+def _gru_cell(gates: Any, hidden_gates: Any, hx: Any, *biases: Any) -> Any:
+    return torch.empty_like(hx), hx.new_empty((hx.shape[0], hx.shape[1] * 5))
+
+
+def _gru_cell_backward(grad: Any, workspace: Any, has_bias: bool) -> Any:
+    gates = workspace.new_empty((workspace.shape[0], workspace.shape[1] // 5 * 3))
+    biases = [workspace.new_empty(gates.shape[1]) if has_bias else None for _ in range(2)]
+    return gates, torch.empty_like(gates), torch.empty_like(grad), *biases
+
+
+def _no_library(*args: Any, **kwargs: Any) -> bool:
+    return False
+
+
+ONLY_THERE: Mapping[Any, Callable[..., Any]] = {
+    **RECURRENT,
+    _ATEN.batch_norm_stats.default: _statistics,
+    _ATEN.batch_norm_gather_stats_with_counts.default: _gathered_statistics,
+    _ATEN.batch_norm_elemt.default: _like_first,
+    _ATEN.batch_norm_backward_reduce.default: _reduced,
+    _ATEN.batch_norm_backward_elemt.default: _like_first,
+    _ATEN._ctc_loss_backward.default: _like_second,
+    _ATEN._ctc_loss_backward.Tensor: _like_second,
+    _ATEN._thnn_fused_gru_cell.default: _gru_cell,
+    _ATEN._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
+    **{
+        overload: _no_library
+        for name in ("_use_cudnn_ctc_loss", "_use_miopen_ctc_loss")
+        for overload in (getattr(_ATEN, name).default, getattr(_ATEN, name).Tensor)
+        if hasattr(_ATEN, name)
+    },
+}
+"""Operators of a GPU that torch has no meta functions for, or wrong ones, and what makes their results."""

@@ -1,0 +1,152 @@
+"""What operators make that torch has no meta functions for, on a device that is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from torchledger._torch.fake_device import FakeDevice
+from torchledger._torch.fake_operators import NoShapeError
+from torchledger.errors import PlanError
+from torchledger.nouns import Device
+
+HOPPER = Device(name="a Hopper", kind="cuda", compute_capability=(9, 0), num_multiprocessors=78)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeDevice]:
+    with FakeDevice(HOPPER) as made:
+        yield made
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True, "batch_first": True, "bias": False, "dropout": 0.1}])
+def test_recurrent_layers_make_what_they_make_on_a_cpu(kind: type[nn.RNNBase], options: dict[str, bool]) -> None:
+    expected, state = kind(8, 16, 2, **options)(torch.zeros(5, 3, 8))
+    with FakeDevice(HOPPER):
+        _compare_layer(kind(8, 16, 2, **options).cuda(), expected, state)
+
+
+def _compare_layer(layer: nn.RNNBase, expected: torch.Tensor, state: Any) -> None:
+    assert len({each.untyped_storage()._cdata for each in layer.parameters()}) == 1
+    rows = torch.zeros(5, 3, 8, device="cuda", requires_grad=True)
+    made, made_state = layer(rows)
+    assert made.shape == expected.shape and made.device.type == "cuda"
+    states = [(state, made_state)] if torch.is_tensor(state) else list(zip(state, made_state, strict=True))
+    assert all(one.shape == other.shape for one, other in states)
+    made.sum().backward()
+    assert rows.grad is not None and rows.grad.shape == rows.shape
+    assert all(each.grad is not None and each.grad.shape == each.shape for each in layer.parameters())
+
+
+def test_projected_states_are_narrower_than_cells(fake: FakeDevice) -> None:
+    made, (hidden, cell) = nn.LSTM(8, 16, proj_size=4).cuda()(torch.zeros(5, 3, 8, device="cuda"))
+    assert made.shape == (5, 3, 4) and hidden.shape[-1] == 4 and cell.shape[-1] == 16
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "options", "kept"),
+    [
+        (nn.LSTM, (20, 8, 128, 256, 1), {}, 819456),
+        (nn.LSTM, (20, 8, 128, 256, 2), {"bidirectional": True}, 3604736),
+        (nn.LSTM, (7, 5, 64, 96, 3), {}, 228736),
+        (nn.LSTM, (20, 8, 128, 256, 1), {"proj_size": 64}, 1024256),
+        (nn.GRU, (20, 8, 128, 256, 2), {}, 2130176),
+        (nn.GRU, (100, 32, 512, 512, 1), {}, 39321856),
+        (nn.RNN, (7, 5, 64, 96, 3), {}, 67456),
+    ],
+)
+def test_what_is_kept_for_a_backward_is_what_an_h100_kept(
+    kind: type[nn.RNNBase], sizes: tuple[int, ...], options: dict[str, int], kept: int, fake: FakeDevice
+) -> None:
+    steps, batch, width, hidden, layers = sizes
+    layer = kind(width, hidden, layers, **options).cuda()
+    made, _ = layer(torch.zeros(steps, batch, width, device="cuda"))
+    reserve = made.grad_fn._saved_result3  # type: ignore[union-attr]
+    assert 0 <= kept - reserve.numel() <= 256
+
+
+def test_under_autocast_recurrent_layers_run_in_float16(fake: FakeDevice) -> None:
+    layer = nn.LSTM(8, 16).cuda()
+    with torch.autocast("cuda", torch.bfloat16):
+        made, _ = layer(torch.zeros(5, 3, 8, device="cuda"))
+    assert made.dtype is torch.float16
+    made.float().sum().backward()
+    assert {each.grad.dtype for each in layer.parameters() if each.grad is not None} == {torch.float32}
+
+
+def test_packed_sequences_have_the_rows_that_their_lengths_say(fake: FakeDevice) -> None:
+    padded = torch.zeros(3, 7, 8, device="cuda", requires_grad=True)
+    packed = pack_padded_sequence(padded, torch.tensor([7, 3, 2]), batch_first=True)
+    assert packed.data.shape == (12, 8) and packed.batch_sizes.tolist() == [3, 3, 2, 1, 1, 1, 1]
+    made, lengths = pad_packed_sequence(nn.GRU(8, 16).cuda()(packed)[0], batch_first=True)
+    assert made.shape == (3, 7, 16) and lengths.tolist() == [7, 3, 2]
+    made.sum().backward()
+    assert padded.grad is not None and padded.grad.shape == padded.shape
+
+
+CASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "histogram": lambda given: torch.histc(given, 10),
+    "trapezoid of sorted values": lambda given: torch.trapezoid(given.sort().values),
+    "random gamma": lambda given: torch.distributions.Gamma(given, given).rsample(),
+    "chosen": lambda given: torch.distributions.Categorical(logits=given).sample(),
+    "a cell": lambda given: nn.GRUCell(16, 4).to(given.device)(given),
+    "alignment": lambda given: nn.functional.ctc_loss(
+        given[:, None].log_softmax(-1), torch.ones(1, 3, dtype=torch.long), torch.tensor([8]), torch.tensor([3])
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_have_the_shapes_and_dtypes_of_a_cpu(name: str) -> None:
+    expected = CASES[name](torch.ones(8, 16))
+    with FakeDevice(HOPPER):
+        made = CASES[name](torch.ones(8, 16, device="cuda"))
+    assert (made.shape, made.dtype, made.device.type) == (expected.shape, expected.dtype, "cuda")
+
+
+def test_sizes_that_depend_on_values_are_those_of_all_elements_and_noted(fake: FakeDevice) -> None:
+    given = torch.zeros(4, 3, device="cuda")
+    values, inverse, counts = given.unique(return_inverse=True, return_counts=True)
+    assert values.shape == counts.shape == (12,) and inverse.shape == given.shape
+    assert torch.bincount(given.flatten().long(), minlength=5).shape == (5,)
+    assert given.repeat_interleave(torch.ones(4, dtype=torch.long, device="cuda"), 0).shape == given.shape
+    assert not torch.equal(given, given) and not torch.allclose(given, given)
+    asked = {each.asked for each in fake.tensors.stand_ins}
+    assert {f"the size of the result of aten::{name}" for name in ("_unique2", "bincount")} <= asked
+
+
+def test_synchronized_batch_norm_has_statistics_of_channels(fake: FakeDevice) -> None:
+    rows = torch.zeros(2, 6, 4, device="cuda", dtype=torch.bfloat16)
+    mean, deviation = torch.batch_norm_stats(rows, 1e-5)
+    assert mean.shape == deviation.shape == (6,) and mean.dtype is torch.float32
+    assert torch.batch_norm_elemt(rows, None, None, mean, deviation, 1e-5).shape == rows.shape
+
+
+@pytest.fixture
+def operator() -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
+    library = torch.library.Library("tests_of_plans", "DEF")
+    library.define("mystery(Tensor given) -> Tensor")
+    yield torch.ops.tests_of_plans.mystery
+    library._destroy()
+
+
+def test_an_operator_of_unknown_shape_is_named_with_the_line_that_calls_it(
+    operator: Callable[[torch.Tensor], torch.Tensor], fake: FakeDevice
+) -> None:
+    with pytest.raises(NoShapeError, match=rf"tests_of_plans::mystery at {__file__}:\d+ cannot be run") as failed:
+        operator(torch.zeros(3, device="cuda"))
+    assert isinstance(failed.value, PlanError) and isinstance(failed.value, RuntimeError)
+
+
+def test_encoders_are_taken_operator_by_operator_and_it_is_said(fake: FakeDevice) -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 1).cuda().eval()
+    with torch.no_grad():
+        made = encoder(torch.zeros(3, 5, 8, device="cuda"), src_key_padding_mask=torch.zeros(3, 5).cuda() > 0)
+    assert made.shape == (3, 5, 8) and any("TransformerEncoder" in each for each in fake.decisions)
