@@ -31,7 +31,10 @@ GraphOf = Callable[[str], str | None]
 
 _OPERATOR = re.compile(r"^[A-Za-z_]\w*::\w")
 _AROUND = re.compile(r"^(autograd::|torch::|profiler::|prim::)")
-_COLLECTIVE = re.compile(r"^(c10d::|_c10d_functional::|c10d_functional::|symm_mem::|record_param_comms$)")
+_COLLECTIVE = re.compile(r"^(c10d::|_?c10d_functional::(?!_wrap_tensor)|symm_mem::|record_param_comms$)")
+_SUBCLASS = "PythonSubclass"
+"""The range in which a tensor's subclass answers for an operator."""
+
 _SYNCHRONIZES = re.compile(r"(Stream|Device|Event|Context)Synchronize")
 _BETWEEN_HOST_AND_DEVICE = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost|Host -> Device|Device -> Host")
 _ALLOCATES = re.compile(r"^aten::(empty|as_strided|view|set_|resize|_unsafe_view|alias|detach)")
@@ -205,6 +208,8 @@ class _Reader:
             self.found.append(self._collective(name, node, lane, around))
         elif node.row in self._parts:
             self._add_parts(node, lane, around, self._parts[node.row])
+        elif node.kind == EventKind.OP and self._is_handed_on(node):
+            self._visit_below(node, lane, (*around, name))
         elif node.kind == EventKind.OP and self._does_work(name, node):
             saved = self._saved_before(name, node)
             if saved is not None:
@@ -213,8 +218,7 @@ class _Reader:
             self._synchronizations_below(node, lane, (*around, name))
         else:
             begin = len(self.found)
-            for child in node.children:
-                self.visit(child, lane, (*around, name))
+            self._visit_below(node, lane, (*around, name))
             if node.kind == EventKind.OP and name in self._whole and self._is_composite(name) is False:
                 self.found[begin:] = [replace(entry, part_of=(node.row, name)) for entry in self.found[begin:]]
 
@@ -230,6 +234,10 @@ class _Reader:
             return ended
         self._add_operator(name, node, lane, around, max(node.start, ended))
         return node.end
+
+    def _visit_below(self, node: _Node, lane: int, around: tuple[str, ...]) -> None:
+        for child in node.children:
+            self.visit(child, lane, around)
 
     def _add_operator(self, name: str, node: _Node, lane: int, around: tuple[str, ...], start: int) -> None:
         call, cost = self._cost(node)
@@ -264,6 +272,17 @@ class _Reader:
             return False
         # A custom operator without a formula is known by the operators that it is made of.
         return name.startswith("aten::") or has_formula(name) or not any(map(self._holds_work, node.children))
+
+    def _is_handed_on(self, node: _Node) -> bool:
+        """True for an operator on tensors of a subclass, which calls others on what it holds: a distributed one its
+        collectives, and the same operator on this rank's shard."""
+        return any(
+            self._trace.name(child.row) == _SUBCLASS and any(map(self._holds_operator, child.children))
+            for child in node.children
+        )
+
+    def _holds_operator(self, node: _Node) -> bool:
+        return self._is_operator(node) or any(map(self._holds_operator, node.children))
 
     def _holds_work(self, node: _Node) -> bool:
         return self._is_operator(node) and not _ALLOCATES.match(self._trace.name(node.row))

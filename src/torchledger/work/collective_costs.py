@@ -51,6 +51,6 @@ COLLECTIVE_COSTS: Mapping[str, Formula] = {
     **named("allgather_into_tensor_coalesced send recv", _into_output),
     **named("all_gather_into_tensor all_gather_into_tensor_coalesced", _gathered),
     **named("reduce_scatter_tensor reduce_scatter_tensor_coalesced", _scattered),
-    **named("wait_tensor barrier record_param_comms", _wait),
+    **named("wait_tensor barrier record_param_comms _wrap_tensor_autograd", _wait),
 }
 """Operator name (without namespace and in-place mark) to its formula."""

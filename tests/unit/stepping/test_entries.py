@@ -193,6 +193,28 @@ def test_the_parts_of_a_custom_operator_that_was_heard_whole_name_it() -> None:
     assert [entry.part_of and entry.part_of[1] for entry in found] == [*["fsdp::all_gather_copy_in"] * 2, None]
 
 
+def test_an_operator_on_distributed_tensors_is_known_by_its_collectives_and_the_one_on_the_shard() -> None:
+    shard: dict[str, Any] = LINEAR_SHAPES | {"Input Dims": [[2, 8], [8, 16]]}
+    found = entries_of(
+        [
+            op_event(name="aten::mm", ts=0, dur=90, **LINEAR_SHAPES),
+            op_event(name="PythonSubclass", ts=5, dur=80),
+            op_event(name="_c10d_functional::all_reduce", ts=10, dur=20),
+            op_event(name="c10d::allreduce_", ts=12, dur=15),
+            op_event(name="_c10d_functional::wait_tensor", ts=40, dur=5),
+            op_event(name="aten::mm", ts=60, dur=10, **shard),
+        ],
+        whole=("aten::mm",),
+    )
+    assert [(entry.kind, entry.name) for entry in found] == [
+        ("collective", "_c10d_functional::all_reduce"),
+        ("collective", "_c10d_functional::wait_tensor"),
+        ("operator", "aten::mm"),
+    ]
+    assert found[2].call is not None and found[2].call.tensors[0].shape == (2, 8)
+    assert all(entry.part_of is None for entry in found)
+
+
 def test_a_custom_operator_that_only_allocates_inside_is_an_entry_itself() -> None:
     found = entries_of([op_event(name="mine::scale", ts=0, dur=30), op_event(name="aten::empty_like", ts=2, dur=3)])
     assert [(entry.name, entry.host_work_ns) for entry in found] == [("mine::scale", 30_000)]
