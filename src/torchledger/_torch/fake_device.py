@@ -17,6 +17,7 @@ import torch
 from torchledger._torch.fake_attention import choose_attention
 from torchledger._torch.fake_inductor import compile_for_fake_device
 from torchledger._torch.fake_library import CUDNN_VERSION, load_library
+from torchledger._torch.fake_spawn import run_spawned_here
 from torchledger._torch.fake_streams import StreamOrder, install_streams
 from torchledger._torch.fake_tensors import FakeTensors
 from torchledger._torch.fake_threads import FakeThreads
@@ -62,6 +63,7 @@ class FakeDevice:
             install_streams(patches, self.order)
             compile_for_fake_device(patches, self.device, self.decisions)
             self.threads.install(patches)
+            run_spawned_here(patches, self.index, self.count)
             stack.enter_context(_without_warnings())
             stack.enter_context(self.tensors)
             stack.callback(self.tensors.end)

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 _WARMUP = 1
 """Steps without compilation before the one that is recorded."""
 
+_MOST_HINTS = 2
+
 
 @dataclass(frozen=True)
 class DryRunOutcome:
@@ -202,15 +204,23 @@ def _run_to_its_step(program: Callable[[], Any], around: FakeWorld | None = None
     except StepRecorded:
         return
     except SystemExit as error:
+        if error.code == UsageError.exit_code:
+            raise UsageError(
+                "the program did not take its arguments (exit code 2; it says why above): what follows SCRIPT is "
+                "passed to it, and options of the plan come before SCRIPT."
+            ) from error
         if error.code not in (None, 0):
-            raise PlanError(f"the program ended with exit code {error.code} before a step was recorded.") from error
+            ended = f"with exit code {error.code}" if isinstance(error.code, int) else f"itself ({error.code})"
+            raise PlanError(f"the program ended {ended} before a step was recorded.") from error
     except Exception as error:
         ours = _our_error(error)
         if ours is not None:
             raise ours from error
         traceback.print_exc()
-        hints = f" {'; '.join(around.hints[:2])}." if around is not None and around.hints else ""
-        raise PlanError(explain(error) + hints) from error
+        if around is not None and around.hints:
+            said = "; ".join(around.hints[:_MOST_HINTS])
+            raise PlanError(f"{said}. That is why {explain(error)}") from error
+        raise PlanError(explain(error)) from error
 
 
 def _our_error(error: BaseException) -> PlanError | UsageError | None:

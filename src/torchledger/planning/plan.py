@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from torchledger.store import open_ledger
 from torchledger.store.job import job_folder
 
 DEFAULT_DEVICE = "H200"
+
+_ALONE = "the program made no process group: each rank does all of its work for itself, and they exchange nothing"
 
 _COUNTS = 0.02
 """A share of the device's time that is worth a sentence."""
@@ -111,6 +113,8 @@ def plan_world(
             mode="graphs" if dry_run.replays_graphs else mode,
             host=known,
         )
+    if world > 1 and not dry_run.groups:
+        step = replace(step, notes=(*step.notes, _ALONE))
     return Plan(step, dry_run, folder if output is not None else None)
 
 

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from torchledger._torch.errors import wants_device
 from torchledger.errors import PlanError
+from torchledger.printable import shorten
 
 log = logging.getLogger(__name__)
 
 _IDLE_S = 10.0
 """So long a program does nothing that waits for a thread of its own that has failed."""
+
+_MOST_OF_LINE, _MOST_OF_ERROR = 60, 120
+"""So many characters of a program's line and of another's words are told."""
 
 _IDLE_SHARE = 0.02
 """Of one core: what polls for an answer does nothing else."""
@@ -104,22 +110,70 @@ class Ending:
 
 
 def explain(error: BaseException, *, thread: str | None = None) -> str:
-    """What failed, and where in the program."""
+    """What failed, where in the program, and what to do about it."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not _is_library(frame.filename)]
     where = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
+    line = f" (`{shorten(own[-1].line, _MOST_OF_LINE)}`)" if own and own[-1].line else ""
     who = "the program" if thread is None else f"the program's thread {thread!r}"
-    if wants_device(error):
-        line = f" (`{own[-1].line}`)" if own and own[-1].line else ""
-        return (
-            f"{who} failed without its device{where}{line}: what runs there goes past torch to the device itself, and "
-            "its results cannot be known without it. Plan the script without that part."
-        )
     what = f"{type(error).__name__}: {first_line(error).rstrip('.')}"
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno} is not Python: {error.msg}."
+    if isinstance(error, ModuleNotFoundError):
+        return f"{who} needs the module {error.name!r}{where}: install it here, or plan the script without it."
+    if isinstance(error, ImportError) and not own:
+        return f"{who} cannot be found: {first_line(error).rstrip('.')}."
+    if _is_of_extension(error, frames):
+        return (
+            f"{who} wants an extension for CUDA{where}{line}, which cannot be built or loaded here "
+            f"({shorten(what, _MOST_OF_ERROR)}). What it computes is not priced: plan the script without it, or with "
+            "an operator that says what it makes (torch.library.register_fake), which is priced at its roofline."
+        )
+    if isinstance(error, FileNotFoundError) and error.filename is not None:
+        return (
+            f"{who} reads {error.filename}{where}, which is not there. A plan needs no values: leave a checkpoint "
+            "out, or name a file that is there."
+        )
+    if _asks_for_its_rank(error, frames):
+        return (
+            f"{who} asks{where} which of how many ranks it is: say so with --world N, which may be 1. It then finds "
+            "the variables that a launcher sets, and process groups are made."
+        )
+    failed = f"{who} failed without its device{where}"
+    if wants_device(error):
+        return (
+            f"{failed}{line}: what runs there goes past torch to the device itself, and its results cannot be known "
+            "without it. Plan the script without that part."
+        )
+    if own and frames[-1] == own[-1]:
+        return (
+            f"{failed}: {what}. If that comes of a value that was not computed (numbers are read as 1, truths as "
+            "False), plan the script without that check."
+        )
     return (
-        f"{who} failed without its device{where}: {what}. A value that was not computed, or an extension that wants a "
-        "real device, cannot be stood in for there: plan the script without that part."
+        f"{failed}: {what}. A value that was not computed, or an extension that wants a real device, cannot be stood "
+        "in for there: plan the script without that part."
     )
+
+
+def _is_of_extension(error: BaseException, frames: Sequence[traceback.FrameSummary]) -> bool:
+    """Whether a library of compiled code could not be built or loaded."""
+    return any(frame.filename.endswith("/torch/utils/cpp_extension.py") for frame in frames) or (
+        isinstance(error, (ImportError, OSError)) and _LIBRARY.search(first_line(error)) is not None
+    )
+
+
+_LIBRARY = re.compile(r"\.so(\.\d+)*: |undefined symbol")
+
+
+def _asks_for_its_rank(error: BaseException, frames: Sequence[traceback.FrameSummary]) -> bool:
+    """Whether a variable is missing that a launcher sets, or a process group was wanted without any."""
+    if isinstance(error, KeyError):
+        return error.args[0] in _OF_LAUNCHERS
+    return "RANK" not in os.environ and any(frame.name == "init_process_group" for frame in frames)
+
+
+_OF_LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def first_line(error: BaseException) -> str:

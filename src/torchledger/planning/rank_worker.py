@@ -29,7 +29,7 @@ def main(request: Path) -> int:
         )
     except TorchledgerError as error:
         Path(asked["failure"]).write_text(str(error))
-        return 1
+        return error.exit_code
     return 0
 
 

@@ -135,7 +135,8 @@ def _record(script: Script, path: Path, device: Device, world: WorldSpec, folder
     command = [sys.executable, "-m", "torchledger.planning.rank_worker", str(request)]
     ended = subprocess.run(command, stdout=sys.stderr.fileno(), env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)})
     if failure.exists():
-        raise PlanError(f"rank {world.rank} of {world.size}: {failure.read_text()}")
+        kind = UsageError if ended.returncode == UsageError.exit_code else PlanError
+        raise kind(f"rank {world.rank} of {world.size}: {failure.read_text()}")
     if ended.returncode or not path.exists():
         raise PlanError(f"rank {world.rank} of {world.size} ended with exit code {ended.returncode}; see above.")
     return path

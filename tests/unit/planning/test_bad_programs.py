@@ -1,0 +1,66 @@
+"""Scripts that cannot be planned as they are: one sentence, with the line and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torchledger.errors import PlanError, TorchledgerError, UsageError
+from torchledger.nouns import Device, WorldSpec
+from torchledger.planning.dry_run import run_without_device, script_program
+
+GPU = Device(name="a made-up device", kind="cuda", compute_capability=(9, 0), num_multiprocessors=78)
+SPAWNS = """
+import torch, torch.multiprocessing as mp
+def work(rank, width):
+    layer = torch.nn.Linear(width, width).cuda()
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    for _ in range(3):
+        layer(torch.zeros(4, width, device=f"cuda:{rank}")).sum().backward()
+        optimizer.step(); optimizer.zero_grad()
+mp.spawn(work, args=(8,), nprocs=2)
+"""
+
+
+def plan(text: str, folder: Path, *arguments: str, world: WorldSpec | None = None) -> None:
+    script = folder / "train.py"
+    script.write_text(text)
+    run_without_device(script_program(str(script), arguments), folder / "plan.ledger", GPU, world=world)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        ("import no_such_tracker", PlanError, r"needs the module 'no_such_tracker' at .*train.py:1: install it here"),
+        (
+            "import torch\ntorch.load('/no/such.pt')",
+            PlanError,
+            r"reads /no/such.pt at .*train.py:2, which is not there",
+        ),
+        ("import ctypes\nctypes.CDLL('libmine.so.9')", PlanError, r"extension for CUDA at .*:2 \(`ctypes.CDLL"),
+        ("raise ValueError('bad rate')", PlanError, r"train.py:1: ValueError: bad rate. If that comes of a value"),
+        ("for each in range(3)\n    pass", PlanError, r"train.py:1 is not Python"),
+        ("import os\nos.environ['LOCAL_RANK']", PlanError, r"train.py:2 which of how many ranks it is: .*--world N"),
+        (
+            "import torch.distributed as dist\ndist.init_process_group('nccl')",
+            PlanError,
+            r"train.py:2 which of how many ranks it is",
+        ),
+        ("import argparse\nargparse.ArgumentParser().parse_args()", UsageError, "did not take its arguments"),
+        ("raise SystemExit('set DATA')", PlanError, r"ended itself \(set DATA\) before"),
+        (SPAWNS, UsageError, r"starts 2 processes, and the plan has 1 on a node. .* --world 2"),
+    ],
+)
+def test_a_script_is_told_the_line_and_what_to_do(
+    text: str, kind: type[TorchledgerError], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    with pytest.raises(kind, match=said):
+        plan(text, tmp_path, "--unknown")
+
+
+def test_the_rank_that_a_script_spawns_runs_in_its_place(tmp_path: Path) -> None:
+    plan(SPAWNS, tmp_path, world=WorldSpec(1, 2, 2))
+    assert (tmp_path / "plan.ledger").exists()
