@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 from typing import Any, Protocol
 
-from torch._inductor import compile_fx, output_code, scheduler
+from torch._inductor import codecache, compile_fx, output_code, scheduler
 from torch._inductor.codegen import cpp, multi_kernel, simd, triton, wrapper
 from torch._inductor.scheduler import BaseScheduling
 
@@ -80,6 +80,9 @@ class Listener(Protocol):
 
     def on_compiled(self, compiled: Any, graph: Any) -> None:
         """A ``CompiledFxGraph`` was built from a ``GraphLowering``."""
+
+    def on_library(self, graph: Any, wrapper_source: str) -> None:
+        """AOTInductor made a library of a ``GraphLowering``."""
 
     def on_loaded(self, compiled: Any, settings: Any) -> None:
         """A ``CompiledFxGraph`` is ready to run, fresh or from a cache; ``settings`` are those of this compilation."""
@@ -185,6 +188,11 @@ def install(listener: Listener, *, salt: Callable[[], str]) -> Patches:
         guarded("loaded graph", loaded)
         return result
 
+    def build_library(original: Callable[..., Any], kind: Any, graph: Any, source: str, *args: Any, **kw: Any) -> Any:
+        result = original(kind, graph, source, *args, **kw)
+        guarded("library", listener.on_library, graph, source)
+        return result
+
     def joint_passes(original: Callable[..., Any], graph_module: Any, *args: Any, **kwargs: Any) -> Any:
         if not getattr(inside, "joint_passes", False):  # it calls itself for subgraphs, which the outermost one holds
             guarded("model graph", listener.on_model_graph, graph_module)
@@ -207,6 +215,7 @@ def install(listener: Listener, *, salt: Callable[[], str]) -> Patches:
         patches.around(wrapper.PythonWrapperCodegen, name, around)
     patches.around(output_code.CompiledFxGraph, "__init__", build)
     patches.around(output_code.CompiledFxGraph, "post_compile", post_compile)
+    patches.around(codecache.AotCodeCompiler, "compile", build_library)
     patches.around(compile_fx, "_recursive_joint_graph_passes", joint_passes)
     key_caches(patches, salt, listener.on_plain_entry)
     listen_to_guards(patches, listener.on_recompiled, listener.on_guarded)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch._inductor import config
 from torch._inductor.codecache import PyCodeCache
+from torch._inductor.virtualized import V
 
 from torchledger._torch.patching import Patches
 
@@ -138,13 +139,15 @@ def _unmark(namespace: dict[str, Any]) -> None:
 def make_cpp_wrappers_visible() -> Patches:
     """Have C++ wrappers (``cpp_wrapper=True``) compiled with ranges, which nothing can put there afterwards.
 
-    These graphs, and no others, differ from the ones of a recording that does not profile, and so does their key.
+    These graphs, and no others, differ from the ones of a recording that does not profile, and so does their key. A
+    library that AOTInductor makes is the user's to keep, and stays as it is.
     """
     patches = Patches()
 
     def compiled(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         options = kwargs.get("config_patches") or {}
-        if not (config.cpp_wrapper or kwargs.get("cpp_wrapper") or options.get("cpp_wrapper")):
+        asks = config.cpp_wrapper or kwargs.get("cpp_wrapper") or options.get("cpp_wrapper")
+        if V.aot_compilation or not asks:
             return original(*args, **kwargs)
         with config.patch({"cpp.enable_kernel_profile": True}):
             return original(*args, **kwargs)

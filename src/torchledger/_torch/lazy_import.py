@@ -15,6 +15,9 @@ log = logging.getLogger(__name__)
 COMPILER = "torch._inductor.compile_fx"
 """The module that a program's first compilation imports."""
 
+PACKAGES = "torch.export.pt2_archive._package"
+"""The module that loads what AOTInductor compiled."""
+
 
 def after_import(name: str, action: Callable[[], None]) -> Callable[[], None]:
     """Run ``action`` once module ``name`` is imported (now, if it already is); returns what cancels the wait.

@@ -8,9 +8,6 @@ from torchledger._torch.dynamo import COMPILED, FRAMES, runs_exported, runs_pack
 
 _LISTED = 5
 
-AHEAD_OF_TIME = "ahead of time"
-"""Where a gap is that stands for graphs that AOTInductor compiled."""
-
 
 def graph_breaks_note(before: Counter[str], after: Counter[str]) -> str | None:
     """One sentence on the frames that were not compiled and the reasons that broke graphs; ``None`` if there are none.
@@ -30,24 +27,16 @@ def graph_breaks_note(before: Counter[str], after: Counter[str]) -> str | None:
     return f"{text}{what}: {'; '.join(reasons)}" if reasons else f"{text}{what}"
 
 
-def absent_graphs_note(before: Counter[str], n_ahead_of_time: int | None) -> str | None:
+def absent_graphs_note(before: Counter[str]) -> str | None:
     """One sentence on why a capture heard of no graph, where that can be told; ``None`` if it cannot.
 
-    ``n_ahead_of_time`` counts the launches of graphs that were compiled into a library in this capture; ``None``: there
-    were none of those.
-
-    >>> absent_graphs_note(Counter({"compiled frames": 2}), None)
+    >>> absent_graphs_note(Counter({"compiled frames": 2}))
     'torch.compile compiled 2 frames before this capture began, which have no entries: compile inside it'
     """
-    if n_ahead_of_time is not None:
-        return (
-            f"what was compiled ahead of time (AOTInductor, {n_ahead_of_time:,} launches) runs from a library of its "
-            "own and has no entries; torch.compile of the same module has them"
-        )
     if runs_packages():
         return (
-            "the program loads a package that was compiled ahead of time (AOTInductor), whose launches have no "
-            "entries; torch.compile of the same module has them"
+            "the program loads a package that was compiled ahead of time (AOTInductor): its launches are entries of "
+            "the program that compiles it, so record that one"
         )
     if compiled := before[COMPILED]:
         frames = f"{compiled:,} frame{'s' * (compiled != 1)}"

@@ -9,7 +9,7 @@ import torchledger
 from torchledger.nouns import Difference, Gap, Graph, Kernel, Launch, Stage
 from torchledger.store.codec import decode, encode
 
-PAYLOAD_VERSION = f"{torchledger.__version__}/10"
+PAYLOAD_VERSION = f"{torchledger.__version__}/11"
 """Part of the caches' keys: raise the number whenever what is recorded changes within a release."""
 
 
@@ -23,6 +23,14 @@ class Payload:
     gaps: tuple[Gap, ...] = ()
     differences: tuple[Difference, ...] = ()
     stages: tuple[Stage, ...] = ()
+
+
+@dataclass(eq=False)
+class Library:
+    """What AOTInductor made of a graph, in place of a ``CompiledFxGraph``: it runs without Python, in any process."""
+
+    source_code: str
+    inductor_post_grad_graph_str: str
 
 
 _ATTRIBUTE = "_torchledger"

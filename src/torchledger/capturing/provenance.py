@@ -12,6 +12,7 @@ from torchledger.nouns import SourceLine
 _FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+), in (?P<function>.*)$')
 _ROOT = re.compile(r"^L\[['\"]\w+['\"]\]\.?|^L__\w+?___?\.?|^self\.?")
 _ITEM = re.compile(r"\._modules\[['\"]?([^'\"\]]+)['\"]?\]|\[['\"]?([^'\"\]]+)['\"]?\]")
+_OF_TORCHS_MODULES = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\]")
 _CARET_LINE = re.compile(r"^[\s~^]*$")
 
 
@@ -19,16 +20,18 @@ _CARET_LINE = re.compile(r"^[\s~^]*$")
 def innermost_frame(stack_trace: str) -> SourceLine | None:
     """The last frame of a stack trace as Dynamo writes it: the user's line that made the op.
 
+    ``torch.export`` keeps the frames of torch's own modules, which count only where there is no other.
+
     >>> innermost_frame('File "m.py", line 3, in forward\\n    return x + 1').line
     3
     """
     lines = stack_trace.strip().splitlines()
-    for index in range(len(lines) - 1, -1, -1):
-        match = _FRAME.match(lines[index])
-        if match:
-            following = lines[index + 1].strip() if index + 1 < len(lines) else ""
-            code = None if _CARET_LINE.match(following) or following.startswith("File ") else following
-            return SourceLine(match["file"], int(match["line"]), match["function"].strip(), code)
+    frames = [(index, match) for index, line in enumerate(lines) if (match := _FRAME.match(line))]
+    users = [frame for frame in frames if not _OF_TORCHS_MODULES.search(frame[1]["file"])]
+    for index, match in (users or frames)[-1:]:
+        following = lines[index + 1].strip() if index + 1 < len(lines) else ""
+        code = None if _CARET_LINE.match(following) or following.startswith("File ") else following
+        return SourceLine(match["file"], int(match["line"]), match["function"].strip(), code)
     return None
 
 

@@ -25,10 +25,9 @@ from torchledger.capturing import flops as flop_count
 from torchledger.capturing import provenance
 from torchledger.capturing.buffers import extern_buffers, fused_buffers
 from torchledger.capturing.flop_changes import flop_changes
-from torchledger.capturing.graph_breaks import AHEAD_OF_TIME
 from torchledger.capturing.inline_lines import read_reduction, reduction_buffers
 from torchledger.capturing.loops import Hint, LoopFacts
-from torchledger.capturing.payload import Payload, attach_payload
+from torchledger.capturing.payload import Library, Payload, attach_payload
 from torchledger.capturing.size_forms import SizeForms
 from torchledger.capturing.wrapper_code import is_launching_line, launching_callee
 from torchledger.nouns import (
@@ -163,7 +162,6 @@ class Recorder:
         self._fresh: set[int] = set()
         self._plain_keys: set[str] = set()
         self._started = time.time()
-        self._has_told_ahead_of_time = False
 
     # --- what is heard -----------------------------------------------------------------------------------------
 
@@ -338,30 +336,36 @@ class Recorder:
     def on_codegen_end(self, scheduler: Any) -> None:
         graph = inductor.current_graph()
         recording = self._recording()
-        if recording is None:
-            return
-        if inductor.is_ahead_of_time(graph):
-            self._tell_ahead_of_time(len([entry for entry in recording.entries if entry.kind != "nop"]))
-            return
-        self._describe(graph, recording)
-
-    def _tell_ahead_of_time(self, n_launches: int) -> None:
-        if not self._has_told_ahead_of_time:
-            self._has_told_ahead_of_time = True
-            reason = "graphs compiled ahead of time (AOTInductor) run from a library of their own and have no entries"
-            self._on_gap(Gap("launches", AHEAD_OF_TIME, reason, n_launches))
+        if recording is not None:
+            self._describe(graph, recording)
 
     def on_compiled(self, compiled: Any, graph: Any) -> None:
         recording: _Recording | None = getattr(graph, _RECORDING, None)
         if recording is None:
             return
+        attach_payload(compiled, self._payload(graph, recording))
+        self._fresh.add(id(compiled))
+        self._on_lowered(compiled, graph)
+
+    def on_library(self, graph: Any, wrapper_source: str) -> None:
+        recording: _Recording | None = getattr(graph, _RECORDING, None)
+        library = Library(wrapper_source, graph_text(graph.module))
+        try:
+            if recording is not None:
+                attach_payload(library, self._payload(graph, recording))
+        except Exception as error:  # then its calls are in the ledger, as missing
+            self._on_gap(Gap("launches", "library", f"recording failed: {type(error).__name__}: {error}"))
+        self._on_graph(library, Arrival(is_fresh=True, cache_key=None))
+
+    def _payload(self, graph: Any, recording: _Recording) -> Payload:
+        """All that was heard of a graph that has been written."""
         direction = inductor.direction(graph)
         reference = self._take_reference(getattr(graph, "graph_id", None), direction == "backward")
         differences = list(recording.differences)
         launches = _without_later_values(tuple(recording.launches[index] for index in sorted(recording.launches)))
         if reference is not None:
             differences += _differences(recording, launches, reference, direction)
-        payload = Payload(
+        return Payload(
             graph=Graph(
                 name="",
                 direction=direction,  # type: ignore[arg-type]
@@ -372,6 +376,7 @@ class Recorder:
                 symbol_inputs=inductor.symbol_inputs(graph),
                 devices=tuple(sorted({launch.device for launch in launches})),
                 config=changed_settings(),
+                is_ahead_of_time=inductor.is_ahead_of_time(graph),
             ),
             kernels=tuple(kernel for kernel in recording.kernels.values() if kernel.key),
             launches=launches,
@@ -379,9 +384,6 @@ class Recorder:
             differences=tuple(differences),
             stages=self._take_stages(graph, is_backward=direction == "backward"),
         )
-        attach_payload(compiled, payload)
-        self._fresh.add(id(compiled))
-        self._on_lowered(compiled, graph)
 
     def _take_stages(self, graph: Any, *, is_backward: bool) -> tuple[Stage, ...]:
         """The stages of a graph that was lowered; those that it shares with its forward stay there."""

@@ -16,15 +16,15 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from torchledger import __version__
 from torchledger._torch import version_warning
 from torchledger._torch.dynamo import compile_id, eager_counts
 from torchledger._torch.lazy_import import COMPILER, after_import
 from torchledger.capturing.flop_changes import flop_changes
-from torchledger.capturing.graph_breaks import AHEAD_OF_TIME, absent_graphs_note, graph_breaks_note
-from torchledger.capturing.payload import PAYLOAD_VERSION, Payload, payload_of
+from torchledger.capturing.graph_breaks import absent_graphs_note, graph_breaks_note
+from torchledger.capturing.payload import PAYLOAD_VERSION, Library, Payload, payload_of
 from torchledger.capturing.termination import termination_deferred
 from torchledger.capturing.wrapper_code import WrapperCall, find_calls
 from torchledger.device import describe as device
@@ -96,7 +96,6 @@ class Capture:
         self._losses: list[Gap] = []
         self._n_heard = self._n_written = 0
         self._fault: Exception | None = None
-        self._n_ahead_of_time: int | None = None
         self._writer: LedgerWriter | None = None
         self._flops: Counter[str] = Counter()
         self._graphs: list[tuple[str, weakref.ref[Any], list[Launch]]] = []
@@ -205,7 +204,7 @@ class Capture:
         if before is not None:
             breaks = self._try("graph breaks", lambda: graph_breaks_note(before, eager_counts()), None)
             if breaks is None and not self._n_heard:
-                breaks = self._try("graphs", lambda: absent_graphs_note(before, self._n_ahead_of_time), None)
+                breaks = self._try("graphs", lambda: absent_graphs_note(before), None)
             if breaks is not None:
                 self.note(breaks)
         self.run = dataclasses.replace(self._described(), left_eager=breaks)
@@ -325,8 +324,6 @@ class Capture:
 
     def _on_gap(self, gap: Gap) -> None:
         with self._lock:
-            if gap.where == AHEAD_OF_TIME:
-                self._n_ahead_of_time = int(gap.amount or 0)
             try:
                 self._open().add(gap)
             except Exception as error:  # told again when the run ends
@@ -395,10 +392,19 @@ class Capture:
     def _unrecorded(self, compiled: Any, source: str | None) -> None:
         """A graph that was compiled where nobody listened: its wrapper still tells how many launches are missing."""
         name = self._name("inference", None)
-        calls = find_calls(source) if source else []
+        is_library = isinstance(compiled, Library)
+        language: Literal["python", "cpp"] = "cpp" if is_library else "python"
+        calls = find_calls(source, language) if source else []
         reason = "compiled without torchledger (in another process, or by an older version's cache)"
         self._open().add(
-            Graph(name, "inference", wrapper_source=source, wrapper_calls=tuple(call.name for call in calls)),
+            Graph(
+                name,
+                "inference",
+                wrapper_source=source,
+                wrapper_language=language,
+                wrapper_calls=tuple(call.name for call in calls),
+                is_ahead_of_time=is_library,
+            ),
             Gap("launches", name, reason, len(calls)),
         )
         self._n_written += 1

@@ -236,7 +236,8 @@ class Graph:
     ``lowered_again`` says that a program which nobody recorded had left the graph in the cache, without entries, and
     whether lowering it gave the same code, whose kernels were then in their caches. ``seal`` proves that this user
     wrote this record and its launches on this machine (``store.seal``). ``config`` are the settings of Inductor that
-    were not torch's defaults when it was compiled (``"max_autotune": "True"``).
+    were not torch's defaults when it was compiled (``"max_autotune": "True"``). A graph that ``is_ahead_of_time``
+    (AOTInductor) runs from a library, often in another process: its calls are in no ledger.
     """
 
     name: str
@@ -259,6 +260,7 @@ class Graph:
     seal: str | None = None
     symbol_inputs: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, str] = field(default_factory=dict)
+    is_ahead_of_time: bool = False
 
 
 _QUALITY_RANK: tuple[Quality, ...] = ("exact", "measured", "estimated", "upper_bound", "unavailable")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchledger._torch.dynamo import MAKES_COMPILED, before_compiling, makes_compiled
-from torchledger._torch.lazy_import import after_import
+from torchledger._torch.lazy_import import PACKAGES, after_import
 from torchledger.capturing.session import Capture, Watcher, own_rank, own_world_size
 from torchledger.capturing.termination import termination_deferred
 from torchledger.device.describe import describe_devices
@@ -22,6 +22,7 @@ from torchledger.errors import MeasureError
 from torchledger.nouns import Breakdown, Gap, Launch, StepFoundBy
 from torchledger.profiling.event_times import breakdown_of_calls
 from torchledger.profiling.records import records_of_recording
+from torchledger.stepping.marks import PACKAGE_MARK
 from torchledger.stepping.meeting import Meeting
 from torchledger.stepping.recorder import StepRecorder, StepRecording, Tools
 from torchledger.store.job import job_folder_of
@@ -100,6 +101,7 @@ class StepProfiler(Watcher):
             after_import("torch.optim.optimizer", self._watch_optimizers),
             after_import("torch.nn.modules.module", self._watch_modules),
             after_import(MAKES_COMPILED, self._watch_compilation),
+            after_import(PACKAGES, self._watch_packages),
         ]
         _watch_forks(self._recorder)
 
@@ -110,6 +112,11 @@ class StepProfiler(Watcher):
 
         self._optimizers = OptimizerWatch(self._optimizer_stepped, self._recorder.failed)
         self._patches.append(self._optimizers)
+
+    def _watch_packages(self) -> None:
+        from torchledger._torch.packages import mark_package_calls
+
+        self._patches.append(mark_package_calls(PACKAGE_MARK))
 
     def _optimizer_stepped(self, optimizer: Any) -> None:
         self._hear_no_modules()

@@ -259,6 +259,11 @@ def _is_set_later(value: ast.expr) -> bool:
 
 def read_wrapper(graph: Graph) -> Wrapper:
     """The graph's wrapper, parsed. Raises ``CannotReplay`` if there is none or it is not Python."""
+    if graph.is_ahead_of_time:
+        raise CannotReplay(
+            f"{graph.name} was compiled ahead of time (AOTInductor), into a library whose calls cannot be made one by "
+            "one. Record a program that calls torch.compile(exported_program.module())."
+        )
     if graph.wrapper_language != "python":
         raise CannotReplay(
             f"{graph.name} has a C++ wrapper, whose calls cannot be made one by one. Record it without cpp_wrapper."

@@ -410,7 +410,7 @@ def _graph_section(summary: Summary, *, top: int) -> Section:
         calls = _step_calls(summary, graph.name)
         return (
             graph.name,
-            graph.compile_id or "",
+            graph.compile_id or ("ahead of time" if graph.is_ahead_of_time else ""),
             calls,
             graph.cache_hit,
             graph.is_dynamic,
@@ -491,8 +491,15 @@ def _run_remarks(summary: Summary) -> list[str]:
             f"{hits:,} of {counted(len(summary.graphs), 'graph')} came out of Inductor's cache with its entries."
         )
     found += _recompilation_remarks(summary.graphs, summary.compilations)
+    libraries = [graph.name for graph in summary.graphs if graph.is_ahead_of_time]
+    if libraries:
+        found.append(
+            f"Compiled ahead of time (AOTInductor): {', '.join(libraries)}. A library runs without Python, so its "
+            "calls are in no step here; its launches are counted once."
+        )
     if summary.step is not None:
-        stale = stale_graphs(summary.step.step, (graph.name for graph in summary.graphs))
+        called = (graph.name for graph in summary.graphs if not graph.is_ahead_of_time)
+        stale = stale_graphs(summary.step.step, called)
         if stale:
             found.append(
                 f"{counted(len(stale), 'stale graph')}: compiled, not called in the step, in none of its sums: "

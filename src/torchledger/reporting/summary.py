@@ -62,6 +62,7 @@ class GraphFacts:
     name: str
     direction: Direction
     compile_id: str | None
+    is_ahead_of_time: bool
     cache_hit: bool
     is_dynamic: bool
     devices: tuple[str, ...]
@@ -219,6 +220,7 @@ def _graph_facts(graphs: Sequence[Graph], launches: Sequence[LaunchRow]) -> tupl
             name=graph.name,
             direction=graph.direction,
             compile_id=graph.compile_id,
+            is_ahead_of_time=graph.is_ahead_of_time,
             cache_hit=graph.cache_hit,
             is_dynamic=graph.is_dynamic,
             devices=graph.devices,

@@ -11,7 +11,7 @@ import numpy as np
 
 from torchledger.nouns import DeviceEvent
 from torchledger.stepping.entries import Entry
-from torchledger.stepping.marks import STEP_MARK
+from torchledger.stepping.marks import PACKAGE_MARK, STEP_MARK
 from torchledger.traces.idle import BusyTime, busy_time, explain_idle
 from torchledger.traces.spans import merge_spans
 from torchledger.traces.trace import EventKind, Trace
@@ -22,6 +22,8 @@ BETWEEN_OPERATORS = "Python between operators"
 
 _CAUSES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(rf"^({STEP_MARK}|ProfilerStep)#"), BETWEEN_OPERATORS),
+    # On a CPU nobody sees the C++ kernels in its library, which run between its library calls.
+    (re.compile(rf"^{PACKAGE_MARK}$"), "in a package compiled ahead of time, with its C++ kernels"),
     (re.compile(r"^(## Call|torchledger::|inductor_wrapper_call)"), "compiled code: Python between its kernels"),
     (
         re.compile(r"^(Torch-Compiled Region|TorchDynamo|Pregraph|AOTDispatcher|CompiledFunction)"),

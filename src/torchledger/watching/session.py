@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
+from torchledger.capturing.payload import Library
 from torchledger.capturing.session import Capture, Watcher
 from torchledger.errors import StoreError
 from torchledger.nouns import (
@@ -44,6 +45,10 @@ from torchledger.watching.options import ValueOptions, from_environment, load_pr
 
 log = logging.getLogger(__name__)
 
+_IN_A_LIBRARY = (
+    "compiled ahead of time: AOTInductor's library calls its kernels without Python. "
+    "torch.compile(exported_program.module()) has the same launches, which are watched"
+)
 _KEPT_FINDINGS = 1000
 _WRITTEN_TOGETHER = 5000
 _WRITTEN_EVERY_S = 0.5
@@ -131,7 +136,8 @@ class Watch(Watcher):
             waiting = self._waiting.get(wrapper_source(compiled) or "", [])
             module = self._lowered.pop(id(compiled), None)
             if not waiting:
-                self._capture.add(WatchedGraph(name, sum(launch.is_call for launch in launches), 0, 0, 0, "not loaded"))
+                reason = _IN_A_LIBRARY if isinstance(compiled, Library) else "not loaded"
+                self._capture.add(WatchedGraph(name, sum(launch.is_call for launch in launches), 0, 0, 0, reason))
                 return
             graph = waiting.pop(0)
             graph.identify(name, launches)

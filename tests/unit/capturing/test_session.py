@@ -85,24 +85,9 @@ def test_what_was_compiled_before_the_capture_began_is_what_an_empty_ledger_name
     assert warning.startswith("no compiled graph: torch.compile compiled") and "compile inside it" in warning
 
 
-def test_graphs_compiled_ahead_of_time_are_what_an_empty_ledger_names(tmp_path: Path) -> None:
-    model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval(), torch.randn(4, 8)
-    with torchledger.capture(tmp_path / "a.ledger"), torch.no_grad():
-        torch._inductor.aoti_compile_and_package(
-            torch.export.export(model, (x,)),
-            package_path=str(tmp_path / "a.pt2"),
-            inductor_configs={"aot_inductor.package_cpp_only": True},  # no library: that takes a compiler minutes
-        )
-    (warning,) = run_warnings(tmp_path / "a.ledger", has_children=False)
-    assert warning.startswith("no compiled graph: what was compiled ahead of time (AOTInductor, ")
-    with open_ledger(tmp_path / "a.ledger") as reader:
-        (gap,) = [gap for gap in reader.read(Gap) if gap.where == "ahead of time"]
-        assert f"{gap.amount:.0f} launches" in warning and gap.amount
-
-
 def test_an_exported_program_that_runs_without_being_compiled_is_what_an_empty_ledger_names() -> None:
     module = torch.export.export(nn.ReLU(), (torch.ones(3),)).module()
-    note = absent_graphs_note(Counter(), None)
+    note = absent_graphs_note(Counter())
     assert isinstance(module, nn.Module) and note is not None and "what torch.export made" in note
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
 import torch._inductor.utils
 from torch import Tensor
@@ -15,9 +13,6 @@ from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 import torchledger
 from captured import capture_call
-from torchledger._torch import inductor
-from torchledger.capturing.recorder import Recorder
-from torchledger.nouns import Gap
 from torchledger.reporting.overview import remarks
 from torchledger.reporting.summary import summarize_ledger
 
@@ -140,17 +135,3 @@ def test_an_operator_without_formula_is_missing_only_where_it_runs(tmp_path: Pat
         for graph in captured.graphs
     }
     assert uncounted == {"forward": ["torchledger_test.twice"], "backward": []}
-
-
-def test_a_graph_that_is_compiled_ahead_of_time_is_missing_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    gaps: list[Gap] = []
-    recorder = Recorder(lambda *arguments: None, gaps.append)
-    graph = SimpleNamespace(aot_mode=True)
-    monkeypatch.setattr(inductor, "current_graph", lambda: graph)
-    monkeypatch.setattr(inductor, "root_graph", lambda graph: graph)
-    for _ in range(2):
-        recorder.on_codegen_start(None)
-        recorder.on_codegen_end(None)
-    (gap,) = gaps
-    assert gap.account == "launches"
-    assert "AOTInductor" in gap.reason
