@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from torchledger.balance import balance_books, open_books
-from torchledger.errors import StoreError, UsageError
+from torchledger.errors import UsageError
 from torchledger.nouns import (
     BalanceSheet,
     Breakdown,
@@ -228,12 +228,10 @@ def check_ranks(
 
     Raises ``StoreError`` for a folder that is no job, and for two jobs without a common rank; else as ``check``.
     """
-    from torchledger.store.job import ledgers_of_job
+    from torchledger.store.job import shared_ranks
 
-    one, other = ledgers_of_job(first), ledgers_of_job(second)
-    if not one.keys() & other.keys():
-        raise StoreError(f"{first} and {second} have no rank in common: there is nothing to compare.")
-    return {rank: check(path, other[rank], limits, device=device) for rank, path in one.items() if rank in other}
+    both = shared_ranks(first, second)
+    return {rank: check(one, other, limits, device=device) for rank, (one, other) in both.items()}
 
 
 def diff_jobs(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> JobDiff:

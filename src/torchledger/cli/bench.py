@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from torchledger.cli.output import json_option, print_document, print_json
+from torchledger.cli.output import json_option, print_document, print_json, tell_rank
 
 
 @click.command(name="bench")
@@ -49,6 +49,7 @@ def command(
     from torchledger.replaying.bench_timing import Budget
     from torchledger.reporting.benches import bench_as_plain, bench_document
 
+    tell_rank(file)
     report = bench(
         file,
         kernels,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
-from torchledger.cli.output import json_option, print_document, print_json, print_text
+from torchledger.cli.output import json_option, print_document, print_json, print_text, tell_rank
 from torchledger.errors import UsageError
 from torchledger.jobs.traces import is_ranks
-from torchledger.store.job import is_job
+from torchledger.store.job import is_job, shared_ranks
 
 
 @click.command(name="diff")
@@ -48,7 +49,8 @@ def command(
     name, and each split, merge and changed launch stands with its change in time, traffic and FLOPs.
 
     With --values, name the first tensor that differs between two runs recorded by `torchledger values`, also across
-    torch versions, devices and settings: tensors are matched by the operators' graph, not by kernels.
+    torch versions, devices and settings: tensors are matched by the operators' graph, not by kernels. Of two jobs,
+    rank by rank.
     """
     if not of_values:
         if tolerance is not None:
@@ -58,22 +60,38 @@ def command(
         elif is_ranks(first) and is_ranks(second):
             _compare_jobs(first, second, top=top, as_json=as_json)
         else:
+            tell_rank(first, second)
             _compare_launches(first, second, top=top, as_json=as_json)
         return
     if limits or markdown:
         raise UsageError("--fail-if and --markdown are of launches: leave --values out.")
+    if is_job(first) and is_job(second):
+        both = {f"rank{rank}.ledger": pair for rank, pair in shared_ranks(first, second).items()}
+    else:
+        tell_rank(first, second)
+        both = {"": (first, second)}
+    _compare_values(both, tolerance, top=top, as_json=as_json)
+
+
+def _compare_values(both: Mapping[str, tuple[Path, Path]], tolerance: float | None, *, top: int, as_json: bool) -> None:
+    """The values of a pair of ledgers, or of the pairs of two jobs' ranks by name."""
     from torchledger.comparing.run_diff import setting_changes
+    from torchledger.reporting.document import joined
     from torchledger.reporting.values import values_diff_as_plain, values_diff_document
     from torchledger.store import open_ledger
     from torchledger.watching.compare import DEFAULT_TOLERANCE, compare_values
 
-    with open_ledger(first) as one, open_ledger(second) as other:
-        found = compare_values(one, other, tolerance=DEFAULT_TOLERANCE if tolerance is None else tolerance)
-        settings = setting_changes(one.run(), other.run())
+    found, documents = {}, []
+    for name, (first, second) in both.items():
+        with open_ledger(first) as one, open_ledger(second) as other:
+            found[name] = compare_values(one, other, tolerance=DEFAULT_TOLERANCE if tolerance is None else tolerance)
+            settings = setting_changes(one.run(), other.run())
+        documents.append(values_diff_document(found[name], str(first), str(second), top=top, settings=settings))
     if as_json:
-        print_json(values_diff_as_plain(found))
+        plain = {name: values_diff_as_plain(each) for name, each in found.items()}
+        print_json(plain.get("", {"ranks": plain}))
     else:
-        print_document(values_diff_document(found, str(first), str(second), top=top, settings=settings))
+        print_document(joined(*documents))
 
 
 def _check(

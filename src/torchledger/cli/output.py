@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,6 +18,19 @@ json_option: Callable[[Any], Any] = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON with stable keys instead of text."
 )
 force_option: Callable[[Any], Any] = click.option("--force", is_flag=True, help="Replace an existing output.")
+
+
+def tell_rank(*paths: Path) -> None:
+    """Say, on stderr, which rank stands for a job where one ledger is looked at, and how to look at another's."""
+    from torchledger.store.job import is_job, ledgers_of_job
+
+    for path in paths:
+        if is_job(path):
+            taken, *others = ledgers_of_job(path).values()
+            another = f"; for another rank, name its ledger: {others[0]}" if others else ""
+            click.echo(
+                f"torchledger: {path} is a job of {1 + len(others)} ranks, this is {taken.name}{another}", err=True
+            )
 
 
 def print_document(document: Document) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from torchledger.cli.output import force_option, json_option, print_json
+from torchledger.cli.output import force_option, json_option, print_json, tell_rank
 from torchledger.cli.progress import progress_bar
 from torchledger.reporting.html import report
 
@@ -29,8 +29,11 @@ def command(
     the page shows how far the set is, what it cost and what failed.
 
     With a second ledger AGAINST, write the two side by side: totals, categories, and launches aligned by
-    what they compute, as `torchledger diff` aligns them.
+    what they compute, as `torchledger diff` aligns them. Of jobs stand one rank of each side by side: name the
+    ledgers of the ranks, j.job/rank1.ledger, to choose.
     """
+    if against is not None or predict is not None:
+        tell_rank(file, *([] if against is None else [against]))
     with progress_bar("reading") as progress:
         path = report(file, output, against=against, predict=predict, force=force, progress=progress)
     print_json({"written": str(path)}) if as_json else click.echo(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from torchledger.cli.output import json_option, print_document, print_json
+from torchledger.cli.output import json_option, print_document, print_json, tell_rank
 
 
 @click.command(
@@ -74,6 +74,7 @@ def command(
     from torchledger.errors import UsageError
     from torchledger.reporting.values import summarize_values, values_as_plain, values_document
     from torchledger.store import is_ledger, open_ledger
+    from torchledger.store.job import is_job
     from torchledger.watching.process import run_watched
 
     path, exit_code = Path(script), 0
@@ -82,7 +83,7 @@ def command(
             f"{path} is no ledger, and its name does not end in .py. If it is a Python script that shall be run, pass "
             "--script."
         )
-    if is_module or not is_ledger(path):
+    if is_module or not (is_ledger(path) or is_job(path)):
         given = {
             "level": level, "find": find, "beyond": beyond, "tolerance": tolerance, "calls": calls,
             "against_eager": against is not None, "kernel": kernel, "category": category, "module": module,
@@ -95,6 +96,7 @@ def command(
             click.echo(f"torchledger: a child process wrote {child}", err=True)
         for warning in outcome.warnings:
             click.echo(f"torchledger: {warning}", err=True)
+    tell_rank(path)
     with open_ledger(path) as reader:
         summary = summarize_values(reader)
     print_json(values_as_plain(summary)) if as_json else print_document(values_document(summary, top=top))

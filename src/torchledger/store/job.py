@@ -40,6 +40,17 @@ def ledgers_of_job(path: str | PathLike[str]) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
+def shared_ranks(first: str | PathLike[str], second: str | PathLike[str]) -> dict[int, tuple[Path, Path]]:
+    """Both ledgers of each rank that two jobs share.
+
+    Raises ``StoreError`` for a folder that is no job, and for two jobs without a common rank.
+    """
+    one, other = ledgers_of_job(first), ledgers_of_job(second)
+    if not one.keys() & other.keys():
+        raise StoreError(f"{first} and {second} have no rank in common: there is nothing to compare.")
+    return {rank: (path, other[rank]) for rank, path in one.items() if rank in other}
+
+
 def one_ledger(path: str | PathLike[str]) -> Path:
     """The ledger that stands for a path: the file itself, of a job the lowest rank's.
 

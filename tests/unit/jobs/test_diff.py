@@ -12,7 +12,10 @@ from job_factories import write_job
 from torchledger.answers import check_ranks, diff_jobs
 from torchledger.cli import cli
 from torchledger.errors import StoreError
+from torchledger.nouns import ValueStats
 from torchledger.nouns.job_diff import JobDiff
+from torchledger.store import LedgerWriter
+from torchledger.store.job import ledgers_of_job
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +91,29 @@ def test_a_limit_holds_of_jobs_where_it_holds_on_every_rank(folders: tuple[Path,
     assert CliRunner().invoke(cli, ["diff", one, other, "--fail-if", "launches > +0"]).exit_code == 3
     plain = CliRunner().invoke(cli, ["diff", one, one, "--fail-if", "launches > +0", "--json"])
     assert plain.exit_code == 0 and set(json.loads(plain.stdout)["ranks"]) == {"rank0.ledger", "rank1.ledger"}
+
+
+def test_values_of_jobs_are_compared_rank_by_rank(folders: tuple[Path, Path]) -> None:
+    for number, folder in enumerate(folders):
+        for rank, path in ledgers_of_job(folder).items():
+            with LedgerWriter(path, append=True) as writer:
+                writer.add(ValueStats("forward_0#0", 0, "buf0", "after", "float32", (2,), mean=1.0 + number * rank))
+    words = ["diff", "--values", *map(str, folders)]
+    ranks = json.loads(CliRunner().invoke(cli, [*words, "--json"]).stdout)["ranks"]
+    assert [len(ranks[f"rank{rank}.ledger"]["apart"]) for rank in (0, 1)] == [0, 1]
+    said = CliRunner().invoke(cli, words).stdout
+    assert "No tensor differs" in said and said.count("They part at") == 1
+
+
+@pytest.mark.parametrize("command", [("report", 2, "-o", "page.html"), ("values", 1), ("bench", 1)])
+def test_where_one_rank_stands_for_a_job_it_is_said_which(
+    command: tuple[object, ...], folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name, count, *options = command
+    said = CliRunner().invoke(cli, [str(name), *map(str, folders[: int(str(count))]), *map(str, options)]).stderr
+    assert said.count("is a job of 2 ranks, this is rank0.ledger") == count
+    assert f"name its ledger: {folders[0] / 'rank1.ledger'}" in said
 
 
 def test_what_is_no_job_is_refused_by_name(folders: tuple[Path, Path], tmp_path: Path) -> None:
