@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
-from torchledger.memory.advice import Recomputation, recomputations
+from torchledger.memory.advice import ForwardTimes, Recomputation, recomputations
 from torchledger.memory.live_set import MemoryTotals, add_up_memory
 from torchledger.nouns import (
     Account,
@@ -104,21 +104,48 @@ def read_memory(reader: LedgerReader, step: str) -> MemoryTotals | None:
 
 
 def read_recomputations(books: Books) -> list[Recomputation]:
-    """What recomputing modules would free of the step's peak, with the forward's measured times."""
+    """What recomputing modules would free of the step's peak, and what it costs by the forward's measured times."""
     if books.memory is None or books.step is None:
         return []
     step = books.step.step
     times = step_measurements(books.reader)
     directions = {graph.name: graph.direction for graph in books.graphs}
-    forward_us: defaultdict[str, float] = defaultdict(float)
+    # A profiler makes the host slower, and on a CPU the host is what does the work.
+    slower = step.wall_us / step.duration_us if step.duration_us and step.wall_us else 1.0
+    slower_device = slower if step.clock == "cpu_profiler" else 1.0
+    device_us: defaultdict[str, float] = defaultdict(float)
+    modules_of: defaultdict[str, list[str]] = defaultdict(list)
     for launch in books.launches:
-        measured = times.get(launch.launch_id)
-        if launch.module and measured is not None and directions.get(launch.graph) == "forward":
-            forward_us[launch.module] += measured.duration_us * step.graph_calls.get(launch.graph, 0)
-    for call in books.step.calls:
-        if call.kind == "operator" and call.phase in ("forward", "loss") and call.modules:
-            forward_us[call.modules[-1]] += call_us(call)
-    return recomputations(books.memory, forward_us, step_us=step.wall_us or step.duration_us)
+        if launch.module and directions.get(launch.graph) == "forward":
+            modules_of[launch.graph].append(launch.module)
+            if (measured := times.get(launch.launch_id)) is not None:
+                calls = step.graph_calls.get(launch.graph, 0)
+                device_us[launch.module] += measured.duration_us * calls / slower_device
+    host_us: defaultdict[str, float] = defaultdict(float)
+    for call, host in _host_times(books.step.calls):
+        if call.phase not in ("forward", "loss"):
+            continue
+        if call.kind == "operator" and call.modules:
+            device_us[call.modules[-1]] += call_us(call) / slower_device
+            host_us[call.modules[-1]] += host / slower
+        for module in modules_of[call.name] if call.kind == "graph" else ():
+            host_us[module] += host / slower / len(modules_of[call.name])
+    busy_us = None if step.busy_us is None else step.busy_us / slower_device
+    forward = ForwardTimes(step.duration_us or step.wall_us, busy_us, dict(device_us), dict(host_us))
+    return recomputations(books.memory, forward)
+
+
+def _host_times(calls: Sequence[StepCall]) -> Iterator[tuple[StepCall, float]]:
+    """Each call and for how long the host was at it, until it made the next, in microseconds."""
+    threads: defaultdict[int, list[StepCall]] = defaultdict(list)
+    for call in calls:
+        threads[call.thread].append(call)
+    for members in threads.values():
+        members.sort(key=lambda call: call.start_us or 0.0)
+        for call, following in zip_longest(members, members[1:]):
+            until = following.start_us if following is not None else None
+            host = until - call.start_us if until is not None and call.start_us is not None else call.host_us
+            yield call, host or 0.0
 
 
 def balance_books(books: Books) -> BalanceSheet:

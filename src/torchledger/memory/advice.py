@@ -2,7 +2,8 @@
 
 A module that is recomputed keeps what other modules read of it and drops the rest until its own backward begins. The
 live set is added up again with those shorter lives, so that what is said to be freed is of the whole step's peak: it
-cannot be more than what is between the first peak and the next. The cost is the time of the module's forward.
+cannot be more than what is between the first peak and the next. The cost is that of the module's forward, once more:
+its time on the device where the device decides what a step takes, else the time in which the host makes its calls.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torchledger.memory.live_set import MemoryTotals, live_curve
 from torchledger.nouns import LiveStorage
@@ -18,13 +19,16 @@ from torchledger.nouns import LiveStorage
 _INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
 _LEAST_SHARE = 0.01
 _MOST_CANDIDATES = 60
+_HOST_DECIDES = 0.9
+"""Of a step's time: where its device is busy for less, the device waits for the host."""
 
 
 @dataclass(frozen=True)
 class Recomputation:
     """Modules that one could recompute: ``pattern`` (``"layers.*.mlp"``), how many instances of it there are, how many
-    bytes the peak would fall by and to what, and the forward's time that a step would take again in microseconds
-    (``None`` where it was not measured), also as a share of the step's."""
+    bytes the peak would fall by and to what, and by how many microseconds a step would take longer (``None`` where its
+    forward was not measured), also as a share of the step's. Where the host decides, that is the least: what does the
+    recomputing (``torch.utils.checkpoint``) costs the host too."""
 
     pattern: str
     instances: int
@@ -32,15 +36,27 @@ class Recomputation:
     peak_bytes: int
     added_us: float | None
     added_share: float | None
+    host_decides: bool = False
 
 
-def recomputations(
-    totals: MemoryTotals, forward_us: Mapping[str, float], *, step_us: float | None
-) -> list[Recomputation]:
-    """The modules whose recomputation lowers the peak by 1 % or more, those that free most first.
+@dataclass(frozen=True)
+class ForwardTimes:
+    """What a step takes without the profiler (``None``: it was not timed) and how long its device is busy; and of its
+    forward, by module path, the time on the device and that in which the host made its calls. In microseconds."""
 
-    ``forward_us`` is the forward's time in one step by module path, ``step_us`` that of the whole step.
-    """
+    step_us: float | None = None
+    busy_us: float | None = None
+    device_us: Mapping[str, float] = field(default_factory=dict)
+    host_us: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def host_decides(self) -> bool:
+        """True where the device waits for the host, so that work of the host is what makes the step longer."""
+        return self.step_us is not None and self.busy_us is not None and self.busy_us < _HOST_DECIDES * self.step_us
+
+
+def recomputations(totals: MemoryTotals, times: ForwardTimes) -> list[Recomputation]:
+    """The modules whose recomputation lowers the peak by 1 % or more, those that free most first."""
     activations = [each for each in totals.storages if each.category == "activations" and each.module]
     groups: dict[str, dict[tuple[str, int | None], list[LiveStorage]]] = defaultdict(lambda: defaultdict(list))
     for each in activations:
@@ -55,10 +71,18 @@ def recomputations(
         freed = totals.peak_live_bytes - peak
         if freed < _LEAST_SHARE * totals.peak_live_bytes:
             continue
-        added = _time_of(pattern, forward_us, groups)
-        share = added / step_us if added is not None and step_us else None
-        found.append(Recomputation(pattern, len(groups[pattern]), freed, peak, added, share))
+        added = _added_us(pattern, times, groups)
+        share = added / times.step_us if added is not None and times.step_us else None
+        found.append(Recomputation(pattern, len(groups[pattern]), freed, peak, added, share, times.host_decides))
     return sorted(_without_twins(found), key=lambda each: -each.freed_bytes)
+
+
+def _added_us(pattern: str, times: ForwardTimes, known: Collection[str]) -> float | None:
+    """By how much a step becomes longer when the forward of these modules runs once more."""
+    device, host = _time_of(pattern, times.device_us, known), _time_of(pattern, times.host_us, known)
+    if device is None or host is None or not times.host_decides or times.step_us is None or times.busy_us is None:
+        return device
+    return max(host, times.busy_us + device - times.step_us)
 
 
 def _size(instances: Mapping[tuple[str, int | None], Sequence[LiveStorage]]) -> list[int]:

@@ -93,10 +93,11 @@ def memory_sections(
 
 def advice_sentence(each: Recomputation) -> str:
     """``"Recompute layers.*.mlp: -11.2 GB at +6.0 % step time."``"""
-    known = each.added_share is not None
-    cost = (
-        f" at +{format_share(each.added_share or 0.0)} step time" if known else "; its forward's time was not measured"
-    )
+    if each.added_share is None:
+        cost = "; its forward's time was not measured"
+    else:
+        least = " at least: the host decides this step" if each.host_decides else ""
+        cost = f" at +{format_share(each.added_share)} step time{least}"
     return f"Recompute {each.pattern}: -{format_bytes(each.freed_bytes)}{cost}."
 
 
@@ -108,7 +109,8 @@ def _advice_section(advice: Sequence[Recomputation], top: int) -> Section:
         for each in advice[:top]
     )
     keys = ("module", "instances", "freed_bytes", "alive_bytes", "added_us", "added_share")
-    under = "Each by itself; the cost is the time of its forward, once more."
+    host = ", on the host: the device waits for it, and torch.utils.checkpoint costs it more than the forward alone"
+    under = f"Each by itself; the cost is the time of its forward, once more{host if advice[0].host_decides else ''}."
     blocks = (Sentence(advice_sentence(advice[0])), Table(columns(*keys), rows), Sentence(under, "quiet"))
     return Section("What recomputing would free", blocks)
 
