@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -83,7 +84,13 @@ def command(
             f"{path} is no ledger, and its name does not end in .py. If it is a Python script that shall be run, pass "
             "--script."
         )
-    if is_module or not (is_ledger(path) or is_job(path)):
+    is_shown = not is_module and (is_ledger(path) or is_job(path))
+    if is_shown and arguments:
+        raise UsageError(
+            f"{path} is a ledger, which is shown and takes no arguments. Options come before it: "
+            f"torchledger values {shlex.join(arguments)} {path}"
+        )
+    if not is_shown:
         given = {
             "level": level, "find": find, "beyond": beyond, "tolerance": tolerance, "calls": calls,
             "against_eager": against is not None, "kernel": kernel, "category": category, "module": module,

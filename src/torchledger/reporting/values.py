@@ -32,6 +32,8 @@ class ValuesSummary:
     n_stats: int
     n_saved: int
     notes: tuple[str, ...]
+    is_unfinished: bool = False
+    """The program was killed, or crashed outside Python, or still runs."""
 
     @property
     def first_bad(self) -> ValueFinding | None:
@@ -57,6 +59,7 @@ def summarize_values(reader: LedgerReader) -> ValuesSummary:
     comparisons = tuple(sorted(reader.read(ValueComparison), key=lambda item: item.sequence))
     wanted = {finding.subject for finding in findings} | {item.subject for item in comparisons}
     launches = {launch.launch_id: launch for launch in reader.iterate(Launch) if launch.launch_id in wanted}
+    run = reader.run()
     saved = {stats.path for stats in iterate_value_stats(reader) if stats.path}
     return ValuesSummary(
         str(reader.path),
@@ -66,7 +69,8 @@ def summarize_values(reader: LedgerReader) -> ValuesSummary:
         launches,
         count_value_stats(reader),
         len(saved),
-        reader.run().notes,
+        run.notes,
+        run.status == "running",
     )
 
 
@@ -93,7 +97,14 @@ def values_document(summary: ValuesSummary, *, top: int) -> Document:
     if summary.comparisons:
         sections += _comparison_sections(summary, top=top)
     remarks = [Sentence(one_line(note)) for note in summary.notes]
-    if not summary.graphs and not summary.n_stats:
+    if not summary.graphs and not summary.n_stats and summary.is_unfinished:
+        remarks.append(
+            Sentence(
+                "The program was killed, or crashed, before any values were kept: `torchledger values --level names "
+                "SCRIPT` names the launch that it ended in."
+            )
+        )
+    elif not summary.graphs and not summary.n_stats:
         remarks.append(Sentence("No values were watched in this run: record some with `torchledger values SCRIPT`."))
     if summary.first_bad is not None and summary.first_bad.subject in summary.launches:
         remarks.append(

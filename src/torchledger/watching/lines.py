@@ -58,11 +58,12 @@ def nothing_found(question: str, calls: int, *, is_filtered: bool = False) -> st
 
 def finding_line(finding: ValueFinding, launch: Launch | None = None) -> str:
     """What was found, where, and which line of the model asked for it."""
-    what = _QUESTIONS.get(finding.question, f"{finding.question} is true of")
     count = f"{finding.count:,} x " if finding.count else ""
+    named = _QUESTIONS.get(finding.question)
+    what = f"{count}{named}" if named is not None else f"{finding.question} is true {count}".rstrip() + ","
     where = f"{finding.buffer} {finding.dtype} {finding.shape}"
     kernel = f" {launch.kernel_name}" if launch is not None else ""
-    text = f"{count}{what} {finding.verdict}: {finding.subject}{kernel}, {where}, call {finding.call_index}"
+    text = f"{what} {finding.verdict}: {finding.subject}{kernel}, {where}, call {finding.call_index}"
     if finding.indices:
         shown = ", ".join(str(index) for index in finding.indices[:4])
         more = ", ..." if (finding.count or 0) > len(finding.indices[:4]) else ""

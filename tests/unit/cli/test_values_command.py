@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from command_line import run_cli
+from synthetic import write_ledger
+from torchledger.cli import cli
 
 SCRIPT = """
 import torch
@@ -96,3 +99,10 @@ torch.compile(lambda x: kernel(x.sin()).cos())(torch.ones(4))
     assert "0 ran" in result.stdout and "No values were watched" not in result.stdout
     assert "the process ended in inference_0#1 torch.ops.crashing.kernel" in result.stdout
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_ledger_that_is_shown_takes_no_arguments_of_a_script(tmp_path: Path) -> None:
+    path = write_ledger(tmp_path / "a.ledger", launches=1)
+    said = CliRunner().invoke(cli, ["values", str(path), "--json"])
+    assert said.exit_code != 0
+    assert f"Options come before it: torchledger values --json {path}" in str(said.exception) + said.output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +100,12 @@ def test_an_imported_trace_is_not_asked_whether_torch_compile_is_called(tmp_path
 
 def test_values_of_a_run_that_watched_none_say_how_to_record_some(tmp_path: Path) -> None:
     with LedgerWriter(tmp_path / "x") as writer:
-        writer.add(make_run(), make_graph())
+        writer.add(make_run(status="finished"), make_graph())
     with open_ledger(tmp_path / "x") as reader:
-        assert "No values were watched in this run" in render(values_document(summarize_values(reader), top=3))
+        summary = summarize_values(reader)
+    assert "No values were watched in this run" in render(values_document(summary, top=3))
+    killed = render(values_document(replace(summary, is_unfinished=True), top=3))
+    assert "No values" not in killed and "values --level names SCRIPT" in killed
 
 
 def test_a_run_that_is_not_finished_says_so(tmp_path: Path) -> None:
