@@ -10,6 +10,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
+from pathlib import PurePath
 from typing import Any
 
 from torchledger.nouns import LaunchGroup, RunDiff
@@ -88,12 +90,15 @@ def comparison_data(
     changes = _told(diff)
     return {
         "kind": "diff",
-        "title": f"{first['data']['file']} and {second['data']['file']}",
+        "title": " and ".join(_short_names(first["data"]["file"], second["data"]["file"])),
         "file": f"{first['data']['file']} and {second['data']['file']}",
         "graphs": [],
         "weight": weight,
         "comparison": {
-            "sentences": [in_words(text) for text in _sentences(sides, weight, unit, column, diff)],
+            "sentences": [
+                *(in_words(text) for text in _sentences(sides, weight, unit, column, diff)),
+                f"A is {sides[0]['file']}, B is {sides[1]['file']}.",
+            ],
             "unit": unit,
             "is_aligned": diff is not None,
             "totals": [row for row in totals if row[2] is not None or row[3] is not None],
@@ -107,6 +112,17 @@ def comparison_data(
         },
         "texts": texts.all,
     }
+
+
+def _short_names(first: str, second: str) -> list[str]:
+    """Two files without the folder that both lie in.
+
+    >>> _short_names("runs/a.job/rank0.ledger", "runs/b.job/rank0.ledger")
+    ['a.job/rank0.ledger', 'b.job/rank0.ledger']
+    """
+    folders = [PurePath(name).parent.parts for name in (first, second)]
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*folders, strict=False)))
+    return [str(PurePath(*PurePath(name).parts[shared:])) for name in (first, second)]
 
 
 def kernel_stem(name: str) -> str:

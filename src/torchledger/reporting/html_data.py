@@ -84,7 +84,7 @@ def page_data(
             entries.add(summary.sizes.launch(launch), measured.get(launch.launch_id, ()), n_steps)
     if not total and breakdown is not None:
         for row in breakdown.kernels:
-            entries.add_row(row, n_steps or 1)
+            entries.add_row(row, breakdown.steps or 1)
     if progress is not None:
         progress(total, total, "launches")
     data = {
@@ -111,7 +111,7 @@ def page_data(
         "verdict": [in_words(text) for text in breakdown.verdict] if breakdown else [],
         "facts": [[clean(name), clean(text)] for name, text in run_facts(summary)],
         "remarks": [clean(text) for text in remarks(summary)],
-        "balance": _balance(summary),
+        "balance": _balance(summary) | {"is_imported": summary.run.is_imported},
         "weight": entries.weight(),
         "step": _step(steps, breakdown, entries),
         "categories": _categories(breakdown, entries),
@@ -232,7 +232,7 @@ class _Entries:
         self.details.append(self._detail(launch, measured))
 
     def add_row(self, row: TimeRow, n_steps: int) -> None:
-        """One kernel of an imported trace, which has no launches."""
+        """One kernel of a trace, or of steps that called no compiled graph: it has no launches in the ledger."""
         text = self._texts.place
         bytes_moved, flops = _per_call(row.bytes_moved, row), _per_call(row.flops, row)
         kernel = self._kernels.setdefault(("", row.name), len(self._kernels))

@@ -187,6 +187,16 @@ def test_an_imported_trace_has_a_page_too(tmp_path: Path) -> None:
     assert data["timeline"]["start_ns"] == [0, 20]
 
 
+def test_kernels_of_steps_without_a_compiled_graph_count_once_a_step_and_are_no_imported_trace(tmp_path: Path) -> None:
+    row = TimeRow("aten::mm", 4, 40.0, 1.0, 10.0, category="gemm")
+    with LedgerWriter(tmp_path / "e.ledger") as writer:
+        one_step = Breakdown("cpu profile", "cpu_profiler", 40.0, 0.0, 0.0, 50.0, 40.0, 4, steps=1, kernels=(row,))
+        writer.add(make_run(), one_step, Profile("cpu_profiler", 3))
+    data, _ = read_page(render_report(tmp_path / "e.ledger"))
+    assert (data["launches"]["step_us"], data["launches"]["calls"]) == ([40.0], [4.0])
+    assert data["balance"]["is_imported"] is False
+
+
 def test_a_ledger_without_launches_has_a_page_that_says_so(tmp_path: Path) -> None:
     with LedgerWriter(tmp_path / "e.ledger") as writer:
         writer.add(make_run())
@@ -199,6 +209,8 @@ def test_two_ledgers_are_aligned_as_diff_aligns_them_and_add_up(tmp_path: Path) 
     second = write_ledger(tmp_path / "b.ledger", launches=120)
     data, _ = read_page(render_report(first, against=second))
     comparison = data["comparison"]
+    assert data["title"] == "a.ledger and b.ledger"
+    assert comparison["sentences"][-1] == f"A is {first}, B is {second}."
     totals = {name: (a, b) for name, _, a, b in comparison["totals"]}
     assert totals["launches"] == (60, 120)
     assert [sum(row[place] for row in comparison["rows"]) for place in (3, 4)] == [60, 120]

@@ -22,8 +22,8 @@ const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 function balanceBadge() {
   const balance = DATA.balance;
   const wrong = balance.accounts.filter((account) => account.tone === "bad");
-  if (!balance.accounts.length || isImported)
-    return element("a", { class: "badge", href: "#balance", id: "balance-badge" }, isImported ? "an imported trace: nothing to balance" : "nothing to balance");
+  if (!balance.accounts.length || balance.is_imported)
+    return element("a", { class: "badge", href: "#balance", id: "balance-badge" }, balance.is_imported ? "an imported trace: nothing to balance" : "nothing to balance");
   const text = wrong.length
     ? "not balanced: " + wrong.map((account) => `${categoryText(account.name)}, ${account.short}`).join("; ")
     : RECORDED || !DATA.step ? "the books balance" : "the books balance, of compiled graphs alone";
@@ -88,7 +88,7 @@ function heaviestKernels() {
   const top = kernelTotals().slice(0, 8);
   if (!top.length) return element("p", { class: "quiet" }, "No kernels.");
   return smallTable(
-    [{ label: "kernel", align: "left" }, { label: isImported && !DATA.step?.steps ? "calls" : "launches" }, { label: WEIGHT.short }, { label: "share" }],
+    [{ label: "kernel", align: "left" }, { label: isImported ? "calls" : "launches" }, { label: WEIGHT.short }, { label: "share" }],
     top.map((each) => [
       element("a", { href: kernelAddress(each.kernel), title: each.name }, swatch(each.category), shortName(each.name)),
       formatCount(Math.round(each.rows.reduce((sum, row) => sum + at("calls", row), 0))), WEIGHT.format(each.weight), TOTAL_WEIGHT ? formatShare(each.weight / TOTAL_WEIGHT) : "",
@@ -100,7 +100,7 @@ const exactAmount = (value, unit) => known((each) => each.toLocaleString("en-US"
 
 function drawBalance(section) {
   const accounts = DATA.balance.accounts;
-  append(section, isImported ? [
+  append(section, DATA.balance.is_imported ? [
     element("p", { class: "hint" }, "An imported trace holds no launches of a ledger, so that there are no sums to compare."),
   ] : [
     element("p", { class: "hint" }, "Each sum of the ledger stands beside an independent count; what differs is named, what is missing says why."),
