@@ -31,6 +31,7 @@ from torchledger.device import describe as device
 from torchledger.device.host import known_host
 from torchledger.errors import StoreError
 from torchledger.nouns import Compilation, Device, Difference, Environment, Gap, Graph, Launch, Run
+from torchledger.nouns.run import ValuesLack
 from torchledger.store import LedgerWriter
 from torchledger.store.job import rank_path
 from torchledger.store.seal import sealed_graph, sealed_kernel
@@ -155,6 +156,11 @@ class Capture:
             raise TypeError(f"a note of a run is text, not {text!r}")
         if text not in self.run.notes:
             self.run = dataclasses.replace(self.run, notes=(*self.run.notes, text))
+
+    def note_values(self, *lack: ValuesLack) -> None:
+        """Keep with the run that values were watched, and what is missing of them."""
+        lacks = dict.fromkeys((*(self.run.values_lack or ()), *lack))
+        self.run = dataclasses.replace(self.run, values_lack=tuple(lacks))
 
     def flops_by_op(self) -> dict[str, int]:
         """Tensor FLOPs of all launches recorded so far, by operator."""

@@ -12,6 +12,10 @@ IMPORTED = "imported trace"
 
 RunStatus = Literal["running", "finished", "failed"]
 
+ValuesLack = Literal["nothing matched", "not saved", "predicate failed"]
+"""Why what was recorded of values is not all that was asked for: the filters passed no launch, launches were not saved
+for want of room, the predicate could not be asked of a tensor."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -19,7 +23,8 @@ class Run:
 
     ``left_eager`` says what ``torch.compile`` was given and left to run eagerly, with Dynamo's reasons; it is one of
     the ``notes`` too. ``None``: nothing, or the file is older than the field. ``host`` is what `torchledger doctor`
-    measured of this host before; ``None`` where it did not.
+    measured of this host before; ``None`` where it did not. ``values_lack`` says what is missing of the values that
+    were watched; ``None``: none were, or the file is older than the field.
     """
 
     run_id: str
@@ -36,6 +41,7 @@ class Run:
     notes: tuple[str, ...] = ()
     left_eager: str | None = None
     host: Host | None = None
+    values_lack: tuple[ValuesLack, ...] | None = None
 
     @property
     def is_imported(self) -> bool:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchledger.nouns import Launch, ValueComparison, ValueFinding, WatchedGraph
+from torchledger.nouns import Launch, Run, ValueComparison, ValueFinding, WatchedGraph
+from torchledger.nouns.run import ValuesLack
 from torchledger.nouns.run_diff import SettingChange
 from torchledger.printable import one_line
 from torchledger.reporting.columns import counted
@@ -17,7 +18,7 @@ from torchledger.store import LedgerReader
 from torchledger.store.value_stats import count_value_stats, iterate_value_stats
 from torchledger.watching.compare import ValuePair, ValuesDiff
 from torchledger.watching.findings import first_created
-from torchledger.watching.lines import NOT_SAVED, NOTHING_MATCHED, PREDICATE_FAILED, comparison_line, finding_line
+from torchledger.watching.lines import comparison_line, finding_line
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class ValuesSummary:
     n_stats: int
     n_saved: int
     notes: tuple[str, ...]
+    lack: tuple[ValuesLack, ...]
     is_unfinished: bool = False
     """The program was killed, or crashed outside Python, or still runs."""
 
@@ -43,9 +45,7 @@ class ValuesSummary:
     @property
     def exit_code(self) -> int:
         """2 if the filters matched nothing, 3 if something was left out or could not be asked, else 0."""
-        if any(note.startswith(NOTHING_MATCHED) for note in self.notes):
-            return 2
-        return 3 if any(NOT_SAVED in note or note.startswith(PREDICATE_FAILED) for note in self.notes) else 0
+        return 2 if "nothing matched" in self.lack else 3 if self.lack else 0
 
     @property
     def first_outside(self) -> ValueComparison | None:
@@ -70,8 +70,19 @@ def summarize_values(reader: LedgerReader) -> ValuesSummary:
         count_value_stats(reader),
         len(saved),
         run.notes,
+        run.values_lack if run.values_lack is not None else _lack_of_older(run),
         run.status == "running",
     )
+
+
+def _lack_of_older(run: Run) -> tuple[ValuesLack, ...]:
+    """What is missing, as files said it before they had a field for it: by the words of their notes."""
+    words: tuple[tuple[str, ValuesLack], ...] = (
+        ("no launch passed the filters", "nothing matched"),
+        ("launches were not saved", "not saved"),
+        ("the predicate failed on", "predicate failed"),
+    )
+    return tuple(lack for said, lack in words if any(said in note for note in run.notes))
 
 
 def values_as_plain(summary: ValuesSummary) -> dict[str, Any]:

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from torchledger.nouns import Launch, ValueComparison, ValueFinding, ValueStats
 
-NOTHING_MATCHED = "no launch passed the filters"
-NOT_SAVED = "launches were not saved"
-ENDED_IN = "the process ended in"
-PREDICATE_FAILED = "the predicate failed on"
-"""How the notes begin or read by which a report knows that a run is partial."""
-
 
 def stats_line(stats: ValueStats) -> str:
     """Name, dtype, shape, NaN and Inf first, then the rest; what was not taken is left out.

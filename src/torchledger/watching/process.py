@@ -10,7 +10,6 @@ from typing import Any
 from torchledger.capturing.process import RunOutcome, run_script
 from torchledger.store import LedgerWriter, open_ledger
 from torchledger.watching.last_launch import take_last_launch
-from torchledger.watching.lines import ENDED_IN
 from torchledger.watching.options import FILTER_VARIABLE, PRINTER_VARIABLE, ValueOptions, from_environment
 
 
@@ -43,7 +42,7 @@ def run_watched(
     )
     for path in (outcome.path, *outcome.child_paths):
         if (launch := take_last_launch(path)) is not None:
-            _note(path, f"{ENDED_IN} {launch}, which did not return")
+            _note(path, f"the process ended in {launch}, which did not return")
     return outcome
 
 

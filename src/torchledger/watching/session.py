@@ -33,14 +33,7 @@ from torchledger.nouns import (
 from torchledger.nouns.value_stats import expand
 from torchledger.watching.findings import find_bad, first_created
 from torchledger.watching.last_launch import LastLaunch
-from torchledger.watching.lines import (
-    NOT_SAVED,
-    PREDICATE_FAILED,
-    comparison_line,
-    finding_line,
-    nothing_found,
-    stats_line,
-)
+from torchledger.watching.lines import comparison_line, finding_line, nothing_found, stats_line
 from torchledger.watching.options import ValueOptions, from_environment, load_predicate
 
 log = logging.getLogger(__name__)
@@ -161,15 +154,17 @@ class Watch(Watcher):
                 if graph.name is not None:
                     seen = sum(1 for index in graph.launches if index in graph.seen)
                     self._write(WatchedGraph(graph.name, graph.n_launches, len(graph.launches), seen, graph.n_calls))
+            self._capture.note_values()
             self._tell_filters()
             self._tell_clean()
             if self.n_findings_left_out:
                 self._capture.note(f"{self.n_findings_left_out:,} more findings were counted and not kept")
             if self._folder is not None and self._folder.n_left_out:
                 self._capture.note(
-                    f"{self._folder.n_left_out:,} {NOT_SAVED}: {self._folder.reason}. The "
+                    f"{self._folder.n_left_out:,} launches were not saved: {self._folder.reason}. The "
                     f"{self._folder.n_files:,} files in {self._folder.folder} are whole"
                 )
+                self._capture.note_values("not saved")
             for text, count in self._faults.items():
                 self._write(Gap("values", "watching", text, count))
 
@@ -179,14 +174,17 @@ class Watch(Watcher):
         from torchledger.watching.suggestions import suggest_names
 
         self._capture.note(suggest_names(self.options, list(self._launches.values())))
+        self._capture.note_values("nothing matched")
 
     def _tell_clean(self) -> None:
         calls = sum(graph.n_watched_calls for graph in self._graphs)
         if faults := self._predicate_faults:
             others = "" if self.findings else "; it was true of none of the others"
             self._capture.note(
-                f"{PREDICATE_FAILED} {_tensors(len(faults))}, so nothing is known of them; first it {faults[0]}{others}"
+                f"the predicate failed on {_tensors(len(faults))}, so nothing is known of them; first it {faults[0]}"
+                f"{others}"
             )
+            self._capture.note_values("predicate failed")
         elif self.options.find is not None and not self.findings and calls and not self._faults:
             self._capture.note(nothing_found(self.options.find, calls, is_filtered=self.options.is_filtered))
 

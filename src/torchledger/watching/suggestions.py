@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 
 from torchledger.nouns import Launch
-from torchledger.watching.lines import NOTHING_MATCHED
 from torchledger.watching.options import ValueOptions
 
 
@@ -26,4 +25,4 @@ def suggest_names(options: ValueOptions, launches: list[Launch]) -> str:
         near = [close for pattern in patterns for close in difflib.get_close_matches(pattern, names, n=3, cutoff=0.3)]
         shown = ", ".join(dict.fromkeys(near)) or ", ".join(names[:5]) or "none is known"
         parts.append(f"{name} {', '.join(patterns)} (near it: {shown})")
-    return f"{NOTHING_MATCHED}: {'; '.join(parts)}"
+    return f"no launch passed the filters: {'; '.join(parts)}"

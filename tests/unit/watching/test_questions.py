@@ -12,8 +12,11 @@ from torch import Tensor, nn
 from torch._inductor.async_compile import AsyncCompile
 
 import torchledger
+from factories import make_run
 from planted import SCALE, faulty, make_planted, neutral
+from torchledger.nouns.run import ValuesLack
 from torchledger.reporting.values import summarize_values
+from torchledger.store import LedgerWriter
 from torchledger.watching import Watch
 
 
@@ -72,7 +75,30 @@ def test_a_predicate_that_fails_on_one_tensor_is_asked_of_the_others(tmp_path: P
     with torchledger.open_ledger(path) as reader:
         summary = summarize_values(reader)
     assert [note for note in summary.notes if note.startswith("the predicate failed on 1 tensor,")]
-    assert summary.exit_code == 3
+    assert summary.lack == ("predicate failed",) and summary.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("lack", "note", "code"),
+    [
+        (("nothing matched",), "a note in other words", 2),
+        (("not saved",), "a note in other words", 3),
+        (("predicate failed", "nothing matched"), "a note in other words", 2),
+        ((), "the predicate failed on no tensor", 0),
+        (None, "no launch passed the filters: kernel x (near it: none is known)", 2),
+        (None, "3 launches were not saved: the budget is spent", 3),
+        (None, "the predicate failed on 1 tensor, so nothing is known of it", 3),
+        (None, "no NaN in 3 calls of compiled graphs: no watched launch reads or writes one", 0),
+    ],
+)
+def test_the_exit_code_is_told_by_what_is_missing_and_in_older_files_by_the_notes(
+    lack: tuple[ValuesLack, ...] | None, note: str, code: int, tmp_path: Path
+) -> None:
+    with LedgerWriter(tmp_path / "a.ledger") as writer:
+        writer.add(make_run(notes=(note,), values_lack=lack))
+    with torchledger.open_ledger(tmp_path / "a.ledger") as reader:
+        assert reader.run().values_lack == lack
+        assert summarize_values(reader).exit_code == code
 
 
 def test_a_predicate_that_raises_is_told_once_and_the_program_goes_on(tmp_path: Path) -> None:

@@ -96,6 +96,7 @@ def test_a_filter_that_matches_nothing_says_so_with_near_names() -> None:
     assert watch.stats == [] or all(item.moment == "input" for item in watch.stats)
     with torchledger.open_ledger(watch.path) as reader:
         (note,) = reader.run().notes
+        assert reader.run().values_lack == ("nothing matched",)
     assert "no launch passed the filters" in note
     assert "extern_kernels.addmm" in note
 
@@ -140,6 +141,7 @@ def test_a_spent_budget_keeps_what_was_saved_and_counts_the_rest(tmp_path: Path)
         load_tensors(path)
     with torchledger.open_ledger(watch.path) as reader:
         (note,) = reader.run().notes
+        assert reader.run().values_lack == ("not saved",)
     assert "budget" in note
     assert not list((tmp_path / "a.values").rglob("*.unfinished"))
 
