@@ -38,6 +38,7 @@ import torchledger  # noqa: E402
 from planted import DIVISION, LOG, MODELS, SCALE, faulty, loss_of, make_planted, neutral  # noqa: E402
 from planted import ROOT as ROOT_COLUMN  # noqa: E402
 from torchledger.nouns import Gap, Launch, WatchedGraph  # noqa: E402
+from torchledger.store import open_ledger  # noqa: E402
 
 NEEDS: tuple[str, ...] = ("cuda",)
 RUNS: tuple[tuple[str, ...], ...] = (("-o", "{out}"),)
@@ -105,7 +106,7 @@ def cover(name: str) -> dict[str, Any]:
         plain, again = run(3), run(3)
     finally:
         torch.use_deterministic_algorithms(False)
-    with torchledger.open_ledger(watch.path) as reader:
+    with open_ledger(watch.path) as reader:
         graphs, gaps = reader.read(WatchedGraph), reader.read(Gap)
         categories = Counter(launch.category for launch in reader.iterate(Launch) if launch.is_call)
     return {
@@ -313,7 +314,7 @@ def cost(layers: int, batch: int, rounds: int = 6) -> dict[str, Any]:
             "over_unwatched": statistics.median(ratios),
             "ratios": ratios,
         }
-    with torchledger.open_ledger(watch.path) as reader:
+    with open_ledger(watch.path) as reader:
         graphs = reader.read(WatchedGraph)
     rows["launches"] = sum(graph.launches for graph in graphs)
     rows["watched"] = sum(graph.watched for graph in graphs)

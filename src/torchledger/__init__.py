@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from torchledger.profiling.profile import step as step
     from torchledger.replaying.bench import bench as bench
     from torchledger.reporting.html import report as report
-    from torchledger.store import open_ledger as open_ledger
     from torchledger.traces.breakdown import import_trace as import_trace
     from torchledger.watching import values as values
 
@@ -31,7 +30,6 @@ _PUBLIC = {
     "step": "torchledger.profiling.profile",
     "values": "torchledger.watching",
     "load": "torchledger.answers",
-    "open_ledger": "torchledger.store",
     "show": "torchledger.answers",
     "report": "torchledger.reporting.html",
     "diff": "torchledger.answers",

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 import torchledger  # noqa: E402
 from planted import LOG, faulty, loss_of, make_planted, neutral  # noqa: E402
 from torchledger.nouns import WatchedGraph  # noqa: E402
+from torchledger.store import open_ledger  # noqa: E402
 from torchledger.watching.device_reductions import _checked_kernel  # noqa: E402
 from torchledger.watching.reductions import Reducer, summarize  # noqa: E402
 
@@ -97,7 +98,7 @@ def test_training_is_the_same_bits_and_every_launch_is_watched(deterministic):
     with torchledger.values(level="stats") as watch:
         watched = run()
     assert all(map(torch.equal, watched, run()))
-    with torchledger.open_ledger(watch.path) as reader:
+    with open_ledger(watch.path) as reader:
         graphs = reader.read(WatchedGraph)
     assert graphs
     for graph in graphs:
@@ -114,7 +115,7 @@ def test_cuda_graphs_are_switched_off_and_said():
         compiled(x, faulty(model, 1, LOG, -1.0, "cuda"))
     assert watch.first_bad is not None
     assert watch.first_bad.call_index == 3
-    with torchledger.open_ledger(watch.path) as reader:
+    with open_ledger(watch.path) as reader:
         assert any("CUDA graphs" in note for note in reader.run().notes)
 
 

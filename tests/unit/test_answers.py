@@ -1,4 +1,4 @@
-"""What ``import torchledger`` offers: thirteen names, typed, told with an example each, and loaded when first used."""
+"""What ``import torchledger`` offers: twelve names, typed, told with an example each, and loaded when first used."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def path(tmp_path: Path) -> Path:
     return found
 
 
-def test_the_front_door_has_at_most_thirteen_names_and_each_is_there() -> None:
-    assert len(NAMES) <= 13
+def test_the_front_door_has_at_most_twelve_names_and_each_is_there() -> None:
+    assert len(NAMES) <= 12
     assert all(callable(getattr(torchledger, name)) for name in NAMES)
     assert set(dir(torchledger)) >= NAMES
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
@@ -50,7 +50,7 @@ def test_each_name_has_an_example_in_the_docs() -> None:
     assert {name for name in NAMES if f"torchledger.{name}(" in page} == NAMES
 
 
-@pytest.mark.parametrize("name", ["load", "show", "diff", "report", "open_ledger", "predict", "predict_step"])
+@pytest.mark.parametrize("name", ["load", "show", "diff", "report", "predict", "predict_step"])
 def test_what_reads_files_needs_no_torch(name: str) -> None:
     probe = f"import sys, torchledger\ntorchledger.{name}\nprint('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True).stdout.strip() == "False"

@@ -11,10 +11,10 @@ import torch._inductor.utils
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-import torchledger
 from captured import capture_call
 from torchledger.reporting.overview import remarks
 from torchledger.reporting.summary import summarize_ledger
+from torchledger.store import open_ledger
 
 
 class ScaledProduct(torch.autograd.Function):
@@ -44,7 +44,7 @@ def test_the_backward_of_a_users_function_is_asked_for_in_the_backward(tmp_path:
 
 
 def notes_of(path: Path) -> tuple[str, ...]:
-    with torchledger.open_ledger(path) as reader:
+    with open_ledger(path) as reader:
         return reader.run().notes
 
 
@@ -65,7 +65,7 @@ def test_a_model_that_dynamo_refuses_whole_is_not_called_uncompiled_by_its_user(
     assert captured.graphs == []
     (note,) = notes_of(tmp_path / "a.ledger")
     assert note.startswith("torch.compile compiled 0 of 1 frame;")
-    with torchledger.open_ledger(tmp_path / "a.ledger") as reader:
+    with open_ledger(tmp_path / "a.ledger") as reader:
         assert not any("is torch.compile called?" in text for text in remarks(summarize_ledger(reader)))
 
 

@@ -83,7 +83,7 @@ def test_a_report_is_one_file_that_names_no_address_to_load_from(tmp_path: Path)
 
 def test_the_page_holds_every_launch_with_its_costs(tmp_path: Path) -> None:
     data, details = read_page(render_report(write_ledger(tmp_path / "a.ledger", launches=60)))
-    with torchledger.open_ledger(tmp_path / "a.ledger") as reader:
+    with open_ledger(tmp_path / "a.ledger") as reader:
         from torchledger.store.rows import read_launch_rows
 
         rows = read_launch_rows(reader)

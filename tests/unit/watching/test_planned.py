@@ -17,6 +17,7 @@ from torch import Tensor
 import model_zoo
 import torchledger
 from torchledger.nouns import Gap, ValueCall, ValueStats, WatchedGraph
+from torchledger.store import open_ledger
 from torchledger.store.value_stats import count_value_stats, iterate_value_stats
 from torchledger.watching import Watch, device_reductions, graph_watch, planned, reductions
 from torchledger.watching.device_reductions import COLUMNS, plain_row
@@ -140,7 +141,7 @@ def test_a_planned_call_tells_what_a_call_that_is_watched_anew_tells(
 
 def test_the_ledger_holds_a_call_as_numbers_and_gives_back_its_statistics(kernel: PlainKernel, tmp_path: Path) -> None:
     watch = train("mixer", 3, level="stats", path=tmp_path / "a.ledger")
-    with torchledger.open_ledger(watch.path) as reader:
+    with open_ledger(watch.path) as reader:
         stats = list(iterate_value_stats(reader))
         assert reader.count(ValueCall) == 4  # forward and backward, twice after the first
         assert count_value_stats(reader) == len(stats) == len(watch.stats)
@@ -202,7 +203,7 @@ def test_an_input_that_a_launch_takes_in_another_shape_stays_in_the_plan(
     with torch.no_grad(), torchledger.values(tmp_path / "a.ledger", find=find, level="off") as watch:
         for step in range(3):
             compiled(torch.full((8, 8), math.inf if step == 1 else 0.0))
-    with torchledger.open_ledger(watch.path) as reader:
+    with open_ledger(watch.path) as reader:
         assert reader.read(Gap) == []
     assert {finding.call_index for finding in watch.findings} == {1}
 
@@ -263,7 +264,7 @@ def test_a_call_that_leaves_its_plan_is_told_and_the_program_goes_on(
             other.setattr(graph_watch.PlannedCall, "look", _fail)
             assert torch.allclose(compiled(x), torch.sin(x) @ x, atol=1e-5)
         compiled(x)
-    with torchledger.open_ledger(watch.path) as reader:
+    with open_ledger(watch.path) as reader:
         assert any("it left the plan" in gap.reason for gap in reader.read(Gap))
     assert {stats.call_index for stats in watch.stats} == {0, 2}
 

@@ -16,7 +16,7 @@ from factories import make_run
 from planted import SCALE, faulty, make_planted, neutral
 from torchledger.nouns.run import ValuesLack
 from torchledger.reporting.values import summarize_values
-from torchledger.store import LedgerWriter
+from torchledger.store import LedgerWriter, open_ledger
 from torchledger.watching import Watch
 
 
@@ -72,7 +72,7 @@ def test_a_predicate_that_fails_on_one_tensor_is_asked_of_the_others(tmp_path: P
     with torchledger.values(path, find="test_questions:is_large_float", level="off") as watch:
         torch.compile(lambda x, mask: (x * 3) @ mask.float())(torch.ones(4, 4), torch.ones(4, 4, dtype=torch.bool))
     assert watch.first_bad is not None and watch.first_bad.verdict == "created here"
-    with torchledger.open_ledger(path) as reader:
+    with open_ledger(path) as reader:
         summary = summarize_values(reader)
     assert [note for note in summary.notes if note.startswith("the predicate failed on 1 tensor,")]
     assert summary.lack == ("predicate failed",) and summary.exit_code == 3
@@ -96,7 +96,7 @@ def test_the_exit_code_is_told_by_what_is_missing_and_in_older_files_by_the_note
 ) -> None:
     with LedgerWriter(tmp_path / "a.ledger") as writer:
         writer.add(make_run(notes=(note,), values_lack=lack))
-    with torchledger.open_ledger(tmp_path / "a.ledger") as reader:
+    with open_ledger(tmp_path / "a.ledger") as reader:
         assert reader.run().values_lack == lack
         assert summarize_values(reader).exit_code == code
 
@@ -110,7 +110,7 @@ def test_a_predicate_that_raises_is_told_once_and_the_program_goes_on(tmp_path: 
         with torchledger.values(tmp_path / "a.ledger", find="test_questions:fails", level="off") as watch:
             found = torch.compile(model)(x, neutral(model))
     assert torch.equal(found, expected)
-    with torchledger.open_ledger(watch.path) as reader:
+    with open_ledger(watch.path) as reader:
         (note,) = [note for note in reader.run().notes if "predicate" in note]
     assert "not my day" in note and "true of none of the others" in note
 

@@ -17,6 +17,7 @@ from factories import make_launch
 from planted import DIVISION, LOG, faulty, loss_of, make_planted, neutral
 from torchledger.errors import UsageError
 from torchledger.nouns import Gap, Graph, Launch, ValueStats, WatchedGraph
+from torchledger.store import open_ledger
 from torchledger.watching import Watch
 from torchledger.watching.options import ValueOptions, from_environment, parse_calls
 from torchledger.watching.saving import load_tensors
@@ -35,7 +36,7 @@ def test_every_launch_is_watched_and_results_are_the_same_bits(tmp_path: Path, n
     with torchledger.values(tmp_path / "a.ledger", find="nan", level="stats") as watch:
         watched = train(name)
     assert all(map(torch.equal, watched, train(name)))
-    with torchledger.open_ledger(watch.path) as reader:
+    with open_ledger(watch.path) as reader:
         graphs, launches = reader.read(WatchedGraph), reader.read(Launch)
         assert reader.read(Gap) == []
         stats = reader.read(ValueStats)
@@ -94,7 +95,7 @@ def test_filters_select_by_kernel_category_module_line_graph_and_call() -> None:
 def test_a_filter_that_matches_nothing_says_so_with_near_names() -> None:
     watch = run_planted(kernel=("extern_kernels.admm",))
     assert watch.stats == [] or all(item.moment == "input" for item in watch.stats)
-    with torchledger.open_ledger(watch.path) as reader:
+    with open_ledger(watch.path) as reader:
         (note,) = reader.run().notes
         assert reader.run().values_lack == ("nothing matched",)
     assert "no launch passed the filters" in note
@@ -139,7 +140,7 @@ def test_a_spent_budget_keeps_what_was_saved_and_counts_the_rest(tmp_path: Path)
     assert saved
     for path in saved:
         load_tensors(path)
-    with torchledger.open_ledger(watch.path) as reader:
+    with open_ledger(watch.path) as reader:
         (note,) = reader.run().notes
         assert reader.run().values_lack == ("not saved",)
     assert "budget" in note
@@ -155,7 +156,7 @@ def test_a_full_disk_stops_saving_and_not_the_program(tmp_path: Path, monkeypatc
     monkeypatch.setattr(safetensors.torch, "save_file", full)
     watch = run_planted(tmp_path / "a.ledger", level="save")
     assert watch.stats
-    with torchledger.open_ledger(watch.path) as reader:
+    with open_ledger(watch.path) as reader:
         (note,) = reader.run().notes
     assert "No space left" in note
 
@@ -179,7 +180,7 @@ def test_after_the_block_nothing_is_watched_any_more() -> None:
 def test_graphs_out_of_a_warm_cache_are_watched_as_fresh_ones(tmp_path: Path) -> None:
     run_planted()  # fills the cache
     watch = run_planted(tmp_path / "a.ledger")
-    with torchledger.open_ledger(watch.path) as reader:
+    with open_ledger(watch.path) as reader:
         assert [graph.cache_hit for graph in reader.read(Graph)] == [True]
         (graph,) = reader.read(WatchedGraph)
     assert graph.launches == graph.watched == graph.seen > 0
@@ -194,7 +195,7 @@ def test_what_asks_for_a_cpp_wrapper_is_watched_launch_by_launch_and_says_so(tmp
     ):
         (torch.compile(lambda x: x.log() @ torch.ones(3, 3))(x)).sum().backward()
     assert watch.first_bad is not None and watch.first_bad.verdict == "created here"
-    with torchledger.open_ledger(watch.path) as reader:
+    with open_ledger(watch.path) as reader:
         assert any("C++ wrappers were written in Python" in note for note in reader.run().notes)
         assert {graph.wrapper_language for graph in reader.read(Graph)} == {"python"}
         graphs = reader.read(WatchedGraph)
@@ -240,7 +241,7 @@ def test_multi_output_calls_inline_lines_and_branches_are_seen(tmp_path: Path) -
     }
     sorted_dtypes = {item.dtype for item in watch.stats if "sort" in kernels.get(item.subject, "")}
     assert {"float32", "int64"} <= sorted_dtypes
-    with torchledger.open_ledger(watch.path) as reader:
+    with open_ledger(watch.path) as reader:
         (graph,) = reader.read(WatchedGraph)
     assert graph.watched == graph.launches > graph.seen  # one branch did not run
 
@@ -254,9 +255,9 @@ def test_two_runs_part_where_the_second_was_changed(tmp_path: Path) -> None:
         with torch.no_grad(), torchledger.values(tmp_path / f"{name}.ledger"):
             torch.compile(model)(x, dial)
     with (
-        torchledger.open_ledger(tmp_path / "one.ledger") as one,
-        torchledger.open_ledger(tmp_path / "same.ledger") as same,
-        torchledger.open_ledger(tmp_path / "other.ledger") as other,
+        open_ledger(tmp_path / "one.ledger") as one,
+        open_ledger(tmp_path / "same.ledger") as same,
+        open_ledger(tmp_path / "other.ledger") as other,
     ):
         equal, changed = compare_values(one, same), compare_values(one, other)
         first = next(pair for pair in changed.apart if pair.first.moment == "after")
@@ -303,7 +304,7 @@ def test_options_survive_the_way_into_another_process() -> None:
 def test_a_run_in_which_nothing_is_found_says_so(tmp_path: Path) -> None:
     watch = run_planted(tmp_path / "a.ledger", find="nan", level="off")
     assert watch.findings == []
-    with torchledger.open_ledger(watch.path) as reader:
+    with open_ledger(watch.path) as reader:
         assert any(note.startswith("no NaN in 1 call of compiled graphs") for note in reader.run().notes)
 
 
