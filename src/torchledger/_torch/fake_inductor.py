@@ -36,23 +36,28 @@ class _Kernel:
 
 def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[str, int]) -> None:
     """Have what is compiled until the patches are undone be for ``device``. Decisions are counted by name."""
-    import torch._dynamo.config
-    import torch._functorch.config
-    import torch._inductor.config as config
+
+    def note(what: str) -> None:
+        decisions[what] = decisions.get(what, 0) + 1
+
+    _tell_of_device(patches)
+    _patch_triton(patches, device.compute_capability or (0, 0))
+    _run_without_kernels(patches)
+    _switch_off_graphs_and_caches(patches, note)
+    _fold_on_host(patches)
+    _take_libraries(patches, note)
+    _decide_padding(patches, device, note)
+
+
+def _tell_of_device(patches: Patches) -> None:
+    """What Dynamo and Inductor ask of a device is what ``torch.cuda`` says, which is patched already."""
     from torch._dynamo.device_interface import (
         CudaInterface,
         caching_worker_current_devices,
         caching_worker_device_properties,
     )
-    from torch._inductor.async_compile import AsyncCompile
     from torch._inductor.runtime.hints import DeviceProperties
 
-    major, minor = device.compute_capability or (0, 0)
-
-    def note(what: str) -> None:
-        decisions[what] = decisions.get(what, 0) + 1
-
-    # --- what Dynamo and Inductor know of the device ---
     for name in ("get_device_properties", "current_device", "set_device", "device_count", "stream", "current_stream",
                  "synchronize", "memory_allocated", "is_bf16_supported"):  # fmt: skip
         if hasattr(CudaInterface, name):
@@ -72,9 +77,11 @@ def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[st
     DeviceProperties.create.cache_clear()
     patches.on_undo(DeviceProperties.create.cache_clear)
 
-    _patch_triton(patches, (major, minor))
 
-    # --- nothing compiles or runs ---
+def _run_without_kernels(patches: Patches) -> None:
+    """A generated wrapper allocates fake tensors, takes views of them, and calls kernels that do nothing."""
+    from torch._inductor.async_compile import AsyncCompile
+
     patches.set(AsyncCompile, "triton", lambda self, name, source, device_str="cuda": _Kernel(name))
     patches.set(AsyncCompile, "multi_kernel", lambda self, *args, **kwargs: _Kernel("multi_kernel"))
     patches.set(AsyncCompile, "wait", lambda self, scope: None)
@@ -97,7 +104,12 @@ def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[st
     )
     patches.set(guards, "_reinterpret_tensor", reinterpret)
 
-    # --- what would be recorded as a CUDA graph is called as it is ---
+
+def _switch_off_graphs_and_caches(patches: Patches, note: Callable[[str], None]) -> None:
+    """What would be recorded as a CUDA graph is called as it is; nothing is kept for other processes, or timed."""
+    import torch._dynamo.config
+    import torch._functorch.config
+    import torch._inductor.config as config
     from torch._inductor import compile_fx
 
     def graphed(model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -105,9 +117,6 @@ def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[st
         return model
 
     patches.set(compile_fx, "cudagraphify", graphed)
-
-    # --- what would be measured ---
-    from torch._inductor.fx_passes import joint_graph, pad_mm
 
     settings: dict[str, Any] = {
         # Not force_disable_caches, which is written into each kernel.
@@ -123,6 +132,12 @@ def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[st
         patches.set_config(torch._functorch.config, name, False)
     patches.set_config(torch._dynamo.config, "automatic_dynamic_local_pgo", False)
 
+
+def _fold_on_host(patches: Patches) -> None:
+    """Scalars that a pass folds are computed on the host."""
+    from torch._inductor.fx_passes import joint_graph
+    from torch.fx.experimental import proxy_tensor
+
     deduce = joint_graph.UniformValueConstantFolder._deduce_value
 
     def deduce_on_host(folder: Any, node: Any) -> Any:
@@ -130,8 +145,6 @@ def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[st
             return deduce(folder, node)
 
     patches.set(joint_graph.UniformValueConstantFolder, "_deduce_value", deduce_on_host)
-    from torch.fx.experimental import proxy_tensor
-
     unset_fake = proxy_tensor.unset_fake_temporarily
 
     @contextlib.contextmanager
@@ -140,7 +153,12 @@ def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[st
             yield mode
 
     patches.set(proxy_tensor, "unset_fake_temporarily", unset_fake_on_host)
-    _take_libraries(patches, note)
+
+
+def _decide_padding(patches: Patches, device: Device, note: Callable[[str], None]) -> None:
+    """Where Inductor would time a product with and without padding, a rule decides."""
+    from torch._inductor.fx_passes import pad_mm
+
     asked: dict[str, bool] = {}
     original_key = pad_mm.should_pad_bench_key
 

@@ -26,6 +26,9 @@ from torchledger._torch.stages import listen_to_stages
 
 log = logging.getLogger(__name__)
 
+Guarded = Callable[..., Any]
+"""Calls ``method(*args)`` for ``(where, method, *args)``, or tells of its fault and answers ``None``."""
+
 
 class Listener(Protocol):
     """What can be heard. Arguments are Inductor's own objects."""
@@ -101,7 +104,6 @@ def install(listener: Listener, *, salt: Callable[[], str]) -> Patches:
             log.warning("torchledger lost what it knew of %s: %s; %s", where, error, second)
 
     patches = Patches(told)
-    inside = threading.local()
 
     def guarded(where: str, method: Callable[..., Any], *args: Any) -> Any:
         try:
@@ -110,9 +112,57 @@ def install(listener: Listener, *, salt: Callable[[], str]) -> Patches:
             told(where, error)
             return None
 
+    watch_backends = _hear_kernels(patches, listener, guarded)
+    _hear_schedulers(patches, listener, guarded, watch_backends)
+    _hear_wrappers(patches, listener, guarded)
+    _hear_graphs(patches, listener, guarded)
+    key_caches(patches, salt, listener.on_plain_entry)
+    listen_to_guards(patches, listener.on_recompiled, listener.on_guarded)
+    listen_to_stages(patches, listener.on_traced_graph, listener.on_ir)
+    note_wrappers(patches)
+    return patches
+
+
+def _hear_kernels(patches: Patches, listener: Listener, guarded: Guarded) -> Callable[[], None]:
+    """Each definition of a kernel, by the backends that are there; what is returned looks for further ones."""
+
+    def define_fused_kernel(
+        original: Callable[..., Any], self: Any, source: Any, nodes: Any, *args: Any, **kw: Any
+    ) -> Any:
+        name = original(self, source, nodes, *args, **kw)
+
+        def defined() -> None:
+            kernel = args[0] if args else kw.get("kernel", kw.get("kernel_args"))
+            kernel_args = getattr(kernel, "args", kernel)
+            if kernel_args is None and hasattr(self, "kernel_group"):
+                kernel_args = self.kernel_group.args
+            listener.on_kernel_defined(name, str(source), nodes, kernel_args, kernel)
+
+        guarded("kernel definition", defined)
+        return name
+
+    def define_multi_kernel(original: Callable[..., Any], self: Any, kernels: Any, *args: Any, **kwargs: Any) -> Any:
+        name = original(self, kernels, *args, **kwargs)
+        guarded(
+            "multi kernel",
+            lambda: listener.on_multi_kernel_defined(name, [str(kernel.kernel_name) for kernel in kernels]),
+        )
+        return name
+
     def watch_backends() -> None:
         for scheduling in _subclasses(BaseScheduling):
             patches.around(scheduling, "define_kernel", define_fused_kernel)
+
+    for scheduling in (cpp.CppScheduling, triton.TritonScheduling, simd.SIMDScheduling):
+        patches.around(scheduling, "define_kernel", define_fused_kernel)
+    patches.around(multi_kernel.MultiKernelState, "define_kernel", define_multi_kernel)
+    return watch_backends
+
+
+def _hear_schedulers(
+    patches: Patches, listener: Listener, guarded: Guarded, watch_backends: Callable[[], None]
+) -> None:
+    """The beginning and end of each graph's code, and its extern nodes."""
 
     def codegen(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
         guarded("backends", watch_backends)  # they are loaded as devices turn up
@@ -133,33 +183,17 @@ def install(listener: Listener, *, salt: Callable[[], str]) -> Patches:
             guarded("extern call", lambda: listener.on_extern(node, _lines_of(before[0])[before[1] :]))
         return result
 
-    def define_fused_kernel(
-        original: Callable[..., Any], self: Any, source: Any, nodes: Any, *args: Any, **kw: Any
-    ) -> Any:
-        name = original(self, source, nodes, *args, **kw)
+    patches.around(scheduler.Scheduler, "codegen", codegen)
+    patches.around(scheduler.Scheduler, "codegen_extern_call", codegen_extern_call)
 
-        def defined() -> None:
-            kernel = args[0] if args else kw.get("kernel", kw.get("kernel_args"))
-            kernel_args = getattr(kernel, "args", kernel)
-            if kernel_args is None and hasattr(self, "kernel_group"):
-                kernel_args = self.kernel_group.args
-            listener.on_kernel_defined(name, str(source), nodes, kernel_args, kernel)
 
-        guarded("kernel definition", defined)
-        return name
+def _hear_wrappers(patches: Patches, listener: Listener, guarded: Guarded) -> None:
+    """What is written into the wrapper of a graph."""
 
     def define_kernel(original: Callable[..., Any], self: Any, name: str, body: str, *args: Any, **kwargs: Any) -> Any:
         metadata = args[0] if args else kwargs.get("metadata")
         guarded("kernel source", listener.on_kernel_body, name, body, metadata)
         return original(self, name, body, *args, **kwargs)
-
-    def define_multi_kernel(original: Callable[..., Any], self: Any, kernels: Any, *args: Any, **kwargs: Any) -> Any:
-        name = original(self, kernels, *args, **kwargs)
-        guarded(
-            "multi kernel",
-            lambda: listener.on_multi_kernel_defined(name, [str(kernel.kernel_name) for kernel in kernels]),
-        )
-        return name
 
     def generate_kernel_call(
         original: Callable[..., Any], self: Any, name: str, call_args: Any, *a: Any, **kw: Any
@@ -171,6 +205,18 @@ def install(listener: Listener, *, salt: Callable[[], str]) -> Patches:
         if isinstance(line, str):
             guarded("wrapper line", listener.on_text_line, line)
         return original(self, line, *args, **kwargs)
+
+    for name, around in (
+        ("define_kernel", define_kernel),
+        ("generate_kernel_call", generate_kernel_call),
+        ("writeline", writeline),
+    ):
+        patches.around(wrapper.PythonWrapperCodegen, name, around)
+
+
+def _hear_graphs(patches: Patches, listener: Listener, guarded: Guarded) -> None:
+    """A graph before Inductor's passes, and once it is compiled or loaded."""
+    inside = threading.local()
 
     def build(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
@@ -202,26 +248,10 @@ def install(listener: Listener, *, salt: Callable[[], str]) -> Patches:
         finally:
             inside.joint_passes = outer
 
-    patches.around(scheduler.Scheduler, "codegen", codegen)
-    patches.around(scheduler.Scheduler, "codegen_extern_call", codegen_extern_call)
-    for scheduling in (cpp.CppScheduling, triton.TritonScheduling, simd.SIMDScheduling):
-        patches.around(scheduling, "define_kernel", define_fused_kernel)
-    patches.around(multi_kernel.MultiKernelState, "define_kernel", define_multi_kernel)
-    for name, around in (
-        ("define_kernel", define_kernel),
-        ("generate_kernel_call", generate_kernel_call),
-        ("writeline", writeline),
-    ):
-        patches.around(wrapper.PythonWrapperCodegen, name, around)
     patches.around(output_code.CompiledFxGraph, "__init__", build)
     patches.around(output_code.CompiledFxGraph, "post_compile", post_compile)
     patches.around(codecache.AotCodeCompiler, "compile", build_library)
     patches.around(compile_fx, "_recursive_joint_graph_passes", joint_passes)
-    key_caches(patches, salt, listener.on_plain_entry)
-    listen_to_guards(patches, listener.on_recompiled, listener.on_guarded)
-    listen_to_stages(patches, listener.on_traced_graph, listener.on_ir)
-    note_wrappers(patches)
-    return patches
 
 
 def _subclasses(base: type) -> Iterator[type]:

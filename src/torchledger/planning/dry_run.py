@@ -23,7 +23,8 @@ from torchledger.profiling.profile import StepProfiler, hear_steps
 from torchledger.profiling.records import facts_of_recording
 from torchledger.stepping.heard import record_heard_step
 from torchledger.stepping.record import Ledgered
-from torchledger.stepping.recorder import StepRecording, Tools
+from torchledger.stepping.recording import StepRecording
+from torchledger.stepping.tools import Tools
 from torchledger.traces.graph_marks import parse_graph_mark
 
 if TYPE_CHECKING:

@@ -24,7 +24,9 @@ from torchledger.profiling.event_times import breakdown_of_calls
 from torchledger.profiling.records import records_of_recording
 from torchledger.stepping.marks import PACKAGE_MARK
 from torchledger.stepping.meeting import Meeting
-from torchledger.stepping.recorder import StepRecorder, StepRecording, Tools
+from torchledger.stepping.recorder import StepRecorder
+from torchledger.stepping.recording import StepRecording
+from torchledger.stepping.tools import Tools
 from torchledger.store.job import job_folder_of
 
 if TYPE_CHECKING:

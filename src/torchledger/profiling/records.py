@@ -14,6 +14,7 @@ from torchledger.errors import MeasureError
 from torchledger.memory.record import Heard, record_memory
 from torchledger.nouns import (
     Breakdown,
+    Ceilings,
     Clock,
     Device,
     DeviceEvent,
@@ -43,7 +44,7 @@ from torchledger.profiling.step_events import breakdown_of_step, events_of_step,
 from torchledger.profiling.steps import Steps
 from torchledger.stepping.marks import STEP_MARK
 from torchledger.stepping.record import Ledgered, StepFacts, record_step
-from torchledger.stepping.recorder import StepRecording
+from torchledger.stepping.recording import StepRecording
 from torchledger.store import LedgerWriter, open_ledger
 from torchledger.store.latest import latest_measurements
 from torchledger.traces.breakdown import breakdown_of_trace
@@ -124,42 +125,18 @@ def profile_records(
             "the profile was on when it was compiled: use `torchledger run --profile`, or capture(path, profile=True)."
         )
     if record is not None:
-        events = events_of_step(trace, record, spans[record.index], attribution.events, is_on_device=bool(on_device))
-        breakdown = breakdown_of_step(trace, record, spans[record.index], events, ceilings, steps)
+        span = spans[record.index]
+        events = events_of_step(trace, record, span, attribution.events, is_on_device=bool(on_device))
+        breakdown = breakdown_of_step(trace, record, span, events, ceilings, steps)
         timeline = step_timeline(events, clock=clock, step=record.index, phases=phases_of_events(record, events))
         if timeline is not None:
-            first_ns = min(event.start_ns for event in events)
-            timeline = replace(timeline, origin_ns=first_ns - spans[record.index][0])
+            timeline = replace(timeline, origin_ns=min(event.start_ns for event in events) - span[0])
     else:
         events = list(attribution.events)
-        if on_device:
-            breakdown = breakdown_of_trace(trace, events, ceilings=ceilings)
-        else:
-            breakdown = summarize(events, source="cpu profile", clock=clock, ceilings=ceilings)
-        breakdown = over_steps(breakdown, trace, steps, n_steps, clock)
-        uneven = [
-            f"{graph} {calls}" for graph, calls in attribution.calls.items() if steps.plain_us and calls % n_steps
-        ]
-        if uneven:
-            which = ", ".join(uneven[:3])
-            note = f"the {n_steps} steps are not alike ({which} calls): end them with torchledger.step()"
-            breakdown = replace(breakdown, notes=(*breakdown.notes, note))
+        breakdown = _breakdown_of_all(trace, attribution, steps, n_steps, ceilings, clock, is_on_device=bool(on_device))
         breakdown = replace(breakdown, notes=(*breakdown.notes, *(facts.notes if facts is not None else ())))
         timeline = step_timeline(events, clock=clock)
-    profile = Profile(
-        clock=clock,
-        steps=n_steps,
-        plain_step_us=median(steps.plain_us) if steps.plain_us else None,
-        profiled_step_us=median(steps.profiled_us) if steps.profiled_us else None,
-        inside_us=attribution.inside_ns / 1e3,
-        matched_us=attribution.matched_ns / 1e3,
-        copied_us=attribution.copied_ns / 1e3,
-        unmatched_us={reason: ns / 1e3 for reason, ns in attribution.unmatched.items()},
-        entries=attribution.entries,
-        entries_seen=attribution.entries_seen,
-        graph_calls=dict(attribution.calls),
-        trace=trace_name,
-    )
+    profile = _profile(attribution, steps, n_steps, clock, trace_name)
     gaps = [
         Gap("device_time", reason, "kernel time inside compiled graphs that no entry explains", ns / 1e3)
         for reason, ns in attribution.unmatched.items()
@@ -175,6 +152,47 @@ def profile_records(
             Heard(memory, heard or ()), record, launches_by_graph(launches), devices=devices, allocations=counted
         )
     return [*_measurements(attribution, launches, clock), breakdown, profile, *stepped, *pictures, *gaps], tuple(events)
+
+
+def _breakdown_of_all(
+    trace: Trace,
+    attribution: Attribution,
+    steps: Steps,
+    n_steps: int,
+    ceilings: Ceilings | None,
+    clock: Clock,
+    *,
+    is_on_device: bool,
+) -> Breakdown:
+    """Where the time of all that a trace without marked steps holds went, a step on average."""
+    if is_on_device:
+        breakdown = breakdown_of_trace(trace, attribution.events, ceilings=ceilings)
+    else:
+        breakdown = summarize(attribution.events, source="cpu profile", clock=clock, ceilings=ceilings)
+    breakdown = over_steps(breakdown, trace, steps, n_steps, clock)
+    uneven = [f"{graph} {calls}" for graph, calls in attribution.calls.items() if steps.plain_us and calls % n_steps]
+    if not uneven:
+        return breakdown
+    note = f"the {n_steps} steps are not alike ({', '.join(uneven[:3])} calls): end them with torchledger.step()"
+    return replace(breakdown, notes=(*breakdown.notes, note))
+
+
+def _profile(attribution: Attribution, steps: Steps, n_steps: int, clock: Clock, trace_name: str | None) -> Profile:
+    """How much of the kernel time inside compiled graphs the entries explain, and what the profiler cost."""
+    return Profile(
+        clock=clock,
+        steps=n_steps,
+        plain_step_us=median(steps.plain_us) if steps.plain_us else None,
+        profiled_step_us=median(steps.profiled_us) if steps.profiled_us else None,
+        inside_us=attribution.inside_ns / 1e3,
+        matched_us=attribution.matched_ns / 1e3,
+        copied_us=attribution.copied_ns / 1e3,
+        unmatched_us={reason: ns / 1e3 for reason, ns in attribution.unmatched.items()},
+        entries=attribution.entries,
+        entries_seen=attribution.entries_seen,
+        graph_calls=dict(attribution.calls),
+        trace=trace_name,
+    )
 
 
 def _at_sizes_of_calls(trace: Trace, by_graph: Mapping[str, Sequence[Launch]]) -> list[Launch]:

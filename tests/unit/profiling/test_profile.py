@@ -25,7 +25,7 @@ from torchledger.profiling.profile import attach, why_no_step
 from torchledger.profiling.records import over_steps, pair_with_ledger
 from torchledger.profiling.steps import Steps
 from torchledger.reporting.time_breakdown import breakdown_document
-from torchledger.stepping.recorder import StepRecording
+from torchledger.stepping.recording import StepRecording
 from torchledger.store import open_ledger
 from torchledger.traces.trace import read_trace, trace_from_events
 from trace_factories import kernel_event

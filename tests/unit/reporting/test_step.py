@@ -15,7 +15,7 @@ from torchledger.reporting.overview import verdict
 from torchledger.reporting.step import step_sections, verdict_of_step
 from torchledger.reporting.summary import summarize_ledger
 from torchledger.stepping.export import export_step
-from torchledger.stepping.recorder import StepRecording
+from torchledger.stepping.recording import StepRecording
 from torchledger.stepping.totals import total_step
 from torchledger.store import LedgerWriter, open_ledger
 

@@ -14,7 +14,9 @@ import pytest
 from torchledger.nouns import OptimizerFacts
 from torchledger.stepping.marks import STEP_MARK
 from torchledger.stepping.meeting import Meeting
-from torchledger.stepping.recorder import State, StepRecorder, StepRecording
+from torchledger.stepping.recorder import StepRecorder
+from torchledger.stepping.recording import StepRecording
+from torchledger.stepping.states import State
 from torchledger.stepping.thread_end import AtThreadEnd
 from torchledger.traces.graph_marks import GRAPH_MARK, parse_graph_mark
 

@@ -1,0 +1,573 @@
+"""What the step under way is for, and what follows from its end: the states of a recording of steps.
+
+Moved on the one thread whose steps these are, by ``recorder.py``, which hears the program and guards what is done here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+from torchledger.nouns import OptimizerFacts, StepKind
+from torchledger.stepping.finder import FoundStep, Signature, StepFinder
+from torchledger.stepping.function_calls import FunctionCalls
+from torchledger.stepping.graph_calls import GraphCalls
+from torchledger.stepping.marks import STEP_MARK
+from torchledger.stepping.meeting import Meeting
+from torchledger.stepping.recording import StepRecording
+from torchledger.stepping.session import Session
+from torchledger.stepping.tools import Tools
+
+if TYPE_CHECKING:
+    from torchledger._torch.eager_calls import EagerCall
+
+log = logging.getLogger(__name__)
+
+_MOST_TRIES = 8
+"""How often a session is begun anew because another kind of step came, or something compiled in it."""
+
+_PAUSES = 4
+"""Before a session is begun anew, 0 to 3 steps pass in turn: steps of two kinds may alternate as sessions do."""
+
+_MOST_HEARD = 5
+"""How many steps are heard at most until one has no operator more often than a recorded one: a program may write a log,
+or begin anew, in some of its steps."""
+
+_AFTER_STEPS, _MOST_AFTER = 2, 100
+"""After the recording at least, and at most, so many plain steps are timed."""
+
+
+class State(Enum):
+    """What the step under way is for."""
+
+    WARMING = auto()
+    TIMING = auto()
+    PAUSING = auto()
+    SETTLING = auto()
+    RECORDING = auto()
+    HEARING = auto()
+    COUNTING = auto()
+    AFTER = auto()
+    BY_EVENTS = auto()
+    DONE = auto()
+
+
+_PLAIN = (State.WARMING, State.TIMING, State.PAUSING, State.AFTER)
+_UNDER_PROFILER = (State.SETTLING, State.RECORDING)
+
+
+class States:
+    """Moves at the end of each step, from plain steps to recorded ones and back; ``found`` is what came of it so far.
+
+    ``tools`` is asked for where it is needed first, ``finder`` knows the steps, ``has_graphs`` says whether the program
+    has compiled something that lives. The other arguments are those of ``StepRecorder``.
+    """
+
+    def __init__(
+        self,
+        tools: Callable[[], Tools],
+        finder: StepFinder,
+        *,
+        warmup: int,
+        timed: int,
+        repeats: int,
+        after_us: float,
+        counts_eager: bool,
+        only_hears: bool,
+        has_graphs: Callable[[], bool],
+        on_done: Callable[[], None],
+        on_thread_end: Callable[[], None],
+        find_meeting: Callable[[], Meeting | None],
+    ) -> None:
+        self.now = State.WARMING
+        self.warmup, self._timed, self._repeats = warmup, timed, repeats
+        self._ask_tools, self._finder = tools, finder
+        self._after_us = after_us
+        self._counts_eager = counts_eager
+        self._only_hears = only_hears
+        self._has_graphs = has_graphs
+        self._on_done = on_done
+        self._find_meeting = find_meeting
+        self.meeting: Meeting | None = None
+        self.ended: Counter[str] = Counter()
+        self.has_compiled = False
+        self.tries = 0
+        self._wanted: Signature | None = None
+        self._clock: Any = None
+        self._steps: list[Signature] = []
+        self._pauses = 0
+        self._row: tuple[Signature | None, int] = (None, 0)
+        self._longest_row: Counter[Signature] = Counter()
+        self._functions = FunctionCalls()
+        self._notes: list[str] = []
+        self.session = Session(on_thread_end)
+        self.graph_calls = GraphCalls(self._notes)
+        self.call_timer: Any = None
+        self._calls_elsewhere = 0
+        self._optimizers: dict[int, OptimizerFacts] = {}
+        self.why_not: str | None = None
+        self._why_no_count: str | None = None
+        self._why_not_heard: str | None = None
+        self._found = StepRecording()
+        self._operators: tuple[Counter[str], ...] = ()
+        self._n_heard = 0
+        self._kinds_before: Counter[Signature] = Counter()
+
+    @property
+    def _tools(self) -> Tools:
+        return self._ask_tools()
+
+    @property
+    def is_plain(self) -> bool:
+        """True while a step costs what it costs without us: nothing is open."""
+        return self.now in _PLAIN and not self.session.is_open
+
+    @property
+    def needed(self) -> int:
+        """How many steps without compilation it takes before one is recorded."""
+        return self.warmup + (0 if self._only_hears else self._timed) + 1
+
+    def compiles(self) -> None:
+        """Something was compiled: the steps seen before begin anew, but what was recorded keeps those it came of."""
+        if self._found.times is not None:
+            self._kinds_before += self._finder.counted
+        self._finder.compiled()
+        if self.now is State.TIMING:
+            self.begin_again()
+        self.has_compiled = True
+
+    # --- what the program does in a step ------------------------------------------------------------------------
+
+    def before_function(self, function: int) -> None:
+        """A compiled function, given by ``id``, is about to be called from outside."""
+        if self.now is not State.COUNTING:
+            self._functions.called(function)
+        elif not self._functions.has_come(function):
+            return
+        elif self.session.is_open:
+            self._keep_count()
+            self._begin_after()
+        else:
+            self._functions.wait()
+            self._count_now()
+
+    def ignores(self, optimizer: Any) -> bool:
+        """True while an eager step is counted and this optimizer was not in the recorded one: it steps for others."""
+        return self.now is State.COUNTING and id(optimizer) not in self._optimizers
+
+    def optimizer_stepped(self, optimizer: Any) -> None:
+        """An optimizer has made its step: in the step that is heard, note what it updates."""
+        if self.now is not State.HEARING:
+            return
+        if id(optimizer) not in self._optimizers:
+            self._optimizers[id(optimizer)] = self._tools.facts_of_optimizer(optimizer)
+        if self.session.is_open:
+            try:
+                self.session.tool.optimizer_stepped()
+            except Exception as error:  # the step is heard all the same
+                log.debug("the gradients were not named", exc_info=error)
+
+    # --- from step to step --------------------------------------------------------------------------------------
+
+    def advance(self, step: FoundStep | None) -> None:
+        """A step has ended; ``None`` if what ended is not known to be one."""
+        self.ended["period"] += 1
+        has_compiled, self.has_compiled = self.has_compiled, False
+        self._functions.step_ended()
+        if step is not None:
+            self._row = (step.calls, self._row[1] + 1 if self._row[0] == step.calls else 1)
+            self._longest_row[step.calls] = max(self._longest_row[step.calls], self._row[1])
+        if self.now is State.WARMING:
+            self._warm()
+        elif step is None:
+            return
+        elif has_compiled and self.now not in (State.COUNTING, State.AFTER, State.BY_EVENTS):
+            self.begin_again()
+        elif self.now is State.TIMING:
+            self._time(step)
+        elif self.now is State.PAUSING:
+            self._pause()
+        elif self.now is State.SETTLING:
+            self.now = State.RECORDING
+            self._tools.synchronize()
+            self._clock = self._tools.clock()
+            self._clock.tick()
+            self.session.open_step(self._tools.mark, 0)
+        elif self.now is State.RECORDING:
+            self._record(step)
+        elif self.now is State.HEARING:
+            self._hear(step)
+        elif self.now is State.COUNTING:
+            self._count(step)
+        elif self.now is State.AFTER:
+            self._time_after(step)
+        elif self.now is State.BY_EVENTS:
+            self._found = replace(self._found, n_steps=self._found.n_steps + 1)
+            if self._found.n_steps >= self._repeats:
+                self.end()
+
+    def _warm(self) -> None:
+        if self._finder.found_by is None:
+            return
+        is_together = self._finder.seen >= self.warmup - 1 and self._has_met()
+        if self._finder.seen < self.warmup or not is_together:
+            return
+        if self._only_hears and not self._finder.is_believed:
+            return
+        self._finder.keeps_owner = True
+        if self._only_hears:
+            self._wanted = self._finder.usual
+            self._begin_hearing()
+            return
+        self._tools.synchronize()
+        self.now, self._steps, self._clock = State.TIMING, [], self._tools.clock()
+        self._clock.tick()
+
+    def _has_met(self) -> bool:
+        """True once the other ranks begin, too: one step after this rank and they are ready, which is the last step of
+        the warm-up where all warm up alike."""
+        if self.meeting is None:
+            self.meeting = None if self._only_hears or self.warmup < 1 else self._find_meeting()
+        if self.meeting is None:
+            return True
+        self._tools.synchronize()  # so that no rank's host is steps ahead of the others'
+        begins = self.meeting.may_begin(self._count_of_steps())
+        if begins and self.meeting.note is not None and self.meeting.note not in self._notes:
+            self._notes.append(self.meeting.note)
+        return begins
+
+    def _count_of_steps(self) -> int:
+        """The number of the step that has ended, the same on all ranks, whatever each has compiled."""
+        if self._finder.found_by == "optimizer":
+            return self.ended["optimizer"] // self._finder.optimizers_in_step
+        return self.ended[self._finder.found_by or "period"]
+
+    def _time(self, step: FoundStep) -> None:
+        self._steps.append(step.calls)
+        self._clock.tick()
+        usual = self._finder.usual
+        if self._steps.count(usual or ()) < self._timed and len(self._steps) < self._timed + _MOST_TRIES:
+            return
+        self._tools.synchronize()
+        self._wanted = usual
+        self._found = replace(self._found, plain_us=self._wanted_times())
+        self._begin_session()
+
+    def _wanted_times(self) -> tuple[float, ...]:
+        """Times of the plain steps that are of the kind to be recorded."""
+        durations = self._clock.durations_us()
+        return tuple(took for took, calls in zip(durations, self._steps, strict=False) if calls == self._wanted)
+
+    def _begin_session(self) -> None:
+        if self._tools.is_profiling():
+            self._fall_back("another profiler is running: it owns the device's clock")
+            return
+        self.session.open(self._tools.recording())
+        self._calls_elsewhere = self._finder.other_threads.total()
+        self.now, self._steps = State.SETTLING, []
+
+    def _record(self, step: FoundStep) -> None:
+        is_wanted = step.calls == self._wanted
+        is_row = bool(self._steps) and len(self._steps) >= self._longest_row[self._steps[-1]]
+        if not is_wanted and not is_row and self.tries < _MOST_TRIES:
+            self._drop_session()
+            self._pauses, self.tries = self.tries % _PAUSES + 1, self.tries + 1
+            self.now = State.PAUSING
+            self._pause()
+            return
+        if not is_wanted and not self._steps:
+            self._notes.append(
+                f"steps of the most frequent kind did not come again in {_MOST_TRIES} tries: another kind is recorded"
+            )
+            self._wanted = step.calls
+            self._found = replace(self._found, plain_us=())
+        if step.calls == self._wanted:
+            self._steps.append(step.calls)
+            # Before the mark ends, as the first tick lies before the first mark: what both cost falls into both times.
+            self._clock.tick()
+            self.session.close_step()
+            if len(self._steps) < self._repeats:
+                self.session.open_step(self._tools.mark, len(self._steps))
+                return
+        self._end_times()
+        if self.now is State.RECORDING:
+            self.tries = 0
+            self._begin_hearing()
+
+    def _pause(self) -> None:
+        self._pauses -= 1
+        if self._pauses == 0:
+            self._begin_session()
+
+    def _end_times(self, *, has_too_few: str | None = None) -> None:
+        """End the recording of times with the steps that it has; ``has_too_few`` says why those are not all."""
+        self.session.close_step()
+        self._tools.synchronize()
+        n_steps = max(len(self._steps), 1)
+        self._found = replace(self._found, n_steps=n_steps)
+        if self._steps:
+            durations = self._clock.durations_us()
+            self._found = replace(self._found, profiled_us=(sum(durations) / len(durations),))
+        if has_too_few is not None or 0 < len(self._steps) < self._repeats:
+            self._notes.append(has_too_few or f"{len(self._steps)} of {self._repeats} steps were recorded")
+        recording = self.session.close()
+        if self._tools.has_cuda() and not recording.saw_device():
+            recording.discard()
+            self._fall_back("the profiler recorded nothing of the device (is CUPTI there?)")
+            return
+        marks = [f"{STEP_MARK}#{index}" for index in range(n_steps)]
+        allocations, self._operators = recording.allocations(marks), recording.operators(marks)
+        self._found = replace(
+            self._found, allocations=allocations, times=recording.export(), found_by=self._finder.found_by
+        )
+
+    def _begin_hearing(self) -> None:
+        if self.session.open(self._tools.listener(self.graph_calls.inside)):
+            self.now = State.HEARING
+        else:
+            self._why_not_heard = "eager operators were not heard: the program runs in a dispatch mode of its own"
+            self._notes.append(self._why_not_heard)
+            self._begin_counting()
+
+    def _hear(self, step: FoundStep) -> None:
+        listener = self.session.close()
+        self._n_heard += step.calls == self._wanted
+        if step.calls == self._wanted and (self._n_heard == _MOST_HEARD or self._is_like_recorded(listener.calls)):
+            self._keep_heard(listener)
+        elif step.calls == self._wanted:
+            self._begin_hearing()
+            return
+        elif self.tries < _MOST_TRIES:
+            self.tries += 1
+            if self._only_hears:  # what was taken for a step before may have been a part of one
+                self._wanted = self._finder.usual or self._wanted
+            self._begin_hearing()
+            return
+        self._begin_counting()
+
+    def _is_like_recorded(self, heard: Sequence[EagerCall]) -> bool:
+        """Whether some recorded step has every operator at least as often as the step that was heard."""
+        from torchledger.stepping.record import counted_names
+
+        if not self._operators or self.meeting is not None:  # ranks go on together
+            return True
+        names = counted_names(heard)
+        return any(names <= operators for operators in self._operators)
+
+    def _keep_heard(self, listener: Any) -> None:
+        self._found = replace(self._found, heard=tuple(listener.calls), memory=listener.memory)
+        if self._found.allocations is not None and self._finder.other_threads.total() > self._calls_elsewhere:
+            self._found = replace(self._found, allocations=None)
+            self._notes.append("no peak was counted: other threads have tensors, and a profile counts one thread's")
+        if listener.faults:
+            self._why_not_heard = f"not heard of the step ({len(listener.faults)}): {listener.faults[0]}"
+            self._notes.append(self._why_not_heard)
+
+    def _begin_counting(self) -> None:
+        if self._only_hears:
+            self.end()
+            return
+        if not self._counts_eager:
+            self._begin_after()
+            return
+        self.now = State.COUNTING
+        if self._finder.found_by != "period" or not self._has_graphs():
+            self._count_now()
+            return
+        # This step began inside a compiled function, and an eager one calls no graphs: the calls of that function
+        # tell where the next step begins, and where it ends.
+        if not self._functions.wait():
+            self._why_no_count = "what calls the graphs was not seen"
+            self._begin_after()
+
+    def _count_now(self) -> None:
+        if not self.session.open(self._tools.eager_flops()):
+            self._why_no_count = "the program runs in a dispatch mode or a compiled region"
+            self._begin_after()
+
+    def _count(self, step: FoundStep) -> None:
+        if not self.session.is_open or (self._finder.found_by == "period" and self._has_graphs()):
+            return
+        self._finder.forget(step)
+        if _optimizers_in(step.calls) == _optimizers_in(self._wanted or ()):
+            self._keep_count()
+        else:
+            self.session.close()
+            self.tries += 1
+            if self.tries < _MOST_TRIES:
+                self._count_now()
+                return
+            self._why_no_count = f"the recorded kind did not come in {_MOST_TRIES} tries"
+        self._begin_after()
+
+    def _keep_count(self) -> None:
+        counted = self.session.close()
+        if counted.faults:
+            self._why_no_count = str(counted.faults[0])
+        else:
+            self._found = replace(self._found, eager_flops=counted.by_operator())
+
+    def _begin_after(self) -> None:
+        self._tools.synchronize()
+        self.now, self._steps, self._clock = State.AFTER, [], self._tools.clock()
+        self._clock.tick()
+
+    def _time_after(self, step: FoundStep) -> None:
+        self._steps.append(step.calls)
+        self._clock.tick()
+        n_wanted = self._steps.count(self._wanted or ())
+        is_enough = n_wanted >= _AFTER_STEPS and self._clock.elapsed_us >= self._after_us
+        if is_enough or len(self._steps) >= _MOST_AFTER:
+            self._found = replace(self._found, plain_after_us=self._wanted_times())
+            self.end()
+
+    # --- what is open, and how it ends -----------------------------------------------------------------------------
+
+    def _drop_session(self) -> None:
+        if self.session.is_open:
+            self.session.close_step()
+            dropped = self.session.close()
+            if self.now in _UNDER_PROFILER:
+                dropped.discard()
+
+    def begin_again(self) -> None:
+        """Something compiled where nothing should: wait until the program has warmed up again."""
+        self._drop_session()
+        self.tries += 1
+        if self.tries > _MOST_TRIES:
+            self.give_up(f"the program compiled in each of {_MOST_TRIES} steps to record")
+            return
+        self._finder.keeps_owner = False
+        self.now, self._steps = State.WARMING, []
+        self._found = replace(self._found, plain_us=())
+
+    def has_lost_session(self) -> bool:
+        """True if the program has begun a profile of its own, which ended ours."""
+        return self.session.is_open and self.now in _UNDER_PROFILER and self.session.is_lost
+
+    def lose_session(self) -> None:
+        """The program has begun a profile of its own, which ended ours or waits for its end."""
+        self.session.forget().leave()
+        self._fall_back("the program started a profiler of its own meanwhile: it owns the device's clock")
+
+    def _fall_back(self, reason: str) -> None:
+        """Without the device's own records: on a GPU time the next steps' graphs by events, and say so."""
+        self.why_not = reason
+        self._found = replace(self._found, n_steps=0)
+        if self._tools.has_cuda():
+            self.call_timer = self._tools.call_timer()
+            self.now = State.BY_EVENTS
+        else:
+            self.end()
+
+    def give_up(self, reason: str) -> None:
+        """Record nothing further; what is open on this thread is closed, whatever comes of it."""
+        self.why_not = self.why_not or reason
+        is_recording = self.now in _UNDER_PROFILER
+        self.now = State.DONE
+        if self.session.is_here:
+            tool = self.session.forget()
+            self.session.cancel_thread_end()
+            try:
+                tool.stop()
+                if is_recording:
+                    tool.discard()
+            except Exception as error:  # what could be done was
+                log.debug("a session could not be ended", exc_info=error)
+        self.end()
+
+    def end(self) -> None:
+        """Want nothing further of the program."""
+        self.now = State.DONE
+        if self.session.is_open:
+            return
+        try:
+            self._on_done()
+        except Exception as error:  # the program goes on with what still listens to it
+            log.debug("what listens to the program could not be ended", exc_info=error)
+            self._notes.append(f"what listens to the program could not be ended: {type(error).__name__}: {error}")
+
+    def cut(self) -> None:
+        """End what is open in the middle of a step."""
+        if not self.session.is_open:
+            return
+        if self.has_lost_session():
+            self.lose_session()
+        elif self.now in _UNDER_PROFILER:
+            self._stop_early()
+        else:
+            listener = self.session.close()
+            if self.now is State.HEARING and self._finder.under_way == self._wanted:
+                self._keep_heard(listener)
+            self.end()
+
+    def _stop_early(self) -> None:
+        """The program ends in the middle of a step: keep the steps before it, or that one if there are none."""
+        if self._steps:
+            said = f"the program ended after {len(self._steps)} of {self._repeats} steps to profile"
+        elif self.now is State.RECORDING:
+            said = "the program ended in the first step to profile: its time on the host is not known"
+        else:
+            said = "the program ended in the first step under the profiler, which is slower than later ones"
+        self._end_times(has_too_few=said)
+        if self.now is not State.BY_EVENTS:
+            self.end()
+
+    def close(self) -> None:
+        """The program ends in a step that nothing ends: what it was for is kept as far as it went."""
+        if self.now is State.AFTER:
+            self._found = replace(self._found, plain_after_us=self._wanted_times())
+        elif self.now is State.PAUSING:
+            self.why_not = "the program ended before a step of the most frequent kind came again"
+        elif self.now is State.BY_EVENTS:
+            # The one under way: its calls have been timed.
+            self._found = replace(self._found, n_steps=self._found.n_steps + 1)
+
+    def after_fork(self) -> None:
+        """In a child of a fork: what is under way is the parent's."""
+        if self.now is not State.WARMING or self.tries:
+            self.session.forget()
+            self.graph_calls.first.clear()
+            self._found = replace(self._found, times=None, heard=None)
+            self.why_not = "this process was forked from one that was being recorded"
+            self.now = State.DONE
+
+    def found(self) -> StepRecording:
+        """What was recorded; complete once the state is ``DONE``."""
+        wanted = dict(self._wanted or ())
+        counted = self._kinds_before + self._finder.counted
+        kinds = [StepKind(count, dict(calls)) for calls, count in counted.most_common()]
+        notes = list(self._notes)
+        if self._why_no_count is not None:
+            notes.append(f"no eager step was counted: {self._why_no_count}")
+        elif self._counts_eager and self._found.eager_flops is None:
+            notes.append("no eager step was counted: the program ended before one")
+        if self._found.times is not None and self.why_not is not None:
+            notes.append(f"after the profiled steps nothing was recorded: {self.why_not}")
+        elif self._found.times is not None and self._found.memory is None and self._why_not_heard is None:
+            notes.append("no step was heard after the profiled ones: its storages and its lines are not known")
+        others = self._finder.other_threads.total()
+        if others:
+            notes.append(f"{others} calls of graphs by other threads belong to no step: steps are those of one thread")
+        return replace(
+            self._found,
+            found_by=self._found.found_by or self._finder.found_by,
+            seen=counted.total(),
+            kinds=tuple(sorted(kinds, key=lambda kind: kind.calls != wanted)),
+            optimizers=tuple(self._optimizers.values()),
+            first_calls=tuple(self.graph_calls.first),
+            spans=tuple(self.call_timer.spans()) if self.call_timer is not None else (),
+            begun=self._finder.begun,
+            called=self._finder.calls_without_step,
+            why_not=self.why_not,
+            notes=tuple(notes),
+        )
+
+
+def _optimizers_in(calls: Signature) -> Signature:
+    """The steps of optimizers: what an eager step and a compiled one have in common."""
+    return tuple((name, count) for name, count in calls if name.endswith(".step"))
