@@ -46,6 +46,8 @@ Fault = Literal["raise", "none", "slow"]
 FAULTS: tuple[Fault, ...] = ("raise", "none", "slow")
 _SLEEP_S = 0.3
 _SLEEP_TOGETHER = 20
+_IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""Where ledgers are written: a transaction that waits for a disk takes longer than all else of a recording."""
 
 
 class Planted(Exception):
@@ -380,7 +382,7 @@ def main() -> int:
         f"{len(cases)} faults, {len(outcomes)} known to be harmless, {len(rest)} to plant", file=sys.stderr, flush=True
     )
     started, planted = time.monotonic(), 0
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=_IN_MEMORY) as folder:
         for mode, functions, fault in _together(rest):
             if time.monotonic() - started > options.seconds:
                 break
