@@ -38,7 +38,7 @@ import torch
 
 from forked import ATTACHED, EXIT_CODE, PACKAGE, Mode, expected, make_forkable, record
 from torchledger.balance import balance_books, open_books
-from torchledger.nouns import Gap, Run, Step, StepMemory
+from torchledger.nouns import Gap, Run, Step, StepMemory, WatchedGraph
 from torchledger.store import open_ledger
 from torchledger.store.schema import TABLES
 
@@ -141,6 +141,7 @@ ENTRIES = frozenset(
         "_torch.module_calls.ModuleCalls._ends",
         "_torch.optimizers.OptimizerWatch.__init__.hook",
         "_torch.patching.Patches.around.wrapper",
+        "claims.claim.asked",
         "_torch.storages.StorageWatch._freed",
         "_torch.storages.StorageWatch._heard_allocation",
         "capturing.process.start_in_process",
@@ -330,6 +331,7 @@ def sound_notes(mode: Mode) -> frozenset[str]:
 def _notes(path: Path) -> frozenset[str]:
     with open_ledger(path) as reader:
         notes = [note for kind in (Run, Step, StepMemory) for each in reader.read(kind) for note in each.notes]
+        notes += [graph.note for graph in reader.read(WatchedGraph) if graph.note is not None]
     return frozenset(re.sub(r"[\d.,]+", "#", note) for note in notes)
 
 

@@ -73,10 +73,10 @@ def count_graph(graph_module: Any, graph: Any = None, *, with_subgraphs: bool = 
     needs_gradient = _after_tangents(graph_module)
     for node, outermost in _call_nodes(graph_module, set() if with_subgraphs else None):
         found = node_flops(node, graph)
-        if found is not None:
+        if found is not None and found.flops:
             is_backward = found.is_backward or _is_tagged_backward(outermost) or outermost in needs_gradient
             counted.nodes.append(replace(found, is_backward=is_backward))
-        elif (name := _uncounted_name(node)) is not None:
+        elif found is None and (name := _uncounted_name(node)) is not None:
             is_backward = _is_tagged_backward(outermost) or outermost in needs_gradient
             (counted.uncounted_backward if is_backward else counted.uncounted)[name] += 1
     return counted
@@ -92,7 +92,7 @@ def split_reference(counted: GraphFlops) -> tuple[FlopReference, FlopReference]:
 
 
 def node_flops(node: Any, graph: Any = None) -> NodeFlops | None:
-    """FLOPs of one FX call node; ``None`` when it does none, or nobody knows."""
+    """FLOPs of one FX call node, by the formula of its operator; ``None`` where there is none."""
     target, args = called_operator(node)
     packet = getattr(target, "overloadpacket", target)
     formula = formulas().get(packet) if is_operator(packet) else None
@@ -107,8 +107,6 @@ def node_flops(node: Any, graph: Any = None) -> NodeFlops | None:
     if target is not node.target:
         keywords = {name: value for name, value in keywords.items() if name != "rng_state"}
     flops = int(formula(*arguments, **keywords, out_val=out))
-    if not flops:
-        return None
     form = _form(formula, args, node) if target is node.target else None
     return NodeFlops(node, operator_name(packet), flops, is_backward, form=form)
 
@@ -252,10 +250,11 @@ def _decomposed_product(node: Any, is_backward: bool, graph: Any) -> NodeFlops |
 
 
 def _uncounted_name(node: Any) -> str | None:
-    """Operators from outside torch and user kernels: neither this count nor torch's knows their FLOPs."""
+    """Whose FLOPs were not counted: operators from outside torch and user kernels, which neither this count nor torch's
+    knows, and operators with a formula, which gave none."""
     packet = getattr(node.target, "overloadpacket", None)
     if packet in formulas():
-        return None
+        return str(packet)
     if packet is None:
         name = getattr(node.target, "__name__", "")
         return name if "triton_kernel_wrapper" in name else None

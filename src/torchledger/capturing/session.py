@@ -296,19 +296,19 @@ class Capture:
         if self._writer is None:
             if self._is_child:
                 self.path, self._force = child_path(self._parent_path), True
-            self._writer = LedgerWriter(self.path, force=self._force, append=self._is_prepared)
+            writer = LedgerWriter(self.path, force=self._force, append=self._is_prepared)
             self.run = dataclasses.replace(
                 self.run,
                 rank=self._try("rank", own_rank, None),
                 world_size=self._try("world size", own_world_size, None),
             )
             try:
-                self._writer.add(self.run)
+                writer.add(self.run)
             except Exception:
-                self._writer.close()
-                self._writer = None
                 self._force = True  # what is there now is ours
+                writer.close()
                 raise
+            self._writer = writer
         return self._writer
 
     def _install(self) -> None:

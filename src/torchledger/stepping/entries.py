@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from torchledger.claims import claim
 from torchledger.nouns import CallKind, Cost, DeviceEvent
 from torchledger.stepping.unfolding import Recorded
 from torchledger.traces.costs import call_from_arguments, collective_cost, collective_message
@@ -258,6 +259,7 @@ class _Reader:
     def _entry(kind: CallKind, name: str, node: _Node, lane: int, around: tuple[str, ...]) -> Entry:
         return Entry(kind, name, node.row, lane, node.start, node.end, around)
 
+    @claim
     def _does_work(self, name: str, node: _Node) -> bool:
         if "kernel_backend" in self._trace.arguments(node.row):
             return True  # a Triton kernel that is launched outside a compiled graph

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from torchledger.claims import claim
 from torchledger.errors import UsageError
 from torchledger.nouns import Launch
 
@@ -75,6 +76,7 @@ class ValueOptions:
         return any((self.kernel, self.category, self.module, self.source, self.graph))
 
     @property
+    @claim
     def watches(self) -> bool:
         """False if there is nothing to do at all: generated code is then left untouched."""
         return self.level != "off" or self.find is not None or self.against_eager
@@ -102,6 +104,7 @@ class ValueOptions:
             and _matches(self.source, source)
         )
 
+    @claim
     def takes_call(self, index: int) -> bool:
         """True if the ``index``-th call of a graph (from 0) is selected."""
         ranges = parse_calls(self.calls)

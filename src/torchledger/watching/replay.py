@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torchledger.claims import claim
 from torchledger.nouns import Launch, ValueComparison
 from torchledger.watching.graph_watch import Event
 
@@ -76,10 +77,8 @@ class Replay:
                 continue  # a graph input that is written over has no node of its own for the new value
             is_last = self._last_writer.get(name, event.launch.order) == event.launch.order
             # Inductor passes in-place buffers whose store it has dropped; their memory keeps what it held.
-            if is_last and not _is_same(tensor, self._before.get(name)):
-                value = _as_node(self._nodes[node], tensor)
-                if value is not None:
-                    outputs[node] = (name, value)
+            if is_last and not _is_same(tensor, self._before.get(name)) and _may_be(self._nodes[node], tensor):
+                outputs[node] = (name, _as_node(self._nodes[node], tensor))
         found = [self._judge(event, name, node, value, outputs, tolerance) for node, (name, value) in outputs.items()]
         self._known.update({node: value for node, (_, value) in outputs.items()})
         return found
@@ -242,20 +241,28 @@ def _is_same(tensor: torch.Tensor, before: torch.Tensor | None) -> bool:
     return bool(((before == tensor) | ((before != before) & (tensor != tensor))).all())
 
 
-def _as_node(node: Any, tensor: torch.Tensor) -> torch.Tensor | None:
-    """A copy of what a launch wrote, in the shape of its FX node; ``None`` if it cannot be that node's value."""
+@claim
+def _may_be(node: Any, tensor: torch.Tensor) -> bool:
+    """False if what a launch wrote cannot be its FX node's value: of another dtype, or of other sizes."""
     expected = node.meta.get("val")
-    if not isinstance(expected, torch.Tensor):
-        return None
-    shape = [int(extent) if isinstance(extent, int) else None for extent in expected.shape]
-    if expected.dtype != tensor.dtype:
-        return None
-    if None in shape or tuple(shape) == tuple(tensor.shape):
-        return tensor.detach().clone() if len(shape) == tensor.dim() else None
-    if math.prod(shape) != tensor.numel():
-        return None
-    # Inductor drops and adds dims of size 1, or writes what a later view reshapes: the order of elements is the same.
-    return tensor.detach().reshape(shape).clone()
+    if not isinstance(expected, torch.Tensor) or expected.dtype != tensor.dtype:
+        return False
+    shape = _known_shape(expected)
+    return expected.dim() == tensor.dim() if None in shape else math.prod(shape) == tensor.numel()
+
+
+def _as_node(node: Any, tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of what a launch wrote, in the shape of its FX node.
+
+    Inductor drops and adds dims of size 1, or writes what a later view reshapes: the order of elements is the same.
+    """
+    shape = _known_shape(node.meta["val"])
+    return tensor.detach().clone() if None in shape else tensor.detach().reshape(shape).clone()
+
+
+def _known_shape(expected: torch.Tensor) -> tuple[Any, ...]:
+    """The sizes of a traced tensor, ``None`` where they are symbols."""
+    return tuple(extent if isinstance(extent, int) else None for extent in expected.shape)
 
 
 def _copied(value: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 
+from torchledger.claims import claim
 from torchledger.nouns import Launch
 from torchledger.watching.rewrite import Names, Site
 
@@ -28,10 +29,12 @@ class Operand:
     place: tuple[Any, ...] = ()
 
     @property
+    @claim
     def is_read(self) -> bool:
         return self.role != "output"
 
     @property
+    @claim
     def is_written(self) -> bool:
         return self.role != "input"
 

@@ -82,6 +82,7 @@ class Watch(Watcher):
         self._last: LastLaunch | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._n_taken = 0
+        self._n_to_compare = self._n_compared = 0
 
     def change(self, **options: Any) -> None:
         """Ask something else from the next call of a graph on: fields of ``ValueOptions``.
@@ -151,9 +152,13 @@ class Watch(Watcher):
                 lost = graph.n_watched_calls - self._kept_calls[id(graph)]
                 if lost > 0:
                     self._faults[f"what was seen of calls of {graph.name or 'a graph'} was not kept"] += lost
-                if graph.name is not None:
+                if graph.name is None and graph.n_watched_calls:
+                    self._faults["calls of a graph were watched that is not in the ledger"] += graph.n_watched_calls
+                elif graph.name is not None:
                     seen = sum(1 for index in graph.launches if index in graph.seen)
                     self._write(WatchedGraph(graph.name, graph.n_launches, len(graph.launches), seen, graph.n_calls))
+            if lost := self._n_to_compare - self._n_compared:
+                self._faults["a launch was not compared with eager code"] += lost
             self._capture.note_values()
             self._tell_filters()
             self._tell_clean()
@@ -264,6 +269,7 @@ class Watch(Watcher):
                     if (path := self._save(event, {key: tensor}, key)) is not None:
                         event.paths[key] = path
         if state is not None and event.launch is not None:
+            self._n_to_compare += 1
             self._compare(state, event, written)
 
     def on_call(self, state: Any, record: Any) -> None:
@@ -279,8 +285,9 @@ class Watch(Watcher):
             if self.options.find is not None:
                 records += self._find(record)
             self._write_soon(record.graph, records)
-            if self.options.against_eager and state is None and record.graph.module is not None:
-                self._faults["a call was not compared with eager code: it began unseen"] += 1
+            if self.options.against_eager and state is None:
+                reason = "it began unseen" if record.graph.module is not None else "its FX graph is not known"
+                self._faults[f"a call was not compared with eager code: {reason}"] += 1
 
     def plans_for(self) -> Hashable | None:
         """Statistics, NaN and Inf are found by reductions alone; for what needs the tensors there is no plan."""
@@ -332,12 +339,13 @@ class Watch(Watcher):
 
     def _compare(self, state: Any, event: Any, written: list[Any]) -> None:
         comparisons = state.compare(event, [(item.name, item.tensor) for item in written], self.options.tolerance)
+        self.comparisons += comparisons
+        self._n_compared += 1
         if comparisons:
-            self.comparisons += comparisons
             self._write(*comparisons)
-            for comparison in comparisons:
-                if comparison.is_within is False:
-                    self._emit(comparison_line(comparison))
+        for comparison in comparisons:
+            if comparison.is_within is False:
+                self._emit(comparison_line(comparison))
 
     def _save(self, event: Any, tensors: Mapping[str, Any], part: str = "") -> str | None:
         """One file of a launch; ``part`` names it among several, which lie in a folder of the launch."""
