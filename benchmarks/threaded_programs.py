@@ -17,6 +17,7 @@ import datetime
 import functools
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -116,6 +117,9 @@ print(asyncio.run(serve()))
 LENGTHS = (4, 6, 8, 11, 14, 20, 40)
 """Calls or steps, in turn over the runs: short programs end while they are being recorded."""
 
+LONGEST_S = 600
+"""After which a program that has not ended is taken for one that never will."""
+
 OURS = ("torchledger", "ERROR: External init callback must run in same thread")
 
 
@@ -133,9 +137,22 @@ def run(script: Path, length: int, number: int | None = None) -> Outcome:
     ledger = script.with_name(f"{script.stem}_{number}.ledger")
     ours = ["-m", "torchledger", "run", "--profile", "--force", "-o", str(ledger)]
     command = [sys.executable, *(ours if number is not None else []), str(script), str(length)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=script.parent, timeout=600)
-    lines = [line for line in done.stderr.splitlines() if not line.startswith(OURS)]
-    return Outcome(done.returncode, done.stdout, "\n".join(lines))
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=script.parent,
+        env=os.environ | {"PYTHONFAULTHANDLER": "1"},
+        start_new_session=True,
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=LONGEST_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGABRT)  # so that it says where each of its threads is
+            stdout, stderr = process.communicate()
+    lines = [line for line in stderr.splitlines() if not line.startswith(OURS)]
+    return Outcome(process.returncode, stdout, "\n".join(lines))
 
 
 def main() -> int:

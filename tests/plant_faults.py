@@ -144,6 +144,7 @@ ENTRIES = frozenset(
         "claims.claim.asked",
         "_torch.storages.StorageWatch._freed",
         "_torch.storages.StorageWatch._heard_allocation",
+        "capturing.process._end",
         "capturing.process.start_in_process",
         "stepping.thread_end._Last.__del__",
         "watching.graph_watch.GraphWatch.__call__",

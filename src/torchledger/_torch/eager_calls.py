@@ -83,11 +83,9 @@ class EagerCalls(TorchDispatchMode):
 
     def __init__(self, inside: Callable[[], str | None]) -> None:
         super().__init__()
-        self.calls: list[EagerCall] = []
         self.graphs: list[tuple[str, Placed]] = []
         self.host_waits: list[tuple[str, Placed]] = []
         self._streams: StreamOrder | None = None
-        self.faults: list[str] = []
         self._inside = inside
         self._is_entered = False
         self._tensors: tuple[type, ...] = _PLAIN
@@ -109,6 +107,8 @@ class EagerCalls(TorchDispatchMode):
 
     def start(self) -> bool:
         """Begin to listen; ``False`` if the thread is inside another mode, which might end before this one."""
+        self.calls: list[EagerCall] = []
+        self.faults: list[str] = []
         mode = _get_current_dispatch_mode()
         if mode is not None and not isinstance(mode, FakeTensors):
             return False

@@ -27,9 +27,10 @@ GraphCall = Callable[[Any, Sequence[Any], Callable[[], Any]], Any]
 """``around(compiled, inputs, proceed)``: called for each call of a graph; returns what ``proceed()`` returns."""
 
 
-def watch_graph_calls(around: GraphCall) -> Patches:
-    """Hear every call of every compiled graph, until the patches are undone."""
-    patches = Patches()
+def watch_graph_calls(around: GraphCall, on_fault: Callable[[Exception], None] = lambda error: None) -> Patches:
+    """Hear every call of every compiled graph, until the patches are undone; what fails in hearing goes to
+    ``on_fault``, and the call is made."""
+    patches = Patches(lambda where, error: on_fault(error))
 
     def call(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
         return around(self, args[0] if args else (), lambda: original(self, *args, **kwargs))

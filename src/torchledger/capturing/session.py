@@ -29,7 +29,7 @@ from torchledger.capturing.termination import termination_deferred
 from torchledger.capturing.wrapper_code import WrapperCall, find_calls
 from torchledger.device import describe as device
 from torchledger.device.host import known_host
-from torchledger.errors import StoreError
+from torchledger.errors import StoreError, TorchledgerError
 from torchledger.nouns import Compilation, Device, Difference, Environment, Gap, Graph, Launch, Run
 from torchledger.nouns.run import ValuesLack
 from torchledger.store import LedgerWriter
@@ -57,8 +57,9 @@ class Watcher:
     def on_graph(self, name: str, compiled: Any, launches: Sequence[Launch]) -> None:
         """A compiled graph was recorded under ``name`` and is about to run for the first time."""
 
-    def on_close(self) -> None:
-        """The capture ends; the ledger can still be written."""
+    def on_close(self) -> bool:
+        """The capture ends; the ledger can still be written. ``True`` once all that was heard is there."""
+        return True
 
 
 class Capture:
@@ -139,11 +140,18 @@ class Capture:
 
     def _tell(self, watcher: Watcher, what: str, *arguments: Any) -> None:
         try:
-            getattr(watcher, what)(*arguments)
+            if getattr(watcher, what)(*arguments) is not True and what == "on_close":
+                raise TorchledgerError("it does not say that all is written")
         except Exception as error:  # the user's program must go on
             log.debug("%s of %s failed", what, watcher, exc_info=error)
             reason = f"{what} failed: {type(error).__name__}: {error}"
             self._on_gap(Gap(type(watcher).__name__.lower(), "watcher", reason))
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held while a graph is recorded and watchers are told of it; a watcher that adds records on other threads and
+        guards itself takes this one, as with two of them each thread could wait for the other's."""
+        return self._lock
 
     @property
     def graph_names(self) -> tuple[str, ...]:

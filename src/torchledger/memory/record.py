@@ -57,9 +57,9 @@ def record_memory(
     gave and took back in a recorded step (nanoseconds since its beginning, bytes).
     """
     lives = heard.memory.lives
-    device = _main_device(lives)
-    if device is None:
+    if not lives:
         return []
+    device = _main_device(lives)
     entries = _Entries(heard, record, launches)
     lives = tuple(summed_in_place(lives, entries.in_place))
     notes = list(heard.memory.faults)
@@ -94,13 +94,13 @@ def record_memory(
     return [memory, *storages]
 
 
-def _main_device(lives: Sequence[StorageLife]) -> str | None:
+def _main_device(lives: Sequence[StorageLife]) -> str:
     """The device that the step's memory is of: the fullest accelerator, else the host."""
     sizes: Counter[str] = Counter()
     for life in lives:
         sizes[life.device] += life.nbytes
     accelerators = [device for device in sizes if device != "cpu"]
-    return max(accelerators or sizes, key=lambda device: sizes[device], default=None)
+    return max(accelerators or sizes, key=lambda device: sizes[device])
 
 
 def _capability(device: str, devices: Sequence[Device]) -> tuple[int, int] | None:

@@ -65,10 +65,11 @@ class _StepHearer(StepProfiler):
 
         self._patches.append(watch_compile(super()._hear_modules_until_compiled))
 
-    def on_close(self) -> None:
+    def on_close(self) -> bool:
         """The program has ended: nothing more is recorded."""
         self._is_running = False
         self._stop()
+        return True
 
     def _hear_no_calls(self) -> None:
         super()._hear_no_calls()

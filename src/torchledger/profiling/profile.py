@@ -57,9 +57,10 @@ class KernelVisibility(Watcher):
 
         self._patches = make_kernels_visible()
 
-    def on_close(self) -> None:
+    def on_close(self) -> bool:
         if self._patches is not None:
             self._patches.undo()
+        return True
 
 
 class StepProfiler(Watcher):
@@ -143,6 +144,8 @@ class StepProfiler(Watcher):
         """Something is about to be compiled: Dynamo would trace the hooks, and fail where no graph may break."""
         self._is_compiling = True
         self._hear_no_modules()
+        if self._modules is not None:
+            raise MeasureError("modules are still heard while something compiles: graphs may be compiled twice")
 
     def on_ready(self) -> None:
         from torchledger._torch.eager_calls import keep_modes_over_compiled_calls
@@ -153,7 +156,7 @@ class StepProfiler(Watcher):
         self._patches.append(make_kernels_visible())
         self._call_patches = [
             keep_modes_over_compiled_calls(),
-            watch_graph_calls(self._around_call),
+            watch_graph_calls(self._around_call, self._recorder.failed),
             watch_profiler_steps(lambda: self._recorder.marked("profiler_step")),
         ]
         if self._counts_eager:
@@ -169,7 +172,7 @@ class StepProfiler(Watcher):
         if self._recorder.name_of(compiled) is None:
             raise MeasureError(f"calls of {name} are not recorded: the recorder does not know it")
 
-    def on_close(self) -> None:
+    def on_close(self) -> bool:
         self._stop()
         self._recorder.leave()
         try:
@@ -188,6 +191,7 @@ class StepProfiler(Watcher):
         except Exception as error:  # the profile is lost, the program and its ledger are not
             log.debug("profile failed", exc_info=error)
             self._capture.add(Gap("device_time", "profile", f"{type(error).__name__}: {error}"))
+        return True
 
     def _stop(self) -> None:
         if self in _current:

@@ -187,9 +187,10 @@ class GraphMarks(Watcher):
         self._keep.append(compiled)  # an id is only a name while its object lives
         self.launches[name] = list(launches)
 
-    def on_close(self) -> None:
+    def on_close(self) -> bool:
         for patches in self._patches:
             patches.undo()
+        return True
 
     def forget(self) -> None:
         """Drop the graphs of programs that are measured."""

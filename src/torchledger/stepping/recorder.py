@@ -108,8 +108,12 @@ class StepRecorder:
 
     def failed(self, error: Exception) -> None:
         """Something of ours that tells of the program failed: the recording is lost, the program is not."""
-        with self._lock:
-            self._states.give_up(f"{type(error).__name__}: {error}")
+        log.debug("the recording of steps failed", exc_info=error)
+        try:
+            with self._lock:
+                self._states.give_up(f"{type(error).__name__}: {error}")
+        except Exception as second:  # what is recorded next fails again, and the end says so
+            log.debug("the recording of steps could not be given up", exc_info=second)
 
     def optimizer_stepped(self, optimizer: Any) -> None:
         """An optimizer has made its step."""
@@ -199,8 +203,7 @@ class StepRecorder:
         try:
             action()
         except Exception as error:  # the recording is lost, the program is not
-            log.debug("the recording of steps failed", exc_info=error)
-            self._states.give_up(f"{type(error).__name__}: {error}")
+            self.failed(error)
         finally:
             self._lock.release()
 

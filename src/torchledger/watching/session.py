@@ -9,7 +9,6 @@ import logging
 import os
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any, Self
 
 from torchledger.capturing.payload import Library
 from torchledger.capturing.session import Capture, Watcher
+from torchledger.claims import claim
 from torchledger.errors import StoreError
 from torchledger.nouns import (
     Gap,
@@ -59,8 +59,6 @@ class Watch(Watcher):
         self._tables: dict[str, ValueTable] = {}
         self.findings: list[ValueFinding] = []
         self.comparisons: list[ValueComparison] = []
-        self.is_active = self.is_full = self.takes_tensors = False
-        self.most_elements = 0
         self.n_findings_left_out = 0
         self._capture = capture
         self._prints = emit is not None
@@ -75,7 +73,7 @@ class Watch(Watcher):
         self._lowered: dict[int, Any] = {}
         self._launches: dict[str, Launch] = {}
         self._patches: list[Any] = []
-        self._lock = threading.RLock()
+        self._lock = capture.lock
         self._folder: Any = None
         self._faults: Counter[str] = Counter()
         self._predicate_faults: list[str] = []
@@ -136,10 +134,11 @@ class Watch(Watcher):
             graph = waiting.pop(0)
             graph.identify(name, launches)
             if self.options.level == "names":  # for programs that do not live to the end
-                self._write(WatchedGraph(name, graph.n_launches, len(graph.launches), 0, 0))
+                self._unwritten.append(WatchedGraph(name, graph.n_launches, len(graph.launches), 0, 0))
+                self._flush()
             graph.module = module
 
-    def on_close(self) -> None:
+    def on_close(self) -> bool:
         with self._lock:
             self.is_active = False
             for patches in reversed(self._patches):
@@ -156,8 +155,10 @@ class Watch(Watcher):
                     self._faults["calls of a graph were watched that is not in the ledger"] += graph.n_watched_calls
                 elif graph.name is not None:
                     seen = sum(1 for index in graph.launches if index in graph.seen)
-                    self._write(WatchedGraph(graph.name, graph.n_launches, len(graph.launches), seen, graph.n_calls))
-            if lost := self._n_to_compare - self._n_compared:
+                    note = None if graph.sites else "no launch is seen in its wrapper"
+                    counts = (graph.n_launches, len(graph.launches), seen, graph.n_calls)
+                    self._unwritten.append(WatchedGraph(graph.name, *counts, note))
+            if (lost := self._n_to_compare - self._n_compared) > 0:
                 self._faults["a launch was not compared with eager code"] += lost
             self._capture.note_values()
             self._tell_filters()
@@ -170,8 +171,10 @@ class Watch(Watcher):
                     f"{self._folder.n_files:,} files in {self._folder.folder} are whole"
                 )
                 self._capture.note_values("not saved")
-            for text, count in self._faults.items():
-                self._write(Gap("values", "watching", text, count))
+            self._flush()  # what cannot be written is one of the faults
+            self._unwritten += [Gap("values", "watching", text, count) for text, count in self._faults.items()]
+            self._flush()
+        return True
 
     def _tell_filters(self) -> None:
         if not self.options.is_filtered or self._n_taken or not self._launches:
@@ -220,6 +223,7 @@ class Watch(Watcher):
     def takes_call(self, watch: Any, index: int) -> bool:
         return self.options.takes_call(index)
 
+    @claim
     def takes_launch(self, launch: Launch | None) -> bool:
         if launch is None:
             return not self.options.is_filtered
@@ -240,6 +244,7 @@ class Watch(Watcher):
     def on_launch(self, state: Any, event: Any, read: list[Any]) -> None:
         self._n_taken += 1
         if state is not None:
+            self._n_to_compare += event.launch is not None
             state.keep((item.name, item.tensor) for item in read if item.role != "input")
         if self.options.level == "names":
             where = self._where(event)
@@ -269,7 +274,6 @@ class Watch(Watcher):
                     if (path := self._save(event, {key: tensor}, key)) is not None:
                         event.paths[key] = path
         if state is not None and event.launch is not None:
-            self._n_to_compare += 1
             self._compare(state, event, written)
 
     def on_call(self, state: Any, record: Any) -> None:
@@ -342,7 +346,8 @@ class Watch(Watcher):
         self.comparisons += comparisons
         self._n_compared += 1
         if comparisons:
-            self._write(*comparisons)
+            self._unwritten += comparisons
+            self._flush()
         for comparison in comparisons:
             if comparison.is_within is False:
                 self._emit(comparison_line(comparison))
@@ -377,12 +382,11 @@ class Watch(Watcher):
             self._flush()
 
     def _flush(self) -> None:
-        records, self._unwritten = self._unwritten, []
+        """Write what waits to be written."""
         self._written_at = time.monotonic()
-        if records:
-            self._write(*records)
-
-    def _write(self, *records: Any) -> None:
+        records, self._unwritten = self._unwritten, []
+        if not records:
+            return
         try:
             self._capture.add(*records)
         except StoreError as error:

@@ -9,9 +9,11 @@ from typing import Any
 import torch
 import torch._inductor.utils
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from captured import capture_call
+from torchledger.capturing import flops
 from torchledger.reporting.overview import remarks
 from torchledger.reporting.summary import summarize_ledger
 from torchledger.store import open_ledger
@@ -135,3 +137,12 @@ def test_an_operator_without_formula_is_missing_only_where_it_runs(tmp_path: Pat
         for graph in captured.graphs
     }
     assert uncounted == {"forward": ["torchledger_test.twice"], "backward": []}
+
+
+def test_a_product_that_was_not_counted_is_named_and_one_of_nothing_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    product = make_fx(torch.mm)(torch.ones(2, 3), torch.ones(3, 2))
+    empty = make_fx(torch.mm)(torch.ones(0, 3), torch.ones(3, 2))
+    assert flops.count_graph(product).by_op() == {"aten.mm": 24}
+    assert flops.count_graph(empty) == flops.GraphFlops()
+    monkeypatch.setattr(flops, "node_flops", lambda node, graph=None: None)
+    assert dict(flops.count_graph(product).uncounted) == {"aten.mm": 1}

@@ -14,6 +14,7 @@ from torch._inductor.async_compile import AsyncCompile
 import torchledger
 from factories import make_run
 from planted import SCALE, faulty, make_planted, neutral
+from torchledger.nouns import Gap
 from torchledger.nouns.run import ValuesLack
 from torchledger.reporting.values import summarize_values
 from torchledger.store import LedgerWriter, open_ledger
@@ -169,3 +170,14 @@ def test_outputs_that_need_new_random_numbers_say_so(tmp_path: Path) -> None:
         torch.compile(lambda x: F.dropout(x.sin(), 0.5) @ x)(torch.randn(16, 16))
     assert any(item.note and "random" in item.note for item in watch.comparisons)
     assert all(item.is_within for item in watch.comparisons if not item.note)
+
+
+def test_a_launch_that_was_not_compared_is_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Watch, "_compare", lambda self, *arguments: None)
+    torch._dynamo.reset()
+    with torch.no_grad(), torchledger.values(tmp_path / "a.ledger", level="off", against_eager=True) as watch:
+        torch.compile(torch.sin)(torch.ones(8))
+    with open_ledger(watch.path) as reader:
+        assert [(gap.account, gap.reason, gap.amount) for gap in reader.read(Gap)] == [
+            ("values", "a launch was not compared with eager code", 1)
+        ]

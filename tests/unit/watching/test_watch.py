@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -317,3 +318,25 @@ def test_a_buffer_that_is_filled_and_then_changed_in_place_is_no_difference_to_e
         torch.compile(most)(torch.randn(20), torch.arange(20) % 6)
     assert any(item.compiled_error == 0.0 and item.fx_node == "scatter_reduce" for item in watch.comparisons)
     assert not any(item.is_within is False for item in watch.comparisons)
+
+
+def test_a_graph_that_is_recorded_and_a_call_that_is_kept_on_two_threads_do_not_wait_for_each_other(
+    tmp_path: Path,
+) -> None:
+    with torchledger.values(tmp_path / "a.ledger", level="off", find="nan") as watch:
+        is_kept = threading.Event()
+
+        def call() -> None:
+            with watch._lock:
+                is_kept.set()
+                with watch._capture.lock:
+                    pass
+
+        with watch._capture.lock:  # as while a graph is recorded, of which the watch is told next
+            thread = threading.Thread(target=call, daemon=True)
+            thread.start()
+            is_kept.wait(timeout=0.2)
+            assert watch._lock.acquire(timeout=5)
+            watch._lock.release()
+        thread.join(timeout=5)
+        assert not thread.is_alive()
