@@ -107,7 +107,7 @@ def main() -> None:
     model = find_model(arguments.model)
     drawn = [
         item
-        for name in ("attention", "library", "drawn_convolutions")
+        for name in ("attention", "library", "drawn_library", "drawn_convolutions")
         for item in read_launches(DATA / f"{name}_torch2.11.launches").launches
     ]
     exact = list(read_launches(DATA / "drawn_exact_convolutions_torch2.11.launches").launches)

@@ -13,6 +13,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ _ELEMENTS = 256
 _LAUNCHES, _PRODUCTS, _CONVOLUTIONS, _NODES, _OPERATORS = 24, 17, 9, 100, 200
 _FEW_TENSORS, _MANY_TENSORS = 8, 72
 _BURSTS = 15
+_BLOCKS, _STEPS = 4, 40
 
 
 def host_path(name: str, device: str) -> Path:
@@ -132,15 +134,20 @@ def measure_host(
     meter.wait()
     before_timing()
     cpu = describe_cpu()
+    step = compiled.step
+    # At three moments, as a shared host is not the same from one second to the next.
+    step_us = [] if step is None else [meter.us(step.run, count=_STEPS, waits=False)]
     few, many = meter.us(compiled.one_launch), meter.us(compiled.many_launches)
     fused_us = (many - few) / (_LAUNCHES - 1)
     product, products = meter.us(compiled.one_product), meter.us(compiled.many_products)
     convolution, convolutions = meter.us(compiled.one_convolution), meter.us(compiled.many_convolutions)
     fused_few, fused_many = (meter.us(_optimizer_step(place, n, "fused")) for n in (_FEW_TENSORS, _MANY_TENSORS))
     foreach_few, foreach_many = (meter.us(_optimizer_step(place, n, "foreach")) for n in (_FEW_TENSORS, _MANY_TENSORS))
+    if step is not None:
+        step_us.append(meter.us(step.run, count=_STEPS, waits=False))
     tensors = _MANY_TENSORS - _FEW_TENSORS
     fused_tensor_us = max(0.0, (fused_many - fused_few) / tensors)
-    return Host(
+    measured = Host(
         name=cpu.name,
         device=_device_name(place, cpu),
         num_cores=cpu.num_cores,
@@ -158,6 +165,74 @@ def measure_host(
         measured_utc=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         method=f"median of {bursts} bursts, torch {torch.__version__}",
     )
+    if step is None:
+        # On a CPU the kernels' own work is in the costs and in the step, and cannot be told apart.
+        return measured
+    step_us.append(meter.us(step.run, count=_STEPS, waits=False))
+    return replace(measured, in_step=_in_step(measured, step, statistics.median(step_us)))
+
+
+def _in_step(host: Host, step: _TrainingStep, step_us: float) -> float | None:
+    """How many times as long as the parts say a training step took; ``None`` where none of them is known."""
+    fused = step.fused_launches()
+    parts = (
+        (1, host.training_call_us),
+        (fused, host.fused_launch_us),
+        (step.library, host.library_launch_us),
+        (step.tensors, host.fused_optimizer_tensor_us),
+        (1, host.optimizer_step_us),
+    )
+    said_us = sum(count * (cost or 0.0) for count, cost in parts)
+    log.info("a step of %d and %d launches takes %.0f us, %.0f by its parts", fused, step.library, step_us, said_us)
+    return step_us / said_us if fused and said_us else None
+
+
+class _TrainingStep:
+    """A training step of a small transformer, compiled forward and backward, and how much of each kind it launches."""
+
+    def __init__(self, place: Any) -> None:
+        import torch
+        from torch import nn
+
+        class Block(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.first, self.second = nn.LayerNorm(64), nn.LayerNorm(64)
+                self.mixed, self.out = nn.Linear(64, 192), nn.Linear(64, 64)
+                self.up, self.down = nn.Linear(64, 256), nn.Linear(256, 64)
+
+            def forward(self, x: Any) -> Any:
+                q, k, v = self.mixed(self.first(x)).view(2, 16, 3, 2, 32).permute(2, 0, 3, 1, 4)
+                mixed = (q @ k.mT).softmax(-1) @ v
+                x = x + self.out(mixed.transpose(1, 2).reshape(2, 16, 64))
+                return x + self.down(nn.functional.gelu(self.up(self.second(x))))
+
+        model = nn.Sequential(*(Block() for _ in range(_BLOCKS))).to(place)
+        given = torch.ones(2, 16, 64, device=place)
+        self._optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+        self._loss = torch.compile(lambda x: model(x).square().mean(), dynamic=False)
+        self._given = given
+        self.tensors = sum(1 for _ in model.parameters())
+        # Four layers and the two products of attention, each with its two gradients.
+        self.library = _BLOCKS * 3 * (4 + 2)
+
+    def fused_launches(self) -> int:
+        """Generated kernels of a step. Not before timing: a profiler that was there may leave launches slower."""
+        from torchledger._torch.device_trace import DeviceTrace
+
+        with DeviceTrace() as trace:
+            mark = trace.mark()
+            self.run()
+            trace.mark()
+        pieces = trace.pieces()
+        names = () if pieces is None else pieces[mark].names
+        return sum(name.startswith("triton_") for name in names)
+
+    def run(self) -> None:
+        """One step."""
+        self._loss(self._given).backward()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
 
 
 class _Meter:
@@ -171,13 +246,14 @@ class _Meter:
             (lambda: torch.cuda.synchronize(place)) if place.type == "cuda" else (lambda: None)
         )
 
-    def us(self, run: Callable[[], Any]) -> float:
-        """Median host time of ``run``, in microseconds."""
+    def us(self, run: Callable[[], Any], *, count: int | None = None, waits: bool = True) -> float:
+        """Median host time of ``run`` over ``count`` times, in microseconds; ``waits`` for the device before each."""
         for _ in range(3):
             run()
         times = []
-        for _ in range(self._bursts):
-            self.wait()
+        for _ in range(count or self._bursts):
+            if waits:
+                self.wait()
             begin = time.perf_counter_ns()
             run()
             times.append((time.perf_counter_ns() - begin) / 1e3)
@@ -238,6 +314,7 @@ class _Compiled:
 
         self.training = training
         self.replayed: Callable[[], Any] | None = None
+        self.step = _TrainingStep(place) if place.type == "cuda" else None
         if place.type == "cuda":
             self.replayed = no_grad(compiled(lambda inputs: each(inputs), "reduce-overhead"), vectors(4))
 
@@ -250,6 +327,9 @@ class _Compiled:
             for _ in range(4 if call is not None else 0):
                 assert call is not None
                 call()
+        for _ in range(3 if self.step is not None else 0):
+            assert self.step is not None
+            self.step.run()
 
 
 def _operators(place: Any) -> Callable[[], None]:

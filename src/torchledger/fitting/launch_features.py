@@ -21,6 +21,7 @@ from torchledger.fitting.machine import Machine
 from torchledger.nouns import Access, Launch, LoopNest
 from torchledger.work.categories import operation_of
 from torchledger.work.element_sizes import ELEMENT_SIZES, element_size
+from torchledger.work.kernel_counts import kernels_of_launch
 
 Array = NDArray[np.float64]
 
@@ -47,16 +48,17 @@ class LaunchFeatures:
     parts_us: Mapping[str, float] | None = None
 
     def log_baseline_of(self, feature_names: Sequence[str]) -> float:
-        """Logarithm of the baseline for a regressor with these features: attention by its schedule, for one that
-        learned beside it."""
+        """Logarithm of the baseline for a regressor with these features: attention by its schedule, other libraries'
+        calls by how many kernels they are, for one that learned beside it."""
         if knows_schedule(self.family, feature_names) and EXPECTED in self.values:
             return self.values[EXPECTED]
         return math.log(self.baseline_us)
 
 
 def knows_schedule(family: str, feature_names: Sequence[str]) -> bool:
-    """Whether a regressor of attention learned beside its schedule; those of before learned beside the roofline."""
-    return family.startswith("launch:attention") and EXPECTED in feature_names
+    """Whether a regressor of attention learned beside its schedule, one of other libraries' calls beside their counts
+    of kernels; those of before learned beside the roofline."""
+    return family.startswith(("launch:attention", "launch:library")) and EXPECTED in feature_names
 
 
 def features_of_launches(
@@ -138,6 +140,9 @@ def _features(
             baseline_us, parts_us = costs.baseline_us(machine), costs.parts
     else:
         values |= {**library_columns(launch, machine), **expected}
+        if family == "launch:library/other":
+            kernels = max(1, kernels_of_launch(launch))
+            values[EXPECTED] = math.log(roofline_us + machine.floor_us * kernels)
     if EXPECTED in expected and machine.has_tile_baseline and not family.startswith("launch:attention"):
         baseline_us = math.exp(expected[EXPECTED])
     return LaunchFeatures(family, values, baseline_us, roofline_us, parts_us)

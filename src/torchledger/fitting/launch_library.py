@@ -19,6 +19,7 @@ from torchledger.fitting.product_times import product_times
 from torchledger.nouns import Buffer, Launch
 from torchledger.work.categories import operation_of
 from torchledger.work.element_sizes import element_size
+from torchledger.work.kernel_counts import kernels_of_launch
 
 
 def library_columns(launch: Launch, machine: Machine) -> dict[str, float]:
@@ -32,13 +33,30 @@ def library_columns(launch: Launch, machine: Machine) -> dict[str, float]:
     if kind == "launch:convolution":
         return _convolution(launch, inputs, outputs, machine)
     largest = max(launch.buffers, key=lambda buffer: math.prod(buffer.shape), default=None)
+    indices = max((math.prod(buffer.shape) for buffer in inputs if buffer.dtype in _INTEGERS), default=0)
     name = operation_of(launch)
     # What its bytes say little of: how a time goes with them differs from one of these to the next.
     kinds = {f"is {kind}": float(kind in name) for kind in _KINDS} | {"is gradient": float("backward" in name)}
-    return {"log largest": math.log1p(math.prod(largest.shape)) if largest else 0.0, **kinds}
+    return {
+        "log largest": math.log1p(math.prod(largest.shape)) if largest else 0.0,
+        "log kernels": math.log(kernels_of_launch(launch) or 1),
+        "log indices": math.log1p(indices),
+        "log row": math.log1p(inputs[0].shape[-1]) if inputs else 0.0,
+        "log rows": math.log1p(math.prod(inputs[0].shape[:-1])) if inputs else 0.0,
+        "log made": math.log1p(max((math.prod(buffer.shape) for buffer in outputs), default=0)),
+        "channels last": float(any(len(b.shape) == 4 and b.stride[1] == 1 < b.shape[1] for b in inputs)),
+        "along rows": float(next(iter(launch.kwargs.values()), "") in ("1", "-1")),
+        "half precision": float(any(buffer.dtype in ("bfloat16", "float16") for buffer in inputs)),
+        **kinds,
+    }
 
 
-_KINDS = ("embedding", "index", "scatter", "sort", "topk", "cumsum", "sum", "rand", "norm", "pool", "fft")
+_INTEGERS = ("int64", "int32")
+_KINDS = (
+    *("embedding", "index", "scatter", "sort", "topk", "cumsum", "sum", "rand", "norm", "pool", "fft"),
+    *("embedding_bag", "embedding_dense", "cum", "bicubic", "bilinear", "nearest", "grid", "im2col", "pad", "cholesky"),
+    *("multinomial", "unique", "bincount", "histc", "nonzero", "masked", "median", "kthvalue", "cdist", "reduce"),
+)
 EXPECTED = "log expected"
 """The column that holds the logarithm of the time by the library's tiles, where they are known."""
 

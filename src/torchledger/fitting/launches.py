@@ -65,7 +65,7 @@ class LaunchTable:
     programs: NDArray[np.str_]
 
     def log_baseline_of(self, feature_names: Sequence[str]) -> Array:
-        """[rows] ``log_baseline``, or for a regressor of attention that learned beside it the time by its schedule."""
+        """[rows] ``log_baseline``, or for a regressor that learned beside it the time by a schedule or by kernels."""
         if not knows_schedule(self.family, feature_names) or EXPECTED not in self.names:
             return self.log_baseline
         scheduled = self.values[:, self.names.index(EXPECTED)]

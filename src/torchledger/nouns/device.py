@@ -55,7 +55,9 @@ class Host:
     launches, ``training_call_us`` one with its backward, ``replay_call_us`` one that replays a CUDA graph. The others
     are for one more of each kind: a launch of a fused kernel, of a matrix product and of a convolution inside a
     compiled function, an eager operator, a node of autograd's backward (its operator included), a tensor that a fused
-    or foreach optimizer updates. Raises ``ValueError`` for a time below zero, or above a quarter of an hour.
+    or foreach optimizer updates. ``in_step`` is how many times as long as these say a small training step takes, whose
+    code and data are not all in the host's caches. Raises ``ValueError`` for a time below zero, or above a quarter of
+    an hour, and for an ``in_step`` of 0 or of more than a thousand.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Host:
     fused_optimizer_tensor_us: float | None = None
     foreach_optimizer_tensor_us: float | None = None
     optimizer_step_us: float | None = None
+    in_step: float | None = None
     measured_utc: str | None = None
     method: str = "measured"
 
@@ -79,10 +82,15 @@ class Host:
         for name, cost in vars(self).items():
             if name.endswith("_us") and cost is not None and not 0 <= cost <= _LONGEST_US:
                 raise ValueError(f"{name} must be 0 to {_LONGEST_US:,.0f} us, got {cost}")
+        if self.in_step is not None and not 0 < self.in_step <= _SLOWEST:
+            raise ValueError(f"in_step must be above 0 and at most {_SLOWEST:,.0f}, got {self.in_step}")
 
 
 _LONGEST_US = 1e9
 """No host needs a quarter of an hour to launch one thing."""
+
+_SLOWEST = 1000.0
+"""No step takes a thousand times as long as its parts."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,16 @@ from torchledger.planning.sharing import find_sharing, rounds_beside, sharing_of
 from torchledger.planning.tiles import tiles_of_calls, tiles_of_launches
 from torchledger.planning.timeline import COMPUTE_STREAM, PlayedStep, Sharing, TimedEntry, play
 from torchledger.predicting.launches import predict_launches
-from torchledger.predicting.overheads import Mode, launch_kind, overheads_of, overheads_on
+from torchledger.predicting.overheads import (
+    Mode,
+    call_host_us,
+    further_kernel_us,
+    further_kernels,
+    graph_collective_us,
+    launch_kind,
+    overheads_of,
+    overheads_on,
+)
 from torchledger.predicting.power import StepWork, is_product, mean_clock, sustained_share, work_of
 from torchledger.predicting.step_calls import price_calls
 from torchledger.work.categories import operation_of
@@ -38,8 +47,9 @@ class RankProgram:
     the global ranks of each process group, ``stands_for`` the ranks whose step is like this one's (itself among them).
     ``waits`` maps a call's ``order`` to the collectives (by ``order``) that must have ended before it; one that
     no call waits for is waited for by the next call of the rank, or, in the backward, by the first call after it.
-    ``peers`` maps the ``order`` of a send or a receive to the other rank. ``knows_waits``: ``waits`` holds all waits
-    between streams, of any call, and nothing else is waited for.
+    ``by_fsdp`` are the collectives, by ``order``, that FSDP's hooks ask for. ``peers`` maps the ``order`` of a send or
+    a receive to the other rank. ``knows_waits``: ``waits`` holds all waits between streams, of any call, and nothing
+    else is waited for.
     """
 
     rank: int
@@ -49,6 +59,7 @@ class RankProgram:
     stands_for: tuple[int, ...] = ()
     waits: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     peers: Mapping[int, int] = field(default_factory=dict)
+    by_fsdp: frozenset[int] = frozenset()
     peak_allocated_bytes: int | None = None
     ran_on_cpu: bool = False
     knows_waits: bool = False
@@ -344,13 +355,13 @@ def _entries(maker: _Maker, settings: Mapping[str, bool]) -> _Timed:
                 call.message_bytes,
                 call.group,
                 call.group_size,
-                host_us=overheads["library launch host us"],
+                host_us=call_host_us(call, overheads, by_fsdp=call.order in program.by_fsdp),
                 after=after if program.knows_waits else (*after, *(before if call.streams else last)),
                 stream=_stream(call, main, is_collective=True),
                 peer=program.peers.get(call.order),
             )
         elif call.kind == "operator" and call.order in eager:
-            host_us = _operator_host_us(call, overheads)
+            host_us = call_host_us(call, overheads)
             stream = _stream(call, main)
             placed[call.order] = maker.kernel(
                 eager[call.order],
@@ -365,7 +376,7 @@ def _entries(maker: _Maker, settings: Mapping[str, bool]) -> _Timed:
         else:
             carried = after  # what is not priced holds back what comes after it
         if call.kind == "operator" and call.order not in eager:
-            maker.host(call.name, overheads.get("eager call host us", 0.0))
+            maker.host(call.name, call_host_us(call, overheads))
     return _Timed(
         maker.entries,
         maker.spread_us,
@@ -392,12 +403,17 @@ def _graph(
     call_us = max(usual, training - usual) if is_backward else usual
     if maker.mode == "graphs" and "replay host us" in overheads:
         call_us = overheads["replay host us"]
-    maker.host(call.name, call_us)
+    collective_us = graph_collective_us(overheads)
+    inside = [found for each in launches if isinstance(found := compiled.get(each.launch_id), GraphCollective)]
+    asked = sum(found.name != WAIT for found in inside)
+    maker.host(call.name, call_us + asked * collective_us)
     pending: list[int] = []
     for launch in launches:
         found = compiled.get(launch.launch_id)
         kind = launch_kind(launch)
         host_us = 0.0 if maker.mode == "graphs" or kind is None else overheads[f"{kind} launch host us"]
+        if host_us and kind == "library":
+            host_us += further_kernel_us(overheads) * further_kernels(launch)
         if isinstance(found, Prediction):
             family = operation_of(launch) if launch.category == "extern" else launch.category
             maker.kernel(found, host_us, after, COMPUTE_STREAM, family, piece=launch, tiles=tiles.get(launch.launch_id))
@@ -407,7 +423,8 @@ def _graph(
         elif found is not None:
             size = len(maker.program.groups.get(found.group or "", ())) or found.group_size
             message, last = found.message_bytes(size), _last_of(maker.entries)
-            pending.append(maker.collective(found.name, message, found.group, None, host_us=host_us, after=last))
+            asked_us = collective_us if host_us else 0.0
+            pending.append(maker.collective(found.name, message, found.group, None, host_us=asked_us, after=last))
 
 
 def _all_waits(program: RankProgram) -> dict[int, tuple[int, ...]]:
@@ -459,15 +476,6 @@ def _last_of(entries: Sequence[TimedEntry]) -> tuple[int, ...]:
         if entries[place].stream == COMPUTE_STREAM:
             return (place,)
     return ()
-
-
-def _operator_host_us(call: StepCall, overheads: Mapping[str, float]) -> float:
-    if "eager call host us" in overheads:
-        if call.phase == "backward":
-            return overheads.get("node host us", overheads["eager call host us"])
-        return overheads["eager call host us"]
-    tensors = overheads["optimizer tensor host us"] * (call.tensors or 0) if call.phase == "optimizer" else 0.0
-    return overheads["library launch host us"] * max(1, call.kernels) + tensors
 
 
 def _drop_absent(timed: Mapping[int, _Timed]) -> None:

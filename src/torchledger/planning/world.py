@@ -199,6 +199,9 @@ def program_of(recorded: RecordedRank, device: Device) -> RankProgram:
         stands_for=recorded.stands_for,
         waits={call.order: call.waits_for for call in calls if call.waits_for},
         peers=_peers(collectives),
+        by_fsdp=frozenset(
+            each.call for each in collectives if each.call is not None and (each.launched_by or "").startswith("FSDP")
+        ),
         knows_waits=True,
         peak_allocated_bytes=None if there is None else there.peak_allocated_bytes,
     )

@@ -8,6 +8,7 @@ launches a graph at once and gaps are shorter.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,10 +22,11 @@ from numpy.typing import NDArray
 from torchledger.errors import PredictError
 from torchledger.fitting.launch_families import family_of
 from torchledger.fitting.time_model import TimeModel
-from torchledger.nouns import Host, Launch
+from torchledger.nouns import Host, Launch, StepCall
 from torchledger.predicting.operators import predict
 from torchledger.predicting.power import is_product
 from torchledger.store.launch_file import MeasuredLaunch
+from torchledger.work.kernel_counts import kernels_of_launch
 
 Mode = Literal["eager", "graphs"]
 LaunchKind = Literal["fused", "library", "convolution"]
@@ -41,8 +43,9 @@ class StepShape:
 
     ``operators`` counts the kernels that eager operators launch. ``backwards`` are the graph calls that are a backward;
     ``eager_calls`` all eager operators, views included, that autograd does not call, ``nodes`` those that it calls.
-    ``tensors`` are those that ``optimizers`` update in lists, ``foreach_tensors`` those of them in lists of foreach
-    operators; what such optimizers call is not among ``eager_calls``.
+    ``further_kernels`` are those that library calls launch beyond their first. ``tensors`` are those that
+    ``optimizers`` update in lists, ``foreach_tensors`` those of them in lists of foreach operators; what such
+    optimizers call is not among ``eager_calls``.
     """
 
     fused: int
@@ -56,11 +59,12 @@ class StepShape:
     nodes: int = 0
     optimizers: int = 0
     foreach_tensors: int = 0
+    further_kernels: int = 0
 
     @property
     def launches(self) -> int:
         """All launches, those of eager operators too."""
-        return self.fused + self.library + self.convolutions + self.operators
+        return self.fused + self.library + self.convolutions + self.operators + self.further_kernels
 
 
 def step_shape(
@@ -72,9 +76,28 @@ def step_shape(
     """
     calls = dict.fromkeys((launch.graph for launch in launches), 1) if calls is None else calls
     kinds: Counter[LaunchKind | None] = Counter()
+    further = 0
     for launch in launches:
-        kinds[launch_kind(launch)] += calls.get(launch.graph, 0)
-    return StepShape(kinds["fused"], kinds["library"], sum(calls.values()), kinds["convolution"], tensors, operators)
+        kind, count = launch_kind(launch), calls.get(launch.graph, 0)
+        kinds[kind] += count
+        further += count * further_kernels(launch) if kind == "library" else 0
+    return StepShape(
+        kinds["fused"], kinds["library"], sum(calls.values()), kinds["convolution"], tensors, operators,
+        further_kernels=further,
+    )  # fmt: skip
+
+
+def further_kernels(launch: Launch) -> int:
+    """Kernels that a library call launches beyond its first; none for products and attention, whose costs hold them."""
+    if not str(family_of(launch)).startswith("launch:library"):
+        return 0
+    return max(0, kernels_of_launch(launch) - 1)
+
+
+def further_kernel_us(overheads: Mapping[str, float]) -> float:
+    """What the host needs for each kernel of a library call beyond its first: as much as for an eager operator
+    (8.3 us where an operator takes 8.6: ``benchmarks/drawn_library.py``)."""
+    return overheads.get("eager call host us", overheads["library launch host us"])
 
 
 def launch_kind(launch: Launch) -> LaunchKind | None:
@@ -87,10 +110,39 @@ def launch_kind(launch: Launch) -> LaunchKind | None:
     return "convolution" if family.startswith("launch:convolution") else "library"
 
 
+_FSDP_OPERATORS, _GRAPH_COLLECTIVE_OPERATORS, _FUNCTIONAL_OPERATORS, _IDLE_OPERATORS = 145.0, 15.0, 11.0, 0.5
+"""What the host needs over what it needs for a plain operator: for each collective of FSDP, with the hooks around it;
+for each one inside a compiled graph, and once more on the way into that graph, as much of which is for distributed
+tensors; for one that an eager operator asks for; and for operators that launch nothing. By steps of two H200s that are
+so narrow that only the host decides (``docs/results/plan_ranks.md``)."""
+
+
+def call_host_us(call: StepCall, overheads: Mapping[str, float], *, by_fsdp: bool = False) -> float:
+    """What the host needs for one call of a step that is no graph's: an operator, or a collective, of FSDP or not."""
+    eager_us = overheads.get("eager call host us", overheads["library launch host us"])
+    if call.kind == "collective":
+        if by_fsdp:
+            return _FSDP_OPERATORS * eager_us
+        is_functional = call.name.startswith("_c10d_functional::")
+        return _FUNCTIONAL_OPERATORS * eager_us if is_functional else overheads["library launch host us"]
+    if not call.kernels:
+        return _IDLE_OPERATORS * overheads.get("eager call host us", 0.0)
+    if "eager call host us" in overheads:
+        return overheads.get("node host us", eager_us) if call.phase == "backward" else eager_us
+    tensors = overheads["optimizer tensor host us"] * (call.tensors or 0) if call.phase == "optimizer" else 0.0
+    return eager_us * call.kernels + tensors
+
+
+def graph_collective_us(overheads: Mapping[str, float]) -> float:
+    """What the host needs for a collective inside a graph, and again on the way into the graph that holds it."""
+    return _GRAPH_COLLECTIVE_OPERATORS * overheads.get("eager call host us", overheads["library launch host us"])
+
+
 _IN_A_STEP, _STEP_HOST_US, _GRAPHS_STEP_HOST_US = 1.5, 100.0, 200.0
-"""How much longer the host takes inside a step than in a burst of one kind, whose code and data are in its caches, and
-what a step takes beside (microseconds; under CUDA graphs): set by 44 drawn programs on two machines that their hosts
-decide. Each kind of cost has a factor between 1.3 and 1.6 there; one for all is as near on a machine left out."""
+"""How much longer the host takes inside a step than in a burst of one kind, whose code and data are in its caches,
+where that was not measured (``Host.in_step``), and what a step takes beside (microseconds; under CUDA graphs): set by
+44 drawn programs on two machines that their hosts decide. Each kind of cost has a factor between 1.3 and 1.6 there; one
+for all is as near on a machine left out."""
 
 
 def overheads_on(host: Host | None, overheads: Mapping[str, float]) -> Mapping[str, float]:
@@ -108,7 +160,9 @@ def overheads_on(host: Host | None, overheads: Mapping[str, float]) -> Mapping[s
         "training call host us": host.training_call_us,
         "replay host us": host.replay_call_us,
     }
-    known = {name: _IN_A_STEP * cost for name, cost in measured.items() if cost is not None}
+    # What one step took on a shared host at one moment weighs as much as what is usual.
+    in_step = _IN_A_STEP if host.in_step is None else math.sqrt(_IN_A_STEP * host.in_step)
+    known = {name: in_step * cost for name, cost in measured.items() if cost is not None}
     if not known:
         return overheads
     # Calls of operators, views among them, are met in a burst as in a step.
@@ -159,6 +213,7 @@ def host_us(shape: StepShape, mode: Mode, overheads: Mapping[str, float]) -> flo
         + overheads["fused launch host us"] * shape.fused
         + overheads["library launch host us"] * shape.library
         + overheads["convolution launch host us"] * shape.convolutions
+        + further_kernel_us(overheads) * shape.further_kernels
     )
 
 

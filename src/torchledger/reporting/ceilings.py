@@ -87,6 +87,8 @@ def _host_rows(host: Host) -> list[tuple[str, str]]:
     """What a host needs for one of each kind."""
     costs = [(label, getattr(host, field)) for label, field in _HOST_ROWS]
     rows = [(label, format_us(cost)) for label, cost in costs if cost is not None]
+    if host.in_step is not None:
+        rows.append(("a training step", f"{host.in_step:.2f} times what these add up to"))
     return [*rows, ("measured", f"{host.measured_utc or '?'}, {host.method}")]
 
 

@@ -25,6 +25,7 @@ from torchledger.stepping.record import (
     with_work,
 )
 from torchledger.traces.graph_marks import graph_mark
+from torchledger.work.kernel_counts import kernel_count
 from torchledger.work.list_costs import BLOCKS_A_LAUNCH, CHUNK_ELEMENTS, TENSORS_A_LAUNCH
 from torchledger.work.op_costs import op_cost
 from torchledger.work.op_shapes import OpCall, Tensor
@@ -38,41 +39,6 @@ _FOREACH = re.compile(r"^aten::(_foreach_|_fused_(adam|sgd|adagrad)|_amp_foreach
 _READS_A_NUMBER = "aten::_local_scalar_dense"
 _WAITS = "_c10d_functional::wait_tensor"
 
-_KERNELS: Mapping[str, int] = {
-    _WAITS: 0,
-    "aten::_chunk_cat": 2,
-    "aten::_embedding_bag": 1,
-    "aten::_embedding_bag_backward": 32,
-    "aten::_embedding_bag_dense_backward": 6,
-    "aten::_foreach_norm": 3,
-    "aten::_scaled_dot_product_cudnn_attention": 2,
-    "aten::_scaled_dot_product_cudnn_attention_backward": 4,
-    "aten::_scaled_dot_product_efficient_attention_backward": 5,
-    "aten::_scaled_dot_product_flash_attention_backward": 3,
-    "aten::binary_cross_entropy_with_logits": 6,
-    "aten::cudnn_batch_norm": 2,
-    "aten::cudnn_batch_norm_backward": 2,
-    "aten::embedding_dense_backward": 2,
-    "aten::index_add": 2,
-    "aten::index_put": 13,
-    "aten::masked_fill": 2,
-    "aten::max_pool2d_with_indices_backward": 2,
-    "aten::mse_loss": 3,
-    "aten::mse_loss_backward": 2,
-    "aten::native_batch_norm": 3,
-    "aten::native_group_norm": 2,
-    "aten::native_group_norm_backward": 3,
-    "aten::native_layer_norm_backward": 2,
-    "aten::nll_loss_backward": 2,
-    "aten::randperm": 4,
-    "aten::scatter": 2,
-    "aten::scatter_add": 2,
-    "aten::smooth_l1_loss": 3,
-    "aten::smooth_l1_loss_backward": 2,
-    "aten::sort": 5,
-    "aten::topk": 2,
-    "fsdp::split_with_sizes_copy": 2,
-}
 """Operators that launch several kernels: as most of their calls in recordings did (``data/h200/calls_...``)."""
 
 
@@ -175,8 +141,14 @@ def _with_kernels(call: StepCall, heard: EagerCall, thread: int) -> StepCall:
     on_device = heard.device is not None and not heard.device.startswith(("cpu", "meta"))
     kernels = 0
     if on_device and call.kind != "copy" and (call.bytes_moved is None or call.bytes_moved > 0 or call.flops):
-        kernels = _launches_of_lists(heard) if _FOREACH.match(call.name) else _KERNELS.get(call.name, 1)
+        kernels = _launches_of_lists(heard) if _FOREACH.match(call.name) else _count_of(heard)
     return replace(call, thread=thread, kernels=kernels, streams=(f"{heard.device}/0",) if kernels else ())
+
+
+def _count_of(heard: EagerCall) -> int:
+    tensors = [(tensor.dtype, tensor.shape) for tensor in heard.call.tensors]
+    others = [str(each) for each in heard.call.arguments if not isinstance(each, (Tensor, tuple))]
+    return kernel_count(heard.call.name, tensors, others)
 
 
 def _launches_of_lists(heard: EagerCall) -> int:

@@ -81,3 +81,9 @@ def test_a_cost_that_no_host_has_is_no_host(tmp_path: Path, cost: str) -> None:
     (tmp_path / "h.json").write_text(f'{{"name": "a", "device": "b", "operator_us": {cost}}}')
     with pytest.raises(PredictError, match="holds no host"):
         hosts.find_host(str(tmp_path / "h.json"))
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, 1e9])
+def test_no_step_takes_nothing_or_a_thousand_times_its_parts(factor: float) -> None:
+    with pytest.raises(ValueError, match="in_step"):
+        Host("Epyc 9", "NVIDIA H200", in_step=factor)

@@ -8,7 +8,7 @@ import pytest
 from tests.factories import make_buffer, make_launch, make_step_call
 
 from torchledger.errors import PredictError
-from torchledger.nouns import StepCall, TensorArgument
+from torchledger.nouns import Host, StepCall, TensorArgument
 from torchledger.planning.fabric import find_fabric
 from torchledger.planning.price import RankProgram, plan_price
 from torchledger.planning.timeline import Sharing
@@ -107,3 +107,20 @@ def test_ranks_over_two_nodes_take_longer_than_on_one() -> None:
     inside = plan_price(given, MODEL, fabric, sharing=FREE)
     outside = plan_price(given, MODEL, fabric, ranks_per_node=1, sharing=FREE)
     assert outside.duration_us > inside.duration_us
+
+
+def test_hooks_of_fsdp_cost_the_host_more_than_a_reducer_in_cpp() -> None:
+    calls = [collective(0, "forward"), product(1, n=256)]
+    plain = plan_price([program(0, calls, stands_for=(0, 1))], MODEL, FABRIC, sharing=FREE)
+    hooked = plan_price([program(0, calls, stands_for=(0, 1), by_fsdp=frozenset({0}))], MODEL, FABRIC, sharing=FREE)
+    assert hooked.host_us > 2 * plain.host_us
+    assert hooked.communication_us == pytest.approx(plain.communication_us, rel=0.01)
+
+
+def test_operators_that_launch_nothing_cost_a_measured_host_less_than_those_that_do() -> None:
+    host = Host("here", "NVIDIA H200", operator_us=8.0, autograd_node_us=16.0)
+    view = make_step_call(order=0, name="aten::view", kernels=0, bytes_moved=0)
+    works, views = (
+        plan_price([program(0, [call] * 100, groups={})], MODEL, None, host=host) for call in (product(0, n=64), view)
+    )
+    assert 0 < views.host_us < works.host_us
