@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch._inductor.utils
 from torch import Tensor
