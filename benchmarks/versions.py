@@ -283,7 +283,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wheel = build_wheel(Path(folder))
         for torch in options.torch:
             for python, interpreter in pythons.items():
-                if interpreter is None:
+                if interpreter is None and (torch, python) in kept:
+                    each = kept[torch, python]
+                elif interpreter is None:
                     each = Outcome(torch, python, "cannot be had", "no interpreter on this machine")
                 else:
                     each = try_combination(torch, python, interpreter, wheel, Path(folder) / f"{torch}-{python}")

@@ -15,6 +15,7 @@ from typing import Any
 from torchledger.errors import SampleError
 from torchledger.nouns import Ceilings, Device, Sample
 from torchledger.sampling.journal import JOURNAL_FOLDER, read_journals, write_durably
+from torchledger.store import is_ledger
 from torchledger.store.codec import FieldError, convert, decode, encode
 from torchledger.store.inflate import inflated_limit
 from torchledger.work.element_sizes import ELEMENT_SIZES
@@ -227,7 +228,7 @@ def _devices_of_parquet(path: Path) -> dict[str, Device]:
     try:
         metadata = pyarrow.parquet.read_schema(path).metadata or {}
     except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise SampleError(f"{path} is no Parquet file or is damaged: {error}.") from error
+        raise _unreadable(path, error) from error
     try:
         return dict(decode(dict[str, Device], metadata.get(b"torchledger.devices", b"{}")))
     except FieldError as error:
@@ -248,9 +249,15 @@ def _read_columns(path: Path, names: Sequence[str]) -> dict[str, list[Any]]:
         for name in held:
             columns[name] = _plain_column(table.column(name), _column_types()[name])
     except (pyarrow.ArrowException, OSError, ValueError, KeyError) as error:
-        what = " ".join(str(error).split())
-        raise SampleError(f"{path} is no Parquet file or is damaged: {what}. {_NEXT_STEP}") from error
+        raise _unreadable(path, error) from error
     return columns
+
+
+def _unreadable(path: Path, error: Exception) -> SampleError:
+    if is_ledger(path):
+        return SampleError(f"{path} is a ledger, not a set of samples: `torchledger show {path}` reads it.")
+    what = " ".join(str(error).split()).rstrip(".")
+    return SampleError(f"{path} is no Parquet file or is damaged: {what}. {_NEXT_STEP}")
 
 
 def _refuse_foreign(path: Path, file: Any) -> None:

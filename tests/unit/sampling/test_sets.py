@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from pyarrow import parquet
 
+from synthetic import write_ledger
 from torchledger.cli import cli
 from torchledger.errors import SampleError
 from torchledger.nouns import Sample
@@ -190,3 +191,9 @@ def test_a_small_file_with_one_sample_of_millions_of_times_is_refused(tmp_path):
     write_samples(path, [Sample("p", "add", {"numel": 9}, "forward", "float32", "cpu", times_us=(1.5,) * 3_000_000)])
     with pytest.raises(SampleError, match=r"claims 3,000,000 values"):
         read_samples(path)
+
+
+def test_a_ledger_is_no_set_of_samples_and_is_told_what_reads_it(tmp_path):
+    path = write_ledger(tmp_path / "gpt.ledger", launches=1)
+    with pytest.raises(SampleError, match="is a ledger, not a set of samples: `torchledger show"):
+        load_set(path)
