@@ -61,7 +61,7 @@ class FakeDevice:
             stack.callback(patches.undo)
             _patch_cuda(patches, self)
             install_streams(patches, self.order)
-            compile_for_fake_device(patches, self.device, self.decisions)
+            compile_for_fake_device(patches, self.device, self.decisions, self.tensors)
             self.threads.install(patches)
             run_spawned_here(patches, self.index, self.count)
             stack.enter_context(_without_warnings())

@@ -69,3 +69,19 @@ def test_the_books_of_a_plan_balance(path: Path) -> None:
     assert books.accounts["launches"].is_balanced and books.accounts["flops"].is_balanced
     assert step.graph_calls == {"forward_0": 1, "backward_0": 1}
     assert memory.device == "cuda:0" and not memory.notes
+
+
+def test_a_graph_that_stays_on_the_host_computes_nothing(tmp_path: Path) -> None:
+    def on_host() -> None:
+        model = nn.Sequential(nn.LayerNorm(WIDTH), nn.GELU(), nn.Linear(WIDTH, 3))
+        compiled = torch.compile(model)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        while True:
+            loss = compiled(torch.randn(BATCH, WIDTH)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            assert loss.item() == 1.0  # the stand-in: no kernel read an address that is none
+
+    with open_ledger(run_without_device(on_host, tmp_path / "host.ledger", MADE_UP).path) as reader:
+        assert "cpp" in {kernel.backend for kernel in reader.read(Kernel)}
