@@ -17,6 +17,7 @@ NO_BENCHMARKS = {
     "drawn_calls": "calls for others to time",
     "drawn_programs": "programs for others to run",
     "fit_corrections": "makes a shipped model of data",
+    "fit_library": "makes a shipped model of data",
     "fit_strangers": "makes a shipped model of data",
     "gpu_programs": "programs for others to run",
     "job_programs": "programs for others to run",
