@@ -229,7 +229,8 @@ def _our_error(error: BaseException) -> PlanError | UsageError | None:
     """An error of ours that a compiler put into one of its own."""
     while True:
         if isinstance(error, (PlanError, UsageError)):
-            return error
+            # What runs a part of a split graph writes the whole graph behind our words.
+            return type(error)(str(error).partition("\n\nWhile executing")[0])
         inner = error.__cause__ or error.__context__ or getattr(error, "inner_exception", None)
         if inner is None:
             return None

@@ -157,6 +157,15 @@ def test_what_would_compile_asks_for_triton_where_that_is_missing(
         run_without_device(program, tmp_path / "compiled.ledger", H200)
 
 
+def test_our_words_are_told_without_the_graph_that_a_compiler_writes_behind_them(tmp_path: Path) -> None:
+    def program() -> None:
+        raise RuntimeError("backend failed") from PlanError("install it.\n\nWhile executing %submod_0 : call_module")
+
+    with pytest.raises(PlanError) as told:
+        run_without_device(program, tmp_path / "split.ledger", H200)
+    assert str(told.value) == "install it."
+
+
 def test_what_shows_the_ledger_says_that_nothing_was_measured(outcome: DryRunOutcome) -> None:
     with open_ledger(outcome.path) as reader:
         first, second, third = verdict(summarize_ledger(reader))
