@@ -31,8 +31,8 @@ def command(
     """Fit the constants under a device's baselines to DATA: tiles of products, convolutions, fused kernels.
 
     DATA is any mix of operator samples (matrix products and convolutions are used), measured launches (.launches
-    files, ledgers with a profile) and files of single kernels (.npz). `torchledger fit --constants FILE` builds on
-    them.
+    files, ledgers with a profile), files of single kernels (.npz) and of what kernels draw (.json). `torchledger fit
+    --constants FILE` builds on them.
     """
     from torchledger.cli.output import print_document, print_json
     from torchledger.cli.progress import progress_bar

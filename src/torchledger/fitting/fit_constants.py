@@ -30,6 +30,7 @@ from torchledger.fitting.launch_costs import FOLDS, time_of_parts
 from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches
 from torchledger.fitting.launches import machine_of_launches
 from torchledger.fitting.machine import Machine, estimate_machine
+from torchledger.fitting.power_costs import PowerRows, fit_power, read_power
 from torchledger.fitting.product_network import LAYOUTS, product_class
 from torchledger.fitting.product_times import product_times
 from torchledger.nouns import Device, Sample
@@ -94,6 +95,7 @@ class Measurements:
     products: Products | None = None
     convolutions: Convolutions | None = None
     launches: tuple[MeasuredLaunch, ...] = ()
+    power: PowerRows | None = None
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,13 @@ def fit_constants(
             f"the multiprocessors of {data.device.name} are unknown: the data do not hold the device's record, and no "
             "data sheet has its name. Measure with this version of torchledger, which keeps the record."
         )
+    if data.power is not None and not (data.products or data.convolutions or data.launches):
+        if not base.reference.is_like(data.device):
+            raise FitError(
+                f"what kernels draw on {data.device.name} makes no constants alone: give its products, convolutions "
+                "and fused kernels, too, or its constants with --base."
+            )
+        return _with_power(replace(base, name=name, made_of={"all else": f"as in {base.name}"}), data), []
     machine = _machine_of(data, base.reference)
     reference = Reference(machine.device, machine.peak("bfloat16"), machine.peak("float32"), machine.bytes_per_us)
     # The base's times scale with the rates of this device; from here on they are counted on it.
@@ -200,7 +209,15 @@ def fit_constants(
         for item in work.groups
         if item.is_taken
     }
-    return replace(work.constants, name=name, made_of={"all else": f"as in {base.name}", **made_of}), work.groups
+    made = replace(work.constants, name=name, made_of={"all else": f"as in {base.name}", **made_of})
+    return _with_power(made, data), work.groups
+
+
+def _with_power(constants: Constants, data: Measurements) -> Constants:
+    if data.power is None:
+        return constants
+    said = f"what {len(data.power.rows)} kinds and mixtures of kernels drew on {data.device.name}"
+    return replace(constants, power=fit_power(data.power), made_of={**constants.made_of, "power": said})
 
 
 # --- products --------------------------------------------------------------------------------------------------------
@@ -370,7 +387,8 @@ def read_measurements(
     paths: Iterable[str | os.PathLike[str]], *, device: str | None = None, group: str | None = None
 ) -> Measurements:
     """Measurements out of operator samples, ``.launches`` files, ledgers and the ``.npz`` files of single products and
-    convolutions (``benchmarks/h200_kernels.py``).
+    convolutions (``benchmarks/h200_kernels.py``), and the ``.json`` of what kernels draw
+    (``benchmarks/power_cuda.py``).
 
     ``device`` names it where the data do not; what it is they say, or a data sheet. ``group`` keeps samples that were
     drawn for that purpose. Raises ``FitError`` for data of several devices, or of one that is not named.
@@ -378,13 +396,15 @@ def read_measurements(
     given = [Path(path) for path in paths]
     arrays = [path for path in given if path.suffix == ".npz"]
     of_launches = [path for path in given if path.suffix in (SUFFIX, ".ledger")]
-    others = [path for path in given if path not in (*arrays, *of_launches)]
+    of_power = [path for path in given if path.suffix == ".json"]
+    others = [path for path in given if path not in (*arrays, *of_launches, *of_power)]
+    power = read_power(of_power[-1]) if of_power else None
     found: LaunchSet | None = join_launches([read_launches(path) for path in of_launches]) if of_launches else None
     samples = read_operator_samples(others, group=group) if others else []
     records = read_devices(others)
     products, convolutions = _of_samples(samples)
     names = {sample.device for sample in samples} | ({found.device} if found is not None else set())
-    names |= {device} if device is not None else set()
+    names |= ({device} if device is not None else set()) | ({power.device} if power is not None else set())
     for path in arrays:
         of_arrays, kernels = _read_arrays(path)
         if of_arrays is not None:
@@ -401,7 +421,11 @@ def read_measurements(
         raise FitError(f"the data are of {listed}: constants are of one device. Name it with --device.")
     (name,) = names
     return Measurements(
-        records.get(name) or device_of_name(name), products, convolutions, () if found is None else found.launches
+        records.get(name) or device_of_name(name),
+        products,
+        convolutions,
+        () if found is None else found.launches,
+        power,
     )
 
 

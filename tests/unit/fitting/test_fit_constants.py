@@ -16,6 +16,7 @@ from torchledger.fitting.constants import Constants, constants_of_package, read_
 from torchledger.fitting.fit_constants import Measurements, Products, fit_constants, read_measurements
 from torchledger.fitting.launch_features import features_of_launches
 from torchledger.fitting.machine import Machine
+from torchledger.fitting.power_costs import fit_power, read_power
 from torchledger.fitting.product_times import product_times
 
 SHIPPED = constants_of_package("hopper")
@@ -135,3 +136,47 @@ def test_data_of_a_device_without_a_name_need_one(tmp_path: Path) -> None:
     (tmp_path / "torn.npz").write_bytes((tmp_path / "p.npz").read_bytes()[:100])
     with pytest.raises(FitError, match=r"torn\.npz holds neither products nor convolutions, or is damaged"):
         read_measurements([tmp_path / "torn.npz"], device="NVIDIA A10")
+
+
+POWER = Path(__file__).parents[3] / "data" / "h200" / "power_torch2.11.json"
+
+
+def test_what_kernels_draw_is_made_again_from_what_was_measured() -> None:
+    made, groups = fit_constants(read_measurements([POWER]), SHIPPED, name="mine")
+    assert made.power == SHIPPED.power and "drew on NVIDIA H200" in made.made_of["power"]
+    assert groups == []
+
+
+def test_what_kernels_draw_on_another_device_makes_no_constants_alone() -> None:
+    other = replace(read_measurements([POWER]), device=make_device(name="other", num_multiprocessors=78))
+    with pytest.raises(FitError, match="makes no constants alone"):
+        fit_constants(other, SHIPPED, name="mine")
+
+
+def test_kernels_that_drew_twice_as_much_cost_twice_as_much(tmp_path: Path) -> None:
+    rows = json.loads(POWER.read_text())
+    for row in rows["rows"].values():
+        row["watts"] *= 2
+    (twice := tmp_path / "twice.json").write_text(json.dumps(rows))
+    costs, shipped = fit_power(read_power(twice)), SHIPPED.power
+    assert shipped is not None
+    for name in ("idle_w", "product_j_per_tflop", "attention_w", "other_w", "limit_share"):
+        assert getattr(costs, name) == pytest.approx(2 * getattr(shipped, name), rel=0.01)
+    assert costs.product_clock == shipped.product_clock
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"rows": {}}, "lacks mm and pause 0.25"),
+        ({"limits": "700"}, "or is damaged"),
+        ({"limits": "0, 1980"}, "not above 0"),
+        ({"rows": 3}, "or is damaged"),
+    ],
+)
+def test_rows_of_power_that_say_nothing_are_refused_by_name(
+    tmp_path: Path, change: dict[str, object], said: str
+) -> None:
+    (file := tmp_path / "power.json").write_text(json.dumps(json.loads(POWER.read_text()) | change))
+    with pytest.raises(FitError, match=said):
+        read_power(file)

@@ -1,0 +1,110 @@
+"""What kernels draw at full clocks, out of kinds of kernels that each ran for seconds (``benchmarks/power_cuda.py``).
+
+Watts at rest follow from products with pauses, whose mean power is a line in the share of the time that they run. Watts
+of a kernel that the limit slows are brought to full clocks in proportion to the clock.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torchledger.errors import FitError
+from torchledger.fitting.constants import PowerCosts
+from torchledger.store.codec import decode
+
+
+@dataclass(frozen=True)
+class PowerRow:
+    """One kind of kernel, or a mixture, in a loop that lasts: mean power and clock once it is hot, and the median time
+    of a kernel in microseconds by kind, in the first 30 ms (``cold``) and then (``hot``)."""
+
+    watts: float
+    sm_mhz: float
+    cold: Mapping[str, float] = field(default_factory=dict)
+    hot: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PowerRows:
+    """What was measured on a device; ``limits`` are its power limit in watts and its highest clock in MHz, as
+    ``nvidia-smi`` writes them."""
+
+    device: str
+    limits: str
+    rows: Mapping[str, PowerRow]
+
+    @property
+    def limit_w(self) -> float:
+        """The power limit, in watts."""
+        return float(self.limits.split(",")[0])
+
+    @property
+    def most_mhz(self) -> float:
+        """The highest clock of the multiprocessors."""
+        return float(self.limits.split(",")[1])
+
+
+_CONVOLUTION_FLOPS = 2.0 * 64 * 56 * 56 * 256 * 256 * 9
+"""Of the benchmark's ``convolution``: 3 x 3 over 56 x 56 pixels, 256 channels, 64 images."""
+
+_SLOWED, _AT_LIMIT = 0.85, 0.95
+"""Shares of the highest clock below which products are slower than in short runs, and the power limit is reached."""
+
+
+def read_power(path: Path) -> PowerRows:
+    """Rows of a file. Raises ``FitError`` if it holds none, or lacks the products with pauses."""
+    try:
+        found = decode(PowerRows, path.read_bytes())
+        rates = found.limit_w, found.most_mhz
+        missing = [name for name in ("mm and pause 0.25", "mm and pause 0.5") if name not in found.rows]
+    except (OSError, ValueError, IndexError) as error:
+        raise FitError(f"{path} holds no rows of benchmarks/power_cuda.py, or is damaged ({error}).") from error
+    values = [value for row in found.rows.values() for value in (row.watts, row.sm_mhz, *row.cold.values())]
+    if missing or min((*rates, *values)) <= 0:
+        said = f"lacks {', '.join(missing)}" if missing else "has watts, clocks or times that are not above 0"
+        raise FitError(f"{path} {said}: run benchmarks/power_cuda.py again, to its end.")
+    return found
+
+
+def product_flops(name: str) -> float | None:
+    """Of one call of a row's product in half precision; ``None`` for any other kernel."""
+    if name == "convolution":
+        return _CONVOLUTION_FLOPS
+    kind, *words = name.split()
+    if kind != "mm" or "float32" in words:
+        return None
+    sizes = [float(word) for word in words if word.isdigit()]
+    m, n, k = sizes if len(sizes) == 3 else (sizes[0],) * 3
+    return 2.0 * m * n * k
+
+
+def fit_power(data: PowerRows) -> PowerCosts:
+    """Medians over kinds of kernels. Raises ``FitError`` where one of the kinds was not measured."""
+    low, high = (data.rows[f"mm and pause {share}"].watts for share in (0.25, 0.5))
+    idle_w = low - (high - low)
+    joules: list[float] = []
+    clocks: list[float] = []
+    attention_w: list[float] = []
+    other_w: list[float] = []
+    for name, row in data.rows.items():
+        if " and " in name or name.startswith("step") or len(row.cold) != 1:
+            continue
+        (kernel,) = row.cold
+        above_idle_w = (row.watts - idle_w) * data.most_mhz / row.sm_mhz
+        if (flops := product_flops(name)) is not None:
+            joules.append(above_idle_w / (flops / 1e6 / row.cold[kernel]))
+            if row.sm_mhz < _SLOWED * data.most_mhz and kernel in row.hot:
+                clocks.append(row.hot[kernel] / row.cold[kernel] * row.sm_mhz / data.most_mhz)
+        else:
+            (attention_w if kernel == "attention" else other_w).append(above_idle_w)
+    at_limit = [row.watts for row in data.rows.values() if row.sm_mhz < _AT_LIMIT * data.most_mhz]
+    kinds = {"products": joules, "products at the power limit": clocks, "attention": attention_w, "others": other_w}
+    if absent := [kind for kind, found in kinds.items() if not found]:
+        raise FitError(
+            f"what {data.device} draws was not measured for {', '.join(absent)}: run power_cuda.py to its end."
+        )
+    medians = [idle_w, *(statistics.median(each) for each in (joules, attention_w, other_w, clocks))]
+    return PowerCosts(*(round(value, 3) for value in (*medians, statistics.median(at_limit) / data.limit_w)))
