@@ -125,10 +125,16 @@ def constants_document(constants: Constants, groups: Sequence[GroupFit]) -> Docu
         tuple((item.group, item.rows, item.held_out, item.before_pct, item.after_pct) for item in groups),
     )
     kept = [item.group for item in groups if not item.is_taken]
-    blocks: list[Block] = [
-        table,
-        Sentence("Errors are of the formulas alone: what regressors learn comes on top.", "quiet"),
-    ]
+    blocks: list[Block] = []
+    if groups:
+        blocks = [table, Sentence("Errors are of the formulas alone: what regressors learn comes on top.", "quiet")]
+    if (draws := constants.power) is not None and "power" in constants.made_of:
+        blocks.append(
+            Sentence(
+                f"At full clocks products draw {draws.product_j_per_tflop:.2f} J for 10^12 FLOP, attention "
+                f"{draws.attention_w:.0f} W and others {draws.other_w:.0f} W, beside {draws.idle_w:.0f} W at rest."
+            )
+        )
     if kept:
         blocks.append(
             Sentence(f"Left as they were, for they err no less on held-out rows: {'; '.join(kept)}.", "quiet")
