@@ -38,6 +38,7 @@ from click.testing import CliRunner
 from pyarrow import parquet
 
 from factories import make_activity, make_collective, make_run, make_step, make_step_call
+from nsight_factory import report_of
 from torchledger.calibrating.choosing import choose_points
 from torchledger.calibrating.collecting import FUSED, OPERATORS, CollectPlan
 from torchledger.cli import COMMANDS, cli
@@ -67,6 +68,7 @@ from torchledger.store import LedgerWriter, open_ledger
 from torchledger.store.codec import encode
 from torchledger.store.job import write_head
 from torchledger.store.seal import sealed_graph, sealed_kernel
+from torchledger.traces.trace import read_trace
 
 DATA = Path(__file__).parent / "data"
 LEDGER = DATA / "old" / "mlp_torchledger0.1.0_torch2.13_cpu.ledger.sqlite"
@@ -523,6 +525,37 @@ def mutate_ledger(source: random.Random, content: bytes) -> bytes:
         connection.close()
 
 
+def mutate_export(source: random.Random, content: bytes) -> bytes:
+    """A value, a column, a table or a byte of a report of Nsight Systems changed."""
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.deserialize(content)
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        table = source.choice(tables)
+        columns = [column[1] for column in connection.execute(f'PRAGMA table_info("{table}")')]
+        column = source.choice(columns)
+        what = source.random()
+        if what < 0.7:
+            value = source.choice(
+                (None, b"\xff", "x", "\x1b[31m", -1, 0, 2**62, -(2**63), 0.5, float("inf"), "é" * 1000)
+            )
+            (count,) = connection.execute(f'SELECT COUNT(*) FROM "{table}"').fetchone()
+            where = "" if source.random() < 0.3 else f" WHERE rowid % {count + 1} = {source.randrange(count + 1)}"
+            connection.execute(f'UPDATE OR IGNORE "{table}" SET "{column}" = ?{where}', (value,))
+        elif what < 0.8:
+            connection.execute(f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO "{column}_"')
+        elif what < 0.9:
+            connection.execute(f'DROP TABLE "{table}"')
+        else:
+            return mutate_bytes(source, content)
+        connection.commit()
+        return connection.serialize()
+    except (sqlite3.Error, IndexError, ValueError, OverflowError):
+        return mutate_bytes(source, content)
+    finally:
+        connection.close()
+
+
 def mutate_parquet(source: random.Random, content: bytes) -> bytes:
     """A value, a column's type or the rows of a Parquet file changed."""
     try:
@@ -615,6 +648,12 @@ def _small_trace() -> bytes:
         event for event in events if event.get("ph") == "X"
     ][:300]
     return json.dumps(plain).encode()
+
+
+def _nsight_export() -> bytes:
+    report = report_of(read_trace(DATA / "h200" / "gpt_block_torch2.11_cu130.trace.json.gz"))
+    report.connection.commit()
+    return report.connection.serialize()
 
 
 def _guide_csv() -> bytes:
@@ -877,6 +916,23 @@ KINDS: Mapping[str, Kind] = {
         lambda: gzip.compress(_small_trace(), mtime=0),
         zipped(mutate_json),
         (("import", "FILE"), ("import", "FILE", "-o", "OUT")),
+    ),
+    "Nsight export": Kind(
+        "n.sqlite",
+        _nsight_export,
+        mutate_export,
+        (
+            ("import", "FILE"),
+            ("import", "FILE", "--json"),
+            ("import", "FILE", "-o", "OUT"),
+            ("import", "FILE", "--ledger", str(PROFILED)),
+        ),
+    ),
+    "rows of power": Kind(
+        "p.json",
+        _read(DATA.parent.parent / "data" / "h200" / "power_torch2.11.json"),
+        mutate_json,
+        (("fit-constants", "FILE", "-o", "OUT"), ("fit-constants", "FILE", "-o", "OUT", "--json")),
     ),
     "launches": Kind(
         "l.launches",

@@ -65,6 +65,10 @@ class _StepHearer(StepProfiler):
 
         self._patches.append(watch_compile(super()._hear_modules_until_compiled))
 
+    def _has_compiled(self) -> bool:
+        """What this process compiled before is none of the program's."""
+        return False
+
     def on_close(self) -> bool:
         """The program has ended: nothing more is recorded."""
         self._is_running = False

@@ -128,8 +128,12 @@ class StepProfiler(Watcher):
     def _watch_modules(self) -> None:
         from torchledger._torch.module_calls import ModuleCalls
 
-        if not self._is_compiling and not makes_compiled():
+        if not self._is_compiling and not self._has_compiled():
             self._modules = ModuleCalls(self._recorder.module_called, self._recorder.failed)
+
+    def _has_compiled(self) -> bool:
+        """Whether functions of before may compile while the program runs: Dynamo would trace the hooks in them."""
+        return makes_compiled()
 
     def _watch_compilation(self) -> None:
         self._patches.append(before_compiling(self._hear_modules_until_compiled))

@@ -80,6 +80,21 @@ def test_a_step_is_recorded_whichever_thread_makes_it_or_its_batches(
     assert step.operators == step.operators_heard and step.operators
 
 
+def test_a_step_is_found_though_this_process_compiled_something_else_before(tmp_path: Path) -> None:
+    compiled = torch.compile(lambda x: x + 1, backend="eager")
+
+    def program() -> None:
+        model = nn.Linear(8, 8).cuda()
+        with torch.inference_mode():
+            for _ in range(2000):
+                model(torch.ones(2, 8, device="cuda"))
+
+    outcome = run_without_device(program, tmp_path / "beside.ledger", GPU)
+    with open_ledger(outcome.path) as reader:
+        assert reader.read(Step)[0].found_by == "period"
+    assert callable(compiled)
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_fails_ends_the_program_that_waits_for_it_and_is_named_with_its_line(tmp_path: Path) -> None:
     script = tmp_path / "fails.py"
