@@ -921,12 +921,7 @@ KINDS: Mapping[str, Kind] = {
         "n.sqlite",
         _nsight_export,
         mutate_export,
-        (
-            ("import", "FILE"),
-            ("import", "FILE", "--json"),
-            ("import", "FILE", "-o", "OUT"),
-            ("import", "FILE", "--ledger", str(PROFILED)),
-        ),
+        (("import", "FILE"), ("import", "FILE", "--json"), ("import", "FILE", "-o", "OUT")),
     ),
     "rows of power": Kind(
         "p.json",
