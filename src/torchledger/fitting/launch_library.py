@@ -19,7 +19,7 @@ from torchledger.fitting.product_times import product_times
 from torchledger.nouns import Buffer, Launch
 from torchledger.work.categories import operation_of
 from torchledger.work.element_sizes import element_size
-from torchledger.work.kernel_counts import kernels_of_launch
+from torchledger.work.kernel_counts import INTEGERS, kernels_of_launch
 
 
 def library_columns(launch: Launch, machine: Machine) -> dict[str, float]:
@@ -33,7 +33,7 @@ def library_columns(launch: Launch, machine: Machine) -> dict[str, float]:
     if kind == "launch:convolution":
         return _convolution(launch, inputs, outputs, machine)
     largest = max(launch.buffers, key=lambda buffer: math.prod(buffer.shape), default=None)
-    indices = max((math.prod(buffer.shape) for buffer in inputs if buffer.dtype in _INTEGERS), default=0)
+    indices = max((math.prod(buffer.shape) for buffer in inputs if buffer.dtype in INTEGERS), default=0)
     name = operation_of(launch)
     # What its bytes say little of: how a time goes with them differs from one of these to the next.
     kinds = {f"is {kind}": float(kind in name) for kind in _KINDS} | {"is gradient": float("backward" in name)}
@@ -51,7 +51,6 @@ def library_columns(launch: Launch, machine: Machine) -> dict[str, float]:
     }
 
 
-_INTEGERS = ("int64", "int32")
 _KINDS = (
     *("embedding", "index", "scatter", "sort", "topk", "cumsum", "sum", "rand", "norm", "pool", "fft"),
     *("embedding_bag", "embedding_dense", "cum", "bicubic", "bilinear", "nearest", "grid", "im2col", "pad", "cholesky"),

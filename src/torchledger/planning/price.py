@@ -22,9 +22,10 @@ from torchledger.predicting.launches import predict_launches
 from torchledger.predicting.overheads import (
     Mode,
     call_host_us,
-    further_kernel_us,
+    eager_call_us,
     further_kernels,
     graph_collective_us,
+    idle_call_us,
     launch_kind,
     overheads_of,
     overheads_on,
@@ -376,7 +377,7 @@ def _entries(maker: _Maker, settings: Mapping[str, bool]) -> _Timed:
         else:
             carried = after  # what is not priced holds back what comes after it
         if call.kind == "operator" and call.order not in eager:
-            maker.host(call.name, call_host_us(call, overheads))
+            maker.host(call.name, idle_call_us(overheads))
     return _Timed(
         maker.entries,
         maker.spread_us,
@@ -413,7 +414,7 @@ def _graph(
         kind = launch_kind(launch)
         host_us = 0.0 if maker.mode == "graphs" or kind is None else overheads[f"{kind} launch host us"]
         if host_us and kind == "library":
-            host_us += further_kernel_us(overheads) * further_kernels(launch)
+            host_us += eager_call_us(overheads) * further_kernels(launch)
         if isinstance(found, Prediction):
             family = operation_of(launch) if launch.category == "extern" else launch.category
             maker.kernel(found, host_us, after, COMPUTE_STREAM, family, piece=launch, tiles=tiles.get(launch.launch_id))

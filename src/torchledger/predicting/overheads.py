@@ -94,9 +94,9 @@ def further_kernels(launch: Launch) -> int:
     return max(0, kernels_of_launch(launch) - 1)
 
 
-def further_kernel_us(overheads: Mapping[str, float]) -> float:
-    """What the host needs for each kernel of a library call beyond its first: as much as for an eager operator
-    (8.3 us where an operator takes 8.6: ``benchmarks/drawn_library.py``)."""
+def eager_call_us(overheads: Mapping[str, float]) -> float:
+    """What the host needs for an eager operator; usually as much as for a library call. Each kernel of a library call
+    beyond its first costs as much (8.3 us where an operator takes 8.6: ``benchmarks/drawn_library.py``)."""
     return overheads.get("eager call host us", overheads["library launch host us"])
 
 
@@ -119,23 +119,26 @@ so narrow that only the host decides (``docs/results/plan_ranks.md``)."""
 
 def call_host_us(call: StepCall, overheads: Mapping[str, float], *, by_fsdp: bool = False) -> float:
     """What the host needs for one call of a step that is no graph's: an operator, or a collective, of FSDP or not."""
-    eager_us = overheads.get("eager call host us", overheads["library launch host us"])
+    eager_us = eager_call_us(overheads)
     if call.kind == "collective":
         if by_fsdp:
             return _FSDP_OPERATORS * eager_us
         is_functional = call.name.startswith("_c10d_functional::")
         return _FUNCTIONAL_OPERATORS * eager_us if is_functional else overheads["library launch host us"]
-    if not call.kernels:
-        return _IDLE_OPERATORS * overheads.get("eager call host us", 0.0)
     if "eager call host us" in overheads:
         return overheads.get("node host us", eager_us) if call.phase == "backward" else eager_us
     tensors = overheads["optimizer tensor host us"] * (call.tensors or 0) if call.phase == "optimizer" else 0.0
-    return eager_us * call.kernels + tensors
+    return eager_us * max(1, call.kernels) + tensors
+
+
+def idle_call_us(overheads: Mapping[str, float]) -> float:
+    """What the host needs for an operator that launches nothing; 0 where plain ones were not measured."""
+    return _IDLE_OPERATORS * overheads.get("eager call host us", 0.0)
 
 
 def graph_collective_us(overheads: Mapping[str, float]) -> float:
     """What the host needs for a collective inside a graph, and again on the way into the graph that holds it."""
-    return _GRAPH_COLLECTIVE_OPERATORS * overheads.get("eager call host us", overheads["library launch host us"])
+    return _GRAPH_COLLECTIVE_OPERATORS * eager_call_us(overheads)
 
 
 _IN_A_STEP, _STEP_HOST_US, _GRAPHS_STEP_HOST_US = 1.5, 100.0, 200.0
@@ -213,7 +216,7 @@ def host_us(shape: StepShape, mode: Mode, overheads: Mapping[str, float]) -> flo
         + overheads["fused launch host us"] * shape.fused
         + overheads["library launch host us"] * shape.library
         + overheads["convolution launch host us"] * shape.convolutions
-        + further_kernel_us(overheads) * shape.further_kernels
+        + eager_call_us(overheads) * shape.further_kernels
     )
 
 

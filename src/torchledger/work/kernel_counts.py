@@ -76,7 +76,8 @@ _COUNTS: Mapping[str, _Count] = {
 """By operator's name without namespace, overload and in-place mark; all others are one kernel."""
 
 _OF_ROWS = ("sort", "topk")
-_INTEGERS = ("int64", "int32")
+INTEGERS = ("int64", "int32")
+"""What indices are of."""
 _LARGEST_OF_BAGS = "2"
 """The mode of a bag that keeps its largest values: their gradients are scattered, nothing is sorted."""
 
@@ -95,7 +96,7 @@ def kernel_count(name: str, tensors: Sequence[tuple[str, tuple[int, ...]]] = (),
     if operation in _OF_ROWS:
         sorted_elements = tensors[0][1][-1] if tensors[0][1] else 1
     else:
-        sorted_elements = max((math.prod(shape) for dtype, shape in tensors if dtype in _INTEGERS), default=0)
+        sorted_elements = max((math.prod(shape) for dtype, shape in tensors if dtype in INTEGERS), default=0)
     return count.many if sorted_elements > count.beyond else count.kernels
 
 

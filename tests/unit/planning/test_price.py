@@ -124,3 +124,11 @@ def test_operators_that_launch_nothing_cost_a_measured_host_less_than_those_that
         plan_price([program(0, [call] * 100, groups={})], MODEL, None, host=host) for call in (product(0, n=64), view)
     )
     assert 0 < views.host_us < works.host_us
+
+
+def test_an_operator_that_was_recorded_without_kernels_costs_the_host_as_one_that_launches() -> None:
+    on_cpu, on_gpu = (
+        plan_price([program(0, [replace(product(0), kernels=count)], groups={}, ran_on_cpu=not count)], MODEL, None)
+        for count in (0, 1)
+    )
+    assert on_cpu.host_us == on_gpu.host_us > 0
