@@ -1,22 +1,28 @@
 """Ordinary scripts drawn from ``step_programs.py``: does the ledger's step hold what a step of the script does?
 
-    python benchmarks/steps_drawn.py [--seed 0] [--draw 20 | NAME ...] [--steps 60] [--keep FOLDER] [-o FILE]
+    python benchmarks/steps_drawn.py [--seed 0] [--draw 20 | NAME ...] [--steps 48] [--keep FOLDER] [-o FILE]
+                                     [--jobs N] [--limit SECONDS]
 
 Each script runs plain, under ``run --profile``, and once more with nothing compiled, where torch's own counter counts
 the FLOPs of each of its steps. Compared are exit code and output, the FLOPs of a step, its time beside that of the
 script's own timer (over the same steps), the operators of the step with those that a
 dispatch mode heard, and whether ``show``, ``report``, ``diff``, ``export`` and ``predict-step`` read the ledger.
-Needs no GPU.
+
+With ``--keep`` each script has a folder there, with its row; a later run takes the rows that are there (of the same
+script, torch and number of steps) and records the others. After ``--limit`` seconds no script is begun; 0 records none.
+The table is written of the rows that there are. Needs no GPU and uses none.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import datetime
 import importlib.metadata
 import itertools
 import json
 import math
+import multiprocessing
 import os
 import platform
 import random
@@ -25,6 +31,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,10 +40,10 @@ from typing import Any
 from step_programs import HEAD, PROGRAMS
 
 NEEDS: tuple[str, ...] = ()
-RUNS: tuple[tuple[str, ...], ...] = (("-o", "docs/results/steps_drawn.md"),)
+RUNS: tuple[tuple[str, ...], ...] = (("--draw", "999", "--keep", "{out}/kept", "-o", "{out}/steps_drawn.md"),)
 QUICK: tuple[tuple[str, ...], ...] = (("--steps", "30", "ema"),)
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
 _MOST_IN_A_ROW = 4
 
@@ -66,7 +73,7 @@ def run(script: Path, steps: int, *before: str, **environment: str) -> Outcome:
     own.unlink(missing_ok=True)
     done = subprocess.run(
         [sys.executable, *before, str(script), str(steps), str(own)],
-        env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"} | environment,
+        env=os.environ | {"PYTHONPATH": _path(), "OMP_NUM_THREADS": "1"} | environment,
         cwd=script.parent,
         capture_output=True,
         text=True,
@@ -76,6 +83,10 @@ def run(script: Path, steps: int, *before: str, **environment: str) -> Outcome:
     errors = "\n".join(_LOGGED.sub("", line) for line in lines)
     moments = tuple((kind, at, flops) for kind, at, flops in json.loads(own.read_text())) if own.exists() else ()
     return Outcome(done.returncode, done.stdout, errors, moments)
+
+
+def _path() -> str:
+    return os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def count_eagerly(script: str, *arguments: str) -> None:
@@ -253,38 +264,85 @@ def row_of(name: str, steps: int, folder: Path) -> tuple[str, list[str]]:
     ), failed
 
 
+def record(name: str, steps: int, folder: Path, until: float) -> str | None:
+    """A script's row: the kept one, else recorded and kept; ``None`` where there is none and it is too late to begin.
+
+    ``until`` is a moment of ``time.time``.
+    """
+    kept = folder / "row.json"
+    of = {"script": HEAD + PROGRAMS[name], "steps": steps, "torch": importlib.metadata.version("torch")}
+    if kept.exists():
+        row = json.loads(kept.read_text())
+        if {key: row[key] for key in of} == of:
+            return str(row["line"])
+    if time.time() >= until:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    began = time.time()
+    line, failed = row_of(name, steps, folder)
+    row = {**of, "line": line, "failed": failed, "date": str(datetime.date.today()), "seconds": time.time() - began}
+    half = folder / "row.half"
+    half.write_text(json.dumps(row, indent=1))
+    half.replace(kept)
+    return line
+
+
+def record_all(names: list[str], steps: int, keep: Path, jobs: int, until: float) -> dict[str, str]:
+    """The row of each script that has one, ``jobs`` of them recorded at a time, each in a process of its own."""
+    rows = {}
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=spawn, max_tasks_per_child=1) as pool:
+        under_way = {
+            pool.submit(record, name, steps, keep / name.replace(" ", "_").replace(",", ""), until): name
+            for name in names
+        }
+        for done in concurrent.futures.as_completed(under_way):
+            name, error = under_way[done], done.exception()
+            if error is not None:
+                print(f"{name} could not be recorded: {error!r}", file=sys.stderr, flush=True)
+            elif (line := done.result()) is not None:
+                rows[name] = line
+                print(line, flush=True)
+    return rows
+
+
 def main() -> None:
     """Draw scripts, record them and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="Instead of drawing.")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--draw", type=int, default=20)
+    parser.add_argument("--draw", type=int, default=20, help="How many; more than there are takes all.")
     parser.add_argument("--steps", type=int, default=48)
-    parser.add_argument("--keep", type=Path, help="Leave each script, its ledger and what commands say of it here.")
+    parser.add_argument("--keep", type=Path, help="Leave each script, its ledger, its row and what commands say here.")
+    parser.add_argument("--jobs", type=int, default=1, help="How many scripts at a time.")
+    parser.add_argument("--limit", type=float, default=math.inf, help="Begin none after so many seconds.")
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
-    names = options.names or random.Random(options.seed).sample(sorted(PROGRAMS), options.draw)
+    until = time.time() + options.limit
+    cores = os.cpu_count() or 1
+    drawn = random.Random(options.seed).sample(sorted(PROGRAMS), min(options.draw, len(PROGRAMS)))
+    names = options.names or drawn
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, cores // options.jobs)))
+    with tempfile.TemporaryDirectory() as temporary:
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(temporary, "cache")))
+        rows = record_all(names, options.steps, options.keep or Path(temporary), options.jobs, until)
     lines = [
         "# Steps of drawn scripts on a CPU",
         "",
-        f"Seed {options.seed}, {len(names)} of {len(PROGRAMS)} scripts, {options.steps} steps. "
-        f"{datetime.date.today()}, torch {importlib.metadata.version('torch')}, {platform.machine()}, "
-        f"{os.cpu_count()} cores. "
-        "`python benchmarks/steps_drawn.py`.",
+        f"Seed {options.seed}, {len(rows)} of {len(PROGRAMS)} scripts, {options.steps} steps each, "
+        f"{options.jobs} at a time. {datetime.date.today()}, torch {importlib.metadata.version('torch')}, "
+        f"{platform.machine()}, {cores} cores. `python benchmarks/steps_drawn.py`.",
         "",
         "| script | FLOPs of a step | steps seen | the script's, ms | ledger's over it | operators, heard | failed |",
         "|---|---|---|---|---|---|---|",
+        *(rows[name] for name in names if name in rows),
     ]
-    with tempfile.TemporaryDirectory() as temporary:
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(temporary, "cache")))
-        for name in names:
-            folder = Path(options.keep or temporary, name.replace(" ", "_").replace(",", ""))
-            folder.mkdir(parents=True, exist_ok=True)
-            line, _ = row_of(name, options.steps, folder)
-            lines.append(line)
-            print(line, flush=True)
     if options.output:
         options.output.write_text("\n".join(lines) + "\n")
+    if missing := [name for name in names if name not in rows]:
+        print(f"no row of {len(missing)}: {', '.join(missing)}", flush=True)
 
 
 if __name__ == "__main__":
