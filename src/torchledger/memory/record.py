@@ -32,6 +32,7 @@ _OF_OWNER: Mapping[str, MemoryCategory] = {
     "bucket": "collectives",
 }
 _OF_COMMUNICATION = ("torch/distributed/", "torch/nn/parallel/")
+_OF_TRANSFORMS = ("torch/_functorch/vmap.py", "torch/_functorch/eager_transforms.py")
 _BEFORE_BACKWARD = ("input", "forward", "loss", "other")
 
 
@@ -80,6 +81,14 @@ def record_memory(
         compute_capability=_capability(device, devices),
         first_number=len(lives),
     )
+    if allocations is not None and device == "cpu" and any(map(_is_wrapped, heard.calls)):
+        kept = sum(nbytes for _, nbytes in allocations) - _growth(storages)
+        if kept > 0:
+            allocations = None
+            notes.append(
+                f"{kept:,} bytes were still allocated at the end of a recorded step, which the ledger saw freed: a "
+                "profiler that records shapes keeps what torch.func wraps until it ends, and its count is no reference"
+            )
     memory = StepMemory(
         step=record.step.name,
         device=device,
@@ -92,6 +101,18 @@ def record_memory(
     elif allocations is not None and device == "cpu":
         memory = _with_allocations(memory, storages, record.calls, allocations)
     return [memory, *storages]
+
+
+def _is_wrapped(call: EagerCall) -> bool:
+    """True for an operator on tensors of ``torch.func``: the wrapper of one lets go of it when it is gone itself, which
+    a weak reference of the profiler prevents."""
+    return any(name.startswith(_OF_TRANSFORMS) for name in call.library)
+
+
+def _growth(storages: Sequence[LiveStorage]) -> int:
+    """By how many bytes the step leaves more alive than it found."""
+    born = sum(each.nbytes for each in storages if each.born is not None)
+    return born - sum(each.nbytes for each in storages if each.freed is not None)
 
 
 def _main_device(lives: Sequence[StorageLife]) -> str:

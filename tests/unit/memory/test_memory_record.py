@@ -36,9 +36,10 @@ def make_heard(name: str, **changes: Any) -> EagerCall:
 def record(
     *lives: StorageLife, launches: dict[str, Any] | None = None, **changes: Any
 ) -> tuple[StepMemory, list[LiveStorage]]:
+    loss = make_heard("aten::mse_loss", module="head", sources=("train.py:7",), library=changes.pop("library", ()))
     heard = Heard(
         HeardMemory(lives, ENTRIES, changes.pop("allocator", None), changes.pop("number_bytes", 0)),
-        (make_heard("aten::mse_loss", module="head", sources=("train.py:7",)), make_heard("aten::sqrt")),
+        (loss, make_heard("aten::sqrt")),
     )
     step = StepRecord(make_step(), CALLS, 0, places={0: 1, 1: 3})
     found = record_memory(heard, step, LAUNCHES if launches is None else launches, **changes)
@@ -107,6 +108,19 @@ def test_what_a_call_works_on_itself_and_what_no_operator_showed_stand_apart() -
     assert memory.scratch == {"0": 8, "1": 30}
     assert memory.unseen == {"1": 8}
     assert memory.counted == {"0": 1008, "1": 1088}
+
+
+def test_a_profiler_that_keeps_what_torch_func_wraps_is_no_reference_for_the_peak() -> None:
+    lives = (life(nbytes=1000), life(nbytes=50, born=3, born_in=1, freed=4, freed_in=1))
+    changes = ((1_000, 50), (2_000, -50))
+    mapped = ("torch/_functorch/apis.py:wrapped", "torch/_functorch/vmap.py:vmap_impl")
+    whole, _ = record(*lives, library=mapped, allocations=changes)
+    kept, _ = record(*lives, library=mapped, allocations=changes[:1])
+    other, _ = record(*lives, allocations=changes[:1])
+    assert (whole.measured_peak_bytes, whole.notes) == (1050, ())
+    assert (kept.measured_peak_bytes, kept.counter) == (None, None)
+    assert kept.notes[0].startswith("50 bytes were still allocated at the end of a recorded step")
+    assert other.measured_peak_bytes == 1050
 
 
 def test_the_caching_allocator_s_counts_stand_beside_what_is_known() -> None:
