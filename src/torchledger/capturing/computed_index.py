@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from torchledger._torch.loops import Ref, Statement
-from torchledger.capturing.traffic import evaluate_index
+from torchledger.capturing.index_trees import evaluate_index
 
 EVALUATION_LIMIT = 16384
 """Iterations up to which a computed index is evaluated."""

@@ -21,14 +21,8 @@ import sympy
 from torchledger._torch import loops as adapter
 from torchledger._torch.loops import LoopProgram, Ref, Statement, TemplateAccesses, TensorLayout
 from torchledger.capturing.computed_index import ComputedIndices
-from torchledger.capturing.traffic import (
-    Bound,
-    Extent,
-    IndexedAccess,
-    count_addresses,
-    count_traffic,
-    index_text,
-)
+from torchledger.capturing.index_trees import index_text
+from torchledger.capturing.traffic import Bound, Extent, IndexedAccess, count_addresses, count_traffic
 from torchledger.nouns import Access, Buffer, LoopNest
 from torchledger.nouns.launch import Quality
 from torchledger.work.element_sizes import element_size

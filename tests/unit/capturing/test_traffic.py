@@ -10,16 +10,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, ModularIndexing
 
-from torchledger.capturing import traffic as traffic_module
+from torchledger.capturing import index_regions, progressions
+from torchledger.capturing.index_trees import index_text
 from torchledger.capturing.traffic import (
     AddressCount,
     Bound,
     Extent,
     IndexedAccess,
     TrafficCount,
+    clear_caches,
     count_addresses,
     count_traffic,
-    index_text,
 )
 
 x, y, z, w = sympy.symbols("x y z w", integer=True, nonnegative=True)
@@ -304,10 +305,13 @@ def assert_holds(accesses: list[IndexedAccess]) -> None:
 @contextlib.contextmanager
 def closed_form_alone():
     """Switch enumeration off: what big tensors get."""
-    traffic_module.clear_caches()
-    with mock.patch.object(traffic_module, "ENUMERATION_LIMIT", 0):
+    clear_caches()
+    with (
+        mock.patch.object(index_regions, "ENUMERATION_LIMIT", 0),
+        mock.patch.object(progressions, "ENUMERATION_LIMIT", 0),
+    ):
         yield
-    traffic_module.clear_caches()
+    clear_caches()
 
 
 @PATIENT
