@@ -389,10 +389,11 @@ def step_flops_account(books: Books) -> Account | None:
 
 
 def differences_from_eager(books: Books, totals: StepTotals) -> tuple[Difference, ...]:
-    """FLOPs by which a step differs from an eager one: what compilation added to each graph or took from it, as often
-    as the step calls that graph, and what a graph that is run again computes past what the backward needs."""
+    """FLOPs by which a step differs from an eager one: what compilation added to each graph or took from it, and what
+    it never got as nothing reads it, as often as the step calls that graph; and what a graph that is run again computes
+    past what the backward needs."""
     found = []
-    for difference in books.differences_of("flops"):
+    for difference in (*books.differences_of("flops"), *books.differences_of("step_flops")):
         graph, _, where = difference.where.partition(":")
         calls = totals.step.graph_calls.get(graph, 0)
         if calls and not difference.is_eager_too:

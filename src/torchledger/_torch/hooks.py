@@ -19,6 +19,7 @@ from torch._inductor.codegen import cpp, multi_kernel, simd, triton, wrapper
 from torch._inductor.scheduler import BaseScheduling
 
 from torchledger._torch.cache_keys import key_caches
+from torchledger._torch.dead_code import listen_to_dead_code
 from torchledger._torch.guards import listen_to_guards
 from torchledger._torch.kernel_marks import note_wrappers
 from torchledger._torch.patching import Patches
@@ -44,6 +45,9 @@ class Listener(Protocol):
 
     def on_traced_graph(self, graph_module: Any) -> None:
         """Dynamo has traced a graph, which is about to go through Inductor's first passes."""
+
+    def on_dead_code(self, graph: Any, calls: Sequence[Any]) -> None:
+        """AOTAutograd has traced an FX graph and is about to take these calls out, as nothing reads them."""
 
     def on_ir(self, nodes: Sequence[Any], is_fused: bool) -> None:
         """The scheduler nodes of a graph (or subgraph) are there; then they have been fused."""
@@ -119,6 +123,7 @@ def install(listener: Listener, *, salt: Callable[[], str]) -> Patches:
     key_caches(patches, salt, listener.on_plain_entry)
     listen_to_guards(patches, listener.on_recompiled, listener.on_guarded)
     listen_to_stages(patches, listener.on_traced_graph, listener.on_ir)
+    listen_to_dead_code(patches, listener.on_dead_code)
     note_wrappers(patches)
     return patches
 

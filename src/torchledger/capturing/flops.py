@@ -70,7 +70,7 @@ def count_graph(graph_module: Any, graph: Any = None, *, with_subgraphs: bool = 
     A subgraph counts once, as its kernels stand once in the wrapper, however often it runs.
     """
     counted = GraphFlops()
-    needs_gradient = _after_tangents(graph_module)
+    needs_gradient = _after_tangents(graph_module.graph)
     for node, outermost in _call_nodes(graph_module, set() if with_subgraphs else None):
         found = node_flops(node, graph)
         if found is not None and found.flops:
@@ -80,6 +80,50 @@ def count_graph(graph_module: Any, graph: Any = None, *, with_subgraphs: bool = 
             is_backward = _is_tagged_backward(outermost) or outermost in needs_gradient
             (counted.uncounted_backward if is_backward else counted.uncounted)[name] += 1
     return counted
+
+
+def count_dead(graph: Any, calls: Sequence[Any]) -> tuple[dict[str, int], dict[str, int]]:
+    """FLOPs by operator of calls of a joint graph that nothing reads: of its forward, and of its backward."""
+    needs_gradient = _after_tangents(graph)
+    found: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+    for node in calls:
+        counted = node_flops(node)
+        if counted is not None and counted.flops:
+            found[counted.is_backward or node in needs_gradient][counted.op] += counted.flops
+    return dict(found[0]), dict(found[1])
+
+
+def past_last_saved(graph: Any) -> frozenset[tuple[int, int]]:
+    """What an eager checkpoint does not run again though the program's graph is tagged for it: (region, autograd's
+    number) of each such operator of a joint graph.
+
+    Eager code stops where the last tensor is saved that the region's backward needs: a product saves its operands
+    before it runs, attention its result after.
+    """
+    regions: dict[int, dict[int, set[Any]]] = {}
+    reads: dict[int, set[Any]] = {}
+    for node in graph.nodes:
+        number, region = node.meta.get("seq_nr"), node.meta.get("ac_graph_id")
+        if number is None:
+            continue
+        if _is_tagged_backward(node):
+            reads.setdefault(number, set()).update(node.all_input_nodes)
+        elif region is not None and node.meta.get("recompute") is not None:
+            regions.setdefault(region, {}).setdefault(number, set()).add(node)
+    found: set[tuple[int, int]] = set()
+    for region, operators in regions.items():
+        saves = [number for number in operators if any(map(_is_forward_value, reads.get(number, ())))]
+        last = max(saves, default=-1)
+        after = {number for number in operators if number > last}
+        if saves and operators[last].isdisjoint(reads[last]):
+            after.add(last)
+        found.update((region, number) for number in after)
+    return frozenset(found)
+
+
+def _is_forward_value(node: Any) -> bool:
+    is_tangent = node.op == "placeholder" and str(node.target).startswith("tangents")
+    return not is_tangent and not _is_tagged_backward(node)
 
 
 def split_reference(counted: GraphFlops) -> tuple[FlopReference, FlopReference]:
@@ -198,13 +242,13 @@ def _is_tagged_backward(node: Any) -> bool:
     return node.meta.get("partitioner_tag") in ("is_backward", "must_be_in_backward")
 
 
-def _after_tangents(graph_module: Any) -> set[Any]:
+def _after_tangents(graph: Any) -> set[Any]:
     """The nodes of a joint graph that need an incoming gradient, and so run in the backward whatever their tag says.
 
     AOT tags what autograd recorded; the backward of a user's ``autograd.Function`` is traced without that tag.
     """
     found: set[Any] = set()
-    for node in graph_module.graph.nodes:
+    for node in graph.nodes:
         is_tangent = node.op == "placeholder" and str(node.target).startswith("tangents")
         if is_tangent or any(operand in found for operand in node.all_input_nodes):
             found.add(node)

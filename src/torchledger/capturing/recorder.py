@@ -110,6 +110,16 @@ class _Recording:
 
 
 @dataclass(frozen=True)
+class _Model:
+    """What the model asked of one direction: its count, FLOPs by operator of what was traced and nothing reads, and
+    what its checkpoints would not run again (``flops.past_last_saved``)."""
+
+    reference: FlopReference
+    dead_flops: Mapping[str, int]
+    past_last_saved: frozenset[tuple[int, int]]
+
+
+@dataclass(frozen=True)
 class Traced:
     """What this process knows of a graph from a cache, in place of what the process that made it knew."""
 
@@ -157,7 +167,7 @@ class Recorder:
         self._on_compilation = on_compilation
         self._keeps_stages = keeps_stages
         self._thread = threading.local()
-        self._backward_references: dict[Any, FlopReference] = {}
+        self._backward_models: dict[Any, _Model] = {}
         self._key = uuid.uuid4().hex[:12]
         self._fresh: set[int] = set()
         self._plain_keys: set[str] = set()
@@ -221,8 +231,15 @@ class Recorder:
             log.debug("stage %s", name, exc_info=error)
             self._on_gap(Gap("run", f"stage {name}", f"not known: {type(error).__name__}: {error}"))
 
+    def on_dead_code(self, graph: Any, calls: Sequence[Any]) -> None:
+        self._thread.dead_flops = flop_count.count_dead(graph, calls)
+
     def on_model_graph(self, graph_module: Any) -> None:
-        self._thread.model_reference = flop_count.split_reference(flop_count.count_graph(graph_module))
+        references = flop_count.split_reference(flop_count.count_graph(graph_module))
+        dead: tuple[dict[str, int], dict[str, int]] = getattr(self._thread, "dead_flops", ({}, {}))
+        self._thread.dead_flops = ({}, {})
+        past = flop_count.past_last_saved(graph_module.graph)
+        self._thread.model = tuple(map(_Model, references, dead, (frozenset(), past)))
         if not hasattr(self._thread, "stages"):
             self._thread.stages = {}
         self._keep_stage("joint", lambda: (self._thread.stages, graph_text(graph_module)))
@@ -360,18 +377,19 @@ class Recorder:
     def _payload(self, graph: Any, recording: _Recording) -> Payload:
         """All that was heard of a graph that has been written."""
         direction = inductor.direction(graph)
-        reference = self._take_reference(getattr(graph, "graph_id", None), direction == "backward")
+        model = self._take_model(getattr(graph, "graph_id", None), direction == "backward")
         differences = list(recording.differences)
         launches = _without_later_values(tuple(recording.launches[index] for index in sorted(recording.launches)))
-        if reference is not None:
-            differences += _differences(recording, launches, reference, direction)
+        if model is not None:
+            differences += _differences(recording, launches, model, direction)
+            differences += _dead_differences(model)
         return Payload(
             graph=Graph(
                 name="",
                 direction=direction,  # type: ignore[arg-type]
                 model_key=self._model_key(getattr(graph, "graph_id", None)),
                 wrapper_language="cpp" if getattr(graph, "cpp_wrapper", False) else "python",
-                flop_references=(reference,) if reference is not None else (),
+                flop_references=(model.reference,) if model is not None else (),
                 symbols=inductor.symbol_hints(graph),
                 symbol_inputs=inductor.symbol_inputs(graph),
                 devices=tuple(sorted({launch.device for launch in launches})),
@@ -425,7 +443,8 @@ class Recorder:
         Without this a forward from the cache would leave its backward, compiled afresh, without number and reference.
         """
         graph_id = settings["graph_id"]
-        return Traced(self._model_key(graph_id), self._take_reference(graph_id, bool(settings.get("is_backward"))))
+        model = self._take_model(graph_id, bool(settings.get("is_backward")))
+        return Traced(self._model_key(graph_id), None if model is None else model.reference)
 
     def _model_key(self, graph_id: Any) -> str:
         return f"{self._key}:{graph_id}"
@@ -436,16 +455,16 @@ class Recorder:
         graph = inductor.current_graph()
         return getattr(inductor.root_graph(graph), _RECORDING, None) if graph is not None else None
 
-    def _take_reference(self, graph_id: Any, is_backward: bool) -> FlopReference | None:
-        """The model's FLOP reference for a graph; a forward keeps its backward's until that is there."""
+    def _take_model(self, graph_id: Any, is_backward: bool) -> _Model | None:
+        """What the model asked of a graph; a forward keeps its backward's until that is there."""
         if is_backward:
-            return self._backward_references.pop(graph_id, None)
-        references: tuple[FlopReference, FlopReference] | None = getattr(self._thread, "model_reference", None)
-        if references is None:
+            return self._backward_models.pop(graph_id, None)
+        models: tuple[_Model, _Model] | None = getattr(self._thread, "model", None)
+        if models is None:
             return None
-        self._thread.model_reference = None
-        self._backward_references[graph_id] = references[1]
-        return references[0]
+        self._thread.model = None
+        self._backward_models[graph_id] = models[1]
+        return models[0]
 
     def _describe(self, graph: Any, recording: _Recording) -> None:
         """Fill in provenance, buffers and FLOPs of the entries of one graph while Inductor still knows them."""
@@ -641,7 +660,7 @@ def _with_flops(launch: Launch, entry: _Entry, owned: Sequence[flop_count.NodeFl
 
 
 def _differences(
-    recording: _Recording, launches: tuple[Launch, ...], reference: FlopReference, direction: str
+    recording: _Recording, launches: tuple[Launch, ...], model: _Model, direction: str
 ) -> list[Difference]:
     """Name the FLOPs that compilation added to, or took from, what the model asked for."""
     ledger: Counter[str] = Counter()
@@ -656,11 +675,14 @@ def _differences(
         if direction == "backward" and _is_recomputed(node.node):
             amount = node.flops - padding
             ledger[node.op] -= amount
-            is_asked = node.node.meta.get("recompute") is not None or _restores_random_state(node.node)
+            meta = node.node.meta
+            is_asked = meta.get("recompute") is not None or _restores_random_state(node.node)
             reason = f"{node.op} recomputed in the backward" + (", as a checkpoint asks" if is_asked else "")
+            if is_asked and (meta.get("ac_graph_id"), meta.get("seq_nr")) in model.past_last_saved:
+                is_asked, reason = False, f"{node.op} recomputed in the backward, where an eager checkpoint has stopped"
             found.append(Difference("flops", node.node.name, reason, amount, is_eager_too=is_asked))
     ledger.update(recording.not_lowered)
-    changes = flop_changes(ledger, reference.flops_by_op)
+    changes = flop_changes(ledger, model.reference.flops_by_op)
     new = ", ".join(op for op, change in changes.items() if change > 0)
     old = ", ".join(op for op, change in changes.items() if change < 0)
     for op, change in changes.items():
@@ -670,6 +692,13 @@ def _differences(
             reason = f"rewritten as {new}" if new else "taken out by graph passes: dead, duplicate or constant"
         found.append(Difference("flops", op, reason, change))
     return found
+
+
+def _dead_differences(model: _Model) -> list[Difference]:
+    """What an eager step does and a compiled one does not, as its result is thrown away: gradients that a user's
+    ``autograd.Function`` computes unasked, values that a module returns to nobody."""
+    reason = "nothing reads it: eager code computes it, the compiler leaves it out"
+    return [Difference("step_flops", op, f"{op}: {reason}", -flops) for op, flops in model.dead_flops.items()]
 
 
 def _is_recomputed(fx_node: Any) -> bool:

@@ -216,6 +216,20 @@ def test_checkpointed_work_is_counted_as_often_as_it_runs(tmp_path: Path) -> Non
     assert any(launch.recomputed_ops for launch in captured.calls)
 
 
+def test_what_an_eager_checkpoint_does_not_run_again_is_a_difference_from_it(tmp_path: Path) -> None:
+    block, norm = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)), nn.LayerNorm(8)
+    x = torch.randn(4, 8, requires_grad=True)
+
+    def checkpointed(x: Tensor) -> Tensor:
+        return norm(torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)).square().sum()
+
+    captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(checkpointed)(x).backward())
+    alone = sum(int(each.amount) for each in captured.differences if not each.is_eager_too)
+    assert captured.flops == eager_flops(lambda: checkpointed(x).backward()) + alone
+    assert_balanced(captured)
+    assert alone == 2 * 4 * 16 * 8
+
+
 def test_attention_rewritten_by_a_pass_is_named(tmp_path: Path) -> None:
     def plain_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return ((query @ key.transpose(-1, -2)) / 4.0).softmax(-1) @ value

@@ -46,6 +46,22 @@ def test_the_backward_of_a_users_function_is_asked_for_in_the_backward(tmp_path:
     assert captured.differences == []
 
 
+def test_what_nothing_reads_is_a_named_difference_from_an_eager_step(tmp_path: Path) -> None:
+    weight = torch.randn(8, 8, requires_grad=True)
+
+    def model(x: Tensor, weight: Tensor) -> Tensor:
+        x @ x.T  # thrown away
+        return ScaledProduct.apply(x, weight)  # whose gradient of x nobody asks for
+
+    captured = capture_call(
+        tmp_path / "a.ledger", lambda: torch.compile(model)(torch.randn(5, 8), weight).sum().backward()
+    )
+    assert captured.flops == captured.reference_flops == 1280
+    found = {each.where.partition(":")[0]: each for each in captured.differences}
+    assert {where: each.amount for where, each in found.items()} == {"forward_0": -400, "backward_0": -640}
+    assert {each.account for each in found.values()} == {"step_flops"}
+
+
 def notes_of(path: Path) -> tuple[str, ...]:
     with open_ledger(path) as reader:
         return reader.run().notes
