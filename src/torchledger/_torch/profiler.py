@@ -97,7 +97,8 @@ class Recording:
         """Begin to record what the calling thread does; the first kernels under a new recording are slower."""
         if self._counts_memory:
             self._patches.on_undo(_without_warnings_of_allocator())
-        self._profile.start()
+        with _without_advice():
+            self._profile.start()
         self._thread = threading.get_ident()
         self._patches.on_undo(kernel_marks().undo)
         self._patches.around(torch.autograd.profiler.profile, "_prepare_trace", self._give_way)
@@ -204,6 +205,19 @@ class Recording:
 
 _LOG_LEVEL = "FLAGS_caffe2_log_level"
 _ERROR_LEVEL = 2
+
+
+@contextlib.contextmanager
+def _without_advice() -> Iterator[None]:
+    """Keep from the user what torch 2.11 says of every profiler: that later cycles clear its events, of which we have
+    one."""
+    patches = Patches()
+    if hasattr(torch.profiler.profiler, "_warn_once"):
+        patches.set(torch.profiler.profiler, "_warn_once", lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        patches.undo()
 
 
 def _without_warnings_of_allocator() -> Callable[[], None]:
