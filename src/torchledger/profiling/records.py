@@ -128,21 +128,22 @@ def profile_records(
         span = spans[record.index]
         events = events_of_step(trace, record, span, attribution.events, is_on_device=bool(on_device))
         breakdown = breakdown_of_step(trace, record, span, events, ceilings, steps)
-        timeline = step_timeline(events, clock=clock, step=record.index, phases=phases_of_events(record, events))
-        if timeline is not None:
-            timeline = replace(timeline, origin_ns=min(event.start_ns for event in events) - span[0])
+        pictures = []
+        if events:
+            phases = phases_of_events(record, events)
+            timeline = step_timeline(events, clock=clock, step=record.index, phases=phases)
+            pictures = [replace(timeline, origin_ns=min(event.start_ns for event in events) - span[0])]
     else:
         events = list(attribution.events)
         breakdown = _breakdown_of_all(trace, attribution, steps, n_steps, ceilings, clock, is_on_device=bool(on_device))
         breakdown = replace(breakdown, notes=(*breakdown.notes, *(facts.notes if facts is not None else ())))
-        timeline = step_timeline(events, clock=clock)
+        pictures = [step_timeline(events, clock=clock)] if events else []
     profile = _profile(attribution, steps, n_steps, clock, trace_name)
     gaps = [
         Gap("device_time", reason, "kernel time inside compiled graphs that no entry explains", ns / 1e3)
         for reason, ns in attribution.unmatched.items()
     ]
     gaps += _entries_without_time(attribution, launches)
-    pictures = [] if timeline is None else [timeline]
     stepped: list[Any] = [] if record is None else [record.step, *record.calls]
     if record is not None:
         stepped += communication_of_steps(trace, spans, record, attribution.events, heard, is_on_device=bool(on_device))

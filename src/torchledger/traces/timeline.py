@@ -17,14 +17,12 @@ def step_timeline(
     step: int | None = None,
     phases: Mapping[int, str] | None = None,
     longest: int = LONGEST,
-) -> Timeline | None:
-    """A picture of ``events``, those of recorded step number ``step`` where steps are marked; ``None`` for no events.
+) -> Timeline:
+    """A picture of ``events``, at least one: those of recorded step number ``step`` where steps are marked.
 
     ``phases`` maps rows of events in their trace to what they are for.
     """
     ordered = sorted(events, key=lambda event: event.start_ns)
-    if not ordered:
-        return None
     kept = ordered[:longest]
     names, name = _coded(kept, lambda event: event.name)
     categories, category = _coded(kept, lambda event: event.category)

@@ -34,8 +34,8 @@ def write_trace_ledger(
         notes=(f"Imported from {breakdown.source}; torchledger did not see this program run.",),
     )
     with LedgerWriter(path, force=force) as writer:
-        timeline = step_timeline(events, clock=breakdown.clock)
-        writer.add(run, breakdown, *measurements_of(events), *([] if timeline is None else [timeline]))
+        pictures = [step_timeline(events, clock=breakdown.clock)] if events else []
+        writer.add(run, breakdown, *measurements_of(events), *pictures)
 
 
 def measurements_of(events: Sequence[DeviceEvent]) -> list[Measurement]:

@@ -12,8 +12,11 @@ from torchledger.claims import claim
 from torchledger.nouns import Launch
 from torchledger.watching.rewrite import Names, Site
 
-Role = Literal["input", "output", "inout"]
-"""``None`` stands for unknown: such a tensor is looked at before (unless nothing has written it) and after."""
+Role = Literal["input", "output", "inout", "unknown"]
+"""An unknown tensor is looked at before (unless nothing has written it) and after."""
+
+_IS_READ: Mapping[Role, bool] = {"input": True, "output": False, "inout": True, "unknown": True}
+_IS_WRITTEN: Mapping[Role, bool] = {"input": False, "output": True, "inout": True, "unknown": True}
 
 _WRITING_METHODS: dict[str, Role] = {"copy_": "output", "fill_": "output", "zero_": "output"}
 
@@ -24,28 +27,28 @@ class Operand:
     (``planned.Place``)."""
 
     name: str
-    role: Role | None
+    role: Role
     tensor: torch.Tensor
     place: tuple[Any, ...] = ()
 
     @property
     @claim
     def is_read(self) -> bool:
-        return self.role != "output"
+        return _IS_READ[self.role]
 
     @property
     @claim
     def is_written(self) -> bool:
-        return self.role != "input"
+        return _IS_WRITTEN[self.role]
 
 
 @dataclass(frozen=True)
 class Roles:
     """What a site does with its arguments; worked out once, as it is the same at every call."""
 
-    positional: tuple[Role | None, ...]
-    keywords: Mapping[str, Role | None]
-    receiver: Role | None
+    positional: tuple[Role, ...]
+    keywords: Mapping[str, Role]
+    receiver: Role
 
     @classmethod
     def of(cls, site: Site, function: Any, launch: Launch | None) -> Roles:
@@ -58,19 +61,22 @@ class Roles:
         if site.name.startswith("."):
             method = site.name.removeprefix(".")
             receiver = _WRITING_METHODS.get(method, "inout" if method.endswith("_") else "input")
-            others: list[Role | None] = ["input"] * len(site.arguments)
+            others: list[Role] = ["input"] * len(site.arguments)
             return cls(tuple(others), dict.fromkeys(site.keywords, "input"), receiver)
         if schema is not None:
             by_name: dict[str, Role] = {argument.name: _schema_role(argument) for argument in schema.arguments}
-            roles: list[Role | None] = [*by_name.values(), *[None] * len(site.arguments)]
-            return cls(tuple(roles[: len(site.arguments)]), {name: by_name.get(name) for name in site.keywords}, None)
-        is_library = site.name.startswith("extern_kernels.")
-        unknown: Role | None = "input" if is_library else None
+            beyond: list[Role] = ["unknown"] * len(site.arguments)
+            return cls(
+                (*by_name.values(), *beyond)[: len(site.arguments)],
+                {name: by_name.get(name, "unknown") for name in site.keywords},
+                "unknown",
+            )
+        unknown: Role = "input" if site.name.startswith("extern_kernels.") else "unknown"
 
-        def role(names: Names) -> Role | None:
+        def role(names: Names) -> Role:
             if isinstance(names, tuple):
                 roles = {known.get(name or "", unknown) for name in names}
-                return roles.pop() if len(roles) == 1 else None
+                return roles.pop() if len(roles) == 1 else "unknown"
             return known.get(names or "", unknown)
 
         return cls(
@@ -79,7 +85,7 @@ class Roles:
                 keyword: "output" if keyword.startswith("out") else role(names)
                 for keyword, names in site.keywords.items()
             },
-            None,
+            "unknown",
         )
 
 
@@ -91,11 +97,11 @@ def operands(
         yield Operand(site.receiver, roles.receiver, function.__self__, ("receiver",))
     for place, value in enumerate(arguments):
         argument = site.arguments[place] if place < len(site.arguments) else None
-        role = roles.positional[place] if place < len(roles.positional) else None
+        role = roles.positional[place] if place < len(roles.positional) else "unknown"
         yield from _tensors(argument or f"argument {place}", role, value, ("argument", place))
     for keyword, value in keywords.items():
         yield from _tensors(
-            site.keywords.get(keyword) or keyword, roles.keywords.get(keyword), value, ("keyword", keyword)
+            site.keywords.get(keyword) or keyword, roles.keywords.get(keyword, "unknown"), value, ("keyword", keyword)
         )
 
 
@@ -122,7 +128,7 @@ def results(site: Site, result: Any) -> Iterator[Operand]:
             yield from _tensors(name, "output", item, ("result", place))
 
 
-def _tensors(names: Names, role: Role | None, value: Any, place: tuple[Any, ...]) -> Iterator[Operand]:
+def _tensors(names: Names, role: Role, value: Any, place: tuple[Any, ...]) -> Iterator[Operand]:
     if isinstance(value, torch.Tensor):
         yield Operand(names if isinstance(names, str) else "argument", role, value, place)
     elif isinstance(value, (tuple, list)):

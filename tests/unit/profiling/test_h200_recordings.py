@@ -8,6 +8,7 @@ import pytest
 
 from torchledger.balance import balance_books, open_books
 from torchledger.nouns import Breakdown, DeviceEvent, Launch, Measurement, Profile
+from torchledger.profiling import records
 from torchledger.profiling.attribution import attribute_events, graph_of_mark, launches_by_graph, learn_sequence
 from torchledger.profiling.records import profile_records
 from torchledger.profiling.steps import Steps
@@ -55,10 +56,10 @@ def test_every_kernel_inside_the_graphs_belongs_to_an_entry(trace: Trace, launch
 def test_the_profile_adds_up_whichever_way_it_is_cut(trace: Trace, launches: list[Launch]) -> None:
     with open_ledger(LEDGER) as ledger:
         devices = ledger.run().devices
-    records, events = profile_records(trace, launches, steps=Steps(), learned={}, devices=devices, n_steps=5)
-    breakdown = next(record for record in records if isinstance(record, Breakdown))
-    profile = next(record for record in records if isinstance(record, Profile))
-    measured = [record for record in records if isinstance(record, Measurement)]
+    found, events = profile_records(trace, launches, steps=Steps(), learned={}, devices=devices, n_steps=5)
+    breakdown = next(record for record in found if isinstance(record, Breakdown))
+    profile = next(record for record in found if isinstance(record, Profile))
+    measured = [record for record in found if isinstance(record, Measurement)]
     assert breakdown.busy_us <= breakdown.wall_us
     for table in (breakdown.categories, breakdown.kernels, breakdown.graphs, breakdown.modules, breakdown.lines):
         assert sum(row.total_us for row in table) == pytest.approx(breakdown.device_us)
@@ -66,6 +67,14 @@ def test_the_profile_adds_up_whichever_way_it_is_cut(trace: Trace, launches: lis
     assert sum(sum(each.samples_us) for each in measured) == pytest.approx(inside)
     assert profile.matched_us == profile.inside_us
     assert {each.repeats for each in measured} == {5}
+
+
+def test_a_step_without_its_picture_is_a_fault_and_not_a_step_without_events(
+    replay: Trace, launches: list[Launch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "step_timeline", lambda *events, **facts: None)
+    with pytest.raises(TypeError, match="dataclass instances"):
+        profile_records(replay, launches, steps=Steps(), learned={}, devices=(), n_steps=5, facts=StepFacts("call"))
 
 
 def _in_one_call(trace: Trace, events: list[DeviceEvent], launches: list[Launch]) -> dict[str, list[tuple[str, int]]]:

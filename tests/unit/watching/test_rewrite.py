@@ -16,6 +16,7 @@ from torchledger.nouns import Launch
 from torchledger.watching.graph_watch import CallRecord, GraphWatch
 from torchledger.watching.reductions import Reducer
 from torchledger.watching.rewrite import rewrite_wrapper
+from torchledger.watching.roles import Roles
 
 WRAPPER = '''
 import torch
@@ -232,6 +233,17 @@ def test_a_fault_in_watching_stays_out_of_the_program(
     monkeypatch.setattr(Reducer, "add", lambda self, tensor: 1 / 0)
     assert all(map(torch.equal, module.call(list(arguments)), watch(list(arguments))))
     assert len(sink.faults) == 1
+
+
+def test_what_a_call_does_with_a_tensor_is_unknown_only_where_that_is_the_answer(
+    watched: tuple[GraphWatch, Recording, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch, sink, module = watched
+    arguments = [torch.randn(4, 4), torch.randn(4, 4)]
+    no_answer: Any = Roles((None,) * 9, {}, None)  # type: ignore[arg-type]
+    monkeypatch.setattr(Roles, "of", lambda *arguments: no_answer)
+    assert all(map(torch.equal, module.call(list(arguments)), watch(list(arguments))))
+    assert sink.faults
 
 
 def test_a_wrapper_without_launches_is_left_alone() -> None:
