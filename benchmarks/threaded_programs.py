@@ -1,28 +1,33 @@
 """Programs with threads, plain and under ``run --profile``: exit codes and outputs must be the same, every time.
 
-    python benchmarks/threaded_programs.py [--runs 200] [--jobs 1] [--program NAME ...]
+    python benchmarks/threaded_programs.py [--runs 200] [--jobs 1] [--limit SECONDS] [--program NAME ...]
         [-o docs/results/threads.md]
 
-Needs no GPU. Programs: inference through one compiled function from two threads (of several lengths, so that threads
-end in any state of the profile); training with DataLoader workers; a serving pool of threads; autograd on two threads;
-an asyncio loop that computes in an executor. Each run is a process of its own; the compile caches are warm after the
-first. Exits with 1 if any run differs. Of stderr only torchledger's own lines and Kineto's complaint about the thread
-of its first start (written by its initialisation, whoever starts it) are left out of the comparison.
+Needs no GPU, and uses none. Programs: inference through one compiled function from two threads (of several lengths, so
+that threads end in any state of the profile); training with DataLoader workers; a serving pool of threads; autograd on
+two threads; an asyncio loop that computes in an executor. Each run is a process of its own, and the programs take
+turns, so that a limit cuts all of them alike; the table is written anew after each run. The compile caches are warm
+after the plain runs. Exits with 1 if any run differs. Of stderr only torchledger's own lines and Kineto's log (what its
+initialisation says, whoever starts it) are left out of the comparison.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import functools
+import importlib.metadata
+import math
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,7 +125,7 @@ LENGTHS = (4, 6, 8, 11, 14, 20, 40)
 LONGEST_S = 600
 """After which a program that has not ended is taken for one that never will."""
 
-OURS = ("torchledger", "ERROR: External init callback must run in same thread")
+NOT_COMPARED = re.compile(r"torchledger|(INFO|WARNING|ERROR|STAGE): ?(\d{4}-\d\d-\d\d|External init callback)")
 
 
 @dataclass(frozen=True)
@@ -151,54 +156,71 @@ def run(script: Path, length: int, number: int | None = None) -> Outcome:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGABRT)  # so that it says where each of its threads is
             stdout, stderr = process.communicate()
-    lines = [line for line in stderr.splitlines() if not line.startswith(OURS)]
+    lines = [line for line in stderr.splitlines() if not NOT_COMPARED.match(line)]
     return Outcome(process.returncode, stdout, "\n".join(lines))
 
 
 def main() -> int:
     """Run all programs and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=200)
-    parser.add_argument("--jobs", type=int, default=1, help="Processes at a time.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=200, help="Of each program.")
+    parser.add_argument("--jobs", type=int, default=1, help="Processes at a time, of all programs together.")
+    parser.add_argument("--limit", type=float, default=math.inf, help="Seconds after which no further run begins.")
     parser.add_argument("--program", action="append", choices=list(PROGRAMS))
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
-    rows, failed = [], 0
-    with tempfile.TemporaryDirectory() as folder:
+    began = time.monotonic()
+    names = list(dict.fromkeys(options.program or PROGRAMS))
+    found: dict[str, Counter[str]] = {name: Counter() for name in names}
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder, "cache"))
         source = str(Path(__file__).resolve().parent.parent / "src")
         os.environ["PYTHONPATH"] = os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-        for number, name in enumerate(options.program or PROGRAMS):
-            script = Path(folder, f"program_{number}.py")
+        scripts = {name: Path(folder, f"program_{number}.py") for number, name in enumerate(names)}
+        for name, script in scripts.items():
             script.write_text(PROGRAMS[name])
-            plain = {length: run(script, length) for length in LENGTHS[: options.runs]}
-            found: Counter[str] = Counter()
-            lengths = [LENGTHS[index % len(LENGTHS)] for index in range(options.runs)]
-            with ThreadPoolExecutor(options.jobs) as pool:
-                outcomes = list(pool.map(functools.partial(run, script), lengths, range(options.runs)))
-            for length, outcome in zip(lengths, outcomes, strict=True):
-                if outcome == plain[length]:
-                    found["as without"] += 1
-                else:
-                    found[f"exit code {outcome.exit_code}" if outcome.exit_code else "other output"] += 1
-                    print(f"{name}, {length}: {outcome}\nplain: {plain[length]}", file=sys.stderr)
-            failed += options.runs - found["as without"]
-            others = ", ".join(f"{count} {what}" for what, count in found.items() if what != "as without") or "none"
-            rows.append(f"| {name} | {options.runs} | {found['as without']} | {others} |")
-            print(rows[-1], flush=True)
-    if options.output is not None:
-        import torch
 
-        options.output.write_text(
-            "# Programs with threads\n\n"
-            f"`python benchmarks/threaded_programs.py --runs {options.runs} --jobs {options.jobs}`, "
-            f"{datetime.date.today()}, {os.cpu_count()} cores, "
-            f"Python {platform.python_version()}, torch {torch.__version__}. Each program runs "
-            "plain, and so many times\nunder `torchledger run --profile`; a run counts if exit code, output and errors "
-            f"are those of the plain one. Lengths {', '.join(map(str, LENGTHS))} in turn.\n\n"
-            "| program | runs | end as without | others |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
-        )
-    return int(failed > 0)
+        def profiled(name: str, number: int) -> Outcome | None:
+            is_late = time.monotonic() - began > options.limit
+            return None if is_late else run(scripts[name], LENGTHS[number % len(LENGTHS)], number)
+
+        pairs = [(name, length) for length in LENGTHS[: options.runs] for name in names]
+        plain = dict(zip(pairs, pool.map(lambda pair: run(scripts[pair[0]], pair[1]), pairs), strict=True))
+        under_way = {
+            pool.submit(profiled, name, number): (name, number) for number in range(options.runs) for name in names
+        }
+        for done in as_completed(under_way):
+            name, number = under_way[done]
+            outcome, expected = done.result(), plain[name, LENGTHS[number % len(LENGTHS)]]
+            if outcome is None:
+                continue
+            if outcome == expected:
+                found[name]["as without"] += 1
+            else:
+                found[name][f"exit code {outcome.exit_code}" if outcome.exit_code else "other output"] += 1
+                print(f"{name}, run {number}: {outcome}\nplain: {expected}", file=sys.stderr, flush=True)
+            if options.output is not None:
+                options.output.write_text(page(found, options.runs, options.jobs, time.monotonic() - began))
+    print(page(found, options.runs, options.jobs, time.monotonic() - began))
+    return int(any(set(counts) - {"as without"} for counts in found.values()))
+
+
+def page(found: Mapping[str, Counter[str]], runs: int, jobs: int, seconds: float) -> str:
+    """The table, as far as the runs went."""
+    rows = []
+    for name, counts in found.items():
+        others = ", ".join(f"{count} {what}" for what, count in counts.items() if what != "as without") or "none"
+        rows.append(f"| {name} | {counts.total()} of {runs} | {counts['as without']} | {others} |\n")
+    return (
+        "# Programs with threads\n\n"
+        f"`python benchmarks/threaded_programs.py --runs {runs} --jobs {jobs}`, {datetime.date.today()}, "
+        f"{os.cpu_count()} cores, Python {platform.python_version()}, torch {importlib.metadata.version('torch')}, "
+        f"{seconds:.0f} s.\nEach program runs plain, and so many times under `torchledger run --profile`; a run counts "
+        "if exit code, output\nand errors are those of the plain one. "
+        f"Lengths {', '.join(map(str, LENGTHS))} in turn.\n\n"
+        "| program | runs | end as without | others |\n|---|---|---|---|\n" + "".join(rows)
+    )
 
 
 if __name__ == "__main__":

@@ -212,6 +212,9 @@ def make_forkable() -> None:
     torch._inductor.config.compile_threads = 1
     torch._inductor.config.fx_graph_cache = False
     torch._functorch.config.enable_autograd_cache = False
+    # Autograd counts its devices once. A torch built for a GPU that it does not see counts none before it compiles and
+    # a stand-in after, for which it would start a thread, and a process with one leaves no autograd to its forks.
+    torch.ones((), requires_grad=True).backward()
     for mode in ATTACHED:
         expected(mode)
     for name in sorted(PACKAGE.rglob("*.py")):

@@ -1,8 +1,10 @@
 """Faults planted into functions of ours that run inside a user's process: one fault, one process, what became of both.
 
-    python benchmarks/planted_faults.py [--mode profile] [--seconds 3600] [--seed 0] [--output docs/results/faults.md]
+    python benchmarks/planted_faults.py [--mode profile] [--jobs 8] [--seconds 3600] [--outcomes FILE [--new]] [--list]
+        [--output docs/results/faults.md]
 
-With ``--outcomes FILE`` each outcome is kept as it is known, and what FILE says was harmless is not planted again.
+With ``--outcomes FILE`` each outcome is kept as it is known, and what FILE says was harmless is not planted again; with
+``--new`` nothing that it has an outcome of. ``--list`` says what is left.
 
 A small training program, warm in every cache, is forked for each fault. In the child one function's code is replaced
 before our hooks go in, so that everybody who holds the function has the faulty one; the program is then recorded as
@@ -19,6 +21,7 @@ import builtins
 import gc
 import inspect
 import json
+import multiprocessing
 import os
 import random
 import re
@@ -31,6 +34,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Literal
 
@@ -125,9 +129,13 @@ def called_functions(mode: Mode) -> tuple[Function, ...]:
         name = qualname.rpartition(".")[2]
         if name.startswith("<") and name != "<lambda>":
             continue
-        parts = Path(file).relative_to(PACKAGE).with_suffix("").parts
-        found.add(Function(".".join(parts), qualname, line, "<locals>" in qualname))
+        found.add(Function(_module(file), qualname, line, "<locals>" in qualname))
     return tuple(sorted(each for each in found if each.label not in ASKED_FOR.get(mode, ())))
+
+
+def _module(file: str) -> str:
+    """``"capturing.recorder"``."""
+    return ".".join(Path(file).relative_to(PACKAGE).with_suffix("").parts)
 
 
 ENTRIES = frozenset(
@@ -159,7 +167,6 @@ ASKED_FOR: Mapping[Mode, frozenset[str]] = {
         {
             "__init__.__getattr__",
             "api.capture",
-            "api.Capture.__init__",
             "capturing.session.Capture.__init__",
             "capturing.session.Capture.__enter__",
             "capturing.session.Capture.__exit__",
@@ -358,6 +365,10 @@ def _counts(path: Path) -> Counter[str]:
 
 # --- all of them ----------------------------------------------------------------------------------------------------
 
+Case = tuple[Mode, Function, Fault]
+Work = tuple[Mode, tuple[Function, ...], Fault]
+"""Functions whose faults are planted into one recording."""
+
 
 def main() -> int:
     """Plant them all, as far as the time goes, in a random order; those that sleep last."""
@@ -366,60 +377,130 @@ def main() -> int:
     parser.add_argument("--fault", choices=FAULTS, action="append", help="Default: all.")
     parser.add_argument("--only", default="", help="Functions with this in their names.")
     parser.add_argument("--every", type=int, default=1, help="Each so-manyth of the faults.")
-    parser.add_argument("--seconds", type=float, default=7200.0)
+    parser.add_argument("--jobs", type=int, default=1, help="Recordings at a time.")
+    parser.add_argument("--seconds", type=float, default=7200.0, help="After which no further recording begins.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--outcomes", type=Path, help="A JSON-lines file to go on from and to add to.")
+    parser.add_argument("--new", action="store_true", help="Only what --outcomes has no outcome of, harmless or not.")
+    parser.add_argument("--list", action="store_true", help="Say what would be planted, and plant nothing.")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
+    started = time.monotonic()
     make_forkable()
-    _codes()
+    _check_names()
     gc.freeze()
     cases = [case for case in every_case(options.mode or tuple(ATTACHED)) if options.only in case[1].label]
     random.Random(options.seed).shuffle(cases)
     cases = cases[:: options.every]
-    outcomes = _earlier(options.outcomes, cases)
-    done = {(outcome.function, outcome.line, outcome.fault) for outcome in outcomes}
-    asked = [case for case in cases if case[2] in (options.fault or FAULTS)]
-    rest = [case for case in asked if (case[1].label, case[1].line, case[2]) not in done]
-    print(
-        f"{len(cases)} faults, {len(outcomes)} known to be harmless, {len(rest)} to plant", file=sys.stderr, flush=True
-    )
-    started, planted = time.monotonic(), 0
-    with tempfile.TemporaryDirectory(dir=_IN_MEMORY) as folder:
-        for mode, functions, fault in _together(rest):
-            if time.monotonic() - started > options.seconds:
-                break
-            found = plant(mode, functions, fault, Path(folder))
-            outcomes += found
-            planted += len(found)
-            for outcome in found:
-                if not outcome.is_harmless:
-                    print(outcome, flush=True)
-            if options.outcomes is not None:
-                with options.outcomes.open("a") as file:
-                    file.writelines(json.dumps(asdict(outcome)) + "\n" for outcome in found)
-            if planted // 25 > (planted - len(found)) // 25:
-                print(f"{planted} of {len(rest)}, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-    text = report(outcomes, cases, time.monotonic() - started)
+    earlier = _earlier(options.outcomes, cases)
+    outcomes = [outcome for outcome in earlier.values() if outcome.is_harmless or options.new]
+    rest = [
+        case
+        for case in cases
+        if case[2] in (options.fault or FAULTS)
+        and (case not in earlier or not (options.new or earlier[case].is_harmless))
+    ]
+    rest.sort(key=lambda case: case in earlier)  # what was never planted first
+    print(f"{len(cases)} faults, {len(earlier)} planted before, {len(rest)} to plant", file=sys.stderr, flush=True)
+    if options.list:
+        print("\n".join(f"{mode} {fault} {function.label}" for mode, function, fault in rest))
+        return 0
+    for mode in {mode for mode, _, _ in rest}:
+        sound_counts(mode), sound_notes(mode), sound_unbalanced(mode)
+    planted = 0
+    for found in _at_a_time(options.jobs, _together(rest), started + options.seconds):
+        outcomes += found
+        planted += len(found)
+        for outcome in found:
+            if not outcome.is_harmless:
+                print(outcome, flush=True)
+        if options.outcomes is not None:
+            with options.outcomes.open("a") as file:
+                file.writelines(json.dumps(asdict(outcome)) + "\n" for outcome in found)
+        if planted // 25 > (planted - len(found)) // 25:
+            print(f"{planted} of {len(rest)}, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    text = report(outcomes, cases, time.monotonic() - started, options.jobs)
     print(text)
     if options.output is not None:
         options.output.write_text(text)
     return 0 if all(outcome.is_harmless for outcome in outcomes) else 1
 
 
-def _earlier(path: Path | None, cases: Sequence[tuple[Mode, Function, Fault]]) -> list[Outcome]:
-    """What the file says of these cases, if it was harmless; one outcome for each."""
+def _check_names() -> None:
+    """Raises ``LookupError`` if what is left out of the planting names a function that the code does not have."""
+    labels = {Function(_module(code.co_filename), code.co_qualname, 0, False).label for code in _codes()}
+    unknown = sorted(ENTRIES.union(*ASKED_FOR.values()) - labels)
+    if unknown:
+        raise LookupError(f"not in the code: {', '.join(unknown)}")
+
+
+def _at_a_time(jobs: int, work: Iterator[Work], until: float) -> Iterator[list[Outcome]]:
+    """The outcomes of the work, so many recordings at a time, each asked for by a fork of this process."""
+    context = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory(dir=_IN_MEMORY) as scratch:
+        under_way: dict[Connection, Work] = {}
+
+        def give(pipe: Connection) -> None:
+            piece = next(work, None) if time.monotonic() < until else None
+            pipe.send(piece)
+            if piece is not None:
+                under_way[pipe] = piece
+
+        workers = []
+        for number in range(jobs):
+            folder = Path(scratch) / str(number)
+            folder.mkdir()
+            ours, theirs = context.Pipe()
+            workers.append(context.Process(target=_serve, args=(theirs, folder), daemon=True))
+            workers[-1].start()
+            theirs.close()
+            give(ours)
+        while under_way:
+            for pipe in wait(list(under_way)):
+                assert isinstance(pipe, Connection)
+                mode, functions, fault = under_way.pop(pipe)
+                try:
+                    found = pipe.recv()
+                except EOFError:
+                    lost = "what planted it has ended"
+                    yield [Outcome(mode, each.label, each.line, fault, False, False, False, lost) for each in functions]
+                    continue
+                give(pipe)
+                yield found
+        for worker in workers:
+            worker.join()
+
+
+def _serve(pipe: Connection, folder: Path) -> None:
+    while (work := pipe.recv()) is not None:
+        pipe.send(plant(*work, folder))
+
+
+def _earlier(path: Path | None, cases: Sequence[Case]) -> dict[Case, Outcome]:
+    """The last outcome that the file has of each of these cases.
+
+    A function is known by its name, so that it may have moved in its file; by its line too if another has its name.
+    """
     if path is None or not path.exists():
-        return []
+        return {}
+    lines: dict[str, set[int]] = {}
+    for _, function, _ in cases:
+        lines.setdefault(function.label, set()).add(function.line)
+
+    def key(label: str, line: int, fault: Fault) -> tuple[str, int | None, Fault]:
+        return label, line if len(lines.get(label, ())) > 1 else None, fault
+
     known = [Outcome(**json.loads(line)) for line in path.read_text().splitlines()]
-    found = {(each.function, each.line, each.fault): each for each in known if each.is_harmless}
-    keys = [(function.label, function.line, fault) for _, function, fault in cases]
-    return [found[key] for key in keys if key in found]
+    found = {key(each.function, each.line, each.fault): each for each in known}
+    keys = {case: key(case[1].label, case[1].line, case[2]) for case in cases}
+    return {
+        (mode, function, fault): replace(found[each], mode=mode, line=function.line)
+        for (mode, function, fault), each in keys.items()
+        if each in found
+    }
 
 
-def _together(
-    cases: Sequence[tuple[Mode, Function, Fault]],
-) -> Iterator[tuple[Mode, tuple[Function, ...], Fault]]:
+def _together(cases: Sequence[Case]) -> Iterator[Work]:
     """The cases, those that sleep in groups: a sleep keeps no other function from being called."""
     sleeping: dict[Mode, list[Function]] = {}
     for mode, function, fault in cases:
@@ -432,7 +513,7 @@ def _together(
             yield mode, tuple(functions[first : first + _SLEEP_TOGETHER]), "slow"
 
 
-def every_case(modes: Sequence[Mode]) -> list[tuple[Mode, Function, Fault]]:
+def every_case(modes: Sequence[Mode]) -> list[Case]:
     """Each function with each of its faults, in the first of the modes that calls it."""
     found: dict[Function, Mode] = {}
     for mode in modes:
@@ -441,7 +522,7 @@ def every_case(modes: Sequence[Mode]) -> list[tuple[Mode, Function, Fault]]:
     return [(mode, function, fault) for function, mode in found.items() for fault in function.faults]
 
 
-def report(outcomes: Sequence[Outcome], cases: Sequence[tuple[Mode, Function, Fault]], seconds: float) -> str:
+def report(outcomes: Sequence[Outcome], cases: Sequence[Case], seconds: float, jobs: int) -> str:
     """The result as a page."""
     functions = {function for _, function, _ in cases}
     lines = [
@@ -465,8 +546,8 @@ def report(outcomes: Sequence[Outcome], cases: Sequence[tuple[Mode, Function, Fa
         "",
         f"Python {sys.version.split()[0]}, torch {torch.__version__}; {len(functions)} functions, "
         f"{len(outcomes)} of {len(cases)} faults planted in {seconds:.0f} s",
-        f"({time.strftime('%Y-%m-%d')}, a virtual machine of {os.cpu_count()} cores that others used too,",
-        "`python benchmarks/planted_faults.py`).",
+        f"({time.strftime('%Y-%m-%d')}, a virtual machine of {os.cpu_count()} cores, "
+        f"`python benchmarks/planted_faults.py --jobs {jobs}`).",
         "",
         "| mode | fault | planted | result right | ledger readable | loss listed |",
         "|---|---|---|---|---|---|",
