@@ -537,7 +537,8 @@ def _write(rows: list[dict[str, Any]], path: Path) -> None:
     unfinished.rename(path)
 
 
-def _time_all(cases: Sequence[tuple[dict[str, Any], Callable[[], dict[str, Call]]]], path: Path, limit_s: float) -> int:
+def time_all(cases: Sequence[tuple[dict[str, Any], Callable[[], dict[str, Call]]]], path: Path, limit_s: float) -> int:
+    """Time each case's calls in every state and write their rows, as far as the limit goes; the number of rows."""
     rows: list[dict[str, Any]] = []
     end = time.monotonic() + limit_s
     last = time.monotonic()
@@ -563,7 +564,7 @@ def run_attention(out: Path, *, tiny: bool, limit_s: float, skip: int = 0) -> di
     cases = [each[turn] for turn in turns for each in drawn if turn < len(each)][skip:]
     torch.empty(1, device=place)
     wait_at_gate("attention")
-    rows = _time_all(
+    rows = time_all(
         [(asdict(case), lambda case=case: attention_runs(case, place)) for case in cases],  # type: ignore[misc]
         out / "attention.json",
         limit_s,
@@ -611,7 +612,7 @@ def run_states(out: Path, *, limit_s: float, per_operator: int = 9) -> dict[str,
 
         return {direction: prepared(direction, run) for direction, run in case.runs.items()}
 
-    rows = _time_all(
+    rows = time_all(
         [
             (
                 {"operator": s.operator, "parameters": dict(s.parameters), "dtype": s.dtype, "point": s.point_id},

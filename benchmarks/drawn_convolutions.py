@@ -13,18 +13,19 @@ import argparse
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from drawn_calls import _time_all
+from drawn_calls import time_all
+from drawn_launches import Row, in_both_states, is_steady, library_launch, made_buffer, write_data
+
+from torchledger.nouns import Buffer, Launch
+from torchledger.store.launch_file import MeasuredLaunch
 
 NEEDS: tuple[str, ...] = ("cuda",)
 RUNS: tuple[tuple[str, ...], ...] = (("measure", "-o", "{out}/convolutions.json"),)
-
-_STEADY = 1.06
-"""Times of a call that differ by more are not its own."""
 
 _MOST_FLOPS, _LEAST_FLOPS = 6e11, 2e6
 _MOST_ELEMENTS = 2**27
@@ -160,40 +161,25 @@ def runs(case: ConvolutionCase, place: str) -> dict[str, Callable[[], Any]]:
     return found
 
 
-def launches(rows: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
-    """Two launches a row, over inputs that the cache has lost and the same again, as attention's are."""
-    from torchledger.store.launch_file import MeasuredLaunch
-
+def launches(rows: Sequence[Row]) -> Iterator[MeasuredLaunch]:
+    """Two launches a row, as attention's are."""
     for number, row in enumerate(rows):
-        if "error" in row or any(
-            max(row[state]) > _STEADY * min(row[state]) + 0.7 for state in ("swept_us", "warm_us")
-        ):
-            continue
-        for order, state in enumerate(("swept_us", "warm_us")):
-            yield MeasuredLaunch(
-                _launch(row, f"convolution_{number}", order), tuple(row[state]), f"convolution-{row['case']}"
-            )
+        if is_steady(row, slack_us=0.7):
+            pair = (_launch(row, f"convolution_{number}", order) for order in range(2))
+            yield from in_both_states(row, pair, f"convolution-{row['case']}")
 
 
-def _launch(row: Mapping[str, Any], graph: str, order: int) -> Any:
-    from torchledger.nouns import Buffer, Launch
-    from torchledger.work.element_sizes import ELEMENT_SIZES
-
+def _launch(row: Row, graph: str, order: int) -> Launch:
     names = ConvolutionCase.__dataclass_fields__
     case = ConvolutionCase(**{name: row[name] for name in names})
     dtype = "float32" if case.precision == "tf32" else case.precision
 
-    def buffer(name: str, shape: tuple[int, ...], role: str) -> Buffer:
+    def buffer(name: str, shape: tuple[int, ...], role: Literal["input", "output"]) -> Buffer:
         stride = [math.prod(shape[place + 1 :]) for place in range(len(shape))]
         if case.channels_last:
             _, channels, height, width = shape
             stride = [height * width * channels, 1, width * channels, channels]
-        nbytes = math.prod(shape) * ELEMENT_SIZES[dtype]
-        return Buffer(
-            name=name, role=role, dtype=dtype, shape=shape, stride=tuple(stride), device="cuda:0",  # type: ignore[arg-type]
-            bytes_read=nbytes if role == "input" else 0, bytes_written=nbytes if role == "output" else 0,
-            bytes_quality="exact",
-        )  # fmt: skip
+        return made_buffer(name, dtype, shape, stride, role, numel=math.prod(shape))
 
     given, weighted, made = case.shapes
     direction = row["direction"]
@@ -211,11 +197,8 @@ def _launch(row: Mapping[str, Any], graph: str, order: int) -> Any:
         if direction == "backward":
             buffers.append(buffer("dimage", given, "output"))
         buffers.append(buffer("dweight", weighted, "output"))
-    return Launch(
-        graph=graph, order=order, kernel=call, kernel_name=call, category="extern", device="cuda:0",
-        buffers=tuple(buffers), kwargs=kwargs, aten_ops=(f"aten.{operator}",), call=call,
-        flops=case.flops * (2 if direction == "backward" else 1), flops_quality="exact",
-    )  # fmt: skip
+    flops = case.flops * (2 if direction == "backward" else 1)
+    return library_launch(graph, order, operator, call, buffers, kwargs, flops=flops)
 
 
 def main() -> None:
@@ -234,18 +217,13 @@ def main() -> None:
             ({"case": number, **asdict(case)}, lambda case=case: runs(case, "cuda"))
             for number, case in enumerate(cases)
         ]
-        print(f"{_time_all(asked, options.output, options.limit)} rows", flush=True)
+        print(f"{time_all(asked, options.output, options.limit)} rows", flush=True)
         return
-    from torchledger.device.datasheets import device_of_name
-    from torchledger.store.launch_file import LaunchSet, write_launches
-
     rows = [row for path in options.rows for row in json.loads(path.read_text())]
-    device = device_of_name("NVIDIA H200")
     for name, is_exact in (("drawn_convolutions", False), ("drawn_exact_convolutions", True)):
-        found = tuple(launches([row for row in rows if (row["precision"] == "float32") == is_exact]))
         path = options.output / f"{name}_torch2.11.launches"
-        write_launches(path, LaunchSet(device.name, found, {"torch": "2.11.0+cu130"}, device), force=True)
-        print(f"{path}: {len(found):,} launches")
+        some = [row for row in rows if (row["precision"] == "float32") == is_exact]
+        print(f"{path}: {write_data(path, launches(some)):,} launches")
 
 
 if __name__ == "__main__":

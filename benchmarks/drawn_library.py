@@ -14,17 +14,18 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from drawn_calls import _time_all
+from drawn_calls import time_all
+from drawn_launches import Row, in_both_states, is_steady, library_launch, made_buffer, write_data
+
+from torchledger.nouns import Buffer, Launch
+from torchledger.store.launch_file import MeasuredLaunch
 
 NEEDS: tuple[str, ...] = ("cuda",)
 RUNS: tuple[tuple[str, ...], ...] = (("measure", "-o", "{out}/library.json"),)
-
-_STEADY = 1.06
-"""Times of a call that differ by more are not its own."""
 
 _MOST_ELEMENTS = 2**26
 
@@ -282,44 +283,27 @@ def cases(count: int, seed: int, place: str) -> Iterator[tuple[dict[str, Any], C
         yield row, made
 
 
-def launches(rows: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
-    """Two launches a row, over inputs that the cache has lost and the same again, as attention's are."""
-    from torchledger.store.launch_file import MeasuredLaunch
-
+def launches(rows: Sequence[Row]) -> Iterator[MeasuredLaunch]:
+    """Two launches a row, as attention's are."""
     for number, row in enumerate(rows):
-        if "error" in row or not row["direction"]:
+        if not is_steady(row, slack_us=0.7) or not row["direction"] or min(row["warm_us"]) <= 0:
             continue
-        if any(max(row[state]) > _STEADY * min(row[state]) + 0.7 for state in ("swept_us", "warm_us")):
-            continue
-        if min(row["warm_us"]) <= 0:
-            continue
-        for order, state in enumerate(("swept_us", "warm_us")):
-            launch = _launch(row["calls"][row["direction"]], f"library_{number}", order)
-            yield MeasuredLaunch(launch, tuple(row[state]), f"library-{row['case']}")
+        call = row["calls"][row["direction"]]
+        pair = (_launch(call, f"library_{number}", order) for order in range(2))
+        yield from in_both_states(row, pair, f"library-{row['case']}")
 
 
-def _launch(call: Mapping[str, Any], graph: str, order: int) -> Any:
-    from torchledger.nouns import Buffer, Launch
-    from torchledger.work.element_sizes import ELEMENT_SIZES
-
-    def buffer(name: str, tensor: Mapping[str, Any], role: str) -> Buffer:
+def _launch(call: Row, graph: str, order: int) -> Launch:
+    def buffer(name: str, tensor: Row, role: Literal["input", "output"]) -> Buffer:
         # One element at least where a stride is 0: what a broadcast tensor holds.
         held = math.prod(size for size, step in zip(tensor["shape"], tensor["stride"], strict=True) if step)
-        nbytes = held * ELEMENT_SIZES[tensor["dtype"]]
-        return Buffer(
-            name=name, role=role, dtype=tensor["dtype"], shape=tuple(tensor["shape"]),  # type: ignore[arg-type]
-            stride=tuple(tensor["stride"]), device="cuda:0", bytes_read=nbytes if role == "input" else 0,
-            bytes_written=nbytes if role == "output" else 0, bytes_quality="exact",
-        )  # fmt: skip
+        return made_buffer(name, tensor["dtype"], tensor["shape"], tensor["stride"], role, numel=held)
 
-    name = f"torch.ops.aten.{call['operator']}"
     buffers = [buffer(f"in{place}", each, "input") for place, each in enumerate(call["inputs"])]
     buffers += [buffer(f"out{place}", each, "output") for place, each in enumerate(call["outputs"])]
-    return Launch(
-        graph=graph, order=order, kernel=name, kernel_name=name, category="extern", device="cuda:0",
-        buffers=tuple(buffers), kwargs={f"arg{place}": each for place, each in enumerate(call["others"])},
-        aten_ops=(f"aten.{call['operator'].partition('.')[0]}",), call=name,
-    )  # fmt: skip
+    others = {f"arg{place}": each for place, each in enumerate(call["others"])}
+    operator = call["operator"]
+    return library_launch(graph, order, operator.partition(".")[0], f"torch.ops.aten.{operator}", buffers, others)
 
 
 def main() -> None:
@@ -334,16 +318,10 @@ def main() -> None:
     parser.add_argument("--device", default="NVIDIA H200")
     options = parser.parse_args()
     if options.what == "measure":
-        print(f"{_time_all(list(cases(options.count, options.seed, 'cuda')), options.output, options.limit)} rows")
+        print(f"{time_all(list(cases(options.count, options.seed, 'cuda')), options.output, options.limit)} rows")
         return
-    from torchledger.device.datasheets import device_of_name
-    from torchledger.store.launch_file import LaunchSet, write_launches
-
     rows = [row for path in options.rows for row in json.loads(path.read_text())]
-    device = device_of_name(options.device)
-    found = tuple(launches(rows))
-    write_launches(options.output, LaunchSet(device.name, found, {"torch": "2.11.0+cu130"}, device), force=True)
-    print(f"{options.output}: {len(found):,} launches")
+    print(f"{options.output}: {write_data(options.output, launches(rows), options.device):,} launches")
 
 
 if __name__ == "__main__":

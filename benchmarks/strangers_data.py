@@ -15,37 +15,31 @@ import lzma
 import statistics
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from torchledger.device.datasheets import device_of_name
+from drawn_launches import Row, in_both_states, is_steady, library_launch, made_buffer, write_data
+
 from torchledger.fitting.launch_families import family_of
 from torchledger.nouns import Buffer, Launch, StepCall
 from torchledger.predicting.step_calls import is_priced
 from torchledger.store import open_ledger
-from torchledger.store.launch_file import LaunchSet, MeasuredLaunch, launches_of_ledger, write_launches
-from torchledger.work.element_sizes import ELEMENT_SIZES
+from torchledger.store.launch_file import MeasuredLaunch, launches_of_ledger
 
 _ITEM_FIELDS = ("name", "kernels", "tensors", "elements", "bytes_moved", "flops")
 
 
-_STEADY = 1.06
-"""Times of a call that differ by more are not its own: another process had the device in between."""
-
-
-def attention_launches(rows: Sequence[Mapping[str, Any]]) -> Iterator[MeasuredLaunch]:
+def attention_launches(rows: Sequence[Row]) -> Iterator[MeasuredLaunch]:
     """Two launches a row: over inputs that the cache has lost, and the same again. Rows whose times differ from one
     call to the next are left out."""
     for number, row in enumerate(rows):
-        if "error" in row or any(max(row[state]) > _STEADY * min(row[state]) for state in ("swept_us", "warm_us")):
-            continue
-        for order, state in enumerate(("swept_us", "warm_us")):
-            launch = _attention_launch(row, f"attention_{number}", order)
-            yield MeasuredLaunch(launch, tuple(row[state]), f"attention-{number - number % 2}")
+        if is_steady(row):
+            pair = (_attention_launch(row, f"attention_{number}", order) for order in range(2))
+            yield from in_both_states(row, pair, f"attention-{number - number % 2}")
 
 
-def _attention_launch(row: Mapping[str, Any], graph: str, order: int) -> Launch:
+def _attention_launch(row: Row, graph: str, order: int) -> Launch:
     backward = row["direction"] == "backward"
     q = (row["batch"], row["heads"], row["length"], row["d"])
     kv = (row["batch"], row["heads_kv"], row["length_kv"], row["d"])
@@ -65,41 +59,21 @@ def _attention_launch(row: Mapping[str, Any], graph: str, order: int) -> Launch:
     flops = round(
         4 * row["batch"] * row["heads"] * row["length"] * row["length_kv"] * row["d"] * (2.5 if backward else 1)
     )
-    return Launch(
-        graph=graph,
-        order=order,
-        kernel=name,
-        kernel_name=f"torch.ops.aten.{name}.default",
-        category="extern",
-        device="cuda:0",
-        buffers=(*inputs, *outputs),
-        kwargs={f"arg{place}": value for place, value in enumerate((*flags, str(row["is_causal"])))},
-        aten_ops=(f"aten.{name}",),
-        call=f"torch.ops.aten.{name}.default",
-        flops=flops,
-        flops_quality="exact",
-    )
+    kwargs = {f"arg{place}": value for place, value in enumerate((*flags, str(row["is_causal"])))}
+    call = f"torch.ops.aten.{name}.default"
+    return library_launch(graph, order, name, call, (*inputs, *outputs), kwargs, kernel=name, flops=flops)
 
 
-def _buffer(name: str, shape: tuple[int, int, int, int], row: Mapping[str, Any], role: str = "input") -> Buffer:
+def _buffer(
+    name: str, shape: tuple[int, int, int, int], row: Row, role: Literal["input", "output"] = "input"
+) -> Buffer:
     batch, heads, length, d = shape
     stride = (length * heads * d, d, heads * d, 1) if row["packed"] else (heads * length * d, length * d, d, 1)
     numel = batch * heads * length * d
     if name == "bias":
         # One mask for all heads.
         stride, numel = (length * d, 0, d, 1), batch * length * d
-    size = numel * ELEMENT_SIZES[row["dtype"]]
-    return Buffer(
-        name=name,
-        role="output" if role == "output" else "input",
-        dtype=row["dtype"],
-        shape=shape,
-        stride=stride,
-        device="cuda:0",
-        bytes_read=0 if role == "output" else size,
-        bytes_written=size if role == "output" else 0,
-        bytes_quality="exact",
-    )
+    return made_buffer(name, row["dtype"], shape, stride, role, numel=numel)
 
 
 def launches_of(path: Path, family: str) -> Iterator[MeasuredLaunch]:
@@ -134,7 +108,6 @@ def main() -> None:
     parser.add_argument("target", type=Path)
     arguments = parser.parse_args()
     rows = json.loads((arguments.source / "attention.json").read_text())
-    device = device_of_name("NVIDIA H200")
     launches = list(attention_launches(rows))
     others: list[MeasuredLaunch] = []
     calls: list[dict[str, Any]] = []
@@ -149,8 +122,7 @@ def main() -> None:
                 launches += launches_of(path, "launch:attention")
                 others += launches_of(path, "launch:library")
     for name, own in (("attention", launches), ("library", others)):
-        found = LaunchSet(device.name, tuple(own), {"torch": "2.11.0+cu130"}, device)
-        write_launches(arguments.target / f"{name}_torch2.11.launches", found, force=True)
+        write_data(arguments.target / f"{name}_torch2.11.launches", own)
     text = json.dumps(calls, separators=(",", ":")).encode()
     (arguments.target / "calls_torch2.11.json.gz").write_bytes(gzip.compress(text, mtime=0))
     print(f"{len(launches):,} launches of attention, {len(others):,} of other libraries, {len(calls):,} eager calls")

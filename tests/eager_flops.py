@@ -27,6 +27,8 @@ def flop_counter() -> Any:
     import torch
     from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
+    from torchledger._torch.eager_flops import NoModules
+
     aten = torch.ops.aten
     lacking = {
         aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, out_shape=None, **__: sdpa_flop_count(
@@ -37,20 +39,8 @@ def flop_counter() -> Any:
         ),
     }
     counter = FlopCounterMode(display=False, custom_mapping=lacking)
-    counter.mod_tracker = _NoModules()  # torch's own fails where a module's gradients are taken by `autograd.grad`
+    counter.mod_tracker = NoModules()
     return counter
-
-
-class _NoModules:
-    """In place of the counter's tracker, which hooks every module: what is counted belongs to none."""
-
-    parents = frozenset({"Global"})
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error: object) -> None:
-        pass
 
 
 def flops_of(script: str, steps: int) -> dict[str, int]:

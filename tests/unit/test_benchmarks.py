@@ -15,6 +15,7 @@ NO_BENCHMARKS = {
     "cuda_models": "models for others",
     "devices_data": "turns measurements into data",
     "drawn_calls": "calls for others to time",
+    "drawn_launches": "is imported by others",
     "drawn_programs": "programs for others to run",
     "fit_corrections": "makes a shipped model of data",
     "fit_library": "makes a shipped model of data",

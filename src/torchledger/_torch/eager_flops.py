@@ -26,7 +26,7 @@ class EagerFlops(FlopCounterMode):
 
     def __init__(self) -> None:
         super().__init__(display=False, custom_mapping=added_formulas())
-        self.mod_tracker = cast(Any, _NoModules())
+        self.mod_tracker = cast(Any, NoModules())
         self.faults: list[str] = []
         self._stance: Any = None
 
@@ -67,8 +67,9 @@ class EagerFlops(FlopCounterMode):
         return {str(op): int(count) for op, count in self.get_flop_counts().get("Global", {}).items()}
 
 
-class _NoModules:
-    """In place of the counter's module tracker, which hooks every module and the tensors that go in."""
+class NoModules:
+    """In place of the counter's module tracker, which hooks every module and the tensors that go in, and fails where
+    gradients are taken by ``autograd.grad``: what is counted belongs to none."""
 
     parents = frozenset({"Global"})
 

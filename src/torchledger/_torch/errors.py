@@ -12,10 +12,10 @@ _NOT_SUPPORTED = re.compile(r"^(\"[\w.:<>, ]+\" not implemented for '|'_OpNamesp
 """A kernel that lacks an element type, by the kernel's name; an operator that this version of torch does not have."""
 
 _OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory", re.IGNORECASE)
-_WANTS_DEVICE = re.compile(
-    r"CUDA (error|driver)|cudaError|NVIDIA driver|kernel for cuda|not compiled with CUDA|CUDA-capable", re.IGNORECASE
-)
 _DEVICE_FAULT = re.compile(r"CUDA error|CUBLAS_STATUS_EXECUTION_FAILED")
+_NO_DEVICE = re.compile(
+    r"CUDA driver|cudaError|NVIDIA driver|kernel for cuda|not compiled with CUDA|CUDA-capable", re.IGNORECASE
+)
 
 
 def is_unsupported(error: BaseException) -> bool:
@@ -52,9 +52,10 @@ def is_device_fault(error: BaseException) -> bool:
 
 
 def wants_device(error: BaseException) -> bool:
-    """True where something asked for a device, a driver or a kernel that is not there.
+    """True where something asked for a device, a driver or a kernel that is not there; the driver reports a device that
+    is not there as it reports one that failed.
 
     >>> wants_device(AssertionError("Torch not compiled with CUDA enabled"))
     True
     """
-    return _WANTS_DEVICE.search(str(error)) is not None
+    return any(words.search(str(error)) for words in (_NO_DEVICE, _DEVICE_FAULT))

@@ -97,6 +97,11 @@ class Measurements:
     launches: tuple[MeasuredLaunch, ...] = ()
     power: PowerRows | None = None
 
+    @property
+    def has_times(self) -> bool:
+        """Whether anything was timed; what kernels draw has no times to fit to."""
+        return self.products is not None or self.convolutions is not None or bool(self.launches)
+
 
 @dataclass(frozen=True)
 class GroupFit:
@@ -180,13 +185,35 @@ def fit_constants(
             f"the multiprocessors of {data.device.name} are unknown: the data do not hold the device's record, and no "
             "data sheet has its name. Measure with this version of torchledger, which keeps the record."
         )
-    if data.power is not None and not (data.products or data.convolutions or data.launches):
-        if not base.reference.is_like(data.device):
-            raise FitError(
-                f"what kernels draw on {data.device.name} makes no constants alone: give its products, convolutions "
-                "and fused kernels, too, or its constants with --base."
-            )
-        return _with_power(replace(base, name=name, made_of={"all else": f"as in {base.name}"}), data), []
+    if data.has_times:
+        made, groups = _fit_times(data, base, progress)
+    elif data.power is not None and base.reference.is_like(data.device):
+        made, groups = base, []
+    elif data.power is not None:
+        raise FitError(
+            f"what kernels draw on {data.device.name} makes no constants alone: give its products, convolutions "
+            "and fused kernels, too, or its constants with --base."
+        )
+    else:
+        raise FitError(_TOO_FEW)
+    made_of = {"all else": f"as in {base.name}"}
+    for item in groups:
+        if item.is_taken:
+            error = f"held-out error {item.after_pct:.1f} %"
+            made_of[item.group] = f"fitted to {item.rows:,} rows of {data.device.name}, {error}"
+    if data.power is not None:
+        made = replace(made, power=fit_power(data.power))
+        made_of["power"] = f"what {len(data.power.rows)} kinds and mixtures of kernels drew on {data.device.name}"
+    return replace(made, name=name, made_of=made_of), groups
+
+
+_TOO_FEW = "the data hold too few products, convolutions and fused kernels to fit constants to."
+
+
+def _fit_times(
+    data: Measurements, base: Constants, progress: Callable[[int, int, str], None] | None
+) -> tuple[Constants, list[GroupFit]]:
+    """The constants that times follow from."""
     machine = _machine_of(data, base.reference)
     reference = Reference(machine.device, machine.peak("bfloat16"), machine.peak("float32"), machine.bytes_per_us)
     # The base's times scale with the rates of this device; from here on they are counted on it.
@@ -203,21 +230,8 @@ def fit_constants(
             progress(done, len(sections), section)
         fit_section()
     if not work.groups:
-        raise FitError("the data hold too few products, convolutions and fused kernels to fit constants to.")
-    made_of = {
-        item.group: f"fitted to {item.rows:,} rows of {data.device.name}, held-out error {item.after_pct:.1f} %"
-        for item in work.groups
-        if item.is_taken
-    }
-    made = replace(work.constants, name=name, made_of={"all else": f"as in {base.name}", **made_of})
-    return _with_power(made, data), work.groups
-
-
-def _with_power(constants: Constants, data: Measurements) -> Constants:
-    if data.power is None:
-        return constants
-    said = f"what {len(data.power.rows)} kinds and mixtures of kernels drew on {data.device.name}"
-    return replace(constants, power=fit_power(data.power), made_of={**constants.made_of, "power": said})
+        raise FitError(_TOO_FEW)
+    return work.constants, work.groups
 
 
 # --- products --------------------------------------------------------------------------------------------------------
