@@ -8,40 +8,31 @@ taken.
 
 from __future__ import annotations
 
-import json
-import os
-import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchledger.device.datasheets import device_of_name
 from torchledger.errors import FitError
-from torchledger.fitting.attention_times import rescaled
+from torchledger.fitting.constant_numbers import Place, number_at, rescaled_constants, with_numbers
 from torchledger.fitting.constants import Constants, KernelConstants, Reference
+from torchledger.fitting.constants_data import PARAMETERS, Convolutions, Measurements, Products
 from torchledger.fitting.convolution_times import convolution_times
-from torchledger.fitting.data import read_devices, read_operator_samples
 from torchledger.fitting.launch_costs import FOLDS, time_of_parts
 from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches
 from torchledger.fitting.launches import machine_of_launches
 from torchledger.fitting.machine import Machine, estimate_machine
-from torchledger.fitting.power_costs import PowerRows, fit_power, read_power
+from torchledger.fitting.power_costs import fit_power
 from torchledger.fitting.product_network import LAYOUTS, product_class
 from torchledger.fitting.product_times import product_times
-from torchledger.nouns import Device, Sample
-from torchledger.store.codec import convert
-from torchledger.store.launch_file import SUFFIX, LaunchSet, MeasuredLaunch, join_launches, read_launches
-from torchledger.work.element_sizes import ELEMENT_SIZES
+from torchledger.nouns import Device
+from torchledger.store.launch_file import MeasuredLaunch
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-Path_ = tuple[str, ...]
-"""Where a number stands in ``Constants``: names of fields and keys."""
 
 HELD_OUT = 0.125
 _MOST_ROWS = 3000
@@ -63,44 +54,6 @@ _KERNEL_NUMBERS = (
     *("turn_us", "turn_of_load_us", "row_turn_us", "row_atomic_us", "scattered_atomic_us", "crowded_atomic_us"),
     *("lone", "power", "floors"),
 )
-_PARAMETERS = ("n", "c_in", "height", "width", "c_out", "kernel", "stride", "padding", "groups", "channels_last")
-_PASSES = ("forward", "image", "weight")
-
-
-@dataclass(frozen=True)
-class Products:
-    """Measured matrix products: one entry per product. ``layout`` is the place in ``LAYOUTS``."""
-
-    layout: NDArray[np.int64]
-    sides: tuple[Array, Array, Array, Array]
-    item_size: Array
-    time_us: Array
-
-
-@dataclass(frozen=True)
-class Convolutions:
-    """Measured convolutions: parameters of ``conv2d``, direction (as ``convolution_times`` has it) and time of each."""
-
-    parameters: Mapping[str, Array]
-    direction: NDArray[np.str_]
-    item_size: Array
-    time_us: Array
-
-
-@dataclass(frozen=True)
-class Measurements:
-    """What constants are fitted to, all of one device."""
-
-    device: Device
-    products: Products | None = None
-    convolutions: Convolutions | None = None
-    launches: tuple[MeasuredLaunch, ...] = ()
-    power: PowerRows | None = None
-
-    @property
-    def has_times(self) -> bool:
-        """Whether anything was timed; what kernels draw has no times to fit to."""
-        return self.products is not None or self.convolutions is not None or bool(self.launches)
 
 
 @dataclass(frozen=True)
@@ -131,7 +84,7 @@ class _Fitting:
     def fit(
         self,
         group: str,
-        paths: Sequence[Path_],
+        paths: Sequence[Place],
         predict: Callable[[Machine, NDArray[np.int64]], Array],
         time_us: Array,
         rows: Mask,
@@ -141,7 +94,7 @@ class _Fitting:
         from scipy.optimize import least_squares
 
         train, test = np.flatnonzero(rows & ~held), np.flatnonzero(rows & held)
-        began = {path: value for path in paths if (value := _number(self.constants, path)) > 0}
+        began = {path: value for path in paths if (value := number_at(self.constants, path)) > 0}
         if len(train) < _FEWEST_ROWS or len(test) < _FEWEST_ROWS // 10 or not began:
             return
         draw = np.random.default_rng(0)
@@ -152,7 +105,7 @@ class _Fitting:
             values = {
                 path: value * float(np.exp(by)) for (path, value), by in zip(began.items(), logarithms, strict=True)
             }
-            return _with_numbers(self.constants, values)
+            return with_numbers(self.constants, values)
 
         def away(logarithms: Array) -> Array:
             said = predict(replace(self.machine, own_constants=at(logarithms)), some)
@@ -217,7 +170,7 @@ def _fit_times(
     machine = _machine_of(data, base.reference)
     reference = Reference(machine.device, machine.peak("bfloat16"), machine.peak("float32"), machine.bytes_per_us)
     # The base's times scale with the rates of this device; from here on they are counted on it.
-    work = _Fitting(_rescaled(base, reference), machine)
+    work = _Fitting(rescaled_constants(base, reference), machine)
     sections: list[tuple[str, Callable[[], None]]] = []
     if data.products is not None:
         sections.append(("products", partial(_fit_products, work, data.products)))
@@ -256,7 +209,7 @@ def _fit_products(work: _Fitting, data: Products) -> None:
         paths = [("products", name, cost) for cost in _COSTS]
         rows = (kinds == kind) & ~is_vector
         work.fit(f"products {name}", paths, predict, data.time_us, rows, held)
-    of_vectors: list[Path_] = [("products", "vector_launch"), ("products", "vector_byte")]
+    of_vectors: list[Place] = [("products", "vector_launch"), ("products", "vector_byte")]
     work.fit("products with a vector", of_vectors, predict, data.time_us, is_vector, held)
 
 
@@ -265,7 +218,7 @@ def _fit_products(work: _Fitting, data: Products) -> None:
 
 def _fit_convolutions(work: _Fitting, data: Convolutions) -> None:
     p = data.parameters
-    held = _held_out([*(p[name] for name in _PARAMETERS), data.item_size])
+    held = _held_out([*(p[name] for name in PARAMETERS), data.item_size])
     inside = p["c_in"] / p["groups"]
     is_last = p["channels_last"] > 0
     is_depthwise = (p["groups"] == p["c_in"]) & (p["groups"] > 1)
@@ -283,11 +236,11 @@ def _fit_convolutions(work: _Fitting, data: Convolutions) -> None:
             said[some] = convolution_times(own, str(direction), size, _peaks(machine, size), machine)["expected"]
         return said
 
-    def fit(group: str, numbers: Sequence[Path_], rows: Mask) -> None:
+    def fit(group: str, numbers: Sequence[Place], rows: Mask) -> None:
         paths = [("convolutions", *number) for number in numbers]
         work.fit(f"convolutions {group}", paths, predict, data.time_us, rows, held)
 
-    changes: list[Path_] = [
+    changes: list[Place] = [
         ("change_launches",),
         ("change_in_byte",),
         ("change_out_byte",),
@@ -303,7 +256,7 @@ def _fit_convolutions(work: _Fitting, data: Convolutions) -> None:
     for measured, of_direction in (("forward", is_forward), ("backward", is_backward)):
         for layout, of_layout in (("last", is_last), ("first", ~is_last)):
             where = f"depthwise_{layout}"
-            paths: list[Path_] = [(where, measured, number) for number in numbers]
+            paths: list[Place] = [(where, measured, number) for number in numbers]
             if layout == "last":
                 paths += [(where, measured, "widest", place) for place in ("0", "1")]
             fit(f"depthwise, channels {layout}, {measured}", paths, is_depthwise & of_direction & of_layout)
@@ -327,7 +280,7 @@ def _fit_kernels(work: _Fitting, launches: Sequence[MeasuredLaunch]) -> None:
         own = {name: column[rows] for name, column in parts.items()}
         return time_of_parts(_scaled_parts(own, began, machine.constants.kernels), machine.constants.kernels, floor_us)
 
-    paths: list[Path_] = [("kernels", number) for number in _KERNEL_NUMBERS]
+    paths: list[Place] = [("kernels", number) for number in _KERNEL_NUMBERS]
     paths += [("kernels", "folded", kind) for kind in FOLDS]
     work.fit("fused kernels", paths, predict, time_us, np.full(len(time_us), True), held)
 
@@ -394,119 +347,7 @@ def _scaled_parts(parts: Mapping[str, Array], began: KernelConstants, now: Kerne
     return scaled
 
 
-# --- data ------------------------------------------------------------------------------------------------------------
-
-
-def read_measurements(
-    paths: Iterable[str | os.PathLike[str]], *, device: str | None = None, group: str | None = None
-) -> Measurements:
-    """Measurements out of operator samples, ``.launches`` files, ledgers and the ``.npz`` files of single products and
-    convolutions (``benchmarks/h200_kernels.py``), and the ``.json`` of what kernels draw
-    (``benchmarks/power_cuda.py``).
-
-    ``device`` names it where the data do not; what it is they say, or a data sheet. ``group`` keeps samples that were
-    drawn for that purpose. Raises ``FitError`` for data of several devices, or of one that is not named.
-    """
-    given = [Path(path) for path in paths]
-    arrays = [path for path in given if path.suffix == ".npz"]
-    of_launches = [path for path in given if path.suffix in (SUFFIX, ".ledger")]
-    of_power = [path for path in given if path.suffix == ".json"]
-    others = [path for path in given if path not in (*arrays, *of_launches, *of_power)]
-    power = read_power(of_power[-1]) if of_power else None
-    found: LaunchSet | None = join_launches([read_launches(path) for path in of_launches]) if of_launches else None
-    samples = read_operator_samples(others, group=group) if others else []
-    records = read_devices(others)
-    products, convolutions = _of_samples(samples)
-    names = {sample.device for sample in samples} | ({found.device} if found is not None else set())
-    names |= ({device} if device is not None else set()) | ({power.device} if power is not None else set())
-    for path in arrays:
-        of_arrays, kernels = _read_arrays(path)
-        if of_arrays is not None:
-            names.add(of_arrays.name)
-            records[of_arrays.name] = of_arrays
-        if isinstance(kernels, Products):
-            products = kernels
-        else:
-            convolutions = kernels
-    if found is not None and found.record is not None:
-        records.setdefault(found.device, found.record)
-    if len(names) != 1:
-        listed = ", ".join(sorted(names)) or "no device that is named"
-        raise FitError(f"the data are of {listed}: constants are of one device. Name it with --device.")
-    (name,) = names
-    return Measurements(
-        records.get(name) or device_of_name(name),
-        products,
-        convolutions,
-        () if found is None else found.launches,
-        power,
-    )
-
-
-_STEADY = 1.25
-"""Slowest over quickest of a convolution's repeats."""
-
-
-def _read_arrays(path: Path) -> tuple[Device | None, Products | Convolutions]:
-    try:
-        with np.load(path, allow_pickle=False) as read:
-            device = convert(Device, json.loads(str(read["device"]))) if "device" in read else None
-            if "layout" in read:
-                return device, _products_of_arrays(read)
-            return device, _convolutions_of_arrays(read)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise FitError(f"{path} holds neither products nor convolutions, or is damaged ({error}).") from error
-
-
-def _products_of_arrays(read: Any) -> Products:
-    sides = tuple(read[side].astype(np.float64) for side in ("b", "m", "n", "k"))
-    item_size = np.where(read["dtype"] == "float32", 4.0, 2.0)
-    return Products(read["layout"].astype(np.int64), sides, item_size, read["time_us"].astype(np.float64))
-
-
-def _convolutions_of_arrays(read: Any) -> Convolutions:
-    steady = read["spread"] < _STEADY
-    parameters = {name: read[name][steady].astype(np.float64) for name in _PARAMETERS}
-    direction = np.array(_PASSES)[read["direction"][steady]]
-    return Convolutions(parameters, direction, np.full(len(direction), 2.0), read["time_us"][steady].astype(np.float64))
-
-
-def _of_samples(samples: Sequence[Sample]) -> tuple[Products | None, Convolutions | None]:
-    """Forward products without a bias (whose kernel comes on top), and convolutions in both directions."""
-    usable = [sample for sample in samples if sample.status == "ok" and sample.times_us]
-    factors = [
-        sample
-        for sample in usable
-        if sample.operator in ("linear", "bmm") and sample.direction == "forward" and not sample.parameters.get("bias")
-    ]
-    filters = [sample for sample in usable if sample.operator == "conv2d"]
-    products = convolutions = None
-    if factors:
-        layouts = {"linear": LAYOUTS.index("tn"), "bmm": LAYOUTS.index("nn")}
-        products = Products(
-            np.array([layouts[sample.operator] for sample in factors]),
-            tuple(_column(factors, name, 1) for name in ("b", "m", "n", "k")),  # type: ignore[arg-type]
-            _sizes(factors),
-            _times(factors),
-        )
-    if filters:
-        defaults = {"stride": 1, "padding": 0, "groups": 1, "channels_last": 0}
-        parameters = {name: _column(filters, name, defaults.get(name, 1)) for name in _PARAMETERS}
-        directions = np.array([sample.direction for sample in filters])
-        convolutions = Convolutions(parameters, directions, _sizes(filters), _times(filters))
-    return products, convolutions
-
-
-def _column(samples: Sequence[Sample], name: str, default: float) -> Array:
-    return np.array([float(sample.parameters.get(name, default)) for sample in samples])
-
-
-def _sizes(samples: Sequence[Sample]) -> Array:
-    return np.array([float(ELEMENT_SIZES[sample.dtype]) for sample in samples])
-
-
-def _times(samples: Sequence[Sample]) -> Array:
-    return np.array([float(np.median(sample.times_us)) for sample in samples])
+# --- the device ------------------------------------------------------------------------------------------------------
 
 
 def _machine_of(data: Measurements, base: Reference) -> Machine:
@@ -559,76 +400,3 @@ def _held_out(columns: Sequence[Any]) -> Mask:
     """Which rows are held out: all those of an eighth of what ``columns`` tell apart."""
     _, shape = np.unique(np.stack(columns), axis=1, return_inverse=True)
     return np.asarray((np.random.default_rng(0).random(shape.max() + 1) < HELD_OUT)[shape.ravel()])
-
-
-# --- numbers in their place ------------------------------------------------------------------------------------------
-
-
-def _rescaled(base: Constants, reference: Reference) -> Constants:
-    """The base's constants as they are on the device of ``reference``."""
-    per_multiprocessor = _ratio(base.reference.half_flops_per_us, reference.half_flops_per_us, base, reference)
-    single = _ratio(base.reference.single_flops_per_us, reference.single_flops_per_us, base, reference)
-    slower_memory = base.reference.bytes_per_us / reference.bytes_per_us
-    values: dict[Path_, float] = {}
-    libraries: list[Path_] = [
-        ("products", name) for name in ("aligned_16", "aligned_4", "aligned_2", "single_precision")
-    ]
-    libraries += [("convolutions", name) for name in ("forward", "of_image", "of_weight")]
-    for where in libraries:
-        by = single if where[1] == "single_precision" else per_multiprocessor
-        for cost in ("step", "step_area", "step_side", "part_step"):
-            values[(*where, cost)] = _number(base, (*where, cost)) * by
-        values[(*where, "byte")] = _number(base, (*where, "byte")) * slower_memory
-    values["products", "vector_byte"] = base.products.vector_byte * slower_memory
-    for cost in ("change_in_byte", "change_out_byte", "pad_byte"):
-        values["convolutions", cost] = _number(base, ("convolutions", cost)) * slower_memory
-    for layout in ("depthwise_last", "depthwise_first"):
-        for direction in ("forward", "backward"):
-            path = ("convolutions", layout, direction, "byte")
-            values[path] = _number(base, path) * slower_memory
-    attention = {
-        kind: rescaled(costs, single if kind.endswith("float32") else per_multiprocessor, slower_memory)
-        for kind, costs in (base.attention or {}).items()
-    }
-    return replace(
-        _with_numbers(base, values),
-        reference=reference,
-        attention=attention or None,
-        power=base.power if base.reference.is_like(reference.device) else None,
-    )
-
-
-def _ratio(fitted: float, here: float, base: Constants, reference: Reference) -> float:
-    """By how much one multiprocessor is slower than one of the base's device."""
-    ours = reference.device.num_multiprocessors or 1
-    return fitted / (base.reference.device.num_multiprocessors or ours) / (here / ours)
-
-
-def _number(record: Any, path: Path_) -> float:
-    for name in path:
-        if isinstance(record, Mapping):
-            record = record[name]
-        elif isinstance(record, tuple):
-            record = record[int(name)]
-        elif record is not None:
-            record = getattr(record, name)
-    return float(record or 0.0)
-
-
-def _with_numbers(constants: Constants, values: Mapping[Path_, float]) -> Constants:
-    for path, value in values.items():
-        constants = _with_number(constants, path, value)
-    return constants
-
-
-def _with_number(record: Any, path: Path_, value: float) -> Any:
-    if not path:
-        return value
-    name, rest = path[0], path[1:]
-    if isinstance(record, Mapping):
-        return {**record, name: _with_number(record[name], rest, value)}
-    if isinstance(record, tuple):
-        return tuple(
-            _with_number(item, rest, value) if place == int(name) else item for place, item in enumerate(record)
-        )
-    return replace(record, **{name: _with_number(getattr(record, name), rest, value)})
