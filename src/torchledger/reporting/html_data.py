@@ -33,10 +33,12 @@ from torchledger.nouns import (
     ValueStats,
 )
 from torchledger.printable import printable, shorten
+from torchledger.reporting.balance import balance_lines
 from torchledger.reporting.columns import counted, format_bytes, format_share, format_si, format_us
 from torchledger.reporting.html_memory import memory_of_step
 from torchledger.reporting.html_step import recorded_step
-from torchledger.reporting.overview import balance_lines, remarks, run_facts, shorten_source, verdict
+from torchledger.reporting.overview import run_facts, shorten_source, verdict
+from torchledger.reporting.remarks import remarks
 from torchledger.reporting.summary import Summary, summarize_ledger
 from torchledger.roofline import bound, roofline_us
 from torchledger.store import LedgerReader

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torchledger.nouns import Account, BalanceSheet, Breakdown, Device, Difference, Gap, Run
-from torchledger.reporting.columns import counted, format_bytes, format_si
-from torchledger.reporting.document import (
-    Block,
-    Document,
-    Facts,
-    Section,
-    Sentence,
-    Table,
-    Tone,
-    as_plain,
-    columns,
-    joined,
-)
+from torchledger.nouns import Breakdown, Device, Gap, Run
+from torchledger.reporting.balance import balance_as_plain, balance_section
+from torchledger.reporting.columns import counted, format_bytes
+from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns, joined
 from torchledger.reporting.memory import memory_as_plain, memory_sections
+from torchledger.reporting.remarks import remarks
 from torchledger.reporting.step import step_as_plain, step_sections, verdict_of_step
 from torchledger.reporting.summary import (
     UNATTRIBUTED,
-    CompilationFacts,
     Costs,
     GraphFacts,
     Group,
@@ -36,7 +25,6 @@ from torchledger.reporting.summary import (
 )
 from torchledger.reporting.time_breakdown import breakdown_as_plain, breakdown_document
 from torchledger.roofline import arithmetic_intensity
-from torchledger.stepping.totals import stale_graphs
 from torchledger.store import LedgerReader
 from torchledger.store.latest import latest
 
@@ -69,13 +57,6 @@ def overview_as_plain(summary: Summary) -> dict[str, Any]:
     }
 
 
-def balance_as_plain(balance: BalanceSheet) -> dict[str, Any]:
-    """Account name to what it holds, ``is_balanced`` included."""
-    return {
-        name: as_plain(account) | {"is_balanced": account.is_balanced} for name, account in balance.accounts.items()
-    }
-
-
 def ledger_document(reader: LedgerReader, *, top: int = 10, module_depth: int = 2, folder: str = "") -> Document:
     """A ledger's overview, and where the time of its profile went; arguments as ``overview_document``'s."""
     overview = overview_document(summarize_ledger(reader), top=top, module_depth=module_depth, folder=folder)
@@ -93,7 +74,7 @@ def ledger_as_plain(reader: LedgerReader) -> dict[str, Any]:
 def overview_document(summary: Summary, *, top: int = 10, module_depth: int = 2, folder: str = "") -> Document:
     """The overview as a document: at most ``top`` rows a table (the others in one row, so that rows add to the total),
     modules folded to ``module_depth``, source paths relative to ``folder``."""
-    sections = [_verdict_section(summary), _balance_section(summary.balance, top=top)]
+    sections = [_verdict_section(summary), balance_section(summary.balance, top=top)]
     if summary.step is not None:
         sections += step_sections(summary.step, top=top, shorten=lambda source: shorten_source(source, folder))
         if summary.memory is not None:
@@ -132,18 +113,6 @@ def _flat(record: Any) -> dict[str, Any]:
     plain: dict[str, Any] = as_plain(record)
     costs: dict[str, Any] = plain.pop("costs")
     return plain | costs
-
-
-def remarks(summary: Summary) -> tuple[str, ...]:
-    """Plain sentences: what is wrong, what stands out, and the next command."""
-    found = [*_run_remarks(summary), *_balance_remarks(summary.balance), *_cost_remarks(summary)]
-    if summary.kernels:
-        example = summary.kernels[0].launch_id
-        found.append(
-            f"One kernel's story: torchledger show {summary.file} {example}. "
-            f"A graph's code: torchledger show {summary.file} --wrapper {summary.launches[0].graph}."
-        )
-    return tuple(found)
 
 
 def shorten_source(source: str, folder: str) -> str:
@@ -245,110 +214,6 @@ def _status(run: Run) -> str:
     rank = f", rank {run.rank}" if run.rank is not None else ""
     rank += f" of {run.world_size}" if run.rank is not None and run.world_size is not None else ""
     return f"{status} ({times}){rank}"
-
-
-def _balance_section(balance: BalanceSheet, *, top: int) -> Section:
-    accounts = tuple(balance.accounts.values())
-    table = Table(
-        columns("account", "ledger", "reference", "difference", "missing", "state"),
-        tuple(
-            (
-                account.name,
-                account.ledger,
-                account.reference if account.reference is not None else "",
-                sum(difference.amount for difference in account.differences) if account.differences else "",
-                len(account.missing) or "",
-                _state(account)[0],
-            )
-            for account in accounts
-        ),
-        tones=tuple(_state(account)[1] for account in accounts),
-    )
-    if not any(account.differences for account in accounts):
-        table = table.without(("difference",))
-    details = (block for account in accounts for block in _account_details(account, top=top))
-    return Section("Balance sheet", (table, *details))
-
-
-def _state(account: Account) -> tuple[str, Tone | None]:
-    if account.is_balanced:
-        return "balanced", "good"
-    if account.is_balanced is None:
-        return "no independent count", "quiet"
-    if account.missing:
-        return "entries missing", "bad"
-    return "does not balance", "bad"
-
-
-def _account_details(account: Account, *, top: int) -> list[Block]:
-    lines = _account_lines(account)
-    blocks: list[Block] = list(lines[:top])
-    if len(lines) > top:
-        blocks.append(
-            Sentence(f"{account.name}: {len(lines) - top:,} further reasons; --json lists them all.", "quiet")
-        )
-    if account.note:
-        blocks.append(Sentence(f"{account.name}: {account.note}.", "quiet"))
-    return blocks
-
-
-def balance_lines(account: Account) -> tuple[str, Tone | None, list[tuple[str, Tone | None]]]:
-    """An account's state in words with its tone, and every line that explains it."""
-    lines = [(line.text, line.tone) for line in _account_lines(account)]
-    if account.note:
-        lines.append((f"{account.name}: {account.note}.", "quiet"))
-    return *_state(account), lines
-
-
-def _account_lines(account: Account) -> list[Sentence]:
-    lines = [
-        Sentence(f"{account.name}: {_signed(amount)} {account.unit}: {reason} ({_places(where)})")
-        for reason, where, amount in _merged(account.differences)
-    ]
-    lines += [
-        Sentence(f"{account.name}: missing{_amount_of(amount, account.unit)}: {reason} ({_places(where)})", "bad")
-        for reason, where, amount in _merged(account.missing)
-    ]
-    unexplained = _unexplained(account)
-    if unexplained:
-        direction = "more" if unexplained > 0 else "fewer"
-        lines.append(
-            Sentence(
-                f"{account.name}: the ledger holds {abs(unexplained):,} {account.unit} {direction} than the reference "
-                "and the named differences explain",
-                "bad",
-            )
-        )
-    return lines
-
-
-def _amount_of(amount: float, unit: str) -> str:
-    return f" {round(amount, 3):,} {unit}" if amount else ""
-
-
-def _unexplained(account: Account) -> float:
-    """Ledger minus reference minus named differences, where nothing missing accounts for it; else 0."""
-    if account.missing or account.is_balanced or account.ledger is None or account.reference is None:
-        return 0
-    return account.ledger - account.reference - sum(difference.amount for difference in account.differences)
-
-
-def _merged(lines: Sequence[Difference] | Sequence[Gap]) -> list[tuple[str, list[str], float]]:
-    """Lines of one reason as one: the reason, where it holds, and the sum of the known amounts."""
-    merged: dict[str, tuple[list[str], list[float]]] = defaultdict(lambda: ([], []))
-    for line in lines:
-        where, amounts = merged[line.reason]
-        where.append(line.where)
-        amounts.append(line.amount or 0)
-    return [(reason, where, sum(amounts)) for reason, (where, amounts) in merged.items()]
-
-
-def _places(where: Sequence[str]) -> str:
-    return where[0] if len(where) == 1 else f"{where[0]} and {len(where) - 1:,} more"
-
-
-def _signed(amount: float) -> str:
-    return f"{amount:+,}"
 
 
 _COST_COLUMNS = ("launches", "flops", "flops_share", "vector_flops", "bytes_moved", "bytes_share")
@@ -462,106 +327,3 @@ def _heaviest_section(title: str, summary: Summary, cost: Callable[[Costs], int 
     keys = ("kernel_name", "category", "launch_id", *_COST_COLUMNS, "arithmetic_intensity")
     table = Table(columns(*keys), rows, optional=_OPTIONAL_COLUMNS).without(("vector_flops",))
     return Section(title, (table,) if rows else ())
-
-
-# --- sentences -------------------------------------------------------------------------------------------------------
-
-
-def _run_remarks(summary: Summary) -> list[str]:
-    run, found = summary.run, []
-    if run.status == "running":
-        found.append(
-            "This run is still being written, or was killed: what is here is whole up to the last finished graph."
-        )
-    if run.status == "failed":
-        code = "" if run.exit_code is None else f" (exit code {run.exit_code})"
-        found.append(f"The script failed{code}: the ledger holds what was compiled until then.")
-    found += [note if note.endswith((".", "?", "!")) else f"{note}." for note in run.notes]
-    if not summary.graphs and run.left_eager is None and not run.is_imported:
-        eager = (
-            "The step above ran eagerly as a whole."
-            if summary.step is not None
-            else "Of a model that runs eagerly `torchledger run --profile` records steps: those that end with an "
-            "optimizer's step or with torchledger.step()."
-        )
-        found.append(f"No compiled graph: is torch.compile called? {eager}")
-    hits = sum(graph.cache_hit for graph in summary.graphs)
-    if hits:
-        found.append(
-            f"{hits:,} of {counted(len(summary.graphs), 'graph')} came out of Inductor's cache with its entries."
-        )
-    found += _recompilation_remarks(summary.graphs, summary.compilations)
-    libraries = [graph.name for graph in summary.graphs if graph.is_ahead_of_time]
-    if libraries:
-        found.append(
-            f"Compiled ahead of time (AOTInductor): {', '.join(libraries)}. A library runs without Python, so its "
-            "calls are in no step here; its launches are counted once."
-        )
-    if summary.step is not None:
-        called = (graph.name for graph in summary.graphs if not graph.is_ahead_of_time)
-        stale = stale_graphs(summary.step.step, called)
-        if stale:
-            found.append(
-                f"{counted(len(stale), 'stale graph')}: compiled, not called in the step, in none of its sums: "
-                f"{', '.join(stale)}."
-            )
-    skipped = Counter(graph.cudagraph_skip_reason for graph in summary.graphs if graph.cudagraph_skip_reason)
-    found += [f"{counted(count, 'graph')} not recorded as CUDA graphs: {reason}." for reason, count in skipped.items()]
-    return found
-
-
-_LISTED = 5
-
-
-def _recompilation_remarks(graphs: Sequence[GraphFacts], compiled: Sequence[CompilationFacts]) -> list[str]:
-    """Frames of Dynamo (the first part of ``"0/1"``) that were compiled more than once, and why."""
-    compilations: dict[str, dict[str, bool]] = defaultdict(dict)
-    for graph in graphs:
-        if graph.compile_id and "/" in graph.compile_id:
-            frame, _, compilation = graph.compile_id.rpartition("/")
-            compilations[frame][compilation] = graph.is_dynamic
-    recompiled = {frame: list(numbers.values()) for frame, numbers in compilations.items() if len(numbers) > 1}
-    if not recompiled:
-        return []
-    times = max(len(numbers) for numbers in recompiled.values())
-    sentence = f"{counted(len(recompiled), 'frame')} compiled more than once (up to {times:,} times)"
-    again = [each for each in compiled if each.reason is not None]
-    reasons = [
-        f"{each.function} ({each.source}) was compiled again as {each.compile_id}, as a guard failed: {each.reason}."
-        for each in again[:_LISTED]
-    ]
-    if len(again) > _LISTED:
-        reasons.append(f"{len(again) - _LISTED:,} further compilations of the same frames; --json lists them all.")
-    if all(numbers[-1] for numbers in recompiled.values()):
-        return [f"{sentence}, the last time with symbolic sizes: other sizes need no further compilation.", *reasons]
-    if not again:
-        return [f"{sentence}: TORCH_LOGS=recompiles says why, dynamic=True may compile once for all sizes."]
-    is_size = any("size mismatch" in (each.reason or "") for each in again)
-    return [f"{sentence}{': dynamic=True may compile once for all sizes' if is_size else ''}.", *reasons]
-
-
-def _balance_remarks(balance: BalanceSheet) -> list[str]:
-    wrong = [account.name for account in balance.accounts.values() if account.is_balanced is False]
-    if not wrong:
-        return []
-    return [f"The books do not balance: see {', '.join(wrong)} in the balance sheet above."]
-
-
-def _cost_remarks(summary: Summary) -> list[str]:
-    found = []
-    totals = summary.totals
-    if totals.flops and summary.by_category:
-        heaviest = summary.by_category[0]
-        if heaviest.costs.flops:
-            found.append(
-                f"{heaviest.costs.flops / totals.flops:.0%} of the FLOPs ({format_si(heaviest.costs.flops)}) are in "
-                f"{counted(heaviest.costs.launches, f'{heaviest.name} launch')}."
-            )
-    if totals.bytes_moved:
-        heavy = max(summary.by_category, key=lambda group: group.costs.bytes_moved or 0)
-        moved = heavy.costs.bytes_moved or 0
-        found.append(
-            f"{moved / totals.bytes_moved:.0%} of the minimum traffic ({format_bytes(moved)}) is in "
-            f"{counted(heavy.costs.launches, f'{heavy.name} launch')}."
-        )
-    return found

@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torchledger.sampling.drawing import (
-    VOCABULARIES,
-    Draw,
-    Function,
-    activate,
-    functional,
-    rms_norm,
-    rotate,
-    rotate_by,
-)
+from torchledger.sampling.drawing import VOCABULARIES, Draw, Function, activate, functional, rms_norm, rotate, rotate_by
 
 
 def _attention(draw: Draw) -> Function:

@@ -6,16 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torchledger.sampling.drawing import (
-    VOCABULARIES,
-    Draw,
-    Function,
-    activate,
-    functional,
-    rms_norm,
-    rotate,
-    rotate_by,
-)
+from torchledger.sampling.drawing import VOCABULARIES, Draw, Function, activate, functional, rms_norm, rotate, rotate_by
 
 Step = Callable[[Any, Mapping[str, Any]], Any]
 

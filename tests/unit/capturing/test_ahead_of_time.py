@@ -23,7 +23,7 @@ from torchledger.capturing.session import Capture
 from torchledger.nouns import WatchedGraph
 from torchledger.profiling.profile import KernelVisibility
 from torchledger.replaying.call_site import CannotReplay, read_wrapper
-from torchledger.reporting.overview import remarks
+from torchledger.reporting.remarks import remarks
 from torchledger.reporting.summary import summarize_ledger
 from torchledger.store import open_ledger
 from torchledger.watching import Watch

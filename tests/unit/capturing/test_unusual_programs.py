@@ -15,7 +15,7 @@ from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from captured import capture_call
 from torchledger.capturing import flops
-from torchledger.reporting.overview import remarks
+from torchledger.reporting.remarks import remarks
 from torchledger.reporting.summary import summarize_ledger
 from torchledger.store import open_ledger
 

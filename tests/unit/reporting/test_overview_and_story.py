@@ -15,7 +15,8 @@ from synthetic import write_ledger
 from torchledger.errors import UsageError
 from torchledger.nouns import Access, Compilation, FlopReference, LoopNest, Measurement, Run, SourceLine
 from torchledger.reporting.guards import guards_document, read_compilations
-from torchledger.reporting.overview import overview_as_plain, overview_document, remarks, shorten_source
+from torchledger.reporting.overview import overview_as_plain, overview_document, shorten_source
+from torchledger.reporting.remarks import remarks
 from torchledger.reporting.story import story_as_plain, story_document, tell_story, wrapper_document
 from torchledger.reporting.summary import Costs, Summary, fold_modules, summarize_ledger
 from torchledger.reporting.terminal import render

@@ -1,0 +1,123 @@
+"""What to look at in a ledger, as sentences: what is wrong, what stands out, and the next command."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from torchledger.nouns import BalanceSheet
+from torchledger.reporting.columns import counted, format_bytes, format_si
+from torchledger.reporting.summary import CompilationFacts, GraphFacts, Summary
+from torchledger.stepping.totals import stale_graphs
+
+
+def remarks(summary: Summary) -> tuple[str, ...]:
+    """Plain sentences: what is wrong, what stands out, and the next command."""
+    found = [*_run_remarks(summary), *_balance_remarks(summary.balance), *_cost_remarks(summary)]
+    if summary.kernels:
+        example = summary.kernels[0].launch_id
+        found.append(
+            f"One kernel's story: torchledger show {summary.file} {example}. "
+            f"A graph's code: torchledger show {summary.file} --wrapper {summary.launches[0].graph}."
+        )
+    return tuple(found)
+
+
+def _run_remarks(summary: Summary) -> list[str]:
+    run, found = summary.run, []
+    if run.status == "running":
+        found.append(
+            "This run is still being written, or was killed: what is here is whole up to the last finished graph."
+        )
+    if run.status == "failed":
+        code = "" if run.exit_code is None else f" (exit code {run.exit_code})"
+        found.append(f"The script failed{code}: the ledger holds what was compiled until then.")
+    found += [note if note.endswith((".", "?", "!")) else f"{note}." for note in run.notes]
+    if not summary.graphs and run.left_eager is None and not run.is_imported:
+        eager = (
+            "The step above ran eagerly as a whole."
+            if summary.step is not None
+            else "Of a model that runs eagerly `torchledger run --profile` records steps: those that end with an "
+            "optimizer's step or with torchledger.step()."
+        )
+        found.append(f"No compiled graph: is torch.compile called? {eager}")
+    hits = sum(graph.cache_hit for graph in summary.graphs)
+    if hits:
+        found.append(
+            f"{hits:,} of {counted(len(summary.graphs), 'graph')} came out of Inductor's cache with its entries."
+        )
+    found += _recompilation_remarks(summary.graphs, summary.compilations)
+    libraries = [graph.name for graph in summary.graphs if graph.is_ahead_of_time]
+    if libraries:
+        found.append(
+            f"Compiled ahead of time (AOTInductor): {', '.join(libraries)}. A library runs without Python, so its "
+            "calls are in no step here; its launches are counted once."
+        )
+    if summary.step is not None:
+        called = (graph.name for graph in summary.graphs if not graph.is_ahead_of_time)
+        stale = stale_graphs(summary.step.step, called)
+        if stale:
+            found.append(
+                f"{counted(len(stale), 'stale graph')}: compiled, not called in the step, in none of its sums: "
+                f"{', '.join(stale)}."
+            )
+    skipped = Counter(graph.cudagraph_skip_reason for graph in summary.graphs if graph.cudagraph_skip_reason)
+    found += [f"{counted(count, 'graph')} not recorded as CUDA graphs: {reason}." for reason, count in skipped.items()]
+    return found
+
+
+_LISTED = 5
+
+
+def _recompilation_remarks(graphs: Sequence[GraphFacts], compiled: Sequence[CompilationFacts]) -> list[str]:
+    """Frames of Dynamo (the first part of ``"0/1"``) that were compiled more than once, and why."""
+    compilations: dict[str, dict[str, bool]] = defaultdict(dict)
+    for graph in graphs:
+        if graph.compile_id and "/" in graph.compile_id:
+            frame, _, compilation = graph.compile_id.rpartition("/")
+            compilations[frame][compilation] = graph.is_dynamic
+    recompiled = {frame: list(numbers.values()) for frame, numbers in compilations.items() if len(numbers) > 1}
+    if not recompiled:
+        return []
+    times = max(len(numbers) for numbers in recompiled.values())
+    sentence = f"{counted(len(recompiled), 'frame')} compiled more than once (up to {times:,} times)"
+    again = [each for each in compiled if each.reason is not None]
+    reasons = [
+        f"{each.function} ({each.source}) was compiled again as {each.compile_id}, as a guard failed: {each.reason}."
+        for each in again[:_LISTED]
+    ]
+    if len(again) > _LISTED:
+        reasons.append(f"{len(again) - _LISTED:,} further compilations of the same frames; --json lists them all.")
+    if all(numbers[-1] for numbers in recompiled.values()):
+        return [f"{sentence}, the last time with symbolic sizes: other sizes need no further compilation.", *reasons]
+    if not again:
+        return [f"{sentence}: TORCH_LOGS=recompiles says why, dynamic=True may compile once for all sizes."]
+    is_size = any("size mismatch" in (each.reason or "") for each in again)
+    return [f"{sentence}{': dynamic=True may compile once for all sizes' if is_size else ''}.", *reasons]
+
+
+def _balance_remarks(balance: BalanceSheet) -> list[str]:
+    wrong = [account.name for account in balance.accounts.values() if account.is_balanced is False]
+    if not wrong:
+        return []
+    return [f"The books do not balance: see {', '.join(wrong)} in the balance sheet above."]
+
+
+def _cost_remarks(summary: Summary) -> list[str]:
+    found = []
+    totals = summary.totals
+    if totals.flops and summary.by_category:
+        heaviest = summary.by_category[0]
+        if heaviest.costs.flops:
+            found.append(
+                f"{heaviest.costs.flops / totals.flops:.0%} of the FLOPs ({format_si(heaviest.costs.flops)}) are in "
+                f"{counted(heaviest.costs.launches, f'{heaviest.name} launch')}."
+            )
+    if totals.bytes_moved:
+        heavy = max(summary.by_category, key=lambda group: group.costs.bytes_moved or 0)
+        moved = heavy.costs.bytes_moved or 0
+        found.append(
+            f"{moved / totals.bytes_moved:.0%} of the minimum traffic ({format_bytes(moved)}) is in "
+            f"{counted(heavy.costs.launches, f'{heavy.name} launch')}."
+        )
+    return found
