@@ -17,15 +17,9 @@ from typing import Any
 from torchledger.nouns import LaunchGroup, RunDiff
 from torchledger.nouns.run_diff import DiffSide, EagerChange, EagerSide
 from torchledger.reporting.columns import format_bytes, format_us
-from torchledger.reporting.html_data import Texts, clean, in_words
+from torchledger.reporting.html_texts import Texts, clean, in_words
 from torchledger.reporting.overview import shorten_source
-from torchledger.reporting.run_diff import (
-    changed_groups,
-    eager_source,
-    group_name,
-    group_sentence,
-    remainder_sentences,
-)
+from torchledger.reporting.run_diff import changed_groups, eager_source, group_name, group_sentence, remainder_sentences
 from torchledger.work.categories import category_of_operator
 
 _NUMBER = re.compile(r"_\d+$")

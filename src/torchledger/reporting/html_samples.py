@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torchledger.nouns import Sample
-from torchledger.reporting.html_data import Texts, clean, in_words
+from torchledger.reporting.html_texts import Texts, clean, in_words
 from torchledger.reporting.samples import progress_facts, progress_sentences, sample_word
 from torchledger.sampling.progress import OperatorProgress, set_progress
 from torchledger.sampling.sets import load_set

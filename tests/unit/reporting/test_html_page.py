@@ -33,8 +33,8 @@ from torchledger.nouns import (
     ValueStats,
 )
 from torchledger.reporting.html import render_report
-from torchledger.reporting.html_data import LONGEST_LINE, cut_source
 from torchledger.reporting.html_page import embed_json
+from torchledger.reporting.html_texts import LONGEST_LINE, cut_source
 from torchledger.store import LedgerWriter, open_ledger
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\"'`${1}\u202e"
