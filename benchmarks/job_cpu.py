@@ -79,7 +79,8 @@ def read(job: Path) -> dict[str, Any]:
 
 def ranges_of_gloo(path: Path) -> Counter[str]:
     """gloo's own ranges in the recorded steps, by name."""
-    from torchledger.traces.trace import EventKind, read_trace
+    from torchledger.traces.reading import read_trace
+    from torchledger.traces.trace import EventKind
 
     trace = read_trace(path)
     rows = trace.rows(EventKind.ANNOTATION).tolist()

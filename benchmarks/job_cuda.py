@@ -146,7 +146,7 @@ def read(job: Path, plain_ms: float | None) -> dict[str, Any]:
 
 def what_the_backend_writes(job: Path) -> list[dict[str, Any]]:
     """The arguments of a rank's first collectives in the trace, as they stand there: on the host and on the device."""
-    from torchledger.traces.trace import read_trace
+    from torchledger.traces.reading import read_trace
 
     trace = read_trace(job / "rank0.trace.json.gz")
     rows = [

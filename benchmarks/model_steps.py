@@ -175,7 +175,7 @@ class Variant:
         from torchledger.profiling.records import profile_records
         from torchledger.profiling.steps import Steps
         from torchledger.store.launch_file import LaunchSet, MeasuredLaunch
-        from torchledger.traces.trace import read_trace
+        from torchledger.traces.reading import read_trace
 
         for _ in range(WARM):
             self.step()

@@ -32,7 +32,7 @@ IMPORT = "from torchledger.cli import cli; cli(['import', PATH], standalone_mode
 CASES = {
     "bare `orjson.loads`": "import orjson; orjson.loads(open(PATH, 'rb').read())",
     "bare `orjson.loads`, collector off": "import gc, orjson; gc.disable(); orjson.loads(open(PATH, 'rb').read())",
-    "`read_trace` (columns)": "from torchledger.traces.trace import read_trace; read_trace(PATH)",
+    "`read_trace` (columns)": "from torchledger.traces.reading import read_trace; read_trace(PATH)",
     "`torchledger import` (whole report)": IMPORT,
     "`torchledger import` of the file, gzipped": IMPORT.replace("PATH", "GZIPPED"),
 }

@@ -68,7 +68,7 @@ from torchledger.store import LedgerWriter, open_ledger
 from torchledger.store.codec import encode
 from torchledger.store.job import write_head
 from torchledger.store.seal import sealed_graph, sealed_kernel
-from torchledger.traces.trace import read_trace
+from torchledger.traces.reading import read_trace
 
 DATA = Path(__file__).parent / "data"
 LEDGER = DATA / "old" / "mlp_torchledger0.1.0_torch2.13_cpu.ledger.sqlite"

@@ -9,7 +9,8 @@ from torchledger.nouns import Collective, DeviceEvent, RankActivity, TimeCategor
 from torchledger.stepping.activity import device_activity, host_activity
 from torchledger.stepping.communication import read_collectives
 from torchledger.stepping.entries import read_entries
-from torchledger.traces.trace import EventKind, Trace, read_trace
+from torchledger.traces.reading import read_trace
+from torchledger.traces.trace import EventKind, Trace
 from torchledger.work.kernel_names import category_of_kernel
 
 _STEP = re.compile(r"^ProfilerStep#\d+$")

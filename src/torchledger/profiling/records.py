@@ -52,10 +52,11 @@ from torchledger.traces.chrome_export import annotate_trace, facts_by_row
 from torchledger.traces.costs import device_events
 from torchledger.traces.graph_marks import parse_graph_mark
 from torchledger.traces.nsight import is_report
+from torchledger.traces.reading import read_trace
 from torchledger.traces.stream import Progress
 from torchledger.traces.summary import summarize
 from torchledger.traces.timeline import step_timeline
-from torchledger.traces.trace import EventKind, Trace, read_trace
+from torchledger.traces.trace import EventKind, Trace
 from torchledger.traces.verdict import verdict
 from torchledger.work.sizes import sizes_at
 

@@ -396,7 +396,7 @@ class FusedWorker:
         from torchledger.device.describe import describe_devices
         from torchledger.profiling.records import profile_records
         from torchledger.profiling.steps import Steps
-        from torchledger.traces.trace import read_trace
+        from torchledger.traces.reading import read_trace
 
         path: Path = recording.export()
         try:

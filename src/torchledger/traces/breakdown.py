@@ -16,9 +16,10 @@ from torchledger.traces.contents import devices_of_trace, problems_of, step_dura
 from torchledger.traces.costs import collective_notes, device_events, launches_before_call
 from torchledger.traces.cpu import cpu_breakdown, cpu_events
 from torchledger.traces.idle import explain_idle
+from torchledger.traces.reading import read_trace
 from torchledger.traces.stream import Progress
 from torchledger.traces.summary import busy_times, summarize
-from torchledger.traces.trace import NONE, EventKind, Trace, read_trace
+from torchledger.traces.trace import NONE, EventKind, Trace
 from torchledger.traces.verdict import verdict
 
 _JUMP_NS = 60_000_000_000

@@ -20,7 +20,8 @@ from torchledger._torch.kernel_marks import kernel_marks
 from torchledger._torch.profiler import Recording
 from torchledger.nouns import Graph, Measurement, Profile
 from torchledger.store import open_ledger
-from torchledger.traces.trace import EventKind, read_trace
+from torchledger.traces.reading import read_trace
+from torchledger.traces.trace import EventKind
 
 SCRIPT = """
 import torch

@@ -12,7 +12,8 @@ from factories import make_launch
 from torchledger.nouns import Launch
 from torchledger.profiling.attribution import attribute_events, learn_sequence, match_operators
 from torchledger.traces.costs import device_events
-from torchledger.traces.trace import Trace, trace_from_events
+from torchledger.traces.reading import trace_from_events
+from torchledger.traces.trace import Trace
 
 POINTWISE = {"category": "pointwise", "device": "cuda:0", "graph": "forward_0"}
 LIBRARY = {"category": "extern", "device": "cuda:0", "graph": "forward_0"}

@@ -18,7 +18,7 @@ from torchledger.profiling.by_name import SHARED, UNEVEN, join_by_name
 from torchledger.store import open_ledger
 from torchledger.store.latest import latest, latest_measurements, step_measurements
 from torchledger.traces.costs import device_events
-from torchledger.traces.trace import read_trace
+from torchledger.traces.reading import read_trace
 
 DATA = Path(__file__).parents[2] / "data" / "h200"
 LEDGER = DATA / "gpt_block_torch2.11_cu130.ledger.sqlite"

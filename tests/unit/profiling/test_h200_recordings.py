@@ -16,7 +16,8 @@ from torchledger.stepping.marks import STEP_MARK
 from torchledger.stepping.record import Ledgered, StepFacts, record_step
 from torchledger.store import open_ledger
 from torchledger.traces.costs import device_events
-from torchledger.traces.trace import EventKind, Trace, read_trace
+from torchledger.traces.reading import read_trace
+from torchledger.traces.trace import EventKind, Trace
 
 DATA = Path(__file__).parents[2] / "data" / "h200"
 LEDGER = DATA / "gpt_block_torch2.11_cu130.ledger.sqlite"

@@ -27,7 +27,7 @@ from torchledger.profiling.steps import Steps
 from torchledger.reporting.time_breakdown import breakdown_document
 from torchledger.stepping.recording import StepRecording
 from torchledger.store import open_ledger
-from torchledger.traces.trace import read_trace, trace_from_events
+from torchledger.traces.reading import read_trace, trace_from_events
 from trace_factories import kernel_event
 
 

@@ -11,7 +11,7 @@ from torchledger.reporting.document import Table
 from torchledger.reporting.terminal import render
 from torchledger.reporting.time_breakdown import breakdown_as_plain, breakdown_document
 from torchledger.traces.breakdown import breakdown_of_trace
-from torchledger.traces.trace import trace_from_events
+from torchledger.traces.reading import trace_from_events
 from trace_factories import kernel_event, memcpy_event, op_event, runtime_event, small_trace
 
 

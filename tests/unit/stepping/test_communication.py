@@ -12,7 +12,8 @@ from torchledger.stepping.activity import device_activity, host_activity
 from torchledger.stepping.communication import read_collectives
 from torchledger.stepping.entries import read_entries
 from torchledger.traces.costs import device_events
-from torchledger.traces.trace import Trace, trace_from_events
+from torchledger.traces.reading import trace_from_events
+from torchledger.traces.trace import Trace
 from torchledger.work.op_shapes import OpCall, Tensor
 
 SPAN = [(0, 1_000_000)]

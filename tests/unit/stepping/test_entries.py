@@ -9,7 +9,7 @@ from tests.trace_factories import kernel_event, memcpy_event, op_event, runtime_
 
 from torchledger.stepping.entries import Entry, read_entries
 from torchledger.traces.costs import device_events
-from torchledger.traces.trace import trace_from_events
+from torchledger.traces.reading import trace_from_events
 
 COMPOSITE = {"aten::linear": True, "aten::max": None}
 LINEAR_SHAPES: dict[str, Any] = {"Input Dims": [[4, 8], [8, 16]], "Input type": ["float", "float"]}

@@ -12,7 +12,7 @@ from torchledger._torch.eager_calls import EagerCall
 from torchledger.nouns import Step, StepCall
 from torchledger.stepping.record import Ledgered, StepFacts, record_step
 from torchledger.traces.costs import device_events
-from torchledger.traces.trace import trace_from_events
+from torchledger.traces.reading import trace_from_events
 from torchledger.work.op_shapes import OpCall, Tensor
 
 SHAPES: dict[str, Any] = {"Input Dims": [[4, 8], [8, 16]], "Input type": ["float", "float"]}

@@ -18,7 +18,7 @@ from torchledger.errors import StoreError, UsageError
 from torchledger.nouns import TensorArgument, Timeline
 from torchledger.stepping.export import call_row, chrome_trace, export_step
 from torchledger.store import LedgerWriter, open_ledger
-from torchledger.traces.trace import read_trace
+from torchledger.traces.reading import read_trace
 
 CALLS = (
     make_step_call(

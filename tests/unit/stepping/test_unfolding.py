@@ -8,7 +8,7 @@ from tests.trace_factories import op_event
 
 from torchledger.stepping.entries import read_entries, recorded_operators
 from torchledger.stepping.unfolding import Recorded, parts_heard
-from torchledger.traces.trace import trace_from_events
+from torchledger.traces.reading import trace_from_events
 from torchledger.work.op_shapes import OpCall, Tensor
 
 

@@ -17,8 +17,8 @@ from torchledger.nouns import Breakdown, Ceilings, Cost, DeviceEvent
 from torchledger.store.codec import decode, encode
 from torchledger.traces.breakdown import breakdown_of_trace, import_trace
 from torchledger.traces.idle import AFTER_SYNCHRONIZATION, BETWEEN_KERNELS, HOST_LATE, QUEUED, UNKNOWN, busy_time
+from torchledger.traces.reading import read_trace, trace_from_events
 from torchledger.traces.summary import summarize
-from torchledger.traces.trace import read_trace, trace_from_events
 from trace_factories import kernel_event, memcpy_event, op_event, runtime_event
 
 

@@ -19,7 +19,7 @@ from torchledger.traces.costs import (
     device_events,
     triton_cost,
 )
-from torchledger.traces.trace import trace_from_events
+from torchledger.traces.reading import trace_from_events
 from torchledger.work.kernel_names import category_of_kernel, dtype_of_kernel, elementwise_work, kernel_label
 from trace_factories import kernel_event, memcpy_event, op_event, runtime_event
 

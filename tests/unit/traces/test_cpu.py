@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from torchledger.errors import MeasureError
 from torchledger.traces.breakdown import import_trace
 from torchledger.traces.cpu import COUNTED_INSIDE, cpu_breakdown, cpu_events
-from torchledger.traces.trace import trace_from_events
+from torchledger.traces.reading import trace_from_events
 from trace_factories import op_event
 
 MATRICES = {"Input Dims": [[4, 8], [8, 16]], "Input type": ["float", "float"]}

@@ -17,7 +17,8 @@ from torchledger.nouns import Breakdown, Measurement
 from torchledger.store import LedgerWriter, open_ledger
 from torchledger.traces.breakdown import import_trace
 from torchledger.traces.costs import device_events
-from torchledger.traces.trace import EventKind, Trace, read_trace
+from torchledger.traces.reading import read_trace
+from torchledger.traces.trace import EventKind, Trace
 
 RECORDED = Path(__file__).parents[2] / "data" / "h200" / "gpt_block_torch2.11_cu130.trace.json.gz"
 

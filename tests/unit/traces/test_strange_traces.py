@@ -16,7 +16,7 @@ from torchledger.reporting.terminal import render
 from torchledger.reporting.time_breakdown import breakdown_as_plain, breakdown_document
 from torchledger.traces import stream as trace_stream
 from torchledger.traces.breakdown import breakdown_of_trace
-from torchledger.traces.trace import read_trace, trace_from_events
+from torchledger.traces.reading import read_trace, trace_from_events
 from trace_factories import kernel_event, small_trace
 
 anything: Any = st.recursive(

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from torchledger.errors import MeasureError
 from torchledger.traces import stream as trace_stream
 from torchledger.traces.links import innermost_covering
-from torchledger.traces.trace import EventKind, read_trace, trace_from_events
+from torchledger.traces.reading import read_trace, trace_from_events
+from torchledger.traces.trace import EventKind
 from trace_factories import kernel_event, op_event, runtime_event, small_trace
 
 
