@@ -14,8 +14,9 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any
 
 from torchledger.nouns import Collective, CollectiveOperation, DeviceEvent
-from torchledger.traces.costs import call_from_arguments, collective_message
+from torchledger.traces.collective_messages import collective_message
 from torchledger.traces.graph_marks import parse_graph_mark
+from torchledger.traces.recorded_calls import call_from_arguments
 from torchledger.traces.trace import NONE, EventKind, Trace
 from torchledger.work.collectives import collective_kind, message_of_call
 from torchledger.work.op_shapes import OpCall

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from torchledger.claims import claim
 from torchledger.nouns import CallKind, Cost, DeviceEvent
 from torchledger.stepping.unfolding import Recorded
-from torchledger.traces.costs import call_from_arguments, collective_cost, collective_message
+from torchledger.traces.collective_messages import collective_cost, collective_message
+from torchledger.traces.recorded_calls import call_from_arguments
 from torchledger.traces.trace import NONE, EventKind, Trace
 from torchledger.work.collectives import Message
 from torchledger.work.kernel_names import kernel_label

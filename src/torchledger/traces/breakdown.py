@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from torchledger.errors import MeasureError
 from torchledger.nouns import Breakdown, Ceilings, DeviceEvent, LaunchOverhead
+from torchledger.traces.collective_messages import collective_notes
 from torchledger.traces.contents import devices_of_trace, problems_of, step_durations, with_modules_and_lines
-from torchledger.traces.costs import collective_notes, device_events, launches_before_call
+from torchledger.traces.costs import device_events, launches_before_call
 from torchledger.traces.cpu import cpu_breakdown, cpu_events
 from torchledger.traces.idle import explain_idle
 from torchledger.traces.reading import read_trace

@@ -8,7 +8,6 @@ is known. What remains unknown carries a reason.
 
 from __future__ import annotations
 
-import bisect
 import math
 import re
 from collections import defaultdict
@@ -18,20 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from torchledger.nouns import Cost, DeviceEvent, Quality, TimeCategory
+from torchledger.nouns import Cost, DeviceEvent, TimeCategory
+from torchledger.traces.collective_messages import RECORDED_COLLECTIVE, Messages
+from torchledger.traces.recorded_calls import LARGEST_COUNT, call_from_arguments, shapes_text
 from torchledger.traces.trace import NONE, EventKind, Trace, TraceKernel
 from torchledger.work.categories import category_of_operator
-from torchledger.work.collectives import Message, collective_kind
-from torchledger.work.element_sizes import element_size
 from torchledger.work.flops import matmul_flops
-from torchledger.work.kernel_names import (
-    category_of_kernel,
-    dtype_of_kernel,
-    elementwise_work,
-    is_helper_kernel,
-)
+from torchledger.work.kernel_names import category_of_kernel, dtype_of_kernel, elementwise_work, is_helper_kernel
 from torchledger.work.op_costs import NO_TENSOR_SHAPES, has_formula, op_cost
-from torchledger.work.op_shapes import UNRECORDED_DTYPE, Argument, OpCall, Tensor, dtype_name
+from torchledger.work.op_shapes import OpCall, Tensor
 
 BEFORE_TRACE = "launched before the trace begins: neither launch nor operator was recorded"
 NOT_RECORDED = "the trace holds no launch for it"
@@ -41,7 +35,6 @@ NO_OPERATOR = "launched outside any recorded operator"
 _HELPER = "helper kernel of"
 _PRODUCTS = ("gemm", "convolution", "attention")
 _NOT_OPERATORS = re.compile(r"^(Torch-Compiled Region|TorchDynamo|Pregraph|AOTDispatcher|Optimizer\.|ProfilerStep)")
-_LONGEST_COUNT = 16
 _TWIN_WINDOWS = (0, 1, 2, 4, 8, 16, 32)
 
 
@@ -76,30 +69,9 @@ def device_events(trace: Trace) -> list[DeviceEvent]:
 def _checked(cost: Cost | None) -> Cost:
     if cost is None:
         return Cost(reason=NOT_RECORDED)
-    if any(value is not None and not 0 <= value < _LARGEST for value in (cost.flops, cost.bytes_moved)):
+    if any(value is not None and not 0 <= value < LARGEST_COUNT for value in (cost.flops, cost.bytes_moved)):
         return Cost(reason="the recorded sizes are beyond what a device can do")
     return cost
-
-
-def call_from_arguments(name: str, arguments: Mapping[str, Any], *, list_dtype: str | None = None) -> OpCall | None:
-    """The operator call that a ``cpu_op`` event's ``args`` describe; ``None`` when they hold no shapes.
-
-    ``list_dtype`` is the dtype of tensors in lists, which profilers do not record.
-    """
-    shapes = arguments.get("Input Dims", arguments.get("Input dims"))
-    if not isinstance(shapes, list):
-        return None
-    types = _list(arguments.get("Input type", arguments.get("Input Type")))
-    strides = _list(arguments.get("Input Strides"))
-    constants = _list(arguments.get("Concrete Inputs"))
-    values: list[Argument] = []
-    for position, shape in enumerate(shapes):
-        kind = types[position] if position < len(types) else ""
-        stride = strides[position] if position < len(strides) else None
-        values.append(_argument(shape, kind, stride, list_dtype))
-    first_kind = types[0] if types else ""
-    texts = tuple(str(constant) for constant in constants)
-    return OpCall(name, tuple(values), texts, has_unknown_list=first_kind == "TensorList" and not values[0])
 
 
 def triton_cost(name: str, arguments: Mapping[str, Any]) -> Cost:
@@ -114,14 +86,14 @@ def triton_cost(name: str, arguments: Mapping[str, Any]) -> Cost:
     tensors = call.tensors if call is not None else ()
     known_flops: int | None = None
     basis = "pointer shapes, each touched once"
-    if isinstance(flops, (int, float)) and 0 < flops < _LARGEST:
+    if isinstance(flops, (int, float)) and 0 < flops < LARGEST_COUNT:
         known_flops = int(flops)
     elif category_of_kernel(name) == "template" and _PRODUCT_TEMPLATE.search(name):
         known_flops = _template_flops(tensors)
     elif category_of_kernel(name) in ("pointwise", "reduction", "persistent_reduction", "foreach", "split_scan"):
         known_flops = 0
     bytes_moved: int | None = None
-    if isinstance(gigabytes, (int, float)) and 0 < gigabytes < _LARGEST / 1e9:
+    if isinstance(gigabytes, (int, float)) and 0 < gigabytes < LARGEST_COUNT / 1e9:
         bytes_moved, basis = round(gigabytes * 1e9), "kernel_num_gb, which Inductor wrote"
     elif tensors:
         bytes_moved = _pointer_bytes(call, tensors)
@@ -142,124 +114,6 @@ def triton_cost(name: str, arguments: Mapping[str, Any]) -> Cost:
     )
 
 
-def collective_cost(arguments: Mapping[str, Any]) -> Cost | None:
-    """Bytes of a collective from the counts that the profiler writes into its kernel; ``None`` without them."""
-    counts = _message_counts(arguments)
-    if counts is None:
-        return None
-    return Cost(0, sum(counts), "exact", "exact", basis="message sizes that the profiler recorded")
-
-
-def collective_message(arguments: Mapping[str, Any]) -> Message | None:
-    """A collective's message by nccl-tests' count, from what the profiler writes into its kernel or operator."""
-    counts, kind = _message_counts(arguments), collective_kind(str(arguments.get("Collective name", "")))
-    ranks = arguments.get("Group size")
-    if counts is None or kind is None:
-        return None
-    return Message(kind, max(counts), ranks if type(ranks) is int and ranks > 0 else None)
-
-
-def _message_counts(arguments: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Bytes that a rank sends and receives."""
-    sent, received = _count(arguments.get("In msg nelems")), _count(arguments.get("Out msg nelems"))
-    size = element_size(_collective_dtype(str(arguments.get("dtype", ""))))
-    if sent is None or received is None or size is None:
-        return None
-    return sent * size, received * size
-
-
-def _count(value: Any) -> int | None:
-    """A number of elements, which some writers put down as text."""
-    if isinstance(value, str) and value.isdecimal() and len(value) < _LONGEST_COUNT:
-        return int(value)
-    return value if type(value) is int and 0 <= value < _LARGEST else None
-
-
-class _Messages:
-    """What collectives were given, where their kernels do not hold it: beside the kernel, on the host.
-
-    ``record_param_comms`` is the profiler's own operator around the launch; before 2024 it holds no counts, and the
-    range inside it (``nccl:all_reduce``) holds the shape of the message.
-    """
-
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
-        events = trace.events
-        self._ranges: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for row in trace.rows(EventKind.ANNOTATION).tolist():
-            if trace.name(row).startswith("nccl:"):
-                self._ranges[int(events.lane[row])].append((int(events.start_ns[row]), row))
-        for found in self._ranges.values():
-            found.sort()
-
-    def cost(self, kernel: TraceKernel) -> Cost | None:
-        """Bytes of a collective's kernel; ``None`` where nothing around it says what it was given."""
-        if (cost := collective_cost(kernel.arguments)) is not None:
-            return cost
-        op = self._recorded(kernel)
-        if op is None or (cost := collective_cost(self._trace.arguments(op))) is not None:
-            return cost
-        message = self._message_of_range(op)
-        if message is None or message.kind not in ("all_reduce", "all_to_all", "broadcast"):
-            return None
-        quality: Quality = "estimated" if message.kind == "all_to_all" else "exact"
-        basis = "the message that the profiler recorded, read and written"
-        return Cost(0, 2 * message.nbytes, "exact", quality, basis=basis)
-
-    def message(self, kernel: TraceKernel) -> Message | None:
-        """What a collective's kernel was given; ``None`` where that is not known."""
-        op = self._recorded(kernel)
-        found = collective_message(kernel.arguments)
-        if found is None and op is not None:
-            found = collective_message(self._trace.arguments(op)) or self._message_of_range(op)
-        return found
-
-    def _recorded(self, kernel: TraceKernel) -> int | None:
-        rows = () if kernel.op is None else (kernel.op, *self._trace.op_chain(kernel.op))
-        return next((row for row in rows if self._trace.name(row) == RECORDED_COLLECTIVE), None)
-
-    def _message_of_range(self, op: int) -> Message | None:
-        events = self._trace.events
-        ranges = self._ranges.get(int(events.lane[op]), [])
-        place = bisect.bisect_left(ranges, (int(events.start_ns[op]), -1))
-        if place == len(ranges) or ranges[place][0] > int(events.end_ns[op]):
-            return None
-        name, arguments = self._trace.name(ranges[place][1]), self._trace.arguments(ranges[place][1])
-        kind, call = collective_kind(name), call_from_arguments(name, arguments)
-        sizes = [tensor.bytes for tensor in call.tensors] if call is not None else []
-        known = [size for size in sizes if size is not None]
-        # A gather's message is what it gathers, which the range does not hold.
-        if kind in (None, "all_gather") or not known or len(known) < len(sizes):
-            return None
-        return Message(kind, sum(known))
-
-
-def collective_notes(trace: Trace) -> tuple[str, ...]:
-    """A sentence for each kind of collective and size of group in a trace: messages, and the bandwidths they had."""
-    messages = _Messages(trace)
-    found: dict[tuple[str, int | None], list[tuple[int, int]]] = defaultdict(list)
-    for kernel in trace.kernels():
-        if kernel.kind == "kernel" and category_of_kernel(kernel.name) == "collective":
-            message = messages.message(kernel)
-            if message is not None:
-                found[message.kind, message.ranks].append((message.nbytes, kernel.duration_ns))
-    return tuple(_collective_note(kind, ranks, calls) for (kind, ranks), calls in found.items())
-
-
-def _collective_note(kind: str, ranks: int | None, calls: Sequence[tuple[int, int]]) -> str:
-    whole = Message(kind, sum(nbytes for nbytes, _ in calls), ranks)
-    duration_us = sum(duration_ns for _, duration_ns in calls) / 1e3
-    algorithm, bus = whole.algorithm_gb_per_s(duration_us), whole.bus_gb_per_s(duration_us)
-    group = "a group whose size the trace does not hold" if ranks is None else f"{ranks} ranks"
-    speed = "" if algorithm is None else f": {algorithm:.1f} GB/s (algorithm bandwidth)"
-    speed += "" if bus is None else f", {bus:.1f} GB/s (bus bandwidth)"
-    times = f"{len(calls)} call{'' if len(calls) == 1 else 's'}"
-    return (
-        f"{kind} in {group}: {times}, {whole.nbytes / 1e6:.1f} MB in {duration_us / 1e3:.2f} ms{speed}; "
-        "time that a rank waits for others counts"
-    )
-
-
 class _Costing:
     """Finds the operator of a kernel and its work; each distinct call is costed once."""
 
@@ -268,7 +122,7 @@ class _Costing:
         self._calls: dict[tuple[int, int, str | None], _OpFacts | None] = {}
         self._chosen: dict[tuple[int, str | None], _OpFacts | None] = {}
         runtime = trace.rows(EventKind.RUNTIME)
-        self._messages = _Messages(trace)
+        self._messages = Messages(trace)
         self._first_launch_ns = int(trace.events.start_ns[runtime].min()) if len(runtime) else None
 
     def operator_of(self, kernel: TraceKernel) -> _OpFacts | None:
@@ -583,65 +437,7 @@ def _category(kernel: TraceKernel, op: str | None, facts: _OpFacts | None) -> Ti
     return by_name
 
 
-def shapes_text(call: OpCall) -> str | None:
-    """The tensors of a call as a person reads them: ``float32[4,8] float32[8,16]``."""
-    parts = []
-    for argument in call.arguments:
-        if isinstance(argument, Tensor):
-            parts.append(f"{argument.dtype}[{','.join(map(str, argument.shape))}]")
-        elif argument:
-            parts.append(f"{len(argument)} tensors")
-    return " ".join(parts) or None
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _argument(shape: Any, kind: Any, strides: Any, list_dtype: str | None) -> Argument:
-    if kind == "TensorList" or (isinstance(shape, list) and shape and isinstance(shape[0], list)):
-        kinds = kind if isinstance(kind, list) else []
-        return tuple(
-            Tensor(
-                tuple(int(size) for size in entry),
-                dtype_name(str(kinds[index])) if index < len(kinds) else list_dtype or UNRECORDED_DTYPE,
-                _strides(strides[index], entry) if isinstance(strides, list) and index < len(strides) else None,
-            )
-            for index, entry in enumerate(_list(shape))
-            if _is_shape(entry)
-        )
-    if not isinstance(kind, str) or not kind or kind in _NOT_TENSORS or not _is_shape(shape):
-        return None
-    return Tensor(tuple(shape), dtype_name(kind), _strides(strides, shape))
-
-
-def _is_shape(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(size, int) and 0 <= size < _LARGEST for size in value)
-
-
 _PRODUCT_TEMPLATE = re.compile(r"_(addmm|baddbmm|bmm|mm)(_|$)")
-
-_LARGEST = 2**53
-"""No count of a device event is larger; what is, is a damaged number."""
-
-_NOT_TENSORS = {
-    "Scalar",
-    "ScalarList",
-    "GenericList",
-    "Device",
-    "String",
-    "Dict",
-    "None",
-    "Tuple",
-    "Generator",
-    "Stream",
-}
-
-
-def _strides(strides: Any, shape: Sequence[int]) -> tuple[int, ...] | None:
-    if isinstance(strides, list) and len(strides) == len(shape) and all(isinstance(step, int) for step in strides):
-        return tuple(strides)
-    return None
 
 
 def _pointer_bytes(call: OpCall | None, tensors: Sequence[Tensor]) -> int | None:
@@ -669,16 +465,6 @@ def _template_flops(tensors: Sequence[Tensor]) -> int | None:
             if left.shape[-1] == right.shape[-2] and (*left.shape[:-1], right.shape[-1]) == result:
                 found.add(int(matmul_flops(math.prod(result[:-1]), left.shape[-1], result[-1])))
     return found.pop() if len(found) == 1 else None
-
-
-RECORDED_COLLECTIVE = "record_param_comms"
-"""The profiler's own operator inside each collective of c10d: it computes nothing and says what was asked for."""
-
-
-def _collective_dtype(text: str) -> str:
-    names = {"BFloat16": "bfloat16", "Half": "float16", "Float": "float32", "Double": "float64", "Long": "int64"}
-    names |= {"Int": "int32", "Byte": "uint8", "Char": "int8", "Bool": "bool", "Float8_e4m3fn": "float8_e4m3fn"}
-    return names.get(text, dtype_name(text))
 
 
 def launches_before_call(trace: Trace) -> tuple[int, float]:

@@ -13,8 +13,8 @@ import numpy as np
 
 from torchledger.nouns import Breakdown, Cost, DeviceEvent, TimeCategory
 from torchledger.traces.contents import problems_of, step_durations, with_modules_and_lines
-from torchledger.traces.costs import call_from_arguments, shapes_text
 from torchledger.traces.idle import busy_time
+from torchledger.traces.recorded_calls import call_from_arguments, shapes_text
 from torchledger.traces.summary import summarize
 from torchledger.traces.trace import NONE, EventKind, Trace
 from torchledger.traces.verdict import verdict

@@ -10,16 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from public_data import public_trace
-from torchledger.traces.costs import (
-    BEFORE_TRACE,
-    GRAPH_REPLAY,
-    NO_OPERATOR,
-    call_from_arguments,
-    collective_notes,
-    device_events,
-    triton_cost,
-)
+from torchledger.traces.collective_messages import collective_notes
+from torchledger.traces.costs import BEFORE_TRACE, GRAPH_REPLAY, NO_OPERATOR, device_events, triton_cost
 from torchledger.traces.reading import trace_from_events
+from torchledger.traces.recorded_calls import call_from_arguments
 from torchledger.work.kernel_names import category_of_kernel, dtype_of_kernel, elementwise_work, kernel_label
 from trace_factories import kernel_event, memcpy_event, op_event, runtime_event
 
