@@ -9,12 +9,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from torchledger.fitting.attention_features import attention_columns
 from torchledger.fitting.attention_times import AttentionCall, attention_us, schedule_columns
 from torchledger.fitting.convolution_network import learned_convolution_times
 from torchledger.fitting.convolution_times import convolution_times
 from torchledger.fitting.launch_families import family_of
 from torchledger.fitting.machine import Machine
-from torchledger.fitting.operator_features import attention_columns, gemm_columns
+from torchledger.fitting.operator_features import gemm_columns
 from torchledger.fitting.product_times import product_times
 from torchledger.nouns import Buffer, Launch
 from torchledger.work.categories import operation_of

@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torchledger.fitting.attention_features import attention_columns, attention_rounds, attention_shape
 from torchledger.fitting.convolution_network import learned_convolution_times
 from torchledger.fitting.convolution_times import convolution_times
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.product_network import learned_times
 from torchledger.fitting.product_times import product_times
-from torchledger.operators import Operator, Parameters, Work, find_operator
+from torchledger.fitting.rounding import MOST_WASTE, VECTOR_BYTES_LOG2, alignment, as_column, in_blocks, round_up
+from torchledger.fitting.row_features import row_columns
+from torchledger.operators import Operator, Parameters, Work
 from torchledger.work.element_sizes import ELEMENT_SIZES
 from torchledger.work.list_costs import BLOCKS_A_LAUNCH, CHUNK_ELEMENTS, TENSORS_A_LAUNCH
 
@@ -28,7 +31,6 @@ TILES = ((128, 128), (256, 128), (128, 256), (64, 64), (128, 64))
 """Output tiles (rows, columns) that GEMM libraries choose among; which one is learned, not assumed."""
 
 WORK_COLUMNS = ("log flops", "log bytes", "log intensity", "log roofline")
-_VECTOR_BYTES_LOG2 = 4  # the widest load of a thread is 16 bytes
 _MOST_GAIN = 1.5
 _OF_TILES = (
     "log tiles",
@@ -50,19 +52,9 @@ _LAYOUTS: Mapping[tuple[str, str], tuple[str, ...]] = {
 """How each product of these operators, and of those that amount to them, has its factors stored."""
 
 _CHANNEL_ALIGNMENT = 5
-_ATTENTION_TILE = 128
-_ATTENTION_BLOCKS = ((128, 128), (128, 64), (64, 128), (64, 64))
 _BLOCK_ELEMENTS = (512, 1024, 2048)
-_ROWS_AT_ONCE = (1, 2, 4, 8, 16)
-_ROW_THREADS = (256, 512, 1024, 2048, 4096)
-_MOST_WASTE = 2.0
-_WARP, _MOST_THREADS = 32, 1024
-_WIDEST, _REGISTERS, _SHARED_BYTES, _SHORT_REST = (1024, 2048, 7168, 9216), 9, 48e3, 0.1
-_NORM_ROWS, _NORM_BLOCKS = (64, 128, 256, 512, 65536), (8, 16, 32, 64, 128, 256)
-_FEW_TOKENS, _VERY_FEW_TOKENS = 3072, 16
 _SMALL_SIDE = 128
 _OPTIMIZER_LISTS = 4  # of AdamW: parameters, gradients, two moments
-_ALIGNMENT_LIMIT = 256
 
 
 @dataclass(frozen=True)
@@ -116,15 +108,15 @@ def operator_features(
     ``parameters`` maps each parameter to an integer array; ``dtypes`` holds torch's names, one per row.
     """
     count = len(dtypes)
-    resolved = operator.resolve({name: _column(value, count) for name, value in parameters.items()})
-    resolved.update({name: _column(resolved[name], count) for name in operator.defaults})
+    resolved = operator.resolve({name: as_column(value, count) for name, value in parameters.items()})
+    resolved.update({name: as_column(resolved[name], count) for name in operator.defaults})
     kinds, codes = np.unique(dtypes, return_inverse=True)
     item_size = np.array([ELEMENT_SIZES[str(kind)] for kind in kinds])[codes]
     peak = np.array([machine.peak(str(kind)) for kind in kinds])[codes]
     works = operator.work(resolved, direction, item_size)  # type: ignore[arg-type]
 
     columns: dict[str, Array] = {}
-    shape = [_column(value, count) for value in operator.features(resolved)]
+    shape = [as_column(value, count) for value in operator.features(resolved)]
     shape += [resolved[name] for name in operator.defaults]
     names = [*(operator.feature_names or operator.parameters), *operator.defaults]
     for name, value in zip(names, shape, strict=True):
@@ -139,11 +131,11 @@ def operator_features(
     is_product = works[0].kind == "gemm"
     for name, value in zip(names, shape, strict=True):
         if name not in operator.defaults:
-            columns[f"fill 128 {name}"] = np.log(_round_up(value, 128) / np.maximum(value, 1))
+            columns[f"fill 128 {name}"] = np.log(round_up(value, 128) / np.maximum(value, 1))
             columns[f"fill power {name}"] = np.ceil(np.log2(np.maximum(value, 1))) - np.log2(np.maximum(value, 1))
             if not is_product:
                 columns[f"alignment {name}"] = alignment(value)
-                columns[f"vector {name}"] = np.minimum(alignment(value) + np.log2(item_size), _VECTOR_BYTES_LOG2)
+                columns[f"vector {name}"] = np.minimum(alignment(value) + np.log2(item_size), VECTOR_BYTES_LOG2)
     products = [_sides(work, count) for work in works if work.kind == "gemm"]
     row_bytes = [_row_bytes(row_alignment(sides, direction, i), item_size) for i, sides in enumerate(products)]
     tiles = None
@@ -159,19 +151,20 @@ def operator_features(
             product_us[index] = learned_times(layout, products[index], item_size, peak, machine)
     columns.update(_launch_shape_columns(works, direction, item_size, tiles, product_us, machine, count))
     columns.update(_element_columns(works, item_size, machine, count))
-    columns.update(_row_columns(operator, resolved, direction, item_size, machine))
+    columns.update(row_columns(operator, resolved, direction, item_size, machine))
     columns.update(_optimizer_columns(operator, resolved))
-    columns.update(_attention_columns(operator, resolved, machine))
+    if (attention := attention_shape(operator, resolved)) is not None:
+        heads, length, _, d, _ = attention
+        columns.update(attention_columns(heads, length, d, machine))
     columns.update(_convolution_columns(operator, resolved, direction, dtypes, item_size, peak, machine))
     expected_us = _expected_us(works, product_us, peak, machine, count)
     if "log expected" in columns:
         expected_us = np.exp(columns["log expected"])
     columns["log expected"] = np.log(expected_us)
-    attention = _attention_shape(operator, resolved)
     if attention is not None:
-        columns.update(_attention_rounds(attention, columns["log expected"], machine))
+        columns.update(attention_rounds(attention, columns["log expected"], machine))
     if operator.name == "grouped_gemm":
-        rows = _column(resolved["groups"] * resolved["m"], count).astype(np.float64)
+        rows = as_column(resolved["groups"] * resolved["m"], count).astype(np.float64)
         columns.update(_grouped_columns(works, rows, columns["log expected"], machine))
     if operator.name == "linear_fp8" and machine.has_tile_baseline:
         # Two elements of one byte as one of two: the nearest product whose library is known.
@@ -196,11 +189,11 @@ def operator_features(
 
 def work_totals(works: tuple[Work, ...], peak: Array, machine: Machine, count: int) -> tuple[Array, Array, Array]:
     """FLOPs, bytes and roofline time (microseconds, the kernels' sum) of each row."""
-    flops = sum((_column(work.flops, count) for work in works), start=np.zeros(count))
-    moved = sum((_column(work.bytes_moved, count) for work in works), start=np.zeros(count))
+    flops = sum((as_column(work.flops, count) for work in works), start=np.zeros(count))
+    moved = sum((as_column(work.bytes_moved, count) for work in works), start=np.zeros(count))
     limit_us = sum(
         (
-            np.maximum(_column(work.flops, count) / peak, _column(work.bytes_moved, count) / machine.bytes_per_us)
+            np.maximum(as_column(work.flops, count) / peak, as_column(work.bytes_moved, count) / machine.bytes_per_us)
             for work in works
         ),
         start=np.zeros(count),
@@ -228,11 +221,11 @@ def gemm_columns(name: str, batch: Array, m: Array, n: Array, k: Array, machine:
     area = batch * m * n
     columns = {}
     for rows, cols in TILES:
-        waves = batch * _ceil(m, rows) * _ceil(n, cols) / machine.num_multiprocessors
+        waves = batch * in_blocks(m, rows) * in_blocks(n, cols) / machine.num_multiprocessors
         paid = np.ceil(waves) * machine.num_multiprocessors * rows * cols
         columns[f"{name} waste {rows}x{cols}"] = np.log(paid / np.maximum(area, 1))
     columns[f"{name} waves"] = np.log(
-        np.maximum(batch * _ceil(m, 128) * _ceil(n, 128) / machine.num_multiprocessors, 1e-6)
+        np.maximum(batch * in_blocks(m, 128) * in_blocks(n, 128) / machine.num_multiprocessors, 1e-6)
     )
     return columns
 
@@ -248,13 +241,6 @@ def row_alignment(sides: tuple[Array, Array, Array, Array], direction: str, inde
     return np.minimum(alignment(n), alignment(m if of_weight else k))
 
 
-def alignment(value: Array) -> Array:
-    """log2 of the largest power of two (up to 256) that divides each value."""
-    whole = np.asarray(value, dtype=np.int64)
-    lowest = np.where(whole == 0, _ALIGNMENT_LIMIT, whole & -whole)
-    return np.log2(np.minimum(lowest, _ALIGNMENT_LIMIT).astype(np.float64))
-
-
 def _expected_us(
     works: tuple[Work, ...], product_us: Sequence[Array], peak: Array, machine: Machine, count: int
 ) -> Array:
@@ -262,9 +248,9 @@ def _expected_us(
     total = np.zeros(count)
     products = 0
     for work in works:
-        moved = _column(work.bytes_moved, count)
+        moved = as_column(work.bytes_moved, count)
         memory = moved / machine.bytes_per_us
-        limit = np.maximum(_column(work.flops, count) / peak, memory)
+        limit = np.maximum(as_column(work.flops, count) / peak, memory)
         if work.kind == "gemm":
             # Launch included.
             total = total + np.maximum(memory, product_us[products])
@@ -289,7 +275,7 @@ def _launch_shape_columns(
         sides = _sides(work, count)
         columns.update(gemm_columns(f"gemm {index}", *sides, machine))
         aligned = row_alignment(sides, direction, index)
-        columns[f"gemm {index} vector"] = np.minimum(aligned + np.log2(item_size), _VECTOR_BYTES_LOG2)
+        columns[f"gemm {index} vector"] = np.minimum(aligned + np.log2(item_size), VECTOR_BYTES_LOG2)
         if index == 0 or direction == "forward":
             columns[f"gemm {index} alignment of n"] = alignment(sides[2])
             columns[f"gemm {index} alignment of k"] = alignment(sides[3])
@@ -333,7 +319,7 @@ def _convolution_columns(
         learned = learned_convolution_times(p, direction, item_size, dtypes == "float16", peak, machine)
         columns["log expected"] = np.log(learned)
         columns["log learned beside"] = np.clip(np.log(learned / algorithms["expected"]), -_MOST_GAIN, _MOST_GAIN)
-    return {name: _column(value, len(item_size)).astype(np.float64) for name, value in columns.items()}
+    return {name: as_column(value, len(item_size)).astype(np.float64) for name, value in columns.items()}
 
 
 def _element_columns(works: tuple[Work, ...], item_size: Array, machine: Machine, count: int) -> dict[str, Array]:
@@ -341,137 +327,10 @@ def _element_columns(works: tuple[Work, ...], item_size: Array, machine: Machine
     work = next((work for work in works if work.kind == "pointwise"), None)
     if work is None:
         return {}
-    elements = np.maximum(_column(work.bytes_written, count) / item_size, 1.0)
+    elements = np.maximum(as_column(work.bytes_written, count) / item_size, 1.0)
     columns = {f"tail {size}": elements % size / size for size in _BLOCK_ELEMENTS}
-    waves = _ceil(elements, 1024) / (16 * machine.num_multiprocessors)
-    return columns | {"elements wave waste": np.minimum(np.log(np.ceil(waves) / waves), _MOST_WASTE)}
-
-
-def _row_columns(
-    operator: Operator, p: Parameters, direction: str, item_size: Array, machine: Machine
-) -> dict[str, Array]:
-    """How kernels that give a block (or a warp) to each row fill the device, and a row the block's threads."""
-    found = _rows_and_width(operator, p)
-    if found is None:
-        return {}
-    rows, width = found
-    columns = {}
-    for each in _ROWS_AT_ONCE:
-        waves = rows / (each * machine.num_multiprocessors)
-        columns[f"row waste {each}"] = np.minimum(np.log(np.ceil(waves) / waves), _MOST_WASTE)
-    for size in _ROW_THREADS:
-        columns[f"fill {size} width"] = np.minimum(np.log(_round_up(width, size) / width), _MOST_WASTE)
-    vectors = width * item_size / 2**_VECTOR_BYTES_LOG2
-    # Norms load four elements at once or take another kernel, gathers 16 bytes.
-    columns["width in fours"] = (width % 4 == 0).astype(np.float64)
-    columns["width in vectors"] = (vectors % 1 == 0).astype(np.float64)
-    if "softmax" in operator.name.lower() or "cross_entropy" in operator.name:
-        columns.update(_softmax_columns(rows, width, vectors, item_size, machine))
-    form = operator.general_form(p)
-    general = operator.name if form is None else form[0]
-    if general in ("layer_norm", "rms_norm"):
-        columns.update(_norm_columns(rows, width, machine))
-    if general == "embedding" and direction == "forward":
-        columns.update(_lookup_columns(rows, width, vectors, machine))
-    elif general == "embedding":
-        columns.update(_gathered_columns(rows, np.asarray(p["vocab"] if form is None else form[1]["vocab"])))
-    if operator.name == "cross_entropy":
-        # The loss itself is one block, of so many threads (``NLLLoss2d``'s and ``Loss.cu``'s ``nll_loss_threads``).
-        threads = np.clip(2 ** np.round(np.log2(np.maximum(rows // 16, 1))), _WARP, _MOST_THREADS)
-        steps = np.ceil(rows / threads)
-        columns.update(
-            {
-                "log loss threads": np.log2(threads),
-                "log loss steps": np.log(steps),
-                "loss step waste": np.log(steps * threads / rows),
-            }
-        )
-    return columns
-
-
-def _softmax_columns(rows: Array, width: Array, vectors: Array, item_size: Array, machine: Machine) -> dict[str, Array]:
-    """ATen's softmax (``SoftMax.cuh``): up to 2,048 elements forward and 1,024 backward a warp keeps the row.
-
-    Longer rows have a block of the power of two of threads that leaves each one or two vectors of 16 bytes. Forward it
-    keeps up to nine elements of a thread in registers, or the row in shared memory; a row that does not begin at 16
-    bytes pays for a rest that is short beside the block."""
-    threads = 2 ** np.ceil(np.log2(np.clip(vectors, 1, _MOST_THREADS) / 2))
-    threads = np.maximum(threads, _WARP)
-    steps = vectors / threads
-    rest = steps - np.floor(steps)
-    step_waste = np.minimum(np.log(np.ceil(steps) / steps), _MOST_WASTE)
-    waves = rows * threads / (machine.threads * machine.num_multiprocessors)
-    kept = np.ceil(width / _MOST_THREADS)
-    is_unaligned, is_of_block = vectors % 1 != 0, width > _MOST_THREADS
-    is_kept = (width > _MOST_THREADS / 2) & (width <= _REGISTERS * _MOST_THREADS)
-    return {
-        "log block threads": np.log(threads),
-        "block steps": np.log(np.ceil(steps)),
-        "block step waste": step_waste,
-        "block wave waste": np.minimum(np.log(np.ceil(waves) / waves), _MOST_WASTE),
-        **{f"row of {widest} at most": (width <= widest).astype(np.float64) for widest in _WIDEST},
-        "row in shared memory": (width * item_size <= _SHARED_BYTES).astype(np.float64),
-        "log kept": np.log(np.minimum(kept, _REGISTERS + 1)),
-        "kept waste": np.where(is_kept, np.log(kept * _MOST_THREADS / width), 0.0),
-        "unaligned step waste": np.where(is_unaligned, step_waste, 0.0),
-        "unaligned rest": np.where(is_unaligned & is_of_block, rest, 0.0),
-        "short unaligned rest": np.where(is_unaligned & is_of_block, np.exp(-rest / _SHORT_REST), 0.0),
-    }
-
-
-def _norm_columns(rows: Array, width: Array, machine: Machine) -> dict[str, Array]:
-    """How ATen's norms (``layer_norm_kernel.cu``) sum the gradients of weights: a block for every 32 columns, of more
-    rows the more there are, in two stages for very many rows of few columns."""
-    columns = {f"fewer rows than {most}": (rows < most).astype(np.float64) for most in _NORM_ROWS}
-    blocks = np.ceil(width / _WARP)
-    waves = blocks / machine.num_multiprocessors
-    is_two_stages = (rows > _NORM_ROWS[-1]) & (blocks < machine.num_multiprocessors / 2)
-    columns["two stages"] = is_two_stages.astype(np.float64)
-    columns["log column waves"] = np.log(waves)
-    columns["column wave waste"] = np.minimum(np.log(np.ceil(waves) / waves), _MOST_WASTE)
-    columns["log column rounds"] = np.log(np.ceil(waves) * rows)
-    for size in _NORM_BLOCKS:
-        columns[f"fill {size} rows"] = np.minimum(np.log(_round_up(rows, size) / rows), _MOST_WASTE)
-    return columns
-
-
-def _lookup_columns(tokens: Array, width: Array, vectors: Array, machine: Machine) -> dict[str, Array]:
-    """How ATen looks up rows (``Indexing.cu``): by vectors of 16 bytes, a block for each row, or by elements where rows
-    do not begin at 16 bytes; very few rows by a kernel of their own."""
-    threads = np.minimum(_round_up(vectors, _WARP), _MOST_THREADS)
-    waves = tokens * threads / (machine.threads * machine.num_multiprocessors)
-    return {
-        "very few tokens": (tokens <= _VERY_FEW_TOKENS).astype(np.float64),
-        "log unaligned width": np.where(vectors % 1 != 0, np.log(width), 0.0),
-        "thread waste": np.log(_ceil(vectors / threads, 1) * threads / vectors),
-        "row wave waste": np.minimum(np.log(np.ceil(waves) / waves), _MOST_WASTE),
-    }
-
-
-def _gathered_columns(tokens: Array, vocab: Array) -> dict[str, Array]:
-    """How ATen sums an embedding's gradients (``Embedding.cu``): few tokens by a kernel of their own, more after a
-    radix sort of their numbers, in runs of equal ones."""
-    bits = np.ceil(np.log2(np.maximum(vocab, 2)))
-    distinct = -np.expm1(-tokens / vocab)
-    return {
-        "few tokens": (tokens <= _FEW_TOKENS).astype(np.float64),
-        **{f"passes of {size} bits": np.ceil(bits / size) for size in (6, 7, 8)},
-        **{f"at most {most} tokens": (tokens <= most).astype(np.float64) for most in (4096, 8192, 16384)},
-        "log tokens each": np.log(tokens / vocab),
-        "log distinct": np.log(distinct * vocab),
-    }
-
-
-def _rows_and_width(operator: Operator, p: Parameters) -> tuple[Array, Array] | None:
-    form = operator.general_form(p)
-    given: Mapping[str, Any] = p if form is None else form[1]
-    if form is None and operator.feature_names[-2:] == ("l", "columns"):
-        values = operator.features(p)
-        given = {"rows": np.prod(np.broadcast_arrays(*values[:-1]), axis=0), "dim": values[-1]}
-    for rows, width in (("rows", "dim"), ("tokens", "vocab"), ("tokens", "dim")):
-        if rows in given and width in given:
-            return np.asarray(given[rows], dtype=np.float64), np.asarray(given[width], dtype=np.float64)
-    return None
+    waves = in_blocks(elements, 1024) / (16 * machine.num_multiprocessors)
+    return columns | {"elements wave waste": np.minimum(np.log(np.ceil(waves) / waves), MOST_WASTE)}
 
 
 def _grouped_columns(works: Sequence[Work], rows: Array, log_base: Array, machine: Machine) -> dict[str, Array]:
@@ -492,7 +351,7 @@ def _grouped_columns(works: Sequence[Work], rows: Array, log_base: Array, machin
             # A tile's start takes about as long as four steps.
             rounds = np.ceil(waves) * (steps + 4) * np.where(is_small, 0.5, 1.0)
             columns[f"grouped {index} log waves {cluster}"] = np.log(waves)
-            columns[f"grouped {index} wave waste {cluster}"] = np.minimum(np.log(np.ceil(waves) / waves), _MOST_WASTE)
+            columns[f"grouped {index} wave waste {cluster}"] = np.minimum(np.log(np.ceil(waves) / waves), MOST_WASTE)
             columns[f"grouped {index} pad {cluster}"] = np.log(tiles * tall * wide / (groups * m * n))
             columns[f"grouped {index} rounds beside {cluster}"] = np.log(rounds) - log_base
     return columns
@@ -507,13 +366,13 @@ def _optimizer_columns(operator: Operator, p: Parameters) -> dict[str, Array]:
     per_tensor = numel / tensors
     share = numel // tensors
     first = numel - share * (tensors - 1)
-    chunks = tensors * _ceil(per_tensor, CHUNK_ELEMENTS)
-    launches = np.maximum(_ceil(chunks, BLOCKS_A_LAUNCH), _ceil(tensors, TENSORS_A_LAUNCH[_OPTIMIZER_LISTS]))
+    chunks = tensors * in_blocks(per_tensor, CHUNK_ELEMENTS)
+    launches = np.maximum(in_blocks(chunks, BLOCKS_A_LAUNCH), in_blocks(tensors, TENSORS_A_LAUNCH[_OPTIMIZER_LISTS]))
     return {
         "log per tensor": np.log(per_tensor),
         "log chunks": np.log(chunks),
         "log launches": np.log(launches),
-        "chunk fill": np.log(_round_up(per_tensor, CHUNK_ELEMENTS) / per_tensor),
+        "chunk fill": np.log(round_up(per_tensor, CHUNK_ELEMENTS) / per_tensor),
         "chunks of last launch": chunks % BLOCKS_A_LAUNCH / BLOCKS_A_LAUNCH,
         "tail 4": per_tensor % 4,
         "in vectors": ((numel // tensors % 4 == 0) & (numel % tensors % 4 == 0)).astype(np.float64),
@@ -541,70 +400,5 @@ def _row_bytes(aligned: Array, item_size: Array) -> Array:
 
 def _sides(work: Work, count: int) -> tuple[Array, Array, Array, Array]:
     assert work.gemm is not None
-    batch, m, n, k = (_column(side, count).astype(np.float64) for side in work.gemm)
+    batch, m, n, k = (as_column(side, count).astype(np.float64) for side in work.gemm)
     return batch, m, n, k
-
-
-def _attention_columns(operator: Operator, p: Parameters, machine: Machine) -> dict[str, Array]:
-    given = _attention_shape(operator, p)
-    if given is None:
-        return {}
-    heads, length, _, d, _ = given
-    return attention_columns(heads, length, d, machine)
-
-
-def _attention_shape(operator: Operator, p: Parameters) -> tuple[Array, Array, Array, Array, Array] | None:
-    """Heads of all sequences, length, length of keys, d, and whether causal."""
-    if operator.name == "sdpa_varlen":
-        return p["sequences"] * p["h"], p["l"], p["l"], p["d"], np.asarray(p["causal"])
-    form = ("sdpa", p) if operator.name == "sdpa" else operator.general_form(p)
-    if form is None or form[0] != "sdpa":
-        return None
-    q = find_operator("sdpa").resolve(form[1])
-    keys = np.where(np.asarray(q["l_kv"]) > 0, q["l_kv"], q["l"])
-    return q["b"] * q["h"], q["l"], keys, q["d"], np.asarray(q["causal"])
-
-
-def _attention_rounds(
-    shape: tuple[Array, Array, Array, Array, Array], log_base: Array, machine: Machine
-) -> dict[str, Array]:
-    """Rounds of blocks of queries and the blocks of keys that each goes through, for the sizes of blocks in use."""
-    heads, length, keys, _, causal = (np.broadcast_to(part, log_base.shape).astype(np.float64) for part in shape)
-    columns: dict[str, Array] = {}
-    for tall, wide in _ATTENTION_BLOCKS:
-        down, steps = np.ceil(length / tall), np.ceil(keys / wide)
-        each = np.where(causal > 0, (steps + 1) / 2, steps)
-        name = f"attention {tall}x{wide}"
-        for at_once in (1, 2):
-            waves = down * heads / (machine.num_multiprocessors * at_once)
-            columns[f"{name} rounds {at_once}"] = np.log(np.maximum(np.ceil(waves) * each, steps) + 1) - log_base
-            columns[f"{name} wave waste {at_once}"] = np.minimum(np.log(np.ceil(waves) / waves), _MOST_WASTE)
-        columns[f"{name} blocks"] = np.log(down * heads * each) - log_base
-        columns[f"{name} pad"] = np.log(down * tall * steps * wide / (length * keys))
-    return columns
-
-
-def attention_columns(heads: Array, length: Array, d: Array, machine: Machine) -> dict[str, Array]:
-    """How fused attention divides into blocks of 128 queries and waves, and what padding the head dimension costs."""
-    waves = heads * _ceil(length, _ATTENTION_TILE) / machine.num_multiprocessors
-    return {
-        "attention waves": np.log(waves),
-        "attention wave waste": np.log(np.ceil(waves) / waves),
-        "attention pad 32": np.log(_round_up(d, 32) / d),
-        "attention pad 64": np.log(_round_up(d, 64) / d),
-    }
-
-
-def _column(value: Any, count: int) -> Array:
-    array = np.asarray(value)
-    if array.ndim == 0:
-        return np.full(count, array[()])
-    return array
-
-
-def _ceil(value: Array, step: int) -> Array:
-    return np.asarray(np.ceil(value / step))
-
-
-def _round_up(value: Array, step: int) -> Array:
-    return np.asarray(_ceil(value, step) * step)

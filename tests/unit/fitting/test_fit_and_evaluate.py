@@ -21,7 +21,8 @@ from torchledger.fitting.evaluate import (
     grouped_split,
 )
 from torchledger.fitting.fit import in_processes
-from torchledger.fitting.operator_features import alignment, operator_features
+from torchledger.fitting.operator_features import operator_features
+from torchledger.fitting.rounding import alignment
 from torchledger.fitting.tables import build_tables, machine_of_tables, pool_tables, shape_groups
 from torchledger.operators import find_operator, operator_names
 from torchledger.predicting import predict
