@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torchledger.fitting.constants import Depthwise, FewChannels, Library
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.product_times import Sides, product_times, tile_times
+from torchledger.fitting.rounding import round_up
 
 Array = NDArray[np.float64]
 
@@ -116,11 +117,11 @@ def _as_filters(
     peak: Array, machine: Machine,
 ) -> Array:  # fmt: skip
     constants = machine.constants.convolutions
-    padded_in, padded_out = _round_up(inside, 8), _round_up(outside, 8)
+    padded_in, padded_out = round_up(inside, 8), round_up(outside, 8)
     if direction == "forward":
-        sides = (groups, pixels, padded_out, taps * _round_up(inside, 32))
+        sides = (groups, pixels, padded_out, taps * round_up(inside, 32))
         return tile_times(constants.forward, sides, item_size, peak, machine)[0]
-    of_image = (groups, pixels, padded_in, taps * _round_up(outside, 32))
+    of_image = (groups, pixels, padded_in, taps * round_up(outside, 32))
     of_weight = (groups, padded_out, taps * padded_in, pixels)
     total = np.zeros(len(item_size))
     if direction != "image":
@@ -137,7 +138,7 @@ def pass_product(p: Mapping[str, Array], one: str, machine: Machine) -> tuple[Li
     """
     height, width, taps = result_sides(p)
     pixels = p["n"] * height * width
-    inside, outside = _round_up(p["c_in"] / p["groups"], 8), _round_up(p["c_out"] / p["groups"], 8)
+    inside, outside = round_up(p["c_in"] / p["groups"], 8), round_up(p["c_out"] / p["groups"], 8)
     constants = machine.constants.convolutions
     if one == "forward":
         return constants.forward, (p["groups"], pixels, outside, taps * inside)
@@ -176,7 +177,3 @@ def _few_channels(costs: FewChannels, multiplies: Array, image: Array) -> Array:
 def _row_bytes(value: Array, item_size: Array) -> Array:
     whole = np.asarray(value, dtype=np.int64)
     return np.asarray(np.minimum((whole & -whole) * item_size, 16.0))
-
-
-def _round_up(value: Array, step: int) -> Array:
-    return np.asarray(np.ceil(value / step) * step)
