@@ -75,6 +75,7 @@ class Row:
     gpus_per_node: int = 8
     mfu: float | None = None
     has_failed: bool = False
+    composition: Composition = field(default_factory=Composition)
 
 
 @dataclass
@@ -165,7 +166,10 @@ def vtrain(data: Path, part: str) -> list[Row]:
             dp=n["dp"], tp=n["tp"], pp=n["pp"], micro_batch=n["micro_batch"], recomputation="full",
             sequence_parallel=False,
         )  # fmt: skip
-        rows.append(Row(str(n), model, layout, 1e3 * float(row["iteration_ms"]), device="A100"))
+        rows.append(
+            Row(str(n), model, layout, 1e3 * float(row["iteration_ms"]), device="A100",
+                composition=Composition(overlaps_gradients=False))
+        )  # fmt: skip
     return rows
 
 
@@ -174,8 +178,13 @@ def nanotron(data: Path) -> list[Row]:
 
     As huggingface/nanotron's llama.py has it: queries, keys and values are put in order by a copy, keys and values
     packed by two more, and back again in the backward; activation and the loss over a shared vocabulary are single
-    eager operators; gradients are added to float32 ones, which are all-reduced also under ZeRO-1, and DDP's buckets
-    lie beside them.
+    eager operators; gradients are added to float32 ones. DDP all-reduces these, its buckets lie beside them; with
+    ZeRO-1 there is no DDP: all of them are all-reduced at once behind the last backward, and updated weights gathered
+    into one piece. All are clipped. Before each tensor that a stage sends go two messages that describe it, and forward
+    a mask goes with it.
+
+    The memory is what the allocator had reserved: its peak of allocated bytes is set back behind the last backward. So
+    gradients in bfloat16, which come as activations go, count beside these.
     """
     rows = []
     for row in rows_of(data / "distributed/nanotron_ultrascale_h100.csv"):
@@ -188,6 +197,7 @@ def nanotron(data: Path) -> list[Row]:
             layers=n["layers"], hidden=n["hidden"], heads=n["heads"], kv_heads=n["kv_heads"], ffn=n["ffn"],
             vocabulary=n["vocab"], length=n["seq"], batch=n["global_batch"], tied=row["model"] in ("1B", "3B"),
             fused=False, head_copies=2.5, spare_gradient_bytes=4 if n["dp"] > 1 else 2,
+            overlaps_shards=True, counts_lengths=True,
         )  # fmt: skip
         # nanotron deals blocks to stages by what they cost, the output among them.
         model = replace(model, head_layers=model.vocabulary * model.hidden / model.block_parameters)
@@ -196,13 +206,25 @@ def nanotron(data: Path) -> list[Row]:
             zero=n["zero_stage"] if n["dp"] > 1 else 0, micro_batch=n["micro_batch"],
         )  # fmt: skip
         has_failed = row["status"] == "failed"
+        measured_bytes = 2**30 * float(row["gpu_memory_gb"]) if row["gpu_memory_gb"] else None
+        layout = nearer_mode(model, layout, measured_bytes)
         rows.append(
             # The table of results is written by the first rank, in GiB.
             Row(f"{row['model']} on {n['gpus']}", model, layout, None if has_failed else 1e6 * float(row["step_s"]),
-                device="H100", measured_bytes=2**30 * float(row["gpu_memory_gb"]) if row["gpu_memory_gb"] else None,
-                mfu=float(row["mfu_pct"]) if row["mfu_pct"] else None, has_failed=has_failed)
+                device="H100", measured_bytes=measured_bytes,
+                mfu=float(row["mfu_pct"]) if row["mfu_pct"] else None, has_failed=has_failed,
+                composition=Composition(overlaps_gradients=not layout.zero, reduces_whole=True, clips_whole=True,
+                                        announcements=(5, 2)))
         )  # fmt: skip
     return rows
+
+
+def nearer_mode(model: Transformer, layout: Layout, measured_bytes: float | None) -> Layout:
+    """Tensor parallelism with activations in shares or whole, which no row states: the one whose memory is nearer."""
+    if layout.tp == 1 or measured_bytes is None:
+        return layout
+    modes = (layout, replace(layout, sequence_parallel=False))
+    return min(modes, key=lambda mode: abs(math.log(memory_of_rank(model, mode, 0) / measured_bytes)))
 
 
 def neusight(data: Path) -> list[Row]:
@@ -231,18 +253,22 @@ def neusight(data: Path) -> list[Row]:
 def simumax(data: Path) -> list[Row]:
     """Megatron's Llamas in bfloat16, float32 gradients, ZeRO-1; DeepSeek's experts are not described here.
 
-    As the launch scripts of MooreThreads/SimuMax say: Transformer Engine, nothing of the collectives overlapped.
+    As the launch scripts of MooreThreads/SimuMax say: Transformer Engine, its loss in place of the logits, 16 groups of
+    queries in the larger, a vocabulary in shares of 128, all-to-alls around attention for context parallelism, nothing
+    of the collectives overlapped.
     """
-    shapes = {"llama3_70b": (8192, 64, 8, 28672, 128256), "llama3_405b": (16384, 128, 8, 53248, 128256)}
+    shapes = {"llama3_70b": (8192, 64, 8, 28672, 128256), "llama3_405b": (16384, 128, 16, 53248, 128256)}
     rows = []
     for row in rows_of(data / "distributed/simumax_b200.csv"):
         if row["model"] not in shapes:
             continue
         hidden, heads, kv_heads, ffn, vocabulary = shapes[row["model"]]
         n = {key: int(row[key]) for key in ("layers", "tp", "cp", "pp", "dp", "micro_batches", "seq")}
+        vocabulary = 128 * n["tp"] * math.ceil(vocabulary / (128 * n["tp"]))
         model = Transformer(
             layers=n["layers"], hidden=hidden, heads=heads, kv_heads=kv_heads, ffn=ffn, vocabulary=vocabulary,
             length=n["seq"], batch=n["micro_batches"] * n["dp"], fused=False, own_kernels=True,
+            logit_bytes=2, exchanges_heads=True,
         )  # fmt: skip
         shares = n["dp"] * n["cp"]
         layout = Layout(
@@ -250,7 +276,8 @@ def simumax(data: Path) -> list[Row]:
         )
         rows.append(
             Row(row["case"], model, layout, 1e3 * float(row["real_ms"]), 1e3 * float(row["simumax_ms"]), device="B200",
-                measured_bytes=2**30 * float(row["real_alloc_gib"]), peer_bytes=2**30 * float(row["simumax_alloc_gib"]))
+                measured_bytes=2**30 * float(row["real_alloc_gib"]), peer_bytes=2**30 * float(row["simumax_alloc_gib"]),
+                composition=Composition(overlaps_gradients=False))
         )  # fmt: skip
     return rows
 
@@ -315,17 +342,9 @@ def kernels_of_a100(data: Path, path: Path) -> TimeModel:
 DEVICES = {"H100": "H100", "A100": "A100-SXM4-40GB", "B200": "B200"}
 """What answers for a row's device: the H100's own model, data sheets of the others."""
 
-FLASH_2 = {64: 1.49, 128: 1.81}
-"""How many times as long attention takes by flash-attention 2 as by what torch runs on a Hopper: estimate-train-time's
-forward on a GH200 over the H200's model, medians by the width of a head."""
-
-
-COMPOSITIONS = {
-    ("A100", "float16"): Composition(overlaps_gradients=False),
-    ("H100", "bfloat16"): Composition(reduces_whole=True),
-    ("B200", "bfloat16"): Composition(overlaps_gradients=False),
-}
-"""How the programs of a device's rows order what a layout leaves open, where it is not the usual way."""
+FLASH_2 = {64: {"forward": 1.54, "backward": 1.59}, 128: {"forward": 1.92, "backward": 1.75}}
+"""How many times as long attention takes by flash-attention 2 as by what torch runs on a Hopper, by the width of a
+head: both measured on an H100."""
 
 
 class Flash2Prices(ModelPrices):
@@ -336,7 +355,7 @@ class Flash2Prices(ModelPrices):
         if piece.operator != "sdpa":
             return found
         width = min(FLASH_2, key=lambda d: abs(d - piece.parameters["d"]))
-        factor = FLASH_2[width]
+        factor = FLASH_2[width][piece.direction]
         return PiecePrice(factor * found.duration_us, factor * found.spread_us, found.work.times(factor))
 
 
@@ -364,11 +383,10 @@ class Predictor:
         return find_fabric(name)
 
     def step_us(self, row: Row) -> float:
-        composition = COMPOSITIONS.get((row.device, row.model.dtype), Composition())
         # Contention was measured on a Hopper; of other generations nothing is known.
         sharing = find_sharing(row.device) if row.device == "H100" else Sharing()
         return price_layout(
-            row.model, row.layout, self.prices(row), self.fabric(row), composition=composition, sharing=sharing
+            row.model, row.layout, self.prices(row), self.fabric(row), composition=row.composition, sharing=sharing
         ).duration_us
 
 
@@ -554,12 +572,14 @@ def memory_lines(data: Path) -> list[str]:
     """Peaks beside the measured, and which rows do not fit."""
     lines = ["| memory of | rows | mean error, % | signed, % | peer, % |", "|---|---|---|---|---|"]
     trained = nanotron(data)
-    sets: dict[str, tuple[list[Row], int | None]] = {
-        "SimuMax, Llamas": (simumax(data), None),
-        "nanotron (the first rank)": (trained, 0),
-        "nanotron without tensor parallelism": ([row for row in trained if row.layout.tp == 1], 0),
-        "Megatron-LM's tests (the last rank)": (megatron(data), -1),
-    }
+    sets: dict[str, tuple[list[Row], int | None]] = {"SimuMax, Llamas": (simumax(data), None)}
+    parts = ("development", "sealed")
+    for part, rows in zip(parts, split(trained), strict=True):
+        sets[f"nanotron (the first rank), {part}"] = rows, 0
+    for part, rows in zip(parts, split(trained), strict=True):
+        sets[f"nanotron without tensor parallelism, {part}"] = [row for row in rows if row.layout.tp == 1], 0
+    for part, rows in zip(parts, split(megatron(data)), strict=True):
+        sets[f"Megatron-LM's tests (the last rank), {part}"] = rows, -1
     for name, (rows, stage) in sets.items():
         pairs = [
             (row, peak if stage is None else memory_of_rank(row.model, row.layout, stage % row.layout.pp))
@@ -569,9 +589,10 @@ def memory_lines(data: Path) -> list[str]:
         errors = [100 * (peak / (row.measured_bytes or 1) - 1) for row, peak in pairs]
         peers = [100 * abs(row.peer_bytes / (row.measured_bytes or 1) - 1) for row, _ in pairs if row.peer_bytes]
         peer = f"{statistics.mean(peers):.2f}" if peers else ""
+        digits = 2 if peers else 1
         lines.append(
-            f"| {name} | {len(errors)} | {statistics.mean(map(abs, errors)):.1f} | {statistics.mean(errors):+.1f} "
-            f"| {peer} |"
+            f"| {name} | {len(errors)} | {statistics.mean(map(abs, errors)):.{digits}f} "
+            f"| {statistics.mean(errors):+.{digits}f} | {peer} |"
         )
     hit, false, missed = out_of_memory(trained, 80e9)
     lines.append("")
@@ -587,36 +608,50 @@ KERNELS = """Kernels: vTrain's A100 by estimate-train-time's operators (fitted t
 the H100 by its own model (`devices.md`), NeuSight's A100 and the B200 transferred by data sheet. The B200's sheet
 holds what SimuMax's authors measured of products and attention on one (a kernel at a time, no step); products and
 attention are slowed by the energy of a step at the power limit, as measured on an H200 (`strangers.md`). An H100's
-kernels beside collectives are slowed as measured on two H200s. A host's launch is taken to need 10 us, as usual;
-the line with its host's launches takes 60 us, read off the development rows: most of vTrain's steps on one node
-wait for their host. Lines with a factor are all of the set's predictions times one number, the median of its
-development rows; the constant TFLOP/s is the one rate that fits the rows of its line best, known only behind them.
-Peers' published errors: vTrain 8.4 % on one node, 14.7 % on several; NeuSight 7.7 %; SimuMax 5.6 % (the last two
-also beside the rows here). vTrain's links: 800 Gbit/s a node at the share of their rate that measured InfiniBand
-reaches; nanotron's: EFA as its authors measured it (`fabrics.md`)."""
+kernels beside collectives are slowed as measured on two H200s, its attention by flash-attention 2 and its eager
+kernels as measured on one (below). A host's launch is taken to need 10 us, as usual; the line with its host's
+launches takes 60 us, read off the development rows: most of vTrain's steps on one node wait for their host. Lines
+with a factor are all of the set's predictions times one number, the median of its development rows; the constant
+TFLOP/s is the one rate that fits the rows of its line best, known only behind them. Peers' published errors: vTrain
+8.4 % on one node, 14.7 % on several; NeuSight 7.7 %; SimuMax 5.6 % (the last two also beside the rows here).
+vTrain's links: 800 Gbit/s a node at the share of their rate that measured InfiniBand reaches; nanotron's: EFA as its
+authors measured it (`fabrics.md`)."""
 
-DESCRIBED = """Programs are described as their public source has them: nanotron by huggingface/nanotron
-(`llama.py`, `gradient_accumulator.py`, `models/base.py`: copies of heads around attention, eager activation and
-loss, float32 gradients all-reduced also under ZeRO-1, layers dealt to stages by a running sum), SimuMax by the
-launch scripts of MooreThreads/SimuMax (Transformer Engine, nothing of the collectives overlapped), Megatron-LM's
+DESCRIBED = """Programs are described as their public source has them. nanotron by huggingface/nanotron at the time of
+its measurements (e24d248 of 2025-02-19): copies of heads around attention, lengths counted anew by each block, eager
+activation and loss, products in shares beside the gathering of rows (of rows whose memory says that activations are
+whole, none), layers dealt to stages by a running sum, two messages before each tensor that a stage sends; DDP
+without ZeRO, with ZeRO-1 one all-reduce of all float32 gradients behind the last backward; all gradients clipped and
+set to zero, weights cast. Its times are those of each run's third step alone, on the host's clock, its memory what
+the allocator had reserved (the allocated peak is set back before it is read). SimuMax by the launch scripts of
+MooreThreads/SimuMax (Transformer Engine with its loss in place of the logits, an empty gradient of each weight's
+shape, all-to-alls around attention for context parallelism, nothing of the collectives overlapped), Megatron-LM's
 loss by its in-place cross entropy."""
+
+EAGER = """Eager kernels on an H100 (80 GB, torch 2.11.0+cu130, 2026-11-23, a kernel at a time for a tenth of a second,
+bytes of tensors read and written over time): additions of two bfloat16 tensors 3,055 GB/s; not vectorized are
+permuting copies of heads (1,430 to 1,510), activations of halves of rows (SiLU 1,440, products 2,090, SiLU's backward
+1,860), broadcast subtraction and division (2,480, 1,990), casts to float32 (1,980) and bfloat16 gradients added to
+float32 ones (2,400); vectorized ones, concatenations and reductions 2,630 to 3,130. Flash-attention 2 took 1.54 and
+1.59 times (forward, backward; heads of 64) and 1.92 and 1.75 times (of 128) as long as cuDNN's attention. A whole
+eager block of nanotron's sizes (plain torch, forward and backward, seconds long; widths 2,048 and 4,096, 8,192 and
+4,096 tokens) took 9.1 and 12.9 ms; as pieces it is priced at 8.7 and 12.2, without the adding up of gradients, which
+it had none of."""
 
 COLUMNS = """Neighbours are layouts of one model, world and batch that differ by a factor of two between one or two
 axes; in brackets how many pairs. The last column takes questions with at least four measured layouts."""
 
-WRONG = """What is left, from the development rows. nanotron: alike on all layouts without tensor parallelism, 9 to
-14 % too quick (its H100s may run at lower clocks than ours did; nothing in its source that is not described is
-known to take as long; a cruder law of the power limit, which slowed products more than mixtures of kernels were
-then measured to be, gave 11.0 % here and 9.6 % on the sealed rows); 64 and more data-parallel ranks are 20 % too
-quick, since gradients are reduced in eight parts here and in buckets of 25 MB there, whose rate between nodes
-nobody measured; microbatches of one sequence under tensor parallelism 20 % and more, which wait for a host of
-which nothing is stated; some rows are up to twice as slow as their like (rows that occur twice differ by as much),
-and make the mean of the ratios: seven of 32 pairs have all that is over 25 %. Its mode of tensor parallelism is
-not stated: of the two, measured memory is nearer to one or the other in halves, while times differ by 2 %.
-vTrain's steps on one node need their host, which is not stated either. NeuSight's gpt3_xl has heads that its table
-does not name. Memory that can be built from what is stated: SimuMax, nanotron without tensor parallelism,
-Megatron-LM's tests with the usual loss. Not: nanotron's other rows (the mode decides whether activations are
-shared), tests that fuse the loss, defer gradients of the embedding or write a mask (only their names say so)."""
+WRONG = """What is left, from the development rows. nanotron: without tensor parallelism 6 %; with it, microbatches of
+one sequence of the smallest model are 20 % too quick and wait for a host of which nothing is stated; 64 and more
+data-parallel ranks without ZeRO are 14 to 20 % too quick, since gradients are reduced in eight parts here and in
+buckets of 25 MB there, whose rate between nodes nobody measured; some rows are up to twice as slow as their like (a
+third step may still be warming up; rows that occur twice differ by as much), and make the mean of the ratios. vTrain's
+steps on one node need their host, which is not stated. NeuSight's gpt3_xl has heads that its table does not name.
+Memory: of SimuMax's rows all were looked at. nanotron's mode of tensor parallelism is not stated: where activations
+are whole or shared it was taken from that memory, so that its error is too kind; without tensor parallelism it is not.
+Megatron-LM's tests of two and four tensor-parallel ranks without sequence parallelism lack 0.1 GB of 1 that is not
+explained. Not built: tests that fuse the loss, defer gradients of the embedding or write a mask (only their names say
+so)."""
 
 
 def page(lines: Sequence[str], memory: Sequence[str]) -> str:
@@ -639,6 +674,8 @@ def page(lines: Sequence[str], memory: Sequence[str]) -> str:
             textwrap.fill(KERNELS, 120),
             "",
             textwrap.fill(DESCRIBED, 120),
+            "",
+            textwrap.fill(EAGER, 120),
             "",
             *lines,
             "",

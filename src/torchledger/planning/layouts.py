@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from torchledger.errors import PredictError
 from torchledger.nouns import Fabric, Layout, PlannedRank, PlannedStep, PricedLayout
 from torchledger.planning.fabric import placement_of, price_collective
-from torchledger.planning.prices import PiecePrices, total_price
+from torchledger.planning.prices import CLIPPING_PASSES, PiecePrices, total_price
 from torchledger.planning.schedules import Action, schedule_actions
 from torchledger.planning.sharing import PRODUCT, find_sharing
 from torchledger.planning.timeline import PlayedStep, Sharing, TimedEntry, play
@@ -34,6 +34,9 @@ _MOST_TENSORS_OF_BLOCK = 12
 _BUCKETS = 8
 """Into how many parts the gradients' reduction is cut that overlaps the last backward."""
 
+_ANNOUNCEMENT_BYTES = 64
+"""A tensor's shape, strides and dtype."""
+
 
 @dataclass(frozen=True)
 class Composition:
@@ -41,12 +44,17 @@ class Composition:
 
     ``overlaps_gradients``: gradients are reduced beside the last backward (DDP's buckets); else behind it.
     ``reduces_whole``: every rank is given all summed gradients, also where ZeRO-1 or 2 needs a share of them.
+    ``clips_whole``: and takes the norm of all of them and scales them, not of its share alone.
+    ``announcements`` are the small messages that go before a microbatch's tensors from stage to stage, forward and
+    backward, each of which the host waits for.
     ``overlap`` is the norm by which host and device time of a phase are added (6: nearly the longer of both).
     ``step_host_us`` is what the host does in a step beside launching the model.
     """
 
     overlaps_gradients: bool = True
     reduces_whole: bool = False
+    clips_whole: bool = False
+    announcements: tuple[int, int] = (0, 0)
     overlap: float = 6.0
     step_host_us: float = 400.0
 
@@ -124,8 +132,9 @@ def price_layout(
     """
     if (reason := check_layout(model, layout)) is not None:
         raise PredictError(f"{name_of(layout)}: {reason}.")
-    maker = _Composer(model, layout, prices, fabric, composition or Composition())
-    played = play(maker.ranks(), sharing=find_sharing(prices.device) if sharing is None else sharing)
+    sharing = find_sharing(prices.device) if sharing is None else sharing
+    maker = _Composer(model, layout, prices, fabric, composition or Composition(), sharing)
+    played = play(maker.ranks(), sharing=sharing)
     return _as_step(maker, played)
 
 
@@ -192,9 +201,10 @@ class _Composer:
         prices: PiecePrices,
         fabric: Fabric | None,
         composition: Composition,
+        sharing: Sharing,
     ) -> None:
         self.model, self.layout, self.prices, self.fabric = model, layout, prices, fabric
-        self.composition = composition
+        self.composition, self.sharing = composition, sharing
         self.size = int(ELEMENT_SIZES[model.dtype])
         self.micro_batches = model.batch // (layout.dp * layout.micro_batch)
         self.parts = parts_of(model, layout)
@@ -226,13 +236,22 @@ class _Composer:
 
     def cost(self, pieces: Sequence[Piece]) -> _Cost:
         price, kernels = total_price(self.prices, pieces)
-        communication_us = sum(
-            self.collective_us(piece.operator.removeprefix("collective."), piece.parameters["bytes"], piece.group)
-            for piece in pieces
-            if piece.group
-        )
+        communication_us = sum(self.exposed_us(piece) for piece in pieces if piece.group)
         host_us = kernels * self.prices.launch_host_us
         return _Cost(price.duration_us, communication_us, host_us, price.spread_us, price.work)
+
+    def exposed_us(self, piece: Piece) -> float:
+        """What a collective adds to the pieces: all of it, or what it outlasts and slows the product beside it."""
+        kind = piece.operator.removeprefix("collective.")
+        collective_us = self.collective_us(kind, piece.parameters["bytes"], piece.group)
+        if piece.beside is None:
+            return collective_us
+        product_us = self.prices.price(piece.beside).duration_us
+        slower = self.sharing.kernels.get(PRODUCT, 1.0)
+        ends_us = collective_us * self.sharing.collective_factor(PRODUCT, collective_us)
+        if ends_us < product_us * slower:
+            return ends_us - ends_us / slower
+        return collective_us * (1 - product_us * slower / ends_us) + product_us * (slower - 1)
 
     def stage_cost(self, stage: int, direction: str) -> _Cost:
         stages = self.layout.pp * self.layout.stages_per_rank
@@ -288,12 +307,9 @@ class _Composer:
         message = layout.micro_batch * model.length // layout.cp * model.hidden * self.size
         if layout.sequence_parallel:
             message //= layout.tp
-        pair = self.placement("pp", 2)
-        if self.fabric is None:
-            raise PredictError(f"{name_of(layout)} sends between stages, and no fabric prices it: give --fabric.")
-        move_us = price_collective(
-            self.fabric, "p2p", message, placement_of(pair, self.fabric.ranks_per_node)
-        ).duration_us
+        tensor_us, announcing_us = (self.move_us(nbytes) for nbytes in (message, _ANNOUNCEMENT_BYTES))
+        announcing_us += self.prices.launch_host_us
+        moves_us = [tensor_us + count * announcing_us for count in self.composition.announcements]
         costs = {
             (stage, kind): self.stage_cost(stage, kind)
             for stage in {action.stage for action in actions}
@@ -304,6 +320,7 @@ class _Composer:
         last_backward = max(place for place, action in enumerate(actions) if action.kind == "backward")
         for place, action in enumerate(actions):
             is_forward = action.kind == "forward"
+            move_us = moves_us[0 if is_forward else 1]
             source = action.stage - 1 if is_forward else action.stage + 1
             target = action.stage + 1 if is_forward else action.stage - 1
             after: tuple[int, ...] = ()
@@ -321,6 +338,13 @@ class _Composer:
                 entries.append(self.transfer("send", move_us, action.stage, target, action, (done,)))
         self.end(entries, rank)
         return entries
+
+    def move_us(self, nbytes: float) -> float:
+        """What a message takes from one stage to the next."""
+        if self.fabric is None:
+            raise PredictError(f"{name_of(self.layout)} sends between stages, and no fabric prices it: give --fabric.")
+        placement = placement_of(self.placement("pp", 2), self.fabric.ranks_per_node)
+        return price_collective(self.fabric, "p2p", nbytes, placement).duration_us
 
     def transfer(
         self, what: str, move_us: float, source: int, target: int, action: Action, after: tuple[int, ...]
@@ -404,11 +428,24 @@ class _Composer:
         own = weights / (max(1, layout.fsdp) * layout.cp if layout.zero else 1)
         layers = layers_by_stage(model.layers, layout.pp, model.head_layers)[stage]
         update = self.prices.optimizer(own, layers * _MOST_TENSORS_OF_BLOCK)
-        entries.append(TimedEntry("optimizer", "compute", update.duration_us, after=moving))
+        update_us = update.duration_us + self.beside_update_us(weights, own)
+        entries.append(TimedEntry("optimizer", "compute", update_us, after=moving))
         if layout.zero in (1, 2):
             gather_us = self.collective_us("all_gather", weights * self.size, "dp")
             entries.append(TimedEntry("weights", "communication", gather_us, "compute"))
         entries.append(TimedEntry("step", "host", self.composition.step_host_us, "compute"))
+
+    def beside_update_us(self, weights: float, own: float) -> float:
+        """What is done beside the update of float32 weights: they are cast, all float32 gradients are set to zero, and
+        those that no rank needs are clipped."""
+        moved = 0.0
+        if self.model.gradient_bytes > self.size:
+            moved = (4 + self.size) * own + self.model.gradient_bytes * weights
+        if self.composition.clips_whole:
+            moved += CLIPPING_PASSES * self.model.gradient_bytes * (weights - own)
+        if not moved:
+            return 0.0
+        return self.prices.price(Piece("elementwise", {"bytes": int(moved)}, "step", "update")).duration_us
 
 
 def _as_step(maker: _Composer, played: PlayedStep) -> PlannedStep:

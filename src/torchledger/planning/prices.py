@@ -59,7 +59,7 @@ class PiecePrices(Protocol):
         ...
 
 
-_CLIPPING_PASSES = 3
+CLIPPING_PASSES = 3
 """Times that a gradient is read or written for its norm and for being scaled by it."""
 
 
@@ -152,7 +152,7 @@ class ModelPrices:
         found = predict(
             self.model, "adamw", {"numel": numel, "tensors": max(1, tensors)}, direction="step", dtype="float32"
         )
-        clipping_us = _CLIPPING_PASSES * 4 * numel / self.model.machine.bytes_per_us
+        clipping_us = CLIPPING_PASSES * 4 * numel / self.model.machine.bytes_per_us
         time_us = (found.duration_us + clipping_us) * self.rates[1]
         return PiecePrice(time_us, (found.high_us - found.duration_us) * self.rates[1])
 

@@ -29,6 +29,11 @@ class Transformer:
     elementwise work; of an eager program ``own_kernels`` says that activation and loss are one kernel each and that
     products add to accumulated gradients themselves, as Megatron-Core does with Transformer Engine. ``head_copies`` is
     how often an eager program copies queries, keys and values whole around attention, forward and again backward.
+    ``exchanges_heads`` says that ranks of context parallelism exchange tokens for heads around attention (and keep what
+    attention gave before it is exchanged back), in place of gathering keys and values. ``overlaps_shards``: with
+    sequence parallelism a rank multiplies its own rows while the others' are gathered, then those in front and those
+    behind, and collectives of the backward run beside products that do not need them. ``counts_lengths``: each block
+    counts the lengths of its sequences anew, in six small kernels.
     ``gradient_bytes`` is the size of an accumulated gradient's element, ``spare_gradient_bytes`` that of another copy,
     ``optimizer_bytes`` what the optimizer keeps for a parameter, ``logit_bytes`` what the loss holds of a logit at once
     (logits, a float32 copy and one that is worked on; 6 where it is worked on in place). ``head_layers`` is how many
@@ -53,6 +58,9 @@ class Transformer:
     fused: bool = True
     own_kernels: bool = False
     head_copies: float = 0.0
+    exchanges_heads: bool = False
+    overlaps_shards: bool = False
+    counts_lengths: bool = False
     gradient_bytes: int = 4
     spare_gradient_bytes: int = 0
     optimizer_bytes: int = 12
@@ -108,7 +116,8 @@ class Piece:
 
     ``operator`` is the catalogue's name, ``"elementwise"`` with ``bytes``, or ``"collective.all_reduce"`` and the like
     of ``bytes`` over the ranks of ``group``. ``role`` is its place in the block, ``kernels`` what an eager program
-    launches for it.
+    launches for it. ``beside`` is the product that a collective runs beside, which stands among the pieces itself;
+    ``None`` where what comes next waits for it.
     """
 
     operator: str
@@ -117,6 +126,7 @@ class Piece:
     role: str = ""
     kernels: int = 1
     group: str = ""
+    beside: Piece | None = None
 
 
 @dataclass(frozen=True)
@@ -130,6 +140,22 @@ class Parts:
     last: tuple[Piece, ...]
     last_backward: tuple[Piece, ...]
 
+
+_UNVECTORIZED: Mapping[tuple[str, Direction], float] = {
+    ("head copies", "forward"): 1.8,
+    ("head copies", "backward"): 1.5,
+    ("context copy", "forward"): 2.1,
+    ("context copy", "backward"): 2.1,
+    ("split copy", "backward"): 2.1,
+    ("activation", "forward"): 1.7,
+    ("activation", "backward"): 1.3,
+    ("loss", "forward"): 1.25,
+    ("loss", "backward"): 1.3,
+    ("accumulation", "backward"): 1.3,
+}
+"""How many times as long an eager program's kernels of a role take as additions that move as many bytes: torch reads
+and writes strided tensors, halves of rows, broadcast factors and two dtypes one element at a time. Measured a kernel at
+a time on an H100 (``docs/results/public_steps.md``)."""
 
 _MOST_ACTIONS = 50_000
 """Microbatches of all stages of a pipeline: each is played."""
@@ -191,6 +217,8 @@ class _Maker:
         return Piece("linear", {"m": self.tokens, "k": k, "n": n}, direction, role, kernels)
 
     def elementwise(self, bytes_moved: float, direction: Direction, role: str, kernels: int = 1) -> Piece:
+        if not self.model.fused and not (self.model.own_kernels and role == "accumulation"):
+            bytes_moved *= _UNVECTORIZED.get((role, direction), 1.0)
         return Piece("elementwise", {"bytes": max(1, int(bytes_moved))}, direction, role, kernels)
 
     def gather(self, direction: Direction) -> list[Piece]:
@@ -214,15 +242,54 @@ class _Maker:
             return [self.collective("all_reduce", message, "tp")] if direction == "forward" else []
         return [self.collective("reduce_scatter" if direction == "forward" else "all_gather", message, "tp")]
 
-    def collective(self, kind: str, nbytes: float, group: str) -> Piece:
-        return Piece(f"collective.{kind}", {"bytes": int(nbytes)}, "forward", group, 1, group)
+    def collective(self, kind: str, nbytes: float, group: str, beside: Piece | None = None) -> Piece:
+        return Piece(f"collective.{kind}", {"bytes": int(nbytes)}, "forward", group, 1, group, beside)
+
+    def column(self, role: str, k: int, n: int, direction: Direction) -> list[Piece]:
+        """A product whose columns the ranks of tensor parallelism share, with its collectives."""
+        if not (self.is_sharded and self.model.overlaps_shards):
+            return [*self.gather(direction), self.linear(role, k, n, direction)]
+        message = self.tokens * self.model.hidden * self.size
+        if direction == "forward":
+            own, *others = self.by_shards(role, k, n)
+            return [self.collective("all_gather", message, "tp", own), own, *others]
+        inputs, weights = self.product(role, self.tokens, n, k), self.product(role, n, self.tokens, k)
+        return [
+            self.collective("all_gather", message, "tp", inputs),
+            self.collective("reduce_scatter", message, "tp", weights),
+            self.linear(role, k, n, direction),
+        ]
+
+    def row(self, role: str, k: int, n: int, direction: Direction) -> list[Piece]:
+        """A product whose rows the ranks of tensor parallelism share, with its collectives."""
+        if not (self.is_sharded and self.model.overlaps_shards) or direction == "forward":
+            return [self.linear(role, k, n, direction), *self.reduce(direction)]
+        message = self.tokens * self.model.hidden * self.size
+        own, *others = self.by_shards(role, n, k)
+        weights = self.product(role, n, self.tokens, k)
+        return [self.collective("all_gather", message, "tp", own), own, *others, weights]
+
+    def by_shards(self, role: str, k: int, n: int) -> list[Piece]:
+        """A rank's own rows, and those in front and behind: of a rank in the middle, which the others wait for."""
+        own, tp = self.rows, self.layout.tp
+        others = (tp - 1,) if tp == 2 else (tp // 2, tp - 1 - tp // 2)
+        return [self.product(role, own, k, n), *(self.product(role, count * own, k, n) for count in others)]
+
+    def product(self, role: str, m: int, k: int, n: int) -> Piece:
+        """One product of m by k with k by n."""
+        return Piece("linear", {"m": m, "k": k, "n": n}, "forward", role)
 
     def attention(self, direction: Direction) -> list[Piece]:
         model, tp, cp = self.model, self.layout.tp, self.layout.cp
         heads, kv = model.heads // tp, max(1, model.kv // tp)
         batch, own = self.layout.micro_batch, model.length // cp
         pieces: list[Piece] = []
-        if cp > 1:
+        if cp > 1 and model.exchanges_heads:
+            # Each rank is given all tokens of a share of the heads, and back.
+            width = (model.heads + 2 * model.kv) // tp * model.head, heads * model.head
+            pieces += [self.collective("all_to_all", self.tokens * each * self.size, "cp") for each in width]
+            heads, kv, own, cp = max(1, heads // cp), max(1, kv // cp), model.length, 1
+        elif cp > 1:
             message = 2 * batch * model.length * kv * model.head * self.size
             kind = "all_gather" if direction == "forward" else "reduce_scatter"
             pieces.append(self.collective(kind, message, "cp"))
@@ -260,6 +327,8 @@ class _Maker:
         if not model.fused and model.head_copies:
             moved = 2 * model.head_copies * self.tokens * width * self.size
             pieces.append(self.elementwise(moved, direction, "head copies", math.ceil(model.head_copies)))
+        if model.counts_lengths and direction == "forward":
+            pieces += [self.elementwise(1, direction, "lengths")] * 6
         if not model.fused and model.attention == "unfused":
             moved = 2 * self.tokens * (model.hidden // tp) * self.size
             pieces.append(self.elementwise(moved, direction, "context copy"))
@@ -298,21 +367,17 @@ class _Maker:
         up = (2 if model.gated else 1) * model.ffn // tp
         attention = [
             self.norm(direction),
-            *self.gather(direction),
-            self.linear("qkv", model.hidden, qkv, direction),
+            *self.column("qkv", model.hidden, qkv, direction),
             *self.copies(direction),
             *self.attention(direction),
-            self.linear("out", model.hidden // tp, model.hidden, direction),
-            *self.reduce(direction),
+            *self.row("out", model.hidden // tp, model.hidden, direction),
             *self.residual(direction),
         ]
         feed = [
             self.norm(direction),
-            *self.gather(direction),
-            self.linear("up", model.hidden, up, direction),
+            *self.column("up", model.hidden, up, direction),
             self.activation(direction),
-            self.linear("down", model.ffn // tp, model.hidden, direction),
-            *self.reduce(direction),
+            *self.row("down", model.ffn // tp, model.hidden, direction),
             *self.residual(direction),
         ]
         return attention, feed
@@ -356,8 +421,8 @@ class _Maker:
         """Cross entropy; eager programs that share the vocabulary write each of its steps in float32."""
         if self.model.fused or self.model.own_kernels or self.model.attention == "unfused":
             return Piece("cross_entropy", {"tokens": self.tokens, "vocab": vocabulary}, direction, "loss", 3)
-        # Forward: cast, largest, subtract, exponential, sum, divide; backward: subtract, scale, cast.
-        moved = {"forward": self.size + 4 + 4 + 8 + 8 + 4 + 8}.get(direction, 4 + 8 + 4 + self.size)
+        # Forward: cast, largest, subtract, exponential, sum, divide; backward: scale, cast.
+        moved = {"forward": self.size + 4 + 4 + 8 + 8 + 4 + 8}.get(direction, 8 + 4 + self.size)
         return self.elementwise(moved * self.tokens * vocabulary, direction, "loss", 7)
 
     def output(self, direction: Direction) -> list[Piece]:
@@ -365,8 +430,7 @@ class _Maker:
         vocabulary = max(1, model.vocabulary // tp)
         pieces = [
             self.norm(direction),
-            *self.gather(direction),
-            self.linear("head", model.hidden, vocabulary, direction),
+            *self.column("head", model.hidden, vocabulary, direction),
             self.loss(vocabulary, direction),
         ]
         if direction == "forward":
@@ -412,8 +476,9 @@ def layers_by_stage(layers: int, stages: int, head_layers: float = 0.0) -> tuple
 def memory_of_rank(model: Transformer, layout: Layout, stage: int) -> int:
     """The most that a rank of a pipeline's stage has allocated in a step, in bytes.
 
-    Weights in the model's dtype, gradients, the optimizer's state (of which ZeRO's ranks each have a share), what
-    microbatches in flight keep for their backward, and the logits or one block's own work, whichever is more.
+    Weights in the model's dtype, gradients and the optimizer's state (of which ZeRO's ranks each have a share) are
+    there all the time, and what microbatches in flight keep for their backward until it is over. On top comes the loss
+    or the backward of a block, whichever needs more.
     """
     size = int(ELEMENT_SIZES[model.dtype])
     is_first, is_last = stage == 0, stage == layout.pp - 1
@@ -429,15 +494,43 @@ def memory_of_rank(model: Transformer, layout: Layout, stage: int) -> int:
     activations = in_flight * layers * kept
     tokens = layout.micro_batch * model.length / layout.cp
     rows = tokens / (layout.tp if layout.sequence_parallel else 1)
-    work = 0.0
-    if layout.recomputation == "full":
-        work = kept_of_block(model, layout, whole=True)
+    work = _work_of_block(model, layout)
     if is_last:
         work = max(work, tokens * model.vocabulary / layout.tp * model.logit_bytes)
         activations += in_flight * rows * model.hidden * size
     if layout.zero >= 3:
         work += 2 * model.block_parameters / layout.tp * size
-    return int(weights * state + activations + work)
+    return int(weights * state + activations + work + _buffers(model, layout, is_last=is_last))
+
+
+def _work_of_block(model: Transformer, layout: Layout) -> float:
+    """Bytes that the backward of a block needs beside what it kept: of its feed-forward half, and where blocks are
+    computed again what that keeps."""
+    size = int(ELEMENT_SIZES[model.dtype])
+    tokens = layout.micro_batch * model.length / layout.cp
+    # The gradient of the activation's input, twice as wide where it is gated; its output's takes the output's place.
+    work = tokens * (2 if model.gated else 1) * model.ffn / layout.tp * size
+    return work + (kept_of_block(model, layout, whole=True) if layout.recomputation == "full" else 0.0)
+
+
+def _buffers(model: Transformer, layout: Layout, *, is_last: bool) -> float:
+    """Bytes that an eager program holds all the time: gathered rows, and with its own kernels one gradient of each
+    shape of a weight that is never written, as autograd is given one (Transformer Engine 2.3 and later, Megatron-Core
+    with it)."""
+    if model.fused:
+        return 0.0
+    size, tp = int(ELEMENT_SIZES[model.dtype]), layout.tp
+    hidden, up = model.hidden, (2 if model.gated else 1) * model.ffn
+    gathered = 0
+    if layout.sequence_parallel and tp > 1:
+        gathered = 2 if model.overlaps_shards else int(model.own_kernels and is_last)
+    held = gathered * layout.micro_batch * model.length / layout.cp * hidden
+    if model.own_kernels:
+        shapes = {(hidden + 2 * model.kv * model.head, hidden), (hidden, hidden), (up, hidden), (hidden, model.ffn)}
+        if is_last:
+            shapes.add((model.vocabulary, hidden))
+        held += sum(n * k for n, k in shapes) / tp
+    return size * held
 
 
 def in_flight_of(layout: Layout, stage: int, micro_batches: int) -> float:
@@ -467,6 +560,8 @@ def kept_of_block(model: Transformer, layout: Layout, *, whole: bool = False) ->
         # The activated gate, a factor of the product that comes next.
         kept += tokens * model.ffn / tp * size
     heads = model.heads / tp
+    if model.exchanges_heads and layout.cp > 1:
+        kept += tokens * hidden / tp * size
     if model.attention == "flash":
         kept += tokens * heads * 4
     elif layout.recomputation != "attention" or whole:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -82,8 +83,68 @@ def test_an_eager_program_takes_longer_than_one_with_kernels_of_its_own() -> Non
     assert {p.operator for p in parts_of(own, Layout()).block} - {
         p.operator for p in parts_of(eager, Layout()).block
     } == {"swiglu"}
-    assert memory_of_rank(own, Layout(), 0) < memory_of_rank(eager, Layout(), 0)
+    longer = [replace(each, length=2 * each.length) for each in (own, eager)]
+    grown = [
+        memory_of_rank(b, Layout(), 0) - memory_of_rank(a, Layout(), 0)
+        for a, b in zip((own, eager), longer, strict=True)
+    ]
+    assert grown[0] < grown[1]
     assert memory_of_rank(replace(own, logit_bytes=6), Layout(), 0) < memory_of_rank(own, Layout(), 0)
+
+
+def test_kernels_of_its_own_hold_an_empty_gradient_of_each_shape_of_a_weight() -> None:
+    own, more = (replace(SMALL, fused=False, own_kernels=True, layers=layers) for layers in (4, 8))
+    fused = [replace(each, fused=True) for each in (own, more)]
+    empty = [
+        memory_of_rank(a, Layout(), 0) - memory_of_rank(b, Layout(), 0) for a, b in zip((own, more), fused, strict=True)
+    ]
+    h, kv = SMALL.hidden, SMALL.kv * SMALL.head
+    weights = (h + 2 * kv) * h + h * h + 3 * SMALL.ffn * h + SMALL.vocabulary * h
+    assert empty == [2 * weights] * 2
+
+
+def test_collectives_beside_products_cost_less_and_no_product_is_lost() -> None:
+    layout, eager = Layout(tp=4), replace(SMALL, fused=False)
+    shares = replace(eager, overlaps_shards=True)
+    assert price(layout, shares) < price(layout, eager)
+
+    def work(model: Transformer, direction: str) -> int:
+        return sum(
+            (2 if piece.direction == "backward" else 1) * math.prod(piece.parameters.values())
+            for piece in (parts_of(model, layout).block, parts_of(model, layout).block_backward)[
+                direction == "backward"
+            ]
+            if piece.operator == "linear"
+        )
+
+    assert all(work(shares, each) == work(eager, each) for each in ("forward", "backward"))
+
+
+def test_ranks_that_exchange_heads_keep_what_attention_gave() -> None:
+    layout = Layout(cp=2)
+    gathers, exchanges = (replace(SMALL, exchanges_heads=each) for each in (False, True))
+    kinds = [{p.operator for p in parts_of(each, layout).block if p.group} for each in (gathers, exchanges)]
+    assert kinds == [{"collective.all_gather"}, {"collective.all_to_all"}]
+    more = memory_of_rank(exchanges, layout, 0) - memory_of_rank(gathers, layout, 0)
+    assert more == SMALL.layers * SMALL.length // 2 * SMALL.hidden * 2
+
+
+def test_messages_that_announce_tensors_and_whole_clipping_take_time() -> None:
+    plain, announced = (Composition(announcements=each) for each in ((0, 0), (5, 2)))
+    pipeline = Layout(pp=2)
+    times = [
+        price_layout(SMALL, pipeline, PRICES, FABRIC, composition=each, sharing=FREE).duration_us
+        for each in (plain, announced)
+    ]
+    assert times[0] < times[1]
+    sharded = Layout(dp=8, zero=1, fsdp=8)
+    shares, whole = (
+        price_layout(
+            SMALL, sharded, PRICES, FABRIC, composition=Composition(clips_whole=each), sharing=FREE
+        ).duration_us
+        for each in (False, True)
+    )
+    assert shares < whole
 
 
 def test_gradients_of_embedding_and_output_are_accumulated_too() -> None:
