@@ -210,9 +210,38 @@ def transforms(pick: random.Random, place: str) -> list[Drawn]:
     return pick.sample(every, 2)
 
 
+def products(pick: random.Random, place: str) -> list[Drawn]:
+    """Products of float32 matrices, rounded for the tensor cores, in the layouts of a forward and its gradients."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = True
+    step = pick.choice((1, 4, 8, 8, 64, 64, 64))
+    while True:
+        m, k, n = (max(1, round(2 ** pick.uniform(4, most) / step)) * step for most in (14.5, 13.5, 14.0))
+        batch = round(2 ** pick.uniform(1, 8)) if pick.random() < 0.3 else 1
+        if 1e6 < 2 * batch * m * k * n < 3e11 and batch * (m * k + k * n + m * n) < 2**27:
+            break
+
+    def factor(rows: int, columns: int, *, across: bool) -> Any:
+        lead = (batch,) if batch > 1 else ()
+        if across:
+            return torch.randn(*lead, columns, rows, device=place).transpose(-1, -2)
+        return torch.randn(*lead, rows, columns, device=place)
+
+    left_across, right_across = pick.choice(((False, True), (False, False), (True, False), (True, True)))
+    left, right = factor(m, k, across=left_across), factor(k, n, across=right_across)
+    if batch > 1:
+        return [("bmm.default", (left, right))]
+    if pick.random() < 0.25:
+        return [("addmm.default", (torch.randn(n, device=place), left, right))]
+    return [("mm.default", (left, right))]
+
+
 _MAKERS: tuple[Callable[[random.Random, str], list[Drawn]], ...] = (
     bags, bags, bags, indexing, indexing, sorting, sorting, scans, counting, pictures, pictures, transforms,
 )  # fmt: skip
+
+_BY_NAME = {maker.__name__: maker for maker in (*_MAKERS, products)}
 
 
 def described(drawn: Drawn, made: Any) -> dict[str, Any]:
@@ -264,14 +293,16 @@ def issue_us(run: Callable[[], Any], place: str) -> float:
     return round(min(times), 2)
 
 
-def cases(count: int, seed: int, place: str) -> Iterator[tuple[dict[str, Any], Callable[[], dict[str, Any]]]]:
+def cases(
+    count: int, seed: int, place: str, makers: Sequence[Callable[[random.Random, str], list[Drawn]]] = _MAKERS
+) -> Iterator[tuple[dict[str, Any], Callable[[], dict[str, Any]]]]:
     """Rows that are filled while their calls are made, each draw's calls under a number."""
     for number in range(count):
         row: dict[str, Any] = {"case": number}
 
         def made(number: int = number, row: dict[str, Any] = row) -> dict[str, Callable[[], Any]]:
             pick = random.Random(f"library {seed} {number}")
-            maker = _MAKERS[number % len(_MAKERS)]
+            maker = makers[number % len(makers)]
             found: dict[str, Callable[[], Any]] = {}
             row["calls"] = {}
             for each in maker(pick, place):
@@ -315,10 +346,13 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=100, help="seconds")
     parser.add_argument("--count", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", nargs="*", choices=sorted(_BY_NAME), help="of calls to draw; all but `products`")
     parser.add_argument("--device", default="NVIDIA H200")
     options = parser.parse_args()
     if options.what == "measure":
-        print(f"{time_all(list(cases(options.count, options.seed, 'cuda')), options.output, options.limit)} rows")
+        makers = [_BY_NAME[name] for name in options.kinds] if options.kinds else _MAKERS
+        drawn = list(cases(options.count, options.seed, "cuda", makers))
+        print(f"{time_all(drawn, options.output, options.limit)} rows")
         return
     rows = [row for path in options.rows for row in json.loads(path.read_text())]
     print(f"{options.output}: {write_data(options.output, launches(rows), options.device):,} launches")

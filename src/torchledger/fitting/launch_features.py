@@ -1,8 +1,7 @@
 """What the regressors see of a kernel launch: its loops, accesses and buffers, or the shape of its library call.
 
 No operator of the user's model is named: a fused kernel is described by what it loads, computes and stores, so that any
-model's kernels are covered. What a launch finds in the L2 cache follows from the order of its graph: a buffer that was
-touched within the last tens of megabytes of traffic is still there.
+model's kernels are covered. What a launch finds in the L2 cache follows from the order of its graph (``cache_state``).
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from torchledger.fitting.cache_state import CacheState
 from torchledger.fitting.launch_costs import kernel_costs
 from torchledger.fitting.launch_families import family_of
 from torchledger.fitting.launch_library import EXPECTED, expected_columns, library_columns
@@ -62,25 +62,30 @@ def knows_schedule(family: str, feature_names: Sequence[str]) -> bool:
 
 
 def features_of_launches(
-    launches: Sequence[Launch], machine: Machine, *, convolution_tf32: bool = True
+    launches: Sequence[Launch],
+    machine: Machine,
+    *,
+    convolution_tf32: bool = True,
+    step_bytes: Sequence[int | None] | None = None,
 ) -> list[LaunchFeatures | None]:
     """Features of launches that stand in the order in which they run, of one graph or of several.
 
     ``None`` where a launch cannot be described: it moves an unknown number of bytes or elements of unknown size, or
     launches nothing. ``convolution_tf32`` says that float32 convolutions may run as TF32, as PyTorch has it unless told
-    otherwise.
+    otherwise. ``step_bytes`` are what a whole step moves in which each launch runs, one step after the other; ``None``
+    where the cache is swept before each graph.
     """
-    recency = _Recency(machine.l2_kept_bytes)
+    cache = CacheState(machine.l2_kept_bytes)
     found: list[LaunchFeatures | None] = []
     graph = None
     columns = expected_columns(launches, machine, convolution_tf32=convolution_tf32)
-    for launch, expected in zip(launches, columns, strict=True):
+    steps = step_bytes if step_bytes is not None else [None] * len(launches)
+    for launch, expected, moved_by_step in zip(launches, columns, steps, strict=True):
         if launch.graph != graph:
-            # Between two graphs of a step lies other work; what one leaves behind is not counted on.
-            recency, graph = _Recency(machine.l2_kept_bytes), launch.graph
+            cache, graph = CacheState(machine.l2_kept_bytes, launch.graph, moved_by_step), launch.graph
         launch = _with_gathered_rows(launch)
-        found.append(_features(launch, recency, machine, expected, convolution_tf32))
-        recency.touch(launch)
+        found.append(_features(launch, cache, machine, expected, convolution_tf32))
+        cache.touch(launch)
     return found
 
 
@@ -97,14 +102,14 @@ def _with_gathered_rows(launch: Launch) -> Launch:
 
 
 def _features(
-    launch: Launch, recency: _Recency, machine: Machine, expected: Mapping[str, float], convolution_tf32: bool
+    launch: Launch, cache: CacheState, machine: Machine, expected: Mapping[str, float], convolution_tf32: bool
 ) -> LaunchFeatures | None:
     family = family_of(launch)
     read, written = launch.bytes_read, launch.bytes_written
     if family is None or read is None or written is None or not _has_known_elements(launch, family):
         return None
     moved = read + written
-    warm = min(recency.warm_bytes(launch), read)
+    warm = min(cache.warm_bytes(launch), read)
     dtype = _main_dtype(launch)
     flops = float(launch.flops or 0)
     l2_speed = machine.constants.kernels.l2_speed
@@ -131,7 +136,7 @@ def _features(
         vector_us = _vector_us(launch, machine)
         values |= _loop_columns(launch, sum(vector_us), machine)
         # What this launch brings into the cache drives out as much, and what is dirty there has to be written.
-        values["dirty share"] = recency.dirty_share
+        values["dirty share"] = cache.dirty_share
         baseline_us = max(roofline_us, sum(vector_us)) + machine.floor_us
         if launch.category != "cpp" and machine.counts_waves:
             warm_us = warm / l2_speed / machine.bytes_per_us
@@ -153,40 +158,6 @@ def _has_known_elements(launch: Launch, family: str) -> bool:
     if family.startswith("launch:fused"):
         return all(element_size(access.dtype) is not None for nest in launch.loops for access in nest.accesses)
     return family == "launch:library/other" or all(element_size(buffer.dtype) for buffer in launch.buffers)
-
-
-class _Recency:
-    """What the L2 holds: how much traffic passed since each buffer was touched, and how much is yet to be written.
-
-    A graph is taken to find the L2 full of dirty lines, as an optimizer's step leaves it, or a sweep before a sample.
-    """
-
-    def __init__(self, kept_bytes: float) -> None:
-        """``kept_bytes``: traffic after which a buffer is taken to have left."""
-        self._kept_bytes = kept_bytes
-        self._traffic = 0.0
-        self.dirty_share = 1.0
-        self._touched: dict[str, float] = {}
-
-    def warm_bytes(self, launch: Launch) -> float:
-        """Bytes that a launch reads of buffers that the L2 still holds."""
-        warm = 0.0
-        for buffer in launch.buffers:
-            last = self._touched.get(buffer.name)
-            if buffer.bytes_read and last is not None:
-                room = self._kept_bytes - (self._traffic - last)
-                warm += min(float(buffer.bytes_read), max(room, 0.0))
-        return warm
-
-    def touch(self, launch: Launch) -> None:
-        """The launch has run."""
-        moved, written = float(launch.bytes_moved or 0), float(launch.bytes_written or 0)
-        self._traffic += moved
-        if moved:
-            left = math.exp(-moved / self._kept_bytes)
-            self.dirty_share = self.dirty_share * left + written / moved * (1 - left)
-        for buffer in launch.buffers:
-            self._touched[buffer.name] = self._traffic
 
 
 def _vector_us(launch: Launch, machine: Machine) -> list[float]:
@@ -227,6 +198,7 @@ def _loop_columns(launch: Launch, vector_us: float, machine: Machine) -> dict[st
     largest = nests[main] if main is not None else LoopNest(())
     outer, inner = math.prod(largest.extents), math.prod(largest.reduction_extents)
     reductions = [nest for nest in nests if nest.reduction_extents]
+    scans = [place for place, nest in enumerate(nests) if nest.reduction_type == "scan"]
     reduced = max((math.prod(nest.reduction_extents) for nest in reductions), default=1)
     kept = max((math.prod(nest.extents) for nest in reductions), default=1)
     values = {"log vector time": math.log(vector_us + machine.floor_us)}
@@ -248,6 +220,9 @@ def _loop_columns(launch: Launch, vector_us: float, machine: Machine) -> dict[st
         "log last extent": math.log(max((*largest.extents, *largest.reduction_extents, 1)[-1] or 1, 1)),
         "last alignment": _alignment((*largest.extents, *largest.reduction_extents, 1)[-1]),
         "log ops per byte": math.log1p(sum(counts.values()) / max(launch.bytes_moved or 1, 1)),
+        "scans": float(len(scans)),
+        "log scan iterations": math.log1p(sum(iterations[place] for place in scans)),
+        "log scanned": math.log(max((math.prod(nests[place].reduction_extents) for place in scans), default=1) or 1),
         "welford": float(any("welford" in str(nest.reduction_type) for nest in nests)),
         "ordered": float(any(nest.reduction_type in ("max", "min", "argmax", "argmin") for nest in nests)),
     }

@@ -107,7 +107,12 @@ def build_launch_tables(
     ``convolution_tf32``: whether convolutions of float32 were allowed to be rounded (``predict_launches``).
     Launches stand in the order in which they ran, unmeasured ones among them: they tell what the cache holds.
     """
-    described = features_of_launches([item.launch for item in launches], machine, convolution_tf32=convolution_tf32)
+    described = features_of_launches(
+        [item.launch for item in launches],
+        machine,
+        convolution_tf32=convolution_tf32,
+        step_bytes=[item.step_bytes for item in launches],
+    )
     rows: dict[str, list[tuple[LaunchFeatures, float, str, float]]] = {}
     left_out = []
     for item, features in zip(launches, described, strict=True):

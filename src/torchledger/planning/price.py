@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from torchledger.predicting.step_calls import price_calls
 from torchledger.work.categories import operation_of
 from torchledger.work.collectives import collective_kind
 from torchledger.work.graph_collectives import WAIT, GraphCollective, graph_collectives
+from torchledger.work.step_traffic import moved_bytes
 
 _PRICED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "p2p")
 _POINT_TO_POINT = ("send", "recv", "isend", "irecv")
@@ -321,11 +323,14 @@ def _entries(maker: _Maker, settings: Mapping[str, bool]) -> _Timed:
     program, model, overheads = maker.program, maker.model, maker.overheads
     called = {call.name for call in program.calls if call.kind == "graph"}
     compiled: dict[str, Prediction | GraphCollective] = {}
+    graph_calls = Counter(call.name for call in program.calls if call.kind == "graph")
+    step_bytes = moved_bytes(chain.from_iterable(program.launches.values()), graph_calls, program.calls)
     for graph in sorted(called & program.launches.keys()):
         launches = program.launches[graph]
         collectives = graph_collectives(launches)
         others = [launch for launch in launches if launch.launch_id not in collectives]
-        compiled |= {found.subject: found for found in predict_launches(model, others, **settings)}
+        predictions = predict_launches(model, others, step_bytes=step_bytes, **settings)
+        compiled |= {found.subject: found for found in predictions}
         compiled |= collectives
     eager = {
         call.order: found

@@ -20,20 +20,28 @@ from torchledger.predicting.operators import by_roofline, range_of
 
 
 def predict_launches(
-    model: TimeModel, launches: Sequence[Launch], *, allow_tf32: bool = False, convolution_tf32: bool = True
+    model: TimeModel,
+    launches: Sequence[Launch],
+    *,
+    allow_tf32: bool = False,
+    convolution_tf32: bool = True,
+    step_bytes: int | None = None,
 ) -> list[Prediction]:
     """A prediction for every launch that runs something, in the order of the graphs.
 
     ``allow_tf32`` says that products of float32 matrices may be rounded for the tensor cores (the setting
     ``float32_matmul_precision`` of the run is then not ``"highest"``); ``convolution_tf32`` says it of convolutions
-    (``torch.backends.cudnn.allow_tf32``, which PyTorch leaves on).
+    (``torch.backends.cudnn.allow_tf32``, which PyTorch leaves on). ``step_bytes`` are what the step moves that they are
+    of, where one step follows the other (``None``: each graph finds a swept cache).
 
     A launch of a family that the model has not learned gets its roofline plus the launch floor, and says so; one whose
     bytes, or whose elements' size, are unknown gets the floor alone. A kernel of another kind of device is never inside
     what was measured.
     """
     asked = [as_bfloat16(item) for item in launches] if allow_tf32 else list(launches)
-    described = features_of_launches(asked, model.machine, convolution_tf32=convolution_tf32)
+    described = features_of_launches(
+        asked, model.machine, convolution_tf32=convolution_tf32, step_bytes=[step_bytes] * len(asked)
+    )
     found: dict[int, Prediction] = {}
     by_family: dict[str, list[int]] = {}
     for index, (launch, features) in enumerate(zip(launches, described, strict=True)):

@@ -1,0 +1,262 @@
+"""Operators at drawn shapes in three loops, each beside what is predicted for its state.
+
+    python benchmarks/operator_loops.py draw FOLDER [--count 700] [--seed 28]     # without a GPU
+    python benchmarks/operator_loops.py measure FOLDER -o ROWS.json [--limit 200] # on the GPU
+    python benchmarks/operator_loops.py judge ROWS.json [--model H200]
+
+``draw`` takes shapes of the catalogue's operators that no label of ``data/h200`` has. ``measure`` times each by the
+device's own clock in the loop of ``torchledger sample`` (a direction repeated), in replays of a CUDA graph that holds
+one call, and in a training loop's order: forward, wait, backward, wait, five times. In that last one a direction finds
+in the cache what the other left of it: ``judge`` asks for the state ``swept`` where what both move exceeds the cache,
+and for ``warm`` elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+NEEDS: tuple[str, ...] = ("cuda",)
+RUNS: tuple[tuple[str, ...], ...] = (
+    ("draw", "{out}.plan"),
+    ("measure", "{out}.plan", "-o", "{out}.json"),
+    ("judge", "{out}.json"),
+)
+
+DATA = Path(__file__).resolve().parent.parent / "data" / "h200"
+LOOPS = ("repeated", "graph", "in turns")
+_GROUP = 24
+
+
+def draw(folder: Path, *, count: int, seed: int) -> None:
+    """Write a plan of ``count`` points that were never measured."""
+    import yaml
+
+    from torchledger.calibrating.choosing import EVALUATION, SWEEP, choose_points
+    from torchledger.sampling.dataset import read_samples
+    from torchledger.sampling.points import save_plan
+
+    folder.mkdir(parents=True, exist_ok=True)
+    sweep = folder / "sweep.yml"
+    sweep.write_text(yaml.safe_dump({**yaml.safe_load(SWEEP.read_text()), "seed": seed}))
+    known = {
+        (sample.operator, json.dumps(dict(sample.parameters), sort_keys=True))
+        for name in ("operators", "anew")
+        for sample in read_samples(DATA / f"{name}_torch2.11.parquet")
+    }
+    plan = choose_points(None, count=7 * count, seed=seed, sweep=sweep)
+    points = tuple(
+        point
+        for point in plan.points
+        if point.group == EVALUATION
+        and (point.operator, json.dumps(dict(point.parameters), sort_keys=True)) not in known
+    )
+    save_plan(replace(plan, points=points), folder)
+    print(f"{len(points)} points of {len({point.operator for point in points})} operators")
+
+
+def measure(folder: Path, output: Path, *, limit_s: float) -> None:
+    """Time the points of a plan until ``limit_s`` have passed."""
+    import torch
+
+    from torchledger.operators import find_operator
+    from torchledger.sampling.cases import InputPool, make_case
+    from torchledger.sampling.points import load_plan
+
+    end = time.monotonic() + limit_s
+    torch.cuda.set_device(0)
+    pool = InputPool("cuda")
+    points = load_plan(folder).points
+    rows: list[dict[str, Any]] = []
+    for begin in range(0, len(points), _GROUP):
+        if time.monotonic() > end:
+            break
+        group = points[begin : begin + _GROUP]
+        makes = [lambda p=p: make_case(find_operator(p.operator), dict(p.parameters), p.dtype, pool) for p in group]
+        for index, times in _time_group(makes).items():
+            point = group[index]
+            rows.append(
+                {"operator": point.operator, "parameters": dict(point.parameters), "dtype": point.dtype, **times}
+            )
+        output.write_text("[" + ",\n".join(json.dumps(row) for row in rows) + "]\n")
+        print(f"{len(rows)} of {len(points)} points", flush=True)
+
+
+def _time_group(makes: Sequence[Callable[[], Any]]) -> dict[int, dict[str, Any]]:
+    """Times by case, loop and direction in microseconds; a case that fails has ``error`` instead."""
+    import torch
+
+    from torchledger._torch.device_trace import DeviceTrace
+
+    where: dict[int, dict[str, dict[str, list[int]]]] = {}
+    found: dict[int, dict[str, Any]] = {}
+    trace = DeviceTrace()
+    with trace:
+        for index, make in enumerate(makes):
+            try:
+                case = make()
+                own: dict[str, dict[str, list[int]]] = {loop: defaultdict(list) for loop in LOOPS}
+
+                def mark_of(call: Callable[[], Any], marks: list[int]) -> None:
+                    marks.append(trace.mark())
+                    call()
+
+                for direction, call in case.runs.items():
+                    if direction in case.prepare:
+                        case.prepare[direction]()
+                    call(), call()
+                    for _ in range(8):
+                        mark_of(call, own["repeated"][direction])
+                    trace.mark()
+                for _ in range(5):
+                    for direction, call in case.runs.items():
+                        mark_of(call, own["in turns"][direction])
+                        trace.mark()
+                        torch.cuda.synchronize()
+                for direction, call in case.runs.items():
+                    graph = _captured(call)
+                    if graph is not None:
+                        graph.replay()
+                        for _ in range(8):
+                            mark_of(graph.replay, own["graph"][direction])
+                        trace.mark()
+                where[index] = own
+            except (RuntimeError, ValueError, NotImplementedError) as error:
+                if "CUDA error" in str(error):
+                    raise
+                found[index] = {"error": f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"}
+    pieces = trace.pieces()
+    if pieces is None:
+        return {index: {"error": "records were lost"} for index in range(len(makes))}
+    for index, own in where.items():
+        found[index] = {
+            loop: {direction: [round(pieces[at].busy_us, 3) for at in marks] for direction, marks in by.items()}
+            for loop, by in own.items()
+        }
+    return found
+
+
+def _captured(call: Callable[[], Any]) -> Any:
+    """A CUDA graph of one call, ``None`` where it cannot be captured."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    try:
+        stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            call()
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.graph(graph):
+            call()
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return None
+    return graph
+
+
+def judge(path: Path, model_name: str) -> None:
+    """Print errors by loop and by operator."""
+    from torchledger.errors import PredictError
+    from torchledger.predicting import predict
+    from torchledger.predicting.devices import find_model
+
+    model = find_model(model_name)
+    rows = json.loads(path.read_text())
+    off: dict[str, dict[str, list[tuple[float, bool]]]] = {loop: defaultdict(list) for loop in LOOPS}
+    refused: dict[str, int] = defaultdict(int)
+    for row in rows:
+        if "error" in row:
+            refused[row["error"]] += 1
+            continue
+        moved = _moved_bytes(row)
+        for loop in LOOPS:
+            for direction, times in row[loop].items():
+                measured = statistics.median(times)
+                is_swept = loop == "in turns" and moved > (model.machine.device.l2_cache_bytes or math.inf)
+                try:
+                    said = predict(
+                        model,
+                        row["operator"],
+                        row["parameters"],
+                        direction=direction,
+                        dtype=row["dtype"],
+                        state="swept" if is_swept else "warm",
+                    )
+                except PredictError as error:
+                    refused[str(error)[:80]] += 1
+                    continue
+                holds = said.low_us <= measured <= said.high_us
+                off[loop][f"{row['operator']} {direction}"].append((said.duration_us / measured - 1, holds))
+    names = sorted({name for by in off.values() for name in by})
+    print("| operator | shapes | " + " | ".join(LOOPS) + " |\n|---|---|" + "---|" * len(LOOPS))
+    for name in names:
+        cells = [_cell(off[loop][name]) for loop in LOOPS]
+        print(f"| {name} | {len(off[LOOPS[0]][name])} | " + " | ".join(cells) + " |")
+    for loop in LOOPS:
+        every = [item for found in off[loop].values() for item in found]
+        if every:
+            means = {name: _mean(found) for name, found in off[loop].items() if found}
+            worst = max(means, key=lambda name: means[name])
+            median = 100 * statistics.median(abs(error) for error, _ in every)
+            print(
+                f"\n{loop}: {len(every)} times, mean of operators {statistics.mean(means.values()):.2f} %, of times "
+                f"{_mean(every):.2f} %, median {median:.2f} %, worst operator {worst} {means[worst]:.1f} %, intervals "
+                f"hold {100 * statistics.mean(holds for _, holds in every):.0f} %"
+            )
+    print("\nLeft out: " + ("; ".join(f"{count} times {why}" for why, count in refused.items()) or "none"))
+
+
+def _cell(found: Sequence[tuple[float, bool]]) -> str:
+    return f"{_mean(found):.1f} ({_signed(found):+.1f})" if found else ""
+
+
+def _mean(found: Sequence[tuple[float, bool]]) -> float:
+    return 100 * statistics.mean(abs(error) for error, _ in found)
+
+
+def _signed(found: Sequence[tuple[float, bool]]) -> float:
+    return 100 * statistics.mean(error for error, _ in found)
+
+
+def _moved_bytes(row: Mapping[str, Any]) -> int:
+    from torchledger.operators import find_operator
+    from torchledger.work.element_sizes import ELEMENT_SIZES
+
+    operator = find_operator(row["operator"])
+    parameters, size = operator.resolve(row["parameters"]), ELEMENT_SIZES[row["dtype"]]
+    return sum(work.bytes_moved for each in operator.directions for work in operator.work(parameters, each, size))
+
+
+def main() -> None:
+    """Draw, measure or judge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("draw", "measure", "judge"))
+    parser.add_argument("path", type=Path)
+    parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--count", type=int, default=700)
+    parser.add_argument("--seed", type=int, default=28)
+    parser.add_argument("--limit", type=float, default=200.0)
+    parser.add_argument("--model", default="H200")
+    arguments = parser.parse_args()
+    if arguments.what == "draw":
+        draw(arguments.path, count=arguments.count, seed=arguments.seed)
+    elif arguments.what == "measure":
+        if arguments.output is None:
+            sys.exit("measure: say where to write with -o ROWS.json")
+        measure(arguments.path, arguments.output, limit_s=arguments.limit)
+    else:
+        judge(arguments.path, arguments.model)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""What a launch finds in the L2 cache, by what ran before it: how much traffic passed since each buffer was touched."""
+
+from __future__ import annotations
+
+import math
+
+from torchledger.nouns import Buffer, Launch
+from torchledger.work.element_sizes import element_size
+
+_MIRRORED = 1.5
+"""Traffic since a backward's input was touched in the forward, over what the backward has moved so far: the forward
+went the same way in the other direction and moves about half as much."""
+
+
+class CacheState:
+    """What the L2 holds: how much traffic passed since each buffer was touched, and how much is yet to be written.
+
+    Where steps follow each other, a buffer that its graph has not touched was touched by the step before, and what a
+    backward asks for first was touched by its forward last. Otherwise a graph is taken to find the L2 full of dirty
+    lines, as a sweep before a sample leaves it.
+    """
+
+    def __init__(self, kept_bytes: float, graph: str = "", step_bytes: int | None = None) -> None:
+        """``kept_bytes``: traffic after which a buffer is taken to have left; ``step_bytes``: what a whole step moves,
+        where steps follow each other."""
+        self._kept_bytes = kept_bytes
+        self._step_bytes = step_bytes
+        self._is_backward = graph.startswith("backward")
+        self._traffic = 0.0
+        self.dirty_share = 1.0
+        self._touched: dict[str, float] = {}
+        self._sizes: dict[str, int] = {}
+
+    def warm_bytes(self, launch: Launch) -> float:
+        """Bytes that a launch reads of buffers that the L2 still holds."""
+        names = {buffer.name for buffer in launch.buffers}
+        warm = 0.0
+        for buffer in launch.buffers:
+            if buffer.bytes_read:
+                room = self._kept_bytes - self._traffic_since(buffer, names)
+                warm += min(float(buffer.bytes_read), max(room, 0.0))
+        return warm
+
+    def _traffic_since(self, buffer: Buffer, names: set[str]) -> float:
+        last = self._touched.get(buffer.name)
+        if last is None and buffer.role == "inout":
+            last = self._touched_before_reuse(buffer, names)
+        if last is not None:
+            return self._traffic - last
+        if self._step_bytes is None:
+            return math.inf
+        if buffer.name.startswith("buf") and buffer.role == "input":
+            # Made of parts that were written under their own names.
+            return 0.0
+        return min(float(self._step_bytes), _MIRRORED * self._traffic if self._is_backward else math.inf)
+
+    def _touched_before_reuse(self, buffer: Buffer, names: set[str]) -> float | None:
+        """When the buffer was touched whose memory this one takes over: the last one of its size."""
+        size = _size(buffer)
+        found = [last for name, last in self._touched.items() if self._sizes[name] == size and name not in names]
+        return max(found, default=None) if size else None
+
+    def touch(self, launch: Launch) -> None:
+        """The launch has run."""
+        moved, written = float(launch.bytes_moved or 0), float(launch.bytes_written or 0)
+        self._traffic += moved
+        if moved:
+            left = math.exp(-moved / self._kept_bytes)
+            self.dirty_share = self.dirty_share * left + written / moved * (1 - left)
+        for buffer in launch.buffers:
+            self._touched[buffer.name] = self._traffic
+            self._sizes[buffer.name] = _size(buffer)
+
+
+def _size(buffer: Buffer) -> int:
+    return math.prod(buffer.shape) * (element_size(buffer.dtype) or 0)
