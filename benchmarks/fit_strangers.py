@@ -1,10 +1,11 @@
-"""Attention, convolutions and eager calls, learned into a model: ``python benchmarks/fit_strangers.py MODEL -o NEW``.
+"""What drawn programs run, learned into a model: ``python benchmarks/fit_strangers.py MODEL -o NEW``.
 
-From ``data/h200``: attention and convolutions of random programs and of models, drawn configurations of both, calls of
-other libraries (every fourth is held out and its errors are printed), and eager calls inside steps. All other families
-stay as they are in MODEL. ``--constants FILE`` does another thing: it fits what the schedules of attention cost to the
-configurations that are not held out, and writes the constants of the device's generation with them
-(``src/torchledger/fitting/generations``).
+From ``data/h200``: fused kernels, attention and convolutions of random programs, of models and of drawn programs; drawn
+configurations of attention, convolutions, rounded products and calls of other libraries; and eager calls inside steps.
+Every fourth configuration and drawn program is held out and its errors are printed, unless ``--all`` is given. All
+other families stay as they are in MODEL. ``--constants FILE`` does another thing: it fits what the schedules of
+attention cost to the configurations that are not held out, and writes the constants of the device's generation with
+them (``src/torchledger/fitting/generations``).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torchledger.fitting.launch_library import attention_call
 from torchledger.fitting.launches import LaunchTable, align_columns, build_launch_tables, fit_launch_table
 from torchledger.fitting.learning import Options
 from torchledger.fitting.machine import Machine
+from torchledger.fitting.rounded_products import ROUNDED
 from torchledger.fitting.time_model import Entry
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.model_file import save_model
@@ -32,15 +34,19 @@ from torchledger.store.launch_file import MeasuredLaunch, read_launches
 DATA = Path(__file__).resolve().parent.parent / "data" / "h200"
 
 
-FAMILIES = ("launch:attention", "launch:library", "launch:convolution")
+FAMILIES = ("launch:attention", "launch:library", "launch:convolution", "launch:fused", ROUNDED)
 
 
 def tables(
-    launches: list[MeasuredLaunch], machine: Machine, exact: Sequence[MeasuredLaunch] = ()
+    launches: list[MeasuredLaunch],
+    machine: Machine,
+    exact: Sequence[MeasuredLaunch] = (),
+    rounded: Sequence[MeasuredLaunch] = (),
 ) -> dict[str, LaunchTable]:
-    """The attention and convolutions among measured launches, by direction, and calls of other libraries; ``exact``
-    are convolutions of float32 that were not rounded."""
+    """The ``FAMILIES`` among measured launches; ``exact`` are convolutions of float32 that were not rounded,
+    ``rounded`` products of float32 that were."""
     found, _ = build_launch_tables(launches, machine)
+    found |= build_launch_tables(rounded, machine, allow_tf32=True)[0]
     strict, _ = build_launch_tables(exact, machine, convolution_tf32=False)
     for family, table in strict.items():
         found[family] = joined(found[family], table) if family in found else table
@@ -96,6 +102,11 @@ def write_schedules(machine: Machine, launches: list[MeasuredLaunch], path: Path
         print(f"{kind}: {len(off)} launches, mean error {np.mean(np.abs(off)):.1%}: {own}", flush=True)
 
 
+def measured(*names: str) -> list[MeasuredLaunch]:
+    """The launches of these files of the H200."""
+    return [item for name in names for item in read_launches(DATA / f"{name}_torch2.11.launches").launches]
+
+
 def main() -> None:
     """Fit, print the errors, write the model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -103,18 +114,13 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--constants", type=Path)
     parser.add_argument("--families", nargs="*", default=FAMILIES, help="which are learned anew")
+    parser.add_argument("--all", action="store_true", help="hold nothing out")
     arguments = parser.parse_args()
     model = find_model(arguments.model)
-    drawn = [
-        item
-        for name in ("attention", "library", "drawn_library", "drawn_convolutions")
-        for item in read_launches(DATA / f"{name}_torch2.11.launches").launches
-    ]
-    exact = list(read_launches(DATA / "drawn_exact_convolutions_torch2.11.launches").launches)
-    held = set(sorted({item.program for item in [*drawn, *exact]})[::4])
-    learned = [item for item in drawn if item.program not in held]
-    for name in ("fused", "models"):
-        learned += read_launches(DATA / f"{name}_torch2.11.launches").launches
+    drawn = measured("attention", "library", "drawn_library", "drawn_convolutions", "programs")
+    exact, rounded = measured("drawn_exact_convolutions"), measured("rounded_products")
+    held = set() if arguments.all else set(sorted({item.program for item in [*drawn, *exact, *rounded]})[::4])
+    learned = [item for item in drawn if item.program not in held] + measured("fused", "models")
     if arguments.constants is not None:
         write_schedules(model.machine, learned, arguments.constants)
         return
@@ -122,14 +128,17 @@ def main() -> None:
         [item for item in drawn if item.program in held],
         model.machine,
         [item for item in exact if item.program in held],
+        [item for item in rounded if item.program in held],
     )
     entries = dict(model.entries)
-    exact_learned = [item for item in exact if item.program not in held]
-    for family, table in tables(learned, model.machine, exact_learned).items():
+    exact = [item for item in exact if item.program not in held]
+    rounded = [item for item in rounded if item.program not in held]
+    for family, table in tables(learned, model.machine, exact, rounded).items():
         if not family.startswith(tuple(arguments.families)):
             continue
-        entries[family] = fit_launch_table(table, Options(hyper_rows=160))
-        print(report(entries[family], asked[family]), flush=True)
+        options = None if family.startswith("launch:fused") else Options(hyper_rows=160)
+        entries[family] = fit_launch_table(table, options)
+        print(report(entries[family], asked[family]) if family in asked else family, flush=True)
     costs = fit_call_costs(read_calls(DATA / "calls_torch2.11.json.gz"), model.machine.bytes_per_us)
     save_model(replace(model, entries=entries, extras={**model.extras, **costs}), arguments.output, force=True)
     print(f"{sum(name.endswith(' slowness') for name in costs)} kinds of eager calls")

@@ -176,6 +176,7 @@ class Variant:
         from torchledger.profiling.steps import Steps
         from torchledger.store.launch_file import LaunchSet, MeasuredLaunch
         from torchledger.traces.reading import read_trace
+        from torchledger.work.step_traffic import StepTraffic, step_traffic
 
         for _ in range(WARM):
             self.step()
@@ -217,7 +218,11 @@ class Variant:
         records, _ = profile_records(trace, launches, steps=Steps(), learned={}, devices=describe_devices(), n_steps=6)
         samples = {record.subject: record.samples_us for record in records if isinstance(record, Measurement)}
         program = f"{self.name}-{self.batch}"
-        items = tuple(MeasuredLaunch(launch, samples.get(launch.launch_id, ()), program) for launch in launches)
+        # Fused AdamW reads a parameter, its gradient and two moments, and writes all but the gradient.
+        optimizer_bytes = 7 * sum(p.numel() * p.element_size() for p in parameters)
+        moved = step_traffic(launches, dict.fromkeys(self.marks.launches, 1)).bytes_moved + optimizer_bytes
+        traffic = StepTraffic(moved, optimizer_bytes)
+        items = tuple(MeasuredLaunch(each, samples.get(each.launch_id, ()), program, traffic) for each in launches)
         gpu = next(device for device in describe_devices() if device.kind == "cuda")
         found.append(LaunchSet(gpu.name, items, {"torch": str(torch.__version__)}, gpu))
         answer["kernels_us"] = sum(statistics.median(times) for times in samples.values())

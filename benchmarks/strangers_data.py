@@ -1,9 +1,11 @@
-"""What ``strangers_cuda.py`` measured, as data to fit: ``python benchmarks/strangers_data.py FROM TO``.
+"""What ``strangers_cuda.py`` measured, as data to fit: ``python benchmarks/strangers_data.py FROM TO [--more TAR...]``.
 
 FROM holds ``attention.json``, ``battery.tar`` and ``develop.tar``. TO gets ``attention_torch2.11.launches``: each
 configuration as the launch that generated code would make of it, after a sweep of the cache and at once again, and
 attention in programs; ``library_torch2.11.launches``: calls of other libraries in compiled graphs; and
-``calls_torch2.11.json.gz``: eager calls with their times in a step. Needs no GPU.
+``calls_torch2.11.json.gz``: eager calls with their times in a step; and ``programs_torch2.11.launches``: whole compiled
+graphs with times of their fused kernels and of products in half precision; the others tell what ran before. ``--more``
+are tars of further ledgers. Needs no GPU.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import statistics
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -83,6 +86,26 @@ def launches_of(path: Path, family: str) -> Iterator[MeasuredLaunch]:
             yield item
 
 
+def launches_of_program(path: Path) -> Iterator[MeasuredLaunch]:
+    """A program's launches; times are of families that one regressor knows whatever the settings were."""
+    for item in launches_of_ledger(path).launches:
+        family = family_of(item.launch) or ""
+        is_half = all(buffer.dtype in ("bfloat16", "float16") for buffer in item.launch.buffers)
+        is_known = family.startswith(("launch:fused", "launch:library")) or (family == "launch:gemm/any" and is_half)
+        yield item if is_known else replace(item, times_us=())
+
+
+def ledgers_of(tar_path: Path) -> Iterator[Path]:
+    """The ledgers of a tar, unpacked one at a time."""
+    with tarfile.open(tar_path) as tar, tempfile.TemporaryDirectory() as folder:
+        for member in tar.getmembers():
+            packed = tar.extractfile(member)
+            assert packed is not None
+            path = Path(folder) / Path(member.name).stem
+            path.write_bytes(lzma.decompress(packed.read()))
+            yield path
+
+
 def calls_of(path: Path) -> Iterator[dict[str, Any]]:
     """The priced eager calls of a ledger, alike ones once with their median time."""
     with open_ledger(path) as reader:
@@ -106,26 +129,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)
+    parser.add_argument("--more", nargs="*", type=Path, default=[], metavar="TAR")
     arguments = parser.parse_args()
     rows = json.loads((arguments.source / "attention.json").read_text())
     launches = list(attention_launches(rows))
     others: list[MeasuredLaunch] = []
     calls: list[dict[str, Any]] = []
-    for source in ("battery.tar", "develop.tar"):
-        with tarfile.open(arguments.source / source) as tar, tempfile.TemporaryDirectory() as folder:
-            for member in tar.getmembers():
-                packed = tar.extractfile(member)
-                assert packed is not None
-                path = Path(folder) / Path(member.name).stem
-                path.write_bytes(lzma.decompress(packed.read()))
-                calls += calls_of(path)
-                launches += launches_of(path, "launch:attention")
-                others += launches_of(path, "launch:library")
-    for name, own in (("attention", launches), ("library", others)):
+    programs: list[MeasuredLaunch] = []
+    seen: set[str] = set()
+    for source in (*(arguments.source / name for name in ("battery.tar", "develop.tar")), *arguments.more):
+        for path in ledgers_of(source):
+            if path.stem in seen:
+                continue
+            seen.add(path.stem)
+            calls += calls_of(path)
+            launches += launches_of(path, "launch:attention")
+            others += launches_of(path, "launch:library")
+            programs += launches_of_program(path)
+    for name, own in (("attention", launches), ("library", others), ("programs", programs)):
         write_data(arguments.target / f"{name}_torch2.11.launches", own)
     text = json.dumps(calls, separators=(",", ":")).encode()
     (arguments.target / "calls_torch2.11.json.gz").write_bytes(gzip.compress(text, mtime=0))
-    print(f"{len(launches):,} launches of attention, {len(others):,} of other libraries, {len(calls):,} eager calls")
+    print(
+        f"{len(launches):,} launches of attention, {len(others):,} of other libraries, {len(calls):,} eager calls, "
+        f"{len(programs):,} launches of {len(seen)} programs"
+    )
 
 
 if __name__ == "__main__":

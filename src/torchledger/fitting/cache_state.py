@@ -6,10 +6,11 @@ import math
 
 from torchledger.nouns import Buffer, Launch
 from torchledger.work.element_sizes import element_size
+from torchledger.work.step_traffic import StepTraffic
 
-_MIRRORED = 1.5
-"""Traffic since a backward's input was touched in the forward, over what the backward has moved so far: the forward
-went the same way in the other direction and moves about half as much."""
+_BACK_TO_FORWARD, _FORWARD_TO_BACK = 1.5, 3.0
+"""Traffic since a graph's input was touched in the graph that went the other way, over what this one has moved so far:
+a backward moves about twice as much as its forward."""
 
 
 class CacheState:
@@ -20,11 +21,10 @@ class CacheState:
     lines, as a sweep before a sample leaves it.
     """
 
-    def __init__(self, kept_bytes: float, graph: str = "", step_bytes: int | None = None) -> None:
-        """``kept_bytes``: traffic after which a buffer is taken to have left; ``step_bytes``: what a whole step moves,
-        where steps follow each other."""
+    def __init__(self, kept_bytes: float, graph: str = "", step: StepTraffic | None = None) -> None:
+        """``kept_bytes``: traffic after which a buffer is taken to have left; ``step``: where steps follow others."""
         self._kept_bytes = kept_bytes
-        self._step_bytes = step_bytes
+        self._step = step
         self._is_backward = graph.startswith("backward")
         self._traffic = 0.0
         self.dirty_share = 1.0
@@ -47,12 +47,21 @@ class CacheState:
             last = self._touched_before_reuse(buffer, names)
         if last is not None:
             return self._traffic - last
-        if self._step_bytes is None:
+        if self._step is None:
             return math.inf
         if buffer.name.startswith("buf") and buffer.role == "input":
             # Made of parts that were written under their own names.
             return 0.0
-        return min(float(self._step_bytes), _MIRRORED * self._traffic if self._is_backward else math.inf)
+        return min(self._step.bytes_moved, self._traffic_since_mirrored(self._step))
+
+    def _traffic_since_mirrored(self, step: StepTraffic) -> float:
+        """Since the other direction touched what this one asks for, which it did in the opposite order: a backward's
+        input the forward, a weight of the forward the backward, and then the optimizer."""
+        if self._is_backward:
+            return _BACK_TO_FORWARD * self._traffic
+        if step.optimizer_bytes is None:
+            return math.inf
+        return step.optimizer_bytes + _FORWARD_TO_BACK * self._traffic
 
     def _touched_before_reuse(self, buffer: Buffer, names: set[str]) -> float | None:
         """When the buffer was touched whose memory this one takes over: the last one of its size."""

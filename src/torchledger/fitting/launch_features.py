@@ -22,6 +22,7 @@ from torchledger.nouns import Access, Launch, LoopNest
 from torchledger.work.categories import operation_of
 from torchledger.work.element_sizes import ELEMENT_SIZES, element_size
 from torchledger.work.kernel_counts import kernels_of_launch
+from torchledger.work.step_traffic import StepTraffic
 
 Array = NDArray[np.float64]
 
@@ -66,23 +67,23 @@ def features_of_launches(
     machine: Machine,
     *,
     convolution_tf32: bool = True,
-    step_bytes: Sequence[int | None] | None = None,
+    traffic: Sequence[StepTraffic | None] | None = None,
 ) -> list[LaunchFeatures | None]:
     """Features of launches that stand in the order in which they run, of one graph or of several.
 
     ``None`` where a launch cannot be described: it moves an unknown number of bytes or elements of unknown size, or
     launches nothing. ``convolution_tf32`` says that float32 convolutions may run as TF32, as PyTorch has it unless told
-    otherwise. ``step_bytes`` are what a whole step moves in which each launch runs, one step after the other; ``None``
-    where the cache is swept before each graph.
+    otherwise. ``traffic`` is of the step that each launch is of, one step after the other; ``None`` where the cache is
+    swept before each graph.
     """
     cache = CacheState(machine.l2_kept_bytes)
     found: list[LaunchFeatures | None] = []
     graph = None
     columns = expected_columns(launches, machine, convolution_tf32=convolution_tf32)
-    steps = step_bytes if step_bytes is not None else [None] * len(launches)
-    for launch, expected, moved_by_step in zip(launches, columns, steps, strict=True):
+    steps = traffic if traffic is not None else [None] * len(launches)
+    for launch, expected, step in zip(launches, columns, steps, strict=True):
         if launch.graph != graph:
-            cache, graph = CacheState(machine.l2_kept_bytes, launch.graph, moved_by_step), launch.graph
+            cache, graph = CacheState(machine.l2_kept_bytes, launch.graph, step), launch.graph
         launch = _with_gathered_rows(launch)
         found.append(_features(launch, cache, machine, expected, convolution_tf32))
         cache.touch(launch)

@@ -17,6 +17,7 @@ from torchledger.fitting.launch_features import LaunchFeatures, features_of_laun
 from torchledger.fitting.launch_library import EXPECTED
 from torchledger.fitting.learning import Options, fit_blend
 from torchledger.fitting.machine import Machine, estimate_machine
+from torchledger.fitting.rounded_products import as_bfloat16, of_rounded_product
 from torchledger.fitting.tables import LeftOut
 from torchledger.fitting.time_model import Entry
 from torchledger.nouns import Device
@@ -100,22 +101,27 @@ def machine_of_launches(
 
 
 def build_launch_tables(
-    launches: Sequence[MeasuredLaunch], machine: Machine, *, convolution_tf32: bool = True
+    launches: Sequence[MeasuredLaunch], machine: Machine, *, convolution_tf32: bool = True, allow_tf32: bool = False
 ) -> tuple[dict[str, LaunchTable], list[LeftOut]]:
     """Sort measured launches by family; the second list names those that cannot be described.
 
-    ``convolution_tf32``: whether convolutions of float32 were allowed to be rounded (``predict_launches``).
+    ``convolution_tf32`` and ``allow_tf32``: whether convolutions and products of float32 were allowed to be rounded
+    (``predict_launches``).
     Launches stand in the order in which they ran, unmeasured ones among them: they tell what the cache holds.
     """
+    own = [item.launch for item in launches]
+    asked = [as_bfloat16(launch) for launch in own] if allow_tf32 else own
     described = features_of_launches(
-        [item.launch for item in launches],
+        asked,
         machine,
         convolution_tf32=convolution_tf32,
-        step_bytes=[item.step_bytes for item in launches],
+        traffic=[item.traffic for item in launches],
     )
     rows: dict[str, list[tuple[LaunchFeatures, float, str, float]]] = {}
     left_out = []
-    for item, features in zip(launches, described, strict=True):
+    for item, stands_for_it, features in zip(launches, asked, described, strict=True):
+        if features is not None and stands_for_it is not item.launch:
+            features = of_rounded_product(features, item.launch)
         time_us = item.duration_us
         if time_us is None or item.launch.category == "nop":
             continue

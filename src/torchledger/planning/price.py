@@ -36,7 +36,7 @@ from torchledger.predicting.step_calls import price_calls
 from torchledger.work.categories import operation_of
 from torchledger.work.collectives import collective_kind
 from torchledger.work.graph_collectives import WAIT, GraphCollective, graph_collectives
-from torchledger.work.step_traffic import moved_bytes
+from torchledger.work.step_traffic import step_traffic
 
 _PRICED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "p2p")
 _POINT_TO_POINT = ("send", "recv", "isend", "irecv")
@@ -324,12 +324,12 @@ def _entries(maker: _Maker, settings: Mapping[str, bool]) -> _Timed:
     called = {call.name for call in program.calls if call.kind == "graph"}
     compiled: dict[str, Prediction | GraphCollective] = {}
     graph_calls = Counter(call.name for call in program.calls if call.kind == "graph")
-    step_bytes = moved_bytes(chain.from_iterable(program.launches.values()), graph_calls, program.calls)
+    traffic = step_traffic(chain.from_iterable(program.launches.values()), graph_calls, program.calls)
     for graph in sorted(called & program.launches.keys()):
         launches = program.launches[graph]
         collectives = graph_collectives(launches)
         others = [launch for launch in launches if launch.launch_id not in collectives]
-        predictions = predict_launches(model, others, step_bytes=step_bytes, **settings)
+        predictions = predict_launches(model, others, traffic=traffic, **settings)
         compiled |= {found.subject: found for found in predictions}
         compiled |= collectives
     eager = {

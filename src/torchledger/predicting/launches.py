@@ -9,14 +9,15 @@ from dataclasses import replace
 import numpy as np
 
 from torchledger.fitting.convolution_factors import is_single_convolution
-from torchledger.fitting.launch_families import family_of
 from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches
 from torchledger.fitting.launch_library import EXACT_FLOAT32
 from torchledger.fitting.launches import as_matrix
 from torchledger.fitting.learning import COVERAGE
+from torchledger.fitting.rounded_products import ROUNDED, as_bfloat16, of_rounded_product
 from torchledger.fitting.time_model import TimeModel
-from torchledger.nouns import Buffer, Launch, Prediction
+from torchledger.nouns import Launch, Prediction
 from torchledger.predicting.operators import by_roofline, range_of
+from torchledger.work.step_traffic import StepTraffic
 
 
 def predict_launches(
@@ -25,14 +26,14 @@ def predict_launches(
     *,
     allow_tf32: bool = False,
     convolution_tf32: bool = True,
-    step_bytes: int | None = None,
+    traffic: StepTraffic | None = None,
 ) -> list[Prediction]:
     """A prediction for every launch that runs something, in the order of the graphs.
 
     ``allow_tf32`` says that products of float32 matrices may be rounded for the tensor cores (the setting
     ``float32_matmul_precision`` of the run is then not ``"highest"``); ``convolution_tf32`` says it of convolutions
-    (``torch.backends.cudnn.allow_tf32``, which PyTorch leaves on). ``step_bytes`` are what the step moves that they are
-    of, where one step follows the other (``None``: each graph finds a swept cache).
+    (``torch.backends.cudnn.allow_tf32``, which PyTorch leaves on). ``traffic`` is of the step that they are of,
+    where one step follows the other (``None``: each graph finds a swept cache).
 
     A launch of a family that the model has not learned gets its roofline plus the launch floor, and says so; one whose
     bytes, or whose elements' size, are unknown gets the floor alone. A kernel of another kind of device is never inside
@@ -40,11 +41,13 @@ def predict_launches(
     """
     asked = [as_bfloat16(item) for item in launches] if allow_tf32 else list(launches)
     described = features_of_launches(
-        asked, model.machine, convolution_tf32=convolution_tf32, step_bytes=[step_bytes] * len(asked)
+        asked, model.machine, convolution_tf32=convolution_tf32, traffic=[traffic] * len(asked)
     )
     found: dict[int, Prediction] = {}
     by_family: dict[str, list[int]] = {}
     for index, (launch, features) in enumerate(zip(launches, described, strict=True)):
+        if features is not None and asked[index] is not launch and ROUNDED in model.entries:
+            features = described[index] = of_rounded_product(features, launch)
         if launch.category == "nop":
             continue
         if features is None or features.family not in model.entries:
@@ -61,9 +64,6 @@ def predict_launches(
         width = width * model.extras.get(f"{family} interval", 1.0)
         for place, index in enumerate(indices):
             middle = some[place].log_baseline_of(entry.feature_names) + float(residual[place])
-            if asked[index] is not launches[index]:
-                middle += math.log(_tf32_factor(launches[index]))
-                width[place] = math.hypot(float(width[place]), _TF32_SPREAD)
             where = range_of(float(distance[place]))
             found[index] = Prediction(
                 subject=launches[index].launch_id,
@@ -106,58 +106,6 @@ def _by_library(
         roofline_us=features.roofline_us,
         note=None if convolution_tf32 else "float32 without TF32: no convolution of this kind was measured",
     )
-
-
-_TF32_FACTORS = (1.15, 1.5, 1.9)
-_TF32_SPREAD = math.log(1.3)
-"""How much longer a TF32 product takes than the bfloat16 one that stands for it, by how many of its factors do not lie
-along the sum (tensor cores read bfloat16 either way, TF32 only along the sum), and the spread of that: medians over 214
-products of drawn programs on an H200, PyTorch 2.11."""
-
-
-def _tf32_factor(launch: Launch) -> float:
-    left, right = _factors(launch)
-    if any(_alignment(factor) < 4 for factor in (left, right)):
-        return 1.0
-    return _TF32_FACTORS[(left.stride[-1] != 1) + (right.stride[-2] != 1)]
-
-
-def _alignment(factor: Buffer) -> int:
-    """The largest power of two that divides the elements between rows."""
-    stride = max(factor.stride[-2:])
-    return stride & -stride
-
-
-def _factors(launch: Launch) -> tuple[Buffer, Buffer]:
-    left, right = [buffer for buffer in launch.buffers if buffer.role != "output" and len(buffer.shape) >= 2][-2:]
-    return left, right
-
-
-def as_bfloat16(launch: Launch) -> Launch:
-    """The product of bfloat16 matrices that does the work of a product of float32 ones under TF32, which no data has:
-    twice as long a sum at twice the rate, over as many bytes. Any other launch is returned as it is."""
-    if family_of(launch) != "launch:gemm/any" or launch.device.partition(":")[0] == "cpu":
-        return launch
-    if sum(buffer.role != "output" and len(buffer.shape) >= 2 for buffer in launch.buffers) < 2:
-        return launch
-    left, right = _factors(launch)
-    if (left.dtype, right.dtype) != ("float32", "float32"):
-        return launch
-
-    def narrow(buffer: Buffer) -> Buffer:
-        if buffer.dtype != "float32":
-            return buffer
-        # A row then begins at the same byte as before.
-        strides = tuple(stride if stride < 2 else 2 * stride for stride in buffer.stride)
-        shape = buffer.shape
-        if buffer is left:
-            shape = (*shape[:-1], 2 * shape[-1])
-        elif buffer is right:
-            shape = (*shape[:-2], 2 * shape[-2], shape[-1])
-        return replace(buffer, dtype="bfloat16", shape=shape, stride=strides)
-
-    flops = None if launch.flops is None else 2 * launch.flops
-    return replace(launch, flops=flops, buffers=tuple(narrow(buffer) for buffer in launch.buffers))
 
 
 def is_foreign(model: TimeModel, launch: Launch) -> bool:

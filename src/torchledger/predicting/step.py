@@ -59,7 +59,7 @@ from torchledger.predicting.step_calls import (
 )
 from torchledger.stepping.totals import StepTotals
 from torchledger.work.graph_collectives import graph_collectives
-from torchledger.work.step_traffic import moved_bytes
+from torchledger.work.step_traffic import StepTraffic, step_traffic
 
 Priced = Sequence[tuple[StepCall, Prediction]]
 
@@ -97,14 +97,14 @@ def predict_step(
         )
     calls = dict.fromkeys((launch.graph for launch in launches), 1) if record is None else record.step.graph_calls
     called = [launch for launch in launches if calls.get(launch.graph)]
-    step_bytes = moved_bytes(called, calls, () if record is None else record.calls)
+    traffic = step_traffic(called, calls, () if record is None else record.calls)
     predictions = _predict_called(
         model,
         called,
         group_sizes or {},
         allow_tf32=allow_tf32,
         convolution_tf32=convolution_tf32,
-        step_bytes=step_bytes,
+        traffic=traffic,
     )
     weights = {prediction.subject: calls[prediction.subject.rpartition("#")[0]] for prediction in predictions}
     eager = () if record is None else price_calls(model, record.calls, ran_on_cpu=_ran_on_cpu(record))
@@ -170,15 +170,13 @@ def _predict_called(
     *,
     allow_tf32: bool,
     convolution_tf32: bool,
-    step_bytes: int,
+    traffic: StepTraffic,
 ) -> list[Prediction]:
     """The launches of the graphs that a step calls, those that are collectives too, in their order."""
     collectives = graph_collectives(launches)
     compiled = [launch for launch in launches if launch.launch_id not in collectives]
     predictions = [
-        *predict_launches(
-            model, compiled, allow_tf32=allow_tf32, convolution_tf32=convolution_tf32, step_bytes=step_bytes
-        ),
+        *predict_launches(model, compiled, allow_tf32=allow_tf32, convolution_tf32=convolution_tf32, traffic=traffic),
         *predict_graph_collectives(model, collectives.values(), group_sizes),
     ]
     places = {launch.launch_id: place for place, launch in enumerate(launches)}

@@ -5,7 +5,7 @@ is of, the record, and its times in microseconds (none where it was not measured
 next one). Parts can be joined by concatenation.
 
 Format history: 1 (2026-11), first version; the header may hold the device's record (``record``), a launch what its step
-moves (``step_bytes``).
+moves (``traffic``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torchledger.store.inflate import inflated_lines
 from torchledger.store.latest import latest_measurements
 from torchledger.store.ledger import open_ledger
 from torchledger.store.output import output_file
-from torchledger.work.step_traffic import moved_bytes
+from torchledger.work.step_traffic import StepTraffic, step_traffic
 
 FORMAT_VERSION = 1
 SUFFIX = ".launches"
@@ -42,14 +42,13 @@ _NEXT_STEP = "Measure one with `torchledger sample --fused`, or fetch it again."
 class MeasuredLaunch:
     """A launch with its device times in microseconds, one per call; ``program`` groups what was compiled together.
 
-    ``step_bytes`` is what a whole step moved, where it ran in steps that followed each other; ``None`` where the cache
-    was swept before its graph.
+    ``traffic`` is of the step, where steps followed each other; ``None`` where the cache was swept before its graph.
     """
 
     launch: Launch
     times_us: tuple[float, ...]
     program: str
-    step_bytes: int | None = None
+    traffic: StepTraffic | None = None
 
     @property
     def duration_us(self) -> float | None:
@@ -83,7 +82,7 @@ def write_launches(path: str | os.PathLike[str], found: LaunchSet, *, force: boo
             slim = dataclasses.replace(item.launch, **_NOT_KEPT)
             times = json.dumps([round(time, 4) for time in item.times_us])
             program = json.dumps(item.program)
-            step = b"" if item.step_bytes is None else b' "step_bytes": %d,' % item.step_bytes
+            step = b"" if item.traffic is None else b' "traffic": %b,' % encode(item.traffic)
             file.write(b'{"program": %b, "times_us": %b,%b "launch": ' % (program.encode(), times.encode(), step))
             file.write(encode(slim) + b"}\n")
 
@@ -116,7 +115,7 @@ def read_launches(path: str | os.PathLike[str]) -> LaunchSet:
             missing = "a header" if line.launch is not None else "a launch"
             raise StoreError(f"{path} is no file of launches: {missing} is missing in line {number}. {_NEXT_STEP}")
         else:
-            launches.append(MeasuredLaunch(line.launch, line.times_us, line.program, line.step_bytes))
+            launches.append(MeasuredLaunch(line.launch, line.times_us, line.program, line.traffic))
     if header is None:
         raise StoreError(f"{path} is no file of launches: it has no header. {_NEXT_STEP}")
     return LaunchSet(header.device, tuple(launches), header.versions, record)
@@ -133,7 +132,7 @@ class _Line:
     launch: Launch | None = None
     times_us: tuple[float, ...] = ()
     program: str = ""
-    step_bytes: int | None = None
+    traffic: StepTraffic | None = None
 
 
 def launches_of_ledger(path: str | os.PathLike[str], *, program: str | None = None) -> LaunchSet:
@@ -143,7 +142,7 @@ def launches_of_ledger(path: str | os.PathLike[str], *, program: str | None = No
         run = reader.run()
         launches = reader.read(Launch)
         steps = reader.read(Step)
-        step_bytes = moved_bytes(launches, steps[-1].graph_calls, reader.read(StepCall)) if steps else None
+        traffic = step_traffic(launches, steps[-1].graph_calls, reader.read(StepCall)) if steps else None
         measured = {
             each.subject: each.samples_us for each in latest_measurements(reader) if each.kind in ("profile", "sample")
         }
@@ -153,7 +152,7 @@ def launches_of_ledger(path: str | os.PathLike[str], *, program: str | None = No
     return LaunchSet(
         device=devices[0].name if devices else "unknown",
         launches=tuple(
-            MeasuredLaunch(launch, measured.get(launch.launch_id, ()), program or path.stem, step_bytes)
+            MeasuredLaunch(launch, measured.get(launch.launch_id, ()), program or path.stem, traffic)
             for launch in launches
         ),
         versions=versions,

@@ -3,12 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from torchledger.nouns import Launch, StepCall
 
 
-def moved_bytes(launches: Iterable[Launch], graph_calls: Mapping[str, int], calls: Iterable[StepCall]) -> int:
+@dataclass(frozen=True)
+class StepTraffic:
+    """Bytes that a step moves where one step follows the other, and those of them that its optimizer moves.
+
+    ``optimizer_bytes`` is ``None`` of a step without a backward.
+    """
+
+    bytes_moved: int
+    optimizer_bytes: int | None = None
+
+
+def step_traffic(
+    launches: Iterable[Launch], graph_calls: Mapping[str, int], calls: Iterable[StepCall] = ()
+) -> StepTraffic:
     """Bytes of a step's launches, as often as it calls their graphs, and of its eager operators; what is unknown is
     left out."""
-    compiled = sum(graph_calls.get(launch.graph, 0) * (launch.bytes_moved or 0) for launch in launches)
-    return compiled + sum(call.bytes_moved or 0 for call in calls if call.kind == "operator")
+    total = optimizer = 0
+    of_graph: dict[str, int] = {}
+    for launch in launches:
+        of_graph[launch.graph] = of_graph.get(launch.graph, 0) + (launch.bytes_moved or 0)
+    trains = any(graph.startswith("backward") and count for graph, count in graph_calls.items())
+    for call in calls:
+        if call.kind == "operator":
+            total += call.bytes_moved or 0
+            optimizer += (call.bytes_moved or 0) if call.phase == "optimizer" else 0
+            trains = trains or call.phase == "backward"
+    total += sum(count * of_graph.get(graph, 0) for graph, count in graph_calls.items())
+    return StepTraffic(total, optimizer if trains else None)

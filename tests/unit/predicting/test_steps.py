@@ -19,9 +19,10 @@ from torchledger.errors import PredictError
 from torchledger.fitting.constants import constants_of_package
 from torchledger.fitting.fit_data import fit_launches
 from torchledger.fitting.launches import machine_of_launches
+from torchledger.fitting.rounded_products import as_bfloat16
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Host, Launch, Measurement
-from torchledger.predicting.launches import as_bfloat16, predict_launches
+from torchledger.predicting.launches import predict_launches
 from torchledger.predicting.model_file import save_model
 from torchledger.predicting.overheads import (
     StepObservation,
