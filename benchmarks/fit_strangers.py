@@ -130,7 +130,7 @@ def main() -> None:
         [item for item in exact if item.program in held],
         [item for item in rounded if item.program in held],
     )
-    entries = dict(model.entries)
+    entries, extras = dict(model.entries), dict(model.extras)
     exact = [item for item in exact if item.program not in held]
     rounded = [item for item in rounded if item.program not in held]
     for family, table in tables(learned, model.machine, exact, rounded).items():
@@ -138,9 +138,11 @@ def main() -> None:
             continue
         options = None if family.startswith("launch:fused") else Options(hyper_rows=160)
         entries[family] = fit_launch_table(table, options)
+        # What widened the intervals were programs that are among the learned now.
+        extras.pop(f"{family} interval", None)
         print(report(entries[family], asked[family]) if family in asked else family, flush=True)
     costs = fit_call_costs(read_calls(DATA / "calls_torch2.11.json.gz"), model.machine.bytes_per_us)
-    save_model(replace(model, entries=entries, extras={**model.extras, **costs}), arguments.output, force=True)
+    save_model(replace(model, entries=entries, extras={**extras, **costs}), arguments.output, force=True)
     print(f"{sum(name.endswith(' slowness') for name in costs)} kinds of eager calls")
 
 

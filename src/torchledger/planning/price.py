@@ -115,7 +115,8 @@ def plan_price(
         fabric = replace(fabric, ranks_per_node=ranks_per_node)
     sharing = find_sharing(model.device) if sharing is None else sharing
     stands_in = {rank: program.rank for program in programs for rank in (*program.stands_for, program.rank)}
-    overheads = overheads_on(host, overheads_of(model))
+    trains = any(call.phase == "backward" for program in programs for call in program.calls)
+    overheads = overheads_on(host, overheads_of(model), trains=trains)
     settings = {"allow_tf32": allow_tf32, "convolution_tf32": convolution_tf32}
     timed = {
         program.rank: _entries(_Maker(program, model, fabric, stands_in, overheads, mode, sharing), settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from torchledger.errors import StoreError
 from torchledger.nouns import Measurement
 from torchledger.store import LedgerWriter
 from torchledger.store.launch_file import join_launches, read_launches, write_launches
+from torchledger.work.step_traffic import StepTraffic
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
@@ -22,6 +24,14 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert [item.launch for item in again.launches] == [item.launch for item in found.launches]
     assert again.device == "TEST" and again.versions == {"torch": "2.13.0"}
     assert again.launches[0].times_us == pytest.approx(found.launches[0].times_us, abs=1e-4)
+
+
+def test_the_step_that_a_launch_is_of_is_kept(tmp_path: Path) -> None:
+    steps = (StepTraffic(100, 7), StepTraffic(100), None)
+    found = make_launch_set(3)
+    launches = tuple(replace(item, traffic=step) for item, step in zip(found.launches, steps, strict=False))
+    write_launches(tmp_path / "a.launches", replace(found, launches=launches))
+    assert tuple(item.traffic for item in read_launches(tmp_path / "a.launches").launches[:3]) == steps
 
 
 def test_parts_can_be_joined_by_concatenation(tmp_path: Path) -> None:

@@ -1,0 +1,64 @@
+"""What a launch finds in the cache, by the step that it runs in."""
+
+from __future__ import annotations
+
+import pytest
+
+from factories import make_buffer, make_launch
+from torchledger.fitting.cache_state import CacheState
+from torchledger.nouns import Buffer, Launch
+from torchledger.work.step_traffic import StepTraffic
+
+KEPT, SIZE = 1_000_000.0, 400_000
+
+
+def _buffer(name: str, role: str = "input", size: int = SIZE) -> Buffer:
+    read, written = size * (role != "output"), size * (role != "input")
+    return make_buffer(name=name, role=role, shape=(size // 4,), bytes_read=read, bytes_written=written)
+
+
+def _launch(*buffers: Buffer) -> Launch:
+    return make_launch(category="pointwise", device="cuda:0", buffers=buffers)
+
+
+@pytest.mark.parametrize("step", [None, StepTraffic(10**9, 10**9), StepTraffic(10**9)])
+def test_after_a_sweep_or_a_large_step_nothing_is_there_but_what_the_graph_touched(step: StepTraffic | None) -> None:
+    cache = CacheState(KEPT, "forward_0", step)
+    first = _launch(_buffer("weight"), _buffer("buf0", "output"))
+    assert cache.warm_bytes(first) == 0
+    cache.touch(first)
+    assert cache.warm_bytes(_launch(_buffer("buf0"))) == SIZE
+    cache.touch(_launch(_buffer("other", size=2_000_000)))
+    assert cache.warm_bytes(_launch(_buffer("buf0"))) == 0
+
+
+def test_a_small_step_leaves_everything_for_the_next() -> None:
+    for step in (StepTraffic(500_000), StepTraffic(500_000, 100_000)):
+        assert CacheState(KEPT, "forward_0", step).warm_bytes(_launch(_buffer("weight"))) == SIZE
+
+
+def test_weights_are_found_behind_what_the_optimizer_moves() -> None:
+    found = [
+        CacheState(KEPT, "forward_0", StepTraffic(10**9, moved)).warm_bytes(_launch(_buffer("weight")))
+        for moved in (0, 800_000, 2_000_000)
+    ]
+    assert found == [SIZE, 200_000, 0]
+
+
+def test_a_backward_finds_what_its_forward_left_last() -> None:
+    cache = CacheState(KEPT, "backward_0", StepTraffic(10**9, 10**9))
+    found = []
+    for number in range(4):
+        launch = _launch(_buffer(f"saved_{number}"))
+        found.append(cache.warm_bytes(launch))
+        cache.touch(launch)
+    assert found[0] == SIZE and found == sorted(found, reverse=True) and found[-1] == 0
+
+
+def test_memory_that_is_used_again_in_place_is_warm_under_its_new_name() -> None:
+    cache = CacheState(KEPT)
+    cache.touch(_launch(_buffer("a"), _buffer("buf0", "output")))
+    assert cache.warm_bytes(_launch(_buffer("buf1", "inout"))) == SIZE
+    assert cache.warm_bytes(_launch(_buffer("buf1", "inout", size=2 * SIZE))) == 0
+    only_itself = _launch(_buffer("buf1", "inout"), _buffer("a"), _buffer("buf0"))
+    assert cache.warm_bytes(only_itself) == 2 * SIZE
