@@ -6,21 +6,19 @@
 
 ``draw`` takes shapes of the catalogue's operators that no label of ``data/h200`` has. ``measure`` times each by the
 device's own clock in the loop of ``torchledger sample`` (a direction repeated), in replays of a CUDA graph that holds
-one call, and in a training loop's order: forward, wait, backward, wait, five times. In that last one a direction finds
-in the cache what the other left of it: ``judge`` asks for the state ``swept`` where what both move exceeds the cache,
-and for ``warm`` elsewhere.
+one call, and in a training loop's order: forward, wait, backward, wait, five times. ``judge`` holds what is predicted of
+warm calls against all three.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -178,11 +176,9 @@ def judge(path: Path, model_name: str) -> None:
         if "error" in row:
             refused[row["error"]] += 1
             continue
-        moved = _moved_bytes(row)
         for loop in LOOPS:
             for direction, times in row[loop].items():
                 measured = statistics.median(times)
-                is_swept = loop == "in turns" and moved > (model.machine.device.l2_cache_bytes or math.inf)
                 try:
                     said = predict(
                         model,
@@ -190,7 +186,6 @@ def judge(path: Path, model_name: str) -> None:
                         row["parameters"],
                         direction=direction,
                         dtype=row["dtype"],
-                        state="swept" if is_swept else "warm",
                     )
                 except PredictError as error:
                     refused[str(error)[:80]] += 1
@@ -226,15 +221,6 @@ def _mean(found: Sequence[tuple[float, bool]]) -> float:
 
 def _signed(found: Sequence[tuple[float, bool]]) -> float:
     return 100 * statistics.mean(error for error, _ in found)
-
-
-def _moved_bytes(row: Mapping[str, Any]) -> int:
-    from torchledger.operators import find_operator
-    from torchledger.work.element_sizes import ELEMENT_SIZES
-
-    operator = find_operator(row["operator"])
-    parameters, size = operator.resolve(row["parameters"]), ELEMENT_SIZES[row["dtype"]]
-    return sum(work.bytes_moved for each in operator.directions for work in operator.work(parameters, each, size))
 
 
 def main() -> None:
