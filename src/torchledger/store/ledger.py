@@ -67,6 +67,8 @@ class LedgerWriter:
             self._connection = sqlite3.connect(self.path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)
             present = _table_names(self._connection) if append else frozenset()
             with self._connection:
+                # Python begins none by itself before a table is made, and each would wait for the disk.
+                self._connection.execute("BEGIN")
                 if not append:
                     self._connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                     self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
