@@ -111,7 +111,15 @@ def _what_it_takes(totals: StepTotals) -> str:
         # The profiler makes operators longer: on a CPU more than a step takes without it.
         fits = step.duration_us is None or step.busy_us <= step.duration_us
         busy = f"; {worker} {format_us(step.busy_us)} {'of it' if fits else 'under the profiler, which adds to it'}"
-    return f"{takes}{busy}. Found by: {FOUND_BY[step.found_by]}."
+    return f"{takes}{busy}. Found by: {FOUND_BY[step.found_by]}.{_rarity(step)}"
+
+
+def _rarity(step: Step) -> str:
+    """That far more of the program's steps were of another kind than of the recorded one, where they were."""
+    counts = [kind.count for kind in step.kinds]
+    if not counts or max(counts) < 2 * counts[0]:
+        return ""
+    return f" Only {counts[0]:,} of {step.seen:,} steps seen were like it."
 
 
 def _range(step: Step) -> str:

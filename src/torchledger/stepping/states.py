@@ -113,6 +113,7 @@ class States:
         self._why_no_count: str | None = None
         self._why_not_heard: str | None = None
         self._found = StepRecording()
+        self._before: tuple[StepRecording, Signature] | None = None
         self._operators: tuple[Counter[str], ...] = ()
         self._n_heard = 0
         self._kinds_before: Counter[Signature] = Counter()
@@ -324,6 +325,8 @@ class States:
         self._found = replace(
             self._found, allocations=allocations, times=recording.export(), found_by=self._finder.found_by
         )
+        if self._before is not None and (former := self._before[0].times) is not None:
+            former.unlink(missing_ok=True)
 
     def _begin_hearing(self) -> None:
         if self.session.open(self._tools.listener(self.graph_calls.inside)):
@@ -419,11 +422,31 @@ class States:
     def _time_after(self, step: FoundStep) -> None:
         self._steps.append(step.calls)
         self._clock.tick()
+        if self._is_outnumbered():
+            self._record_anew()
+            return
         n_wanted = self._steps.count(self._wanted or ())
         is_enough = n_wanted >= _AFTER_STEPS and self._clock.elapsed_us >= self._after_us
         if is_enough or len(self._steps) >= _MOST_AFTER:
             self._found = replace(self._found, plain_after_us=self._wanted_times())
             self.end()
+
+    def _is_outnumbered(self) -> bool:
+        """Whether steps of the recorded kind come no more since something compiled, and those of another kind have
+        become more: what was recorded were the steps of before."""
+        usual, counted = self._finder.usual, self._finder.counted
+        if self._before is not None or self.meeting is not None or not self._kinds_before or not usual:
+            return False
+        wanted = self._wanted or ()
+        return not counted[wanted] and counted[usual] > self._kinds_before[wanted]
+
+    def _record_anew(self) -> None:
+        """Begin a second recording; the first stays for a program that ends before it is there."""
+        self._before = replace(self._found, plain_after_us=self._wanted_times()), self._wanted or ()
+        self._found, self._operators, self._n_heard, self.tries = StepRecording(), (), 0, 0
+        self._optimizers = {}
+        self.now, self._steps, self._clock = State.TIMING, [], self._tools.clock()
+        self._clock.tick()
 
     # --- what is open, and how it ends -----------------------------------------------------------------------------
 
@@ -532,30 +555,33 @@ class States:
         if self.now is not State.WARMING or self.tries:
             self.session.forget()
             self.graph_calls.first.clear()
-            self._found = replace(self._found, times=None, heard=None)
+            self._found, self._before = replace(self._found, times=None, heard=None), None
             self.why_not = "this process was forked from one that was being recorded"
             self.now = State.DONE
 
     def found(self) -> StepRecording:
         """What was recorded; complete once the state is ``DONE``."""
-        wanted = dict(self._wanted or ())
+        found, of_kind = self._found, self._wanted or ()
+        if self._before is not None and found.times is None:
+            found, of_kind = self._before
+        wanted = dict(of_kind)
         counted = self._kinds_before + self._finder.counted
         kinds = [StepKind(count, dict(calls)) for calls, count in counted.most_common()]
         notes = list(self._notes)
         if self._why_no_count is not None:
             notes.append(f"no eager step was counted: {self._why_no_count}")
-        elif self._counts_eager and self._found.eager_flops is None:
+        elif self._counts_eager and found.eager_flops is None:
             notes.append("no eager step was counted: the program ended before one")
-        if self._found.times is not None and self.why_not is not None:
+        if found.times is not None and self.why_not is not None:
             notes.append(f"after the profiled steps nothing was recorded: {self.why_not}")
-        elif self._found.times is not None and self._found.memory is None and self._why_not_heard is None:
+        elif found.times is not None and found.memory is None and self._why_not_heard is None:
             notes.append("no step was heard after the profiled ones: its storages and its lines are not known")
         others = self._finder.other_threads.total()
         if others:
             notes.append(f"{others} calls of graphs by other threads belong to no step: steps are those of one thread")
         return replace(
-            self._found,
-            found_by=self._found.found_by or self._finder.found_by,
+            found,
+            found_by=found.found_by or self._finder.found_by,
             seen=counted.total(),
             kinds=tuple(sorted(kinds, key=lambda kind: kind.calls != wanted)),
             optimizers=tuple(self._optimizers.values()),

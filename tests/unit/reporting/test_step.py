@@ -44,6 +44,15 @@ def test_how_much_plain_steps_differ_is_said_without_the_rare_ones(plain_us: tup
     assert said in verdict_of_step(total_step(step, [make_step_call(samples_us=(50.0,))], {}))[0]
 
 
+def test_a_step_of_a_rare_kind_is_said_to_be_one_in_the_first_line() -> None:
+    kinds = StepKind(11, {"Adam.step": 1}), StepKind(35, {"Adam.step": 1, "forward_0": 1})
+    lines = [
+        verdict_of_step(total_step(make_step(seen=46, kinds=each), [make_step_call(samples_us=(50.0,))], {}))[0]
+        for each in (kinds, kinds[::-1], ())
+    ]
+    assert [line.endswith("Only 11 of 46 steps seen were like it.") for line in lines] == [True, False, False]
+
+
 def rows_of_step(device_us: float, *samples_us: float, **changes: object) -> dict[str, str]:
     calls: list[StepCall] = [make_step_call(samples_us=samples_us)]
     totals = total_step(make_step(device_us=device_us, covered_us=device_us, **changes), calls, {})

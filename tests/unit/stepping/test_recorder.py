@@ -266,6 +266,25 @@ def test_what_compiles_after_the_recording_takes_no_step_and_no_rule_from_it() -
     assert (result.seen, result.found_by) == (seen, "optimizer") and seen > 5
 
 
+@pytest.mark.parametrize(("n_later", "recorded"), [(3, {}), (9, {}), (30, {"forward_1": 1, "backward_1": 1})])
+def test_steps_of_another_kind_are_recorded_once_they_are_more_than_those_of_before(
+    n_later: int, recorded: dict[str, int]
+) -> None:
+    program = Program(after_us=1e6).steps(10)
+    keep = [program.compile("forward_1"), program.compile("backward_1")]
+    for _ in range(n_later):
+        program.call("forward_1")
+        program.call("backward_1")
+        program.tools.now_us += 50.0
+        program.recorder.optimizer_stepped(program.optimizer)
+    result = program.result()
+    first = dict(result.kinds[0].calls)
+    assert first == (recorded or {"forward_0": 1, "backward_0": 1}) | {"Compiled.step": 1}
+    assert result.times is not None and result.heard is not None and len(keep) == 2
+    assert result.plain_us == ((50.0,) * 3 if recorded else (100.0,) * 3)
+    assert program.tools.n_open == 0
+
+
 def test_ranks_record_the_same_steps_whatever_each_of_them_compiles(tmp_path: Path) -> None:
     def rank(number: int) -> Program:
         return Program(warmup=2, meeting=lambda: Meeting(tmp_path / "j.job", number, 2))
