@@ -17,7 +17,7 @@ steps, own_file = int(sys.argv[1]), sys.argv[2]
 counted = globals().get("counted", lambda: 0)
 moments = []
 def tick(kind="step"):
-    moments.append((kind, time.perf_counter(), counted()))
+    moments.append((kind, time.perf_counter(), int(counted())))
 if __name__ == "__main__":
     atexit.register(lambda: json.dump(moments, open(own_file, "w")))
 torch.manual_seed(0)
@@ -1592,6 +1592,515 @@ for step in range(steps):
     loss.backward()
     optimizer.step()
     tick(f"{rounds} rounds")
+print(f"{loss.item():.3f}")
+""",
+    "checkpointing of transformers": """
+import os
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+from transformers import GPT2Config, GPT2LMHeadModel, get_cosine_schedule_with_warmup
+model = GPT2LMHeadModel(GPT2Config(vocab_size=128, n_positions=64, n_embd=48, n_layer=3, n_head=4, resid_pdrop=0.0,
+                                   embd_pdrop=0.0, attn_pdrop=0.0))
+model.gradient_checkpointing_enable()
+model.config.use_cache = False
+model.train()
+model.forward = torch.compile(model.forward)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scheduler = get_cosine_schedule_with_warmup(optimizer, 5, steps)
+for step in range(steps):
+    tokens = torch.randint(0, 128, (4, 32))
+    loss = model(input_ids=tokens, labels=tokens).loss
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    scheduler.step()
+    model.zero_grad()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "a trainer of one's own": _MLP
+    + """
+import io
+class Loop:
+    def __init__(self, model, optimizer, scheduler, every):
+        self.model, self.optimizer, self.scheduler, self.every = model, optimizer, scheduler, every
+        self.best, self.history, self.saved = float("inf"), [], io.BytesIO()
+        self.model.forward = torch.compile(self.model.forward)
+    @torch.compile
+    def loss(self, logits, y):
+        logits = logits.float()
+        return F.cross_entropy(logits, y, label_smoothing=0.1) + 1e-4 * logits.logsumexp(-1).square().mean()
+    def train_step(self, x, y):
+        self.model.train()
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = self.model(x)
+        loss = self.loss(logits, y)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_value_(self.model.parameters(), 0.5)
+        self.optimizer.step()
+        self.scheduler.step()
+        return loss.detach()
+    @torch.no_grad()
+    def validate(self, batches):
+        self.model.eval()
+        total = sum(F.cross_entropy(self.model(x), y).item() for x, y in batches) / len(batches)
+        if total < self.best:
+            self.best = total
+            self.saved.seek(0)
+            torch.save({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}, self.saved)
+        return total
+    def fit(self, steps):
+        held_out = [(torch.randn(32, 64), torch.randint(0, 10, (32,))) for _ in range(3)]
+        for step in range(steps):
+            self.history.append(self.train_step(torch.randn(32, 64), torch.randint(0, 10, (32,))))
+            if (step + 1) % self.every == 0:
+                self.validate(held_out)
+                tick("step and validation")
+            else:
+                tick("step")
+model = nn.Sequential(mlp(64, 256), nn.LayerNorm(256), nn.Dropout(0.0), mlp(256, 256, 10))
+optimizer = torch.optim.RAdam(model.parameters(), lr=1e-3)
+loop = Loop(model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 10), 6)
+loop.fit(steps)
+print(len(loop.history), loop.best < 10)
+""",
+    "lightning": _MLP
+    + """
+import logging, tempfile, warnings
+warnings.filterwarnings("ignore")
+logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+import pytorch_lightning as lightning
+from torch.utils.data import DataLoader, TensorDataset
+class Classifier(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.body = mlp(64, 256, 10)
+    def training_step(self, batch, number):
+        x, y = batch
+        return F.cross_entropy(self.body(x), y)
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), lr=1e-3)
+        return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)}
+    def on_train_batch_end(self, *_):
+        tick()
+data = DataLoader(TensorDataset(torch.randn(16 * steps, 64), torch.randint(0, 10, (16 * steps,))), 16)
+model = Classifier()
+model.compile()
+with tempfile.TemporaryDirectory() as folder:
+    trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, gradient_clip_val=1.0, default_root_dir=folder)
+    trainer.fit(model, data)
+print(trainer.global_step)
+""",
+    "muon": _BLOCK
+    + """
+@torch.compile
+def orthogonal(g, rounds=3):
+    x = g.bfloat16()
+    is_tall = x.shape[0] > x.shape[1]
+    x = x.T if is_tall else x
+    x = x / (x.norm() + 1e-7)
+    for _ in range(rounds):
+        a = x @ x.T
+        x = 3.4445 * x + (-4.775 * a + 2.0315 * a @ a) @ x
+    return (x.T if is_tall else x).float()
+class Muon(torch.optim.Optimizer):
+    def __init__(self, parameters, lr=0.02, momentum=0.95):
+        super().__init__(parameters, {"lr": lr, "momentum": momentum})
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                kept = self.state[p].setdefault("momentum", torch.zeros_like(p))
+                kept.lerp_(p.grad, 1 - group["momentum"])
+                p.add_(orthogonal(p.grad.lerp(kept, group["momentum"])), alpha=-group["lr"])
+embed, blocks, head = nn.Embedding(64, 32), nn.ModuleList(Block(32, 4) for _ in range(2)), nn.Linear(32, 64, bias=False)
+head.weight = embed.weight
+matrices = [p for p in blocks.parameters() if p.ndim == 2]
+others = [p for p in blocks.parameters() if p.ndim < 2]
+optimizers = [Muon(matrices), torch.optim.AdamW([*others, embed.weight], lr=1e-3, fused=True)]
+@torch.compile
+def loss_of(tokens):
+    x = embed(tokens[:, :-1])
+    for block in blocks:
+        x = block(x)
+    return F.cross_entropy(15 * torch.tanh(head(x) / 15).flatten(0, 1), tokens[:, 1:].flatten())
+for step in range(steps):
+    loss = loss_of(torch.randint(0, 64, (4, 17)))
+    loss.backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    for optimizer in optimizers:
+        optimizer.zero_grad(set_to_none=True)
+    tick()
+print(f"{loss.item():.2f}")
+""",
+    "eager first, compiled later": _BLOCK
+    + """
+import copy
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.block, self.head = nn.Embedding(64, 32), Block(32, 4), nn.Linear(32, 64)
+    def forward(self, tokens):
+        return self.head(self.block(self.embed(tokens)))
+def batches(count):
+    for at in range(count):
+        yield torch.randint(0, 64, (4, (12, 12, 12, 20)[at % 4]))
+model = Model()
+slow = copy.deepcopy(model).requires_grad_(False)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+for step, tokens in enumerate(batches(steps)):
+    if step == 12:
+        model.compile(dynamic=True)
+    loss = F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    with torch.no_grad():
+        torch._foreach_lerp_(list(slow.parameters()), list(model.parameters()), 0.01)
+    tick(f"length {tokens.shape[1]}")
+print(f"{loss.item():.3f}")
+""",
+    "ctc with packed lengths": """
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
+from torch.utils.data import DataLoader, Dataset
+class Speech(Dataset):
+    def __len__(self):
+        return 4 * steps
+    def __getitem__(self, at):
+        length = 20 + 4 * (at % 4)
+        source = torch.Generator().manual_seed(at)
+        return torch.randn(length, 20, generator=source), torch.randint(1, 12, (3 + at % 3,), generator=source)
+def collate(rows):
+    rows = sorted(rows, key=lambda row: -len(row[0]))
+    sounds, texts = zip(*rows)
+    return (pad_sequence(sounds, batch_first=True), torch.tensor([len(s) for s in sounds]), torch.cat(texts),
+            torch.tensor([len(t) for t in texts]))
+front = nn.Sequential(nn.Linear(20, 48), nn.ReLU(), nn.LayerNorm(48))
+recur, head = nn.GRU(48, 32, batch_first=True, bidirectional=True), nn.Linear(64, 12)
+see = torch.compile(front)
+parameters = [p for part in (front, recur, head) for p in part.parameters()]
+optimizer = torch.optim.Adadelta(parameters)
+for sounds, lengths, texts, text_lengths in DataLoader(Speech(), 4, collate_fn=collate):
+    packed = pack_padded_sequence(see(sounds), lengths, batch_first=True)
+    hidden, _ = pad_packed_sequence(recur(packed)[0], batch_first=True)
+    likely = head(hidden).log_softmax(-1).transpose(0, 1)
+    loss = F.ctc_loss(likely, texts, lengths, text_lengths)
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(parameters, 5.0)
+    optimizer.step()
+    tick()
+print(f"{loss.item():.2f}")
+""",
+    "a transducer": """
+width, vocabulary = 32, 16
+encode, predict = nn.Conv1d(8, width, 3, padding=1), nn.Embedding(vocabulary, width)
+cell, join = nn.GRUCell(width, width), nn.Sequential(nn.Tanh(), nn.Linear(width, vocabulary))
+see = torch.compile(lambda x: encode(x).transpose(1, 2))
+tell = torch.compile(lambda a, b: join(a[:, :, None] + b[:, None]).log_softmax(-1))
+parameters = [p for part in (encode, predict, cell, join) for p in part.parameters()]
+optimizer = torch.optim.Adam(parameters, lr=1e-3)
+for step in range(steps):
+    x, y = torch.randn(4, 8, 10), torch.randint(1, vocabulary, (4, 4))
+    hidden, states = torch.zeros(4, width), []
+    for token in [torch.zeros(4, dtype=torch.long), *y.unbind(1)]:
+        hidden = cell(predict(token), hidden)
+        states.append(hidden)
+    likely = tell(see(x), torch.stack(states, 1))
+    blank, emit = likely[..., 0], likely[:, :, :-1].gather(-1, y[:, None, :, None].expand(-1, 10, -1, 1))[..., 0]
+    rows = [torch.cat([torch.zeros(4, 1), emit[:, 0].cumsum(1)], 1)]
+    for at in range(1, 10):
+        row = [rows[-1][:, 0] + blank[:, at - 1, 0]]
+        for u in range(1, 5):
+            row.append(torch.logaddexp(rows[-1][:, u] + blank[:, at - 1, u], row[-1] + emit[:, at, u - 1]))
+        rows.append(torch.stack(row, 1))
+    loss = -(rows[-1][:, -1] + blank[:, -1, -1]).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "q-learning": _MLP
+    + """
+import copy, random
+from collections import deque
+random.seed(0)
+judge = mlp(6, 64, 64, 3)
+target = copy.deepcopy(judge).requires_grad_(False)
+act, value, later = torch.compile(judge), torch.compile(judge), torch.compile(target)
+optimizer = torch.optim.RMSprop(judge.parameters(), lr=1e-3, centered=True)
+memory, state, turn = deque(maxlen=500), torch.randn(6), torch.linalg.qr(torch.randn(6, 6))[0]
+for moment in range(4 * steps + 32):
+    with torch.no_grad():
+        greedy = act(state[None]).argmax(-1).item()
+    action = random.randrange(3) if random.random() < 0.2 else greedy
+    after = turn @ state + 0.1 * action
+    memory.append((state, action, -after.square().mean().item(), after))
+    state = after if moment % 50 else torch.randn(6)
+    if moment < 32 or moment % 4:
+        continue
+    states, actions, rewards, others = zip(*random.sample(memory, 32))
+    with torch.no_grad():
+        best = judge(torch.stack(others)).argmax(-1, keepdim=True)
+        goal = torch.tensor(rewards) + 0.95 * later(torch.stack(others)).gather(1, best)[:, 0]
+    chosen = value(torch.stack(states)).gather(1, torch.tensor(actions)[:, None])[:, 0]
+    loss = F.smooth_l1_loss(chosen, goal)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if moment % 40 == 0:
+        target.load_state_dict(judge.state_dict())
+    tick("copied" if moment % 40 == 0 else "step")
+print(f"{loss.item():.3f}")
+""",
+    "an energy sampled by its slope": _MLP
+    + """
+energy = mlp(16, 64, 64, 1)
+compiled = torch.compile(energy)
+optimizer = torch.optim.Adam(energy.parameters(), lr=1e-4, betas=(0.0, 0.999))
+kept = torch.randn(128, 16)
+for step in range(steps):
+    which = torch.randint(0, 128, (32,))
+    x = kept[which].clone().requires_grad_()
+    energy.requires_grad_(False)
+    for _ in range(5):
+        slope, = torch.autograd.grad(compiled(x).sum(), x)
+        x = (x - 0.1 * slope + 0.05 * torch.randn_like(x)).detach().requires_grad_()
+    energy.requires_grad_(True)
+    x = x.detach()
+    kept[which] = x
+    real = torch.randn(32, 16) * 0.5
+    low, high = compiled(real), compiled(x)
+    loss = (low - high).mean() + 0.1 * (low.square() + high.square()).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "a flow along an ode": _MLP
+    + """
+field = mlp(9, 48, 48, 8)
+@torch.compile
+def move(x, at):
+    return field(torch.cat([x, at.expand(len(x), 1)], 1))
+def moved(x, at, noise):
+    with torch.enable_grad():
+        x = x.requires_grad_() if not x.requires_grad else x
+        speed = field(torch.cat([x, at.expand(len(x), 1)], 1))
+        push, = torch.autograd.grad(speed, x, noise, create_graph=True)
+    return speed, (push * noise).sum(1)
+optimizer = torch.optim.AdamW(field.parameters(), lr=1e-3)
+for step in range(steps):
+    x, noise, volume, h = torch.randn(32, 8), torch.randn(32, 8), torch.zeros(32), 0.25
+    for at in torch.arange(0, 1, h):
+        a, first = moved(x, at, noise)
+        b = move(x + h / 2 * a, at + h / 2)
+        c = move(x + h / 2 * b, at + h / 2)
+        d, last = moved(x + h * c, at + h, noise)
+        x, volume = x + h / 6 * (a + 2 * b + 2 * c + d), volume + h / 2 * (first + last)
+    loss = (0.5 * x.square().sum(1) - volume).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "an ensemble by vmap": _MLP
+    + """
+from torch.func import functional_call, grad_and_value, stack_module_state, vmap
+models = [mlp(16, 64, 64, 4) for _ in range(5)]
+weights, buffers = stack_module_state(models)
+base = mlp(16, 64, 64, 4).to("meta")
+weights = {name: p.detach().requires_grad_() for name, p in weights.items()}
+optimizer = torch.optim.SGD(weights.values(), lr=0.1, momentum=0.9)
+def loss_of(own, x, y):
+    return F.cross_entropy(functional_call(base, own, (x,)), y)
+each = vmap(grad_and_value(loss_of), (0, 0, None), randomness="different")
+judge = torch.compile(vmap(lambda own, x: functional_call(base, own, (x,)).softmax(-1), (0, None)))
+for step in range(steps):
+    x, y = torch.randn(5, 32, 16), torch.randint(0, 4, (32,))
+    slopes, losses = each({name: p.detach() for name, p in weights.items()}, x, y)
+    for name, slope in slopes.items():
+        weights[name].grad = slope
+    optimizer.step()
+    with torch.no_grad():
+        sure = judge({name: p.detach() for name, p in weights.items()}, x[0]).mean(0).amax(-1).mean()
+    tick()
+print(f"{losses.mean().item():.3f} {sure.item():.2f}")
+""",
+    "an exported program, tuned": _MLP
+    + """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.body = nn.Embedding(50, 16), mlp(48, 128, 128, 10)
+    def forward(self, tokens, scale):
+        return self.body(self.embed(tokens).flatten(1)) * scale
+rows = torch.export.Dim("rows", min=2, max=256)
+program = torch.export.export(Net(), (torch.randint(0, 50, (8, 3)), torch.ones(())), dynamic_shapes=({0: rows}, None))
+model = program.module()
+head = nn.Linear(10, 5)
+compiled = torch.compile(model)
+optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.05, momentum=0.9, nesterov=True)
+scale = torch.tensor(0.5)
+for step in range(steps):
+    shown = compiled(torch.randint(0, 50, (32, 3)), scale)
+    loss = F.multi_margin_loss(head(shown), torch.randint(0, 5, (32,)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    with torch.no_grad():
+        seen = model(torch.randint(0, 50, (16, 3)), scale)
+    tick()
+print(f"{loss.item():.3f} {tuple(seen.shape)}")
+""",
+    "several backends": _MLP
+    + """
+first, second, third = mlp(64, 128, 64), mlp(64, 128, 64), mlp(64, 128, 10)
+a, b, c = torch.compile(first, backend="aot_eager"), torch.compile(second, backend="eager"), torch.compile(third)
+parameters = [p for part in (first, second, third) for p in part.parameters()]
+optimizer = torch.optim.Adam(parameters)
+for step in range(steps):
+    x, y = torch.randn(32, 64), torch.randint(0, 10, (32,))
+    loss = F.cross_entropy(c(b(a(x))), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        right = (c(b(a(x))).argmax(-1) == y).float().mean()
+    tick()
+print(f"{loss.item():.3f} {right.item() <= 1}")
+""",
+    "jagged tensors": """
+class Attend(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads, self.norm, self.out = heads, nn.LayerNorm(width), nn.Linear(width, width)
+        self.parts = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
+    def forward(self, x):
+        x = self.norm(x)
+        q, k, v = (part(x).unflatten(-1, [self.heads, -1]).transpose(1, 2) for part in self.parts)
+        return x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2))
+embed, layer, head = nn.Embedding(64, 32), Attend(32, 4), nn.Linear(32, 5)
+tell = torch.compile(head)
+optimizer = torch.optim.AdamW([*embed.parameters(), *layer.parameters(), *head.parameters()])
+for step in range(steps):
+    rows = [torch.randint(0, 64, (length,)) for length in (5, 9, 7, 12)]
+    tokens = torch.nested.nested_tensor(rows, layout=torch.jagged)
+    x = layer(embed(tokens))
+    pooled = torch.stack([row.mean(0) for row in x.unbind()])
+    loss = F.cross_entropy(tell(pooled), torch.randint(0, 5, (4,)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "drafted and verified": _BLOCK
+    + """
+class Speaker(nn.Module):
+    def __init__(self, width, depth):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(32, width), nn.Linear(width, 32)
+        self.blocks = nn.ModuleList(Block(width, 4) for _ in range(depth))
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+large, small = Speaker(64, 3).eval(), Speaker(16, 1).eval()
+verify, draft = torch.compile(large, dynamic=True), torch.compile(small, dynamic=True)
+tokens = torch.randint(0, 32, (1, 8))
+with torch.inference_mode():
+    for step in range(steps):
+        if tokens.shape[1] > 40:
+            tokens = tokens[:, -8:]
+        tried = tokens
+        for _ in range(3):
+            tried = torch.cat([tried, draft(tried)[:, -1:].argmax(-1)], 1)
+        said = verify(tried)[:, tokens.shape[1] - 1:].argmax(-1)
+        same = (said[:, :-1] == tried[:, tokens.shape[1]:]).long().cumprod(1).sum().item()
+        tokens = torch.cat([tokens, said[:, : same + 1]], 1)
+        tick("step")
+print(tokens.shape[0])
+""",
+    "sound with spectral losses": """
+from torch.nn.utils.parametrizations import weight_norm
+make = nn.Sequential(weight_norm(nn.Conv1d(4, 16, 7, padding=3)), nn.LeakyReLU(0.1),
+                     weight_norm(nn.ConvTranspose1d(16, 8, 8, 4, 2)), nn.LeakyReLU(0.1),
+                     nn.Conv1d(8, 1, 7, padding=3), nn.Tanh())
+judges = nn.ModuleList(nn.Sequential(nn.Conv1d(1, 8, 15, 1, 7), nn.LeakyReLU(0.1),
+                                     nn.Conv1d(8, 16, 21, 4, 10, groups=4), nn.LeakyReLU(0.1),
+                                     nn.Conv1d(16, 1, 3, 1, 1)) for _ in range(2))
+draw = torch.compile(make)
+for judge in judges:
+    judge.compile()
+windows = {n: torch.hann_window(n) for n in (32, 64)}
+of_make, of_judge = torch.optim.AdamW(make.parameters(), 2e-4), torch.optim.AdamW(judges.parameters(), 2e-4)
+def spectrum(x, n):
+    return torch.stft(x[:, 0], n, n // 4, window=windows[n], return_complex=True).abs().clamp(min=1e-5)
+for step in range(steps):
+    seen, real = torch.randn(4, 4, 64), torch.rand(4, 1, 256) * 2 - 1
+    fake = draw(seen)
+    lower = F.avg_pool1d
+    scales = ((real, fake), (lower(real, 2), lower(fake, 2)))
+    loss = sum((judge(r) - 1).square().mean() for judge, (r, _) in zip(judges, scales))
+    loss = loss + sum(judge(f.detach()).square().mean() for judge, (_, f) in zip(judges, scales))
+    of_judge.zero_grad()
+    loss.backward()
+    of_judge.step()
+    loss = sum((judge(f) - 1).square().mean() for judge, (_, f) in zip(judges, scales))
+    for n in windows:
+        a, b = spectrum(real, n), spectrum(fake, n)
+        loss = loss + torch.linalg.norm(a - b) / torch.linalg.norm(a) + F.l1_loss(a.log(), b.log())
+    of_make.zero_grad()
+    loss.backward()
+    of_make.step()
+    tick()
+print(f"{loss.item():.2f}")
+""",
+    "a knowledge graph, sparse rows": """
+entities, relations = nn.Embedding(400, 32, sparse=True), nn.Embedding(12, 32, sparse=True)
+score = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32))
+join = torch.compile(score)
+rows = torch.optim.SparseAdam([*entities.parameters(), *relations.parameters()], lr=1e-2)
+dense = torch.optim.SGD(score.parameters(), lr=1e-2)
+for step in range(steps):
+    head, tail, relation = torch.randint(0, 400, (64,)), torch.randint(0, 400, (64,)), torch.randint(0, 12, (64,))
+    wrong = torch.randint(0, 400, (64, 4))
+    goal = join(torch.cat([entities(head), relations(relation)], 1))
+    near = -(goal - entities(tail)).norm(dim=1)
+    far = -(goal[:, None] - entities(wrong)).norm(dim=2)
+    loss = F.relu(1 - near[:, None] + far).mean()
+    rows.zero_grad(), dense.zero_grad()
+    loss.backward()
+    rows.step(), dense.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "a branch in the graph": _MLP
+    + """
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.near, self.far, self.head = nn.Linear(32, 32), nn.Linear(32, 32), nn.Linear(32, 4)
+    def forward(self, x):
+        x = torch.cond(x.mean() > 0, lambda x: self.near(x).relu(), lambda x: self.far(x).tanh(), (x,))
+        return self.head(x)
+model = Gated()
+compiled = torch.compile(model)
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(steps):
+    sign = 1 if step % 2 else -1
+    loss = F.cross_entropy(compiled(torch.randn(32, 32) + sign), torch.randint(0, 4, (32,)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick("near" if step % 2 else "far")
 print(f"{loss.item():.3f}")
 """,
 }
