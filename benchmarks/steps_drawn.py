@@ -144,16 +144,18 @@ def flops_in_words(
     flops: int, runs: dict[tuple[str, ...], Counter[int]], named: dict[str, int]
 ) -> tuple[str, tuple[str, ...]] | None:
     """How the FLOPs of the ledger's step are those of the script's own, and of which of its steps in a row; ``None``
-    where they are not."""
+    where they are not. What is named and does not fit is said, too."""
     whole = {kinds: set(counts) for kinds, counts in runs.items()}
-    for size in range(len(named) + 1):
+    for size in reversed(range(len(named) + 1)):
         for names in itertools.combinations(named, size):
             less = sum(named[name] for name in names)
             kinds = next((kinds for kinds, counts in whole.items() if flops - less in counts), None)
             if kinds is not None:
                 of = "" if len({kind for run in runs for kind in run}) == 1 == len(kinds) else f" ({' + '.join(kinds)})"
-                beside = "; ".join(f"{named[name]:,} more: {name}" for name in names)
-                return f"equal{of}" + (f", but {beside}" if beside else ""), kinds
+                beside = "; ".join(f"{named[name]:+,}: {name}" for name in names)
+                vain = "; ".join(f"{named[name]:+,} ({name})" for name in named if name not in names)
+                said = f"equal{of}" + (f", but {beside}" if beside else "")
+                return said + (f"; named in vain: {vain}" if vain else ""), kinds
     return None
 
 
@@ -249,6 +251,8 @@ def row_of(name: str, steps: int, folder: Path) -> tuple[str, list[str]]:
         usual = {kinds[0]: counts.most_common(1)[0][0] for kinds, counts in runs.items() if len(kinds) == 1}
         said = f"{step['flops']:,}; eager: {', '.join(f'{kind} {count:,}' for kind, count in usual.items())}"
         failed.append("FLOPs")
+    elif "named in vain" in said:
+        failed.append("FLOPs named in vain")
     own, ratio = own_and_ratio(profiled.moments, kinds, plain_after_us(ledger))
     operators = shown["balance"].get("step_operators", {})
     heard = operators.get("reference") or "not comparable"
