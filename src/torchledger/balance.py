@@ -390,12 +390,12 @@ def step_flops_account(books: Books) -> Account | None:
 
 def differences_from_eager(books: Books, totals: StepTotals) -> tuple[Difference, ...]:
     """FLOPs by which a step differs from an eager one: what compilation added to each graph or took from it, and what
-    it never got as nothing reads it, as often as the step calls that graph; and what a graph that is run again computes
-    past what the backward needs."""
+    it never got as nothing reads it, as often as the step calls that graph; what torch counts of eager operators too
+    much; and what a graph that is run again computes past what the backward needs."""
     found = []
     for difference in (*books.differences_of("flops"), *books.differences_of("step_flops")):
         graph, _, where = difference.where.partition(":")
-        calls = totals.step.graph_calls.get(graph, 0)
+        calls = 1 if graph == totals.step.name else totals.step.graph_calls.get(graph, 0)
         if calls and not difference.is_eager_too:
             said = difference.reason if calls == 1 else f"{difference.reason}, in {calls} calls"
             found.append(Difference("step_flops", f"{graph}:{where}", said, calls * difference.amount))

@@ -171,18 +171,20 @@ def test_an_eager_step_is_the_reference_of_a_steps_flops_and_what_graphs_changed
     changed = Difference("flops", "forward_0:aten.bmm", "rewritten as aten.mul", -10)
     stale = Difference("flops", "forward_1:aten.bmm", "rewritten as aten.mul", -10)
     dead = Difference("step_flops", "forward_0:aten.mm", "nothing reads it", -5)
+    grouped = Difference("step_flops", "step_0:aten::convolution_backward", "counted as if it had one group", -2)
     sheet = _balance(
         path,
         make_step(graph_calls={"forward_0": 3}),
         make_step_call(kind="graph", name="forward_0", flops=70),
-        EagerCount({"aten.mm": 85, "aten.bmm": 30}, 70, is_step=True),
-        *(changed, stale, dead),
+        EagerCount({"aten.mm": 85, "aten.bmm": 32}, 70, is_step=True),
+        *(changed, stale, dead, grouped),
     )
     account = sheet.accounts["step_flops"]
-    assert account.is_balanced and (account.ledger, account.reference) == (70, 115)
+    assert account.is_balanced and (account.ledger, account.reference) == (70, 117)
     assert [(each.where, each.amount) for each in account.differences] == [
         ("forward_0:aten.bmm", -30),
         ("forward_0:aten.mm", -15),
+        ("step_0:aten::convolution_backward", -2),
     ]
     assert "flops_eager" not in sheet.accounts
 

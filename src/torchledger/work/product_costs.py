@@ -289,10 +289,7 @@ def _convolution_backward(call: OpCall) -> Cost | None:
     if gradient is None or inputs is None or weight is None or len(weight.shape) < 3:
         return None
     transposed = call.constant(7) in ("True", "1", "true")
-    mask_text = call.constant(10)
-    mask = [word.strip(" []").lower() in ("true", "1") for word in mask_text.split(",")] if mask_text else [True] * 3
-    if len(mask) != 3:
-        mask = [True] * 3
+    mask = _wanted_gradients(call)
     flops = convolution_backward_flops(
         gradient.shape,
         inputs.shape,
@@ -310,6 +307,26 @@ def _convolution_backward(call: OpCall) -> Cost | None:
         written.append(Tensor((gradient.shape[1],), gradient.dtype))
     read = [gradient, *([weight] if mask[0] else []), *([inputs] if mask[1] else [])]
     return work_cost(flops, read, [dense(tensor) for tensor in written])
+
+
+def _wanted_gradients(call: OpCall) -> list[bool]:
+    """Which gradients a backward convolution computes: of its input, its weight and its bias."""
+    text = call.constant(10)
+    mask = [word.strip(" []").lower() in ("true", "1") for word in text.split(",")] if text else []
+    return mask if len(mask) == 3 else [True] * 3
+
+
+def overcounted_by_torch(call: OpCall) -> int:
+    """FLOPs by which torch's own counter exceeds the formula here: it takes the weight's gradient of a grouped
+    convolution as if that had one group (``torch.utils.flop_counter.conv_backward_flop``)."""
+    if call.base_name not in ("convolution_backward", "convolution_backward_overrideable"):
+        return 0
+    gradient, inputs, weight, groups = call.tensor(0), call.tensor(1), call.tensor(2), call.ints(9)
+    if gradient is None or inputs is None or weight is None or not groups or not _wanted_gradients(call)[1]:
+        return 0
+    transposed = call.constant(7) in ("True", "1", "true")
+    one = convolution_flops(inputs.shape, weight.shape, gradient.shape, transposed=transposed)
+    return int(one) * (groups[0] - 1)
 
 
 def _single_convolution_backward(call: OpCall) -> Cost | None:
