@@ -27,7 +27,7 @@ from torchledger._torch.fake_streams import Placed, StreamOrder, active_order
 from torchledger._torch.fake_tensors import FakeTensors
 from torchledger._torch.patching import Patches
 from torchledger._torch.storages import HeardMemory, StorageWatch
-from torchledger._torch.tensors import tensors_in
+from torchledger._torch.tensors import is_nested, tensors_in
 from torchledger.work.op_shapes import Argument, OpCall, Tensor
 
 log = logging.getLogger(__name__)
@@ -183,16 +183,16 @@ class EagerCalls(TorchDispatchMode):
         if isinstance(func, HigherOrderOperator):
             return self._passed_on(func, args, kwargs or {})
         try:
-            is_made_of_others = is_composite(func.name())
-        except Exception as error:  # taken for one that does work itself
-            is_made_of_others = False
+            # Those of nested tensors have kernels of their own.
+            is_made_of_others = is_composite(func.name()) and not any(map(is_nested, tensors_in((args, kwargs))))
+            if is_made_of_others:
+                # Under inference_mode these arrive whole; what they are made of is what the profiler sees as work.
+                with self:
+                    result = func.decompose(*args, **(kwargs or {}))
+                if result is not NotImplemented:
+                    return result
+        except Exception as error:  # taken for one that does work itself, which says what is wrong if anything is
             self.faults.append(f"{func}: {type(error).__name__}: {error}")
-        if is_made_of_others:
-            # Under inference_mode these arrive whole; what they are made of is what the profiler sees as work.
-            with self:
-                result = func.decompose(*args, **(kwargs or {}))
-            if result is not NotImplemented:
-                return result
         call = self._call_of(func, args, kwargs or {})
         result = func(*args, **(kwargs or {}))
         if call is not None:
@@ -404,8 +404,11 @@ def _group_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple
 
 
 def _as_shape(tensor: torch.Tensor) -> Tensor:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if is_nested(tensor):  # a profiler knows no shape of it either
+        return Tensor((), dtype)
     strides = tuple(tensor.stride()) if tensor.layout == torch.strided else None
-    return Tensor(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), strides)
+    return Tensor(tuple(tensor.shape), dtype, strides)
 
 
 def _as_text(value: Any) -> str:

@@ -27,7 +27,7 @@ from torchledger._torch.devices import has_cuda
 from torchledger._torch.fake_tensors import FakeTensors
 from torchledger._torch.kernel_marks import replace_in_wrappers, wrapper_files
 from torchledger._torch.patching import Patches
-from torchledger._torch.tensors import tensors_in
+from torchledger._torch.tensors import is_nested, tensors_in
 
 Owner = Literal["parameter", "buffer", "gradient", "optimizer_state", "bucket"]
 """What of a model or optimizer a storage belongs to; buckets are those of DistributedDataParallel's reducer."""
@@ -272,7 +272,7 @@ class StorageWatch:
             owner=owner,
             name=name,
             dtype=str(tensor.dtype).removeprefix("torch."),
-            shape=tuple(tensor.shape),
+            shape=() if is_nested(tensor) else tuple(tensor.shape),
             requires_grad=bool(tensor.requires_grad),
             of_allocator=bool(storage.resizable()),
             is_unseen=is_unseen,

@@ -15,6 +15,7 @@ __all__ = [
     "copy_into",
     "dtype_named",
     "is_higher_order",
+    "is_nested",
     "is_operator",
     "memory_key",
     "operator_name",
@@ -26,6 +27,11 @@ __all__ = [
 def memory_key(storage: Any) -> int:
     """What tells a storage from others while it is alive, also where it holds no bytes and has no address."""
     return int(storage._cdata)
+
+
+def is_nested(tensor: torch.Tensor) -> bool:
+    """True for a tensor of several of different sizes, which has no shape and no strides itself."""
+    return bool(tensor.is_nested)
 
 
 def tensors_in(values: Any) -> Iterator[torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch._prims import rng_prims
 
@@ -24,6 +25,34 @@ def test_a_higher_order_operator_runs_as_it_does_when_nobody_listens() -> None:
     assert torch.equal(doubled, found * 2)
     assert not heard.faults
     assert any(call.call.name == "aten::mul" for call in heard.calls)
+
+
+def test_nested_tensors_are_multiplied_as_they_are_when_nobody_listens() -> None:
+    heard = EagerCalls(lambda: None)
+    rows = [torch.randn(2, length, 4) for length in (3, 5)]
+    ragged = torch.nested.nested_tensor(rows, layout=torch.strided)
+    alone = torch.matmul(ragged, ragged.transpose(-1, -2))
+    assert heard.start()
+    try:
+        found = torch.matmul(ragged, ragged.transpose(-1, -2))
+    finally:
+        assert heard.stop()
+    assert all(torch.equal(one, other) for one, other in zip(found.unbind(), alone.unbind(), strict=True))
+    assert not heard.faults
+    assert any(call.call.name == "aten::matmul" for call in heard.calls)
+
+
+def test_an_operator_whose_parts_fail_is_asked_itself() -> None:
+    heard = EagerCalls(lambda: None)
+    with torch.inference_mode():
+        assert heard.start()
+        try:
+            with pytest.raises(RuntimeError, match="mat1"):
+                torch.nn.functional.linear(torch.ones(2, 3), torch.ones(4, 5))
+            total = torch.nn.functional.linear(torch.ones(2, 3), torch.ones(4, 3)).sum()
+        finally:
+            assert heard.stop()
+    assert total == 24
 
 
 def test_an_operator_that_changes_its_tensors_shape_is_heard_with_the_one_that_it_was_given() -> None:
