@@ -26,7 +26,7 @@ from torchledger.capturing.flop_changes import flop_changes
 from torchledger.capturing.graph_breaks import absent_graphs_note, graph_breaks_note
 from torchledger.capturing.payload import PAYLOAD_VERSION, Library, Payload, payload_of
 from torchledger.capturing.termination import termination_deferred
-from torchledger.capturing.wrapper_code import WrapperCall, find_calls
+from torchledger.capturing.wrapper_code import WrapperCall, find_calls, in_running_order
 from torchledger.device import describe as device
 from torchledger.device.host import known_host
 from torchledger.errors import StoreError, TorchledgerError
@@ -535,6 +535,8 @@ def _records(
     if source:
         try:
             calls = find_calls(source, payload.graph.wrapper_language)
+            if payload.graph.wrapper_language == "python":
+                calls = in_running_order(source, calls)
         except ValueError as error:
             gaps.append(Gap("launches", name, str(error)))
     launches, unmatched = match_calls([dataclasses.replace(launch, graph=name) for launch in payload.launches], calls)

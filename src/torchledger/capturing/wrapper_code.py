@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 _NOT_LAUNCHED_PREFIXES = (
@@ -50,6 +50,29 @@ def find_calls(source: str, language: str = "python") -> list[WrapperCall]:
     'k'
     """
     return _find_cpp_calls(source) if language == "cpp" else list(_find_python_calls(source))
+
+
+def in_running_order(source: str, calls: Sequence[WrapperCall]) -> list[WrapperCall]:
+    """The calls of a Python wrapper as its functions call each other: a subgraph's stand before it in the text, and run
+    where it is called."""
+    if len({call.function for call in calls}) < 2:
+        return list(calls)
+    functions = {each.name: each for each in wrapper_functions(ast.parse(source))}
+    sites: dict[str, tuple[int, str]] = {}
+    for caller in functions.values():
+        for node in ast.walk(caller):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in functions:
+                site = (node.lineno, caller.name)
+                sites[node.func.id] = min(sites.get(node.func.id, site), site)
+
+    def place(call: WrapperCall) -> tuple[int, ...]:
+        lines, function = [call.line], call.function
+        while function in sites and len(lines) <= len(sites):
+            line, function = sites[function]
+            lines.insert(0, line)
+        return tuple(lines)
+
+    return sorted(calls, key=place)
 
 
 def is_launching_line(line: str) -> bool:

@@ -69,7 +69,8 @@ class StepCall:
     a planned step alone, whose one stream in ``streams`` is the program's (``"compute"``), not a device's number.
     ``sizes`` are the symbols of a dynamic graph and their values in this call (``Graph.symbols`` by name).
     ``recomputed_for`` names the autograd node (``"CompiledFunctionBackward"``) for which a forward graph was called
-    again in the backward, as a checkpoint around it asks.
+    again in the backward, as a checkpoint around it asks. ``not_taken`` counts a graph's launches that stand in ways of
+    a conditional (``torch.cond``) which this call did not take.
     """
 
     step: str
@@ -103,6 +104,7 @@ class StepCall:
     waits_for: tuple[int, ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
     recomputed_for: str | None = None
+    not_taken: int = 0
 
 
 @dataclass(frozen=True)

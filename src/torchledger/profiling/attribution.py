@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from torchledger.capturing.conditionals import Conditional, stands_in
 from torchledger.nouns import Cost, DeviceEvent, Launch, Quality
 from torchledger.nouns.breakdown import TimeCategory
 from torchledger.traces.graph_marks import GRAPH_MARK, parse_graph_mark
@@ -103,13 +104,15 @@ def attribute_events(
     *,
     learned: LearnedSequences | None = None,
     graph_keys: Mapping[str, str] | None = None,
+    conditionals: Mapping[str, Sequence[Conditional]] | None = None,
 ) -> Attribution:
     """Match the device events of a trace (``trace_costs.device_events``) with the entries that launched them.
 
-    ``graph_keys`` maps cache keys to graph names, for traces that were recorded without a capture's marks.
+    ``graph_keys`` maps cache keys to graph names, for traces that were recorded without a capture's marks,
+    ``conditionals`` holds those of each graph that has any.
     """
     by_graph = launches_by_graph(_launching(launches))
-    calls = _graph_calls(trace, by_graph, graph_keys or {})
+    calls = _graph_calls(trace, by_graph, graph_keys or {}, conditionals or {})
     finder = _CallFinder(calls)
     place_of_name = {graph: _places_of_lone_names(entries) for graph, entries in by_graph.items()}
     unmatched: Counter[str] = Counter()
@@ -178,6 +181,7 @@ def cpu_events(
     *,
     window: tuple[int, int] | None = None,
     graph_keys: Mapping[str, str] | None = None,
+    conditionals: Mapping[str, Sequence[Conditional]] | None = None,
 ) -> Attribution:
     """The same for a CPU: each entry's operator on the host is its kernel; time is the operator's.
 
@@ -186,7 +190,7 @@ def cpu_events(
     by_graph = launches_by_graph(_launching(launches))
     calls = [
         call
-        for call in _graph_calls(trace, by_graph, graph_keys or {})
+        for call in _graph_calls(trace, by_graph, graph_keys or {}, conditionals or {})
         if window is None or window[0] <= call.start_ns <= window[1]
     ]
     found: list[DeviceEvent] = []
@@ -271,7 +275,12 @@ def graph_of_mark(mark: str, graphs: Mapping[str, Any], graph_keys: Mapping[str,
     return name if name in graphs else None
 
 
-def _graph_calls(trace: Trace, by_graph: Mapping[str, Sequence[Launch]], graph_keys: Mapping[str, str]) -> list[_Call]:
+def _graph_calls(
+    trace: Trace,
+    by_graph: Mapping[str, Sequence[Launch]],
+    graph_keys: Mapping[str, str],
+    conditionals: Mapping[str, Sequence[Conditional]],
+) -> list[_Call]:
     columns = trace.events
     ops = trace.rows(EventKind.OP)
     ops_of_lane: dict[int, list[int]] = defaultdict(list)
@@ -304,14 +313,33 @@ def _graph_calls(trace: Trace, by_graph: Mapping[str, Sequence[Launch]], graph_k
                 tuple(outer),
                 tuple(int(columns.start_ns[row]) for row in outer),
                 tuple(int(columns.end_ns[row]) for row in outer),
-                match_operators(names, by_graph[graph]),
+                match_operators(names, by_graph[graph], conditionals.get(graph, ())),
             )
         )
     return calls
 
 
-def match_operators(names: Sequence[str], entries: Sequence[Launch]) -> dict[int, int]:
+def match_operators(
+    names: Sequence[str], entries: Sequence[Launch], conditionals: Sequence[Conditional] = ()
+) -> dict[int, int]:
     """Position of an operator to the place of its entry; both run in the same order.
+
+    Of the ways of a conditional that was taken whose entries find the most operators.
+    """
+    places = list(range(len(entries)))
+    for conditional in conditionals:
+        ways = []
+        for taken in conditional:
+            others = [lines for way in conditional if way is not taken for lines in way]
+            rest = [place for place in places if not stands_in(entries[place], others)]
+            ways.append((len(_matched(names, [entries[place] for place in rest])), -len(rest), rest))
+        places = max(ways)[2]
+    found = _matched(names, [entries[place] for place in places])
+    return {position: places[place] for position, place in found.items()}
+
+
+def _matched(names: Sequence[str], entries: Sequence[Launch]) -> dict[int, int]:
+    """The same for entries that all run.
 
     An entry without an operator of its name gets the lone operator that stands between its neighbours', if there is
     exactly one (a library function that goes by another name inside).

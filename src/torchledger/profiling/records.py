@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, cast
 
+from torchledger.capturing.conditionals import Conditional
 from torchledger.device.ceilings import known_ceilings
 from torchledger.errors import MeasureError
 from torchledger.memory.record import Heard, record_memory
@@ -79,6 +80,7 @@ def profile_records(
     trace_name: str | None = None,
     graph_keys: Mapping[str, str] | None = None,
     directions: Mapping[str, Direction] | None = None,
+    conditionals: Mapping[str, Sequence[Conditional]] | None = None,
     facts: StepFacts | None = None,
     heard: Sequence[EagerCall] | None = None,
     memory: HeardMemory | None = None,
@@ -101,9 +103,11 @@ def profile_records(
     timed = (device for device in devices if (device.kind != "cpu") == bool(on_device))
     ceilings = known_ceilings(next(timed, None))
     if on_device:
-        attribution = attribute_events(trace, on_device, launches, learned=learned, graph_keys=graph_keys)
+        attribution = attribute_events(
+            trace, on_device, launches, learned=learned, graph_keys=graph_keys, conditionals=conditionals
+        )
     else:
-        attribution = cpu_events(trace, launches, window=window, graph_keys=graph_keys)
+        attribution = cpu_events(trace, launches, window=window, graph_keys=graph_keys, conditionals=conditionals)
     spans = _step_spans(trace, n_steps)
     record = None
     if facts is not None and spans:
@@ -114,7 +118,7 @@ def profile_records(
             spans,
             attribution.events if on_device else (),
             facts,
-            Ledgered(directions or {}, by_graph, () if on_device else attribution.events),
+            Ledgered(directions or {}, by_graph, () if on_device else attribution.events, conditionals or {}),
             graph_of=lambda mark: graph_of_mark(mark, by_graph, graph_keys),
             is_composite=is_composite,
             heard=heard,
@@ -226,7 +230,12 @@ def _at_sizes_of_calls(trace: Trace, by_graph: Mapping[str, Sequence[Launch]]) -
 
 
 def records_of_recording(
-    recording: StepRecording, launches: Sequence[Launch], *, devices: Sequence[Device], trace_path: Path
+    recording: StepRecording,
+    launches: Sequence[Launch],
+    *,
+    devices: Sequence[Device],
+    trace_path: Path,
+    conditionals: Mapping[str, Sequence[Conditional]] | None = None,
 ) -> list[Any]:
     """What a recording of a program's steps says of the ledger's launches; its trace goes to ``trace_path``.
 
@@ -247,6 +256,7 @@ def records_of_recording(
             n_steps=recording.n_steps,
             trace_name=trace_path.name,
             directions={launch.graph: cast(Direction, launch.graph.rpartition("_")[0]) for launch in launches},
+            conditionals=conditionals,
             facts=facts_of_recording(recording),
             heard=recording.heard,
             memory=recording.memory,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
+from torchledger.capturing.conditionals import Conditional, stands_in
 from torchledger.nouns import (
     Clock,
     DeviceEvent,
@@ -68,11 +69,12 @@ class StepFacts:
 @dataclass(frozen=True)
 class Ledgered:
     """What the ledger holds of compiled graphs: directions and launches, at the sizes of their capture; ``kernels`` are
-    their kernels on a CPU."""
+    their kernels on a CPU, ``conditionals`` the places where a graph takes one of several ways."""
 
     directions: Mapping[str, Direction]
     launches: Mapping[str, Sequence[Launch]]
     kernels: Sequence[DeviceEvent] = ()
+    conditionals: Mapping[str, Sequence[Conditional]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -328,6 +330,9 @@ def forward_calls(heard: Sequence[EagerCall]) -> dict[int, EagerCall]:
 def with_graph(call: StepCall, entry: Entry, ledgered: Ledgered, number: int) -> StepCall:
     """A graph's call with its work: the graph's ``number``-th of the step, at the sizes that its mark holds."""
     launches = ledgered.launches.get(entry.name, ())
+    seen = _launches_seen(entry, ledgered.kernels)
+    n_all = sum(launch.is_call for launch in launches)
+    launches = _without_ways_not_taken(launches, seen, ledgered.conditionals.get(entry.name, ()))
     marked = parse_graph_mark(entry.mark) if entry.mark is not None else None
     symbols = marked[1] if marked is not None else {}
     if symbols:
@@ -342,7 +347,8 @@ def with_graph(call: StepCall, entry: Entry, ledgered: Ledgered, number: int) ->
     return replace(
         call,
         call=number,
-        launches=_launches_seen(entry, ledgered.kernels),
+        launches=len(seen) or None,
+        not_taken=n_all - sum(launch.is_call for launch in launches),
         flops=flops,
         flops_quality=_weakest([launch.flops_quality for launch in launches]) if flops is not None else "unavailable",
         bytes_moved=moved,
@@ -352,10 +358,22 @@ def with_graph(call: StepCall, entry: Entry, ledgered: Ledgered, number: int) ->
     )
 
 
-def _launches_seen(entry: Entry, kernels: Sequence[DeviceEvent]) -> int | None:
-    """How many of a graph's launches were seen to run in a call; ``None`` where none was told apart."""
+def _launches_seen(entry: Entry, kernels: Sequence[DeviceEvent]) -> set[str]:
+    """Which of a graph's launches were seen to run in a call; none where they were not told apart."""
     ran = entry.events or [event for event in kernels if entry.start_ns <= event.start_ns < entry.end_ns]
-    return len({event.launch_id for event in ran if event.launch_id is not None}) or None
+    return {event.launch_id for event in ran if event.launch_id is not None}
+
+
+def _without_ways_not_taken(
+    launches: Sequence[Launch], seen: set[str], conditionals: Sequence[Conditional]
+) -> Sequence[Launch]:
+    """The launches without those in ways of a conditional of which none was seen to run."""
+    for conditional in conditionals if seen else ():
+        for way in conditional:
+            inside = [launch for launch in launches if stands_in(launch, way)]
+            if not any(launch.launch_id in seen for launch in inside):
+                launches = [launch for launch in launches if launch not in inside]
+    return launches
 
 
 def _known(values: Sequence[int | None]) -> tuple[int | None, int]:

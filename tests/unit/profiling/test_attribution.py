@@ -201,6 +201,20 @@ def test_operators_that_run_in_order_are_all_matched_whatever_stands_between(
     assert match_operators(noisy, entries) == expected
 
 
+@pytest.mark.parametrize("taken", [0, 1])
+def test_operators_of_the_way_that_a_conditional_takes_are_not_given_to_the_other(taken: int) -> None:
+    kernels = ("triton_before", "extern_kernels.mm", "triton_relu", "extern_kernels.mm", "triton_tanh", "triton_after")
+    entries = [
+        make_launch(order=place, kernel_name=name, wrapper_line=10 * place,
+                    category="extern" if "extern" in name else "pointwise")
+        for place, name in enumerate(kernels)
+    ]  # fmt: skip
+    names = ["triton_before", "aten::mm", ("triton_relu", "triton_tanh")[taken], "triton_after"]
+    conditional = (((10, 20),), ((30, 40),))
+    first = 1 + 2 * taken
+    assert match_operators(names, entries, [conditional]) == {0: 0, 1: first, 2: first + 1, 3: 5}
+
+
 @pytest.mark.parametrize("trials", [3, 500])
 def test_an_entry_is_found_behind_any_number_of_trials_of_the_one_before(trials: int) -> None:
     entries = [make_launch(order=place, kernel_name=name) for place, name in enumerate(("triton_a", "triton_b"))]

@@ -9,8 +9,9 @@ from tests.factories import make_launch
 from tests.trace_factories import kernel_event, op_event, runtime_event
 
 from torchledger._torch.eager_calls import EagerCall
-from torchledger.nouns import Step, StepCall
+from torchledger.nouns import DeviceEvent, Step, StepCall
 from torchledger.stepping.record import Ledgered, StepFacts, record_step
+from torchledger.stepping.totals import launches_in
 from torchledger.traces.costs import device_events
 from torchledger.traces.reading import trace_from_events
 from torchledger.work.op_shapes import OpCall, Tensor
@@ -128,6 +129,32 @@ def test_a_launch_of_a_graph_whose_flops_are_unknown_is_said_and_not_taken_for_n
     )
     assert found.calls[0].flops == 5
     assert found.calls[0].reason is not None and "FLOPs of 1 of its 2 entries are unknown" in found.calls[0].reason
+
+
+def test_the_way_of_a_conditional_that_a_call_did_not_take_counts_for_nothing() -> None:
+    launches = [
+        make_launch(order=place, wrapper_line=10 * place, category="extern", flops=10**place) for place in range(4)
+    ]
+    ran = [
+        DeviceEvent(f"kernel_{place}", "kernel", "gemm", 1000 * place, 10, launch_id=f"forward_0#{place}")
+        for place in (0, 2, 3)
+    ]
+    ledgered = Ledgered(
+        {"forward_0": "forward"}, {"forward_0": launches}, ran, {"forward_0": [(((10, 10),), ((20, 20),))]}
+    )
+    trace = trace_from_events([op_event(name="torchledger::forward_0", cat="user_annotation", ts=0, dur=80)])
+    (call,) = record_step(
+        trace,
+        [(0, 100_000)],
+        (),
+        StepFacts("period"),
+        ledgered,
+        graph_of=lambda name: "forward_0",
+        is_composite=lambda name: False,
+        clock="cpu_profiler",
+    ).calls
+    assert (call.flops, call.launches, call.not_taken) == (1101, 3, 1)
+    assert launches_in(call, {"forward_0": 4}) == 3
 
 
 def test_a_record_of_no_step_is_refused() -> None:

@@ -1,0 +1,65 @@
+"""Where a generated wrapper takes one of two ways, and which of a graph's launches stand in each."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+
+from torchledger.capturing.wrapper_code import wrapper_functions
+from torchledger.nouns import Launch
+
+_SUBGRAPH = re.compile(r"^def (?!call\b|get_args\b|benchmark_|recursively_)", re.MULTILINE)
+"""A function of a wrapper beside those that each has."""
+
+Lines = tuple[int, int]
+"""The first and the last line of a function."""
+
+Conditional = tuple[tuple[Lines, ...], ...]
+"""A place at which one of several ways is taken: for each the functions that it alone calls."""
+
+
+def find_conditionals(source: str) -> tuple[Conditional, ...]:
+    """Where a Python wrapper calls one of two subgraphs, as ``torch.cond`` asks; an outer one stands before an inner.
+
+    >>> find_conditionals("def a(x):\\n    f(x)\\ndef call(x):\\n    if x:\\n        a(x)\\n    else:\\n        pass")
+    ((((1, 2),), ()),)
+    """
+    if _SUBGRAPH.search(source) is None:
+        return ()
+    try:
+        functions = {each.name: each for each in wrapper_functions(ast.parse(source))}
+    except SyntaxError:
+        return ()
+    found = []
+    for function in functions.values():
+        for node in ast.walk(function):
+            if isinstance(node, ast.If):
+                taken, other = (_functions_of(side, functions) for side in (node.body, node.orelse))
+                sides = [side - both for side, both in ((taken, other), (other, taken))]
+                if any(sides):
+                    found.append((len(taken | other), tuple(_lines_of(side, functions) for side in sides)))
+    return tuple(conditional for _, conditional in sorted(found, key=lambda each: -each[0]))
+
+
+def _functions_of(statements: Sequence[ast.stmt], functions: Mapping[str, ast.FunctionDef]) -> set[str]:
+    """The wrapper's functions that some statements call, and those that these call."""
+    found: set[str] = set()
+    pending: list[ast.stmt] = list(statements)
+    while pending:
+        for node in ast.walk(pending.pop()):
+            name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
+            if name is not None and name in functions and name not in found:
+                found.add(name)
+                pending += functions[name].body
+    return found
+
+
+def _lines_of(names: set[str], functions: Mapping[str, ast.FunctionDef]) -> tuple[Lines, ...]:
+    return tuple(sorted((functions[name].lineno, functions[name].end_lineno or 0) for name in names))
+
+
+def stands_in(launch: Launch, functions: Sequence[Lines]) -> bool:
+    """Whether a launch's line of the wrapper is in one of these functions."""
+    line = launch.wrapper_line
+    return line is not None and any(first <= line <= last for first, last in functions)

@@ -1,0 +1,39 @@
+"""Wrappers that take one of two ways."""
+
+from __future__ import annotations
+
+from factories import make_launch
+from torchledger.capturing.conditionals import find_conditionals, stands_in
+from torchledger.capturing.wrapper_code import find_calls, in_running_order
+
+WRAPPER = """cpp_a = async_compile.cpp('')
+def inner_0(args):
+    extern_kernels.bmm(args)
+def true_graph_0(args):
+    extern_kernels.mm(args)
+    if args[0].item():
+        inner_0(args)
+def false_graph_0(args):
+    extern_kernels.addmm(args)
+def call(args):
+    extern_kernels.mm(args)
+    if buf1.item():
+        buf2 = true_graph_0(args)
+    else:
+        buf2 = false_graph_0(args)
+    extern_kernels.mm(args)
+"""
+
+
+def test_the_ways_of_a_conditional_are_the_functions_that_it_alone_calls() -> None:
+    outer, inner = find_conditionals(WRAPPER)
+    assert outer == (((2, 3), (4, 7)), ((8, 9),))
+    assert inner == (((2, 3),), ())
+    assert stands_in(make_launch(wrapper_line=5), outer[0]) and not stands_in(make_launch(wrapper_line=11), outer[0])
+    assert find_conditionals("def call(args):\n    if args:\n        extern_kernels.mm(args)\n") == ()
+    assert find_conditionals("void call() {\ndef x") == ()
+
+
+def test_the_calls_of_a_subgraph_run_where_it_is_called() -> None:
+    calls = in_running_order(WRAPPER, find_calls(WRAPPER))
+    assert [call.line for call in calls] == [11, 5, 3, 9, 16]
