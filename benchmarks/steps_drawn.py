@@ -50,6 +50,9 @@ _MOST_IN_A_ROW = 4
 _ENOUGH = 5
 """From so many times on a pattern is told."""
 
+_LIKE = 0.5
+"""The least correlation of two rows of times that are of the same steps."""
+
 _LOGGED = re.compile(r"[IWE]\d{4} \d\d:\d\d:\d\d\.\d+ \d+ ")
 """The moment and the process of a line of torch's own log."""
 
@@ -180,7 +183,10 @@ def own_and_ratio(
         return statistics.median(own) if own else None, None
     windows = [own[at : at + len(after_us)] for at in range(len(own) - len(after_us) + 1)]
     pattern = [math.log(each) for each in after_us]
-    alike = max(windows, key=lambda window: statistics.correlation([math.log(each) for each in window], pattern))
+    likeness = [statistics.correlation([math.log(each) for each in window], pattern) for window in windows]
+    alike = windows[likeness.index(max(likeness))]
+    if max(likeness) < _LIKE:  # the script tells kinds of steps apart that the ledger does not
+        return statistics.median(own), None
     ratios = [us / 1e3 / ms for us, ms in zip(after_us, alike, strict=True)]
     return statistics.median(alike), statistics.median(ratios)
 
