@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -204,9 +205,9 @@ def forking(mode: Mode, folder: Path, inside: Callable[[], object] = lambda: Non
 
 def make_forkable() -> None:
     """One thread, all modules of ours that the program could import, and warm caches: what a fork inherits."""
-    folder = tempfile.TemporaryDirectory()
-    atexit.register(folder.cleanup)
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder.name
+    folder = tempfile.mkdtemp()  # a TemporaryDirectory goes with what refers to it, in the first fork that forgets that
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
     os.environ["KINETO_LOG_LEVEL"] = "99"
     torch.set_num_threads(1)
     torch._inductor.config.compile_threads = 1
