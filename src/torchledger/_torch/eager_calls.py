@@ -193,7 +193,12 @@ class EagerCalls(TorchDispatchMode):
                     return result
         except Exception as error:  # taken for one that does work itself, which says what is wrong if anything is
             self.faults.append(f"{func}: {type(error).__name__}: {error}")
-        call = self._call_of(func, args, kwargs or {})
+        call = None
+        try:
+            call = self._call_of(func, args, kwargs or {})
+        except Exception as error:  # the program's operator is about to run
+            log.debug("an eager operator was not recorded", exc_info=error)
+            self.faults.append(f"{func}: {type(error).__name__}: {error}")
         result = func(*args, **(kwargs or {}))
         if call is not None:
             try:
@@ -207,12 +212,7 @@ class EagerCalls(TorchDispatchMode):
         """An operator's call as it is about to be made: ``squeeze_`` leaves its tensor with another shape."""
         if not self._is_entered or func.namespace in _NO_WORK:
             return None
-        try:
-            return operator_call(func, args, kwargs)
-        except Exception as error:  # the program's operator is about to run
-            log.debug("an eager operator was not recorded", exc_info=error)
-            self.faults.append(f"{func}: {type(error).__name__}: {error}")
-            return None
+        return operator_call(func, args, kwargs)
 
     def _passed_on(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A higher-order operator runs as it would; of it only the storages inside a compiled call are the ledger's."""

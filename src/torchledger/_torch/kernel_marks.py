@@ -13,6 +13,7 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -29,14 +30,12 @@ _wrappers: weakref.WeakSet[FunctionType] = weakref.WeakSet()
 _sessions = 0
 
 
+@dataclass(frozen=True, slots=True)
 class _Marked:
     """A C++ kernel with a range of its name around each call."""
 
-    __slots__ = ("kernel", "name")
-
-    def __init__(self, name: str, kernel: Callable[..., Any]) -> None:
-        self.name = name
-        self.kernel = kernel
+    name: str
+    kernel: Callable[..., Any]
 
     def __call__(self, *arguments: Any) -> Any:
         with torch._C._profiler._RecordFunctionFast(self.name):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import FrameType
 from typing import Any
 
+from torchledger.claims import claim
 from torchledger.nouns import OptimizerFacts
 
 
@@ -26,10 +27,11 @@ class OptimizerWatch:
         self._is_deaf = False
 
         def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if torch.compiler.is_compiling() or self._is_deaf or _is_inside_own_step(optimizer, sys._getframe(1)):
+            if torch.compiler.is_compiling() or self._is_deaf:
                 return
             try:
-                stepped(optimizer)
+                if not _is_inside_own_step(optimizer, sys._getframe(1)):
+                    stepped(optimizer)
             except Exception as error:  # the user's program must go on
                 on_fault(error)
 
@@ -44,6 +46,7 @@ class OptimizerWatch:
         self._handle.remove()
 
 
+@claim
 def _is_inside_own_step(optimizer: Any, hooked: FrameType) -> bool:
     """True where the step of a class calls that of its base, which has hooks of its own: the outer one is the step."""
     code, frame = hooked.f_code, hooked.f_back

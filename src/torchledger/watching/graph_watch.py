@@ -14,6 +14,7 @@ import torch
 
 from torchledger._torch.kernel_marks import note_wrapper
 from torchledger._torch.tensors import memory_key
+from torchledger.claims import claim
 from torchledger.nouns import Launch
 from torchledger.watching.planned import Look, Place, Plan, PlannedCall, has_bad, summaries_of
 from torchledger.watching.reductions import Queued, Reducer, Summary
@@ -198,6 +199,12 @@ class GraphWatch:
             self._watched = namespace["call"]
             note_wrapper(self._watched)
 
+    @claim
+    def stand_in(self) -> bool:
+        """Take the place of the wrapper's ``call``, once all is there that a call needs; true once that is done."""
+        self._module.call = self  # type: ignore[attr-defined]
+        return True
+
     def identify(self, name: str, launches: Iterable[Launch]) -> None:
         """Tell which graph this is, and which launch stands at each site."""
         self.name = name
@@ -339,6 +346,8 @@ class GraphWatch:
             if frames:
                 frame = frames[-1]
                 event = frame.guard(frame.before, site_index, function, arguments, keywords)
+                if event is None and not frame.is_broken:
+                    raise RuntimeError("a launch was not looked at")
         except Exception as error:  # the user's launch must be made
             self._lose(error)
         result = function(*arguments, **keywords)
@@ -412,17 +421,17 @@ class _Frame:
         self._versions: dict[int, int] = {}
         self._tickets: dict[tuple[Any, ...], int] = {}
         self._writers: dict[int, list[int]] = {}
-        self._is_broken = False
+        self.is_broken = False
 
     def guard(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Call a method of ours inside the user's program."""
-        if self._is_broken:
+        if self.is_broken:
             return None
         try:
             with torch.no_grad():
                 return method(*arguments)
         except Exception as error:  # the user's program must go on
-            self._is_broken = True
+            self.is_broken = True
             self._sink.on_fault(self._watch.name or "a graph", error)
             return None
 
@@ -450,9 +459,7 @@ class _Frame:
             self._unwritten.add(key)
             self._versions[key] = _ORDER.take()
 
-    def before(
-        self, site_index: int, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> Event | None:
+    def before(self, site_index: int, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Event:
         watch = self._watch
         site = watch.sites[site_index]
         watch.seen.add(site_index)
@@ -602,16 +609,16 @@ class _PlannedFrame:
         self._index = index
         self._planned = planned
         self._call: PlannedCall | None = None
-        self._is_broken = False
+        self.is_broken = False
 
     def guard(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Call a method of ours inside the user's program."""
-        if self._is_broken:
+        if self.is_broken:
             return None
         try:
             return method(*arguments)
         except Exception as error:  # the user's program must go on
-            self._is_broken = True
+            self.is_broken = True
             self._watch.drop_plans()
             self._watch.sink.on_fault(self._watch.name or "a graph", error)
             return None

@@ -213,13 +213,14 @@ class Watch(Watcher):
             return
         source = Path(path).read_text()
         watch = GraphWatch(self, module, source, rewrite_wrapper(source, path))
-        module.call = watch  # type: ignore[attr-defined]
+        watch.stand_in()
         with self._lock:
             self._graphs.append(watch)
             self._waiting.setdefault(source, []).append(watch)
 
     # --- a watched graph tells --------------------------------------------------------------------------------------
 
+    @claim
     def takes_call(self, watch: Any, index: int) -> bool:
         return self.options.takes_call(index)
 
