@@ -837,6 +837,7 @@ _OF_MODELS = (
     (*_CALIBRATE, "--base", "FILE"),
 )
 _SMALL_MODEL = str(DATA / "old" / "h200_torchledger0.1.0.tlmodel")
+_CPU_MODEL = str(DATA / "old" / "cpu_torchledger0.1.0.tlmodel")
 
 _OF_FABRICS = (
     ("plan", "--layouts", "LAYOUTS", "--world", "4", "--fabric", "FILE"),
@@ -851,11 +852,15 @@ _OF_SAMPLES = (
     ("samples", "merge", "FOLDER", "-o", "OUT"),
     ("fit", "FOLDER", "-o", "OUT"),
     ("samples", "export", "FOLDER", "-o", "OUT"),
+    ("evaluate", "FOLDER", "--model", _CPU_MODEL, "--no-forest"),
+    ("samples", "compact", "COPY"),
 )
 _OF_JOBS = (
     ("show", "FOLDER"),
     ("show", "FOLDER", "--json"),
     ("report", "FOLDER", "-o", "OUT.html"),
+    ("diff", "FOLDER", "COPY"),
+    ("diff", "COPY", "FOLDER", "--values", "--json"),
 )
 
 
@@ -946,6 +951,7 @@ KINDS: Mapping[str, Kind] = {
             ("report", "FILE", "-o", "OUT.html"),
             ("fit", "FILE", "-o", "OUT"),
             ("fit-constants", "FILE", "-o", "OUT"),
+            ("evaluate", "FILE", "--model", _CPU_MODEL, "--no-forest"),
         ),
     ),
     "model": Kind(
@@ -957,6 +963,14 @@ KINDS: Mapping[str, Kind] = {
             ("predict", *_ASK, "--dtype", "fp32", "--device", "FILE", "--json"),
             ("predict-step", str(LEDGER), "--device", "FILE"),
             ("report", str(LEDGER), "--predict", "FILE", "-o", "OUT.html"),
+            (
+                "evaluate",
+                str(DATA / "old" / "cpu_torchledger0.1.0.samples"),
+                "--model",
+                "FILE",
+                "--no-forest",
+                "--json",
+            ),
         ),
     ),
     "sweep": Kind("sweep.yml", lambda: _SWEEP, mutate_text, (("sample", "FILE", "--plan-only", "-o", "OUT"),)),
@@ -970,6 +984,7 @@ KINDS: Mapping[str, Kind] = {
             ("samples", "merge", "FILE", "-o", "OUT"),
             ("fit", "FILE", "-o", "OUT"),
             ("samples", "export", "FILE", "-o", "OUT"),
+            ("evaluate", "FILE", "--model", _SMALL_MODEL, "--no-forest", "--json"),
         ),
     ),
     "journal": Kind(

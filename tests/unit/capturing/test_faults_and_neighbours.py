@@ -138,6 +138,13 @@ def test_a_ledger_on_a_read_only_mount_is_one_sentence(tmp_path: Path, monkeypat
         LedgerWriter(tmp_path / "a.ledger", force=True)
 
 
+def test_a_ledger_in_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "quick.py").write_text("exit(5)\n")
+    found = run_cli(tmp_path, "run", "-o", "/proc/a.ledger", "quick.py")  # where nobody can make a file
+    (said,) = found.stderr.splitlines()
+    assert found.returncode == 1 and "cannot write /proc/a.ledger" in said and "is writable and has room" in said
+
+
 def test_a_locked_ledger_is_called_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "_BUSY_TIMEOUT_S", 0.01)
     LedgerWriter(tmp_path / "a.ledger").close()
