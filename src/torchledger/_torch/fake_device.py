@@ -63,7 +63,7 @@ class FakeDevice:
             install_streams(patches, self.order)
             compile_for_fake_device(patches, self.device, self.decisions, self.tensors)
             self.threads.install(patches)
-            run_spawned_here(patches, self.index, self.count)
+            self.processes = run_spawned_here(patches, self.index, self.count)
             stack.enter_context(_without_warnings())
             stack.enter_context(self.tensors)
             stack.callback(self.tensors.end)
@@ -72,6 +72,11 @@ class FakeDevice:
 
     def __exit__(self, *error: Any) -> None:
         self._stack.close()
+
+    def join(self) -> None:
+        """Wait for the program's threads and processes as Python does at the end of a program."""
+        self.processes.join()
+        self.threads.join()
 
 
 @contextlib.contextmanager

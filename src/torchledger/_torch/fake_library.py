@@ -99,16 +99,28 @@ struct Question {
 using Choose = int64_t (*)(const Question*);
 Choose choose_attention = nullptr;
 
+// A symbol is not asked for its value, which would compile a graph for each length: it is a number that is large, and
+// the same for symbols that are equal. Widths of heads are known, or asked for as torch does.
+int64_t number_of(const c10::SymInt& size, int place, std::vector<c10::SymInt>& symbols) {
+  if (auto known = size.maybe_as_int()) return *known;
+  if (place == 3) return size.guard_int(__FILE__, __LINE__);
+  size_t index = 0;
+  while (index < symbols.size() && symbols[index] != size) ++index;
+  if (index == symbols.size()) symbols.push_back(size);
+  return (int64_t{1} << 40) + static_cast<int64_t>(index);
+}
+
 int64_t attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                   const std::optional<at::Tensor>& mask, double dropout, bool is_causal, std::optional<double>,
                   bool enable_gqa) {
   Question asked{};
   asked.rank = query.dim();
   if (query.dim() == 4 && key.dim() == 4 && value.dim() == 4) {
+    std::vector<c10::SymInt> symbols;
     for (int place = 0; place < 4; ++place) {
-      asked.query[place] = query.sym_size(place).guard_int(__FILE__, __LINE__);
-      asked.key[place] = key.sym_size(place).guard_int(__FILE__, __LINE__);
-      asked.value[place] = value.sym_size(place).guard_int(__FILE__, __LINE__);
+      asked.query[place] = number_of(query.sym_size(place), place, symbols);
+      asked.key[place] = number_of(key.sym_size(place), place, symbols);
+      asked.value[place] = number_of(value.sym_size(place), place, symbols);
     }
     asked.query_stride = query.sym_stride(3).guard_int(__FILE__, __LINE__);
     asked.key_stride = key.sym_stride(3).guard_int(__FILE__, __LINE__);

@@ -173,7 +173,7 @@ def run_without_device(
         capture.watch(hearer)
         status = "failed"
         try:
-            _run_to_its_step(lambda: ending.run(program, fake.threads.join), around)
+            _run_to_its_step(lambda: ending.run(program, fake.join), around)
             status = "finished"
         finally:
             fake.tensors.end()

@@ -347,6 +347,11 @@ def why_no_step(recording: StepRecording, *, graphs: int, warmup: int, needed: i
         )
     steps = f"{seen} step{'' if seen == 1 else 's'}"
     reason = f"the program ended after {steps} without compilation, and {who} needs {needed}. "
+    if is_plan and seen > needed:
+        return (
+            f"the program ended after {steps} without compilation, of which no two in a row that {who} heard were "
+            "alike; one is planned as it is when nine were not. Run more steps"
+        )
     if is_plan:
         return f"{reason}Run more steps, or end each with torchledger.step()"
     if seen >= least:

@@ -350,6 +350,10 @@ class States:
                 self._wanted = self._finder.usual or self._wanted
             self._begin_hearing()
             return
+        elif self._only_hears:
+            self._wanted = step.calls
+            self._notes.append(f"no step of {self.tries + 1} was like the most frequent: the last of them is recorded")
+            self._keep_heard(listener)
         self._begin_counting()
 
     def _is_like_recorded(self, heard: Sequence[EagerCall]) -> bool:

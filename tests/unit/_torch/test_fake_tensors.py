@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from torchledger._torch.fake_attention import CUDNN, EFFICIENT, FLASH, MATH, choose_attention
 from torchledger._torch.fake_device import FakeDevice
@@ -92,6 +94,19 @@ def test_attention_is_differentiable_by_the_kernel_that_hopper_takes(fake: FakeD
     assert type(mixed.grad_fn).__name__ == "ScaledDotProductCudnnAttentionBackward0"
     mixed.sum().backward()
     assert query.grad is not None and query.grad.shape == query.shape
+
+
+def test_choosing_a_kernel_of_attention_asks_no_symbol_for_its_value(fake: FakeDevice) -> None:
+    shapes = ShapeEnv()
+    with FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True) as mode:
+        query = torch.empty(4, 4, 24, 64, device="cuda", dtype=torch.bfloat16)
+        sizes = [DimDynamic.DYNAMIC, DimDynamic.STATIC, DimDynamic.DYNAMIC, DimDynamic.STATIC]
+        context = StatelessSymbolicContext(dynamic_sizes=sizes)
+        symbolic = mode.from_tensor(query, symbolic_context=context)
+        assert torch._fused_sdp_choice(symbolic, symbolic, symbolic, is_causal=True) == CUDNN
+        other = symbolic[:, :, 1:]
+        assert torch._fused_sdp_choice(symbolic, other, other, is_causal=True) == CUDNN
+    assert not shapes.replacements
 
 
 def question(**changes: int) -> AttentionQuestion:

@@ -22,6 +22,17 @@ def work(rank, width):
 mp.spawn(work, args=(8,), nprocs=2)
 """
 
+STARTS = (
+    SPAWNS.partition("mp.spawn")[0]
+    + """
+processes = [mp.Process(target=work, args=(rank, 8)) for rank in range(2)]
+for process in processes:
+    process.start()
+for process in processes:
+    process.join()
+"""
+)
+
 
 def plan(text: str, folder: Path, *arguments: str, world: WorldSpec | None = None) -> None:
     script = folder / "train.py"
@@ -50,6 +61,7 @@ def plan(text: str, folder: Path, *arguments: str, world: WorldSpec | None = Non
         ("import argparse\nargparse.ArgumentParser().parse_args()", UsageError, "did not take its arguments"),
         ("raise SystemExit('set DATA')", PlanError, r"ended itself \(set DATA\) before"),
         (SPAWNS, UsageError, r"starts 2 processes, and the plan has 1 on a node. .* --world 2"),
+        (STARTS, UsageError, r"starts 2 processes, and the plan has 1 on a node. .* --world 2"),
     ],
 )
 def test_a_script_is_told_the_line_and_what_to_do(
@@ -61,6 +73,19 @@ def test_a_script_is_told_the_line_and_what_to_do(
         plan(text, tmp_path, "--unknown")
 
 
-def test_the_rank_that_a_script_spawns_runs_in_its_place(tmp_path: Path) -> None:
-    plan(SPAWNS, tmp_path, world=WorldSpec(1, 2, 2))
+@pytest.mark.parametrize("script", [SPAWNS, STARTS, STARTS.rpartition("for")[0]])
+def test_the_rank_that_a_script_spawns_runs_in_its_place(script: str, tmp_path: Path) -> None:
+    plan(script, tmp_path, world=WorldSpec(1, 2, 2))
     assert (tmp_path / "plan.ledger").exists()
+
+
+def test_processes_that_are_no_ranks_are_started(tmp_path: Path) -> None:
+    script = (
+        "import multiprocessing, os, pathlib\n"
+        "def work(folder):\n    pathlib.Path(folder, 'done').touch()\n"
+        f"process = multiprocessing.get_context('fork').Process(target=work, args=({str(tmp_path)!r},))\n"
+        "process.start(); process.join()\n"
+    )
+    with pytest.raises(PlanError, match="no step"):
+        plan(script, tmp_path)
+    assert (tmp_path / "done").exists()

@@ -417,3 +417,9 @@ def test_many_calls_without_a_period_are_not_taken_for_a_program_that_compiles()
     assert many.startswith("no step was found") and many.endswith("torchledger.step()")
     few = why_no_step(StepRecording(called=Counter(inference_3=2)), graphs=4, warmup=3, needed=7)
     assert few.startswith("the program compiled to its end")
+
+
+def test_a_plan_of_steps_that_are_all_unlike_does_not_say_that_they_are_too_few() -> None:
+    recording = StepRecording(found_by="optimizer", begun=6)
+    said = why_no_step(recording, graphs=6, warmup=1, needed=2, is_plan=True)
+    assert "6 steps" in said and "alike" in said and "needs 2" not in said

@@ -706,3 +706,13 @@ def test_a_part_that_repeats_behind_a_compilation_is_not_heard_for_a_step() -> N
     result = program.result()
     assert result.heard is not None and result.why_not is None
     assert dict(result.kinds[0].calls) == {"forward_0": 3, "backward_0": 3}
+
+
+def test_of_steps_that_are_all_unlike_one_is_heard_all_the_same() -> None:
+    program = Program(only_hears=True)
+    for number in range(14):
+        program.call(f"forward_{number}")
+        program.step(forwards=0)
+    result = program.result()
+    assert result.heard is not None and result.why_not is None
+    assert any("was like the most frequent" in note for note in result.notes)
