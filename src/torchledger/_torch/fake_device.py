@@ -94,7 +94,10 @@ def _without_warnings() -> Iterator[None]:
                 warnings.filters.remove(each)
 
 
-_WARNINGS = ("Accessing the data pointer of FakeTensor",)
+_WARNINGS = (
+    "Accessing the data pointer of FakeTensor",
+    "Attempted to get default timeout for nccl backend, but NCCL support is not compiled",
+)
 
 
 class _Graph:

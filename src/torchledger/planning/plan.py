@@ -13,7 +13,7 @@ from torchledger.device.host import find_host
 from torchledger.nouns import DryRun, PlannedRank, PlannedStep, StepPrediction
 from torchledger.planning.dry_run import run_without_device
 from torchledger.planning.fabric import find_fabric
-from torchledger.planning.price import plan_price
+from torchledger.planning.price import plan_price, roofline_note
 from torchledger.planning.world import Script, program_of, record_ranks
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.operators import ROOFLINE
@@ -25,11 +25,6 @@ from torchledger.store.job import job_folder
 DEFAULT_DEVICE = "H200"
 
 _ALONE = "the program made no process group: each rank does all of its work for itself, and they exchange nothing"
-
-_COUNTS = 0.02
-"""A share of the device's time that is worth a sentence."""
-
-_MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -151,13 +146,9 @@ def as_planned(step: StepPrediction) -> PlannedStep:
 
 def _unlearned(step: StepPrediction) -> Iterator[str]:
     """What is priced at its roofline alone, where that is a share of the device's time that counts."""
-    if step.unlearned_us < _COUNTS * step.device_us:
-        return
     calls: Counter[str] = Counter()
     for each in step.eager:
         if each.prediction.model == ROOFLINE:
             calls[each.prediction.subject.partition(" ")[0]] += each.calls
-    named = ", ".join(f"{name} ({count:,})" for name, count in calls.most_common(_MOST_NAMED))
-    more = ", and others" if len(calls) > _MOST_NAMED else ""
-    share = f"{step.unlearned_us / step.device_us:.0%} of the device's time"
-    yield f"{share} is at its roofline alone, as the device's model has not learned it: {named or 'launches'}{more}"
+    if (said := roofline_note(step.unlearned_us, step.device_us, calls)) is not None:
+        yield said

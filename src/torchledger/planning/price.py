@@ -20,6 +20,7 @@ from torchledger.planning.sharing import find_sharing, rounds_beside, sharing_of
 from torchledger.planning.tiles import tiles_of_calls, tiles_of_launches
 from torchledger.planning.timeline import COMPUTE_STREAM, PlayedStep, Sharing, TimedEntry, play
 from torchledger.predicting.launches import predict_launches
+from torchledger.predicting.operators import ROOFLINE
 from torchledger.predicting.overheads import (
     Mode,
     call_host_us,
@@ -37,6 +38,11 @@ from torchledger.work.categories import operation_of
 from torchledger.work.collectives import collective_kind
 from torchledger.work.graph_collectives import WAIT, GraphCollective, graph_collectives
 from torchledger.work.step_traffic import step_traffic
+
+_COUNTS = 0.02
+"""A share of the device's time that is worth a sentence."""
+
+_MOST_NAMED = 4
 
 _PRICED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "p2p")
 _POINT_TO_POINT = ("send", "recv", "isend", "irecv")
@@ -79,6 +85,9 @@ class _Timed:
     notes: set[str]
     worked: Mapping[int, tuple[StepWork, float]]
     """By place among the entries what draws power, and by what fraction the entry is longer than in a short run."""
+    unlearned_us: float
+    unlearned_calls: Mapping[str, int]
+    """What is priced at its roofline: its time, and the calls of operators among it."""
 
     def slow_down(self, duration_us: float, machine: Machine) -> bool:
         """Make entries as long as the power limit leaves them in a run of steps of ``duration_us``; whether any is."""
@@ -130,6 +139,17 @@ def plan_price(
     return _as_step(programs, model, fabric, timed, played, subject, overheads, sharing)
 
 
+def roofline_note(unlearned_us: float, device_us: float, calls: Mapping[str, int]) -> str | None:
+    """What is priced at its roofline alone, where that is a share of the device's time that counts; ``calls`` are those
+    of operators among it."""
+    if not unlearned_us or unlearned_us < _COUNTS * device_us:
+        return None
+    named = ", ".join(f"{name} ({count:,})" for name, count in Counter(calls).most_common(_MOST_NAMED))
+    more = ", and others" if len(calls) > _MOST_NAMED else ""
+    share = f"{unlearned_us / device_us:.0%} of the device's time"
+    return f"{share} is at its roofline alone, as the device's model has not learned it: {named or 'launches'}{more}"
+
+
 def _as_step(
     programs: Sequence[RankProgram],
     model: TimeModel,
@@ -167,6 +187,9 @@ def _as_step(
     total = sum(played.decided_by.values())
     peaks = [each.peak_allocated_bytes for each in programs if each.peak_allocated_bytes is not None]
     notes = sorted(set().union(*(each.notes for each in timed.values())))
+    own = timed[slowest.rank]
+    if (said := roofline_note(own.unlearned_us, line.compute_us, own.unlearned_calls)) is not None:
+        notes.append(said)
     if sharing.note and line.communication_us > line.exposed_us:
         notes.append(sharing.note)
     return PlannedStep(
@@ -216,6 +239,8 @@ class _Maker:
         self.gap_us = overheads["graphs gap us" if mode == "graphs" else "gap us"]
         self.sustained = overheads["sustained products"]
         self.worked: dict[int, tuple[StepWork, float]] = {}
+        self.unlearned_us = 0.0
+        self.unlearned_calls: Counter[str] = Counter()
 
     def kernel(
         self,
@@ -231,6 +256,10 @@ class _Maker:
     ) -> int:
         """A kernel, or an operator's, and the gap behind it; ``tiles`` are those of a product's output."""
         longer = self.sustained * is_product(found.model)
+        if found.model == ROOFLINE:
+            self.unlearned_us += found.duration_us
+            if isinstance(piece, StepCall):
+                self.unlearned_calls[piece.name] += 1
         self.worked[len(self.entries)] = (work_of(piece, found), longer)
         time_us = found.duration_us * (1 + longer) + self.gap_us * kernels
         # Of few measurements an interval's upper end may be ten times the time: that is no width of a sum.
@@ -391,6 +420,8 @@ def _entries(maker: _Maker, settings: Mapping[str, bool]) -> _Timed:
         maker.launches,
         maker.notes,
         maker.worked,
+        maker.unlearned_us,
+        maker.unlearned_calls,
     )
 
 

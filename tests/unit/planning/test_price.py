@@ -132,3 +132,14 @@ def test_an_operator_that_was_recorded_without_kernels_costs_the_host_as_one_tha
         for count in (0, 1)
     )
     assert on_cpu.host_us == on_gpu.host_us > 0
+
+
+def test_a_plan_of_ranks_names_the_operators_that_are_priced_at_their_roofline() -> None:
+    unknown = [
+        make_step_call(order=order, name="aten::no_such_operator", bytes_moved=2**28, kernels=1) for order in range(3)
+    ]
+    step = plan_price([program(0, [product(0), *unknown], groups={})], MODEL, None)
+    (said,) = [note for note in step.notes if "roofline" in note]
+    assert "aten::no_such_operator (3)" in said and "% of the device's time" in said
+    known = plan_price([program(0, [product(0)], groups={})], MODEL, None)
+    assert not [note for note in known.notes if "roofline" in note]
