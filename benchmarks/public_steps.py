@@ -628,15 +628,15 @@ MooreThreads/SimuMax (Transformer Engine with its loss in place of the logits, a
 shape, all-to-alls around attention for context parallelism, nothing of the collectives overlapped), Megatron-LM's
 loss by its in-place cross entropy."""
 
-EAGER = """Eager kernels on an H100 (80 GB, torch 2.11.0+cu130, 2026-11-23, a kernel at a time for a tenth of a second,
-bytes of tensors read and written over time): additions of two bfloat16 tensors 3,055 GB/s; not vectorized are
-permuting copies of heads (1,430 to 1,510), activations of halves of rows (SiLU 1,440, products 2,090, SiLU's backward
-1,860), broadcast subtraction and division (2,480, 1,990), casts to float32 (1,980) and bfloat16 gradients added to
-float32 ones (2,400); vectorized ones, concatenations and reductions 2,630 to 3,130. Flash-attention 2 took 1.54 and
-1.59 times (forward, backward; heads of 64) and 1.92 and 1.75 times (of 128) as long as cuDNN's attention. A whole
-eager block of nanotron's sizes (plain torch, forward and backward, seconds long; widths 2,048 and 4,096, 8,192 and
-4,096 tokens) took 9.1 and 12.9 ms; as pieces it is priced at 8.7 and 12.2, without the adding up of gradients, which
-it had none of."""
+EAGER = """Eager kernels on an H100 (80 GB, torch 2.11.0+cu130, 2026-11-23; each for a tenth of a second, bytes read
+and written over time; typed at a prompt what is now `python benchmarks/eager_kernels_cuda.py -o FILE`): additions of
+two bfloat16 tensors 3,055 GB/s; not vectorized are permuting copies of heads (1,430 to 1,510), activations of halves
+of rows (SiLU 1,440, products 2,090, SiLU's backward 1,860), broadcast subtraction and division (2,480, 1,990), casts
+to float32 (1,980) and bfloat16 gradients added to float32 ones (2,400); vectorized ones, concatenations and
+reductions 2,630 to 3,130. Flash-attention 2 took 1.54 and 1.59 times (forward, backward; heads of 64) and 1.92 and
+1.75 times (of 128) as long as cuDNN's attention. A whole eager block of nanotron's sizes (plain torch, forward and
+backward, seconds long; widths 2,048 and 4,096, 8,192 and 4,096 tokens) took 9.1 and 12.9 ms; as pieces it is priced
+at 8.7 and 12.2, without the adding up of gradients, which it had none of."""
 
 COLUMNS = """Neighbours are layouts of one model, world and batch that differ by a factor of two between one or two
 axes; in brackets how many pairs. The last column takes questions with at least four measured layouts."""
