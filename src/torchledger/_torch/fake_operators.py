@@ -78,8 +78,44 @@ def _indices(tensor: Any, *shape: int) -> Any:
     return torch.empty(shape, dtype=torch.int64, device=tensor.device)
 
 
+def note_choices(func: Any, args: Sequence[Any], result: Any) -> None:
+    """Keep with a fake tensor among how many its numbers choose, and with a mask of one of them its share.
+
+    Where nothing is known each is chosen as often: experts that a router chooses get equal shares of the tokens.
+    """
+    name = func.name().partition(".")[0]
+    if name in _CHOOSES and args[0].dim():
+        chosen = result[-1] if isinstance(result, (tuple, list)) else result
+        places = args[2 if name == "aten::topk" else 1 :][:1]
+        size = args[0].shape[places[0] if places and type(places[0]) is int else -1]
+        if isinstance(chosen, torch.Tensor) and chosen.dtype is torch.int64 and type(size) is int:
+            chosen._choices = size
+    elif name == "aten::eq" and hasattr(args[0], "_choices"):
+        result._share = 1 / args[0]._choices
+    elif name in _PUTS and args[0].dim() and len(args) > 3 and not isinstance(args[3], torch.Tensor):
+        chosen, size = args[2].shape[args[1]], args[0].shape[args[1]]
+        if type(chosen) is type(size) is int and size:
+            result._share = min(1.0, chosen / size)
+    elif name in _KEEPS and isinstance(result, torch.Tensor):
+        for attribute in ("_choices", "_share"):
+            if hasattr(args[0], attribute):
+                setattr(result, attribute, getattr(args[0], attribute))
+
+
+_CHOOSES = ("aten::topk", "aten::argmax", "aten::argmin", "aten::max", "aten::min")
+_PUTS = ("aten::scatter_", "aten::scatter")
+_KEEPS = tuple(
+    f"aten::{name}"
+    for name in (
+        "view", "_unsafe_view", "reshape", "transpose", "permute", "t", "unsqueeze", "squeeze", "select", "slice",
+        "clone", "_to_copy", "detach", "alias", "expand", "contiguous", "index", "copy_", "lift_fresh",
+    )
+)  # fmt: skip
+
+
 def _nonzero(tensor: Any) -> Any:
-    return _indices(tensor, tensor.numel(), tensor.dim())
+    count, share = tensor.numel(), getattr(tensor, "_share", None)
+    return _indices(tensor, count if share is None else math.ceil(count * share), tensor.dim())
 
 
 def _masked(tensor: Any, mask: Any) -> Any:

@@ -31,7 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 import torchledger
 from torchledger._torch.composites import is_composite
 from torchledger._torch.errors import wants_device
-from torchledger._torch.fake_operators import ONLY_THERE, SIZED, NoShapeError, shapes_by_example
+from torchledger._torch.fake_operators import ONLY_THERE, SIZED, NoShapeError, note_choices, shapes_by_example
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import is_higher_order, tensors_in
 from torchledger.nouns import StandIn
@@ -186,6 +186,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             here.is_inside = was_inside
         if isinstance(result, FakeTensor) and result.dtype is torch.bool and _is_true(func, args):
             result._stand_in = True
+        if args and isinstance(args[0], FakeTensor) and isinstance(func, torch._ops.OpOverload):
+            note_choices(func, args, result)
         return result
 
     def _stays_real(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -150,3 +150,13 @@ def test_encoders_are_taken_operator_by_operator_and_it_is_said(fake: FakeDevice
     with torch.no_grad():
         made = encoder(torch.zeros(3, 5, 8, device="cuda"), src_key_padding_mask=torch.zeros(3, 5).cuda() > 0)
     assert made.shape == (3, 5, 8) and any("TransformerEncoder" in each for each in fake.decisions)
+
+
+def test_experts_that_a_router_chooses_are_given_equal_shares_of_the_tokens(fake: FakeDevice) -> None:
+    _, chosen = torch.topk(torch.zeros(64, 8, device="cuda"), 2, dim=-1)
+    assert torch.where(chosen == 3)[0].shape == (16,)
+    mask = nn.functional.one_hot(chosen, 8).permute(2, 1, 0)
+    assert mask[5].nonzero().shape == (16, 2)
+    best = torch.zeros(64, 4, device="cuda").argmax(1)
+    assert (best == 0).nonzero().shape == (16, 1)
+    assert (torch.zeros(64, device="cuda") == 0).nonzero().shape == (64, 1)
