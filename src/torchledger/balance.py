@@ -30,6 +30,7 @@ from torchledger.nouns import (
     StepCall,
     StepMemory,
 )
+from torchledger.stepping.marks import IN_PACKAGE
 from torchledger.stepping.recomputed import flops_after_last_saved
 from torchledger.stepping.totals import StepTotals, call_us, total_step
 from torchledger.store import LedgerReader
@@ -490,7 +491,13 @@ def _scratch_differences(books: Books, totals: MemoryTotals) -> tuple[Difference
     if 0 < unseen <= memory.number_bytes:
         reason = "numbers of Python that operators were given as tensors, some kept for the backward"
         found.append(Difference("memory", name, reason, -unseen))
-    above = totals.peak_allocated_bytes - totals.curve.most_in(int(order))
+    most = totals.curve.most_in(int(order))
+    if unseen > memory.number_bytes and IN_PACKAGE in books.step.step.idle_us:
+        # What is first seen in this call, and was there before, is in the ledger's sum.
+        unnamed = memory.counted[order] - most + sum(each.amount for each in found)
+        reason = "memory of a package compiled ahead of time, whose tensors nobody sees between its library calls"
+        found += [Difference("memory", name, reason, -unnamed)] if unnamed > 0 else []
+    above = totals.peak_allocated_bytes - most
     if above:
         reason = "the counted peak is in this call; without what calls work on themselves another is the highest"
         found.append(Difference("memory", name, reason, above))

@@ -21,6 +21,7 @@ from torchledger.nouns import (
     SourceLine,
     StepMemory,
 )
+from torchledger.stepping.marks import IN_PACKAGE
 from torchledger.store import LedgerWriter, open_ledger
 
 
@@ -233,3 +234,20 @@ def test_a_batch_of_another_thread_and_numbers_beside_it_are_named_each(path: Pa
     assert account.is_balanced
     assert [each.amount for each in account.differences] == [-1000, -8, 1000]
     assert ["before the recording" in each.reason for each in account.differences] == [True, False, False]
+
+
+@pytest.mark.parametrize("is_package", [True, False])
+def test_memory_that_a_package_holds_unseen_is_named_where_the_step_calls_one(path: Path, is_package: bool) -> None:
+    memory = StepMemory(
+        step="step_0",
+        device="cpu",
+        counter="cpu_profiler",
+        measured_peak_bytes=58,
+        unseen={"0": 8},
+        counted={"0": 58},
+    )
+    step = make_step(idle_us={IN_PACKAGE: 1.0} if is_package else {})
+    sheet = _balance(path, step, make_step_call(order=0), memory, LiveStorage("step_0", 0, "parameters", 50, "cpu"))
+    account = sheet.accounts["memory"]
+    assert account.is_balanced == is_package
+    assert [each.amount for each in account.differences] == ([-8] if is_package else [])

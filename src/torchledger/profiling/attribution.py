@@ -20,6 +20,7 @@ import numpy as np
 from torchledger.capturing.conditionals import Conditional, stands_in
 from torchledger.nouns import Cost, DeviceEvent, Launch, Quality
 from torchledger.nouns.breakdown import TimeCategory
+from torchledger.stepping.marks import PACKAGE_MARK
 from torchledger.traces.graph_marks import GRAPH_MARK, parse_graph_mark
 from torchledger.traces.trace import NONE, EventKind, Trace
 from torchledger.work.categories import category_of_launch, category_of_operator, naming_operator
@@ -290,7 +291,8 @@ def _graph_calls(
     calls = []
     for mark in trace.rows(EventKind.ANNOTATION, EventKind.OP).tolist():
         graph = graph_of_mark(trace.name(mark), by_graph, graph_keys)
-        if graph is None:
+        is_package = graph is None and trace.name(mark) == PACKAGE_MARK
+        if graph is None and not is_package:
             continue
         lane, start, end = int(columns.lane[mark]), int(columns.start_ns[mark]), int(columns.end_ns[mark])
         rows = ops_of_lane.get(lane, [])
@@ -304,6 +306,10 @@ def _graph_calls(
                 outer.append(row)
                 reach = int(columns.end_ns[row])
         names = [trace.name(row) for row in outer]
+        if is_package:
+            graph = _graph_of_library(names, by_graph)
+        if graph is None:
+            continue
         calls.append(
             _Call(
                 graph,
@@ -317,6 +323,17 @@ def _graph_calls(
             )
         )
     return calls
+
+
+def _graph_of_library(names: Sequence[str], by_graph: Mapping[str, Sequence[Launch]]) -> str | None:
+    """The graph that a library was made of, by the ranges in one of its calls: the only one whose every entry fits.
+
+    A library has ranges around its C++ kernels if it was compiled with ``cpp.enable_kernel_profile``.
+    """
+    if not any(map(_CPU_PREFIX.match, names)):
+        return None
+    fitting = [name for name, entries in by_graph.items() if len(match_operators(names, entries)) == len(entries)]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def match_operators(

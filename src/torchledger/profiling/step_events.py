@@ -37,7 +37,14 @@ def events_of_step(
         ]
         return [_with_origin(event, record) for event in inside]
     inside = [event for event in events if span[0] <= event.start_ns < span[1]]
-    eager = [_as_event(call, span[0]) for call in record.calls if call.kind in ("operator", "copy", "collective")]
+    # What a library of AOTInductor calls is in the step, and what its graph's entries launched.
+    taken = {event.row for event in inside}
+    entries = record.entries[record.index]
+    eager = [
+        _as_event(call, span[0])
+        for call, entry in zip(record.calls, entries, strict=True)
+        if call.kind in ("operator", "copy", "collective") and entry.row not in taken
+    ]
     return sorted([*inside, *eager], key=lambda event: event.start_ns)
 
 

@@ -50,8 +50,9 @@ def _run_remarks(summary: Summary) -> list[str]:
     libraries = [graph.name for graph in summary.graphs if graph.is_ahead_of_time]
     if libraries:
         found.append(
-            f"Compiled ahead of time (AOTInductor): {', '.join(libraries)}. A library runs without Python, so its "
-            "calls are in no step here; its launches are counted once."
+            f"Compiled ahead of time (AOTInductor): {', '.join(libraries)}. A library runs without Python: its "
+            "launches are counted once, and a step shows its C++ kernels if it was compiled with ranges around them: "
+            'inductor_configs={"cpp.enable_kernel_profile": True}.'
         )
     if summary.step is not None:
         called = (graph.name for graph in summary.graphs if not graph.is_ahead_of_time)

@@ -291,10 +291,15 @@ def _estimate_text(estimate_us: float, measurements: Sequence[Measurement]) -> s
 
 def _use_text(story: Story) -> str:
     assert story.use is not None
+    is_timed = any(measured.kind == "profile" for measured in story.measurements)
+    if not story.use.calls and story.graph is not None and story.graph.is_ahead_of_time:
+        if is_timed:
+            return "an operator of it, as its graph is a library (AOTInductor)"
+        return "not known: a library (AOTInductor) shows its kernels if compiled with cpp.enable_kernel_profile"
     if not story.use.calls:
         return "did not run: the recorded step does not call its graph"
     calls = f"{story.use.calls:,} call{'' if story.use.calls == 1 else 's'} of its graph"
-    if any(measured.kind == "profile" for measured in story.measurements):
+    if is_timed:
         share = UNKNOWN if story.use.share is None else format_share(story.use.share)
         return f"{calls}, {share} of the device time"
     return f"{calls}; the profile saw none of its launches run, so it has no time"

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from torchledger.claims import claim
 from torchledger.nouns import CallKind, Cost, DeviceEvent
+from torchledger.stepping.marks import PACKAGE_MARK
 from torchledger.stepping.unfolding import Recorded
 from torchledger.traces.collective_messages import collective_cost, collective_message
 from torchledger.traces.recorded_calls import call_from_arguments
@@ -45,6 +46,10 @@ BACKWARD_RANGE = "autograd::engine::evaluate_function"
 """How the ranges begin in which autograd's engine calls a node."""
 
 _CLONE = "aten::clone"
+
+_IN_PACKAGE = re.compile(r"^(?:graph_\w*?_(?=cpp_)|(?=aoti_torch_))")
+"""What stands in front of a kernel's name in the ranges of a library that AOTInductor compiled with
+``cpp.enable_kernel_profile``; its library calls have ranges of their own."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +217,11 @@ class _Reader:
             self._add_parts(node, lane, around, self._parts[node.row])
         elif node.kind == EventKind.OP and self._is_handed_on(node):
             self._visit_below(node, lane, (*around, name))
+        elif node.kind == EventKind.OP and PACKAGE_MARK in around and _IN_PACKAGE.match(name):
+            begin = len(self.found)
+            self._visit_below(node, lane, (*around, name))
+            ended = max((entry.end_ns for entry in self.found[begin:]), default=node.start)
+            self._add_operator(_IN_PACKAGE.sub("", name), node, lane, around, ended)
         elif node.kind == EventKind.OP and self._does_work(name, node):
             saved = self._saved_before(name, node)
             if saved is not None:

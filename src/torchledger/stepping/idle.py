@@ -11,7 +11,7 @@ import numpy as np
 
 from torchledger.nouns import DeviceEvent
 from torchledger.stepping.entries import Entry
-from torchledger.stepping.marks import PACKAGE_MARK, STEP_MARK
+from torchledger.stepping.marks import IN_PACKAGE, PACKAGE_MARK, STEP_MARK
 from torchledger.traces.idle import BusyTime, busy_time, explain_idle
 from torchledger.traces.spans import merge_spans
 from torchledger.traces.trace import EventKind, Trace
@@ -19,11 +19,12 @@ from torchledger.traces.trace import EventKind, Trace
 BEFORE_FIRST = "before the first kernel: the host had not launched yet"
 AFTER_LAST = "after the last kernel: the host went on"
 BETWEEN_OPERATORS = "Python between operators"
+BETWEEN_KERNELS_OF_PACKAGE = "in a package compiled ahead of time, between its kernels"
 
 _CAUSES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(rf"^({STEP_MARK}|ProfilerStep)#"), BETWEEN_OPERATORS),
-    # On a CPU nobody sees the C++ kernels in its library, which run between its library calls.
-    (re.compile(rf"^{PACKAGE_MARK}$"), "in a package compiled ahead of time, with its C++ kernels"),
+    # On a CPU nobody sees the C++ kernels in its library, unless it was compiled with ranges around them.
+    (re.compile(rf"^{PACKAGE_MARK}$"), IN_PACKAGE),
     (re.compile(r"^(## Call|torchledger::|inductor_wrapper_call)"), "compiled code: Python between its kernels"),
     (
         re.compile(r"^(Torch-Compiled Region|TorchDynamo|Pregraph|AOTDispatcher|CompiledFunction)"),
@@ -81,6 +82,9 @@ def host_busy_and_idle(
     for start, end in zip(edges[::2], edges[1::2], strict=True):
         if end > start:
             _share_out(start, end, ranges, causes)
+    is_marked = any(PACKAGE_MARK in entry.around and "::" not in entry.name for entry in entries)
+    if is_marked and IN_PACKAGE in causes:
+        causes[BETWEEN_KERNELS_OF_PACKAGE] = causes.pop(IN_PACKAGE)
     return busy, dict(causes.most_common())
 
 

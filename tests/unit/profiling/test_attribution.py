@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from factories import make_launch
 from torchledger.nouns import Launch
-from torchledger.profiling.attribution import attribute_events, learn_sequence, match_operators
+from torchledger.profiling.attribution import attribute_events, cpu_events, learn_sequence, match_operators
+from torchledger.stepping.marks import PACKAGE_MARK
 from torchledger.traces.costs import device_events
 from torchledger.traces.reading import trace_from_events
 from torchledger.traces.trace import Trace
@@ -220,3 +221,36 @@ def test_an_entry_is_found_behind_any_number_of_trials_of_the_one_before(trials:
     entries = [make_launch(order=place, kernel_name=name) for place, name in enumerate(("triton_a", "triton_b"))]
     names = [*["aten::zero_", "triton_a"] * trials, "triton_b", "triton_a"]
     assert match_operators(names, entries) == {1: 0, 2 * trials: 1}
+
+
+def library(graph: str, kernel: str) -> list[Launch]:
+    """The entries of a graph that AOTInductor made a library of: a product and a C++ kernel."""
+    product = {"kernel_name": "extern_kernels.addmm", "call": "aoti_torch_cpu_addmm_out", "category": "extern"}
+    return [
+        make_launch(graph=graph, order=0, device="cpu", **product),
+        make_launch(graph=graph, order=1, device="cpu", kernel_name=kernel, call=kernel, category="pointwise"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ledger", "times"),
+    [
+        (library("inference_0", "cpp_fused_relu_0"), {"inference_0#0": 30_000, "inference_0#1": 20_000}),
+        ([*library("inference_0", "cpp_fused_relu_0"), *library("inference_1", "cpp_fused_relu_0")], {}),
+        (library("inference_0", "cpp_fused_tanh_0"), {}),
+    ],
+)
+def test_a_librarys_kernels_are_the_entries_of_the_only_graph_that_they_all_fit(
+    ledger: list[Launch], times: dict[str, int]
+) -> None:
+    trace = trace_from_events(
+        [
+            host(PACKAGE_MARK, 0, 100, "user_annotation"),
+            host("aoti_torch_cpu_addmm_out", 10, 30),
+            host("aten::copy_", 12, 8),
+            host("graph_0_cpp_fused_relu_0", 50, 20),
+        ]
+    )
+    found = cpu_events(trace, ledger)
+    assert {event.launch_id: event.duration_ns for event in found.events} == times
+    assert found.unmatched == {}

@@ -8,6 +8,7 @@ import pytest
 from tests.trace_factories import kernel_event, memcpy_event, op_event, runtime_event
 
 from torchledger.stepping.entries import Entry, read_entries
+from torchledger.stepping.marks import PACKAGE_MARK
 from torchledger.traces.costs import device_events
 from torchledger.traces.reading import trace_from_events
 
@@ -76,6 +77,19 @@ def test_a_graphs_call_is_one_entry_whose_work_is_that_of_the_kernels_inside() -
         ]
     )
     assert [(entry.kind, entry.name, entry.host_work_ns) for entry in found] == [("graph", "forward_0", 45_000)]
+
+
+def test_kernels_that_a_package_has_ranges_around_are_entries_after_what_they_call() -> None:
+    package = op_event(name=PACKAGE_MARK, cat="user_annotation", ts=0, dur=100)
+    inside = [
+        op_event(name="aoti_torch_cpu_addmm_out", ts=10, dur=30),
+        op_event(name="aten::copy_", ts=12, dur=8),
+        op_event(name="graph_0_cpp_fused_relu_0", ts=50, dur=20),
+    ]
+    found = entries_of([package, *inside])
+    expected = [("aten::copy_", 8_000), ("aoti_torch_cpu_addmm_out", 20_000), ("cpp_fused_relu_0", 20_000)]
+    assert [(entry.name, entry.host_work_ns) for entry in found] == expected
+    assert [entry.name for entry in entries_of(inside)] == ["aten::copy_"]
 
 
 def test_each_call_of_a_graph_is_an_entry() -> None:
