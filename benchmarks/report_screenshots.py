@@ -2,7 +2,7 @@
 
 python benchmarks/report_screenshots.py --gpu GPU.ledger --one A.ledger --other B.ledger [--samples SET] [-o FOLDER]
 
-GPU.ledger: a profiled run on a GPU, pictured under the name gpt2.ledger; `--ceilings 4251,bfloat16=819` gives its
+GPU.ledger: a profiled run on a GPU, pictured under the name train.ledger; `--ceilings 4251,bfloat16=819` gives its
 device what was measured of it (copy in GB/s, products in TFLOP/s), where the ledger has none. A and B: two captures of
 `examples/train_gpt.py`, with two layers and with `--layers 4`. Paths of temporary folders are left out of the pictures.
 """
@@ -30,6 +30,7 @@ from torchledger.nouns import Ceilings  # noqa: E402
 from torchledger.store import open_ledger  # noqa: E402
 
 WIDTH = 1100
+SECTIONS = ("overview", "step", "memory", "roofline", "flame", "timeline", "kernels", "predictions", "balance")
 _TEMPORARY = re.compile(r"(?<![\w.])/(?:tmp|work|root|home)/(?:[\w.-]+/)*")
 _AIM = """
 const element = document.querySelector(arguments[0]);
@@ -43,6 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpu", type=Path, required=True)
     parser.add_argument("--ceilings", help="COPY[,DTYPE=TFLOPS...] of the device of GPU.ledger")
+    parser.add_argument("--predict", default="H200", help="whose model stands beside GPU.ledger")
     parser.add_argument("--one", type=Path, required=True)
     parser.add_argument("--other", type=Path, required=True)
     parser.add_argument("--samples", type=Path, default=ROOT / "data" / "h200" / "operators_torch2.11.parquet")
@@ -55,16 +57,17 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     # Inside the folder, so that no path of this machine is pictured.
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        gpu = torchledger.report(prepare(gpu_ledger, Path("gpt2.ledger"), options.ceilings), predict="H200")
+        gpu = torchledger.report(prepare(gpu_ledger, Path("train.ledger"), options.ceilings), predict=options.predict)
         one, other = (prepare(path, Path(path.name), None) for path in (one_ledger, other_ledger))
         both = torchledger.report(one, "both.html", against=other)
         samples = torchledger.report(set_of_samples, "samples.html")
         with open_browser(width=WIDTH, height=900) as driver:
             open_page(driver, gpu)
-            for section in ("overview", "roofline", "flame", "timeline", "kernels", "predictions", "balance"):
+            for section in SECTIONS:
                 take(driver, out / f"{section}.png", section)
-            heaviest = "document.querySelector('.heaviest tbody tr:nth-child(5) a').getAttribute('href')"
-            driver.execute_script(f"location.hash = {heaviest}")
+            links = "[...document.querySelectorAll('.heaviest tbody a')]"
+            generated = f"{links}.find((each) => each.textContent.includes('triton_'))"
+            driver.execute_script(f"location.hash = {generated}.getAttribute('href')")
             wait_for(driver, "return document.getElementById('source') !== null")
             picture(driver, out / "kernel.png", "#page", 800)
             picture(driver, out / "kernel-source.png", "#source", 520)
@@ -116,7 +119,9 @@ def take(driver: Any, path: Path, section: str) -> None:
     """A picture of one section, once it has drawn."""
     driver.execute_script("location.hash = '#' + arguments[0]", section)
     wait_for(driver, f"return !document.getElementById('{section}').classList.contains('waiting')")
-    time.sleep(0.6)  # plots and fonts settle
+    plots = f"[...document.querySelectorAll('#{section} .plot')]"
+    wait_for(driver, f"return {plots}.every((each) => each.querySelector('.main-svg'))")
+    time.sleep(1)  # plots and fonts settle
     picture(driver, path, f"#{section}", 560 if section == "kernels" else 700)
 
 

@@ -90,12 +90,13 @@ def _size(instances: Mapping[tuple[str, int | None], Sequence[LiveStorage]]) -> 
 
 
 def _without_twins(found: Sequence[Recomputation]) -> list[Recomputation]:
-    """Of a module and a part of it that free the same, the part."""
+    """Of a module and a part of it that free the same, within 1 %, the part."""
     return [
         each
         for each in found
         if not any(
-            other.pattern.startswith(f"{each.pattern}.") and other.freed_bytes >= each.freed_bytes for other in found
+            other.pattern.startswith(f"{each.pattern}.") and other.freed_bytes >= (1 - _LEAST_SHARE) * each.freed_bytes
+            for other in found
         )
     ]
 

@@ -9,7 +9,7 @@ function drawMemory(section) {
     const traces = MEMORY.categories.map(([, name], slot) => ({ type: "scatter", mode: "lines", stackgroup: "alive", name, hoverinfo: "none", x, y: MEMORY.levels[slot],
       line: { width: 0.5, color: styleOf(`--category-${slot % 9}`) } }));
     if (MEMORY.counted.length) traces.push({ type: "scatter", mode: "lines", name: "counted", hoverinfo: "none", x, y: MEMORY.counted, connectgaps: true, line: { width: 1, dash: "dot", color: styleOf("--text") } });
-    Plotly.react(place, traces, { ...plotTheme(), hovermode: "x", xaxis: linearAxis("entries of the step, in order"), yaxis: linearAxis("bytes alive") }, PLOT_OPTIONS);
+    Plotly.react(place, traces, { ...plotTheme(), hovermode: "x", xaxis: linearAxis("entries of the step, in order"), yaxis: { ...linearAxis("alive"), tickformat: "~s", ticksuffix: "B", exponentformat: "SI" } }, PLOT_OPTIONS);
   };
   const facts = [`Peak: ${formatBytes(MEMORY.peak_bytes)} on ${MEMORY.device}, made by ${MEMORY.peak_at}.`,
     MEMORY.measured_bytes === null ? "" : ` Counted beside it: ${formatBytes(MEMORY.measured_bytes)}.`,

@@ -36,9 +36,14 @@ function stepBadges() {
   if (!step) return [];
   const made = [];
   const badge = (text, title) => made.push(element("span", { class: "badge", title }, text));
-  if (step.busy_share !== undefined && step.busy_share !== null)
-    badge(`device busy ${formatShare(step.busy_share)}`, "union of the device's intervals over wall time, on the device's clock, under the profiler");
-  if (step.idle_us) badge(`idle ${formatUs(step.idle_us)}${step.steps ? " a step" : ""}`, "under the profiler");
+  const busy = step.busy_share !== undefined && step.busy_share !== null && step.wall_us ? step.busy_share * step.wall_us : null;
+  if (busy !== null && step.plain_us && busy <= step.plain_us) {
+    badge(`device busy ${formatShare(busy / step.plain_us)}`, "busy time on the device's clock over the step's without the profiler, on the host's");
+    badge(`idle ${formatUs(step.plain_us - busy)} a step`, "without the profiler");
+  } else {
+    if (busy !== null) badge(`device busy ${formatShare(step.busy_share)} under the profiler`, "union of the device's intervals over wall time, on the device's clock");
+    if (step.idle_us) badge(`idle ${formatUs(step.idle_us)}${step.steps ? " a step" : ""} under the profiler`, "wall time without the device's intervals");
+  }
   if (step.profiled_us && step.plain_us)
     badge(`profiler cost ×${(step.profiled_us / step.plain_us).toFixed(2)}`, "step time under the profiler over step time without it, host clock");
   if (step.clock) badge(`clock: ${step.clock}`, "who timed the kernels");

@@ -57,9 +57,10 @@ function drawPredictions(section) {
 function predictedSteps() {
   const steps = DATA.predictions.steps || [];
   if (!steps.length) return null;
-  return element("div", { class: "panel" }, element("h3", {}, "A whole step"), smallTable(
-    [{ label: "device", align: "left" }, { label: "launched", align: "left" }, { label: "predicted" }, { label: "from" }, { label: "to" }, { label: "measured" }, { label: "error" }, { label: "kernels" }, { label: "eager" }, { label: "optimizer" }, { label: "gaps" }, { label: "host" }, { label: "bound by", align: "left" }, { label: "beyond training" }],
-    steps.map((step) => [step.device, step.mode === "graphs" ? "as CUDA graphs" : "one by one", element("strong", {}, formatUs(step.us)), formatUs(step.low_us), formatUs(step.high_us),
+  const devices = new Set(steps.map((step) => step.device)), isOne = devices.size === 1;
+  return element("div", { class: "panel" }, element("h3", {}, isOne ? `A whole step on ${[...devices][0]}` : "A whole step"), smallTable(
+    [...(isOne ? [] : [{ label: "device", align: "left" }]), { label: "launched", align: "left" }, { label: "predicted" }, { label: "interval" }, { label: "measured" }, { label: "error" }, { label: "kernels" }, { label: "eager" }, { label: "optimizer" }, { label: "gaps" }, { label: "host" }, { label: "bound by", align: "left" }, { label: "beyond training" }],
+    steps.map((step) => [...(isOne ? [] : [step.device]), step.mode === "graphs" ? "as CUDA graphs" : "one by one", element("strong", {}, formatUs(step.us)), `${formatUs(step.low_us)} to ${formatUs(step.high_us)}`,
       step.measured_us ? formatUs(step.measured_us) : "", step.measured_us ? formatShare(step.us / step.measured_us - 1) : "", formatUs(step.kernels_us), formatUs(step.eager_us + step.collectives_us), formatUs(step.optimizer_us),
       formatUs(step.gaps_us), formatUs(step.host_us), step.is_host_bound ? "host" : "device", `${formatCount(step.extrapolated + step.unlearned)} of ${formatCount(step.launches)}`])),
     [...new Set(steps.flatMap((step) => step.notes))].map((note) => element("p", { class: "quiet" }, `${capital(note)}.`)),

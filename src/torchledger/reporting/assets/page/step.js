@@ -46,8 +46,9 @@ function drawStep(section) {
       { ...text("name", "call", "compiled graph, eager operator, collective or copy", 250), cell: (place) => [phaseSwatch(words("phase")(place)), words("name")(place)] },
       text("kind", "kind", "graph, operator, collective or copy", 90),
       { ...text("phase", "phase", "what it is for", 130), text: (place) => phaseText(words("phase")(place)) },
-      text("source", "source line", "line of the program that asked for it", 220),
-      text("module", "module", "nn.Module that it ran in", 170),
+      ...["source", "module"].filter((key) => calls.some((call) => textAt(call[CALL[key]]))).map((key) => key === "source"
+        ? text(key, "source line", "line of the program that asked for it", 220)
+        : text(key, "module", "nn.Module that it ran in", 170)),
       number("us", "time", `time ${worker}, median over the recorded steps`, 90, read("us"), formatUs),
       number("share", "of step", "share of the time of the step's calls", 84, (place) => total && read("us")(place) !== null ? read("us")(place) / total : null, formatShare),
       number("flops", "FLOPs", "tensor FLOPs; one multiply-add is 2", 84, read("flops"), formatFlops),
