@@ -17,7 +17,7 @@ from torchledger.reporting.document import Document
 json_option: Callable[[Any], Any] = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON with stable keys instead of text."
 )
-force_option: Callable[[Any], Any] = click.option("--force", is_flag=True, help="Replace an existing output.")
+force_option: Callable[[Any], Any] = click.option("-f", "--force", is_flag=True, help="Replace an existing output.")
 
 
 def tell_rank(*paths: Path) -> None:

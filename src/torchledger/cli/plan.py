@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from torchledger.cli.output import json_option
+from torchledger.cli.output import force_option, json_option
 
 
 @click.command(
@@ -15,7 +15,7 @@ from torchledger.cli.output import json_option
 )
 @click.option("--device", default="H200", show_default=True, help="A device whose model is shipped, or a model file.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Keep the ledger of the step there.")
-@click.option("-f", "--force", is_flag=True, help="Replace an existing ledger.")
+@force_option
 @click.option("-m", "--module", "is_module", is_flag=True, help="SCRIPT is a module name, as in python -m.")
 @click.option("--graphs", is_flag=True, help="Launched as CUDA graphs (mode reduce-overhead), not one by one.")
 @click.option("--layouts", type=click.Path(path_type=Path), help="Rank layouts of the model in this YAML file instead.")

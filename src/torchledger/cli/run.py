@@ -71,6 +71,7 @@ def command(
 
         options = ValueOptions(level="save", calls="0", budget_bytes=int(inputs_gb * 1e9), prints=False)
         attached["torchledger.watching.session"] = options.as_plain()
+    begun_in = Path.cwd()  # the script may go elsewhere
     outcome = run_script(
         (script, *arguments),
         output or Path(f"{stem}.ledger"),
@@ -81,7 +82,8 @@ def command(
     )
     for warning in outcome.warnings:
         click.echo(f"torchledger: {warning}", err=True)
-    for path in (outcome.path, *outcome.child_paths):
+    for written in (outcome.path, *outcome.child_paths):
+        path = written.relative_to(begun_in) if written.is_relative_to(begun_in) else written
         click.echo(
             f"torchledger: wrote {path}; look at it with `torchledger show {path}`, or "
             f"in a browser with `torchledger report {path}`",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from torchledger.cli.output import json_option, print_document, print_json, tell_rank
+from torchledger.cli.output import force_option, json_option, print_document, print_json, tell_rank
 
 
 @click.command(
@@ -34,7 +34,7 @@ from torchledger.cli.output import json_option, print_document, print_json, tell
 @click.option("--budget-gb", default=1.0, show_default=True, help="How much level save may write, in 1e9 bytes.")
 @click.option("--quiet", is_flag=True, help="Do not print statistics while the script runs.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The ledger to write. Default: SCRIPT's name.")
-@click.option("-f", "--force", is_flag=True, help="Replace an existing ledger.")
+@force_option
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module name, as in python -m.")
 @click.option("--script", "is_script", is_flag=True, help="SCRIPT is Python although its name does not end in .py.")
 @click.option("--top", default=10, show_default=True, type=click.IntRange(min=1), help="Rows per list.")

@@ -172,7 +172,8 @@ def limits_document(
     told = [_verdict_text(each) for each in failed]
     head = [Sentence(f"Failed: {text}.", "bad") for text in told]
     if verdicts and not failed:
-        head.append(Sentence(f"All {len(verdicts)} limits hold.", "good"))
+        held = "The limit holds." if len(verdicts) == 1 else f"All {len(verdicts)} limits hold."
+        head.append(Sentence(held, "good"))
     rows = tuple((each.name, *_quantity_cells(each)) for each in known.values() if each.first is not None)
     table = Table(columns("quantity", "first_sum", "second_sum", "change_sum", "change_pct"), rows)
     sections = [

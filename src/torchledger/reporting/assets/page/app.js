@@ -16,7 +16,7 @@ function tableColumns() {
   if (RECORDED) columns.push(number("calls", "calls", "times that a step calls it; 0 did not run in the step", 70, (row) => at("calls", row), formatCount));
   if (hasTime) columns.push(
     number("time", "time", "device time of one launch, median", 84, duration, formatUs),
-    number("share", "of step", "share of the time that entries take in a step", 88, (row) => TOTAL_WEIGHT ? weightOf(row) / TOTAL_WEIGHT : null, formatShare));
+    number("share", "of step", "share of the time that launches and eager operators take in a step", 88, (row) => TOTAL_WEIGHT ? weightOf(row) / TOTAL_WEIGHT : null, formatShare));
   columns.push(
     number("flops", "FLOPs", "tensor FLOPs; one multiply-add is 2", 78, (row) => at("flops", row), formatFlops),
     number("bytes", "bytes", "minimum traffic: each address once", 84, (row) => at("bytes_moved", row), formatBytes));

@@ -45,7 +45,9 @@ const WEIGHTS = {
 };
 const WEIGHT = WEIGHTS[DATA.weight] || WEIGHTS.time;
 const weightOf = (row) => WEIGHT.value(row);
-const TOTAL_WEIGHT = Array.from({ length: N }, (_, row) => weightOf(row)).reduce((a, b) => a + b, 0);
+const LAUNCHES_WEIGHT = Array.from({ length: N }, (_, row) => weightOf(row)).reduce((a, b) => a + b, 0);
+// A step has eager operators beside its launches: shares of time are of all of it.
+const TOTAL_WEIGHT = DATA.weight === "time" ? Math.max(LAUNCHES_WEIGHT, DATA.recorded?.total.us || 0) : LAUNCHES_WEIGHT;
 const isImported = N > 0 && LAUNCHES.graph.every((graph) => graph < 0);  // a trace: kernels, no launches of a ledger
 const hasTime = DATA.weight === "time";
 
