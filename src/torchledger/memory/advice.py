@@ -3,11 +3,13 @@
 A module that is recomputed keeps what other modules read of it and drops the rest until its own backward begins. The
 live set is added up again with those shorter lives, so that what is said to be freed is of the whole step's peak: it
 cannot be more than what is between the first peak and the next. The cost is that of the module's forward, once more:
-its time on the device where the device decides what a step takes, else the time in which the host makes its calls.
+its time on the device where the device decides what a step takes, else the time in which the host makes its calls, and
+what ``torch.utils.checkpoint`` needs of it for itself.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -22,13 +24,17 @@ _MOST_CANDIDATES = 60
 _HOST_DECIDES = 0.9
 """Of a step's time: where its device is busy for less, the device waits for the host."""
 
+_CHECKPOINT_US, _SAVED_US = 60.0, 15.0
+"""What ``torch.utils.checkpoint`` (not reentrant) takes of the host for itself, a call and a tensor that is saved in
+it: about the least of several runs of ``benchmarks/checkpoint_cost.py`` on an AMD EPYC with torch 2.13."""
+
 
 @dataclass(frozen=True)
 class Recomputation:
     """Modules that one could recompute: ``pattern`` (``"layers.*.mlp"``), how many instances of it there are, how many
     bytes the peak would fall by and to what, and by how many microseconds a step would take longer (``None`` where its
-    forward was not measured), also as a share of the step's. Where the host decides, that is the least: what does the
-    recomputing (``torch.utils.checkpoint``) costs the host too."""
+    forward was not measured), also as a share of the step's. Where the host decides, that is the least: a slower host
+    needs more for ``torch.utils.checkpoint``, and more for a compiled module."""
 
     pattern: str
     instances: int
@@ -58,35 +64,65 @@ class ForwardTimes:
 def recomputations(totals: MemoryTotals, times: ForwardTimes) -> list[Recomputation]:
     """The modules whose recomputation lowers the peak by 1 % or more, those that free most first."""
     activations = [each for each in totals.storages if each.category == "activations" and each.module]
-    groups: dict[str, dict[tuple[str, int | None], list[LiveStorage]]] = defaultdict(lambda: defaultdict(list))
-    for each in activations:
-        parts = (each.module or "").split(".")
-        for length in range(1, len(parts) + 1):
-            path = ".".join(parts[:length])
-            groups[_INDEX.sub("*", path)][path, each.born_in].append(each)
+    groups: dict[str, list[list[LiveStorage]]] = defaultdict(list)
+    for path, members in _by_path(activations).items():
+        groups[_INDEX.sub("*", path)] += _instances(members)
     heaviest = sorted(groups, key=lambda pattern: -sum(_size(groups[pattern])))[:_MOST_CANDIDATES]
     found = []
     for pattern in heaviest:
-        peak = _peak_without(totals, groups[pattern])
+        peak = _peak_without(totals, pattern, groups[pattern])
         freed = totals.peak_live_bytes - peak
         if freed < _LEAST_SHARE * totals.peak_live_bytes:
             continue
-        added = _added_us(pattern, times, groups)
+        added = _added_us(pattern, groups[pattern], times, groups)
         share = added / times.step_us if added is not None and times.step_us else None
         found.append(Recomputation(pattern, len(groups[pattern]), freed, peak, added, share, times.host_decides))
     return sorted(_without_twins(found), key=lambda each: -each.freed_bytes)
 
 
-def _added_us(pattern: str, times: ForwardTimes, known: Collection[str]) -> float | None:
+def _added_us(
+    pattern: str,
+    instances: Sequence[Sequence[LiveStorage]],
+    times: ForwardTimes,
+    known: Collection[str],
+) -> float | None:
     """By how much a step becomes longer when the forward of these modules runs once more."""
     device, host = _time_of(pattern, times.device_us, known), _time_of(pattern, times.host_us, known)
     if device is None or host is None or not times.host_decides or times.step_us is None or times.busy_us is None:
         return device
+    host += _CHECKPOINT_US * len(instances) + _SAVED_US * sum(map(len, instances))
     return max(host, times.busy_us + device - times.step_us)
 
 
-def _size(instances: Mapping[tuple[str, int | None], Sequence[LiveStorage]]) -> list[int]:
-    return [each.nbytes for members in instances.values() for each in members]
+def _by_path(activations: Sequence[LiveStorage]) -> dict[str, list[LiveStorage]]:
+    """The activations of each module and of those that hold it, in the order in which they were made."""
+    found: dict[str, list[LiveStorage]] = defaultdict(list)
+    for each in sorted(activations, key=lambda each: -1 if each.born is None else each.born):
+        parts = (each.module or "").split(".")
+        for length in range(1, len(parts) + 1):
+            found[".".join(parts[:length])].append(each)
+    return found
+
+
+def _instances(members: Sequence[LiveStorage]) -> list[list[LiveStorage]]:
+    """A module's activations by its calls: by those of a graph, and eager ones where a backward lies between."""
+    of_graphs: dict[int | None, list[LiveStorage]] = defaultdict(list)
+    eager: list[list[LiveStorage]] = []
+    first_freed: float = -1
+    for each in members:
+        if each.born_launch is not None:
+            of_graphs[each.born_in].append(each)
+            continue
+        if not eager or (each.born is not None and each.born > first_freed):
+            eager.append([])
+            first_freed = math.inf
+        eager[-1].append(each)
+        first_freed = min(first_freed, math.inf if each.freed is None else each.freed)
+    return [*of_graphs.values(), *eager]
+
+
+def _size(instances: Sequence[Sequence[LiveStorage]]) -> list[int]:
+    return [each.nbytes for members in instances for each in members]
 
 
 def _without_twins(found: Sequence[Recomputation]) -> list[Recomputation]:
@@ -101,19 +137,21 @@ def _without_twins(found: Sequence[Recomputation]) -> list[Recomputation]:
     ]
 
 
-def _peak_without(totals: MemoryTotals, instances: Mapping[tuple[str, int | None], Sequence[LiveStorage]]) -> int:
+def _peak_without(totals: MemoryTotals, pattern: str, instances: Sequence[Sequence[LiveStorage]]) -> int:
     """The peak with the activations of these modules dropped after their forward and made again for the backward."""
     again: dict[int, list[LiveStorage]] = {}
-    for (path, born_in), members in instances.items():
+    depth = pattern.count(".") + 1
+    for members in instances:
+        path = ".".join((members[0].module or "").split(".")[:depth])
         dropped = [each for each in members if each.freed is not None and not _is_read_outside(each, path)]
         if not dropped:
             continue
-        ends = max(each.born for each in members if each.born is not None)
+        last = max((each for each in members if each.born is not None), key=lambda each: each.born or 0)
         begins = min(each.freed for each in dropped if each.freed is not None)
         for each in dropped:
-            first = replace(each, freed=ends, freed_in=born_in)
+            first = replace(each, freed=last.born, freed_in=last.born_in)
             second = replace(each, number=-1, born=begins, born_in=each.freed_in)
-            again[each.number] = [first, second] if ends < begins else [each]
+            again[each.number] = [first, second] if (last.born or 0) < begins else [each]
     storages: list[LiveStorage] = []
     for each in totals.storages:
         storages += again.get(each.number, [each])

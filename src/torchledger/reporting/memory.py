@@ -109,7 +109,7 @@ def _advice_section(advice: Sequence[Recomputation], top: int) -> Section:
         for each in advice[:top]
     )
     keys = ("module", "instances", "freed_bytes", "alive_bytes", "added_us", "added_share")
-    host = ", on the host: the device waits for it, and torch.utils.checkpoint costs it more than the forward alone"
+    host = " and what torch.utils.checkpoint takes, on the host, for which the device waits; a slower host needs more"
     under = f"Each by itself; the cost is the time of its forward, once more{host if advice[0].host_decides else ''}."
     blocks = (Sentence(advice_sentence(advice[0])), Table(columns(*keys), rows), Sentence(under, "quiet"))
     return Section("What recomputing would free", blocks)

@@ -63,6 +63,25 @@ def test_one_instance_s_tensors_come_back_at_a_time() -> None:
     assert found["layers.*.mlp"].instances == 3
 
 
+def test_what_a_module_made_in_several_eager_calls_comes_back_together() -> None:
+    def made(number: int, layer: int, born: int) -> LiveStorage:
+        changes = {
+            "module": f"layers.{layer}",
+            "born": born,
+            "born_in": born,
+            "freed": 20 - born,
+            "freed_in": 20 - born,
+        }
+        return make_live_storage(number=number, category="activations", nbytes=1000, **changes)
+
+    storages = [made(number, number // 2, number) for number in range(4)]
+    again = [replace(each, number=4 + each.number, born=30 + each.number, freed=50 - each.number) for each in storages]
+    found = by_pattern(recomputations(add_up_memory(make_step_memory(), storages), ForwardTimes()))["layers.*"]
+    assert (found.instances, found.peak_bytes) == (2, 2000)
+    twice = recomputations(add_up_memory(make_step_memory(), [*storages, *again]), ForwardTimes())
+    assert by_pattern(twice)["layers.*"].instances == 4, "a backward lies between"
+
+
 def test_what_other_modules_read_of_a_module_stays() -> None:
     kept = by_pattern(recomputations(make_training(3), ForwardTimes()))
     dropped = by_pattern(recomputations(make_training(3, output_is_read=False), ForwardTimes()))
@@ -97,8 +116,9 @@ def test_where_the_device_waits_for_the_host_the_cost_is_the_hosts() -> None:
     totals, device = make_training(3), {"layers.0.mlp": 60.0}
     host_bound = ForwardTimes(1000.0, 700.0, device, {"layers.0.mlp": 200.0})
     found = by_pattern(recomputations(totals, host_bound))["layers.*.mlp"]
-    assert (found.added_us, found.added_share, found.host_decides) == (200.0, 0.2, True)
-    assert "+20.0 % step time at least: the host decides" in advice_sentence(found)
+    # Three calls of a checkpoint, with a tensor saved in each, take 3 x (60 + 15) us of the host beside its forward.
+    assert (found.added_us, found.added_share, found.host_decides) == (425.0, 0.425, True)
+    assert "+42.5 % step time at least: the host decides" in advice_sentence(found)
     quick_host = ForwardTimes(1000.0, 890.0, {"layers.0.mlp": 500.0}, {"layers.0.mlp": 5.0})
     assert by_pattern(recomputations(totals, quick_host))["layers.*.mlp"].added_us == 390.0
     unknown = ForwardTimes(1000.0, 700.0, device)
@@ -120,4 +140,5 @@ def test_the_cost_is_a_share_of_the_step_as_it_is_without_the_profiler(tmp_path:
         )
     with open_ledger(path) as reader:
         found = by_pattern(read_recomputations(open_books(reader)))["layers.*.mlp"]
-    assert found.added_share == pytest.approx(0.3), "600 us between its calls, under a profiler that doubles the step"
+    own = 0.225
+    assert found.added_share == pytest.approx(0.3 + own), "600 us between its calls, under a profiler that doubles it"
