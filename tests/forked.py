@@ -45,7 +45,8 @@ PACKAGE = Path(torchledger.__file__).parent
 EXIT_CODE = 3
 """With which the program ends, whatever happens to us."""
 
-_LONGEST_S = 60
+_LONGEST_S = 240
+"""By the clock, after which a recording is taken for one that hangs: the machine may have other work."""
 
 
 def program(folder: Path, at_step: Callable[[list[torch.Tensor]], object] = lambda parameters: None) -> None:

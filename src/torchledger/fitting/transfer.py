@@ -111,9 +111,16 @@ def _vendors(device: Device) -> Ceilings | None:
 
 
 def _scaled(reached: Mapping[str, float], own: Mapping[str, float], theirs: Mapping[str, float]) -> dict[str, float]:
-    """Rates in proportion to the vendors' figures; of an element type that they do not name, to half precision's."""
+    """Rates in proportion to the vendors' figures; of an element type that they do not name, to half precision's.
+
+    Raises ``FitError`` where half precision is missing too.
+    """
     rates = {}
     for dtype, rate in reached.items():
         named = dtype if dtype in own and dtype in theirs else "float16"
+        if named not in own or named not in theirs:
+            raise FitError(
+                f"no figures of {dtype} or float16 to compare are known. Give the float16 of both data sheets."
+            )
         rates[dtype] = rate * theirs[named] / own[named]
     return rates
