@@ -21,7 +21,7 @@ import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-NEEDS: tuple[str, ...] = ("a GPU",)
+NEEDS: tuple[str, ...] = ("cuda",)
 RUNS: tuple[tuple[str, ...], ...] = (("-o", "{out}/eager_kernels_cuda.json"),)
 
 SIZES = ((2048, 32, 8192, 2), (4096, 32, 14336, 1))
