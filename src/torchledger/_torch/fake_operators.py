@@ -240,8 +240,8 @@ ONLY_THERE: Mapping[Any, Callable[..., Any]] = {
     **{
         overload: _no_library
         for name in ("_use_cudnn_ctc_loss", "_use_miopen_ctc_loss")
+        if hasattr(_ATEN, name)  # the second since torch 2.11
         for overload in (getattr(_ATEN, name).default, getattr(_ATEN, name).Tensor)
-        if hasattr(_ATEN, name)
     },
 }
 """Operators of a GPU that torch has no meta functions for, or wrong ones, and what makes their results."""
