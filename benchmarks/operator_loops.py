@@ -6,8 +6,8 @@
 
 ``draw`` takes shapes of the catalogue's operators that no label of ``data/h200`` has. ``measure`` times each by the
 device's own clock in the loop of ``torchledger sample`` (a direction repeated), in replays of a CUDA graph that holds
-one call, and in a training loop's order: forward, wait, backward, wait, five times. ``judge`` holds what is predicted of
-warm calls against all three.
+one call, and in a training loop's order: forward, wait, backward, wait, five times. ``judge`` holds what is predicted
+of warm calls against all three.
 """
 
 from __future__ import annotations
