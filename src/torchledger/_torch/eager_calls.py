@@ -40,6 +40,7 @@ _NO_SEQUENCE = 2**63
 _PLAIN = (torch.Tensor,)
 _NO_WORK = ("profiler", "prim")
 """Marks of a profiler, and questions to a tensor such as which device it is on."""
+_DISTRIBUTED = "DTensor"
 _NUMBER_BYTES = {bool: 1, int: 8, float: 8, complex: 16}
 
 
@@ -50,7 +51,8 @@ class EagerCall:
     ``sources`` are the lines outside torch that led to it (``"train.py:12"``), innermost last; ``library`` torch's own
     functions on the way (``"torch/nn/utils/clip_grad.py:clip_grad_norm_"``), ``module`` the path of the innermost
     ``nn.Module``. ``sequence`` is autograd's number: a backward operator carries that of the forward one, and ``node``
-    the name of its autograd node. ``group`` and ``group_size`` are those of a collective, which is heard also where a
+    the name of its autograd node. ``distributed`` counts the distributed tensors among the arguments, on whose parts this
+    call works. ``group`` and ``group_size`` are those of a collective, which is heard also where a
     compiled ``graph`` asks for it. ``placed`` is its place among the streams of a device that is not there.
     """
 
@@ -68,6 +70,7 @@ class EagerCall:
     group_size: int | None = None
     graph: str | None = None
     placed: Placed | None = None
+    distributed: int = 0
 
 
 class EagerCalls(TorchDispatchMode):
@@ -94,6 +97,7 @@ class EagerCalls(TorchDispatchMode):
         self._module_names: dict[int, str] = {}
         self._named_roots: set[int] = set()
         self._lock = threading.Lock()
+        self._unpacking = threading.local()
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -179,6 +183,7 @@ class EagerCalls(TorchDispatchMode):
     ) -> Any:
         """Pass the call on; tensor subclasses are left to unpack themselves, their inner calls come here again."""
         if any(not issubclass(kind, torch.nn.Parameter) and kind not in self._tensors for kind in types):
+            self._note_distributed(func, types, args, kwargs)
             return NotImplemented
         if isinstance(func, HigherOrderOperator):
             return self._passed_on(func, args, kwargs or {})
@@ -207,6 +212,20 @@ class EagerCalls(TorchDispatchMode):
                 log.debug("an eager operator was not recorded", exc_info=error)
                 self.faults.append(f"{func}: {type(error).__name__}: {error}")
         return result
+
+    def _note_distributed(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: Any) -> None:
+        if any(kind.__name__ == _DISTRIBUTED for kind in types):
+            try:
+                count = sum(type(each).__name__ == _DISTRIBUTED for each in tensors_in((args, kwargs)))
+                self._unpacking.found = func, count
+            except Exception as error:  # it is about to be unpacked
+                log.debug("distributed tensors were not counted", exc_info=error)
+
+    def _distributed_of(self, func: Any) -> int:
+        """How many distributed tensors the call was unpacked from."""
+        of, count = getattr(self._unpacking, "found", (None, 0))
+        self._unpacking.found = None, 0
+        return count if of is func else 0
 
     def _call_of(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpCall | None:
         """An operator's call as it is about to be made: ``squeeze_`` leaves its tensor with another shape."""
@@ -254,6 +273,7 @@ class EagerCalls(TorchDispatchMode):
             group_size=group_size,
             graph=graph,
             placed=placed,
+            distributed=self._distributed_of(func),
         )
         with self._lock:
             if self._storages is not None and graph is None:

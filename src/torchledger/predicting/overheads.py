@@ -111,6 +111,7 @@ def launch_kind(launch: Launch) -> LaunchKind | None:
 
 
 _FSDP_OPERATORS, _GRAPH_COLLECTIVE_OPERATORS, _FUNCTIONAL_OPERATORS, _IDLE_OPERATORS = 145.0, 15.0, 11.0, 0.5
+_UNPACKING_OPERATORS = 1.0
 """What the host needs over what it needs for a plain operator: for each collective of FSDP, with the hooks around it;
 for each one inside a compiled graph, and once more on the way into that graph, as much of which is for distributed
 tensors; for one that an eager operator asks for; and for operators that launch nothing. By steps of two H200s that are
@@ -125,10 +126,11 @@ def call_host_us(call: StepCall, overheads: Mapping[str, float], *, by_fsdp: boo
             return _FSDP_OPERATORS * eager_us
         is_functional = call.name.startswith("_c10d_functional::")
         return _FUNCTIONAL_OPERATORS * eager_us if is_functional else overheads["library launch host us"]
+    unpacking_us = _UNPACKING_OPERATORS * call.distributed * eager_us
     if "eager call host us" in overheads:
-        return overheads.get("node host us", eager_us) if call.phase == "backward" else eager_us
+        return (overheads.get("node host us", eager_us) if call.phase == "backward" else eager_us) + unpacking_us
     tensors = overheads["optimizer tensor host us"] * (call.tensors or 0) if call.phase == "optimizer" else 0.0
-    return eager_us * max(1, call.kernels) + tensors
+    return eager_us * max(1, call.kernels) + tensors + unpacking_us
 
 
 def idle_call_us(overheads: Mapping[str, float]) -> float:

@@ -86,7 +86,7 @@ def record_heard_step(
             call = with_work(call, entry, of_mode, forward)
             if entry.kind == "collective":
                 call = with_group(call, entry, of_mode)
-            call = _with_kernels(call, of_mode, threads[of_mode.thread])
+            call = replace(_with_kernels(call, of_mode, threads[of_mode.thread]), distributed=of_mode.distributed)
         calls.append(call)
     operators = sum(call is not None and is_counted(call) for _, call in made)
     step = Step(
