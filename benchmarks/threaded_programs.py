@@ -6,9 +6,10 @@
 Needs no GPU, and uses none. Programs: inference through one compiled function from two threads (of several lengths, so
 that threads end in any state of the profile); training with DataLoader workers; a serving pool of threads; autograd on
 two threads; an asyncio loop that computes in an executor. Each run is a process of its own, and the programs take
-turns, so that a limit cuts all of them alike; the table is written anew after each run. The compile caches are warm
-after the plain runs. Exits with 1 if any run differs. Of stderr only torchledger's own lines and Kineto's log (what its
-initialisation says, whoever starts it) are left out of the comparison.
+turns, so that a limit cuts all of them alike; the table is written anew after each run. The plain runs of a length come
+before the others, which find its code in the compile caches. Exits with 1 if any run differs. Of stderr torchledger's
+own lines, Kineto's log (what its initialisation says, whoever starts it) and the time and process in the stamps of
+torch's log are left out of the comparison.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,6 +127,8 @@ LONGEST_S = 600
 """After which a program that has not ended is taken for one that never will."""
 
 NOT_COMPARED = re.compile(r"torchledger|(INFO|WARNING|ERROR|STAGE): ?(\d{4}-\d\d-\d\d|External init callback)")
+STAMP = re.compile(r"^(?P<level>[VIWEC])\d{4} [\d:.]+ \d+ ")
+"""``W1123 01:06:49.210000 17792 `` before a line of torch's log: the time and the process are never those of before."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,7 @@ def run(script: Path, length: int, number: int | None = None) -> Outcome:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGABRT)  # so that it says where each of its threads is
             stdout, stderr = process.communicate()
-    lines = [line for line in stderr.splitlines() if not NOT_COMPARED.match(line)]
+    lines = [STAMP.sub(r"\g<level> ", line) for line in stderr.splitlines() if not NOT_COMPARED.match(line)]
     return Outcome(process.returncode, stdout, "\n".join(lines))
 
 
@@ -175,24 +178,30 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder, "cache"))
+        # Else each process tries its vector instructions in another that imports torch, under one lock for all.
+        os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
         source = str(Path(__file__).resolve().parent.parent / "src")
         os.environ["PYTHONPATH"] = os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         scripts = {name: Path(folder, f"program_{number}.py") for number, name in enumerate(names)}
         for name, script in scripts.items():
             script.write_text(PROGRAMS[name])
 
-        def profiled(name: str, number: int) -> Outcome | None:
+        def run_in_time(name: str, length: int, number: int | None = None) -> Outcome | None:
             is_late = time.monotonic() - began > options.limit
-            return None if is_late else run(scripts[name], LENGTHS[number % len(LENGTHS)], number)
+            return None if is_late else run(scripts[name], length, number)
 
-        pairs = [(name, length) for length in LENGTHS[: options.runs] for name in names]
-        plain = dict(zip(pairs, pool.map(lambda pair: run(scripts[pair[0]], pair[1]), pairs), strict=True))
-        under_way = {
-            pool.submit(profiled, name, number): (name, number) for number in range(options.runs) for name in names
-        }
+        plain: dict[tuple[str, int], Future[Outcome | None]] = {}
+        under_way = {}
+        for number in range(options.runs):
+            length = LENGTHS[number % len(LENGTHS)]
+            for name in names:
+                if (name, length) not in plain:
+                    plain[name, length] = pool.submit(run_in_time, name, length)
+            for name in names:
+                under_way[pool.submit(run_in_time, name, length, number)] = (name, number)
         for done in as_completed(under_way):
             name, number = under_way[done]
-            outcome, expected = done.result(), plain[name, LENGTHS[number % len(LENGTHS)]]
+            outcome, expected = done.result(), plain[name, LENGTHS[number % len(LENGTHS)]].result()
             if outcome is None:
                 continue
             if outcome == expected:
