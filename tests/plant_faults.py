@@ -297,7 +297,7 @@ def _plant(mode: Mode, functions: Sequence[Function], fault: Fault, folder: Path
     is_right = (
         code == EXIT_CODE and result.exists() and result.read_bytes() == expected(mode) and "Traceback" not in said
     )
-    detail = "" if is_right else f"exit code {code}; {' | '.join(said.splitlines()[-3:])}"[:300]
+    detail = "" if is_right else f"exit code {code}; {' | '.join(_last_words(said))}"[:300]
     try:
         with open_ledger(folder / "a.ledger") as reader:
             runs = [run.status for run in reader.read(Run)]
@@ -316,6 +316,11 @@ def _plant(mode: Mode, functions: Sequence[Function], fault: Fault, folder: Path
         detail = detail or f"{type(error).__name__}: {error}"[:300]
     first = functions[0]
     return Outcome(mode, first.label, first.line, fault, is_right, is_readable, is_listed, detail)
+
+
+def _last_words(said: str) -> list[str]:
+    """The last three lines of the messages, without the advice in which torch wraps an error of a compile."""
+    return [line for line in said.splitlines() if line.strip() and "TORCHDYNAMO_VERBOSE" not in line][-3:]
 
 
 @cache

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from torchledger._torch import optimizers
 from torchledger._torch.optimizers import OptimizerWatch, facts_of_optimizer, holds_optimizer
 from torchledger._torch.profiler import Recording
 from torchledger._torch.steps import StepClock, identity_of, parameter_places, watch_profiler_steps
@@ -37,6 +38,22 @@ def test_every_optimizer_is_heard_until_the_hook_is_taken_out() -> None:
     patches.undo()
     stepped(optimizers[0], model)
     assert heard == optimizers
+
+
+def test_a_step_of_which_nobody_can_say_whose_it_is_is_a_fault_and_none_of_the_programs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*arguments: object) -> bool:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(optimizers, "_is_inside_own_step", fail)
+    model = nn.Linear(4, 4)
+    heard: list[Any] = []
+    faults: list[Exception] = []
+    patches = OptimizerWatch(heard.append, faults.append)
+    stepped(torch.optim.SGD(model.parameters()), model)
+    patches.undo()
+    assert heard == [] and list(map(str, faults)) == ["planted"]
 
 
 class Lookahead(torch.optim.SGD):

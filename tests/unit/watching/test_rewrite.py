@@ -13,6 +13,7 @@ import torch
 from factories import make_buffer, make_launch
 from torchledger.capturing.wrapper_code import find_calls
 from torchledger.nouns import Launch
+from torchledger.watching import graph_watch
 from torchledger.watching.graph_watch import CallRecord, GraphWatch
 from torchledger.watching.reductions import Reducer
 from torchledger.watching.rewrite import rewrite_wrapper
@@ -233,6 +234,16 @@ def test_a_fault_in_watching_stays_out_of_the_program(
     monkeypatch.setattr(Reducer, "add", lambda self, tensor: 1 / 0)
     assert all(map(torch.equal, module.call(list(arguments)), watch(list(arguments))))
     assert len(sink.faults) == 1
+
+
+def test_a_launch_of_which_nothing_was_kept_is_a_fault(
+    watched: tuple[GraphWatch, Recording, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch, sink, module = watched
+    arguments = [torch.randn(4, 4), torch.randn(4, 4)]
+    monkeypatch.setattr(graph_watch._Frame, "before", lambda *arguments: None)
+    assert all(map(torch.equal, module.call(list(arguments)), watch(list(arguments))))
+    assert len(sink.faults) == len(watch.sites)
 
 
 def test_what_a_call_does_with_a_tensor_is_unknown_only_where_that_is_the_answer(
