@@ -51,9 +51,9 @@ class EagerCall:
     ``sources`` are the lines outside torch that led to it (``"train.py:12"``), innermost last; ``library`` torch's own
     functions on the way (``"torch/nn/utils/clip_grad.py:clip_grad_norm_"``), ``module`` the path of the innermost
     ``nn.Module``. ``sequence`` is autograd's number: a backward operator carries that of the forward one, and ``node``
-    the name of its autograd node. ``distributed`` counts the distributed tensors among the arguments, on whose parts this
-    call works. ``group`` and ``group_size`` are those of a collective, which is heard also where a
-    compiled ``graph`` asks for it. ``placed`` is its place among the streams of a device that is not there.
+    the name of its autograd node. ``distributed`` counts the distributed tensors among the arguments, on whose
+    parts this call works. ``group`` and ``group_size`` are those of a collective, which is heard also where a compiled
+    ``graph`` asks for it. ``placed`` is its place among the streams of a device that is not there.
     """
 
     call: OpCall
@@ -224,8 +224,10 @@ class EagerCalls(TorchDispatchMode):
     def _distributed_of(self, func: Any) -> int:
         """How many distributed tensors the call was unpacked from."""
         of, count = getattr(self._unpacking, "found", (None, 0))
+        if of is not func:
+            return 0
         self._unpacking.found = None, 0
-        return count if of is func else 0
+        return int(count)
 
     def _call_of(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpCall | None:
         """An operator's call as it is about to be made: ``squeeze_`` leaves its tensor with another shape."""

@@ -48,8 +48,9 @@ log = logging.getLogger(__name__)
 class Watcher:
     """Told what happens in a capture; later rooms (profile, values) build on it. Override what you need."""
 
-    def on_ready(self) -> None:
-        """Inductor is imported and the hooks are in."""
+    def on_ready(self) -> bool:
+        """Inductor is imported and the hooks are in. ``True`` once all that this asks for is done."""
+        return True
 
     def on_lowered(self, compiled: Any, graph: Any) -> None:
         """A ``CompiledFxGraph`` was made from a ``GraphLowering`` in this process (none is on a cache hit)."""
@@ -132,20 +133,26 @@ class Capture:
         """Tell ``watcher`` what happens from now on, and which graphs are there already."""
         self._watchers.append(watcher)
         if self._is_ready:
-            self._tell(watcher, "on_ready")
+            self._tell_ready(watcher)
         for name, reference, launches in self._graphs:
             compiled = reference()
             if compiled is not None:
                 self._tell(watcher, "on_graph", name, compiled, launches)
 
-    def _tell(self, watcher: Watcher, what: str, *arguments: Any) -> None:
+    def _tell_ready(self, watcher: Watcher) -> None:
+        if self._tell(watcher, "on_ready") is not True:
+            self._on_gap(Gap(type(watcher).__name__.lower(), "watcher", "it was not told that the capture is ready"))
+
+    def _tell(self, watcher: Watcher, what: str, *arguments: Any) -> bool:
+        """``True`` once it is told, or its failure is listed."""
         try:
-            if getattr(watcher, what)(*arguments) is not True and what == "on_close":
-                raise TorchledgerError("it does not say that all is written")
+            if getattr(watcher, what)(*arguments) is not True and what in ("on_ready", "on_close"):
+                raise TorchledgerError("it does not say that all is done")
         except Exception as error:  # the user's program must go on
             log.debug("%s of %s failed", what, watcher, exc_info=error)
             reason = f"{what} failed: {type(error).__name__}: {error}"
             self._on_gap(Gap(type(watcher).__name__.lower(), "watcher", reason))
+        return True
 
     @property
     def lock(self) -> threading.RLock:
@@ -331,7 +338,7 @@ class Capture:
             _HOOKS.join(self)
             self._is_ready = True
             for watcher in self._watchers:
-                self._tell(watcher, "on_ready")
+                self._tell_ready(watcher)
         except Exception as error:  # a capture that cannot start must not stop the user's program
             log.warning("nothing will be captured: %s: %s", type(error).__name__, error)
             self._on_gap(Gap("launches", "hooks", f"could not be installed: {type(error).__name__}: {error}"))

@@ -21,8 +21,12 @@ class CacheState:
     lines, as a sweep before a sample leaves it.
     """
 
-    def __init__(self, kept_bytes: float, graph: str = "", step: StepTraffic | None = None) -> None:
-        """``kept_bytes``: traffic after which a buffer is taken to have left; ``step``: where steps follow others."""
+    def __init__(
+        self, kept_bytes: float, graph: str = "", step: StepTraffic | None = None, *, by_name: bool = False
+    ) -> None:
+        """``kept_bytes``: traffic after which a buffer is taken to have left; ``step``: where steps follow others;
+        ``by_name``: memory that goes by another name is not known again."""
+        self._by_name = by_name
         self._kept_bytes = kept_bytes
         self._step = step
         self._is_backward = graph.startswith("backward")
@@ -43,7 +47,7 @@ class CacheState:
 
     def _traffic_since(self, buffer: Buffer, names: set[str]) -> float:
         last = self._touched.get(buffer.name)
-        if last is None and buffer.role == "inout":
+        if last is None and buffer.role == "inout" and not self._by_name:
             last = self._touched_before_reuse(buffer, names)
         if last is not None:
             return self._traffic - last

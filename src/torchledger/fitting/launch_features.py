@@ -62,6 +62,11 @@ def knows_schedule(family: str, feature_names: Sequence[str]) -> bool:
     return family.startswith(("launch:attention", "launch:library")) and EXPECTED in feature_names
 
 
+def knows_steps(feature_names: Sequence[str]) -> bool:
+    """Whether a regressor of fused kernels learned what a step leaves in the cache; those of before did not."""
+    return "scans" in feature_names
+
+
 def features_of_launches(
     launches: Sequence[Launch],
     machine: Machine,
@@ -73,8 +78,9 @@ def features_of_launches(
 
     ``None`` where a launch cannot be described: it moves an unknown number of bytes or elements of unknown size, or
     launches nothing. ``convolution_tf32`` says that float32 convolutions may run as TF32, as PyTorch has it unless told
-    otherwise. ``traffic`` is of the step that each launch is of, one step after the other; ``None`` where the cache is
-    swept before each graph.
+    otherwise. ``traffic`` is of the step that each launch is of, one step after the other; ``None`` for a launch before
+    whose graph the cache is swept, and for all of them where a model has learned of the names of buffers alone
+    (``knows_steps``).
     """
     cache = CacheState(machine.l2_kept_bytes)
     found: list[LaunchFeatures | None] = []
@@ -83,7 +89,8 @@ def features_of_launches(
     steps = traffic if traffic is not None else [None] * len(launches)
     for launch, expected, step in zip(launches, columns, steps, strict=True):
         if launch.graph != graph:
-            cache, graph = CacheState(machine.l2_kept_bytes, launch.graph, step), launch.graph
+            cache = CacheState(machine.l2_kept_bytes, launch.graph, step, by_name=traffic is None)
+            graph = launch.graph
         launch = _with_gathered_rows(launch)
         found.append(_features(launch, cache, machine, expected, convolution_tf32))
         cache.touch(launch)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from torchledger.fitting.convolution_factors import is_single_convolution
-from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches
+from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches, knows_steps
 from torchledger.fitting.launch_library import EXACT_FLOAT32
 from torchledger.fitting.launches import as_matrix
 from torchledger.fitting.learning import COVERAGE
@@ -41,7 +41,10 @@ def predict_launches(
     """
     asked = [as_bfloat16(item) for item in launches] if allow_tf32 else list(launches)
     described = features_of_launches(
-        asked, model.machine, convolution_tf32=convolution_tf32, traffic=[traffic] * len(asked)
+        asked,
+        model.machine,
+        convolution_tf32=convolution_tf32,
+        traffic=[traffic] * len(asked) if _knows_steps(model) else None,
     )
     found: dict[int, Prediction] = {}
     by_family: dict[str, list[int]] = {}
@@ -80,6 +83,11 @@ def predict_launches(
         _as_foreign(model, launches[index], found[index]) if is_foreign(model, launches[index]) else found[index]
         for index in sorted(found)
     ]
+
+
+def _knows_steps(model: TimeModel) -> bool:
+    entry = model.entries.get("launch:fused/pointwise")
+    return entry is not None and knows_steps(entry.feature_names)
 
 
 def _by_library(

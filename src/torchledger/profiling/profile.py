@@ -53,10 +53,11 @@ class KernelVisibility(Watcher):
     def __init__(self) -> None:
         self._patches: Any = None
 
-    def on_ready(self) -> None:
+    def on_ready(self) -> bool:
         from torchledger._torch.profiler import make_kernels_visible
 
         self._patches = make_kernels_visible()
+        return True
 
     def on_close(self) -> bool:
         if self._patches is not None:
@@ -153,7 +154,7 @@ class StepProfiler(Watcher):
         if self._modules is not None:
             raise MeasureError("modules are still heard while something compiles: graphs may be compiled twice")
 
-    def on_ready(self) -> None:
+    def on_ready(self) -> bool:
         from torchledger._torch.eager_calls import keep_modes_over_compiled_calls
         from torchledger._torch.profiler import make_kernels_visible, watch_graph_calls
         from torchledger._torch.steps import watch_profiler_steps
@@ -169,6 +170,7 @@ class StepProfiler(Watcher):
             from torchledger._torch.eager_flops import watch_compiled_functions
 
             self._call_patches.append(watch_compiled_functions(self._recorder.function_called))
+        return True
 
     def on_graph(self, name: str, compiled: Any, launches: Sequence[Launch]) -> None:
         from torchledger._torch.profiler import compiles_cuda_graphs

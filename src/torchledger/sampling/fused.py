@@ -177,10 +177,11 @@ class GraphMarks(Watcher):
         self._patches: list[Any] = []
         self.is_recording = False  # the whole recording is one turn
 
-    def on_ready(self) -> None:
+    def on_ready(self) -> bool:
         from torchledger._torch.profiler import make_kernels_visible, watch_graph_calls
 
         self._patches = [make_kernels_visible(), watch_graph_calls(self._around)]
+        return True
 
     def on_graph(self, name: str, compiled: Any, launches: Sequence[Launch]) -> None:
         self._names[id(compiled)] = name

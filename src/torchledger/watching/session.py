@@ -100,9 +100,9 @@ class Watch(Watcher):
 
     # --- the capture tells ----------------------------------------------------------------------------------------
 
-    def on_ready(self) -> None:
+    def on_ready(self) -> bool:
         if not self.options.watches:
-            return
+            return True
         from torchledger._torch import values as inside
         from torchledger._torch.kernel_marks import hear_loads
 
@@ -113,6 +113,7 @@ class Watch(Watcher):
         inside.switch_off_builtin_printer(loading)
         if self.options.against_eager:
             inside.switch_off_caches(loading)
+        return True
 
     def on_lowered(self, compiled: Any, graph: Any) -> None:
         if self.options.against_eager:

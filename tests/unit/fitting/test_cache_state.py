@@ -60,5 +60,8 @@ def test_memory_that_is_used_again_in_place_is_warm_under_its_new_name() -> None
     cache.touch(_launch(_buffer("a"), _buffer("buf0", "output")))
     assert cache.warm_bytes(_launch(_buffer("buf1", "inout"))) == SIZE
     assert cache.warm_bytes(_launch(_buffer("buf1", "inout", size=2 * SIZE))) == 0
+    known_by_name = CacheState(KEPT, by_name=True)
+    known_by_name.touch(_launch(_buffer("a"), _buffer("buf0", "output")))
+    assert known_by_name.warm_bytes(_launch(_buffer("buf1", "inout"))) == 0
     only_itself = _launch(_buffer("buf1", "inout"), _buffer("a"), _buffer("buf0"))
     assert cache.warm_bytes(only_itself) == 2 * SIZE

@@ -10,6 +10,7 @@ import pytest
 from factories import make_buffer, make_launch
 from torchledger.fitting.convolution_factors import fit_convolution_factors
 from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches
+from torchledger.fitting.launch_library import EXACT_FLOAT32
 from torchledger.nouns import Launch
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.launches import predict_launches
@@ -73,7 +74,9 @@ def test_float32_convolutions_are_learned_where_enough_were_measured_else_priced
     assert learned.model == other.model == "launch:convolution/forward"
     (exact,) = predict_launches(MODEL, [LINE], convolution_tf32=False)
     assert exact.duration_us > learned.duration_us
-    of_few = find_model("NVIDIA H100 80GB HBM3")
+    entry = MODEL.entries["launch:convolution/forward"]
+    names = tuple(name for name in entry.feature_names if name != EXACT_FLOAT32)
+    of_few = replace(MODEL, entries={entry.key: replace(entry, feature_names=names)})
     (single,) = predict_launches(of_few, [LINE])
     assert single.model == "launch:convolution/forward float32"
     (without,) = predict_launches(of_few, [LINE], convolution_tf32=False)

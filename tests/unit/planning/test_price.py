@@ -143,3 +143,11 @@ def test_a_plan_of_ranks_names_the_operators_that_are_priced_at_their_roofline()
     assert "aten::no_such_operator (3)" in said and "% of the device's time" in said
     known = plan_price([program(0, [product(0)], groups={})], MODEL, None)
     assert not [note for note in known.notes if "roofline" in note]
+
+
+def test_distributed_tensors_cost_the_host_more_than_their_parts() -> None:
+    overheads = {"library launch host us": 8.0, "optimizer tensor host us": 2.0}
+    plain = StepCall("s", 0, "operator", "aten::_foreach_mul_", "optimizer", kernels=1, tensors=20)
+    given = replace(plain, distributed=20)
+    for measured in ({}, {"eager call host us": 6.0}):
+        assert call_host_us(given, overheads | measured) > 1.5 * call_host_us(plain, overheads | measured)
