@@ -183,6 +183,9 @@ class EagerCalls(TorchDispatchMode):
     ) -> Any:
         """Pass the call on; tensor subclasses are left to unpack themselves, their inner calls come here again."""
         if any(not issubclass(kind, torch.nn.Parameter) and kind not in self._tensors for kind in types):
+            if FakeTensor in types and FakeTensor not in self._tensors:
+                # Somebody asks what would come of it; the tensors do not take it from here once a mode has had it.
+                return func(*args, **(kwargs or {}))
             self._note_distributed(func, types, args, kwargs)
             return NotImplemented
         if isinstance(func, HigherOrderOperator):

@@ -115,8 +115,8 @@ _UNPACKING_OPERATORS = 0.5
 """What the host needs over what it needs for a plain operator: for each collective of FSDP, with the hooks around it;
 for each one inside a compiled graph, and once more on the way into that graph, as much of which is for distributed
 tensors; for one that an eager operator asks for; for operators that launch nothing; and for each distributed tensor
-that an operator is given. By steps of two H200s that are
-so narrow that only the host decides (``docs/results/plan_ranks.md``)."""
+that an operator is given. By steps of two H200s that are so narrow that only the host decides
+(``docs/results/plan_ranks.md``)."""
 
 
 def call_host_us(call: StepCall, overheads: Mapping[str, float], *, by_fsdp: bool = False) -> float:

@@ -75,3 +75,28 @@ def test_an_operator_with_a_kernel_of_the_device_is_not_known_by_its_parts() -> 
 
 def test_a_program_that_took_no_memory_of_a_gpu_does_not_use_one() -> None:
     assert has_cuda() is False
+
+
+def test_the_parts_of_distributed_tensors_are_heard_with_how_many_they_are_of() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    heard = EagerCalls(lambda: None)
+    torch.distributed.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+    try:
+        mesh = init_device_mesh("cpu", (4,))
+        whole = [DTensor.from_local(torch.ones(11), mesh, [Shard(0)], run_check=False) for _ in range(3)]
+        plain = [torch.ones(11) for _ in range(3)]
+        torch._foreach_add_(whole, 1.0)
+        assert heard.start()
+        try:
+            torch._foreach_mul_(whole, 2.0)
+            torch._foreach_mul_(plain, 2.0)
+        finally:
+            assert heard.stop()
+    finally:
+        torch.distributed.destroy_process_group()
+    assert not heard.faults
+    assert [call.distributed for call in heard.calls if call.call.name == "aten::_foreach_mul_"] == [3, 0]
+    assert torch.equal(whole[0].to_local(), torch.full((11,), 4.0))

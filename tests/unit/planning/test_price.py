@@ -13,6 +13,7 @@ from torchledger.planning.fabric import find_fabric
 from torchledger.planning.price import RankProgram, plan_price
 from torchledger.planning.timeline import Sharing
 from torchledger.predicting.devices import find_model
+from torchledger.predicting.overheads import call_host_us
 
 MODEL = find_model("H200")
 FABRIC = find_fabric(device="NVIDIA H200")
