@@ -133,18 +133,13 @@ class Capture:
         """Tell ``watcher`` what happens from now on, and which graphs are there already."""
         self._watchers.append(watcher)
         if self._is_ready:
-            self._tell_ready(watcher)
+            self._tell(watcher, "on_ready")
         for name, reference, launches in self._graphs:
             compiled = reference()
             if compiled is not None:
                 self._tell(watcher, "on_graph", name, compiled, launches)
 
-    def _tell_ready(self, watcher: Watcher) -> None:
-        if self._tell(watcher, "on_ready") is not True:
-            self._on_gap(Gap(type(watcher).__name__.lower(), "watcher", "it was not told that the capture is ready"))
-
-    def _tell(self, watcher: Watcher, what: str, *arguments: Any) -> bool:
-        """``True`` once it is told, or its failure is listed."""
+    def _tell(self, watcher: Watcher, what: str, *arguments: Any) -> None:
         try:
             if getattr(watcher, what)(*arguments) is not True and what in ("on_ready", "on_close"):
                 raise TorchledgerError("it does not say that all is done")
@@ -152,7 +147,6 @@ class Capture:
             log.debug("%s of %s failed", what, watcher, exc_info=error)
             reason = f"{what} failed: {type(error).__name__}: {error}"
             self._on_gap(Gap(type(watcher).__name__.lower(), "watcher", reason))
-        return True
 
     @property
     def lock(self) -> threading.RLock:
@@ -338,7 +332,7 @@ class Capture:
             _HOOKS.join(self)
             self._is_ready = True
             for watcher in self._watchers:
-                self._tell_ready(watcher)
+                self._tell(watcher, "on_ready")
         except Exception as error:  # a capture that cannot start must not stop the user's program
             log.warning("nothing will be captured: %s: %s", type(error).__name__, error)
             self._on_gap(Gap("launches", "hooks", f"could not be installed: {type(error).__name__}: {error}"))

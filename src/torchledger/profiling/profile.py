@@ -182,13 +182,14 @@ class StepProfiler(Watcher):
         self._conditionals[name] = find_conditionals(getattr(compiled, "source_code", None) or "")
 
     def on_close(self) -> bool:
+        is_hearing = self._is_compiling and bool(self._call_patches)
         self._stop()
         self._recorder.leave()
         try:
             recording = self._recorder.result()
             is_wanted = not self._written and (self._launches or recording.begun)
             records = self._records(recording) if is_wanted else []
-            if self._launches and not self._is_compiling:
+            if self._launches and not is_hearing:
                 reason = "its hooks were not put in: kernels and steps may have passed unseen"
                 records = [*records, Gap("device_time", "profile", reason)]
             untold = set(self._capture.graph_names) - set(self._launches)
