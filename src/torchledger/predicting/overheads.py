@@ -111,7 +111,7 @@ def launch_kind(launch: Launch) -> LaunchKind | None:
 
 
 _FSDP_OPERATORS, _GRAPH_COLLECTIVE_OPERATORS, _FUNCTIONAL_OPERATORS, _IDLE_OPERATORS = 145.0, 15.0, 11.0, 0.5
-_UNPACKING_OPERATORS = 0.5
+_UNPACKING_OPERATORS = 0.75
 """What the host needs over what it needs for a plain operator: for each collective of FSDP, with the hooks around it;
 for each one inside a compiled graph, and once more on the way into that graph, as much of which is for distributed
 tensors; for one that an eager operator asks for; for operators that launch nothing; and for each distributed tensor
