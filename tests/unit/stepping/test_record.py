@@ -114,10 +114,10 @@ def test_a_kernel_whose_launch_was_not_recorded_is_named_and_not_covered() -> No
     assert sum(step.uncovered_us.values()) == 25.0
 
 
-def test_a_launch_of_a_graph_whose_flops_are_unknown_is_said_and_not_taken_for_none() -> None:
-    ledgered = Ledgered({"forward_0": "forward"}, {"forward_0": [make_launch(flops=None), make_launch(flops=5)]})
+def only_call(ledgered: Ledgered) -> StepCall:
+    """The one call of a recorded step that calls ``forward_0`` and nothing else."""
     trace = trace_from_events([op_event(name="torchledger::forward_0", cat="user_annotation", ts=0, dur=80)])
-    found = record_step(
+    (call,) = record_step(
         trace,
         [(0, 100_000)],
         (),
@@ -126,9 +126,15 @@ def test_a_launch_of_a_graph_whose_flops_are_unknown_is_said_and_not_taken_for_n
         graph_of=lambda name: "forward_0",
         is_composite=lambda name: False,
         clock="cpu_profiler",
-    )
-    assert found.calls[0].flops == 5
-    assert found.calls[0].reason is not None and "FLOPs of 1 of its 2 entries are unknown" in found.calls[0].reason
+    ).calls
+    return call
+
+
+def test_a_launch_of_a_graph_whose_flops_are_unknown_is_said_and_not_taken_for_none() -> None:
+    ledgered = Ledgered({"forward_0": "forward"}, {"forward_0": [make_launch(flops=None), make_launch(flops=5)]})
+    call = only_call(ledgered)
+    assert call.flops == 5
+    assert call.reason is not None and "FLOPs of 1 of its 2 entries are unknown" in call.reason
 
 
 def test_the_way_of_a_conditional_that_a_call_did_not_take_counts_for_nothing() -> None:
@@ -142,17 +148,7 @@ def test_the_way_of_a_conditional_that_a_call_did_not_take_counts_for_nothing() 
     ledgered = Ledgered(
         {"forward_0": "forward"}, {"forward_0": launches}, ran, {"forward_0": [(((10, 10),), ((20, 20),))]}
     )
-    trace = trace_from_events([op_event(name="torchledger::forward_0", cat="user_annotation", ts=0, dur=80)])
-    (call,) = record_step(
-        trace,
-        [(0, 100_000)],
-        (),
-        StepFacts("period"),
-        ledgered,
-        graph_of=lambda name: "forward_0",
-        is_composite=lambda name: False,
-        clock="cpu_profiler",
-    ).calls
+    call = only_call(ledgered)
     assert (call.flops, call.launches, call.not_taken) == (1101, 3, 1)
     assert launches_in(call, {"forward_0": 4}) == 3
 
