@@ -204,7 +204,10 @@ def main() -> int:
             outcome, expected = done.result(), plain[name, LENGTHS[number % len(LENGTHS)]].result()
             if outcome is None:
                 continue
-            if outcome == expected:
+            if expected is None or expected.exit_code:
+                found[name]["the plain run failed"] += 1
+                print(f"{name}, plain: {expected}", file=sys.stderr, flush=True)
+            elif outcome == expected:
                 found[name]["as without"] += 1
             else:
                 found[name][f"exit code {outcome.exit_code}" if outcome.exit_code else "other output"] += 1
