@@ -1,19 +1,22 @@
 """Changed files of every kind through every command that reads them: what ends in a traceback, hangs or fills memory.
 
-python benchmarks/fuzz_files.py [--cases 10000] [--seed 1] [--kind host] [--keep] [-o docs/results/fuzz.md]
+python benchmarks/fuzz_files.py [--cases 10000] [--seed 1] [--kind host] [--jobs 8] [--keep] [-o docs/results/fuzz.md]
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import os
 import platform
 import re
 import sys
 import time
 from collections import Counter, defaultdict
+from operator import attrgetter
 from pathlib import Path
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # processor time is limited, and threads that wait for work take it
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
 
@@ -29,20 +32,24 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kind", choices=tuple(KINDS), action="append", help="Default: all.")
+    parser.add_argument("--jobs", type=int, default=1, help="Cases at a time.")
     parser.add_argument("--keep", action="store_true", help="Put one case of each place that fails into the corpus.")
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     cases = make_cases(options.cases, options.seed * 1_000_000, options.kind or tuple(KINDS))
     began = time.perf_counter()
-    faults: dict[str, list[Fault]] = defaultdict(list)
-    for fault in run_cases(cases):
-        faults[re.sub(r".* at ", "", fault.what)].append(fault)
+    found_faults: list[Fault] = []
+    for fault in run_cases(cases, jobs=options.jobs):
+        found_faults.append(fault)
         print(f"{fault.case} (one of {len(cases):,}, {time.perf_counter() - began:.0f} s): {fault.what}", flush=True)
     seconds = time.perf_counter() - began
+    faults: dict[str, list[Fault]] = defaultdict(list)
+    for fault in sorted(found_faults, key=attrgetter("case.seed")):  # as they would be found one after another
+        faults[re.sub(r".* at ", "", fault.what)].append(fault)
     if options.keep:
         for found in faults.values():
             keep(found[0].case)
-    failed = Counter(fault.case.kind for found in faults.values() for fault in found)
+    failed = Counter(fault.case.kind for fault in found_faults)
     run = Counter(case.kind for case in cases)
     report = "\n".join(
         [

@@ -24,9 +24,12 @@ import sqlite3
 import tempfile
 import traceback
 import zipfile
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -133,51 +136,64 @@ def content_of(case: Case) -> bytes:
 
 
 def run_cases(
-    cases: Iterable[Case], contents: Mapping[Case, bytes] | None = None, *, batch: int = 25
+    cases: Iterable[Case], contents: Mapping[Case, bytes] | None = None, *, batch: int = 25, jobs: int = 1
 ) -> Iterator[Fault]:
-    """Run cases, ``batch`` in each forked child; ``contents`` gives files that are not made by mutation."""
+    """Run cases, ``batch`` in each forked child, ``jobs`` children at a time; faults come as they are found.
+
+    ``contents`` gives files that are not made by mutation.
+    """
     _recorded_without_device()
     for module in ("torch", "pyarrow.parquet", *(module for module, _ in COMMANDS.values())):
         importlib.import_module(module)  # once, here, and not in every child
-    waiting = list(cases)
+    waiting = deque(cases)
     for kind in {case.kind for case in waiting} if contents is None else ():
         KINDS[kind].original()
-    while waiting:
-        done = 0
-        for number, what in _run_batch(waiting[:batch], contents or {}):
-            done = number + 1
+    children: dict[Connection, _Child] = {}
+    while waiting or children:
+        while waiting and len(children) < jobs:
+            some = [waiting.popleft() for _ in range(min(batch, len(waiting)))]
+            ours, theirs = Pipe(duplex=False)
+            children[ours] = _Child(some, _fork(some, contents or {}, theirs))
+        for pipe in wait(list(children)):
+            assert isinstance(pipe, Connection)
+            child = children[pipe]
+            try:
+                what = pipe.recv()
+            except EOFError:
+                status = os.waitpid(child.process, 0)[1]
+                del children[pipe]
+                if unfinished := child.cases[child.ended :]:
+                    yield Fault(unfinished[0], f"the process died (status {status})")
+                    waiting.extendleft(reversed(unfinished[1:]))
+                continue
             if what:
-                yield Fault(waiting[number], what)
-        waiting = waiting[max(done, 1) :]
+                yield Fault(child.cases[child.ended], what)
+            child.ended += 1
 
 
-def _run_batch(cases: Sequence[Case], contents: Mapping[Case, bytes]) -> Iterator[tuple[int, str]]:
-    receiving, sending = os.pipe()
+@dataclass
+class _Child:
+    """A process under way, and how many of its cases have ended."""
+
+    cases: Sequence[Case]
+    process: int
+    ended: int = 0
+
+
+def _fork(cases: Sequence[Case], contents: Mapping[Case, bytes], results: Connection) -> int:
+    """A child that sends what became of each case, in their order; ``results`` is closed here."""
     child = os.fork()
     if child == 0:
-        os.close(receiving)
         try:
             _limit_memory()
-            for number, case in enumerate(cases):
-                content = contents[case] if case in contents else content_of(case)
-                os.write(sending, f"start {number}\n".encode())
-                what = run_case(case, content)
-                os.write(sending, (json.dumps([number, what[:1_500]]) + "\n").encode())
+            for case in cases:
+                results.send(run_case(case, contents[case] if case in contents else content_of(case))[:1_500])
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(0)
-    os.close(sending)
-    started = None
-    with open(receiving, encoding="utf-8") as lines:
-        for line in lines:
-            if line.startswith("start "):
-                started = int(line.split()[1])
-            else:
-                number, what = json.loads(line)
-                started = None
-                yield number, what
-    _, status = os.waitpid(child, 0)
-    if started is not None:
-        yield started, f"the process died (status {status})"
+    results.close()
+    return child
 
 
 def _limit_memory() -> None:
