@@ -36,6 +36,7 @@ from torchledger.store.job import (
     is_job,
     job_folder,
     ledgers_of_job,
+    own_ledger,
     rank_path,
     ready_path,
     write_head,
@@ -80,7 +81,7 @@ def run_script(
     """
     if not is_module and not Path(arguments[0]).is_file():
         arguments = (_console_script(arguments[0]), *arguments[1:])
-    output = output.absolute()
+    output = own_ledger(output.absolute())
     own_rank = _own_rank()
     if own_rank is not None:
         output = rank_path(output, own_rank)

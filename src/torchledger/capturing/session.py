@@ -212,6 +212,8 @@ class Capture:
                     self._losses.append(Gap("run", "end", f"could not be told: {type(error).__name__}: {error}"))
                     self._end_at_least(status, exit_code)
                 self._try("closing", self._writer.close, None)
+            elif self._n_written < self._n_heard and os.getpid() == self._owner:
+                sys.stderr.write(f"torchledger: {self._lost()}\n")
             self._writer = None
 
     def _finish(self, status: str, exit_code: int | None) -> None:
@@ -227,12 +229,15 @@ class Capture:
             names = ", ".join([*self._without_guards.values()][:3])
             self._losses.append(Gap("run", "guards", f"not heard of {len(self._without_guards)} graphs: {names}"))
         if self._n_written < self._n_heard:
-            lost = f"{self._n_heard - self._n_written} of {self._n_heard} graphs are lost"
-            reason = str(self._fault or "recording them failed; the gaps of the ledger say where that is known")
-            self._losses.append(Gap("launches", "ledger", f"{lost}: {reason}"))
-            self.note(f"{lost}: {reason}")
-            sys.stderr.write(f"torchledger: {lost}: {reason}\n")
+            lost = self._lost()
+            self._losses.append(Gap("launches", "ledger", lost))
+            self.note(lost)
+            sys.stderr.write(f"torchledger: {lost}\n")
         self._end(status, exit_code)
+
+    def _lost(self) -> str:
+        reason = str(self._fault or "recording them failed; the gaps of the ledger say where that is known")
+        return f"{self._n_heard - self._n_written} of {self._n_heard} graphs are lost: {reason}"
 
     def _end_at_least(self, status: str, exit_code: int | None) -> None:
         try:

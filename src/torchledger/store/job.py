@@ -63,6 +63,11 @@ def one_ledger(path: str | PathLike[str]) -> Path:
     return next(iter(ledgers_of_job(path).values()))
 
 
+def own_ledger(output: Path) -> Path:
+    """What a recording writes by itself: ``j.ledger`` also where the job's folder was named, ``j.job``."""
+    return output.with_suffix(".ledger") if output.suffix == SUFFIX else output
+
+
 def job_folder(ledger: Path) -> Path:
     """Where the ranks of a program go whose ledger was to be ``ledger``: ``j.job`` for ``j.ledger``."""
     return ledger.with_suffix(SUFFIX)

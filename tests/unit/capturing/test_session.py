@@ -361,6 +361,16 @@ def test_a_call_without_an_entry_and_an_entry_without_a_call_are_both_named() ->
     ]
 
 
+def test_a_rank_whose_ledger_cannot_be_made_says_what_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "3")
+    (tmp_path / "j.job").write_text("not a folder")
+    with Capture(tmp_path / "j.ledger", argv=("train.py",), is_child=True):
+        torch.compile(lambda x: x + 1, backend="inductor")(torch.ones(3))
+    assert "1 of 1 graphs are lost: cannot make" in capsys.readouterr().err
+
+
 def test_a_rank_that_has_compiled_nothing_knows_its_own_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
     capture = Capture(tmp_path / "j.ledger", argv=("train.py",), is_child=True)

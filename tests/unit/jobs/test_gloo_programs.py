@@ -57,7 +57,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("job")
     (folder / "train.py").write_text(SCRIPT)
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", "train.py")
-    result = run_cli(folder, "run", "--profile", "-o", "j.ledger", *launcher)
+    result = run_cli(folder, "run", "--profile", "-o", "j.job", *launcher)  # j.ledger names the same job
     assert result.returncode == 0, result.stderr
     assert "j.job" in result.stderr
     return folder

@@ -9,7 +9,7 @@ from tests.factories import make_run
 
 from torchledger.errors import StoreError
 from torchledger.store import LedgerWriter, open_ledger
-from torchledger.store.job import empty_job, is_job, ledgers_of_job, rank_path, write_head
+from torchledger.store.job import empty_job, is_job, job_folder, ledgers_of_job, own_ledger, rank_path, write_head
 
 
 def write_ranks(ledger: Path, *ranks: int) -> Path:
@@ -40,6 +40,14 @@ def test_a_former_job_is_kept_without_force_and_what_is_not_ours_with_it(tmp_pat
     with pytest.raises(StoreError, match="is no job"):
         empty_job(folder, force=True)
     assert not is_job(folder)
+
+
+@pytest.mark.parametrize("name", ["j.job", "j.ledger"])
+def test_a_job_may_be_named_by_its_folder_or_by_its_launchers_ledger(tmp_path: Path, name: str) -> None:
+    output = own_ledger(tmp_path / name)
+    assert output == tmp_path / "j.ledger"
+    assert job_folder(output) == tmp_path / "j.job"
+    assert rank_path(output, 1) == tmp_path / "j.job" / "rank1.ledger"
 
 
 def test_a_folder_that_is_no_job_is_no_ledger(tmp_path: Path) -> None:
