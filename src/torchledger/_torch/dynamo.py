@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from torchledger._torch.living import living
 from torchledger._torch.patching import Patches
 
 FRAMES = "frames"
@@ -39,14 +39,13 @@ def runs_exported() -> bool:
             ("torch.export._unlift", "_StatefulGraphModule"),
         )
     ]
-    known = tuple(each for each in classes if isinstance(each, type))
-    return bool(known) and any(issubclass(type(each), known) for each in gc.get_objects())
+    return any(living(each) for each in classes if isinstance(each, type))
 
 
 def runs_packages() -> bool:
     """True once this process has loaded a package of AOTInductor."""
-    is_loaded = "torch._inductor.package.package" in sys.modules
-    return is_loaded and any(type(each).__name__ == "AOTICompiledModel" for each in gc.get_objects())
+    made = getattr(sys.modules.get("torch._inductor.package.package"), "AOTICompiledModel", None)
+    return made is not None and bool(living(made))
 
 
 def compile_id() -> str | None:
@@ -79,7 +78,7 @@ def before_compiling(action: Callable[[], None]) -> Patches:
 def makes_compiled() -> bool:
     """True once this process holds a function that compiles what it calls."""
     made = getattr(sys.modules.get(MAKES_COMPILED), "OptimizeContext", None)
-    return made is not None and any(type(each) is made for each in gc.get_objects())
+    return made is not None and any(type(each) is made for each in living(made))
 
 
 def allow_recompilations(count: int) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import gc
 import sys
+import threading
+import weakref
 from collections.abc import Callable, Collection, Mapping
 from types import FrameType
 from typing import Any
 
+from torchledger._torch.living import living
 from torchledger.claims import claim
 from torchledger.nouns import OptimizerFacts
+
+_UPDATED_ON: dict[int, tuple[weakref.ref[Any], int]] = {}
+"""Of each optimizer that was heard, the thread of its last step."""
 
 
 class OptimizerWatch:
@@ -30,6 +35,7 @@ class OptimizerWatch:
             if torch.compiler.is_compiling() or self._is_deaf:
                 return
             try:
+                _UPDATED_ON[id(optimizer)] = weakref.ref(optimizer), threading.get_ident()
                 if not _is_inside_own_step(optimizer, sys._getframe(1)):
                     stepped(optimizer)
             except Exception as error:  # the user's program must go on
@@ -57,6 +63,18 @@ def _is_inside_own_step(optimizer: Any, hooked: FrameType) -> bool:
     return False
 
 
+def parameters_of_other_threads() -> frozenset[int]:
+    """By ``id``, the parameters that were last updated on another thread, which may be in a backward now.
+
+    Gradients are put in their place by autograd, without Python's lock: a thread that reads one then reads what is
+    being written.
+    """
+    here = threading.get_ident()
+    others = [reference() for reference, thread in tuple(_UPDATED_ON.values()) if thread != here]
+    groups = (group for optimizer in others if optimizer is not None for group in optimizer.param_groups)
+    return frozenset(id(parameter) for group in groups for parameter in group["params"])
+
+
 def facts_of_optimizer(optimizer: Any) -> OptimizerFacts:
     """What an optimizer updates: the parameters that have gradients now, counted."""
     updated = [
@@ -74,13 +92,12 @@ def holds_optimizer(parameters: Collection[int] | None) -> bool:
     """
     from torch.optim.optimizer import Optimizer
 
-    for each in gc.get_objects():
-        if issubclass(type(each), Optimizer):
-            if parameters is None:
-                return True
-            groups = getattr(each, "param_groups", ())
-            if any(id(parameter) in parameters for group in groups for parameter in group["params"]):
-                return True
+    for each in living(Optimizer):
+        if parameters is None:
+            return True
+        groups = getattr(each, "param_groups", ())
+        if any(id(parameter) in parameters for group in groups for parameter in group["params"]):
+            return True
     return False
 
 

@@ -8,13 +8,12 @@ asked nothing.
 from __future__ import annotations
 
 import functools
-import gc
 import itertools
 import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any, Literal
@@ -26,6 +25,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torchledger._torch.devices import has_cuda
 from torchledger._torch.fake_tensors import FakeTensors
 from torchledger._torch.kernel_marks import replace_in_wrappers, wrapper_files
+from torchledger._torch.living import living
+from torchledger._torch.optimizers import parameters_of_other_threads
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import is_nested, tensors_in
 
@@ -147,19 +148,16 @@ class StorageWatch:
     def start(self) -> None:
         """Begin with what is alive now."""
         self._files = wrapper_files()
-        objects = gc.get_objects()
-        tensors = [each for each in objects if issubclass(type(each), torch.Tensor)]
-        self._names = _names_of(objects)
+        not_ours = parameters_of_other_threads()
+        self._names = _names(not_ours)
         if self._fake is None:  # of a device that is not there the buckets are tensors that are seen
-            self._buckets = [_Known(life, size=life.nbytes) for life in _reducer_buckets(objects)]
+            self._buckets = [_Known(life, size=life.nbytes) for life in _reducer_buckets()]
             self._lives += self._buckets
-        del objects
-        for tensor in tensors:
+        for tensor in living(torch.Tensor):
             self._see(tensor, is_before=True)
-            gradient = _gradient(tensor)
+            gradient = None if id(tensor) in not_ours else _gradient(tensor)
             if gradient is not None:
                 self._see(gradient, is_before=True)
-        del tensors
         self._patches.on_undo(replace_in_wrappers(_is_allocation, self._heard_allocation).undo)
         self._patches.on_undo(lambda: delattr(torch.UntypedStorage, "resize_"))
         torch.UntypedStorage.resize_ = functools.partialmethod(_resize, self._resized)  # type: ignore[assignment]
@@ -230,10 +228,11 @@ class StorageWatch:
 
     def find_gradients(self) -> None:
         """Give names to the gradients that there are now."""
+        not_ours = parameters_of_other_threads()
         with self._lock:
             for name, reference in self._names.parameters:
                 parameter = reference()
-                gradient = None if parameter is None else _gradient(parameter)
+                gradient = None if parameter is None or id(parameter) in not_ours else _gradient(parameter)
                 if gradient is None:
                     continue
                 known = self._see(gradient, is_unseen=True)
@@ -367,10 +366,12 @@ def _is_allocation(name: str) -> bool:
     return name.startswith("empty_strided_")
 
 
-def _names_of(objects: Iterable[Any]) -> _Names:
-    """Parameters and buffers of the models, gradients and optimizer state, by the storages that they lie in."""
-    modules = [each for each in objects if issubclass(type(each), torch.nn.Module)]
-    optimizers = [each for each in objects if issubclass(type(each), torch.optim.Optimizer)]
+def _names(not_ours: Collection[int]) -> _Names:
+    """Parameters and buffers of the models, gradients and optimizer state, by the storages that they lie in.
+
+    The gradients of ``not_ours``, parameters by their ``id``, are left out.
+    """
+    modules = living(torch.nn.Module)
     names = _Names()
     inner = {id(child) for module in modules for child in module._modules.values()}
     parameter_names: dict[int, str] = {}
@@ -384,7 +385,7 @@ def _names_of(objects: Iterable[Any]) -> _Names:
             _own(names, parameter, "parameter", path)
         for name, buffer in root.named_buffers():
             _own(names, buffer, "buffer", name.replace("_orig_mod.", ""))
-    for optimizer in optimizers:
+    for optimizer in living(torch.optim.Optimizer):
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if id(parameter) not in parameter_names:
@@ -400,21 +401,19 @@ def _names_of(objects: Iterable[Any]) -> _Names:
                     _own(names, tensor, "optimizer_state", f"{of}.{key}")
     for name, reference in names.parameters:
         parameter = reference()
-        gradient = None if parameter is None else _gradient(parameter)
+        gradient = None if parameter is None or id(parameter) in not_ours else _gradient(parameter)
         if gradient is not None:
             _own(names, gradient, "gradient", name)
     return names
 
 
-def _reducer_buckets(objects: Iterable[Any]) -> list[StorageLife]:
+def _reducer_buckets() -> list[StorageLife]:
     """What the reducers of DistributedDataParallel hold of gradients beside them, made below everything that is heard.
 
     Where gradients are views of the buckets, they show these; the reducer in Python has none.
     """
     lives = []
-    for each in objects:
-        if not issubclass(type(each), torch.nn.parallel.DistributedDataParallel):
-            continue
+    for each in living(torch.nn.parallel.DistributedDataParallel):
         if each.gradient_as_bucket_view or each._use_python_reducer:
             continue
         reduced: Counter[str] = Counter()

@@ -118,8 +118,8 @@ def test_a_package_that_is_loaded_is_what_an_empty_ledger_names(monkeypatch: pyt
     class AOTICompiledModel:
         pass
 
-    model = AOTICompiledModel()
-    monkeypatch.setitem(sys.modules, "torch._inductor.package.package", SimpleNamespace(model=model))
+    loaded = SimpleNamespace(AOTICompiledModel=AOTICompiledModel, model=AOTICompiledModel())
+    monkeypatch.setitem(sys.modules, "torch._inductor.package.package", loaded)
     assert "are entries of the program that compiles it" in (absent_graphs_note(Counter()) or "")
 
 
