@@ -178,7 +178,9 @@ def kill_rank(kills: int, source: random.Random) -> dict[str, object]:
             _job(folder, number % 2, source.uniform(0, usual_s))
             for rank in (0, 1):
                 for text in faults_of(rank_path(folder / "a.ledger", rank), _progress(folder / f"progress{rank}")):
-                    faults.append(f"kill {number} of rank {number % 2}, rank {rank}: {text}")
+                    said = (folder / f"messages{rank}").read_text(errors="replace")[-1000:]
+                    left = " ".join(str(path.relative_to(folder)) for path in sorted(folder.glob("a.*/*")))
+                    faults.append(f"kill {number} of rank {number % 2}, rank {rank}: {text}; {left}; it said: {said}")
             graphs.append(
                 tuple(_n_graphs(rank_path(folder / "a.ledger", rank)) for rank in (number % 2, 1 - number % 2))
             )

@@ -160,8 +160,12 @@ def load_model(path: str | os.PathLike[str]) -> TimeModel:
     )
 
 
+_LEAST_SCALE, _LARGEST_SCALE = 1e-9, 1e15
+"""Between which every device's rates, times and counts lie, by many orders of magnitude."""
+
+
 def _check_scales(field: str, machine: Machine) -> None:
-    """Raise ``FieldError`` for a rate, a time or a count that is divided by and may not be zero."""
+    """Raise ``FieldError`` for a rate, a time or a count that is divided by and is no device's."""
     scales: dict[str, float] = {"num_multiprocessors": machine.num_multiprocessors}
     scales |= {"bytes_per_us": machine.bytes_per_us, "floor_us": machine.floor_us, **machine.flops_per_us}
     if clock_mhz := machine.device.clock_rate_mhz:
@@ -169,6 +173,8 @@ def _check_scales(field: str, machine: Machine) -> None:
     for name, scale in scales.items():
         if not 0 < scale < math.inf:
             raise FieldError(f"field `{field}`: {name} must be above zero, got {scale}")
+        if not _LEAST_SCALE < scale < _LARGEST_SCALE:
+            raise FieldError(f"field `{field}`: no device has a {name} of {str(scale)[:20]}")
 
 
 def _borrowed(model: TimeModel, theirs: _Entries) -> dict[str, str]:

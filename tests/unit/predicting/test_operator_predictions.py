@@ -238,3 +238,11 @@ def test_a_rate_of_zero_is_refused_of_the_machines_that_entries_come_from_too(
     save_model(replace(model, entries=entries), tmp_path / "carried.tlmodel")
     with pytest.raises(PredictError, match=rf"field `origins\[0\]`: {scale} must be above zero, got 0.0"):
         load_model(tmp_path / "carried.tlmodel")
+
+
+@pytest.mark.parametrize(("rate", "said"), [(5e-324, "5e-324"), (1e300, r"1e\+300")])
+def test_a_rate_that_no_device_has_is_refused(model: TimeModel, tmp_path: Path, rate: float, said: str) -> None:
+    rates = {**model.machine.flops_per_us, "float32": rate}
+    save_model(replace(model, machine=replace(model.machine, flops_per_us=rates)), tmp_path / "odd.tlmodel")
+    with pytest.raises(PredictError, match=f"no device has a float32 of {said}"):
+        load_model(tmp_path / "odd.tlmodel")
