@@ -1,6 +1,8 @@
 """Changed files of every kind through every command that reads them: what ends in a traceback, hangs or fills memory.
 
 python benchmarks/fuzz_files.py [--cases 10000] [--seed 1] [--kind host] [--jobs 8] [--keep] [-o docs/results/fuzz.md]
+
+Of the page it writes the part between the marks ``<!-- fuzz -->``.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # processor time is limited, and 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
 
-from fuzzing import KINDS, MEMORY_LIMIT_BYTES, TIME_LIMIT_S, Fault, keep, make_cases, run_cases  # noqa: E402 - after the path is set
+from marked import write_between_marks  # noqa: E402
+
+from fuzzing import KINDS, Fault, keep, make_cases, run_cases  # noqa: E402 - after the path is set
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = (("-o", "docs/results/fuzz.md"),)
@@ -51,27 +55,24 @@ def main() -> None:
             keep(found[0].case)
     failed = Counter(fault.case.kind for fault in found_faults)
     run = Counter(case.kind for case in cases)
+    arguments = "".join(f' --kind "{kind}"' for kind in options.kind or ())
     report = "\n".join(
         [
-            "# Files from strangers",
-            "",
-            f"{datetime.date.today():%Y-%m-%d}, Python {platform.python_version()}.",
-            f"{options.cases:,} changed files in {seconds:.0f} s;",
-            f"at most {TIME_LIMIT_S} s and {MEMORY_LIMIT_BYTES >> 20} MB beyond the imported package each.",
-            "A fault is a traceback, a hang, too much memory, a dead process, or a file that was read and changed.",
-            f"Redo: `make fuzz`, or `python benchmarks/fuzz_files.py --cases {options.cases} --seed {options.seed}`.",
+            f"{datetime.date.today():%Y-%m-%d}, Python {platform.python_version()}, {os.cpu_count()} cores, "
+            f"`python benchmarks/fuzz_files.py --cases {options.cases} --seed {options.seed}{arguments} "
+            f"--jobs {options.jobs}`: {len(cases):,} files in {seconds:.0f} s, {len(found_faults):,} faults.",
             "",
             "| kind of file | commands | files | faults |",
             "|---|---|---|---|",
-            *(f"| {kind} | {len(KINDS[kind].commands)} | {run[kind]:,} | {failed[kind]:,} |" for kind in KINDS),
-            f"| all | {sum(len(kind.commands) for kind in KINDS.values())} | {len(cases):,} | {failed.total():,} |",
+            *(f"| {kind} | {len(KINDS[kind].commands)} | {run[kind]:,} | {failed[kind]:,} |" for kind in run),
+            f"| all | {sum(len(KINDS[kind].commands) for kind in run)} | {len(cases):,} | {failed.total():,} |",
             "",
             *(f"- {len(found):,} at `{place}`" for place, found in faults.items()),
         ]
     )
     print(report)
     if options.output:
-        options.output.write_text(report.rstrip() + "\n")
+        write_between_marks(options.output, "fuzz", report)
     sys.exit(1 if faults else 0)
 
 

@@ -4,7 +4,8 @@
         [--output docs/results/faults.md]
 
 With ``--outcomes FILE`` each outcome is kept as it is known, and what FILE says was harmless is not planted again; with
-``--new`` nothing that it has an outcome of. ``--list`` says what is left. Needs no GPU, and uses none.
+``--new`` nothing that it has an outcome of. ``--list`` says what is left.
+Of the page it writes the part between the marks ``<!-- faults -->``. Needs no GPU, and uses none.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
 
 import torch  # noqa: E402 - after the path and the devices are set
+from marked import write_between_marks  # noqa: E402
 
 from forked import ATTACHED, Mode, make_forkable  # noqa: E402
 from plant_faults import (  # noqa: E402
-    ENTRIES,
     FAULTS,
     Case,
     Fault,
@@ -109,7 +110,7 @@ def main() -> int:
     text = report(outcomes, cases, time.monotonic() - started, options.jobs)
     print(text)
     if options.output is not None:
-        options.output.write_text(text)
+        write_between_marks(options.output, "faults", text)
     return 0 if all(outcome.is_harmless for outcome in outcomes) else 1
 
 
@@ -193,31 +194,12 @@ def _together(cases: Sequence[Case]) -> Iterator[Work]:
 
 
 def report(outcomes: Sequence[Outcome], cases: Sequence[Case], seconds: float, jobs: int) -> str:
-    """The result as a page."""
+    """The result as the part of a page."""
     functions = {function for _, function, _ in cases}
     lines = [
-        "# Faults planted into our own functions",
-        "",
-        "`make faults`: a small training program is recorded once for each fault, in a process of its own. One",
-        "function of ours that runs inside it raises, answers `None` or sleeps 0.3 s at its first call (those that",
-        "sleep do so twenty at a time); one that is made anew by each call of another (a closure) raises or answers",
-        "`None` at every call. Each function is planted in the first of these recordings that calls it: `inference`,",
-        "a `run` of one call; `run`, `run --profile` (to the end of the step's records), `values` (`--find nan",
-        "--against eager`), `capture` (the call from Python) of the training.",
-        "",
-        f"{len(ENTRIES)} functions are called by torch, by Python or by generated code with nothing of ours around",
-        "them: they are made of the guard itself (`ENTRIES` in `tests/plant_faults.py`), and what they answer is the",
-        "user's result. They are planted with the sleep alone. What the user calls by name (`ASKED_FOR`) is not",
-        "planted under `capture`: its error is the answer.",
-        "",
-        "Right: the program's weights to the bit, its exit code (3), and no traceback of ours. Readable: the ledger",
-        "opens and is marked as ended. Listed: it holds as many records of each kind as without the fault, or a gap,",
-        "a note or a message says what is missing.",
-        "",
-        f"Python {sys.version.split()[0]}, torch {torch.__version__}; {len(functions)} functions, "
-        f"{len(outcomes)} of {len(cases)} faults planted in {seconds:.0f} s",
-        f"({time.strftime('%Y-%m-%d')}, a virtual machine of {os.cpu_count()} cores, "
-        f"`python benchmarks/planted_faults.py --jobs {jobs}`).",
+        f"{time.strftime('%Y-%m-%d')}, Python {sys.version.split()[0]}, torch {torch.__version__}, "
+        f"{os.cpu_count()} cores, `python benchmarks/planted_faults.py --jobs {jobs}`: "
+        f"{len(functions)} functions, {len(outcomes)} of {len(cases)} faults planted in {seconds:.0f} s.",
         "",
         "| mode | fault | planted | result right | ledger readable | loss listed |",
         "|---|---|---|---|---|---|",

@@ -26,6 +26,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from marked import write_between_marks
+
 ROOT = Path(__file__).resolve().parent.parent
 
 NEEDS: tuple[str, ...] = ("network",)
@@ -251,14 +253,6 @@ def page(outcomes: Sequence[Outcome], wheel: str, command: str) -> str:
     )
 
 
-def update_readme(readme: Path, outcomes: Sequence[Outcome]) -> None:
-    """Put the table between the README's marks."""
-    before, begin, rest = readme.read_text().partition("<!-- versions -->\n")
-    _, end, after = rest.partition("<!-- /versions -->")
-    if begin and end:
-        readme.write_text(before + begin + table(outcomes) + "\n" + end + after)
-
-
 def read_outcomes(path: Path) -> dict[tuple[str, str], Outcome]:
     """What earlier runs found, by torch and Python: it stands until the combination is tried again."""
     if not path.exists():
@@ -298,7 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     page(outcomes, wheel.name, "make versions     # python benchmarks/versions.py --readme")
                 )
     if options.readme:
-        update_readme(ROOT / "README.md", outcomes)
+        write_between_marks(ROOT / "README.md", "versions", table(outcomes))
     return 0 if all(each.state in ("passes", "cannot be had") for each in outcomes) else 1
 
 

@@ -24,6 +24,7 @@ NO_BENCHMARKS = {
     "job_programs": "programs for others to run",
     "h200_sweep": "writes a sweep",
     "limited": "is imported by others",
+    "marked": "is imported by others",
     "memory_programs": "programs for others to run",
     "plan_compare": "compares recordings that are given to it",
     "plan_programs": "programs for others to run",
@@ -74,6 +75,24 @@ def test_a_list_says_of_each_whether_it_runs_here(
         "model_steps cannot run here: needs cuda, transformers",
         "show_large runs",
     ]
+
+
+def test_of_a_page_only_the_part_between_the_marks_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    write = importlib.import_module("marked").write_between_marks
+    page = tmp_path / "page.md"
+    page.write_text("By hand.\n\n<!-- table -->\nold\n<!-- /table -->\n\nBy hand, too.\n")
+    write(page, "table", "new\n")
+    write(page, "other", "added")
+    assert page.read_text() == (
+        "By hand.\n\n<!-- table -->\nnew\n<!-- /table -->\n\nBy hand, too.\n<!-- other -->\nadded\n<!-- /other -->\n"
+    )
+    write(tmp_path / "none.md", "table", "first")
+    assert (tmp_path / "none.md").read_text() == "<!-- table -->\nfirst\n<!-- /table -->\n"
+    page.write_text("<!-- table -->\nold\nBy hand.\n")
+    with pytest.raises(ValueError, match="no <!-- /table --> behind it"):
+        write(page, "table", "new")
+    assert page.read_text().endswith("By hand.\n")
 
 
 def test_the_first_run_that_fails_ends_a_benchmark(
