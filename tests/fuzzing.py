@@ -24,6 +24,7 @@ import sqlite3
 import tempfile
 import traceback
 import zipfile
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -510,7 +511,7 @@ def zipped(change: Callable[[random.Random, bytes], bytes]) -> Callable[[random.
     def mutate(source: random.Random, content: bytes) -> bytes:
         try:
             return gzip.compress(change(source, gzip.decompress(content)), 1, mtime=0)
-        except (OSError, EOFError, ValueError):
+        except (OSError, EOFError, ValueError, zlib.error):
             return mutate_bytes(source, content)
 
     return mutate
@@ -614,7 +615,7 @@ def mutate_model(source: random.Random, content: bytes) -> bytes:
         sealed = {"header": json.loads(text), "sha256": hashlib.sha256(text.encode()).hexdigest()}
         members["header.json"] = json.dumps(sealed, sort_keys=True).encode()
         return _zip(members)
-    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, IndexError, OSError):
+    except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, TypeError, AttributeError, IndexError, OSError):
         return mutate_bytes(source, content)
 
 
