@@ -23,6 +23,7 @@ from typing import Literal
 
 import torch
 from torch import nn
+from torch._prims.rng_prims import run_with_rng_state
 
 import torchledger
 from torchledger.capturing import process
@@ -52,6 +53,8 @@ _LONGEST_S = 240
 def program(folder: Path, at_step: Callable[[list[torch.Tensor]], object] = lambda parameters: None) -> None:
     """Train a few steps: a compiled model, an eager loss, an optimizer; the weights go to ``folder/result``.
 
+    The loss draws its targets by a higher-order operator, which a mode that hears operators is given too.
+
     Each graph's first call leaves a letter in ``folder/progress``, once it has returned. ``at_step`` is called with the
     parameters before each optimizer's step.
     """
@@ -60,8 +63,10 @@ def program(folder: Path, at_step: Callable[[list[torch.Tensor]], object] = lamb
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16))
     compiled = torch.compile(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = torch.get_rng_state()
     for step in range(9):
-        loss = (compiled(torch.randn(4, 8)) - 1).square().mean()
+        targets = run_with_rng_state(state, torch.ops.aten.rand_like.default, torch.empty(4, 16))
+        loss = (compiled(torch.randn(4, 8)) - targets).square().mean()
         _tell(folder, "F" if step == 0 else "")
         loss.backward()
         _tell(folder, "B" if step == 0 else "")

@@ -189,7 +189,13 @@ class EagerCalls(TorchDispatchMode):
             self._note_distributed(func, types, args, kwargs)
             return NotImplemented
         if isinstance(func, HigherOrderOperator):
-            return self._passed_on(func, args, kwargs or {})
+            result = func(*args, **(kwargs or {}))
+            try:
+                self._hear_higher_order(result)
+            except Exception as error:  # the program's operator has its result
+                log.debug("the storages of a higher-order operator were not recorded", exc_info=error)
+                self.faults.append(f"{func}: {type(error).__name__}: {error}")
+            return result
         try:
             # Those of nested tensors have kernels of their own.
             is_made_of_others = is_composite(func.name()) and not any(map(is_nested, tensors_in((args, kwargs))))
@@ -238,16 +244,10 @@ class EagerCalls(TorchDispatchMode):
             return None
         return operator_call(func, args, kwargs)
 
-    def _passed_on(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A higher-order operator runs as it would; of it only the storages inside a compiled call are the ledger's."""
-        result = func(*args, **kwargs)
-        try:
-            if self._storages is not None and self._inside() is not None:
-                self._storages.inside(result)
-        except Exception as error:  # the program's operator has its result
-            log.debug("the storages of a higher-order operator were not recorded", exc_info=error)
-            self.faults.append(f"{func}: {type(error).__name__}: {error}")
-        return result
+    def _hear_higher_order(self, result: Any) -> None:
+        """Of a higher-order operator only the storages inside a compiled call are the ledger's."""
+        if self._storages is not None and self._inside() is not None:
+            self._storages.inside(result)
 
     def _hear(self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         graph = self._inside()
