@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from torchledger.errors import PlanError
+from torchledger.store.cache_folder import cache_folder
 
 _SOURCE = r"""
 #include <ATen/ATen.h>
@@ -304,16 +305,10 @@ class FakeLibrary:
 def load_library() -> FakeLibrary:
     """The library for this torch, built now if no earlier process has. Raises ``PlanError`` without a compiler."""
     key = hashlib.sha256("\n".join((_SOURCE, torch.__version__, str(CUDNN_VERSION), sys.platform)).encode())
-    folder = _cache_folder()
-    path = folder / f"fake_cuda_{key.hexdigest()[:16]}.so"
+    path = cache_folder() / f"fake_cuda_{key.hexdigest()[:16]}.so"
     if not path.exists():
         _build(path)
     return FakeLibrary(ctypes.CDLL(str(path)))
-
-
-def _cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "torchledger"
 
 
 def _build(path: Path) -> None:

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchledger.errors import MeasureError, StoreError
+from torchledger.errors import MeasureError
 from torchledger.nouns import Ceilings, Device, Run
 from torchledger.store import LedgerWriter, open_ledger
-from torchledger.store.cache_folder import cache_folder
+from torchledger.store.cache_folder import cache_folder, write_cached
 from torchledger.store.codec import decode, encode
 
 log = logging.getLogger(__name__)
@@ -74,13 +74,7 @@ def ceilings_path(device: Device) -> Path:
 def store_ceilings(device: Device, ceilings: Ceilings) -> Path:
     """Keep the ceilings for ``known_ceilings``; returns the path. Raises ``StoreError`` if it cannot be written."""
     path = ceilings_path(device)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_bytes(encode(ceilings))
-        unfinished.replace(path)
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}. Name another folder in TORCHLEDGER_CACHE.") from error
+    write_cached(path, encode(ceilings))
     return path
 
 

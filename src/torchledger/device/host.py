@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from torchledger.device.describe import describe_cpu
-from torchledger.errors import MeasureError, PredictError, StoreError
+from torchledger.errors import MeasureError, PredictError
 from torchledger.nouns import Device, Host, Run
 from torchledger.store import LedgerWriter, open_ledger
-from torchledger.store.cache_folder import cache_folder
+from torchledger.store.cache_folder import cache_folder, write_cached
 from torchledger.store.codec import decode, encode
 
 log = logging.getLogger(__name__)
@@ -44,13 +44,7 @@ def host_path(name: str, device: str) -> Path:
 def store_host(host: Host) -> Path:
     """Keep the costs for ``known_host``; returns the path. Raises ``StoreError`` if it cannot be written."""
     path = host_path(host.name, host.device)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_bytes(encode(host))
-        unfinished.replace(path)
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}. Name another folder in TORCHLEDGER_CACHE.") from error
+    write_cached(path, encode(host))
     return path
 
 

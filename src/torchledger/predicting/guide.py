@@ -14,15 +14,9 @@ from torchledger.fitting import TimeModel, fit
 from torchledger.operators.declaration import Operator, dtype_name
 from torchledger.predicting.model_file import load_model, save_model
 from torchledger.predicting.operators import predict
+from torchledger.store.cache_folder import cache_folder
 
 _DIRECTIONS = {"fwd": "forward", "bwd": "backward", "dur": "step"}
-
-
-def cache_folder() -> Path:
-    """Where trained models are kept: ``TORCHLEDGER_CACHE``, else ``$XDG_CACHE_HOME`` or ``~/.cache``."""
-    if chosen := os.environ.get("TORCHLEDGER_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torchledger"
 
 
 class Predictor:
