@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from torchledger.capturing.flop_changes import flop_changes
+from torchledger.capturing.flop_changes import Reasons, name_changes
 from torchledger.capturing.session import Capture
-from torchledger.nouns import Difference, EagerCount
+from torchledger.nouns import EagerCount
 
 __all__ = ["EagerCount", "count_eager"]
+
+_REASONS = Reasons(
+    added="compiled code does this",
+    replaced="eager code does this, compiled code {}",
+    removed="eager code alone does this",
+)
 
 
 def count_eager(capture: Capture, step_fn: Callable[[], Any]) -> EagerCount:
@@ -29,19 +35,5 @@ def count_eager(capture: Capture, step_fn: Callable[[], Any]) -> EagerCount:
     counts = {str(op): int(count) for op, count in counter.get_flop_counts().get("Global", {}).items()}
     ledger = capture.flops_by_op()
     result = EagerCount(flops_by_op=counts, ledger_flops=sum(ledger.values()))
-    capture.add(result, *_differences(ledger, counts))
+    capture.add(result, *name_changes("flops_eager", ledger, counts, _REASONS))
     return result
-
-
-def _differences(ledger: Mapping[str, int], eager: Mapping[str, int]) -> list[Difference]:
-    changes = flop_changes(ledger, eager)
-    gained = ", ".join(op for op, change in changes.items() if change > 0)
-    lost = ", ".join(op for op, change in changes.items() if change < 0)
-    found = []
-    for op, change in changes.items():
-        if change > 0:
-            reason = f"compiled code does this in place of {lost}" if lost else "compiled code does this in addition"
-        else:
-            reason = f"eager code does this, compiled code {gained}" if gained else "eager code alone does this"
-        found.append(Difference("flops_eager", op, reason, change))
-    return found

@@ -10,8 +10,14 @@ from typing import Any
 from torchledger.capturing import flops as flop_count
 from torchledger.capturing import provenance
 from torchledger.capturing.descriptions import Recording
-from torchledger.capturing.flop_changes import flop_changes
+from torchledger.capturing.flop_changes import Reasons, name_changes
 from torchledger.nouns import Difference, FlopReference, Launch
+
+_REASONS = Reasons(
+    added="put in by graph passes",
+    replaced="rewritten as {}",
+    removed="taken out by graph passes: dead, duplicate or constant",
+)
 
 
 @dataclass(frozen=True)
@@ -47,16 +53,7 @@ def differences_of(
                 is_asked, reason = False, f"{node.op} recomputed in the backward, where an eager checkpoint has stopped"
             found.append(Difference("flops", node.node.name, reason, amount, is_eager_too=is_asked))
     ledger.update(recording.not_lowered)
-    changes = flop_changes(ledger, model.reference.flops_by_op)
-    new = ", ".join(op for op, change in changes.items() if change > 0)
-    old = ", ".join(op for op, change in changes.items() if change < 0)
-    for op, change in changes.items():
-        if change > 0:
-            reason = f"put in by graph passes in place of {old}" if old else "put in by graph passes"
-        else:
-            reason = f"rewritten as {new}" if new else "taken out by graph passes: dead, duplicate or constant"
-        found.append(Difference("flops", op, reason, change))
-    return found
+    return found + name_changes("flops", ledger, model.reference.flops_by_op, _REASONS)
 
 
 def dead_differences(model: Model) -> list[Difference]:
