@@ -44,8 +44,30 @@ class EagerSide:
     phase: Phase | None = None
 
 
+class _Sides:
+    """What two runs have of the same, and by how much they differ."""
+
+    first: DiffSide | EagerSide
+    second: DiffSide | EagerSide
+
+    @property
+    def delta_ns(self) -> int | None:
+        """Time of the second run less that of the first."""
+        return _less(self.second.time_ns, self.first.time_ns)
+
+    @property
+    def delta_bytes(self) -> int | None:
+        """Minimum traffic of the second run less that of the first."""
+        return _less(self.second.bytes_moved, self.first.bytes_moved)
+
+    @property
+    def delta_flops(self) -> int | None:
+        """FLOPs of the second run less those of the first."""
+        return _less(self.second.flops, self.first.flops)
+
+
 @dataclass(frozen=True)
-class EagerChange:
+class EagerChange(_Sides):
     """Calls of two steps outside compiled graphs that share a name and a source line."""
 
     name: str
@@ -58,21 +80,6 @@ class EagerChange:
         if not self.first.calls or not self.second.calls:
             return "only first" if self.first.calls else "only second"
         return "same" if self.first.calls == self.second.calls else "changed"
-
-    @property
-    def delta_ns(self) -> int | None:
-        """Time of the second step less that of the first."""
-        return _less(self.second.time_ns, self.first.time_ns)
-
-    @property
-    def delta_bytes(self) -> int | None:
-        """Minimum traffic of the second step less that of the first."""
-        return _less(self.second.bytes_moved, self.first.bytes_moved)
-
-    @property
-    def delta_flops(self) -> int | None:
-        """FLOPs of the second step less those of the first."""
-        return _less(self.second.flops, self.first.flops)
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,7 @@ class ReadChange:
 
 
 @dataclass(frozen=True)
-class LaunchGroup:
+class LaunchGroup(_Sides):
     """Launches of two runs that compute the same part of the model, as small as they can be told apart.
 
     ``shape`` is that of the largest tensor that its last launch writes.
@@ -114,21 +121,6 @@ class LaunchGroup:
     module: str | None = None
     reads: tuple[ReadChange, ...] = ()
     shape: tuple[int, ...] | None = None
-
-    @property
-    def delta_ns(self) -> int | None:
-        """Time of the second run less that of the first."""
-        return _less(self.second.time_ns, self.first.time_ns)
-
-    @property
-    def delta_bytes(self) -> int | None:
-        """Minimum traffic of the second run less that of the first."""
-        return _less(self.second.bytes_moved, self.first.bytes_moved)
-
-    @property
-    def delta_flops(self) -> int | None:
-        """Tensor FLOPs of the second run less those of the first."""
-        return _less(self.second.flops, self.first.flops)
 
 
 @dataclass(frozen=True)
