@@ -30,11 +30,12 @@ from torchledger.capturing.wrapper_code import WrapperCall, find_calls, in_runni
 from torchledger.device import describe as device
 from torchledger.device.host import known_host
 from torchledger.errors import StoreError, TorchledgerError
-from torchledger.nouns import Compilation, Device, Difference, Environment, Gap, Graph, Launch, Run
+from torchledger.nouns import Compilation, Device, Difference, Direction, Environment, Gap, Graph, Launch, Run
 from torchledger.nouns.run import ValuesLack
 from torchledger.store import LedgerWriter
 from torchledger.store.job import rank_path
 from torchledger.store.seal import sealed_graph, sealed_kernel
+from torchledger.work.graph_names import graph_name
 
 if TYPE_CHECKING:
     from torchledger._torch.patching import Patches
@@ -429,16 +430,17 @@ class Capture:
         )
         self._n_written += 1
 
-    def _name(self, direction: str, model_key: str | None) -> str:
+    def _name(self, direction: Direction, model_key: str | None) -> str:
         """``forward_0``; a backward takes the number of its forward, where that is known and free."""
         number = self._numbers.get(model_key) if direction == "backward" else None
-        if number is None or f"{direction}_{number}" in self._names:
+        if number is None or graph_name(direction, number) in self._names:
             number = self._next_number
         self._next_number = max(self._next_number, number + 1)
         if model_key is not None and direction != "backward":
             self._numbers[model_key] = number
-        self._names.add(f"{direction}_{number}")
-        return f"{direction}_{number}"
+        name = graph_name(direction, number)
+        self._names.add(name)
+        return name
 
 
 class _Hooks:

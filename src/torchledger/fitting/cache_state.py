@@ -6,6 +6,7 @@ import math
 
 from torchledger.nouns import Buffer, Launch
 from torchledger.work.element_sizes import element_size
+from torchledger.work.graph_names import direction_of
 from torchledger.work.step_traffic import StepTraffic
 
 _BACK_TO_FORWARD, _FORWARD_TO_BACK = 1.5, 3.0
@@ -29,7 +30,7 @@ class CacheState:
         self._by_name = by_name
         self._kept_bytes = kept_bytes
         self._step = step
-        self._is_backward = graph.startswith("backward")
+        self._is_backward = direction_of(graph) == "backward"
         self._traffic = 0.0
         self.dirty_share = 1.0
         self._touched: dict[str, float] = {}

@@ -19,6 +19,7 @@ from torchledger.memory.live_set import Curve, live_curve
 from torchledger.memory.workspaces import library_workspaces
 from torchledger.nouns import Device, Launch, LiveStorage, MemoryCategory, StepCall, StepMemory
 from torchledger.stepping.record import StepRecord
+from torchledger.work.graph_names import direction_of
 
 if TYPE_CHECKING:
     from torchledger._torch.eager_calls import EagerCall
@@ -157,7 +158,7 @@ class _Entries:
             place
             for place, call in enumerate(self.heard)
             if (call is not None and call.node is not None)
-            or (self.graphs[place] or "").startswith("backward")
+            or direction_of(self.graphs[place] or "") == "backward"
             or (call is None and phases.get(self.orders[place]) == "backward")
         ]
         self._is_backward = frozenset(self.backward)

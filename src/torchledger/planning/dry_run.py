@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torchledger.capturing.session import Capture
 from torchledger.errors import PlanError, UsageError
 from torchledger.memory.record import Heard, record_memory
-from torchledger.nouns import Device, Direction, DryRun, MadeGroup, StandIn, WorldSpec
+from torchledger.nouns import Device, DryRun, MadeGroup, StandIn, WorldSpec
 from torchledger.planning.communication import collectives_of_step, place_calls
 from torchledger.planning.program_threads import Ending, StepRecorded, explain
 from torchledger.profiling.profile import StepProfiler, hear_steps
@@ -26,6 +26,7 @@ from torchledger.stepping.record import Ledgered
 from torchledger.stepping.recording import StepRecording
 from torchledger.stepping.tools import Tools
 from torchledger.traces.graph_marks import parse_graph_mark
+from torchledger.work.graph_names import direction_of
 
 if TYPE_CHECKING:
     from torchledger._torch.eager_calls import EagerCalls
@@ -93,9 +94,7 @@ class _StepHearer(StepProfiler):
     def _records(self, recording: StepRecording) -> list[Any]:
         facts = facts_of_recording(recording)
         assert facts is not None and recording.heard is not None and recording.memory is not None
-        ledgered = Ledgered(
-            {name: cast(Direction, name.rpartition("_")[0]) for name in self._launches}, dict(self._launches)
-        )
+        ledgered = Ledgered({name: direction_of(name) for name in self._launches}, dict(self._launches))
         marked = [parse_graph_mark(mark) for mark in self._marks]
         record = record_heard_step(
             recording.memory.entries,

@@ -37,6 +37,7 @@ from torchledger.predicting.step_calls import price_calls
 from torchledger.work.categories import operation_of
 from torchledger.work.collectives import collective_kind
 from torchledger.work.graph_collectives import WAIT, GraphCollective, graph_collectives
+from torchledger.work.graph_names import direction_of
 from torchledger.work.step_traffic import step_traffic
 
 _COUNTS = 0.02
@@ -435,7 +436,7 @@ def _graph(
 ) -> None:
     """The launches of one call of a compiled graph; a wait inside it keeps what follows back."""
     overheads = maker.overheads
-    is_backward = call.phase == "backward" or call.name.startswith("backward")
+    is_backward = call.phase == "backward" or direction_of(call.name) == "backward"
     usual = overheads["graph call host us"]
     training = overheads.get("training call host us", 2 * usual)
     call_us = max(usual, training - usual) if is_backward else usual

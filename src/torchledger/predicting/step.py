@@ -59,6 +59,7 @@ from torchledger.predicting.step_calls import (
 )
 from torchledger.stepping.totals import StepTotals
 from torchledger.work.graph_collectives import graph_collectives
+from torchledger.work.graph_names import direction_of
 from torchledger.work.step_traffic import StepTraffic, step_traffic
 
 Priced = Sequence[tuple[StepCall, Prediction]]
@@ -204,7 +205,7 @@ def _shape_of(
         if call.kind == "operator" and not (optimizers and call.phase == "optimizer")
     ]
     nodes = sum(call.phase == "backward" for call in eager_calls)
-    backwards = sum(count for graph, count in calls.items() if graph.startswith("backward"))
+    backwards = sum(count for graph, count in calls.items() if direction_of(graph) == "backward")
     return replace(
         shape,
         backwards=min(backwards, shape.graphs // 2),

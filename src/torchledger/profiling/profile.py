@@ -29,6 +29,7 @@ from torchledger.stepping.recorder import StepRecorder
 from torchledger.stepping.recording import StepRecording
 from torchledger.stepping.tools import Tools
 from torchledger.store.job import job_folder_of
+from torchledger.work.graph_names import direction_of
 
 if TYPE_CHECKING:
     from torchledger._torch.module_calls import ModuleCalls
@@ -325,7 +326,7 @@ class StepProfiler(Watcher):
         ]
 
     def _too_few_steps(self, recording: StepRecording) -> str:
-        graphs = len([name for name in self._launches if not name.startswith("backward")])
+        graphs = len([name for name in self._launches if direction_of(name) != "backward"])
         recorder = self._recorder
         return why_no_step(
             recording, graphs=graphs, warmup=recorder.warmup, needed=recorder.needed, is_plan=self._only_hears

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from torchledger.capturing.conditionals import Conditional
 from torchledger.device.ceilings import known_ceilings
@@ -61,6 +61,7 @@ from torchledger.traces.summary import summarize
 from torchledger.traces.timeline import step_timeline
 from torchledger.traces.trace import EventKind, Trace
 from torchledger.traces.verdict import verdict
+from torchledger.work.graph_names import direction_of
 from torchledger.work.product_costs import overcounted_by_torch
 from torchledger.work.sizes import sizes_at
 
@@ -255,7 +256,7 @@ def records_of_recording(
             devices=devices,
             n_steps=recording.n_steps,
             trace_name=trace_path.name,
-            directions={launch.graph: cast(Direction, launch.graph.rpartition("_")[0]) for launch in launches},
+            directions={launch.graph: direction_of(launch.graph) for launch in launches},
             conditionals=conditionals,
             facts=facts_of_recording(recording),
             heard=recording.heard,

@@ -14,13 +14,14 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import islice
 from typing import Any, cast
 
-from torchledger.nouns import Direction, StepFoundBy
+from torchledger.nouns import StepFoundBy
 from torchledger.stepping.finder import FoundStep, StepFinder
 from torchledger.stepping.graph_calls import told
 from torchledger.stepping.meeting import Meeting
 from torchledger.stepping.recording import StepRecording
 from torchledger.stepping.states import State, States
 from torchledger.stepping.tools import Tools
+from torchledger.work.graph_names import direction_of
 
 log = logging.getLogger(__name__)
 
@@ -171,7 +172,7 @@ class StepRecorder:
             return proceed()
         self._guarded(
             lambda: self._before_call(name, identity, parameters),
-            waits=name.startswith("backward") or self._finder.owner in (None, threading.get_ident()),
+            waits=direction_of(name) == "backward" or self._finder.owner in (None, threading.get_ident()),
         )
         is_first = name not in self._called
         self._called.add(name)
@@ -188,11 +189,8 @@ class StepRecorder:
     def _before_call(self, name: str, identity: Hashable, parameters: Sequence[int]) -> None:
         if len(self._parameters) < _MOST_PARAMETERS:
             self._parameters.update(parameters)
-        direction: Direction = (
-            "backward" if name.startswith("backward") else "forward" if name.startswith("forward") else "inference"
-        )
         thread = threading.get_ident()
-        self._end_of(self._finder.called(name, identity, thread=thread, direction=direction))
+        self._end_of(self._finder.called(name, identity, thread=thread, direction=direction_of(name)))
 
     # --- from step to step --------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from torchledger.claims import claim
 from torchledger.errors import UsageError
 from torchledger.nouns import Launch
+from torchledger.work.graph_names import direction_of
 
 Level = Literal["off", "save", "stats", "names"]
 
@@ -97,7 +98,7 @@ class ValueOptions:
         """True if a launch passes every filter."""
         source = [f"{line.file}:{line.line}" for line in launch.sources]
         return (
-            _matches(self.graph, [launch.graph, launch.graph.split("_")[0]])
+            _matches(self.graph, [launch.graph, direction_of(launch.graph)])
             and _matches(self.category, [launch.category])
             and _matches(self.kernel, [launch.kernel_name, launch.call or "", launch.launch_id])
             and _matches(self.module, list(launch.modules))

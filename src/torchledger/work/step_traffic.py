@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from torchledger.nouns import Launch, StepCall
+from torchledger.work.graph_names import direction_of
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ def step_traffic(
     of_graph: dict[str, int] = {}
     for launch in launches:
         of_graph[launch.graph] = of_graph.get(launch.graph, 0) + (launch.bytes_moved or 0)
-    trains = any(graph.startswith("backward") and count for graph, count in graph_calls.items())
+    trains = any(direction_of(graph) == "backward" and count for graph, count in graph_calls.items())
     for call in calls:
         if call.kind == "operator":
             total += call.bytes_moved or 0
