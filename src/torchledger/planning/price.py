@@ -38,7 +38,7 @@ from torchledger.work.categories import operation_of
 from torchledger.work.collectives import collective_kind
 from torchledger.work.graph_collectives import WAIT, GraphCollective, graph_collectives
 from torchledger.work.graph_names import direction_of
-from torchledger.work.step_traffic import step_traffic
+from torchledger.work.step_traffic import step_traffic, step_trains
 
 _COUNTS = 0.02
 """A share of the device's time that is worth a sentence."""
@@ -73,6 +73,11 @@ class RankProgram:
     peak_allocated_bytes: int | None = None
     ran_on_cpu: bool = False
     knows_waits: bool = False
+
+    @property
+    def graph_calls(self) -> Counter[str]:
+        """How often the step calls each compiled graph."""
+        return Counter(call.name for call in self.calls if call.kind == "graph")
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,7 @@ def plan_price(
         fabric = replace(fabric, ranks_per_node=ranks_per_node)
     sharing = find_sharing(model.device) if sharing is None else sharing
     stands_in = {rank: program.rank for program in programs for rank in (*program.stands_for, program.rank)}
-    trains = any(call.phase == "backward" for program in programs for call in program.calls)
+    trains = any(step_trains(program.graph_calls, program.calls) for program in programs)
     overheads = overheads_on(host, overheads_of(model), trains=trains)
     settings = {"allow_tf32": allow_tf32, "convolution_tf32": convolution_tf32}
     timed = {
@@ -352,11 +357,9 @@ class _Maker:
 
 def _entries(maker: _Maker, settings: Mapping[str, bool]) -> _Timed:
     program, model, overheads = maker.program, maker.model, maker.overheads
-    called = {call.name for call in program.calls if call.kind == "graph"}
     compiled: dict[str, Prediction | GraphCollective] = {}
-    graph_calls = Counter(call.name for call in program.calls if call.kind == "graph")
-    traffic = step_traffic(chain.from_iterable(program.launches.values()), graph_calls, program.calls)
-    for graph in sorted(called & program.launches.keys()):
+    traffic = step_traffic(chain.from_iterable(program.launches.values()), program.graph_calls, program.calls)
+    for graph in sorted(program.graph_calls.keys() & program.launches.keys()):
         launches = program.launches[graph]
         collectives = graph_collectives(launches)
         others = [launch for launch in launches if launch.launch_id not in collectives]
@@ -370,7 +373,9 @@ def _entries(maker: _Maker, settings: Mapping[str, bool]) -> _Timed:
         )
     }
     calls_tiles = tiles_of_calls(program.calls, model.machine)
-    tiles = tiles_of_launches([each for graph in called for each in program.launches.get(graph, ())], model.machine)
+    tiles = tiles_of_launches(
+        [each for graph in program.graph_calls for each in program.launches.get(graph, ())], model.machine
+    )
     waits = _all_waits(program)
     main = _main_stream(program.calls)
     placed: dict[int, int] = {}

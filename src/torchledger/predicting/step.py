@@ -110,7 +110,7 @@ def predict_step(
     weights = {prediction.subject: calls[prediction.subject.rpartition("#")[0]] for prediction in predictions}
     eager = () if record is None else price_calls(model, record.calls, ran_on_cpu=_ran_on_cpu(record))
     priced = [*((found, weights[found.subject]) for found in predictions), *((found, 1) for _, found in eager)]
-    overheads = overheads_on(host, overheads_of(model), trains=traffic.optimizer_bytes is not None)
+    overheads = overheads_on(host, overheads_of(model), trains=traffic.trains)
     shape = _shape_of(called, calls, record, eager, _optimizer_tensors(optimizer))
     kernels = sum(prediction.duration_us * weights[prediction.subject] for prediction in predictions)
     optimizer_us = _optimizer_us(model, optimizer) + _eager_us(eager, "optimizer")

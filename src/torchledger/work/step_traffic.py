@@ -13,11 +13,23 @@ from torchledger.work.graph_names import direction_of
 class StepTraffic:
     """Bytes that a step moves where one step follows the other, and those of them that its optimizer moves.
 
-    ``optimizer_bytes`` is ``None`` of a step without a backward.
+    ``optimizer_bytes`` is ``None`` of a step that does not train.
     """
 
     bytes_moved: int
     optimizer_bytes: int | None = None
+
+    @property
+    def trains(self) -> bool:
+        """As ``step_trains`` says of the step."""
+        return self.optimizer_bytes is not None
+
+
+def step_trains(graph_calls: Mapping[str, int], calls: Iterable[StepCall]) -> bool:
+    """True of a step that calls the graph of a backward, or has any call in its backward."""
+    return any(direction_of(graph) == "backward" and count for graph, count in graph_calls.items()) or any(
+        call.phase == "backward" for call in calls
+    )
 
 
 def step_traffic(
@@ -29,11 +41,10 @@ def step_traffic(
     of_graph: dict[str, int] = {}
     for launch in launches:
         of_graph[launch.graph] = of_graph.get(launch.graph, 0) + (launch.bytes_moved or 0)
-    trains = any(direction_of(graph) == "backward" and count for graph, count in graph_calls.items())
+    calls = tuple(calls)
     for call in calls:
         if call.kind == "operator":
             total += call.bytes_moved or 0
             optimizer += (call.bytes_moved or 0) if call.phase == "optimizer" else 0
-            trains = trains or call.phase == "backward"
     total += sum(count * of_graph.get(graph, 0) for graph, count in graph_calls.items())
-    return StepTraffic(total, optimizer if trains else None)
+    return StepTraffic(total, optimizer if step_trains(graph_calls, calls) else None)
