@@ -8,26 +8,21 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import logging
 import os
-import selectors
-import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torchledger import roofline
 from torchledger.device.ceilings import known_ceilings, product_rate
 from torchledger.errors import MeasureError, UsageError
 from torchledger.nouns import Ceilings, Device, Launch, Measurement, Run, Step
+from torchledger.replaying.bench_process import run_tasks
+from torchledger.replaying.bench_report import Benched, BenchReport, Mode
 from torchledger.replaying.bench_timing import HOST_FLUSH_BYTES, Budget, relative_interval
-from torchledger.replaying.bench_worker import JOB, TRUST, Job, Task, job_text
+from torchledger.replaying.bench_worker import Job, Task
 from torchledger.replaying.call_site import CallSite, CallSites
 from torchledger.replaying.lead_in import LeadIn, find_lead_in, lead_in_text
 from torchledger.replaying.ledger_code import LedgerCode, ledger_code
@@ -37,143 +32,14 @@ from torchledger.stepping.totals import StepUse, use_of
 from torchledger.store import LedgerReader, LedgerWriter, open_ledger
 from torchledger.store.find import find_kernel
 from torchledger.store.latest import latest, saved_inputs, step_measurements
-from torchledger.store.seal import seal
 
 log = logging.getLogger(__name__)
-
-Mode = Literal["run", "configurations", "max_autotune"]
 
 STATES = ("warm", "cold", "step")
 """What the cache holds: what the last call of the kernel left, nothing of use, or what the launches before it leave."""
 
-SHORT_US = 5.0
-"""Kernels below are dominated by their launch; a timer tick is a per cent of them."""
-
 SPREAD_LIMIT = 0.05
 """A 95 % confidence interval of the median wider than this share of it is pointed out."""
-
-
-@dataclass(frozen=True)
-class Benched:
-    """One launch, run alone: its measurements by cache state, or why there is none.
-
-    ``status`` is ``"ok"``, ``"cannot"`` (nothing to run), ``"failed"``, ``"crashed"`` (the process or the device was
-    lost to it), ``"out_of_memory"`` or ``"timed_out"``. ``same_as`` names the launch that was run instead: same kernel,
-    same sizes. ``placed`` is its time after its lead-in, the ``lead_in`` launches before it in the wrapper;
-    ``unplaced`` says why there is none. ``configurations`` are those that were tried, with their warm times; ``as_run``
-    is then the time with the configuration of the run. ``keeps_lines``: its source asks the cache to keep what it
-    reads, which outlived a flush in measurements on an H200. ``clock_fell``: the device's clock, while it was timed.
-    ``use`` is what the ledger's step makes of it; ``None`` without a step.
-    """
-
-    launch: Launch
-    status: str
-    warm: Measurement | None = None
-    cold: Measurement | None = None
-    placed: Measurement | None = None
-    in_step: Measurement | None = None
-    reason: str | None = None
-    same_as: str | None = None
-    bound: roofline.Bound | None = None
-    roofline_us: float | None = None
-    configurations: tuple[Measurement, ...] = ()
-    as_run: Measurement | None = None
-    notes: tuple[str, ...] = ()
-    lead_in: int | None = None
-    unplaced: str | None = None
-    keeps_lines: bool = False
-    clock_fell: bool = False
-    use: StepUse | None = None
-
-    @property
-    def duration_us(self) -> float | None:
-        """Median warm time, or the cold one where only that was taken."""
-        measured = self.warm or self.cold
-        return measured.duration_us if measured else None
-
-    @property
-    def achieved_gb_per_s(self) -> float | None:
-        """Minimum traffic over the time."""
-        return roofline.achieved_gb_per_s(self.launch.bytes_moved, self.duration_us)
-
-    @property
-    def achieved_tflops_per_s(self) -> float | None:
-        """Tensor FLOPs over the time."""
-        return roofline.achieved_tflops_per_s(self.launch.flops, self.duration_us)
-
-    @property
-    def roofline_fraction(self) -> float | None:
-        """Lower-bound time over the time; can exceed 1 where the inputs fit into a cache."""
-        if self.roofline_us is None or not self.duration_us:
-            return None
-        return self.roofline_us / self.duration_us
-
-    @property
-    def over_step(self) -> float | None:
-        """Time alone in its place over the time inside the step; the warm time where none was taken in its place."""
-        return self._over_step(self.placed.duration_us if self.placed else self.duration_us)
-
-    @property
-    def warm_over_step(self) -> float | None:
-        """Warm time over the time inside the step."""
-        return self._over_step(self.warm.duration_us if self.warm else None)
-
-    @property
-    def cold_over_step(self) -> float | None:
-        """Cold time over the time inside the step."""
-        return self._over_step(self.cold.duration_us if self.cold else None)
-
-    def _over_step(self, time_us: float | None) -> float | None:
-        if self.in_step is None or not time_us or not self.in_step.duration_us:
-            return None
-        return time_us / self.in_step.duration_us
-
-    @property
-    def explanation(self) -> str | None:
-        """Why the warm time is not the time inside the step, where they differ by more than 5 %: what the cache
-        explains (the time in its place agrees better), and what it leaves to clocks and neighbours."""
-        warm, placed = self.warm_over_step, self._over_step(self.placed.duration_us if self.placed else None)
-        if warm is None or abs(warm - 1) <= 0.05:
-            return None
-        if placed is not None and abs(placed - 1) <= 0.05:
-            return "cache: in its place it takes what it takes inside the step"
-        if placed is not None and abs(placed - 1) < 0.5 * abs(warm - 1):
-            return f"mostly cache: in its place {placed:.2f} of the time inside the step"
-        cold = self.cold_over_step
-        if placed is None and cold is not None and min(warm, cold) <= 1 <= max(warm, cold):
-            return "cache: the time inside the step lies between warm and cold"
-        if self.keeps_lines and cold is not None and cold < 0.95:
-            return (
-                "kept lines: it asks the cache to keep what it reads, which can outlive a flush: cold is no bound then"
-            )
-        if self.clock_fell:
-            return "clocks: they fell while it was timed"
-        if self.in_step is not None and self.in_step.duration_us < SHORT_US:
-            return f"shorter than {SHORT_US:g} us: launch and drain of a few hundred nanoseconds weigh"
-        return "not the cache: clocks (a busy device runs slower), values, or another kernel that ran at the same time"
-
-
-@dataclass(frozen=True)
-class BenchReport:
-    """What was benched: one entry per launch in the ledger's order; ``selection`` says how they were chosen."""
-
-    file: str
-    run: Run
-    entries: tuple[Benched, ...]
-    selection: str
-    mode: Mode
-    seconds: float
-    ceilings: Mapping[str, Ceilings | None] = field(default_factory=dict)
-
-    @property
-    def failures(self) -> tuple[Benched, ...]:
-        """Entries that have a kernel but no time."""
-        return tuple(entry for entry in self.entries if entry.status not in ("ok", "cannot"))
-
-    @property
-    def ratios(self) -> tuple[float, ...]:
-        """Time alone over time inside the step, of entries that have both."""
-        return tuple(ratio for entry in self.entries if (ratio := entry.over_step) is not None)
 
 
 def bench(
@@ -473,128 +339,6 @@ def _led_task(site: CallSite, lead: LeadIn, *, is_flushed: bool) -> Task:
     )
 
 
-# --- running it ------------------------------------------------------------------------------------------------------
-
-
-def run_tasks(job: Job, *, timeout_s: float, deadline: float | None = None) -> dict[str, dict[str, Any]]:
-    """The answers of a worker process by task; a new process takes over what a lost one had not done."""
-    answers: dict[str, dict[str, Any]] = {}
-    remaining = list(job.tasks)
-    suspects: set[str] = set()
-    while remaining and (deadline is None or time.monotonic() < deadline):
-        # Of tasks that were lost together nobody knows which one it was: they are tried again one by one.
-        now = [task for task in remaining if task.task_id in suspects] or remaining
-        together = 1 if suspects else job.together
-        part = replace(job, tasks=tuple(now), together=together, kernels=_kernels_of(now, job.kernels))
-        done, lost, end = _run_worker(part, timeout_s, deadline)
-        answers |= done
-        if end.status == "ended" and deadline is not None and time.monotonic() >= deadline:
-            break
-        lost = [task_id for task_id in lost if task_id not in answers]
-        if len(lost) == 1:
-            answers[lost[0]] = {"status": end.status, "reason": end.reason}
-        elif lost:
-            suspects.update(lost)
-        elif not done:
-            for task in now:
-                answers[task.task_id] = {"status": "failed", "reason": end.reason or "the worker could not start"}
-        suspects -= set(answers)
-        remaining = [task for task in remaining if task.task_id not in answers]
-    return answers
-
-
-def _kernels_of(tasks: Sequence[Task], kernels: Mapping[str, str]) -> dict[str, str]:
-    return {key: kernels[key] for task in tasks for key in task.kernels.values()}
-
-
-@dataclass(frozen=True)
-class WorkerEnd:
-    """How a worker's process came to its end, and in words where it was not its own."""
-
-    status: Literal["ended", "timed_out", "crashed"] = "ended"
-    reason: str = ""
-
-
-def _run_worker(
-    job: Job, timeout_s: float, deadline: float | None
-) -> tuple[dict[str, dict[str, Any]], list[str], WorkerEnd]:
-    """Answers of one process, the tasks that it was lost in (if it was), and how."""
-    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
-        text = job_text(job)
-        # The file has no name, and what is in it a seal: nothing can come between the check of the ledger and the run.
-        stdin.write((seal(JOB, text) or "").encode() + b"\n" + text)
-        stdin.seek(0)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "torchledger.replaying.bench_worker", *([TRUST] if job.is_trusted else [])],
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            env=_worker_environment(),
-        )
-        try:
-            done, current, timed_out = _listen(process, timeout_s, deadline)
-        finally:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
-        if timed_out and deadline is not None and time.monotonic() >= deadline:
-            return done, [], WorkerEnd()  # the time for all was over, which says nothing of the one that was running
-        if timed_out:
-            return done, current, WorkerEnd("timed_out", f"it took longer than {timeout_s:g} s (compiling included)")
-        if process.returncode in (0, 3):
-            return done, [], WorkerEnd()
-        stderr.seek(0)
-        tail = stderr.read().decode(errors="replace").strip().splitlines()[-1:] or [""]
-        how = f"signal {-process.returncode}" if process.returncode < 0 else f"exit code {process.returncode}"
-        return done, current, WorkerEnd("crashed", f"its process was lost ({how}) {tail[0][:300]}".strip())
-
-
-def _listen(
-    process: subprocess.Popen[bytes], timeout_s: float, deadline: float | None
-) -> tuple[dict[str, dict[str, Any]], list[str], bool]:
-    done: dict[str, dict[str, Any]] = {}
-    current: list[str] = []
-    for line in _lines(process, timeout_s, deadline):
-        if line is None:
-            return done, current, True
-        message = json.loads(line)
-        if "start" in message:
-            current = message["start"]
-        else:
-            done[message.pop("done")] = message
-    return done, [task_id for task_id in current if task_id not in done], False
-
-
-def _lines(process: subprocess.Popen[bytes], timeout_s: float, deadline: float | None) -> Iterator[bytes | None]:
-    """Lines of the worker's answers; ``None``, as the last, when it is silent for too long."""
-    assert process.stdout is not None
-    buffered = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while True:
-            patience = timeout_s if deadline is None else min(timeout_s, max(deadline - time.monotonic(), 0.1))
-            if not selector.select(patience):
-                yield None
-                return
-            piece = os.read(process.stdout.fileno(), 65536)
-            if not piece:
-                return
-            *lines, buffered = (buffered + piece).split(b"\n")
-            yield from lines
-
-
-def _worker_environment() -> dict[str, str]:
-    """The caller's, with this package importable and without what would capture the worker."""
-    import torchledger
-
-    folder = str(Path(torchledger.__file__).parent.parent)
-    paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {name: value for name, value in os.environ.items() if name != "TORCHLEDGER_CAPTURE"}
-    return environment | {"PYTHONPATH": os.pathsep.join(paths)}
-
-
 # --- what came of it -------------------------------------------------------------------------------------------------
 
 
@@ -690,26 +434,3 @@ def _save(path: str | os.PathLike[str], entries: Sequence[Benched]) -> None:
     if records:
         with LedgerWriter(path, append=True) as writer:
             writer.add(*records)
-
-
-def gain(report: BenchReport) -> tuple[int, int, float, float]:
-    """Launches that gain by more than 2 % against the run's own configuration, how many had a choice, and the summed
-    time of all launches before and after, if only the winners are changed (microseconds)."""
-    before = after = 0.0
-    winners = choosable = 0
-    for entry in report.entries:
-        now = entry.duration_us
-        if now is None:
-            continue
-        former = entry.as_run.duration_us if entry.as_run else now
-        choosable += entry.as_run is not None
-        is_better = now < 0.98 * former
-        winners += is_better
-        before += former
-        after += now if is_better else former
-    return winners, choosable, before, after
-
-
-def median_ratio(report: BenchReport) -> float | None:
-    """Median of time alone, in its place, over time inside the step."""
-    return statistics.median(report.ratios) if report.ratios else None

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from torchledger.nouns import Measurement
-from torchledger.replaying.bench import Benched, BenchReport, gain, median_ratio
+from torchledger.replaying.bench_report import Benched, BenchReport, gain, median_ratio
 from torchledger.reporting.ceilings import above_ceilings
 from torchledger.reporting.columns import format_share, format_us
 from torchledger.reporting.document import Block, Document, Section, Sentence, Table, Tone, as_plain, columns

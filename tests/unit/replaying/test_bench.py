@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +22,10 @@ from factories import make_step
 from torchledger.cli import cli
 from torchledger.errors import MeasureError, StoreError, UsageError
 from torchledger.nouns import Graph, Launch, Measurement
-from torchledger.replaying.bench import Benched, bench, gain
+from torchledger.replaying.bench import bench
+from torchledger.replaying.bench_report import gain
 from torchledger.replaying.bench_timing import Budget, relative_interval
-from torchledger.replaying.bench_worker import Job, Task, batches
+from torchledger.replaying.bench_worker import Job, Task
 from torchledger.replaying.call_site import find_call_site
 from torchledger.replaying.extract import extract_kernel, graph_module, kernel_module
 from torchledger.replaying.index_bounds import checked_pointers
@@ -210,67 +209,6 @@ def test_a_kernel_that_kills_its_process_is_marked_and_the_others_go_on(
     assert "signal 11" in (report.entries[0].reason or "")
 
 
-def test_tasks_that_were_lost_together_are_tried_again_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchledger.replaying import bench as module
-
-    tasks = tuple(Task(name, "cuda:0", "", "") for name in "abcdef")
-    runs: list[tuple[str, int]] = []
-
-    def run(
-        job: Job, timeout_s: float, deadline: float | None
-    ) -> tuple[dict[str, dict[str, Any]], list[str], module.WorkerEnd]:
-        names = [task.task_id for task in job.tasks]
-        runs.append(("".join(names), job.together))
-        done: dict[str, dict[str, Any]] = {}
-        for start in range(0, len(names), job.together):
-            batch = names[start : start + job.together]
-            if "c" in batch:
-                return done, batch, module.WorkerEnd("crashed", "its process was lost")
-            done |= {name: {"status": "ok"} for name in batch}
-        return done, [], module.WorkerEnd()
-
-    monkeypatch.setattr(module, "_run_worker", run)
-    answers = module.run_tasks(Job(tasks, QUICK, together=2), timeout_s=1)
-    assert {name: answer["status"] for name, answer in answers.items()} == {
-        name: "crashed" if name == "c" else "ok" for name in "abcdef"
-    }
-    assert runs == [("abcdef", 2), ("cd", 1), ("d", 1), ("ef", 2)]
-
-
-def test_a_task_that_ran_when_the_time_for_all_was_over_is_not_called_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchledger.replaying import bench as module
-
-    def never_answers(*arguments: object) -> tuple[dict[str, dict[str, Any]], list[str], bool]:
-        time.sleep(0.06)
-        return {}, ["a"], True
-
-    monkeypatch.setattr(module, "_listen", never_answers)
-    monkeypatch.setattr(module.subprocess, "Popen", lambda *arguments, **options: _EndedProcess())
-    tasks = (Task("a", "cpu", "", ""), Task("b", "cpu", "", ""))
-    assert module.run_tasks(Job(tasks, QUICK), timeout_s=100, deadline=time.monotonic() + 0.05) == {}
-
-
-class _EndedProcess:
-    stdout = io.BytesIO()
-
-    def poll(self) -> int:
-        return 0
-
-    def wait(self) -> int:
-        return 0
-
-
-def test_tasks_share_a_recording_on_cuda_only_and_as_far_as_they_fit() -> None:
-    def task(name: str, size: int, **others: Any) -> Task:
-        return Task(name, others.pop("device", "cuda:0"), "", "", {"buf0": size}, **others)
-
-    tasks = [task("a", 4), task("b", 4), task("c", 4), task("d", 1, mode="max_autotune"), task("e", 1), task("f", 99)]
-    found = [[each.task_id for each in batch] for batch in batches(tasks, 16, most_bytes=10)]
-    assert found == [["a", "b"], ["c"], ["d"], ["e"], ["f"]]
-    assert [len(batch) for batch in batches([task("a", 1, device="cpu")] * 3, 16)] == [1, 1, 1]
-    assert [len(batch) for batch in batches([task("a", 1)] * 5, 2)] == [2, 2, 1]
-
-
 def test_tensors_that_do_not_fit_are_listed_with_their_sizes() -> None:
     from torchledger.replaying.bench_worker import OutOfMemory, _check_memory
 
@@ -357,32 +295,6 @@ def test_a_gain_is_counted_against_the_run_s_own_configuration(ledger: Path, cap
     )
     assert (winners, choosable) == (1, 1)
     assert before == pytest.approx(2 * after)
-
-
-@pytest.mark.parametrize(
-    ("warm", "cold", "placed", "others", "expected"),
-    [
-        (9.8, 12.0, 9.9, {}, None),
-        (7.0, 12.0, 10.1, {}, "cache: in its place"),
-        (7.0, 12.0, 9.0, {}, "mostly cache"),
-        (7.0, 12.0, None, {}, "cache: the time inside the step lies between"),
-        (7.0, 7.5, 7.5, {"keeps_lines": True}, "kept lines"),
-        (7.0, 7.5, 7.5, {"clock_fell": True}, "clocks"),
-        (12.5, 12.6, 12.6, {}, "not the cache"),
-    ],
-)
-def test_a_difference_to_the_step_is_explained(
-    warm: float, cold: float, placed: float | None, others: dict[str, Any], expected: str | None
-) -> None:
-    def measured(time_us: float) -> Measurement:
-        return Measurement("forward_0#0", "bench", "cupti", (time_us,))
-
-    entry = Benched(
-        Launch("forward_0", 0, "key", "kernel", "pointwise", "cuda:0"), "ok", warm=measured(warm), cold=measured(cold),
-        placed=measured(placed) if placed else None, in_step=measured(10.0), **others,
-    )  # fmt: skip
-    assert entry.over_step == pytest.approx((placed or warm) / 10)
-    assert (entry.explanation or "").startswith(expected or "") and (entry.explanation is None) == (expected is None)
 
 
 @pytest.mark.usefixtures("answered")

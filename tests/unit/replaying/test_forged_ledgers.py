@@ -19,7 +19,9 @@ from captured import Captured, capture_call
 from factories import make_step
 from torchledger.errors import MeasureError
 from torchledger.nouns import Graph, Kernel, Launch, Measurement, Run, Step, ValueStats
-from torchledger.replaying.bench import Budget, bench, run_tasks
+from torchledger.replaying.bench import bench
+from torchledger.replaying.bench_process import run_tasks
+from torchledger.replaying.bench_timing import Budget
 from torchledger.replaying.bench_worker import Job, Task
 from torchledger.replaying.extract import extract_graph, extract_kernel
 from torchledger.replaying.sizes import CannotReplay, check_dtype, sizes
@@ -210,7 +212,7 @@ def test_a_launch_that_a_table_gives_to_another_graph_is_not_taken(ledger: Path,
 
 def test_a_job_without_a_seal_runs_nothing(sentinel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = Task("forward_0#0", "cpu", f"import torch\n{code_that_runs(sentinel)}", "")
-    monkeypatch.setattr("torchledger.replaying.bench.seal", lambda kind, text: "2:forged")
+    monkeypatch.setattr("torchledger.replaying.bench_process.seal", lambda kind, text: "2:forged")
     answers = run_tasks(Job((task,), QUICK), timeout_s=60)
     assert "no valid seal" in answers["forward_0#0"]["reason"]
     assert not sentinel.exists()
