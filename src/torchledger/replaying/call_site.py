@@ -10,15 +10,26 @@ from __future__ import annotations
 
 import ast
 import builtins
-import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from torchledger.nouns import Buffer, Graph, Kernel, Launch
 from torchledger.replaying.accumulators import accumulators
 from torchledger.replaying.index_bounds import index_bounds
+from torchledger.replaying.named_buffers import NamedBuffers
+from torchledger.replaying.packed_weights import packed_weights
 from torchledger.replaying.positive_inputs import positive_inputs
 from torchledger.replaying.sizes import CannotReplay, check_device, check_dtype, check_name, sizes, symbol_value
+from torchledger.replaying.wrapper_text import (
+    Wrapper,
+    asserted_size,
+    assignments,
+    is_pure,
+    last_assignment,
+    loaded,
+    read_wrapper,
+    statements_by_line,
+)
 
 
 @dataclass(frozen=True)
@@ -133,7 +144,7 @@ class CallSites:
         self.graph = graph
         self.launches = tuple(launches)
         self.wrapper = read_wrapper(graph)
-        self._facts = Facts(graph, self.launches)
+        self._buffers = NamedBuffers(graph, self.launches)
         self._limits: dict[str, tuple[dict[str, int], frozenset[str], frozenset[str]]] = {}
         self._kernels: dict[str, list[Kernel]] = {}
         for kernel in kernels:
@@ -157,7 +168,7 @@ class CallSites:
             zero |= sums
             for name, high in highs.items():
                 bounds[name] = min(high, bounds.get(name, high))
-        return Builder(self.wrapper, self._facts, bounds, frozenset(positive), frozenset(zero))
+        return Builder(self.wrapper, self._buffers, bounds, frozenset(positive), frozenset(zero))
 
     def _limits_of(self, launch: Launch) -> tuple[dict[str, int], frozenset[str], frozenset[str]]:
         if launch.launch_id not in self._limits:
@@ -173,144 +184,7 @@ class CallSites:
                 yield from self._kernels.get(key, ())
 
 
-# --- weights that a library packed ------------------------------------------------------------------------------------
-
-
-def packed_weights(statement: ast.stmt, arguments: frozenset[str]) -> list[str]:
-    """Lines that pack the weights of a library call as freezing does: the library takes them in no other form."""
-    lines = []
-    for call in (node for node in ast.walk(statement) if isinstance(node, ast.Call)):
-        pack = _PACKED.get(ast.unparse(call.func))
-        given = [ast.unparse(argument) for argument in call.args]
-        if pack is not None and len(given) > 4 and given[1] in arguments:
-            lines.append(pack(given))
-    return lines
-
-
-_PACKED: dict[str, Callable[[list[str]], str]] = {
-    "torch.ops.mkl._mkl_linear.default": lambda given: (
-        f"{given[1]} = torch.ops.mkl._mkl_reorder_linear_weight({given[2]}, {given[4]})"
-    ),
-    "torch.ops.mkldnn._convolution_pointwise.default": lambda given: (
-        f"{given[1]} = torch.ops.mkldnn._reorder_convolution_weight("
-        f"torch.rand({given[1]}.shape).to({given[1]}.dtype), "
-        f"{given[3]}, {given[4]}, {given[5]}, {given[6]}, list({given[0]}.shape))"
-    ),
-    "torch.ops.mkldnn._linear_pointwise.default": lambda given: (
-        f"{given[1]} = torch.ops.mkldnn._reorder_linear_weight("
-        f"torch.rand({given[1]}.shape).to({given[1]}.dtype), {given[0]}.shape[0])"
-    ),
-}
-
-
-# --- the wrapper's text ----------------------------------------------------------------------------------------------
-
-_INPUT_FUNCTIONS = ("get_args", "benchmark_compiled_module")
-
-
-@dataclass(frozen=True)
-class Wrapper:
-    """A parsed wrapper."""
-
-    lines: tuple[str, ...]
-    preamble: tuple[str, ...]
-    preamble_names: frozenset[str]
-    definitions: dict[str, tuple[str, ast.expr]]
-    functions: tuple[ast.FunctionDef, ...]
-    input_functions: tuple[ast.FunctionDef, ...]
-
-    def text(self, node: ast.stmt) -> str:
-        """A statement as written, without its indentation and what shares its line."""
-        return ast.unparse(node)
-
-
-@functools.lru_cache(maxsize=8)
-def _parse(source: str) -> Wrapper:
-    tree = ast.parse(source)
-    lines = tuple(source.splitlines())
-    preamble: list[str] = []
-    names: set[str] = set()
-    definitions: dict[str, tuple[str, ast.expr]] = {}
-    functions: list[ast.FunctionDef] = []
-    input_functions: list[ast.FunctionDef] = []
-    for statement in tree.body:
-        text = "\n".join(lines[statement.lineno - 1 : statement.end_lineno])
-        if isinstance(statement, (ast.Import, ast.ImportFrom)):
-            preamble.append(text)
-            names.update(alias.asname or alias.name.split(".")[0] for alias in statement.names)
-        elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            name = statement.targets[0].id
-            if ast.unparse(statement.value).startswith("async_compile."):
-                definitions[name] = (text, statement.value)
-            elif name not in ("runner", "call", "recursively_apply_fns") and not _is_set_later(statement.value):
-                preamble.append(text)
-                names.add(name)
-        elif isinstance(statement, ast.FunctionDef):
-            (input_functions if statement.name in _INPUT_FUNCTIONS else functions).append(statement)
-        elif isinstance(statement, ast.ClassDef):
-            functions += [item for item in statement.body if isinstance(item, ast.FunctionDef)]
-    return Wrapper(lines, tuple(preamble), frozenset(names), definitions, tuple(functions), tuple(input_functions))
-
-
-def _is_set_later(value: ast.expr) -> bool:
-    """True for the ``None`` that stands for a frozen parameter until the module is loaded."""
-    return isinstance(value, ast.Constant) and value.value is None
-
-
-def read_wrapper(graph: Graph) -> Wrapper:
-    """The graph's wrapper, parsed. Raises ``CannotReplay`` if there is none or it is not Python."""
-    if graph.is_ahead_of_time:
-        raise CannotReplay(
-            f"{graph.name} was compiled ahead of time (AOTInductor), into a library whose calls cannot be made one by "
-            "one. Record a program that calls torch.compile(exported_program.module())."
-        )
-    if graph.wrapper_language != "python":
-        raise CannotReplay(
-            f"{graph.name} has a C++ wrapper, whose calls cannot be made one by one. Record it without cpp_wrapper."
-        )
-    if not graph.wrapper_source:
-        raise CannotReplay(f"{graph.name} was recorded without its generated code.")
-    try:
-        return _parse(graph.wrapper_source)
-    except SyntaxError as error:
-        raise CannotReplay(f"the generated code of {graph.name} cannot be parsed: {error}") from error
-
-
-# --- what the ledger knows of a name ---------------------------------------------------------------------------------
-
-
-@dataclass
-class Facts:
-    """The buffers of a graph by name, and who writes them."""
-
-    graph: Graph
-    launches: tuple[Launch, ...]
-    buffers: dict[str, list[Buffer]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for launch in self.launches:
-            for buffer in launch.buffers:
-                self.buffers.setdefault(buffer.name, []).append(buffer)
-
-    def fx_node(self, name: str) -> str | None:
-        found = next((buffer.fx_node for buffer in self.buffers.get(name, ()) if buffer.fx_node), None)
-        # An input that is only ever seen under the name it is overwritten as bears its node's name.
-        return found if found is not None or name in self.buffers else name
-
-    def producer(self, name: str, before: int) -> Launch | None:
-        """The last launch before a place in the graph that wrote a buffer."""
-        for launch in reversed(self.launches):
-            writes = any(buffer.name == name and buffer.role != "input" for buffer in launch.buffers)
-            if writes and launch.order < before and launch.wrapper_line is not None:
-                return launch
-        return None
-
-    def device(self, name: str) -> str | None:
-        return next((buffer.device for buffer in self.buffers.get(name, ())), None)
-
-
 _ALLOCATIONS = ("empty_strided", "rand_strided", "torch.empty_strided")
-_PURE_CALLS = ("reinterpret_tensor", "alloc_from_pool", "torch.as_strided", "math.", "max", "min", "int", "float")
 
 
 class Builder:
@@ -319,13 +193,13 @@ class Builder:
     def __init__(
         self,
         wrapper: Wrapper,
-        facts: Facts,
+        named: NamedBuffers,
         bounds: dict[str, int],
         positive: frozenset[str] = frozenset(),
         zero: frozenset[str] = frozenset(),
     ) -> None:
         self.wrapper = wrapper
-        self.facts = facts
+        self.named = named
         self.bounds = bounds
         self.positive = positive
         self.zero = zero
@@ -375,15 +249,15 @@ class Builder:
     def _unnamed(self, launch: Launch) -> Iterator[str]:
         for buffer in launch.buffers:
             is_read = buffer.role == "input" and buffer.name not in self.produced
-            if is_read and self.facts.fx_node(buffer.name) is None:
+            if is_read and self.named.fx_node(buffer.name) is None:
                 yield buffer.name
 
     def _produce_inputs(self, launch: Launch, given: dict[str, str | None], depth: int) -> None:
         """Put the calls that write the unnamed inputs of ``launch`` into the setup; ``given`` gets their own inputs."""
         for buffer in launch.buffers:
-            if buffer.role != "input" or self.facts.fx_node(buffer.name) is not None:
+            if buffer.role != "input" or self.named.fx_node(buffer.name) is not None:
                 continue
-            producer = self.facts.producer(buffer.name, launch.order)
+            producer = self.named.producer(buffer.name, launch.order)
             if producer is None or depth == 0 or producer.wrapper_line is None:
                 continue
             function, statement = self.statement(producer.wrapper_line)
@@ -411,14 +285,14 @@ class Builder:
     def statement(self, line: int) -> tuple[ast.FunctionDef, ast.stmt]:
         """The statement that makes a launch, and the function that holds it."""
         for function in self.wrapper.functions:
-            found = _statements_by_line(function).get(line)
+            found = statements_by_line(function).get(line)
             if found is not None:
                 return function, found
-        raise CannotReplay(f"line {line} of the generated code of {self.facts.graph.name} holds no call.")
+        raise CannotReplay(f"line {line} of the generated code of {self.named.graph.name} holds no call.")
 
     def needed(self, node: ast.AST) -> Iterator[str]:
         """Names that must exist before ``node`` runs, each once; kernels are noted instead."""
-        for name in _loaded(node):
+        for name in loaded(node):
             if name in self.wrapper.definitions:
                 self._use(name)
             elif name not in self.wrapper.preamble_names and not hasattr(builtins, name):
@@ -443,10 +317,10 @@ class Builder:
         if name in self.known:
             return
         self.known.add(name)
-        found = _last_assignment(name, function, line)
+        found = last_assignment(name, function, line)
         if found is None and function not in self.wrapper.input_functions:
             for inputs in self.wrapper.input_functions:
-                found = _last_assignment(name, inputs, 10**9)
+                found = last_assignment(name, inputs, 10**9)
                 if found is not None:
                     function = inputs
                     break
@@ -457,26 +331,26 @@ class Builder:
         elif found is not None and callee.startswith("get_raw_stream"):
             self.stream.append(self.wrapper.text(found))
             self.known.discard(name)
-        elif found is not None and value is not None and _is_pure(value) and not self._renames_result(found, function):
+        elif found is not None and value is not None and is_pure(value) and not self._renames_result(found, function):
             for needed in self.needed(value):
                 self.resolve(needed, function, found.lineno)
                 self.roots.setdefault(name, set()).update(self.roots.get(needed, ()))
             if not self.roots.get(name):
                 self.roots.pop(name, None)
             self.setup.append(self.wrapper.text(found))
-        elif (size := symbol_value(self.facts.graph.symbols, name)) is not None:
+        elif (size := symbol_value(self.named.graph.symbols, name)) is not None:
             self.setup.append(f"{name} = {size}")
         else:
-            self._make_from_facts(name, function)
+            self._make_as_recorded(name, function)
 
     def _renames_result(self, found: ast.Assign, function: ast.FunctionDef) -> bool:
         """True for ``buf6 = buf5`` where a library call made buf5 and only buf6 is known to the ledger."""
-        if not isinstance(found.value, ast.Name) or found.value.id in self.facts.buffers:
+        if not isinstance(found.value, ast.Name) or found.value.id in self.named.buffers:
             return False
-        made = _last_assignment(found.value.id, function, found.lineno)
+        made = last_assignment(found.value.id, function, found.lineno)
         if made is None or not isinstance(made.value, ast.Call):
             return False
-        return not _is_pure(made.value) and not ast.unparse(made.value.func).startswith(_ALLOCATIONS)
+        return not is_pure(made.value) and not ast.unparse(made.value.func).startswith(_ALLOCATIONS)
 
     def _allocate(self, name: str, call: ast.Call, callee: str, function: ast.FunctionDef, line: int) -> None:
         named = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
@@ -487,21 +361,21 @@ class Builder:
         dtype = ast.unparse(named["dtype"] if "dtype" in named else call.args[2])
         if "device" in named:
             device = ast.literal_eval(named["device"]) if isinstance(named["device"], ast.Constant) else None
-            device = device or self.facts.device(name) or "cuda:0"
+            device = device or self.named.device(name) or "cuda:0"
         else:
             kind = callee.removeprefix("empty_strided").strip("_").partition("_")[0] or "cpu"
-            device = next((found for found in self.facts.graph.devices if found.startswith(kind)), kind)
+            device = next((found for found in self.named.graph.devices if found.startswith(kind)), kind)
         self._add(Allocation(name, ast.unparse(size), ast.unparse(stride), dtype, device))
         if name.startswith("workspace"):
             self.before.append(f"{name}.zero_()")
 
-    def _make_from_facts(self, name: str, function: ast.FunctionDef) -> None:
-        buffers = self.facts.buffers.get(name)
+    def _make_as_recorded(self, name: str, function: ast.FunctionDef) -> None:
+        buffers = self.named.buffers.get(name)
         if not buffers:
             raise CannotReplay(
                 f"the call needs {name}, of which neither the generated code nor the ledger says what it is."
             )
-        asserted = _asserted_size(name, self.wrapper.functions)
+        asserted = asserted_size(name, self.wrapper.functions)
         if asserted is not None:
             for part in asserted:
                 for needed in self.needed(part):
@@ -546,7 +420,7 @@ class Builder:
             part.id for part in ast.walk(statement) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
         }
         lines = []
-        for node in _assignments(function):
+        for node in assignments(function):
             if node.lineno <= statement.lineno or not isinstance(node.targets[0], ast.Name):
                 continue
             value = node.value.value if isinstance(node.value, ast.Subscript) else node.value
@@ -573,105 +447,27 @@ class Builder:
         """The FX node whose value an argument holds before the call; ``None`` where it holds none, or is not read."""
         roles = {buffer.role for buffer in launch.buffers if buffer.name == name}
         if "input" in roles or (launch.category in ("extern", "inline") and "inout" in roles):
-            return self.facts.fx_node(name)
+            return self.named.fx_node(name)
         loaded = {access.buffer for nest in launch.loops for access in nest.accesses if access.kind != "store"}
         written_by_others = {
             buffer.name
-            for other in self.facts.launches
+            for other in self.named.launches
             if other.order < launch.order
             for buffer in other.buffers
             if buffer.role != "input"
         }
-        found = _last_assignment(name, function, line)
+        found = last_assignment(name, function, line)
         while found is not None and isinstance(found.value, (ast.Name, ast.Call)):
             former = found.value if isinstance(found.value, ast.Name) else next(iter(found.value.args), None)
             if not isinstance(former, ast.Name):
                 break
-            is_input = _last_assignment(former.id, function, found.lineno) is None
+            is_input = last_assignment(former.id, function, found.lineno) is None
             if former.id in loaded and (is_input or former.id in written_by_others):
-                return self.facts.fx_node(former.id)
-            found = _last_assignment(former.id, function, found.lineno)
+                return self.named.fx_node(former.id)
+            found = last_assignment(former.id, function, found.lineno)
         if "inout" in roles and name in loaded and name in written_by_others:
-            return self.facts.fx_node(name)
+            return self.named.fx_node(name)
         return None
-
-
-@functools.lru_cache(maxsize=8192)
-def _loaded(node: ast.AST) -> tuple[str, ...]:
-    """The names that a piece of code reads, each once."""
-    names = (part for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load))
-    return tuple(dict.fromkeys(part.id for part in names))
-
-
-@functools.lru_cache(maxsize=64)
-def _statements_by_line(function: ast.FunctionDef) -> dict[int, ast.stmt]:
-    """The statement of each line; of several the last that calls something, since others free or rename."""
-    by_line: dict[int, ast.stmt] = {}
-    for node in ast.walk(function):
-        if not isinstance(node, (ast.Assign, ast.Expr, ast.AugAssign, ast.AnnAssign)):
-            continue
-        calls = any(isinstance(part, ast.Call) for part in ast.walk(node))
-        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
-            if calls or line not in by_line:
-                by_line[line] = node
-    return by_line
-
-
-@functools.lru_cache(maxsize=64)
-def _assignments(function: ast.FunctionDef) -> tuple[ast.Assign, ...]:
-    return tuple(node for node in ast.walk(function) if isinstance(node, ast.Assign) and len(node.targets) == 1)
-
-
-def _last_assignment(name: str, function: ast.FunctionDef, line: int) -> ast.Assign | None:
-    """The latest ``name = ...`` before ``line``; ``None`` if a tuple, such as that of the arguments, was unpacked."""
-    found = None
-    for node in _assignments_by_name(function).get(name, ()):
-        if node.lineno < line:
-            found = node
-    return found if found is not None and isinstance(found.targets[0], ast.Name) else None
-
-
-@functools.lru_cache(maxsize=64)
-def _assignments_by_name(function: ast.FunctionDef) -> dict[str, list[ast.Assign]]:
-    by_name: dict[str, list[ast.Assign]] = {}
-    for node in sorted(_assignments(function), key=lambda node: (node.lineno, node.col_offset)):
-        target = node.targets[0]
-        for part in ast.walk(target):
-            if isinstance(part, ast.Name):
-                by_name.setdefault(part.id, []).append(node)
-    return by_name
-
-
-def _asserted_size(name: str, functions: Iterable[ast.FunctionDef]) -> tuple[ast.expr, ast.expr] | None:
-    for function in functions:
-        found = _asserted_sizes(function).get(name)
-        if found is not None:
-            return found
-    return None
-
-
-@functools.lru_cache(maxsize=64)
-def _asserted_sizes(function: ast.FunctionDef) -> dict[str, tuple[ast.expr, ast.expr]]:
-    found = {}
-    for node in ast.walk(function):
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id == "assert_size_stride"
-            and isinstance(node.args[0], ast.Name)
-        ):
-            found[node.args[0].id] = (node.args[1], node.args[2])
-    return found
-
-
-def _is_pure(value: ast.expr) -> bool:
-    """True for an expression that only computes numbers or makes views."""
-    for part in ast.walk(value):
-        if isinstance(part, ast.Call) and not ast.unparse(part.func).startswith(_PURE_CALLS):
-            return False
-        if isinstance(part, (ast.Subscript, ast.Lambda, ast.Await, ast.NamedExpr)):
-            return False
-    return True
 
 
 def _storage_length(buffer: Buffer) -> int:

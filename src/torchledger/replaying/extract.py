@@ -15,13 +15,14 @@ from pathlib import Path
 
 from torchledger.errors import MeasureError
 from torchledger.nouns import Graph, Kernel, Launch, Run
-from torchledger.replaying.call_site import Allocation, find_call_site, read_wrapper
+from torchledger.replaying.call_site import Allocation, find_call_site
 from torchledger.replaying.index_bounds import index_bounds
 from torchledger.replaying.ledger_code import ledger_code
 from torchledger.replaying.reference import Reference, find_reference, library_operands, whole_reference
 from torchledger.replaying.reference_inputs import reference_inputs
 from torchledger.replaying.sizes import CannotReplay, check_name
 from torchledger.replaying.standalone import MAKE_TENSOR, body_text, head_text
+from torchledger.replaying.wrapper_text import read_wrapper
 from torchledger.store import LedgerReader, open_ledger
 from torchledger.store.find import find_graph, find_kernel
 from torchledger.store.latest import saved_inputs

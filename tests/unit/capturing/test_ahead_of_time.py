@@ -22,7 +22,8 @@ from torchledger.capturing.graph_breaks import absent_graphs_note
 from torchledger.capturing.session import Capture
 from torchledger.nouns import WatchedGraph
 from torchledger.profiling.profile import KernelVisibility
-from torchledger.replaying.call_site import CannotReplay, read_wrapper
+from torchledger.replaying.sizes import CannotReplay
+from torchledger.replaying.wrapper_text import read_wrapper
 from torchledger.reporting.remarks import remarks
 from torchledger.reporting.summary import summarize_ledger
 from torchledger.store import open_ledger
