@@ -5,35 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from torchledger.operators.declaration import Input, Number, Operator, Parameters, Work
-from torchledger.work.flops import attention_backward_flops, attention_flops, convolution_flops, matmul_flops
-
-
-def gemm(batch: Number, m: Number, n: Number, k: Number, item_size: int, *, extra_read: Number = 0) -> Work:
-    """A (batched) matrix product [m, k] x [k, n]: 2 m n k FLOPs, both operands read and the product written once."""
-    return Work(
-        "gemm",
-        bytes_read=batch * (m * k + k * n) * item_size + extra_read,
-        bytes_written=batch * m * n * item_size,
-        flops=matmul_flops(m, k, n, batch),
-        gemm=(batch, m, n, k),
-    )
-
-
-def pointwise(
-    read: Number, written: Number, item_size: int, *, vector_flops: Number = 0, other_bytes: Number = 0
-) -> Work:
-    """A kernel that reads and writes so many elements, plus ``other_bytes`` read of another dtype."""
-    return Work("pointwise", read * item_size + other_bytes, written * item_size, vector_flops=vector_flops)
-
-
-def expected_distinct(draws: Number, values: Number) -> Number:
-    """How many of ``values`` appear on average in so many uniform draws: V (1 - (1 - 1/V)^n), as an integer."""
-    import numpy
-
-    distinct = values * -numpy.expm1(draws * numpy.log1p(-1.0 / numpy.maximum(values, 2)))
-    rounded = numpy.rint(distinct).astype(numpy.int64)
-    return rounded if rounded.ndim else int(rounded)
+from torchledger.operators.declaration import Input, Operator, Parameters, Work
+from torchledger.operators.formulas import (
+    adamw_work,
+    expected_distinct,
+    gemm,
+    norm_work,
+    pointwise,
+    softmax_work,
+)
+from torchledger.operators.general_attention import Sdpa, SdpaVarlen
+from torchledger.work.flops import convolution_flops, matmul_flops
 
 
 class Linear(Operator):
@@ -88,97 +70,6 @@ class Bmm(Operator):
         return (gemm(p.b, p.m, p.k, p.n, item_size), gemm(p.b, p.k, p.n, p.m, item_size))
 
 
-class Sdpa(Operator):
-    """Scaled dot product attention on [b, h, l, d], by the backend that torch picks. ``h_kv`` heads of keys and values
-    (0: as many as h), ``l_kv`` their length (0: l). Backward: gradients of q, k and v.
-
-    FLOPs count the pairs of positions that see each other: two products forward, five backward (the scores are
-    computed again). A causal mask is aligned to the upper left corner, as torch's is.
-    """
-
-    name = "sdpa"
-    parameters = ("b", "h", "l", "d")
-    defaults: ClassVar[Mapping[str, Any]] = {"causal": 0, "h_kv": 0, "l_kv": 0}
-    ratio_bounds = (0.8, 12.0)
-
-    def check(self, p: Parameters) -> str | None:
-        if p.h_kv and p.h % p.h_kv:
-            return f"h_kv={p.h_kv} does not divide h={p.h}"
-        return None
-
-    def tensors(self, p: Parameters) -> dict[str, Input]:
-        heads, length = p.h_kv or p.h, p.l_kv or p.l
-        key = Input((p.b, heads, length, p.d), gradient=True)
-        return {"query": Input((p.b, p.h, p.l, p.d), gradient=True), "key": key, "value": key}
-
-    def forward(self, p: Parameters, query: Any, key: Any, value: Any) -> Any:
-        import torch
-
-        return torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, is_causal=bool(p.causal), enable_gqa=key.shape[1] != query.shape[1]
-        )
-
-    def work(self, p: Parameters, direction: str, item_size: int) -> tuple[Work, ...]:
-        heads_kv, length_kv = _or_default(p.h_kv, p.h), _or_default(p.l_kv, p.l)
-        pairs = _visible_pairs(p.l, length_kv, p.causal)
-        return (attention(p.b * p.h, p.b * heads_kv, p.l, length_kv, p.d, pairs, direction, item_size),)
-
-
-def attention(
-    heads: Number,
-    heads_kv: Number,
-    length: Number,
-    length_kv: Number,
-    d: Number,
-    pairs: Number,
-    direction: str,
-    item_size: int,
-) -> Work:
-    """Fused attention over ``heads`` (batch included): 2 products of 2 d FLOPs per visible pair forward, 5 backward."""
-    query, key = heads * length * d * item_size, heads_kv * length_kv * d * item_size
-    statistics = heads * length * 4
-    if direction == "forward":
-        return Work(
-            "attention",
-            bytes_read=query + 2 * key,
-            bytes_written=query + statistics,
-            flops=attention_flops(heads, pairs, d, d),
-            vector_flops=4 * heads * pairs,
-        )
-    return Work(
-        "attention",
-        bytes_read=3 * query + 2 * key + statistics,
-        bytes_written=query + 2 * key,
-        flops=attention_backward_flops(heads, pairs, d, d),
-        vector_flops=6 * heads * pairs,
-    )
-
-
-class SdpaVarlen(Operator):
-    """Attention over ``sequences`` packed sequences of equal length l (``torch.nn.attention.varlen``), [tokens, h, d].
-    Backward: gradients of q, k and v."""
-
-    name = "sdpa_varlen"
-    parameters = ("sequences", "h", "l", "d")
-    defaults: ClassVar[Mapping[str, Any]] = {"causal": 1}
-    dtypes = ("bfloat16", "float16")
-    ratio_bounds = (0.8, 12.0)
-
-    def tensors(self, p: Parameters) -> dict[str, Input]:
-        tokens = Input((p.sequences * p.l, p.h, p.d), gradient=True)
-        starts = Input((p.sequences + 1,), dtype="int32", values="starts", high=p.sequences * p.l)
-        return {"query": tokens, "key": tokens, "value": tokens, "starts": starts}
-
-    def forward(self, p: Parameters, query: Any, key: Any, value: Any, starts: Any) -> Any:
-        from torchledger._torch.attention import varlen_attention
-
-        return varlen_attention(query, key, value, starts, p.l, causal=bool(p.causal))
-
-    def work(self, p: Parameters, direction: str, item_size: int) -> tuple[Work, ...]:
-        heads = p.sequences * p.h
-        return (attention(heads, heads, p.l, p.l, p.d, _visible_pairs(p.l, p.l, p.causal), direction, item_size),)
-
-
 class LayerNorm(Operator):
     """Layer norm over the last dimension, with weight and bias. Backward: gradients of x, weight and bias."""
 
@@ -224,19 +115,6 @@ class RmsNorm(Operator):
         return norm_work(p.rows, p.dim, direction, item_size, statistics=1, vectors=1)[:1]
 
 
-def norm_work(
-    rows: Number, dim: Number, direction: str, item_size: int, *, statistics: int, vectors: int
-) -> tuple[Work, ...]:
-    """A norm over rows: forward reads x once; backward has one kernel for x and one for the weight's gradients."""
-    numel, small = rows * dim, rows * statistics * 4
-    vector = vectors * dim * item_size
-    if direction == "forward":
-        return (Work("reduction", numel * item_size + vector, numel * item_size + small, vector_flops=5 * numel),)
-    of_x = Work("reduction", 2 * numel * item_size + small + dim * item_size, numel * item_size, vector_flops=8 * numel)
-    of_weight = Work("reduction", 2 * numel * item_size + small, vector, vector_flops=3 * numel)
-    return (of_x, of_weight)
-
-
 class Softmax(Operator):
     """Softmax over the last dimension. Backward: the gradient of x."""
 
@@ -253,12 +131,6 @@ class Softmax(Operator):
 
     def work(self, p: Parameters, direction: str, item_size: int) -> tuple[Work, ...]:
         return (softmax_work(p.rows * p.dim, direction, item_size),)
-
-
-def softmax_work(numel: Number, direction: str, item_size: int) -> Work:
-    """Softmax of so many elements: forward reads x, backward the output and its gradient."""
-    reads = 1 if direction == "forward" else 2
-    return Work("reduction", reads * numel * item_size, numel * item_size, vector_flops=5 * numel)
 
 
 class Gelu(Operator):
@@ -542,30 +414,6 @@ def optimizer_inputs(shapes: list[tuple[int, ...]]) -> dict[str, Input]:
         for index, shape in enumerate(shapes)
     }
     return {**inputs, "step": Input((), dtype="float32", values="ones")}
-
-
-def adamw_work(numel: Number, item_size: int) -> Work:
-    """Reads parameter, gradient and two moments, writes parameter and moments."""
-    return Work("optimizer", 4 * numel * item_size, 3 * numel * item_size, vector_flops=12 * numel)
-
-
-def _or_default(value: Number, default: Number) -> Number:
-    import numpy
-
-    if isinstance(value, int) and isinstance(default, int):
-        return value or default
-    return numpy.where(value, value, default)
-
-
-def _visible_pairs(length: Number, length_kv: Number, causal: Number) -> Number:
-    """Pairs of positions that see each other; causal: position i sees min(i, l_kv) keys, i from 1."""
-    import numpy
-
-    everything = length * length_kv
-    short = numpy.minimum(length, length_kv)
-    below = short * (short + 1) // 2 + (length - short) * length_kv
-    pairs = numpy.where(causal, below, everything)
-    return pairs if pairs.ndim else int(pairs)
 
 
 OPERATORS: Mapping[str, type[Operator]] = {
