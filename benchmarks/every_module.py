@@ -234,7 +234,8 @@ def books_of(name: str, folder: Path, *, compiles: bool) -> dict[str, Any]:
     """What the ledger of a program says of its own step, as plain values; the program runs here."""
     import torch
 
-    from torchledger.balance import balance_books, open_books
+    from torchledger.balance import balance_books
+    from torchledger.books import open_books
     from torchledger.capturing.session import Capture
     from torchledger.nouns import StepCall
     from torchledger.profiling.profile import attach

@@ -88,7 +88,7 @@ def memory_of(ledger: Path) -> dict[str, Any]:
 
 def on_gpu(ledger: Path, capability: tuple[int, int]) -> dict[str, Any]:
     """What a ledger of a CPU says of the step's memory on a GPU."""
-    from torchledger.balance import open_books
+    from torchledger.books import open_books
     from torchledger.memory.elsewhere import memory_on
     from torchledger.nouns import Device, Launch
     from torchledger.store import open_ledger

@@ -120,7 +120,8 @@ def named_flops(ledger: Path) -> dict[str, int]:
     from torch.utils.flop_counter import flop_registry
 
     from eager_flops import LACKING
-    from torchledger.balance import differences_from_eager, open_books
+    from torchledger.balance import differences_from_eager
+    from torchledger.books import open_books
     from torchledger.nouns import Launch
     from torchledger.store.ledger import open_ledger
     from torchledger.work.sizes import sizes_at

@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from forked import EXIT_CODE, PACKAGE, Mode, expected, record
-from torchledger.balance import balance_books, open_books
+from torchledger.balance import balance_books
+from torchledger.books import open_books
 from torchledger.nouns import Gap, Run, Step, StepMemory, WatchedGraph
 from torchledger.store import open_ledger
 from torchledger.store.schema import TABLES

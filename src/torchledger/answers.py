@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from torchledger.balance import balance_books, open_books
+from torchledger.balance import balance_books
+from torchledger.books import open_books
 from torchledger.errors import UsageError
 from torchledger.nouns import (
     BalanceSheet,

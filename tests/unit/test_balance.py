@@ -9,7 +9,8 @@ import pytest
 
 from factories import make_buffer, make_graph, make_launch, make_run, make_step, make_step_call
 from synthetic import write_ledger
-from torchledger.balance import balance_books, open_books
+from torchledger.balance import balance_books
+from torchledger.books import open_books
 from torchledger.nouns import (
     Account,
     BalanceSheet,

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from torchledger.balance import read_memory, read_step
+from torchledger.books import read_memory, read_step
 from torchledger.comparing.graph_pairs import common_nodes, node_ops, pair_graphs
 from torchledger.comparing.launch_groups import connected, entries_of, launch_group
 from torchledger.comparing.step_diff import eager_changes

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
-from torchledger.balance import read_memory
+from torchledger.books import read_memory
 from torchledger.errors import StoreError
 from torchledger.jobs.clocks import Alignment, align_clocks
 from torchledger.jobs.contention import find_contention

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torchledger
-from torchledger.balance import read_memory
+from torchledger.books import read_memory
 from torchledger.errors import PlanError, UsageError
 from torchledger.memory.elsewhere import memory_on
 from torchledger.nouns import Collective, Device, DryRun, Launch, StepCall, WorldSpec

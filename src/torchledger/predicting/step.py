@@ -249,7 +249,7 @@ def predict_ledger(
     the ledger's where it holds one. ``convolution_tf32`` is of ``predict_launches`` (``None``: as the ledger's settings
     say, or PyTorch's default). Raises ``PredictError`` for a host that is not kept, or not in the ledger.
     """
-    from torchledger.balance import read_memory, read_step
+    from torchledger.books import read_memory, read_step
     from torchledger.store import open_ledger
     from torchledger.store.latest import latest, latest_measurements
 

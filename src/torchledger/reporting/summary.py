@@ -10,7 +10,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from torchledger.balance import balance_books, open_books, read_recomputations
+from torchledger.balance import balance_books
+from torchledger.books import open_books, read_recomputations
 from torchledger.memory.advice import Recomputation
 from torchledger.memory.live_set import MemoryTotals
 from torchledger.nouns import BalanceSheet, Category, Compilation, Direction, Graph, Run

@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn.modules import module as nn_module
 
 from torchledger._torch.module_calls import ModuleCalls
-from torchledger.balance import balance_books, open_books
+from torchledger.balance import balance_books
+from torchledger.books import open_books
 from torchledger.nouns import Step
 from torchledger.store import open_ledger
 

@@ -9,7 +9,7 @@ import pytest
 from tests.factories import make_live_storage, make_step, make_step_call, make_step_memory
 from tests.synthetic import write_ledger
 
-from torchledger.balance import open_books, read_recomputations
+from torchledger.books import open_books, read_recomputations
 from torchledger.memory.advice import ForwardTimes, Recomputation, recomputations
 from torchledger.memory.live_set import MemoryTotals, add_up_memory
 from torchledger.nouns import LiveStorage

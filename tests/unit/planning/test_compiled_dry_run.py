@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from torchledger.balance import balance_books, open_books
+from torchledger.balance import balance_books
+from torchledger.books import open_books
 from torchledger.nouns import Device, Kernel, Launch, Step, StepMemory
 from torchledger.planning.dry_run import run_without_device
 from torchledger.store import open_ledger

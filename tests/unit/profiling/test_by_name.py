@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from factories import make_launch
 from nsight_factory import Report, report_of
-from torchledger.balance import balance_books, open_books
+from torchledger.balance import balance_books
+from torchledger.books import open_books
 from torchledger.cli import cli, main
 from torchledger.nouns import DeviceEvent, Launch, Measurement, Profile
 from torchledger.profiling.attribution import attribute_events

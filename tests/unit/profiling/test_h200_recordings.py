@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from torchledger.balance import balance_books, open_books
+from torchledger.balance import balance_books
+from torchledger.books import open_books
 from torchledger.nouns import Breakdown, DeviceEvent, Launch, Measurement, Profile
 from torchledger.profiling import records
 from torchledger.profiling.attribution import attribute_events, graph_of_mark, launches_by_graph, learn_sequence

@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from factories import make_graph, make_kernel, make_launch, make_run
-from torchledger.balance import balance_books, open_books
+from torchledger.balance import balance_books
+from torchledger.books import open_books
 from torchledger.cli import cli
 from torchledger.comparing.run_diff import read_run
 from torchledger.nouns import Breakdown, Measurement, Prediction, Profile, Timeline, ValueStats
