@@ -17,31 +17,22 @@ from typing import Any
 
 import numpy as np
 
-from torchledger.capturing.conditionals import Conditional, stands_in
+from torchledger.capturing.conditionals import Conditional
 from torchledger.nouns import Cost, DeviceEvent, Launch, Quality
-from torchledger.nouns.breakdown import TimeCategory
+from torchledger.profiling.name_matching import CPU_PREFIX, GENERATED, match_operators, match_replay
+from torchledger.profiling.time_categories import time_category
 from torchledger.stepping.marks import PACKAGE_MARK
 from torchledger.traces.graph_marks import GRAPH_MARK, parse_graph_mark
 from torchledger.traces.trace import NONE, EventKind, Trace
-from torchledger.work.categories import category_of_launch, category_of_operator, naming_operator
-from torchledger.work.kernel_names import category_of_kernel, is_finishing_kernel, is_helper_kernel
+from torchledger.work.categories import naming_operator
 
 _INDUCTOR_MARK = re.compile(r"^## Call CompiledFxGraph (\S+) ##$")
 """What Inductor itself writes: the graph's cache key."""
 
-_REACH = 64
-"""How many kernels a replay may differ in one place from the known sequence."""
-
-_NEAR = 64
-"""How many operators are looked at one by one for what an entry launched."""
 
 _REGIONS = ("## Call", GRAPH_MARK, "Torch-Compiled Region", "CompiledFunction", "inductor_wrapper_call")
 """Marks around a whole graph call, which are no operators."""
 
-_CPU_PREFIX = re.compile(r"^graph_\w*?_(?=cpp_)")
-_GENERATED = frozenset(
-    {"pointwise", "reduction", "persistent_reduction", "split_scan", "template", "foreach", "combo", "user_triton"}
-)
 
 LearnedSequences = Mapping[str, Sequence[tuple[str, int]]]
 """Graph name to ``(device kernel name, launch order)`` in the order in which an un-graphed run launched them."""
@@ -145,7 +136,7 @@ def attribute_events(
         call = graph_of_replay[key]
         entries = by_graph[call.graph]
         names = [events[index].name for index in indices]
-        for index, order in _match_replay(names, entries, (learned or {}).get(call.graph)):
+        for index, order in match_replay(names, entries, (learned or {}).get(call.graph)):
             order_of[indices[index]] = entries[order]
     main = _main_events(events, order_of, call_of)
     for index, event in enumerate(events):
@@ -253,7 +244,7 @@ def learn_sequence(
         # A first call may try several configurations of a generated kernel, and flush the cache between: a later one
         # launches it once.
         is_known = (event.graph, *pair) in taught
-        if entry.category not in _GENERATED or (event.name == entry.kernel_name and not is_known):
+        if entry.category not in GENERATED or (event.name == entry.kernel_name and not is_known):
             learned[event.graph].append(pair)
             taught.add((event.graph, *pair))
     return {graph: sequence for graph, sequence in learned.items() if attribution.calls.get(graph) == 1}
@@ -330,97 +321,10 @@ def _graph_of_library(names: Sequence[str], by_graph: Mapping[str, Sequence[Laun
 
     A library has ranges around its C++ kernels if it was compiled with ``cpp.enable_kernel_profile``.
     """
-    if not any(map(_CPU_PREFIX.match, names)):
+    if not any(map(CPU_PREFIX.match, names)):
         return None
     fitting = [name for name, entries in by_graph.items() if len(match_operators(names, entries)) == len(entries)]
     return fitting[0] if len(fitting) == 1 else None
-
-
-def match_operators(
-    names: Sequence[str], entries: Sequence[Launch], conditionals: Sequence[Conditional] = ()
-) -> dict[int, int]:
-    """Position of an operator to the place of its entry; both run in the same order.
-
-    Of the ways of a conditional that was taken whose entries find the most operators.
-    """
-    places = list(range(len(entries)))
-    for conditional in conditionals:
-        ways = []
-        for taken in conditional:
-            others = [lines for way in conditional if way is not taken for lines in way]
-            rest = [place for place in places if not stands_in(entries[place], others)]
-            ways.append((len(_matched(names, [entries[place] for place in rest])), -len(rest), rest))
-        places = max(ways)[2]
-    found = _matched(names, [entries[place] for place in places])
-    return {position: places[place] for position, place in found.items()}
-
-
-def _matched(names: Sequence[str], entries: Sequence[Launch]) -> dict[int, int]:
-    """The same for entries that all run.
-
-    An entry without an operator of its name gets the lone operator that stands between its neighbours', if there is
-    exactly one (a library function that goes by another name inside).
-    """
-    matched: dict[int, int] = {}
-    places: dict[int, int] = {}
-    positions: dict[str, list[int]] = defaultdict(list)
-    for at, name in enumerate(names):
-        positions[name].append(at)
-    position = 0
-    for place, entry in enumerate(entries):
-        candidate = _next_fitting(names, positions, position, entry)
-        if candidate is not None:
-            matched[candidate] = place
-            places[place] = candidate
-            position = candidate + 1
-    for place, entry in enumerate(entries):
-        # A call that replays a CUDA graph has operators of its own (input copies), but none of an entry.
-        if not matched or place in places or entry.category in _GENERATED:
-            continue
-        before = places.get(place - 1, -1)
-        after = places.get(place + 1, len(names))
-        between = [at for at in range(before + 1, after) if at not in matched and not _allocates(names[at])]
-        if len(between) == 1:
-            matched[between[0]] = place
-            places[place] = between[0]
-    return matched
-
-
-def _next_fitting(
-    names: Sequence[str], positions: Mapping[str, Sequence[int]], start: int, entry: Launch
-) -> int | None:
-    """The first operator from ``start`` on that an entry fits; ``positions`` are the places of each name."""
-    near = min(start + _NEAR, len(names))
-    for candidate in range(start, near):
-        if _fits(names[candidate], entry):
-            return candidate
-    # A first call may launch thousands of trials before what comes next: look at each name once.
-    found = []
-    for name, at in positions.items():
-        index = bisect.bisect_left(at, near)
-        if index < len(at) and _fits(name, entry):
-            found.append(at[index])
-    return min(found, default=None)
-
-
-def _fits(name: str, entry: Launch) -> bool:
-    if entry.category not in ("extern", "inline"):
-        kernel = _CPU_PREFIX.sub("", name)
-        return kernel == entry.kernel_name or (
-            entry.category == "multi_kernel" and kernel.startswith("triton_") and _shares_stem(kernel, entry)
-        )
-    called = (entry.call or entry.kernel_name).removeprefix("torch.ops.").removeprefix("extern_kernels.")
-    operator = name.split("::")[-1].rstrip("_")
-    parts = [part.rstrip("_") for part in called.strip(".").split(".")]
-    return operator in parts or operator in [part.rstrip("_") for part in entry.kernel_name.split(".")]
-
-
-def _shares_stem(kernel: str, entry: Launch) -> bool:
-    return any(op.split(".")[-1] in kernel for op in entry.aten_ops)
-
-
-def _allocates(name: str) -> bool:
-    return name.startswith(("aten::empty", "aten::as_strided", "aten::view", "aten::set_", "aten::resize"))
 
 
 class _CallFinder:
@@ -456,98 +360,6 @@ def _places_of_lone_names(entries: Sequence[Launch]) -> dict[str, int]:
     """For launches outside any operator: a generated kernel says its own name, if only one entry has it."""
     counts = Counter(entry.kernel_name for entry in entries)
     return {entry.kernel_name: place for place, entry in enumerate(entries) if counts[entry.kernel_name] == 1}
-
-
-def _match_replay(
-    names: Sequence[str], entries: Sequence[Launch], learned: Sequence[tuple[str, int]] | None
-) -> list[tuple[int, int]]:
-    """Give replayed kernels their entries: from the learned sequence, or from the entries' own names.
-
-    The two are different witnesses of one order; the one that explains more kernels is believed.
-    """
-    if learned and [name for name, _ in learned] == list(names):
-        return [(index, order) for index, (_, order) in enumerate(learned)]
-    generated = [place for place, entry in enumerate(entries) if entry.category in _GENERATED]
-    known = {entries[place].kernel_name for place in generated}
-    replayed = [index for index, name in enumerate(names) if name in known]
-    matches = _aligned([names[index] for index in replayed], [entries[place].kernel_name for place in generated])
-    by_name = _filled(names, entries, {replayed[index]: generated[place] for index, place in matches})
-    if not learned:
-        return by_name
-    matches = _aligned(names, [name for name, _ in learned])
-    by_learning = _filled(names, entries, {index: learned[place][1] for index, place in matches})
-    return max(by_learning, by_name, key=len)
-
-
-def _filled(names: Sequence[str], entries: Sequence[Launch], pairs: Mapping[int, int]) -> list[tuple[int, int]]:
-    """The pairs, and the kernels between two of them: they belong to the entries that stand between the two."""
-    result = []
-    before, start = -1, 0
-    for index in [*sorted(pairs), len(names)]:
-        after = pairs.get(index, len(entries))
-        result += _between(names, range(start, index), entries, range(before + 1, after))
-        if index in pairs:
-            result.append((index, after))
-        before, start = after, index + 1
-    return result
-
-
-def _between(
-    names: Sequence[str], kernels: Sequence[int], entries: Sequence[Launch], places: Sequence[int]
-) -> list[tuple[int, int]]:
-    """Share kernels among the library calls that stand between two known launches.
-
-    A lone call gets them all. Several calls are told apart by their main kernels (products, convolutions, attention)
-    if those come in the calls' order; what prepares a product goes with the next main kernel, what finishes one with
-    the last.
-    """
-    if len(places) == 1:
-        return [(index, places[0]) for index in kernels]
-    mains = [index for index in kernels if _main_kind(names[index]) is not None]
-    wanted = [time_category(entries[place], None) for place in places]
-    if not places or [_main_kind(names[index]) for index in mains] != wanted:
-        return []
-    result = []
-    for index in kernels:
-        following = bisect.bisect_left(mains, index)
-        finishes = is_finishing_kernel(names[index]) and following > 0
-        at = following - 1 if finishes and index not in mains else following
-        result.append((index, places[min(at, len(mains) - 1)]))
-    return result
-
-
-def _main_kind(name: str) -> TimeCategory | None:
-    kind = category_of_kernel(name)
-    return kind if kind in ("gemm", "convolution", "attention") and not is_helper_kernel(name) else None
-
-
-def _aligned(names: Sequence[str], known: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Walk both sequences together; where they part, go on from the nearest place at which they agree again."""
-    at, place = 0, 0
-    while at < len(names) and place < len(known):
-        if names[at] == known[place]:
-            yield at, place
-            at, place = at + 1, place + 1
-            continue
-        for skipped in range(1, 2 * _REACH):
-            steps = (
-                (ahead, skipped - ahead)
-                for ahead in range(skipped + 1)
-                if _agree(names, known, at + ahead, place + skipped - ahead)
-            )
-            # Of equally near places the one that skips alike in both is a kernel that was exchanged for another.
-            best = min(steps, key=lambda step: abs(step[0] - step[1]), default=None)
-            if best is not None:
-                at, place = at + best[0], place + best[1]
-                break
-        else:
-            return
-
-
-def _agree(names: Sequence[str], known: Sequence[str], at: int, place: int) -> bool:
-    """The next kernels are the same: three of them, or all that are left on both sides."""
-    ahead = list(names[at : at + 3])
-    return bool(ahead) and ahead == list(known[place : place + 3])
 
 
 def _main_events(
@@ -593,12 +405,6 @@ def with_entry(event: DeviceEvent, entry: Launch, *, is_main: bool) -> DeviceEve
         sources=tuple(f"{source.file}:{source.line}" for source in entry.sources),
         cost=cost,
     )
-
-
-def time_category(entry: Launch, op: str | None, event: DeviceEvent | None = None) -> TimeCategory:
-    """What an entry computes; where its own operator is unknown, what the profiler's operator or the kernel say."""
-    by_operator = category_of_launch(entry) or category_of_operator(op or "")
-    return by_operator or (category_of_kernel(event.name) if event is not None else "other")
 
 
 def _why_unmatched(trace: Trace, event: DeviceEvent) -> str:

@@ -9,7 +9,7 @@ import torch
 
 from factories import make_launch
 from torchledger.fitting.launch_families import family_of
-from torchledger.profiling.attribution import time_category
+from torchledger.profiling.time_categories import time_category
 from torchledger.work.categories import (
     OPERATORS,
     category_of_launch,
