@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import json
 import logging
@@ -35,6 +34,7 @@ from torchledger.watching.findings import find_bad, first_created
 from torchledger.watching.last_launch import LastLaunch
 from torchledger.watching.lines import comparison_line, finding_line, nothing_found, stats_line
 from torchledger.watching.options import ValueOptions, from_environment, load_predicate
+from torchledger.watching.value_records import call_of, stats_of, table_of
 
 log = logging.getLogger(__name__)
 
@@ -282,7 +282,7 @@ class Watch(Watcher):
         with self._lock:
             records: list[Any] = []
             if self.is_full:
-                stats = list(_stats(record))
+                stats = list(stats_of(record))
                 self._stats += stats
                 records += stats
                 if self.options.prints and self._prints:
@@ -309,9 +309,9 @@ class Watch(Watcher):
             if self.is_full:
                 table = self._tables.get(planned.key)
                 if table is None:
-                    table = self._tables[planned.key] = _table(planned)
+                    table = self._tables[planned.key] = table_of(planned)
                     records.append(table)
-                call = _call(record)
+                call = call_of(record)
                 self._stats.append(call)
                 records.append(call)
                 if self.options.prints and self._prints:
@@ -495,72 +495,3 @@ def _keyed(moment: str, tensors: list[tuple[str, Any]]) -> dict[str, Any]:
 def _print_line(line: str) -> None:
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
-
-
-def _stats(record: Any) -> list[ValueStats]:
-    """The statistics of one call as records."""
-    found: list[ValueStats] = []
-    name = record.graph.name or "unrecorded graph"
-    for seen in record.inputs:
-        found.append(_record(record, name, "input", seen, None, None, None))
-    for event in record.events:
-        subject = record.graph.subject(event.site)
-        nodes = {buffer.name: buffer.fx_node for buffer in event.launch.buffers} if event.launch is not None else {}
-        for moment, many in (("before", [*event.scalars, *event.before]), ("after", event.after)):
-            for seen in many:
-                path = event.path or event.paths.get(f"{moment}.{seen.name}")
-                found.append(_record(record, subject, moment, seen, event.sequence, path, nodes.get(seen.name)))
-    return found
-
-
-def _table(planned: Any) -> ValueTable:
-    """What the statistics of all calls that follow a plan share."""
-    plan, record = planned.plan, planned.record
-    row_of = {reduction.ticket: row for row, reduction in enumerate(plan.reductions)}
-    seen = [
-        *record.inputs,
-        *(item for event in record.events for item in (*event.scalars, *event.before, *event.after)),
-    ]
-    template = dataclasses.replace(record, index=-1, summaries=plan.done)
-    entries = [
-        dataclasses.replace(
-            stats,
-            sequence=None if stats.sequence is None else stats.sequence - planned.first_sequence,
-            elements=None if item.tickets else stats.elements,  # a tensor's are those of the first call
-        )
-        for stats, item in zip(_stats(template), seen, strict=True)
-    ]
-    rows = [row_of.get(item.tickets[0], -1) if item.tickets else -1 for item in seen]
-    return ValueTable(planned.key, tuple(entries), tuple(rows))
-
-
-def _call(record: Any) -> ValueCall:
-    from torchledger.watching.planned import numbers_of
-
-    numbers = numbers_of(record.planned.plan, record.rows).astype("<f8").tobytes()
-    return ValueCall(record.planned.key, record.index, record.sequence, base64.b64encode(numbers).decode())
-
-
-def _record(
-    record: Any, subject: str, moment: Any, seen: Any, sequence: int | None, path: str | None, node: str | None
-) -> ValueStats:
-    summary = record.summaries.get(seen.tickets[0]) if seen.tickets else None
-    place = (subject, record.index, seen.name, moment, seen.dtype, seen.shape)
-    if summary is None:
-        return ValueStats(*place, path=path, sequence=sequence, fx_node=node, elements=seen.elements)
-    return ValueStats(
-        *place,
-        summary.n_nan,
-        summary.n_inf,
-        summary.minimum,
-        summary.maximum,
-        summary.mean,
-        summary.std,
-        summary.n_zero,
-        summary.n_subnormal,
-        path,
-        summary.note,
-        sequence,
-        node,
-        seen.elements,
-    )
