@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 
 from torchledger.nouns import Buffer, Launch
 from torchledger.work.element_sizes import element_size
@@ -35,6 +36,8 @@ class CacheState:
         self.dirty_share = 1.0
         self._touched: dict[str, float] = {}
         self._sizes: dict[str, int] = {}
+        self._touched_of_size: defaultdict[int, dict[str, float]] = defaultdict(dict)
+        """The same by size, the buffer that was touched last behind all others."""
 
     def warm_bytes(self, launch: Launch) -> float:
         """Bytes that a launch reads of buffers that the L2 still holds."""
@@ -71,8 +74,8 @@ class CacheState:
     def _touched_before_reuse(self, buffer: Buffer, names: set[str]) -> float | None:
         """When the buffer was touched whose memory this one takes over: the last one of its size."""
         size = _size(buffer)
-        found = [last for name, last in self._touched.items() if self._sizes[name] == size and name not in names]
-        return max(found, default=None) if size else None
+        touched = self._touched_of_size[size] if size else {}
+        return next((touched[name] for name in reversed(touched) if name not in names), None)
 
     def touch(self, launch: Launch) -> None:
         """The launch has run."""
@@ -82,8 +85,9 @@ class CacheState:
             left = math.exp(-moved / self._kept_bytes)
             self.dirty_share = self.dirty_share * left + written / moved * (1 - left)
         for buffer in launch.buffers:
-            self._touched[buffer.name] = self._traffic
-            self._sizes[buffer.name] = _size(buffer)
+            self._touched_of_size[self._sizes.get(buffer.name, 0)].pop(buffer.name, None)
+            self._sizes[buffer.name] = size = _size(buffer)
+            self._touched[buffer.name] = self._touched_of_size[size][buffer.name] = self._traffic
 
 
 def _size(buffer: Buffer) -> int:
