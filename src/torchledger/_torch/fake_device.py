@@ -179,103 +179,113 @@ def _patch_cuda(patches: Patches, fake: FakeDevice) -> None:
     from torch._subclasses import fake_tensor
 
     cuda: Any = torch.cuda
-    properties = properties_of(fake.device)
-    capability = (properties.major, properties.minor)
-    total = properties.total_memory
-
-    def answer(value: Any) -> Callable[..., Any]:  # a function of its own for each: Dynamo keeps one rule for each
-        return lambda *args, **kwargs: value
-
-    def state(*args: Any, **kwargs: Any) -> Any:
-        with torch.utils._python_dispatch._disable_current_modes():
-            return torch.zeros(16, dtype=torch.uint8)
-
-    answers: dict[str, Any] = {
-        "is_available": answer(True),
-        "is_initialized": answer(True),
-        "device_count": answer(fake.count),
-        "current_device": answer(fake.index),
-        "get_device_properties": answer(properties),
-        "get_device_capability": answer(capability),
-        "get_device_name": answer(fake.device.name),
-        "is_bf16_supported": answer(capability >= (8, 0)),
-        "is_tf32_supported": answer(capability >= (8, 0)),
-        "get_arch_list": answer([f"sm_{capability[0]}{capability[1]}"]),
-        "can_device_access_peer": answer(True),
-        "_lazy_init": answer(None),
-        "init": answer(None),
-        "set_device": answer(None),
-        "_exchange_device": answer(fake.index),
-        "_maybe_exchange_device": lambda device: fake.index,  # two functions: Dynamo registers each once
-        "_check_capability": answer(None),
-        "ipc_collect": answer(None),
-        "is_current_stream_capturing": answer(False),
-        "CUDAGraph": _Graph,
-        "graph": _capture_graph,
-        "graph_pool_handle": answer((0, 0)),
-        "memory_usage": answer(0),
-        "utilization": answer(0),
-        "_sleep": answer(None),
-        "default_generators": _generators(fake.count),
-    }
-    for name, value in answers.items():
-        if hasattr(cuda, name):
-            patches.set(cuda, name, value)
-    for name, value in {
-        "memory_allocated": answer(0),
-        "max_memory_allocated": answer(0),
-        "memory_reserved": answer(0),
-        "max_memory_reserved": answer(0),
-        "memory_cached": answer(0),
-        "mem_get_info": answer((total, total)),
-        "memory_stats": answer(_Zeros()),
-        "memory_stats_as_nested_dict": answer({}),
-        "memory_summary": answer(""),
-        "memory_snapshot": answer([]),
-        "reset_peak_memory_stats": answer(None),
-        "reset_accumulated_memory_stats": answer(None),
-        "reset_max_memory_allocated": answer(None),
-        "empty_cache": answer(None),
-        "set_per_process_memory_fraction": answer(None),
-        "_record_memory_history": answer(None),
-        "_dump_snapshot": answer(None),
-        "_snapshot": answer({}),
-    }.items():
-        for owner in (torch.cuda.memory, cuda):
-            if hasattr(owner, name):
-                patches.set(owner, name, value)
-    for name, value in {
-        "get_rng_state": state,
-        "get_rng_state_all": lambda: [state() for _ in range(fake.count)],
-        "set_rng_state": answer(None),
-        "set_rng_state_all": answer(None),
-        "manual_seed": answer(None),
-        "manual_seed_all": answer(None),
-        "seed": answer(None),
-        "seed_all": answer(None),
-        "initial_seed": answer(0),
-    }.items():
-        for owner in (torch.cuda.random, cuda):
-            if hasattr(owner, name):
-                patches.set(owner, name, value)
+    for answers, owners in (
+        (_answers_of_device(fake), (cuda,)),
+        (_answers_of_memory(fake), (torch.cuda.memory, cuda)),
+        (_answers_of_randomness(fake), (torch.cuda.random, cuda)),
+    ):
+        for name, value in answers.items():
+            for owner in owners:
+                if hasattr(owner, name):
+                    patches.set(owner, name, value)
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
-        patches.set(torch.cuda.nvtx, name, answer(None))
-    patches.set(fake_tensor, "init_gpu_context", answer(None))
+        patches.set(torch.cuda.nvtx, name, _answer(None))
+    patches.set(fake_tensor, "init_gpu_context", _answer(None))
     patches.set(fake_tensor.FakeTensorMode, "avoid_device_init", property(lambda mode: True))
     patches.around(fake_tensor.FakeTensorMode, "from_tensor", _taken_over)
     patches.set(torch.backends.mha, "get_fastpath_enabled", _takes_fused_encoders(fake.decisions))
     patches.set(torch.version, "cuda", torch.version.cuda or _CUDA_VERSION)
-    patches.set(torch.backends.cudnn, "version", answer(CUDNN_VERSION))
-    patches.set(torch.backends.cudnn, "is_available", answer(True))
+    patches.set(torch.backends.cudnn, "version", _answer(CUDNN_VERSION))
+    patches.set(torch.backends.cudnn, "is_available", _answer(True))
     patches.set(torch.backends.cudnn, "is_acceptable", _is_acceptable)
     patches.set(torch.backends.cudnn.rnn, "get_cudnn_mode", _RECURRENT_MODES.index)
     for name, value in {
-        "_cuda_getCurrentRawStream": answer(0),
-        "_cuda_cudaCachingAllocator_is_enabled": answer(True),
-        "_cuda_getDeviceCount": answer(fake.count),
-        "_cuda_isCurrentStreamCapturing": answer(False),
+        "_cuda_getCurrentRawStream": _answer(0),
+        "_cuda_cudaCachingAllocator_is_enabled": _answer(True),
+        "_cuda_getDeviceCount": _answer(fake.count),
+        "_cuda_isCurrentStreamCapturing": _answer(False),
     }.items():
         patches.set_or_add(torch._C, name, value)
+
+
+def _answer(value: Any) -> Callable[..., Any]:
+    """A function that answers with the value; one of its own for each, as Dynamo keeps one rule for each."""
+    return lambda *args, **kwargs: value
+
+
+def _answers_of_device(fake: FakeDevice) -> dict[str, Any]:
+    properties = properties_of(fake.device)
+    capability = (properties.major, properties.minor)
+    return {
+        "is_available": _answer(True),
+        "is_initialized": _answer(True),
+        "device_count": _answer(fake.count),
+        "current_device": _answer(fake.index),
+        "get_device_properties": _answer(properties),
+        "get_device_capability": _answer(capability),
+        "get_device_name": _answer(fake.device.name),
+        "is_bf16_supported": _answer(capability >= (8, 0)),
+        "is_tf32_supported": _answer(capability >= (8, 0)),
+        "get_arch_list": _answer([f"sm_{capability[0]}{capability[1]}"]),
+        "can_device_access_peer": _answer(True),
+        "_lazy_init": _answer(None),
+        "init": _answer(None),
+        "set_device": _answer(None),
+        "_exchange_device": _answer(fake.index),
+        "_maybe_exchange_device": lambda device: fake.index,  # two functions: Dynamo registers each once
+        "_check_capability": _answer(None),
+        "ipc_collect": _answer(None),
+        "is_current_stream_capturing": _answer(False),
+        "CUDAGraph": _Graph,
+        "graph": _capture_graph,
+        "graph_pool_handle": _answer((0, 0)),
+        "memory_usage": _answer(0),
+        "utilization": _answer(0),
+        "_sleep": _answer(None),
+        "default_generators": _generators(fake.count),
+    }
+
+
+def _answers_of_memory(fake: FakeDevice) -> dict[str, Any]:
+    total = properties_of(fake.device).total_memory
+    return {
+        "memory_allocated": _answer(0),
+        "max_memory_allocated": _answer(0),
+        "memory_reserved": _answer(0),
+        "max_memory_reserved": _answer(0),
+        "memory_cached": _answer(0),
+        "mem_get_info": _answer((total, total)),
+        "memory_stats": _answer(_Zeros()),
+        "memory_stats_as_nested_dict": _answer({}),
+        "memory_summary": _answer(""),
+        "memory_snapshot": _answer([]),
+        "reset_peak_memory_stats": _answer(None),
+        "reset_accumulated_memory_stats": _answer(None),
+        "reset_max_memory_allocated": _answer(None),
+        "empty_cache": _answer(None),
+        "set_per_process_memory_fraction": _answer(None),
+        "_record_memory_history": _answer(None),
+        "_dump_snapshot": _answer(None),
+        "_snapshot": _answer({}),
+    }
+
+
+def _answers_of_randomness(fake: FakeDevice) -> dict[str, Any]:
+    def state(*args: Any, **kwargs: Any) -> Any:
+        with torch.utils._python_dispatch._disable_current_modes():
+            return torch.zeros(16, dtype=torch.uint8)
+
+    return {
+        "get_rng_state": state,
+        "get_rng_state_all": lambda: [state() for _ in range(fake.count)],
+        "set_rng_state": _answer(None),
+        "set_rng_state_all": _answer(None),
+        "manual_seed": _answer(None),
+        "manual_seed_all": _answer(None),
+        "seed": _answer(None),
+        "seed_all": _answer(None),
+        "initial_seed": _answer(0),
+    }
 
 
 def _takes_fused_encoders(decisions: dict[str, int]) -> Callable[[], bool]:
