@@ -82,8 +82,9 @@ class StepFinder:
     """Told what a program does, in order, says when a step has ended, and by which rule it goes.
 
     Steps belong to one thread, that of the first call that is no backward (those may come from threads of the
-    autograd engine); ``other_threads`` counts the calls that others made. Unless ``keeps_owner`` is set, another thread
-    takes its place once it calls nothing any more. ``has_optimizer`` is asked, rarely, whether
+    autograd engine); ``other_threads`` counts the calls that others made, and the steps of their optimizers. Unless
+    ``keeps_owner`` is set, another thread takes its place once it calls nothing any more, or updates what it calls
+    where the first does not: one serves while the other trains. ``has_optimizer`` is asked, rarely, whether
     an optimizer holds the parameters that graphs were called with: then calls that repeat before it steps are not
     taken for steps too soon.
     """
@@ -104,6 +105,7 @@ class StepFinder:
         self.found_by: StepFoundBy | None = None
         self.owner: Hashable = None
         self.keeps_owner = False
+        self._owner_updates = False
         self._silence = 0
         self._abandoned_after = _ABANDONED
         self.other_threads: Counter[str] = Counter()
@@ -192,9 +194,8 @@ class StepFinder:
             self._silence += 1
             if self._silence < self._abandoned_after or self.keeps_owner or direction == "backward":
                 return None
-            self.owner = thread
             self._abandoned_after *= 2
-            self.compiled()
+            self._hand_over(thread)
         self._silence = 0
         self._directions[graph] = direction
         return self._take(_Signal(graph, (graph, None if self._is_by_name else identity)))
@@ -208,6 +209,25 @@ class StepFinder:
             return False
         self._open.calls[graph] += 1
         return True
+
+    def owns_optimizer(self, name: str, *, thread: Hashable) -> bool:
+        """Whether the step that an optimizer has made on a thread is a part of these steps: two threads may train."""
+        if self.owner is None:
+            self.owner = thread
+        if thread == self.owner:
+            if not self._owner_updates:
+                self._owner_updates = True
+                if self.found_by == "optimizer":  # what was counted so far are the steps of others
+                    self.compiled()
+            return True
+        if thread in self._callers and not self._owner_updates and not self.keeps_owner:
+            self._hand_over(thread)
+            self._owner_updates = True
+            return True
+        if self._owner_updates or thread in self._callers:
+            self.other_threads[f"{name}.step"] += 1
+            return False
+        return True  # a thread that only updates does so for the one that calls
 
     def optimizer_stepped(self, key: Hashable, name: str) -> FoundStep | None:
         """An optimizer (``key`` tells several apart) has made its step. Returns the step that ended with it, if any."""
@@ -231,6 +251,10 @@ class StepFinder:
         self._sequence.clear()
         self._forget_round()
         self._patience = 0
+
+    def _hand_over(self, thread: Hashable) -> None:
+        self.owner, self._owner_updates = thread, False
+        self.compiled()
 
     def _forget_round(self) -> None:
         self._round, self._log, self._open = None, [], _Open(is_plain=False)

@@ -122,6 +122,8 @@ class StepRecorder:
             self._guarded(lambda: self._after_optimizer(optimizer))
 
     def _after_optimizer(self, optimizer: Any) -> None:
+        if not self._finder.owns_optimizer(type(optimizer).__name__, thread=threading.get_ident()):
+            return
         self._states.ended["optimizer"] += 1
         if self._states.ignores(optimizer):
             return

@@ -580,9 +580,8 @@ class States:
             notes.append(f"after the profiled steps nothing was recorded: {self.why_not}")
         elif found.times is not None and found.memory is None and self._why_not_heard is None:
             notes.append("no step was heard after the profiled ones: its storages and its lines are not known")
-        others = self._finder.other_threads.total()
-        if others:
-            notes.append(f"{others} calls of graphs by other threads belong to no step: steps are those of one thread")
+        if note := _said_of(self._finder.other_threads):
+            notes.append(note)
         return replace(
             found,
             found_by=found.found_by or self._finder.found_by,
@@ -596,6 +595,14 @@ class States:
             why_not=self.why_not,
             notes=tuple(notes),
         )
+
+
+def _said_of(other_threads: Counter[str]) -> str | None:
+    updates = sum(count for _, count in _optimizers_in(tuple(other_threads.items())))
+    what = [f"{updates} steps of optimizers"] if updates else []
+    if calls := other_threads.total() - updates:
+        what.insert(0, f"{calls} calls of graphs")
+    return f"{' and '.join(what)} by other threads belong to no step: steps are those of one thread" if what else None
 
 
 def _optimizers_in(calls: Signature) -> Signature:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchledger.nouns import Direction
+from torchledger.nouns import Direction, StepKind
 from torchledger.stepping.finder import FoundStep, StepFinder
 
 DIRECTIONS: dict[str, Direction] = {"F": "forward", "B": "backward"}
@@ -233,3 +233,53 @@ def test_the_steps_of_another_thread_are_looked_for_once_the_first_has_gone_sile
         finder.called("inference_0", thread=2)
     assert finder.owner == 2
     assert finder.seen > 1
+
+
+def trains(finder: StepFinder, thread: int, optimizer: int) -> None:
+    """One step of a thread that trains."""
+    finder.called(f"forward_{thread}", thread=thread, direction="forward")
+    finder.called(f"backward_{thread}", thread=thread, direction="backward")
+    if finder.owns_optimizer("AdamW", thread=thread):
+        finder.optimizer_stepped(optimizer, "AdamW")
+
+
+def test_of_two_threads_that_train_the_steps_of_one_are_found() -> None:
+    finder = StepFinder()
+    for step in range(12):
+        trains(finder, 1, optimizer=1)
+        if step % 3 != 2:  # they keep no time
+            trains(finder, 2, optimizer=2)
+    assert (finder.owner, finder.found_by) == (1, "optimizer")
+    assert finder.usual == (("AdamW.step", 1), ("backward_1", 1), ("forward_1", 1))
+    assert finder.other_threads == {"forward_2": 8, "backward_2": 8, "AdamW.step": 8}
+
+
+def test_steps_are_those_of_the_thread_that_trains_while_another_serves() -> None:
+    finder = StepFinder()
+    for _ in range(9):
+        finder.called("inference_0", thread=1)
+        trains(finder, 2, optimizer=2)
+    assert (finder.owner, finder.found_by) == (2, "optimizer")
+    assert finder.usual == (("AdamW.step", 1), ("backward_2", 1), ("forward_2", 1))
+
+
+def test_a_thread_that_steps_an_optimizer_before_the_first_caller_does_leaves_no_step_behind() -> None:
+    finder = StepFinder()
+    finder.called("forward_1", thread=1, direction="forward")
+    for _ in range(5):  # of a model that is not compiled, while thread 1 compiles its backward
+        if finder.owns_optimizer("SGD", thread=2):
+            finder.optimizer_stepped(2, "SGD")
+    for _ in range(6):
+        trains(finder, 1, optimizer=1)
+        assert not finder.owns_optimizer("SGD", thread=2)
+    assert finder.kinds == (StepKind(5, {"AdamW.step": 1, "backward_1": 1, "forward_1": 1}),)
+
+
+def test_an_optimizer_that_a_thread_of_its_own_steps_ends_the_steps_of_the_one_that_calls() -> None:
+    finder = StepFinder()
+    for _ in range(6):
+        finder.called("forward_0", thread=1, direction="forward")
+        finder.called("backward_0", thread=7, direction="backward")
+        assert finder.owns_optimizer("AdamW", thread=8)
+        finder.optimizer_stepped(0, "AdamW")
+    assert (finder.owner, finder.seen) == (1, 5)
