@@ -25,6 +25,7 @@ import torchledger
 from torchledger._torch.composites import is_composite
 from torchledger._torch.fake_streams import Placed, StreamOrder, active_order
 from torchledger._torch.fake_tensors import FakeTensors
+from torchledger._torch.higher_order import run_inside
 from torchledger._torch.patching import Patches
 from torchledger._torch.storages import HeardMemory, StorageWatch
 from torchledger._torch.tensors import is_nested, tensors_in
@@ -189,6 +190,11 @@ class EagerCalls(TorchDispatchMode):
             self._note_distributed(func, types, args, kwargs)
             return NotImplemented
         if isinstance(func, HigherOrderOperator):
+            try:
+                if self._inside() is None and self._tensors is _PLAIN:
+                    return run_inside(func, self, args, kwargs or {})
+            except Exception as error:  # one of the program's comes again below
+                self.faults.append(f"{func}: {type(error).__name__}: {error}")
             result = func(*args, **(kwargs or {}))
             try:
                 self._hear_higher_order(result)

@@ -8,10 +8,11 @@ from typing import Any, cast
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, _FlopCounterMode
 
 from torchledger._torch.eager_calls import note_mode
 from torchledger._torch.flops import added_formulas
+from torchledger._torch.higher_order import run_inside
 from torchledger._torch.patching import Patches
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,12 @@ class EagerFlops(FlopCounterMode):
         self.__enter__()
         return True
 
+    def __enter__(self) -> EagerFlops:
+        self.flop_counts.clear()
+        self.mode = _InsideHigherOrder(self)
+        self.mode.__enter__()
+        return self
+
     def stop(self) -> bool:
         """Count no more, and compile again; ``False`` if another mode lies on top, so that this one has to stay."""
         if self._stance is None:
@@ -65,6 +72,14 @@ class EagerFlops(FlopCounterMode):
     def by_operator(self) -> dict[str, int]:
         """FLOPs by operator (``"aten.mm"``)."""
         return {str(op): int(count) for op, count in self.get_flop_counts().get("Global", {}).items()}
+
+
+class _InsideHigherOrder(_FlopCounterMode):
+    """Torch's own runs both ways of ``torch.cond`` and gives the result of the first, and leaves other higher-order
+    operators without a result: what is counted is a step of the user's."""
+
+    def _handle_higher_order_ops(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return run_inside(func, self, args, kwargs)
 
 
 class NoModules:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.while_loop import while_loop
 from torch.utils.flop_counter import FlopCounterMode
 
 from torchledger._torch.eager_calls import keep_modes_over_compiled_calls
@@ -49,6 +50,28 @@ def test_inside_another_mode_nothing_is_counted_and_compiled_code_stays(compiled
         assert not counter.start()
     compiled(torch.ones(4, 8))
     assert compiled_runs == [1] and counter.by_operator() == {}
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_of_a_conditional_the_way_taken_is_counted_and_gives_its_result(sign: float) -> None:
+    def branch(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x @ x, lambda x: x @ x @ x, (x,))
+
+    x = sign * torch.eye(4)
+    counter = EagerFlops()
+    counter.start()
+    result = branch(x)
+    counter.stop()
+    assert torch.equal(result, x @ x if sign > 0 else x @ x @ x)
+    assert counter.by_operator() == {"aten.mm": (1 if sign > 0 else 2) * 2 * 4**3}
+
+
+def test_of_a_loop_each_turn_is_counted() -> None:
+    counter = EagerFlops()
+    counter.start()
+    at, _ = while_loop(lambda at, _: at < 3, lambda at, x: (at + 1, x @ x), (torch.tensor(0), torch.eye(4)))
+    counter.stop()
+    assert int(at) == 3 and counter.by_operator() == {"aten.mm": 3 * 2 * 4**3}
 
 
 def test_a_formula_that_fails_fails_the_count_and_not_the_program() -> None:
