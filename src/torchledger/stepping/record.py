@@ -132,7 +132,7 @@ def record_step(
         forests = [recorded_operators(trace, span, graph_of=graph_of, list_dtype=list_dtype) for span in spans]
         parts = [_parts_heard(trace, forest, heard) for forest in forests]
         each = [
-            _nearer(read(span, rows), one, _counted(heard)) if rows else one
+            _nearer(read(span, rows), one, heard) if rows else one
             for span, rows, one in zip(spans, parts, each, strict=True)
         ]
     aligned = [_align(trace, one, heard or ()) for one in each]
@@ -204,9 +204,15 @@ def _parts_heard(
     return found
 
 
-def _nearer(one: list[Entry], other: list[Entry], count: int) -> list[Entry]:
-    """Of two readings of a step the one whose number of operators is nearer to what a mode heard."""
-    return min(one, other, key=lambda entries: abs(len(_operators(entries)) - count))
+def _nearer(one: list[Entry], other: list[Entry], heard: Sequence[EagerCall]) -> list[Entry]:
+    """Of two readings of a step the one whose operators are nearer to what a mode heard, by their names."""
+    theirs = Counter(call.call.name.rstrip("_") for call in heard if is_counted(call))
+
+    def apart(entries: list[Entry]) -> int:
+        ours = Counter(entry.name.rstrip("_") for entry in entries if entry.kind == "operator")
+        return abs(len(_operators(entries)) - theirs.total()) + (theirs - ours).total() + (ours - theirs).total()
+
+    return min(one, other, key=apart)
 
 
 def _operators(entries: Sequence[Entry]) -> set[tuple[int, int]]:
@@ -237,9 +243,11 @@ def counted_names(heard: Sequence[EagerCall]) -> Counter[str]:
 
 
 def _usual(each: Sequence[Sequence[Entry]]) -> int:
-    """The recorded step whose calls most others share."""
+    """The last recorded step of those whose calls most others share: what the first frees may be older than the
+    profile, which does not see it go."""
     shapes = [tuple(map(_key, entries)) for entries in each]
-    return shapes.index(Counter(shapes).most_common(1)[0][0])
+    usual = Counter(shapes).most_common(1)[0][0]
+    return max(place for place, shape in enumerate(shapes) if shape == usual)
 
 
 def _key(entry: Entry) -> Hashable:

@@ -2,7 +2,8 @@
 
 An operator that ``torch.func`` maps or differentiates (``vmap``, ``jvp``) is recorded once for each of its levels, the
 outermost with the shapes of one sample; what runs, and what a mode hears, is called below the last of them, and may be
-several operators or another one.
+several operators or another one. What an operator saves for the backward may go through hooks of the program (packed,
+or moved to another device): they are called below the operator, before its own work and behind it.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ _UNDER_A_MODE = {"aten::_reshape_alias": "aten::view"}
 """What ``aten::reshape`` calls, and calls where a mode listens."""
 
 
-_WRITES_ZEROS = frozenset({"aten::zeros", "aten::expand"})
-"""What an operator calls before its own work where it is given a tensor that only stands for zeros."""
+_WRITES_OUT = frozenset({"aten::zeros", "aten::expand", "aten::clone"})
+"""What an operator calls before its own work where it is given a tensor that only stands for zeros, or for the
+conjugate of another."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,11 @@ def parts_heard(roots: Sequence[Recorded], heard: Sequence[OpCall]) -> dict[int,
     place = 0
     found = {}
     for number, root in enumerate(roots):
-        after, rows = aligner.match(root, place)
-        if not rows and not any(aligner.match(later, place)[1] for later in roots[number + 1 : number + 4]):
+        later = roots[number + 1 : number + 4]
+        after, rows = aligner.match(root, place, later)
+        if not rows and not any(aligner.match(each, place)[1] for each in later):
             place = aligner.find(root, place)
-            after, rows = aligner.match(root, place)
+            after, rows = aligner.match(root, place, later)
         place = after
         if rows and rows != {root.row}:
             found[root.row] = rows
@@ -58,18 +61,42 @@ class _Aligner:
         self._heard = heard
         self._names = [_known_as(call.name) for call in heard]
 
-    def match(self, node: Recorded, place: int) -> tuple[int, frozenset[int]]:
-        """Where what was heard goes on behind an operator, and which rows of it were heard."""
+    def match(self, node: Recorded, place: int, later: Sequence[Recorded] = ()) -> tuple[int, frozenset[int]]:
+        """Where what was heard goes on behind an operator, which ``later`` ones follow, and which of its rows were
+        heard."""
         rows: set[int] = set()
         after = place
-        for child in node.children:
-            after, below = self.match(child, after)
+        for number, child in enumerate(node.children):
+            after, below = self.match(child, after, node.children[number + 1 : number + 2] or later)
             rows |= below
         if self._is(node, place) and after <= place + 1 and (after == place or self._has_sizes(node, place)):
-            return place + 1, frozenset((node.row,))
-        if rows and _WRITES_ZEROS.issuperset(self._names[place:after]) and self._is(node, after):
+            alone = place + 1, frozenset((node.row,))
+            return alone if self._begins(later[:1], place + 1) else self._among_hooks(node, place) or alone
+        if rows and _WRITES_OUT.issuperset(self._names[place:after]) and self._is(node, after):
             return after + 1, frozenset((*rows, node.row))
-        return after, frozenset(rows)
+        return self._among_hooks(node, place) or (after, frozenset(rows))
+
+    def _among_hooks(self, node: Recorded, place: int) -> tuple[int, frozenset[int]] | None:
+        """The same for an operator that was heard itself, between what was called below it; ``None`` if it was not."""
+        if not node.children or node.call is None or node.name in _names_below(node):
+            return None
+        rows: set[int] = set()
+        after, is_heard = place, False
+        for child in (*node.children, None):
+            if not is_heard and self._is(node, after) and self._has_sizes(node, after):
+                after, is_heard = after + 1, True
+            if child is not None and self._begins((child,), after):
+                after, below = self.match(child, after)
+                rows |= below
+        return (after, frozenset((*rows, node.row))) if is_heard and rows else None
+
+    def _begins(self, nodes: Sequence[Recorded], place: int) -> bool:
+        """Whether what was heard goes on with the first of these operators, or with what it calls first."""
+        while nodes:
+            if self._is(nodes[0], place) and self._has_sizes(nodes[0], place):
+                return True
+            nodes = nodes[0].children
+        return False
 
     def _is(self, node: Recorded, place: int) -> bool:
         return place < len(self._names) and self._names[place] == _known_as(node.name)
@@ -85,6 +112,10 @@ class _Aligner:
             return True
         ours, theirs = node.call.tensors, self._heard[place].tensors
         return [tensor.shape for tensor in ours] == [tensor.shape for tensor in theirs]
+
+
+def _names_below(node: Recorded) -> set[str]:
+    return {name for child in node.children for name in (child.name, *_names_below(child))}
 
 
 def _known_as(name: str) -> str:

@@ -42,6 +42,28 @@ def test_what_stands_for_zeros_is_written_out_before_the_operator_that_is_given_
     assert parts_heard([tree(1, "t"), product, tree(6, "view")], heard) == {2: {2, 3, 4}}
 
 
+def test_the_conjugate_of_a_tensor_is_written_out_before_the_operator_that_is_given_it() -> None:
+    recorded = [tree(0, "sgn"), tree(1, "mul", tree(2, "clone")), tree(3, "abs")]
+    heard = [call(name, (4,)) for name in ("sgn", "clone", "mul", "abs")]
+    assert parts_heard(recorded, heard) == {1: {1, 2}}
+
+
+def test_what_hooks_of_saved_tensors_call_is_heard_around_the_operator_that_saves_them() -> None:
+    packed = tree(3, "to", tree(4, "_to_copy", tree(5, "copy_"))), tree(6, "to", tree(7, "_to_copy"))
+    norm = tree(0, "native_layer_norm", tree(1, "empty"), tree(2, "detach"), *packed)
+    product = tree(8, "linear", tree(9, "t"), tree(10, "addmm", tree(11, "_to_copy"), tree(12, "expand")))
+    heard = [
+        call(name, (4,)) for name in ("native_layer_norm", "_to_copy", "_to_copy", "t", "_to_copy", "addmm", "relu")
+    ]
+    assert parts_heard([norm, product, tree(13, "relu")], heard) == {0: {0, 4, 7}, 8: {9, 10, 11}}
+
+
+def test_what_an_operator_calls_itself_is_not_taken_for_the_next_that_was_heard() -> None:
+    recorded = [tree(0, "mean", tree(1, "sum")), tree(2, "sum"), tree(3, "exp")]
+    heard = [call(name, (4,)) for name in ("mean", "sum", "exp")]
+    assert parts_heard(recorded, heard) == {}
+
+
 def test_an_operator_that_was_not_heard_leaves_those_behind_it_in_step() -> None:
     recorded = [tree(0, "neg"), tree(1, "mul", tree(2, "view"), tree(3, "mul")), tree(4, "exp")]
     heard = [call("view", (4,)), call("mul", (4,)), call("exp", (4,)), call("neg", (4,))]
