@@ -533,7 +533,13 @@ class States:
             self.end()
 
     def _stop_early(self) -> None:
-        """The program ends in the middle of a step: keep the steps before it, or that one if there are none."""
+        """The program ends in the middle of a step: keep the steps before it, or that one if there are none and it has
+        all calls of one: what a program does behind its last step is none."""
+        if not self._steps and self._finder.under_way != self._wanted:
+            self._drop_session()
+            self.why_not = "the program ended before a step of the most frequent kind came again"
+            self.end()
+            return
         if self._steps:
             said = f"the program ended after {len(self._steps)} of {self._repeats} steps to profile"
         elif self.now is State.RECORDING:

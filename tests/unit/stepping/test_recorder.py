@@ -521,14 +521,44 @@ def test_a_program_that_compiles_in_every_step_is_given_up() -> None:
     assert "compiled" in str(program.result().why_not)
 
 
+class Serves(Program):
+    """A step is one call, and ends where the next begins."""
+
+    def step(self, *, took_us: float = 100.0, forwards: int = 1) -> None:
+        self.call("inference_0")
+        self.tools.now_us += took_us
+
+
 @pytest.mark.parametrize(
-    ("n_steps", "said"),
-    [(5, "first step under the profiler"), (6, "its time on the host is not known"), (7, "1 of 2 steps to profile")],
+    ("state", "said"),
+    [(State.SETTLING, "first step under the profiler"), (State.RECORDING, "its time on the host is not known")],
 )
-def test_a_program_that_ends_under_the_profiler_keeps_what_there_is(n_steps: int, said: str) -> None:
-    result = Program().steps(n_steps).result()
+def test_a_program_that_ends_in_its_first_step_under_the_profiler_keeps_that(state: State, said: str) -> None:
+    program = Serves()
+    while program.recorder.state is not state:
+        program.step()
+    result = program.result()
     assert result.times is not None
     assert any(said in note for note in result.notes)
+    assert program.tools.n_open == 0
+
+
+@pytest.mark.parametrize("state", [State.SETTLING, State.RECORDING])
+def test_what_a_program_does_behind_its_last_step_is_not_kept_for_one(state: State) -> None:
+    program = Program()
+    while program.recorder.state is not state:
+        program.step()
+    program.call("forward_0")
+    result = program.result()
+    assert result.times is None and result.why_not is not None and "ended before a step" in result.why_not
+    assert program.tools.n_open == program.tools.n_held == 0
+
+
+def test_a_program_that_ends_between_steps_to_record_keeps_those_that_there_are() -> None:
+    program = Program().steps(7)
+    result = program.result()
+    assert result.times is not None and any("1 of 2 steps to profile" in note for note in result.notes)
+    assert program.tools.n_open == 0
 
 
 def test_a_step_that_was_heard_to_its_last_call_counts_though_the_program_ends() -> None:
