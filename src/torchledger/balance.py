@@ -175,16 +175,17 @@ def device_time_account(books: Books) -> Account | None:
     gaps = books.gaps_of("device_time")
     if profile is None:
         return Account("device_time", "us", None, None, missing=gaps) if gaps else None
-    copies = Difference(
-        "device_time", "CUDA graphs", "inputs copied to where a CUDA graph reads them", -profile.copied_us
-    )
+    named = {
+        ("CUDA graphs", "inputs copied to where a CUDA graph reads them"): profile.copied_us,
+        ("conditionals and loops", "read to choose a way or another turn"): profile.decided_us,
+    }
     seen = f"{profile.entries_seen:,} of {profile.entries:,} entries ran in the profiled steps"
     return Account(
         name="device_time",
         unit="us",
         ledger=profile.matched_us,
         reference=profile.inside_us,
-        differences=(copies,) if profile.copied_us else (),
+        differences=tuple(Difference("device_time", where, reason, -us) for (where, reason), us in named.items() if us),
         missing=gaps,
         note=f"{seen} (clock: {profile.clock})",
     )

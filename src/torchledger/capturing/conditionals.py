@@ -1,10 +1,11 @@
-"""Where a generated wrapper takes one of two ways, and which of a graph's launches stand in each."""
+"""Where a generated wrapper takes one of two ways or goes in circles, and which of a graph's launches stand there."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from torchledger.capturing.wrapper_code import wrapper_functions
 from torchledger.nouns import Launch
@@ -19,18 +20,50 @@ Conditional = tuple[tuple[Lines, ...], ...]
 """A place at which one of several ways is taken: for each the functions that it alone calls."""
 
 
+@dataclass(frozen=True)
+class Loop:
+    """A place at which some launches are made again and again (``while_loop``, and ``scan`` by it): the functions of
+    its ``check``, which is made once more than there are turns, and of its ``body``."""
+
+    check: tuple[Lines, ...]
+    body: tuple[Lines, ...]
+
+
+Fork = Conditional | Loop
+"""A place at which a graph's call makes some of its launches, not at all, once or more often."""
+
+
+def find_forks(source: str) -> tuple[Fork, ...]:
+    """The conditionals and loops of a Python wrapper."""
+    return (*find_conditionals(source), *find_loops(source))
+
+
+def find_loops(source: str) -> tuple[Loop, ...]:
+    """Where a Python wrapper calls subgraphs in a loop.
+
+    >>> find_loops("def a(x):\\n    f(x)\\ndef call(x):\\n    while x:\\n        a(x)")
+    (Loop(check=(), body=((1, 2),)),)
+    """
+    functions = _functions_in(source)
+    found = []
+    for function in functions.values():
+        for node in ast.walk(function):
+            if isinstance(node, ast.While):
+                again = _functions_of(node.body, functions)
+                first = _functions_of(_statements_before(node, function), functions)
+                check, body = again & first, again - first
+                if body:
+                    found.append(Loop(_lines_of(check, functions), _lines_of(body, functions)))
+    return tuple(found)
+
+
 def find_conditionals(source: str) -> tuple[Conditional, ...]:
     """Where a Python wrapper calls one of two subgraphs, as ``torch.cond`` asks; an outer one stands before an inner.
 
     >>> find_conditionals("def a(x):\\n    f(x)\\ndef call(x):\\n    if x:\\n        a(x)\\n    else:\\n        pass")
     ((((1, 2),), ()),)
     """
-    if _SUBGRAPH.search(source) is None:
-        return ()
-    try:
-        functions = {each.name: each for each in wrapper_functions(ast.parse(source))}
-    except SyntaxError:
-        return ()
+    functions = _functions_in(source)
     found = []
     for function in functions.values():
         for node in ast.walk(function):
@@ -40,6 +73,20 @@ def find_conditionals(source: str) -> tuple[Conditional, ...]:
                 if any(sides):
                     found.append((len(taken | other), tuple(_lines_of(side, functions) for side in sides)))
     return tuple(conditional for _, conditional in sorted(found, key=lambda each: -each[0]))
+
+
+def _functions_in(source: str) -> dict[str, ast.FunctionDef]:
+    if _SUBGRAPH.search(source) is None:
+        return {}
+    try:
+        return {each.name: each for each in wrapper_functions(ast.parse(source))}
+    except SyntaxError:
+        return {}
+
+
+def _statements_before(loop: ast.While, function: ast.FunctionDef) -> list[ast.stmt]:
+    simple = (each for each in ast.walk(function) if isinstance(each, ast.stmt) and not hasattr(each, "body"))
+    return [each for each in simple if each.lineno < loop.lineno]
 
 
 def _functions_of(statements: Sequence[ast.stmt], functions: Mapping[str, ast.FunctionDef]) -> set[str]:

@@ -270,7 +270,8 @@ class Profile:
     """How a profile was taken, and how much of it belongs to entries.
 
     ``inside_us`` is kernel time launched inside calls of compiled graphs, ``matched_us`` the part given to entries,
-    ``copied_us`` what CUDA graphs spend on copying inputs to where they read them (no entry asks for it), and
+    ``copied_us`` what CUDA graphs spend on copying inputs to where they read them (no entry asks for it),
+    ``decided_us`` what it takes to read which way a call goes on (``torch.cond``, ``while_loop``), and
     ``unmatched_us`` why the rest was not given. Step times are host wall times, plain and under the profiler. ``trace``
     names the Kineto trace that stands beside the ledger, its kernel events carrying the ledger's facts.
     """
@@ -282,6 +283,7 @@ class Profile:
     inside_us: float = 0.0
     matched_us: float = 0.0
     copied_us: float = 0.0
+    decided_us: float = 0.0
     unmatched_us: Mapping[str, float] = field(default_factory=dict)
     entries: int = 0
     entries_seen: int = 0
@@ -291,5 +293,5 @@ class Profile:
     @property
     def matched_share(self) -> float | None:
         """Share of the kernel time inside compiled graphs, input copies of CUDA graphs aside, that entries have."""
-        asked_for_us = self.inside_us - self.copied_us
+        asked_for_us = self.inside_us - self.copied_us - self.decided_us
         return self.matched_us / asked_for_us if asked_for_us else None

@@ -70,7 +70,8 @@ class StepCall:
     ``sizes`` are the symbols of a dynamic graph and their values in this call (``Graph.symbols`` by name).
     ``recomputed_for`` names the autograd node (``"CompiledFunctionBackward"``) for which a forward graph was called
     again in the backward, as a checkpoint around it asks. ``not_taken`` counts a graph's launches that stand in ways of
-    a conditional (``torch.cond``) which this call did not take. ``distributed`` counts the distributed tensors that an
+    a conditional (``torch.cond``) which this call did not take, ``repeated`` those that a loop (``while_loop``) made
+    again, each as often as it did. ``distributed`` counts the distributed tensors that an
     operator was given, which the host unpacks for it; it is known of a planned step alone.
     """
 
@@ -106,6 +107,7 @@ class StepCall:
     sizes: tuple[tuple[str, int], ...] = ()
     recomputed_for: str | None = None
     not_taken: int = 0
+    repeated: int = 0
     distributed: int = 0
 
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from torchledger.capturing.conditionals import Conditional
+from torchledger.capturing.conditionals import Fork
 from torchledger.nouns import Cost, DeviceEvent, Launch, Quality
-from torchledger.profiling.name_matching import CPU_PREFIX, GENERATED, match_operators, match_replay
+from torchledger.profiling.name_matching import CPU_PREFIX, DECIDES, GENERATED, match_operators, match_replay
 from torchledger.profiling.time_categories import time_category
 from torchledger.stepping.marks import PACKAGE_MARK
 from torchledger.traces.graph_marks import GRAPH_MARK, parse_graph_mark
@@ -57,14 +57,15 @@ class Attribution:
     """Device events with their entries, and what found none.
 
     ``inside_ns`` is the time of kernels launched inside calls of compiled graphs, ``matched_ns`` that of those given to
-    an entry, ``copied_ns`` that of copies to where a CUDA graph reads its inputs; ``unmatched`` maps why the rest was
-    not given to its time.
+    an entry, ``copied_ns`` that of copies to where a CUDA graph reads its inputs, ``decided_ns`` that of reading which
+    way a conditional takes or whether a loop goes on; ``unmatched`` maps why the rest was not given to its time.
     """
 
     events: tuple[DeviceEvent, ...]
     inside_ns: int
     matched_ns: int
     copied_ns: int = 0
+    decided_ns: int = 0
     unmatched: Mapping[str, int] = field(default_factory=dict)
     calls: Mapping[str, int] = field(default_factory=dict)
     entries_seen: int = 0
@@ -96,15 +97,15 @@ def attribute_events(
     *,
     learned: LearnedSequences | None = None,
     graph_keys: Mapping[str, str] | None = None,
-    conditionals: Mapping[str, Sequence[Conditional]] | None = None,
+    forks: Mapping[str, Sequence[Fork]] | None = None,
 ) -> Attribution:
     """Match the device events of a trace (``trace_costs.device_events``) with the entries that launched them.
 
     ``graph_keys`` maps cache keys to graph names, for traces that were recorded without a capture's marks,
-    ``conditionals`` holds those of each graph that has any.
+    ``forks`` holds those of each graph that has any.
     """
     by_graph = launches_by_graph(_launching(launches))
-    calls = _graph_calls(trace, by_graph, graph_keys or {}, conditionals or {})
+    calls = _graph_calls(trace, by_graph, graph_keys or {}, forks or {})
     finder = _CallFinder(calls)
     place_of_name = {graph: _places_of_lone_names(entries) for graph, entries in by_graph.items()}
     unmatched: Counter[str] = Counter()
@@ -173,7 +174,7 @@ def cpu_events(
     *,
     window: tuple[int, int] | None = None,
     graph_keys: Mapping[str, str] | None = None,
-    conditionals: Mapping[str, Sequence[Conditional]] | None = None,
+    forks: Mapping[str, Sequence[Fork]] | None = None,
 ) -> Attribution:
     """The same for a CPU: each entry's operator on the host is its kernel; time is the operator's.
 
@@ -182,19 +183,22 @@ def cpu_events(
     by_graph = launches_by_graph(_launching(launches))
     calls = [
         call
-        for call in _graph_calls(trace, by_graph, graph_keys or {}, conditionals or {})
+        for call in _graph_calls(trace, by_graph, graph_keys or {}, forks or {})
         if window is None or window[0] <= call.start_ns <= window[1]
     ]
     found: list[DeviceEvent] = []
     seen: set[str] = set()
     unmatched: Counter[str] = Counter()
-    inside = 0
+    inside = decided = 0
     for call in calls:
         for position, row in enumerate(call.op_rows):
             order = call.launches.get(position)
             duration = call.op_ends[position] - call.op_starts[position]
             if order is None:
-                if not trace.name(row).startswith(("aten::empty", "aten::as_strided", "aten::view")):
+                if call.graph in (forks or {}) and trace.name(row) in DECIDES:
+                    inside += duration
+                    decided += duration
+                elif not trace.name(row).startswith(("aten::empty", "aten::as_strided", "aten::view")):
                     inside += duration
                     unmatched[trace.name(row)] += duration
                 continue
@@ -217,6 +221,7 @@ def cpu_events(
         events=tuple(sorted(found, key=lambda event: event.start_ns)),
         inside_ns=inside,
         matched_ns=sum(event.duration_ns for event in found),
+        decided_ns=decided,
         unmatched=dict(unmatched.most_common()),
         calls=Counter(call.graph for call in calls),
         entries_seen=len(seen),
@@ -271,7 +276,7 @@ def _graph_calls(
     trace: Trace,
     by_graph: Mapping[str, Sequence[Launch]],
     graph_keys: Mapping[str, str],
-    conditionals: Mapping[str, Sequence[Conditional]],
+    forks: Mapping[str, Sequence[Fork]],
 ) -> list[_Call]:
     columns = trace.events
     ops = trace.rows(EventKind.OP)
@@ -310,7 +315,7 @@ def _graph_calls(
                 tuple(outer),
                 tuple(int(columns.start_ns[row]) for row in outer),
                 tuple(int(columns.end_ns[row]) for row in outer),
-                match_operators(names, by_graph[graph], conditionals.get(graph, ())),
+                match_operators(names, by_graph[graph], forks.get(graph, ())),
             )
         )
     return calls

@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from torchledger.capturing.conditionals import Conditional, stands_in
+from torchledger.capturing.conditionals import Fork, Loop, stands_in
 from torchledger.nouns import Launch
 from torchledger.profiling.time_categories import main_kind, time_category
 from torchledger.work.kernel_names import is_finishing_kernel
@@ -18,6 +18,9 @@ _REACH = 64
 _NEAR = 64
 """How many operators are looked at one by one for what an entry launched."""
 
+DECIDES = frozenset({"aten::is_nonzero", "aten::item", "aten::_local_scalar_dense"})
+"""What a wrapper calls to read on the host which way to take, or whether to go on."""
+
 CPU_PREFIX = re.compile(r"^graph_\w*?_(?=cpp_)")
 
 GENERATED = frozenset(
@@ -26,22 +29,56 @@ GENERATED = frozenset(
 
 
 def match_operators(
-    names: Sequence[str], entries: Sequence[Launch], conditionals: Sequence[Conditional] = ()
+    names: Sequence[str],
+    entries: Sequence[Launch],
+    forks: Sequence[Fork] = (),
 ) -> dict[int, int]:
     """Position of an operator to the place of its entry; both run in the same order.
 
-    Of the ways of a conditional that was taken whose entries find the most operators.
+    Of the ways of a conditional that was taken whose entries find the most operators, and a loop made as many turns.
     """
     places = list(range(len(entries)))
-    for conditional in conditionals:
+    for fork in forks:
+        if isinstance(fork, Loop):
+            continue
         ways = []
-        for taken in conditional:
-            others = [lines for way in conditional if way is not taken for lines in way]
+        for taken in fork:
+            others = [lines for way in fork if way is not taken for lines in way]
             rest = [place for place in places if not stands_in(entries[place], others)]
             ways.append((len(_matched(names, [entries[place] for place in rest])), -len(rest), rest))
         places = max(ways)[2]
+    for fork in forks:
+        if isinstance(fork, Loop):
+            places = _with_turns(names, entries, places, fork)
     found = _matched(names, [entries[place] for place in places])
     return {position: places[place] for position, place in found.items()}
+
+
+def _with_turns(names: Sequence[str], entries: Sequence[Launch], places: Sequence[int], loop: Loop) -> list[int]:
+    """The places in the order in which they run, those of a loop as often as it makes turns: as few as find the most
+    operators."""
+    check = [place for place in places if stands_in(entries[place], loop.check)]
+    body = [place for place in places if stands_in(entries[place], loop.body)]
+    if not body:
+        return list(places)
+    first = places.index(min(*check, *body) if check else body[0])
+    outside = [place for place in places if place not in (*check, *body)]
+    before, behind = outside[:first], outside[first:]
+
+    def turned(turns: int) -> list[int]:
+        return [*before, *check, *turns * [*body, *check], *behind]
+
+    def n_found(turns: int) -> int:
+        return len(_matched(names, [entries[place] for place in turned(turns)]))
+
+    low, high = 0, len(names) // len(body) + 1
+    most = n_found(high)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if n_found(middle) >= most else (middle + 1, high)
+    while n_found(low + 1) > n_found(low):
+        low += 1
+    return turned(low)
 
 
 def _matched(names: Sequence[str], entries: Sequence[Launch]) -> dict[int, int]:
@@ -68,7 +105,7 @@ def _matched(names: Sequence[str], entries: Sequence[Launch]) -> dict[int, int]:
             continue
         before = places.get(place - 1, -1)
         after = places.get(place + 1, len(names))
-        between = [at for at in range(before + 1, after) if at not in matched and not _allocates(names[at])]
+        between = [at for at in range(before + 1, after) if at not in matched and not _is_no_launch(names[at])]
         if len(between) == 1:
             matched[between[0]] = place
             places[place] = between[0]
@@ -108,8 +145,9 @@ def _shares_stem(kernel: str, entry: Launch) -> bool:
     return any(op.split(".")[-1] in kernel for op in entry.aten_ops)
 
 
-def _allocates(name: str) -> bool:
-    return name.startswith(("aten::empty", "aten::as_strided", "aten::view", "aten::set_", "aten::resize"))
+def _is_no_launch(name: str) -> bool:
+    allocates = name.startswith(("aten::empty", "aten::as_strided", "aten::view", "aten::set_", "aten::resize"))
+    return allocates or name in DECIDES
 
 
 def match_replay(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchledger._torch.dynamo import MAKES_COMPILED, before_compiling, makes_compiled
 from torchledger._torch.lazy_import import PACKAGES, after_import
-from torchledger.capturing.conditionals import Conditional, find_conditionals
+from torchledger.capturing.conditionals import Fork, find_forks
 from torchledger.capturing.session import Capture, Watcher, own_rank, own_world_size
 from torchledger.capturing.termination import termination_deferred
 from torchledger.device.describe import describe_devices
@@ -83,7 +83,7 @@ class StepProfiler(Watcher):
     ) -> None:
         self._capture = capture
         self._launches: dict[str, list[Launch]] = {}
-        self._conditionals: dict[str, tuple[Conditional, ...]] = {}
+        self._forks: dict[str, tuple[Fork, ...]] = {}
         self._places: dict[str, tuple[int, ...]] = {}
         self._patches: list[Any] = []
         self._call_patches: list[Any] = []
@@ -180,7 +180,7 @@ class StepProfiler(Watcher):
         self._recorder.graph(name, compiled, is_graphed=compiles_cuda_graphs())
         if self._recorder.name_of(compiled) is None:
             raise MeasureError(f"calls of {name} are not recorded: the recorder does not know it")
-        self._conditionals[name] = find_conditionals(getattr(compiled, "source_code", None) or "")
+        self._forks[name] = find_forks(getattr(compiled, "source_code", None) or "")
 
     def on_close(self) -> bool:
         is_hearing = self._is_compiling and bool(self._call_patches)
@@ -313,7 +313,7 @@ class StepProfiler(Watcher):
                 launches,
                 devices=describe_devices(),
                 trace_path=self._capture.own_path().with_suffix(".trace.json.gz"),
-                conditionals={name: found for name, found in self._conditionals.items() if found},
+                forks={name: found for name, found in self._forks.items() if found},
             )
         if recording.why_not is None:
             return [Gap("device_time", "profile", self._too_few_steps(recording))]

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from torchledger.capturing.conditionals import Conditional
+from torchledger.capturing.conditionals import Fork
 from torchledger.device.ceilings import known_ceilings
 from torchledger.errors import MeasureError
 from torchledger.memory.record import Heard, record_memory
@@ -81,7 +81,7 @@ def profile_records(
     trace_name: str | None = None,
     graph_keys: Mapping[str, str] | None = None,
     directions: Mapping[str, Direction] | None = None,
-    conditionals: Mapping[str, Sequence[Conditional]] | None = None,
+    forks: Mapping[str, Sequence[Fork]] | None = None,
     facts: StepFacts | None = None,
     heard: Sequence[EagerCall] | None = None,
     memory: HeardMemory | None = None,
@@ -104,11 +104,9 @@ def profile_records(
     timed = (device for device in devices if (device.kind != "cpu") == bool(on_device))
     ceilings = known_ceilings(next(timed, None))
     if on_device:
-        attribution = attribute_events(
-            trace, on_device, launches, learned=learned, graph_keys=graph_keys, conditionals=conditionals
-        )
+        attribution = attribute_events(trace, on_device, launches, learned=learned, graph_keys=graph_keys, forks=forks)
     else:
-        attribution = cpu_events(trace, launches, window=window, graph_keys=graph_keys, conditionals=conditionals)
+        attribution = cpu_events(trace, launches, window=window, graph_keys=graph_keys, forks=forks)
     spans = _step_spans(trace, n_steps)
     record = None
     if facts is not None and spans:
@@ -119,7 +117,7 @@ def profile_records(
             spans,
             attribution.events if on_device else (),
             facts,
-            Ledgered(directions or {}, by_graph, () if on_device else attribution.events, conditionals or {}),
+            Ledgered(directions or {}, by_graph, () if on_device else attribution.events, forks or {}),
             graph_of=lambda mark: graph_of_mark(mark, by_graph, graph_keys),
             is_composite=is_composite,
             heard=heard,
@@ -207,6 +205,7 @@ def _profile(attribution: Attribution, steps: Steps, n_steps: int, clock: Clock,
         inside_us=attribution.inside_ns / 1e3,
         matched_us=attribution.matched_ns / 1e3,
         copied_us=attribution.copied_ns / 1e3,
+        decided_us=attribution.decided_ns / 1e3,
         unmatched_us={reason: ns / 1e3 for reason, ns in attribution.unmatched.items()},
         entries=attribution.entries,
         entries_seen=attribution.entries_seen,
@@ -236,7 +235,7 @@ def records_of_recording(
     *,
     devices: Sequence[Device],
     trace_path: Path,
-    conditionals: Mapping[str, Sequence[Conditional]] | None = None,
+    forks: Mapping[str, Sequence[Fork]] | None = None,
 ) -> list[Any]:
     """What a recording of a program's steps says of the ledger's launches; its trace goes to ``trace_path``.
 
@@ -257,7 +256,7 @@ def records_of_recording(
             n_steps=recording.n_steps,
             trace_name=trace_path.name,
             directions={launch.graph: direction_of(launch.graph) for launch in launches},
-            conditionals=conditionals,
+            forks=forks,
             facts=facts_of_recording(recording),
             heard=recording.heard,
             memory=recording.memory,

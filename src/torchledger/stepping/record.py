@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
-from torchledger.capturing.conditionals import Conditional, stands_in
+from torchledger.capturing.conditionals import Fork, Loop, stands_in
 from torchledger.nouns import (
     Clock,
     DeviceEvent,
@@ -69,12 +69,12 @@ class StepFacts:
 @dataclass(frozen=True)
 class Ledgered:
     """What the ledger holds of compiled graphs: directions and launches, at the sizes of their capture; ``kernels`` are
-    their kernels on a CPU, ``conditionals`` the places where a graph takes one of several ways."""
+    their kernels on a CPU, ``forks`` the places where a graph takes one of several ways or goes in circles."""
 
     directions: Mapping[str, Direction]
     launches: Mapping[str, Sequence[Launch]]
     kernels: Sequence[DeviceEvent] = ()
-    conditionals: Mapping[str, Sequence[Conditional]] = field(default_factory=dict)
+    forks: Mapping[str, Sequence[Fork]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -339,14 +339,16 @@ def with_graph(call: StepCall, entry: Entry, ledgered: Ledgered, number: int) ->
     """A graph's call with its work: the graph's ``number``-th of the step, at the sizes that its mark holds."""
     launches = ledgered.launches.get(entry.name, ())
     seen = _launches_seen(entry, ledgered.kernels)
-    n_all = sum(launch.is_call for launch in launches)
-    launches = _without_ways_not_taken(launches, seen, ledgered.conditionals.get(entry.name, ()))
+    times = _times(launches, seen, ledgered.forks.get(entry.name, ()))
+    calls = [times.get(launch.launch_id, 1) for launch in launches if launch.is_call]
+    launches = [launch for launch in launches if times.get(launch.launch_id) != 0]
     marked = parse_graph_mark(entry.mark) if entry.mark is not None else None
     symbols = marked[1] if marked is not None else {}
     if symbols:
         launches = sizes_at(launches, symbols)
-    flops, unknown_flops = _known([launch.flops for launch in launches])
-    moved, unknown_bytes = _known([launch.bytes_moved for launch in launches])
+    each = [times.get(launch.launch_id, 1) for launch in launches]
+    flops, unknown_flops = _known([launch.flops for launch in launches], each)
+    moved, unknown_bytes = _known([launch.bytes_moved for launch in launches], each)
     unknown = [
         f"the {what} of {count} of its {len(launches)} entries are unknown"
         for what, count in (("FLOPs", unknown_flops), ("bytes", unknown_bytes))
@@ -355,8 +357,9 @@ def with_graph(call: StepCall, entry: Entry, ledgered: Ledgered, number: int) ->
     return replace(
         call,
         call=number,
-        launches=len(seen) or None,
-        not_taken=n_all - sum(launch.is_call for launch in launches),
+        launches=sum(times.get(launch, 1) for launch in seen) or None,
+        not_taken=calls.count(0),
+        repeated=sum(count - 1 for count in calls if count),
         flops=flops,
         flops_quality=_weakest([launch.flops_quality for launch in launches]) if flops is not None else "unavailable",
         bytes_moved=moved,
@@ -366,27 +369,36 @@ def with_graph(call: StepCall, entry: Entry, ledgered: Ledgered, number: int) ->
     )
 
 
-def _launches_seen(entry: Entry, kernels: Sequence[DeviceEvent]) -> set[str]:
-    """Which of a graph's launches were seen to run in a call; none where they were not told apart."""
+def _launches_seen(entry: Entry, kernels: Sequence[DeviceEvent]) -> Counter[str]:
+    """How many kernels of which of a graph's launches were seen in a call; none where they were not told apart."""
     ran = entry.events or [event for event in kernels if entry.start_ns <= event.start_ns < entry.end_ns]
-    return {event.launch_id for event in ran if event.launch_id is not None}
+    return Counter(event.launch_id for event in ran if event.launch_id is not None)
 
 
-def _without_ways_not_taken(
-    launches: Sequence[Launch], seen: set[str], conditionals: Sequence[Conditional]
-) -> Sequence[Launch]:
-    """The launches without those in ways of a conditional of which none was seen to run."""
-    for conditional in conditionals if seen else ():
-        for way in conditional:
-            inside = [launch for launch in launches if stands_in(launch, way)]
-            if not any(launch.launch_id in seen for launch in inside):
-                launches = [launch for launch in launches if launch not in inside]
-    return launches
+def _times(launches: Sequence[Launch], seen: Counter[str], forks: Sequence[Fork]) -> dict[str, int]:
+    """How often launches were made in a call, where that is not once.
+
+    A loop made as many turns as that launch of its body was seen of which least was: one may have several kernels. Ways
+    of a conditional of which nothing was seen were not taken.
+    """
+    times: dict[str, int] = {}
+    if not seen:
+        return times
+    for loop in (fork for fork in forks if isinstance(fork, Loop)):
+        body = [launch.launch_id for launch in launches if stands_in(launch, loop.body)]
+        turns = min((seen[launch] for launch in body if seen[launch]), default=0)
+        times |= dict.fromkeys(body, turns)
+        times |= {launch.launch_id: turns + 1 for launch in launches if stands_in(launch, loop.check)}
+    for way in (way for fork in forks if not isinstance(fork, Loop) for way in fork):
+        inside = [launch.launch_id for launch in launches if stands_in(launch, way)]
+        if not any(seen[launch] for launch in inside):
+            times |= dict.fromkeys(inside, 0)
+    return times
 
 
-def _known(values: Sequence[int | None]) -> tuple[int | None, int]:
-    """The sum of what is known (``None`` for nothing), and how many are not."""
-    known = [value for value in values if value is not None]
+def _known(values: Sequence[int | None], times: Sequence[int]) -> tuple[int | None, int]:
+    """The sum of what is known, each so many times (``None`` for nothing), and how many are not."""
+    known = [count * value for value, count in zip(values, times, strict=True) if value is not None]
     return (sum(known) if known or not values else None), len(values) - len(known)
 
 

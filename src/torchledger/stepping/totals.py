@@ -61,7 +61,7 @@ def total_step(step: Step, calls: Sequence[StepCall], launches_of: Mapping[str, 
         add_up(calls, launches_of),
         phases,
         sum(count * launches_of.get(graph, 0) for graph, count in step.graph_calls.items())
-        - sum(call.not_taken for call in calls),
+        + sum(call.repeated - call.not_taken for call in calls),
     )
 
 
@@ -102,7 +102,7 @@ def add_up(calls: Iterable[StepCall], launches_of: Mapping[str, int]) -> Work:
 def launches_in(call: StepCall, launches_of: Mapping[str, int]) -> int:
     """Launches of a call: those of its graph, else its kernels; an operator that ran on a CPU is one."""
     if call.kind == "graph":
-        return launches_of.get(call.name, 0) - call.not_taken
+        return launches_of.get(call.name, 0) - call.not_taken + call.repeated
     if call.kind == "synchronization":
         return 0
     return call.kernels or int(call.device in (None, "cpu") and bool(call.flops or call.bytes_moved))

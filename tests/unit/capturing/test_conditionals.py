@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from factories import make_launch
-from torchledger.capturing.conditionals import find_conditionals, stands_in
+from torchledger.capturing.conditionals import Loop, find_conditionals, find_loops, stands_in
 from torchledger.capturing.wrapper_code import find_calls, in_running_order
 
 WRAPPER = """cpp_a = async_compile.cpp('')
@@ -37,3 +37,23 @@ def test_the_ways_of_a_conditional_are_the_functions_that_it_alone_calls() -> No
 def test_the_calls_of_a_subgraph_run_where_it_is_called() -> None:
     calls = in_running_order(WRAPPER, find_calls(WRAPPER))
     assert [call.line for call in calls] == [11, 5, 3, 9, 16]
+
+
+def test_a_loop_has_a_body_and_a_check_that_is_made_once_more() -> None:
+    wrapper = """cpp_a = async_compile.cpp('')
+def check_0(args):
+    cpp_a(args)
+def body_0(args):
+    extern_kernels.mm(args)
+def call(args):
+    with torch.cuda._DeviceGuard(0):
+        (result,) = check_0(args)
+        should_loop = result
+        while should_loop:
+            (buf1,) = body_0(args)
+            (result,) = check_0(args)
+            should_loop = result
+        extern_kernels.mm(args)
+"""
+    assert find_loops(wrapper) == (Loop(check=((2, 3),), body=((4, 5),)),)
+    assert find_loops("def call(args):\n    while args:\n        args.pop()\n") == ()

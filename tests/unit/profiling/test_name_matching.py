@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factories import make_launch
+from torchledger.capturing.conditionals import Loop
 from torchledger.profiling.name_matching import match_operators
 
 
@@ -56,6 +57,20 @@ def test_operators_of_the_way_that_a_conditional_takes_are_not_given_to_the_othe
     conditional = (((10, 20),), ((30, 40),))
     first = 1 + 2 * taken
     assert match_operators(names, entries, [conditional]) == {0: 0, 1: first, 2: first + 1, 3: 5}
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 40])
+def test_operators_of_a_loop_are_given_to_its_entries_turn_by_turn(turns: int) -> None:
+    kernels = ("cpp_before", "cpp_check", "extern_kernels.mm", "cpp_body", "extern_kernels.mm")
+    entries = [
+        make_launch(order=place, kernel_name=name, wrapper_line=10 * place,
+                    category="extern" if "extern" in name else "pointwise")
+        for place, name in enumerate(kernels)
+    ]  # fmt: skip
+    turn = ["aten::mm", "cpp_body", "cpp_check", "aten::is_nonzero"]
+    names = ["cpp_before", "cpp_check", "aten::is_nonzero", *turns * turn, "aten::mm"]
+    found = match_operators(names, entries, [Loop(check=((10, 10),), body=((20, 30),))])
+    assert [found.get(place) for place in range(len(names))] == [0, 1, None, *turns * [2, 3, 1, None], 4]
 
 
 @pytest.mark.parametrize("trials", [3, 500])

@@ -9,6 +9,7 @@ from tests.factories import make_launch
 from tests.trace_factories import kernel_event, op_event, runtime_event
 
 from torchledger._torch.eager_calls import EagerCall
+from torchledger.capturing.conditionals import Loop
 from torchledger.nouns import DeviceEvent, Step, StepCall
 from torchledger.stepping.record import Ledgered, StepFacts, record_step
 from torchledger.stepping.totals import launches_in
@@ -151,6 +152,20 @@ def test_the_way_of_a_conditional_that_a_call_did_not_take_counts_for_nothing() 
     call = only_call(ledgered)
     assert (call.flops, call.launches, call.not_taken) == (1101, 3, 1)
     assert launches_in(call, {"forward_0": 4}) == 3
+
+
+def test_launches_of_a_loop_count_as_often_as_they_were_made() -> None:
+    launches = [
+        make_launch(order=place, wrapper_line=10 * place, category="extern", flops=10**place) for place in range(4)
+    ]
+    ran = [
+        DeviceEvent(f"kernel_{place}", "kernel", "gemm", at, 10, launch_id=f"forward_0#{place}")
+        for at, place in enumerate((0, 1, 2, 1, 2, 1, 3))
+    ]
+    loop = Loop(check=((10, 10),), body=((20, 20),))
+    call = only_call(Ledgered({"forward_0": "forward"}, {"forward_0": launches}, ran, {"forward_0": [loop]}))
+    assert (call.flops, call.launches, call.not_taken, call.repeated) == (1231, 7, 0, 3)
+    assert launches_in(call, {"forward_0": 4}) == 7
 
 
 def test_a_record_of_no_step_is_refused() -> None:
