@@ -146,7 +146,8 @@ class EagerCalls(TorchDispatchMode):
     def _watch_storages(self, fake: FakeTensors | None) -> None:
         watch = StorageWatch(fake)
         try:
-            watch.start()
+            with _unseen():
+                watch.start()
         except Exception as error:  # operators are heard all the same
             log.debug("storages are not watched", exc_info=error)
             self.faults.append(f"storages: {type(error).__name__}: {error}")
@@ -157,7 +158,8 @@ class EagerCalls(TorchDispatchMode):
         if self._storages is None:
             return
         try:
-            self.memory = self._storages.stop()
+            with _unseen():
+                self.memory = self._storages.stop()
         except Exception as error:  # operators were heard all the same
             log.debug("storages were not watched to the end", exc_info=error)
             self.faults.append(f"storages: {type(error).__name__}: {error}")
@@ -165,28 +167,35 @@ class EagerCalls(TorchDispatchMode):
     def graph_begins(self, name: str, inputs: Sequence[Any]) -> None:
         """A compiled graph is about to be called with ``inputs``."""
         if self._storages is not None and self._is_entered:
-            self._storages.graph_begins(name, inputs)
+            with _unseen():
+                self._storages.graph_begins(name, inputs)
         if self._streams is not None and self._is_entered:
             self.graphs.append((name, self._streams.place()))
 
     def graph_ends(self, result: Any) -> None:
         """The call of a compiled graph has given ``result``."""
         if self._storages is not None and self._is_entered:
-            self._storages.graph_ends(result)
+            with _unseen():
+                self._storages.graph_ends(result)
 
     def optimizer_stepped(self) -> None:
         """An optimizer has made its step: the gradients are still there."""
         if self._storages is not None and self._is_entered:
-            self._storages.find_gradients()
+            with _unseen():
+                self._storages.find_gradients()
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Pass the call on; tensor subclasses are left to unpack themselves, their inner calls come here again."""
+        with _unseen():
+            return self._dispatch(func, types, args, kwargs or {})
+
+    def _dispatch(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if any(not issubclass(kind, torch.nn.Parameter) and kind not in self._tensors for kind in types):
             if FakeTensor in types and FakeTensor not in self._tensors:
                 # Somebody asks what would come of it; the tensors do not take it from here once a mode has had it.
-                return func(*args, **(kwargs or {}))
+                return func(*args, **kwargs)
             self._note_distributed(func, types, args, kwargs)
             return NotImplemented
         if isinstance(func, HigherOrderOperator):
@@ -208,21 +217,21 @@ class EagerCalls(TorchDispatchMode):
             if is_made_of_others:
                 # Under inference_mode these arrive whole; what they are made of is what the profiler sees as work.
                 with self:
-                    result = func.decompose(*args, **(kwargs or {}))
+                    result = func.decompose(*args, **kwargs)
                 if result is not NotImplemented:
                     return result
         except Exception as error:  # taken for one that does work itself, which says what is wrong if anything is
             self.faults.append(f"{func}: {type(error).__name__}: {error}")
         call = None
         try:
-            call = self._call_of(func, args, kwargs or {})
+            call = self._call_of(func, args, kwargs)
         except Exception as error:  # the program's operator is about to run
             log.debug("an eager operator was not recorded", exc_info=error)
             self.faults.append(f"{func}: {type(error).__name__}: {error}")
-        result = func(*args, **(kwargs or {}))
+        result = func(*args, **kwargs)
         if call is not None:
             try:
-                self._hear(call, func, args, kwargs or {}, result)
+                self._hear(call, func, args, kwargs, result)
             except Exception as error:  # the program's operator has its result
                 log.debug("an eager operator was not recorded", exc_info=error)
                 self.faults.append(f"{func}: {type(error).__name__}: {error}")
@@ -321,6 +330,12 @@ class EagerCalls(TorchDispatchMode):
         for name, module in root.named_modules():
             path = name.replace("_orig_mod.", "").removesuffix("_orig_mod")
             self._module_names.setdefault(id(module), path.strip(".") or type(module).__name__)
+
+
+def _unseen() -> Any:
+    """While tensors are looked at, and an operator is called once more: subclasses that count or print what is asked
+    of them (``__torch_function__``) are not asked."""
+    return torch._C.DisableTorchFunctionSubclass()
 
 
 _threads = threading.local()

@@ -46,11 +46,19 @@ if TYPE_CHECKING:
 _MOST_ARGUMENTS = 8
 
 _UNCOUNTED = frozenset(
-    {"aten::detach", "aten::detach_", "aten::empty", "aten::lift_fresh", "aten::_indices", "aten::_values"}
+    {
+        "aten::alias",
+        "aten::detach",
+        "aten::detach_",
+        "aten::empty",
+        "aten::lift_fresh",
+        "aten::_indices",
+        "aten::_values",
+    }
 )
 """Allocations and aliases, which move nothing. A dispatch mode causes some (autograd saves outputs by ``detach`` under
-a mode) and does not hear others (``torch.tensor`` builds below it, autograd takes a sparse gradient apart below it), so
-that they are left out of both counts."""
+a mode) and does not hear others (``torch.tensor`` builds below it, autograd takes a sparse gradient apart below it, and
+``as_subclass`` makes its alias there), so that they are left out of both counts."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import pytest
 import torch
 from torch._prims import rng_prims
@@ -40,6 +42,36 @@ def test_nested_tensors_are_multiplied_as_they_are_when_nobody_listens() -> None
     assert all(torch.equal(one, other) for one, other in zip(found.unbind(), alone.unbind(), strict=True))
     assert not heard.faults
     assert any(call.call.name == "aten::matmul" for call in heard.calls)
+
+
+class Asked(torch.Tensor):
+    """A subclass that keeps a list of what is asked of it."""
+
+    functions: ClassVar[list[str]] = []
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.functions.append(function.__name__)
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+def test_a_subclass_is_asked_for_no_more_while_operators_are_heard() -> None:
+    def step() -> list[str]:
+        Asked.functions.clear()
+        x = torch.randn(4, 4, requires_grad=True).as_subclass(Asked)
+        (x @ x).relu().sum().backward()
+        return list(Asked.functions)
+
+    alone = step()
+    heard = EagerCalls(lambda: None)
+    assert heard.start()
+    try:
+        heard.graph_begins("forward_0", [torch.ones(3).as_subclass(Asked)])
+        found = step()
+    finally:
+        assert heard.stop()
+    assert found == alone and Asked.functions == alone
+    assert not heard.faults and any(call.call.name == "aten::mm" for call in heard.calls)
 
 
 def test_an_operator_whose_parts_fail_is_asked_itself() -> None:
