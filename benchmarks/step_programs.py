@@ -2103,5 +2103,283 @@ for step in range(steps):
     tick("near" if step % 2 else "far")
 print(f"{loss.item():.3f}")
 """,
+    "weight and spectral norm": """
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
+class Temporal(nn.Module):
+    def __init__(self, width, dilation):
+        super().__init__()
+        self.a = weight_norm(nn.Conv1d(width, width, 3, dilation=dilation, padding=2 * dilation))
+        self.b = nn.Conv1d(width, width, 1)
+        self.dilation = dilation
+    def forward(self, x):
+        return x + self.b(F.relu(self.a(x)[..., :-2 * self.dilation]))
+model = nn.Sequential(nn.Conv1d(4, 16, 1), Temporal(16, 1), Temporal(16, 2), Temporal(16, 4))
+judge = nn.Sequential(spectral_norm(nn.Linear(16, 32)), nn.LeakyReLU(0.2), spectral_norm(nn.Linear(32, 1)))
+run, score = torch.compile(model), torch.compile(judge)
+optimizer = torch.optim.RMSprop([*model.parameters(), *judge.parameters()], lr=1e-3)
+for step in range(steps):
+    x = torch.randn(4, 4, 60)
+    loss = F.softplus(-score(run(x)[..., -1])).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "a while loop in the graph": """
+from torch._higher_order_ops.while_loop import while_loop
+cell, head = nn.Linear(32, 32), nn.Linear(32, 4)
+@torch.compile
+def settle(x):
+    def goes_on(at, h):
+        return at < 5
+    def body(at, h):
+        return at + 1, torch.tanh(cell(h) + x)
+    _, h = while_loop(goes_on, body, (torch.tensor(0), torch.zeros_like(x)))
+    return head(h)
+for step in range(steps):
+    with torch.no_grad():
+        y = settle(torch.randn(8, 32))
+    tick()
+print(f"{y.sum().item():.3f}")
+""",
+    "complex weights": """
+class Complex(nn.Module):
+    def __init__(self, a, b):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(a, b, dtype=torch.cfloat) / a)
+    def forward(self, z):
+        return z @ self.weight
+first, second = Complex(33, 33), Complex(33, 33)
+head = nn.Linear(64, 5)
+run = torch.compile(head)
+optimizer = torch.optim.Adam([*first.parameters(), *second.parameters(), *head.parameters()], lr=1e-3)
+for step in range(steps):
+    x = torch.randn(16, 64)
+    z = first(torch.fft.rfft(x))
+    z = second(torch.polar(F.relu(z.abs() - 0.1), z.angle()))
+    loss = F.cross_entropy(run(torch.fft.irfft(z, n=64)), (x[:, 0] > 0).long())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
+    "validation every few steps": _BLOCK
+    + """
+import os, tempfile
+embed, blocks, head = nn.Embedding(64, 32), nn.Sequential(Block(32, 4), Block(32, 4)), nn.Linear(32, 64)
+model = nn.Sequential(embed, blocks, nn.Dropout(0.1), head)
+compiled = torch.compile(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=steps)
+best = float("inf")
+with tempfile.TemporaryDirectory() as folder:
+    for step in range(steps):
+        model.train()
+        tokens = torch.randint(0, 64, (8, 17))
+        loss = F.cross_entropy(compiled(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        nn.utils.clip_grad_value_(model.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        scheduler.step()
+        if step % 5 == 4:
+            model.eval()
+            with torch.no_grad():
+                seen = 0.0
+                for _ in range(3):
+                    tokens = torch.randint(0, 64, (16, 17))
+                    seen += F.cross_entropy(compiled(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).item()
+            if seen < best:
+                best = seen
+                saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                torch.save(saved, os.path.join(folder, "best.pt"))
+        tick("with validation" if step % 5 == 4 else "step")
+print(f"{best:.2f}")
+""",
+    "two models in turns": _MLP
+    + """
+player, rival = mlp(32, 64, 8), mlp(32, 96, 8)
+play, oppose = torch.compile(player), torch.compile(rival)
+of_player, of_rival = torch.optim.Adam(player.parameters(), 1e-3), torch.optim.SGD(rival.parameters(), 0.05)
+for step in range(steps):
+    x = torch.randn(24, 32)
+    turn = step // 3 % 2
+    with torch.set_grad_enabled(turn == 0):
+        mine = play(x)
+    with torch.set_grad_enabled(turn == 1):
+        theirs = oppose(x)
+    gain = (mine.softmax(-1) * theirs.softmax(-1)).sum(-1).mean()
+    optimizer = of_rival if turn else of_player
+    optimizer.zero_grad()
+    (gain if turn else -gain).backward()
+    optimizer.step()
+    tick("rival" if turn else "player")
+print(f"{gain.item():.3f}")
+""",
+    "nearest points": """
+class Edge(nn.Module):
+    def __init__(self, a, b, k=8):
+        super().__init__()
+        self.k, self.mix = k, nn.Sequential(nn.Linear(2 * a, b), nn.LayerNorm(b), nn.LeakyReLU(0.2))
+    def forward(self, x):
+        near = torch.cdist(x, x).topk(self.k, largest=False).indices
+        batch, points, width = x.shape
+        theirs = x.gather(1, near.flatten(1)[..., None].expand(-1, -1, width)).view(batch, points, self.k, width)
+        mine = x[:, :, None].expand_as(theirs)
+        return self.mix(torch.cat([mine, theirs - mine], -1)).amax(2)
+model = nn.Sequential(Edge(3, 16), Edge(16, 32), nn.Linear(32, 6))
+compiled, optimizer = torch.compile(model), torch.optim.AdamW(model.parameters())
+for step in range(steps):
+    points = torch.randn(4, 48, 3)
+    loss = F.cross_entropy(compiled(points).mean(1), torch.randint(0, 6, (4,)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.2f}")
+""",
+    "encoder and decoder of transformers": """
+from transformers import T5Config, T5ForConditionalGeneration
+config = T5Config(vocab_size=120, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0)
+model = T5ForConditionalGeneration(config)
+compiled = torch.compile(model)
+from transformers.optimization import Adafactor
+optimizer = Adafactor(model.parameters(), scale_parameter=False, relative_step=False, lr=1e-3)
+for step in range(steps):
+    tokens = torch.randint(1, 120, (4, 12))
+    mask = torch.ones_like(tokens)
+    mask[0, 8:] = 0
+    loss = compiled(input_ids=tokens, attention_mask=mask, labels=tokens.flip(1)).loss
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.2f}")
+""",
+    "second derivatives of a field": """
+class Sine(nn.Module):
+    def __init__(self, a, b):
+        super().__init__()
+        self.linear = nn.Linear(a, b)
+    def forward(self, x):
+        return torch.sin(3 * self.linear(x))
+field = nn.Sequential(Sine(2, 32), Sine(32, 32), nn.Linear(32, 1))
+edge = torch.compile(lambda x: field(x).square().mean())
+optimizer = torch.optim.Adam(field.parameters(), 1e-3)
+for step in range(steps):
+    x = torch.rand(64, 2, requires_grad=True)
+    u = field(x)
+    slope, = torch.autograd.grad(u.sum(), x, create_graph=True)
+    bend = sum(torch.autograd.grad(slope[:, i].sum(), x, create_graph=True)[0][:, i] for i in range(2))
+    loss = (bend + 1).square().mean() + 10 * edge(torch.rand(32, 2).round())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.1f}")
+""",
+    "episodes of numpy": _MLP
+    + """
+import numpy
+class Pole:
+    def __init__(self, seed):
+        self.random = numpy.random.default_rng(seed)
+    def reset(self):
+        self.state, self.at = self.random.normal(0, 0.05, 4), 0
+        return self.state
+    def step(self, action):
+        push = 0.5 if action else -0.5
+        self.state = self.state + 0.1 * numpy.array([self.state[1], push, self.state[3], self.state[2] - push])
+        self.at += 1
+        return self.state, 1.0, self.at >= 12 or abs(self.state[2]) > 1
+actor, critic = mlp(4, 32, 2), mlp(4, 32, 1)
+act, judge = torch.compile(actor), torch.compile(critic)
+optimizer = torch.optim.Adam([*actor.parameters(), *critic.parameters()], 1e-2)
+pole = Pole(0)
+for step in range(steps):
+    state, done, logs, values, rewards = pole.reset(), False, [], [], []
+    while not done:
+        seen = torch.as_tensor(state, dtype=torch.float32)
+        chosen = torch.distributions.Categorical(logits=act(seen))
+        action = chosen.sample()
+        logs.append(chosen.log_prob(action)), values.append(judge(seen)[0])
+        state, reward, done = pole.step(action.item())
+        rewards.append(reward)
+    gains, total = [], 0.0
+    for reward in reversed(rewards):
+        total = reward + 0.99 * total
+        gains.insert(0, total)
+    gains, values = torch.tensor(gains), torch.stack(values)
+    loss = -(torch.stack(logs) * (gains - values.detach())).sum() + F.smooth_l1_loss(values, gains)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick(f"{len(rewards)} moves")
+print(len(moments))
+""",
+    "layers dropped at random": _BLOCK
+    + """
+import random
+random.seed(0)
+blocks, head = nn.ModuleList(Block(32, 4) for _ in range(4)), nn.Linear(32, 8)
+for block in blocks: block.compile()
+optimizer = torch.optim.AdamW([*blocks.parameters(), *head.parameters()])
+for step in range(steps):
+    x, passed = torch.randn(4, 16, 32), 0
+    for block in blocks:
+        if random.random() < 0.8:
+            x, passed = block(x), passed + 1
+    loss = F.cross_entropy(head(x.mean(1)), torch.randint(0, 8, (4,)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick(f"{passed} blocks")
+print(f"{loss.item():.2f}")
+""",
+    "saved tensors packed": _BLOCK
+    + """
+def pack(x):
+    return (x.to(torch.bfloat16), x.dtype) if x.is_floating_point() else (x, x.dtype)
+def unpack(saved):
+    return saved[0].to(saved[1])
+first, second, head = Block(32, 4), Block(32, 4), nn.Linear(32, 8)
+run = torch.compile(second)
+optimizer = torch.optim.Adam([*first.parameters(), *second.parameters(), *head.parameters()], amsgrad=True)
+for step in range(steps):
+    x = torch.randn(4, 16, 32)
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        x = first(x)
+    x = run(x)
+    with torch.autograd.graph.save_on_cpu():
+        loss = F.cross_entropy(head(x.mean(1)), torch.randint(0, 8, (4,)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.2f}")
+""",
+    "a subclass of tensors": _MLP
+    + """
+class Logged(torch.Tensor):
+    seen = 0
+    @classmethod
+    def __torch_function__(cls, function, types, arguments=(), keywords=None):
+        cls.seen += 1
+        return super().__torch_function__(function, types, arguments, keywords or {})
+model = mlp(32, 64, 4)
+judge = torch.compile(lambda logits, y: F.cross_entropy(logits, y))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(steps):
+    x = torch.randn(16, 32).as_subclass(Logged)
+    logits = model(x).as_subclass(torch.Tensor)
+    loss = judge(logits, torch.randint(0, 4, (16,)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.2f}", Logged.seen)
+""",
 }
 """By name; each is put behind ``HEAD``."""

@@ -23,11 +23,21 @@ LACKING = (
 
 
 def flop_counter() -> Any:
-    """Torch's own counter. It has no formula for attention on a CPU; its own for attention stands in."""
+    """Torch's own counter. It has no formula for attention on a CPU; its own for attention stands in. Of higher-order
+    operators it counts what the program takes of them, where torch's takes both ways of a conditional and no loop."""
     import torch
-    from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+    from torch.utils.flop_counter import (
+        FlopCounterMode,
+        _FlopCounterMode,
+        sdpa_backward_flop_count,
+        sdpa_flop_count,
+    )
 
     from torchledger._torch.eager_flops import NoModules
+    from torchledger._torch.higher_order import run_inside
+
+    mode: Any = _FlopCounterMode
+    mode._handle_higher_order_ops = lambda self, func, types, args, kwargs: run_inside(func, self, args, kwargs)
 
     aten = torch.ops.aten
     lacking = {

@@ -378,6 +378,10 @@ def _record_notes(model: TimeModel, record: StepTotals | None, launches: Sequenc
     stale = sorted({launch.graph for launch in launches} - {name for name, n in record.step.graph_calls.items() if n})
     if stale:
         notes.append(f"not called in the step, and not in its price: {', '.join(stale)}")
+    if not_taken := sum(call.not_taken for call in record.calls):
+        notes.append(f"{not_taken:,} launches in ways of conditionals that the step did not take are in its price")
+    if repeated := sum(call.repeated for call in record.calls):
+        notes.append(f"{repeated:,} launches that loops in compiled graphs made again are not in its price")
     if _ran_on_cpu(record) and model.machine.device.kind != "cpu":
         notes.append(
             "eager calls are those that a CPU was given: optimizers are other operators (foreach, fused) on a GPU"

@@ -71,6 +71,13 @@ def test_a_graph_that_is_called_twelve_times_costs_what_twelve_layers_in_one_gra
     assert looped.host_us > whole.host_us, "eleven more calls of a graph cost the host something"
 
 
+def test_ways_that_were_not_taken_and_turns_of_loops_are_said_beside_the_price(model: TimeModel) -> None:
+    call = make_step_call(kind="graph", name="forward_0", phase="forward", not_taken=3, repeated=40)
+    step, _ = predict_step(model, layers(1), record=recorded([call], {"forward_0": 1}))
+    assert any("3 launches in ways of conditionals" in note for note in step.notes)
+    assert any("40 launches that loops in compiled graphs made again" in note for note in step.notes)
+
+
 def test_a_graph_that_the_step_does_not_call_is_named_and_costs_nothing(model: TimeModel) -> None:
     stale = [replace(launch, graph="forward_1") for launch in layers(1)]
     step, predictions = predict_step(model, [*layers(1), *stale], record=recorded([], {"forward_0": 1}))
