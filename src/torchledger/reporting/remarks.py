@@ -38,7 +38,8 @@ def _run_remarks(summary: Summary) -> list[str]:
             "The step above ran eagerly as a whole."
             if summary.step is not None
             else "Of a model that runs eagerly `torchledger run --profile` records steps: those that end with an "
-            "optimizer's step or with torchledger.step()."
+            "optimizer's step or with torchledger.step(). Processes that a script starts by multiprocessing are not "
+            "recorded: use torchledger.capture(path, profile=True) in what they run."
         )
         found.append(f"No compiled graph: is torch.compile called? {eager}")
     hits = sum(graph.cache_hit for graph in summary.graphs)
