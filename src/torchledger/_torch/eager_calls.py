@@ -201,10 +201,10 @@ class EagerCalls(TorchDispatchMode):
         if isinstance(func, HigherOrderOperator):
             try:
                 if self._inside() is None and self._tensors is _PLAIN:
-                    return run_inside(func, self, args, kwargs or {})
+                    return run_inside(func, self, args, kwargs)
             except Exception as error:  # one of the program's comes again below
                 self.faults.append(f"{func}: {type(error).__name__}: {error}")
-            result = func(*args, **(kwargs or {}))
+            result = func(*args, **kwargs)
             try:
                 self._hear_higher_order(result)
             except Exception as error:  # the program's operator has its result
