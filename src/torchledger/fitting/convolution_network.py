@@ -14,15 +14,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchledger.fitting.convolution_times import convolution_times, pass_product, result_sides
+from torchledger.fitting.convolution_times import (
+    PASSES,
+    PassTimes,
+    convolution_times,
+    pass_product,
+    pass_times,
+    passes_of,
+    result_sides,
+)
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.networks import Network, of_package
 from torchledger.fitting.product_network import log2_alignment
 from torchledger.fitting.product_times import tiles_of_library
 
 Array = NDArray[np.float64]
-
-PASSES = ("forward", "image", "weight")
 
 _ROWS_AT_ONCE = 8192
 _MEASURED_SIZE = 2.0  # bytes of an element
@@ -40,34 +46,44 @@ _LEAST_BESIDE, _MOST_BESIDE = -1.5, 2.5
 
 def learned_convolution_times(
     p: Mapping[str, Any], direction: str, item_size: Array, is_float16: NDArray[np.bool_], peak: Array, machine: Machine
-) -> Array:
-    """Microseconds of ``conv2d`` at its parameters, which are arrays.
+) -> dict[str, Array]:
+    """``convolution_times`` of ``conv2d`` at its parameters, which are arrays, and ``"learned"``: what networks say.
 
     ``direction`` is ``"forward"``, ``"backward"`` (both gradients) or one of ``PASSES``. What no network knows (single
-    precision, a machine without networks) is taken from ``convolution_times``.
+    precision, a machine without networks) is ``"expected"``.
     """
-    passes = PASSES[1:] if direction == "backward" else (direction,)
     learned = _learned(machine.convolution_networks)
     count = len(item_size)
     p = {name: np.broadcast_to(np.asarray(value, dtype=np.float64), (count,)) for name, value in p.items()}
-    total = np.zeros(count)
+    found: dict[str, list[Array]] = {}
     # In pieces whose features stay in the processor's cache.
     for start in range(0, count, _ROWS_AT_ONCE):
         some = slice(start, start + _ROWS_AT_ONCE)
         own, size = {name: value[some] for name, value in p.items()}, item_size[some]
-        for one in passes:
-            features, log_base = convolution_features(own, one, size, is_float16[some], peak[some], machine)
+        passes = {one: pass_times(own, one, size, peak[some], machine) for one in passes_of(direction)}
+        times = convolution_times(own, direction, size, peak[some], machine, passes)
+        times["learned"] = np.zeros(len(size))
+        for one, of_pass in passes.items():
+            features, log_base = convolution_features(own, one, size, is_float16[some], peak[some], machine, of_pass)
             if one in learned:
                 log_base = log_base + np.where(size == _MEASURED_SIZE, learned[one].predict(features), 0.0)
-            total[some] += np.exp(log_base)
-    return total
+            times["learned"] += np.exp(log_base)
+        for name, time in times.items():
+            found.setdefault(name, []).append(time)
+    return {name: np.concatenate(pieces) for name, pieces in found.items()}
 
 
 def convolution_features(
-    p: Mapping[str, Any], one: str, item_size: Array, is_float16: NDArray[np.bool_], peak: Array, machine: Machine
+    p: Mapping[str, Any],
+    one: str,
+    item_size: Array,
+    is_float16: NDArray[np.bool_],
+    peak: Array,
+    machine: Machine,
+    known: PassTimes | None = None,
 ) -> tuple[NDArray[np.float32], Array]:
     """What the network of one of ``PASSES`` sees, [rows, features], and the logarithm of the time by the algorithm
-    expected, in microseconds."""
+    expected, in microseconds; ``known`` are its ``pass_times`` where they are."""
     count = len(item_size)
     p = {name: np.broadcast_to(np.asarray(value, dtype=np.float64), (count,)) for name, value in p.items()}
     n, c_in, c_out, kernel, stride, groups = (p[name] for name in ("n", "c_in", "c_out", "kernel", "stride", "groups"))
@@ -78,7 +94,8 @@ def convolution_features(
     image, result = n * c_in * height * width * item_size, pixels * c_out * item_size
     weight = c_out * inside * taps * item_size
     multiplies, moved = pixels * c_out * taps * inside, image + result + weight
-    algorithms = convolution_times(p, one, item_size, peak, machine)
+    passes = None if known is None else {one: known}
+    algorithms = convolution_times(p, one, item_size, peak, machine, passes)
     log_base = np.log(algorithms["expected"])
     library, (_, rows, columns, depth) = pass_product(p, one, machine)
     # fmt: off
@@ -108,8 +125,12 @@ def convolution_features(
     seen += [_waste(out_width / step) for step in _WIDTH_FILLS]
     apart = tiles_of_library(library, _TILES, _SPLITS, (groups, rows, columns, depth), machine)
     beside = np.clip(np.log(apart) - log_base[:, None].astype(np.float32), _LEAST_BESIDE, _MOST_BESIDE)
-    described = np.stack([np.asarray(column, dtype=np.float32) for column in seen], axis=1)
-    return np.concatenate([described, beside], axis=1), log_base
+    # Feature after feature: what is written row by row waits for memory.
+    described = np.empty((len(seen) + beside.shape[1], count), np.float32)
+    for place, column in enumerate(seen):
+        described[place] = column
+    described[len(seen) :] = beside.T
+    return described.T, log_base
 
 
 def _waste(share: Array) -> Array:

@@ -29,14 +29,33 @@ _FEW_CHANNELS = 4
 _HALF_SIZE = 2.0  # bytes of an element
 
 
+PASSES = ("forward", "image", "weight")
+"""The gradients of image and weight are a backward's two."""
+
+
+def passes_of(direction: str) -> tuple[str, ...]:
+    """The passes of a direction, which may be one itself."""
+    return PASSES[1:] if direction == "backward" else (direction,)
+
+
+PassTimes = tuple[Array, Array]
+"""Microseconds of a pass as products, and by its filters."""
+
+
 def convolution_times(
-    p: Mapping[str, Any], direction: str, item_size: Array, peak: Array, machine: Machine
+    p: Mapping[str, Any],
+    direction: str,
+    item_size: Array,
+    peak: Array,
+    machine: Machine,
+    passes: Mapping[str, PassTimes] | None = None,
 ) -> dict[str, Array]:
     """Microseconds of ``conv2d`` at its parameters, by each algorithm.
 
-    ``direction`` is ``"forward"``, ``"backward"``, or ``"image"`` or ``"weight"`` for one of its two gradients.
-    ``"product"``, ``"filters"``, ``"one each"`` and ``"few channels"`` are the algorithms, whichever applies,
-    ``"change"`` is the change of layouts, and ``"expected"`` the one taken with what it needs.
+    ``direction`` is ``"forward"``, ``"backward"``, or ``"image"`` or ``"weight"`` for one of its two gradients;
+    ``passes`` are the ``pass_times`` of its passes, where they are known already. ``"product"``, ``"filters"``, ``"one
+    each"`` and ``"few channels"`` are the algorithms, whichever applies, ``"change"`` is the change of layouts, and
+    ``"expected"`` the one taken with what it needs.
     """
     p = {name: np.broadcast_to(np.asarray(value, dtype=np.float64), item_size.shape) for name, value in p.items()}
     inside, outside = p["c_in"] / p["groups"], p["c_out"] / p["groups"]
@@ -47,7 +66,6 @@ def convolution_times(
     is_last = p["channels_last"] > 0
     is_product = (p["kernel"] == 1) & (p["stride"] == 1) & (p["groups"] == 1)
     is_one_each = (p["groups"] == p["c_in"]) & (p["groups"] > 1)
-    passes = 2 if direction == "backward" else 1
     # The vector kernels' gradients of image and weight were measured together, and are taken for alike.
     share = 0.5 if direction in ("image", "weight") else 1.0
     measured = "forward" if direction == "forward" else "backward"
@@ -56,8 +74,9 @@ def convolution_times(
     last = constants.depthwise_last
     single = constants.depthwise_single or last
 
-    product = _as_products(p, is_last, height * width, direction, item_size, peak, machine)
-    filters = _as_filters(p["groups"], pixels, inside, outside, taps, direction, item_size, peak, machine)
+    if passes is None:
+        passes = {one: pass_times(p, one, item_size, peak, machine) for one in passes_of(direction)}
+    product, filters = (np.asarray(sum(times)) for times in zip(*passes.values(), strict=True))
     of_last, of_single, of_first = (
         share * _depthwise(costs[measured], p, pixels, image + result, taps, machine)
         for costs in (last, single, constants.depthwise_first)
@@ -79,7 +98,7 @@ def convolution_times(
             ),
         ),
     )
-    expected = np.where(is_product, product, filters + passes * (change + pad))
+    expected = np.where(is_product, product, filters + len(passes) * (change + pad))
     # The kernels for a few channels beside each other are of half precision.
     is_few = (inside <= _FEW_CHANNELS) & ~is_product & ~(is_last & is_single)
     expected = np.where((p["groups"] > 1) | is_few, few, expected)
@@ -93,8 +112,17 @@ def convolution_times(
     }
 
 
+def pass_times(p: Mapping[str, Any], one: str, item_size: Array, peak: Array, machine: Machine) -> PassTimes:
+    """What one of ``PASSES`` takes by the tiles of its library, at parameters that are arrays."""
+    inside, outside = p["c_in"] / p["groups"], p["c_out"] / p["groups"]
+    height, width, taps = result_sides(p)
+    products = _as_products(p, p["channels_last"] > 0, height * width, one, item_size, peak, machine)
+    pixels = p["n"] * height * width
+    return products, _as_filters(p["groups"], pixels, inside, outside, taps, one, item_size, peak, machine)
+
+
 def _as_products(
-    p: Mapping[str, Array], is_last: NDArray[np.bool_], places: Array, direction: str, item_size: Array, peak: Array,
+    p: Mapping[str, Array], is_last: NDArray[np.bool_], places: Array, one: str, item_size: Array, peak: Array,
     machine: Machine,
 ) -> Array:  # fmt: skip
     """One product over all pixels with channels last; else one per image, whose rows are the image's places."""
@@ -102,33 +130,27 @@ def _as_products(
     pixels = np.where(is_last, p["n"] * places, places)
     c_in, c_out = p["c_in"], p["c_out"]
     row_bytes = np.minimum(_row_bytes(c_in, item_size), _row_bytes(np.where(is_last, c_out, places), item_size))
-    of_weight: Sides = (batch, c_out, c_in, pixels)
-    sides: list[Sides] = [(batch, pixels, c_out, c_in)]
-    if direction != "forward":
-        of_image: Sides = (batch, pixels, c_in, c_out)
-        sides = {"backward": [of_weight, of_image], "image": [of_image]}.get(direction, [of_weight])
-    return np.asarray(
-        sum(np.minimum(*product_times(side, row_bytes, item_size, peak, machine)) for side in sides), dtype=np.float64
-    )
+    by_pass: dict[str, Sides] = {
+        "forward": (batch, pixels, c_out, c_in),
+        "image": (batch, pixels, c_in, c_out),
+        "weight": (batch, c_out, c_in, pixels),
+    }
+    return np.asarray(np.minimum(*product_times(by_pass[one], row_bytes, item_size, peak, machine)), dtype=np.float64)
 
 
 def _as_filters(
-    groups: Array, pixels: Array, inside: Array, outside: Array, taps: Array, direction: str, item_size: Array,
-    peak: Array, machine: Machine,
+    groups: Array, pixels: Array, inside: Array, outside: Array, taps: Array, one: str, item_size: Array, peak: Array,
+    machine: Machine,
 ) -> Array:  # fmt: skip
     constants = machine.constants.convolutions
     padded_in, padded_out = round_up(inside, 8), round_up(outside, 8)
-    if direction == "forward":
-        sides = (groups, pixels, padded_out, taps * round_up(inside, 32))
-        return tile_times(constants.forward, sides, item_size, peak, machine)[0]
-    of_image = (groups, pixels, padded_in, taps * round_up(outside, 32))
-    of_weight = (groups, padded_out, taps * padded_in, pixels)
-    total = np.zeros(len(item_size))
-    if direction != "image":
-        total = total + np.minimum(*tile_times(constants.of_weight, of_weight, item_size, peak, machine))
-    if direction != "weight":
-        total = total + tile_times(constants.of_image, of_image, item_size, peak, machine)[0]
-    return total
+    if one == "weight":
+        sides = (groups, padded_out, taps * padded_in, pixels)
+        return np.asarray(np.minimum(*tile_times(constants.of_weight, sides, item_size, peak, machine)))
+    library, sides = constants.forward, (groups, pixels, padded_out, taps * round_up(inside, 32))
+    if one == "image":
+        library, sides = constants.of_image, (groups, pixels, padded_in, taps * round_up(outside, 32))
+    return tile_times(library, sides, item_size, peak, machine, splits=())[0]
 
 
 def pass_product(p: Mapping[str, Array], one: str, machine: Machine) -> tuple[Library, Sides]:

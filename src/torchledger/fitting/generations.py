@@ -7,6 +7,7 @@ only inform the regressors, and the baseline is the roofline.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from torchledger.fitting.constants import Constants, constants_of_package
 
@@ -54,6 +55,7 @@ UNKNOWN = Generation("unknown", (0, 0), lanes=128, threads=2048)
 BORROWED = "hopper"
 
 
+@lru_cache
 def find_generation(compute_capability: tuple[int, int] | None) -> Generation:
     """The generation of a compute capability; one that is not listed is taken for the one before it of the same major
     number, and else is ``UNKNOWN``.

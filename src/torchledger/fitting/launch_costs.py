@@ -41,9 +41,11 @@ def time_of_parts(part: Mapping[str, Any], constants: KernelConstants, floor_us:
         part["vector"] + part["move"] + part["divide"] + sum(part[f"fold {kind}"] for kind in FOLDS),
         part["turn"] + part["row turn"],
     )
-    longest = np.maximum(1e-6, limits[0])
+    # Of one kernel, numpy's scalars would take longer than all the rest.
+    larger = max if isinstance(part["far"], float) else np.maximum
+    longest = larger(1e-6, limits[0])
     for limit in limits[1:]:
-        longest = np.maximum(longest, limit)
+        longest = larger(longest, limit)
     together = longest * sum((limit / longest) ** constants.power for limit in limits) ** (1 / constants.power)
     extra = part["row atomic"] + part["scattered atomic"] + part["crowded atomic"] + part["gather"]
     return np.asarray(together + extra + constants.floors * floor_us)
@@ -63,11 +65,10 @@ class KernelCosts:
         """The time by the sum of the parts."""
         return float(time_of_parts(self.parts, machine.constants.kernels, machine.floor_us))
 
-    def columns(self, machine: Machine) -> dict[str, float]:
-        """The parts as features."""
-        baseline = self.baseline_us(machine)
+    def columns(self, machine: Machine, baseline_us: float) -> dict[str, float]:
+        """The parts as features, beside the time that they make."""
         values = {f"log {name} us": math.log(time + _SMALL) for name, time in self.parts.items()}
-        values["log cost"] = math.log(baseline)
+        values["log cost"] = math.log(baseline_us)
         if self.chosen is None:
             return values
         tile = self.chosen.tile
@@ -84,8 +85,8 @@ class KernelCosts:
             "shapes": float(len(self.shapes_us)),
             "log first shape": math.log(self.shapes_us[0] + _SMALL),
             "log worst shape": math.log(max(self.shapes_us) + _SMALL),
-            "load of cost": math.log((self.parts["load"] + 0.1) / baseline),
-            "store of cost": math.log((self.parts["store"] + 0.1) / baseline),
+            "load of cost": math.log((self.parts["load"] + 0.1) / baseline_us),
+            "store of cost": math.log((self.parts["store"] + 0.1) / baseline_us),
             "filled": self.filled,
             "reads again": float(self.reads_again),
         }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,10 @@ _SPECIAL = ("exp", "log", "erf", "tanh", "sigmoid", "pow", "softplus", "expm1", 
 _ROOTS = ("sqrt", "rsqrt", "truediv", "reciprocal", "div")
 _RANDOM = ("rand", "randn", "load_seed", "philox")
 _SELECT = ("where", "lt", "le", "gt", "ge", "eq", "ne", "and", "or", "logical", "masked", "maximum", "minimum")
+_CATEGORIES = {
+    name: f"category {name}"
+    for name in ("pointwise", "reduction", "persistent_reduction", "cpp", "foreach", "template", "split_scan")
+}
 _SECTOR = 32  # bytes: the least that a GPU fetches from memory
 
 
@@ -141,16 +146,17 @@ def _features(
     baseline_us = roofline_us + machine.floor_us
     parts_us = None
     if family.startswith("launch:fused"):
-        vector_us = _vector_us(launch, machine)
-        values |= _loop_columns(launch, sum(vector_us), machine)
+        own_ops = _own_ops(launch)
+        vector_us = _vector_us(launch, own_ops, machine)
+        values |= _loop_columns(launch, own_ops, sum(vector_us), machine)
         # What this launch brings into the cache drives out as much, and what is dirty there has to be written.
         values["dirty share"] = cache.dirty_share
         baseline_us = max(roofline_us, sum(vector_us)) + machine.floor_us
         if launch.category != "cpp" and machine.counts_waves:
             warm_us = warm / l2_speed / machine.bytes_per_us
             costs = kernel_costs(launch, machine, cold_bytes=moved - warm, warm_us=warm_us, vector_us=vector_us)
-            values |= costs.columns(machine)
             baseline_us, parts_us = costs.baseline_us(machine), costs.parts
+            values |= costs.columns(machine, baseline_us)
     else:
         values |= {**library_columns(launch, machine), **expected}
         if family == "launch:library/other":
@@ -168,8 +174,8 @@ def _has_known_elements(launch: Launch, family: str) -> bool:
     return family == "launch:library/other" or all(element_size(buffer.dtype) for buffer in launch.buffers)
 
 
-def _vector_us(launch: Launch, machine: Machine) -> list[float]:
-    """Time of the vector instructions of each nest, all lanes busy."""
+def _vector_us(launch: Launch, own_ops: Sequence[Mapping[str, int]], machine: Machine) -> list[float]:
+    """Time of the vector instructions of each nest, all lanes busy; ``own_ops`` are of ``_own_ops``."""
     lanes = machine.vector_instructions_per_us
     instructions = machine.constants.kernels.instructions
     return [
@@ -177,7 +183,7 @@ def _vector_us(launch: Launch, machine: Machine) -> list[float]:
         * math.prod(nest.reduction_extents)
         * sum(instructions[_kind_of_op(name)] * number for name, number in ops.items())
         / lanes
-        for nest, ops in zip(launch.loops, _own_ops(launch), strict=True)
+        for nest, ops in zip(launch.loops, own_ops, strict=True)
     ]
 
 
@@ -194,13 +200,15 @@ def _own_ops(launch: Launch) -> list[dict[str, int]]:
     return found
 
 
-def _loop_columns(launch: Launch, vector_us: float, machine: Machine) -> dict[str, float]:
+def _loop_columns(
+    launch: Launch, own_ops: Sequence[Mapping[str, int]], vector_us: float, machine: Machine
+) -> dict[str, float]:
     nests = launch.loops
     iterations = [math.prod(nest.extents) * math.prod(nest.reduction_extents) for nest in nests]
     main = max(range(len(nests)), key=lambda index: iterations[index], default=None)
     total = float(sum(iterations))
     counts: dict[str, float] = {"turn": 0, "special": 0, "root": 0, "random": 0, "select": 0, "plain": 0}
-    for ops, count in zip(_own_ops(launch), iterations, strict=True):
+    for ops, count in zip(own_ops, iterations, strict=True):
         for name, number in ops.items():
             counts[_kind_of_op(name)] += number * count
     largest = nests[main] if main is not None else LoopNest(())
@@ -210,10 +218,7 @@ def _loop_columns(launch: Launch, vector_us: float, machine: Machine) -> dict[st
     reduced = max((math.prod(nest.reduction_extents) for nest in reductions), default=1)
     kept = max((math.prod(nest.extents) for nest in reductions), default=1)
     values = {"log vector time": math.log(vector_us + machine.floor_us)}
-    values |= {
-        f"category {name}": float(launch.category == name)
-        for name in ("pointwise", "reduction", "persistent_reduction", "cpp", "foreach", "template", "split_scan")
-    }
+    values |= {column: float(launch.category == name) for name, column in _CATEGORIES.items()}
     values |= {f"log {kind} ops": math.log1p(number) for kind, number in counts.items()}
     values |= {
         "log iterations": math.log1p(total),
@@ -314,6 +319,7 @@ def _kind_of_access(access: Access, stride: int | None) -> str:
     return {0: "broadcast", 1: "contiguous"}.get(stride, "strided")
 
 
+@lru_cache(maxsize=10_000)
 def _kind_of_op(name: str) -> str:
     if any(word in name for word in _RANDOM):
         return "random"

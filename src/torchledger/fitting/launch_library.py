@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torchledger.fitting.attention_features import attention_columns
 from torchledger.fitting.attention_times import AttentionCall, attention_us, schedule_columns
@@ -100,10 +100,11 @@ def expected_columns(
         item_size, peak = columns.pop("item size"), columns.pop("peak")
         copied_bytes = columns.pop("copied bytes")
         is_float16 = columns.pop("float16") > 0
-        times = convolution_times(columns, direction, item_size, peak, machine)
         if machine.has_tile_baseline:
-            times["way"] = times["expected"]
-            times["expected"] = learned_convolution_times(columns, direction, item_size, is_float16, peak, machine)
+            times = learned_convolution_times(columns, direction, item_size, is_float16, peak, machine)
+            times["way"], times["expected"] = times["expected"], times.pop("learned")
+        else:
+            times = convolution_times(columns, direction, item_size, peak, machine)
         for place, (index, _) in enumerate(rows):
             copied = machine.constants.convolutions.copy_over_dram * copied_bytes[place] / machine.bytes_per_us
             times_here = {name: float(time[place]) for name, time in times.items()}
@@ -195,9 +196,8 @@ def _product(launch: Launch, inputs: list[Buffer], outputs: list[Buffer], machin
     batch = math.prod(product.shape[:-2])
     m, n = product.shape[-2], product.shape[-1]
     k = left.shape[-1]
-    columns = gemm_columns("gemm", _column(batch), _column(m), _column(n), _column(k), machine)
-    values = {name: float(column[0]) for name, column in columns.items()}
-    return values | {
+    return {
+        **_tiles_of_product("gemm", batch, m, n, k, machine.num_multiprocessors),
         "described": 1.0,
         "log batch": math.log(max(batch, 1)),
         "log m": math.log(max(m, 1)),
@@ -330,11 +330,9 @@ def _convolution(launch: Launch, inputs: list[Buffer], outputs: list[Buffer], ma
     groups = max(1, channels // max(per_group, 1))
     pixels = count * math.prod(result.shape[2:]) if len(result.shape) == 4 else count
     taps = per_group * kernel * tall
-    columns = gemm_columns(
-        "conv", _column(groups), _column(pixels), _column(out_channels / groups), _column(taps), machine
-    )
     made = _planes(outputs)
-    return {name: float(column[0]) for name, column in columns.items()} | {
+    return {
+        **_tiles_of_product("conv", groups, pixels, out_channels / groups, taps, machine.num_multiprocessors),
         "described": 1.0,
         "log count": math.log(count),
         "log channels": math.log(channels),
@@ -401,8 +399,14 @@ def _copied_elements(buffer: Buffer, channels_last: bool) -> float:
     return 0.0 if plain else 2.0 * count * channels * height * width
 
 
-def _column(size: float) -> NDArray[np.float64]:
-    return np.array([float(max(size, 1))])
+@lru_cache(maxsize=20_000)
+def _tiles_of_product(
+    name: str, batch: float, m: float, n: float, k: float, multiprocessors: int
+) -> Mapping[str, float]:
+    """``gemm_columns`` of one product: the layers of a model have alike ones."""
+    rows = np.array([[float(max(side, 1))] for side in (batch, m, n, k)])
+    columns = gemm_columns(name, rows[0], rows[1], rows[2], rows[3], multiprocessors)
+    return {column: float(values[0]) for column, values in columns.items()}
 
 
 def _alignment(value: float) -> float:

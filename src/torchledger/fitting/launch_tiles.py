@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from torchledger.fitting.machine import Machine
-from torchledger.fitting.memory_accesses import MemoryAccess, kept_and_reduced
+from torchledger.fitting.memory_accesses import Loops, MemoryAccess, kept_and_reduced
 from torchledger.nouns import Launch, LoopNest
 
 _SECTOR = 32.0
@@ -194,7 +195,7 @@ def _cost(
     loaded = stored = near = instructions = 0.0
     rates = machine.constants.kernels
     for access in accesses:
-        asked, distinct, vector = _sector_bytes(access, tile)
+        asked, distinct, vector = _sector_bytes(access.size, access.loops, tile)
         asked *= access.share
         instructions += access.count / vector
         near += asked
@@ -224,12 +225,14 @@ def _cost(
     return TileCost(tile, loaded, stored, near, instructions, blocks, turns, rounds, busy, time_us)
 
 
-def _sector_bytes(access: MemoryAccess, tile: Tile) -> tuple[float, float, float]:
-    """Bytes of the sectors that all blocks together ask for, distinct bytes, and elements of one instruction."""
+@lru_cache(maxsize=20_000)
+def _sector_bytes(size: int, loops: Loops, tile: Tile) -> tuple[float, float, float]:
+    """Of an access to elements of ``size`` bytes: bytes of the sectors that all blocks ask for, distinct bytes, and
+    elements of one instruction."""
     kept_left, outer_left, reduced_left, inside = tile.inner, tile.outer, tile.reduced, 1
     spread: list[tuple[int, float]] = []
-    blocks, distinct = 1.0, float(access.size)
-    for extent, stride, of_reduction in reversed(access.loops):
+    blocks, distinct = 1.0, float(size)
+    for extent, stride, of_reduction in reversed(loops):
         if of_reduction:
             count = min(float(extent), reduced_left)
             reduced_left = max(1.0, reduced_left / extent)
@@ -246,24 +249,24 @@ def _sector_bytes(access: MemoryAccess, tile: Tile) -> tuple[float, float, float
             if count > 1:
                 spread.append((abs(stride), count))
     run, rows = 1.0, 1.0
-    jumps = {abs(stride) for _, stride, _ in access.loops if stride} - {stride for stride, _ in spread}
+    jumps = {abs(stride) for _, stride, _ in loops if stride} - {stride for stride, _ in spread}
     for stride, count in sorted(spread):
-        if stride <= run or (stride * access.size < _SECTOR and rows == 1.0):
+        if stride <= run or (stride * size < _SECTOR and rows == 1.0):
             run += stride * (count - 1)
         else:
             rows *= count
             jumps.add(stride)
     # A run that begins anywhere meets a sector more than one that begins where a sector does.
-    length = round(run * access.size)
-    aligned = math.gcd(int(_SECTOR), length, *(stride * access.size for stride in jumps))
+    length = round(run * size)
+    aligned = math.gcd(int(_SECTOR), length, *(stride * size for stride in jumps))
     sectors = rows * ((length - aligned) / _SECTOR + 1.0)
-    vector = _vector(access, tile, run) if spread and min(spread)[0] == 1 else 1.0
+    vector = _vector(size, loops, tile, run) if spread and min(spread)[0] == 1 else 1.0
     return blocks * sectors * _SECTOR, distinct, vector
 
 
-def _vector(access: MemoryAccess, tile: Tile, run: float) -> float:
+def _vector(size: int, loops: Loops, tile: Tile, run: float) -> float:
     """Elements of one instruction along a contiguous run: every row has to begin, and the mask to end, at one of its
     multiples."""
-    masked = math.prod(extent for extent, _, inner in access.loops if inner == (tile.reduced > 1))
-    whole = math.gcd(1 << 20, masked, *(stride for _, stride, _ in access.loops if stride not in (0, 1)))
-    return float(min(whole, max(16 // access.size, 1), 8)) if min(run, whole) > 1 else 1.0
+    masked = math.prod(extent for extent, _, inner in loops if inner == (tile.reduced > 1))
+    whole = math.gcd(1 << 20, masked, *(stride for _, stride, _ in loops if stride not in (0, 1)))
+    return float(min(whole, max(16 // size, 1), 8)) if min(run, whole) > 1 else 1.0

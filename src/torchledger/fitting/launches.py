@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,7 +157,7 @@ def column_names(features: Sequence[LaunchFeatures]) -> tuple[str, ...]:
 
 def as_matrix(features: Sequence[LaunchFeatures], names: Sequence[str]) -> Array:
     """One row per launch; a column that a launch lacks is 0."""
-    return np.array([[item.values.get(name, 0.0) for name in names] for item in features], dtype=np.float64)
+    return np.array([list(map(item.values.get, names, repeat(0.0))) for item in features], dtype=np.float64)
 
 
 def fit_launch_table(table: LaunchTable, options: Options | None = None) -> Entry:

@@ -24,10 +24,13 @@ _INDICES = Grammar(
     {"min": min, "max": max},
 )
 
+Loops = tuple[tuple[int, int, bool], ...]
+"""Loops as (extent, stride, belongs to the reduction), innermost last."""
+
 
 @dataclass(frozen=True)
 class MemoryAccess:
-    """One access: its loops as (extent, stride, belongs to the reduction), innermost last.
+    """One access, with its loops.
 
     ``again`` says that an earlier access meets the same sectors, ``share`` what part of the loops it loads for: what is
     a cat of several tensors loads from each only where that lies.
@@ -35,7 +38,7 @@ class MemoryAccess:
 
     declared: Access
     size: int
-    loops: tuple[tuple[int, int, bool], ...]
+    loops: Loops
     in_reduction: bool
     again: bool = False
     share: float = 1.0
@@ -121,9 +124,7 @@ def _merged_strides(loops: Sequence[tuple[int, int, bool]]) -> tuple[int, ...]:
     return tuple(stride for _, stride in reversed(merged))
 
 
-def _loops(
-    axes: Sequence[tuple[int, bool]], access: Access, kept: int, reduced: int, of_reduction: bool
-) -> tuple[tuple[int, int, bool], ...]:
+def _loops(axes: Sequence[tuple[int, bool]], access: Access, kept: int, reduced: int, of_reduction: bool) -> Loops:
     extents = tuple(extent for extent, _ in axes)
     strides = local_strides(access.index, access.strides, extents)
     loops = [(extent, stride, inner) for (extent, inner), stride in zip(axes, strides, strict=False)]

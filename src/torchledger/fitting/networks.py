@@ -34,7 +34,9 @@ class Network:
         return np.concatenate([self._chunk(rows[start : start + _CHUNK]) for start in range(0, len(rows), _CHUNK)])
 
     def _chunk(self, rows: NDArray[np.float32]) -> Array:
-        value = np.clip((rows - self.center) / self.scale, -FARTHEST, FARTHEST)
+        value = rows - self.center
+        value /= self.scale
+        np.clip(value, -FARTHEST, FARTHEST, out=value)
         for weight, bias in self.layers[:-1]:
             value = value @ weight
             value += bias

@@ -212,7 +212,7 @@ def work_columns(works: tuple[Work, ...], peak: Array, machine: Machine, count: 
     }
 
 
-def gemm_columns(name: str, batch: Array, m: Array, n: Array, k: Array, machine: Machine) -> dict[str, Array]:
+def gemm_columns(name: str, batch: Array, m: Array, n: Array, k: Array, multiprocessors: int) -> dict[str, Array]:
     """How a batched product [m, k] x [k, n] divides into tiles and waves.
 
     ``waste`` of a tile size is log of (multiprocessors x whole waves x tile area) / (batch m n): what is paid for
@@ -221,12 +221,10 @@ def gemm_columns(name: str, batch: Array, m: Array, n: Array, k: Array, machine:
     area = batch * m * n
     columns = {}
     for rows, cols in TILES:
-        waves = batch * in_blocks(m, rows) * in_blocks(n, cols) / machine.num_multiprocessors
-        paid = np.ceil(waves) * machine.num_multiprocessors * rows * cols
+        waves = batch * in_blocks(m, rows) * in_blocks(n, cols) / multiprocessors
+        paid = np.ceil(waves) * multiprocessors * rows * cols
         columns[f"{name} waste {rows}x{cols}"] = np.log(paid / np.maximum(area, 1))
-    columns[f"{name} waves"] = np.log(
-        np.maximum(batch * in_blocks(m, 128) * in_blocks(n, 128) / machine.num_multiprocessors, 1e-6)
-    )
+    columns[f"{name} waves"] = np.log(np.maximum(batch * in_blocks(m, 128) * in_blocks(n, 128) / multiprocessors, 1e-6))
     return columns
 
 
@@ -273,7 +271,7 @@ def _launch_shape_columns(
     columns: dict[str, Array] = {}
     for index, work in enumerate([work for work in works if work.gemm is not None][:4]):
         sides = _sides(work, count)
-        columns.update(gemm_columns(f"gemm {index}", *sides, machine))
+        columns.update(gemm_columns(f"gemm {index}", *sides, machine.num_multiprocessors))
         aligned = row_alignment(sides, direction, index)
         columns[f"gemm {index} vector"] = np.minimum(aligned + np.log2(item_size), VECTOR_BYTES_LOG2)
         if index == 0 or direction == "forward":
@@ -313,12 +311,15 @@ def _convolution_columns(
         "places alignment": np.minimum(alignment(height * width), _CHANNEL_ALIGNMENT),
         "one by one": (p.kernel == 1) & (p.stride == 1),
     }
-    algorithms = convolution_times(p, direction, item_size, peak, machine) if machine.counts_waves else {}
-    columns |= {f"log {name}": np.log(time) for name, time in algorithms.items()}
     if machine.has_tile_baseline:
-        learned = learned_convolution_times(p, direction, item_size, dtypes == "float16", peak, machine)
-        columns["log expected"] = np.log(learned)
-        columns["log learned beside"] = np.clip(np.log(learned / algorithms["expected"]), -_MOST_GAIN, _MOST_GAIN)
+        times = learned_convolution_times(p, direction, item_size, dtypes == "float16", peak, machine)
+        learned = times.pop("learned")
+        beside = np.clip(np.log(learned / times["expected"]), -_MOST_GAIN, _MOST_GAIN)
+        columns |= {f"log {name}": np.log(time) for name, time in {**times, "expected": learned}.items()}
+        columns["log learned beside"] = beside
+    elif machine.counts_waves:
+        times = convolution_times(p, direction, item_size, peak, machine)
+        columns |= {f"log {name}": np.log(time) for name, time in times.items()}
     return {name: as_column(value, len(item_size)).astype(np.float64) for name, value in columns.items()}
 
 

@@ -56,19 +56,20 @@ def tile_times(
     peak: Array,
     machine: Machine,
     fitted_peak: float | None = None,
+    splits: tuple[int, ...] = _SPLITS,
 ) -> tuple[Array, Array]:
     """``product_times`` by the tiles of one library, fitted on a device with so many FLOP per microsecond (that of the
-    reference in half precision unless given)."""
+    reference in half precision unless given); without ``splits`` only the first of both says something."""
     slower = _slower(fitted_peak or machine.constants.reference.half_flops_per_us, peak, machine)
     batch, m, n, k = sides
     slower32 = slower.astype(np.float32)
     whole, split = np.full(len(m), np.inf, np.float32), np.full(len(m), np.inf, np.float32)
     down = {rows: np.ceil(n / rows) for rows in {rows for rows, _ in library.tiles}}
     along = {columns: np.ceil(m / columns) * batch for columns in {columns for _, columns in library.tiles}}
-    steps = {parts: (np.ceil(k / parts / _K_STEP) * (_K_STEP / 1e3)).astype(np.float32) for parts in (1, *_SPLITS)}
+    steps = {parts: (np.ceil(k / parts / _K_STEP) * (_K_STEP / 1e3)).astype(np.float32) for parts in (1, *splits)}
     parts_us = {
         parts: (batch * m * n * ((parts + library.reduce_more) * library.reduce_element)).astype(np.float32)
-        for parts in _SPLITS
+        for parts in splits
     }
     for rows, columns in library.tiles:
         at_once, step, start, share, share_step = _tile_costs(library, rows, columns)
@@ -76,11 +77,11 @@ def tile_times(
         waves = (down[rows] * along[columns] / (machine.num_multiprocessors * at_once)).astype(np.float32)
         taken = np.ceil(waves) * (start + steps[1] * per_k) + waves * (share + steps[1] * share_k)
         np.minimum(whole, taken, out=whole)
-        few = np.flatnonzero(waves < _MOST_WAVES_TO_SPLIT)
+        few = np.flatnonzero(waves < _MOST_WAVES_TO_SPLIT) if splits else ()
         if not len(few):
             continue
         some, one_k, one_share = waves[few], per_k[few], share_k[few]
-        for parts in _SPLITS:
+        for parts in splits:
             more, own = some * parts, steps[parts][few]
             taken = np.ceil(more) * (start + own * one_k) + more * (share + own * one_share) + parts_us[parts][few]
             split[few] = np.minimum(split[few], taken)

@@ -135,6 +135,7 @@ _GENERATED = frozenset(
 )
 
 
+@lru_cache(maxsize=100_000)
 def operator_name(text: str) -> tuple[str, str]:
     """Namespace and bare name of an operator as traces, graphs and wrappers spell it; ``""`` for no namespace.
 

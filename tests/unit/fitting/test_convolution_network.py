@@ -29,7 +29,7 @@ SIZE, PEAK, IS_FLOAT16 = np.full(5, 2.0), np.full(5, H200.peak("bfloat16")), np.
 
 @pytest.mark.parametrize("one", PASSES)
 def test_a_learned_pass_is_of_the_order_of_the_way_expected(one: str) -> None:
-    learned = learned_convolution_times(P, one, SIZE, IS_FLOAT16, PEAK, H200)
+    learned = learned_convolution_times(P, one, SIZE, IS_FLOAT16, PEAK, H200)["learned"]
     expected = convolution_times(P, one, SIZE, PEAK, H200)["expected"]
     assert np.all(learned > 1.0)
     assert np.all(np.abs(np.log(learned / expected)) < np.log(12))
@@ -37,7 +37,8 @@ def test_a_learned_pass_is_of_the_order_of_the_way_expected(one: str) -> None:
 
 def test_a_backward_is_the_sum_of_both_gradients() -> None:
     image, weight, both = (
-        learned_convolution_times(P, one, SIZE, IS_FLOAT16, PEAK, H200) for one in ("image", "weight", "backward")
+        learned_convolution_times(P, one, SIZE, IS_FLOAT16, PEAK, H200)["learned"]
+        for one in ("image", "weight", "backward")
     )
     assert both == pytest.approx(image + weight)
 
@@ -50,15 +51,15 @@ def test_the_ways_of_both_gradients_sum_to_those_of_the_backward() -> None:
 
 def test_single_precision_is_left_to_the_ways() -> None:
     size, peak = np.full(5, 4.0), np.full(5, H200.peak("float32"))
-    learned = learned_convolution_times(P, "forward", size, IS_FLOAT16, peak, H200)
+    learned = learned_convolution_times(P, "forward", size, IS_FLOAT16, peak, H200)["learned"]
     assert learned == pytest.approx(convolution_times(P, "forward", size, peak, H200)["expected"])
 
 
 def test_a_convolution_costs_the_same_alone_as_among_others() -> None:
-    together = learned_convolution_times(P, "weight", SIZE, IS_FLOAT16, PEAK, H200)
+    together = learned_convolution_times(P, "weight", SIZE, IS_FLOAT16, PEAK, H200)["learned"]
     for row in range(5):
         own = {name: value[row : row + 1] for name, value in P.items()}
-        alone = learned_convolution_times(own, "weight", SIZE[:1], IS_FLOAT16[:1], PEAK[:1], H200)
+        alone = learned_convolution_times(own, "weight", SIZE[:1], IS_FLOAT16[:1], PEAK[:1], H200)["learned"]
         assert alone[0] == pytest.approx(together[row], rel=1e-5)
 
 

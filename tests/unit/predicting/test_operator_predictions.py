@@ -58,7 +58,8 @@ def test_equal_models_make_equal_files(model: TimeModel, file: Path, tmp_path: P
     assert (tmp_path / "again.tlmodel").read_bytes() == file.read_bytes()
 
 
-def test_a_table_answers_each_row_as_if_asked_alone(model: TimeModel) -> None:
+def test_a_table_answers_each_row_as_if_asked_alone(model: TimeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchledger.predicting.operators._ROWS_AT_ONCE", 3)
     sizes = np.array([64, 100, 512, 4000])
     table = predict_table(model, "linear", {"m": sizes, "k": 512, "n": 512}, direction="backward")
     alone = [predict(model, "linear", {**_SHAPE, "m": int(size)}, direction="backward") for size in sizes]
