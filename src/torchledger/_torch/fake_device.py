@@ -42,7 +42,7 @@ class FakeDevice:
         self.device = device
         self.index, self.count = index, count
         self._stack = contextlib.ExitStack()
-        self.tensors = FakeTensors()
+        self.tensors = FakeTensors(devices=count)
         self.threads = FakeThreads(self.tensors)
         self.decisions: dict[str, int] = {}
         self.order = StreamOrder()

@@ -34,6 +34,7 @@ from torchledger._torch.errors import wants_device
 from torchledger._torch.fake_operators import ONLY_THERE, SIZED, NoShapeError, note_choices, shapes_by_example
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import is_higher_order, tensors_in
+from torchledger.errors import PlanError
 from torchledger.nouns import StandIn
 
 _TORCH = str(Path(torch.__file__).parent) + "/"
@@ -78,13 +79,15 @@ class _OnThreads(TorchDispatchMode):
 class FakeTensors(FakeTensorMode, _OnThreads):
     """Has tensors made without values on each thread that enters it; ``stand_ins`` tells what was made up.
 
+    ``devices`` is how many of a node there are, on which tensors may be put.
     After ``end`` threads other than the first one to enter it go no further than their next operator.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self) -> None:
+    def __init__(self, devices: int = 1) -> None:
         self._of_thread = _OfThread()
+        self._devices = devices
         super().__init__(allow_non_fake_inputs=True)
         self._stand_ins: Counter[tuple[str, str, str]] = Counter()
         self._owner = os.getpid()
@@ -146,6 +149,9 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             return func.python_key_table[FakeTensorMode](self, *args, **kwargs)
         if kwargs.get("pin_memory"):
             kwargs["pin_memory"] = False
+        if func is torch.ops.aten.is_pinned.default:
+            return True  # only C++ asks here, and insists
+        self._check_device(kwargs.get("device"))
         here = self._of_thread
         if not here.is_inside and self._stays_real(func, args, kwargs):
             return func(*args, **kwargs)
@@ -158,8 +164,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         if func in ONLY_THERE:
             with self:
                 return ONLY_THERE[func](*args, **kwargs)
-        if torch.is_inference_mode_enabled() and not here.is_inside and is_composite(func.name()):
-            with self:  # arrives whole there, also a copy to the device, which would be made
+        if not here.is_inside and isinstance(func, torch._ops.OpOverload) and is_composite(func.name()):
+            with self:  # arrives whole in inference mode and from distributed tensors, also a copy to the device
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result
@@ -189,6 +195,17 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         if args and isinstance(args[0], FakeTensor) and isinstance(func, torch._ops.OpOverload):
             note_choices(func, args, result)
         return result
+
+    def _check_device(self, device: torch.device | str | int | None) -> None:
+        """Raises ``PlanError`` for a device that is not there, where CUDA would call its ordinal invalid."""
+        index = device.index if isinstance(device, torch.device) else None
+        if index is not None and index >= self._devices:
+            known = "1 device" if self._devices == 1 else f"{self._devices} devices"
+            raise PlanError(
+                f"the program puts a tensor on {device} at {_user_line()}, and the plan has {known} on a node, of "
+                "which each process is given one. Put all of a process on one device; ranks are planned with "
+                f"--world {index + 1}."
+            )
 
     def _stays_real(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         device = kwargs.get("device")

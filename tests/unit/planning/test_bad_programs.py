@@ -60,6 +60,11 @@ def plan(text: str, folder: Path, *arguments: str, world: WorldSpec | None = Non
         ),
         ("import argparse\nargparse.ArgumentParser().parse_args()", UsageError, "did not take its arguments"),
         ("raise SystemExit('set DATA')", PlanError, r"ended itself \(set DATA\) before"),
+        (
+            "import torch\ntorch.nn.Linear(8, 8).to('cuda:1')",
+            PlanError,
+            r"tensor on cuda:1 at .*train.py:2, and the plan has 1 device on a node, .* --world 2\.",
+        ),
         (SPAWNS, UsageError, r"starts 2 processes, and the plan has 1 on a node. .* --world 2"),
         (STARTS, UsageError, r"starts 2 processes, and the plan has 1 on a node. .* --world 2"),
     ],
