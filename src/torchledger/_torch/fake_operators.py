@@ -81,10 +81,20 @@ def _indices(tensor: Any, *shape: int) -> Any:
 def note_choices(func: Any, args: Sequence[Any], result: Any) -> None:
     """Keep with a fake tensor among how many its numbers choose, and with a mask of one of them its share.
 
-    Where nothing is known each is chosen as often: experts that a router chooses get equal shares of the tokens.
+    Where nothing is known each is chosen as often: experts that a router chooses get equal shares of the tokens. Of
+    uniform random numbers a limit leaves its own share.
     """
     name = func.name().partition(".")[0]
-    if name in _CHOOSES and args[0].dim():
+    if name in _UNIFORM:
+        result._is_uniform = True
+    elif not isinstance(args[0], FakeTensor):
+        return
+    elif func._schema.is_mutable and hasattr(args[0], "_is_uniform"):
+        del args[0]._is_uniform
+    elif name in _BELOW | _ABOVE and hasattr(args[0], "_is_uniform") and type(args[1]) is float:
+        below = min(max(args[1], 0.0), 1.0)
+        result._share = below if name in _BELOW else 1 - below
+    elif name in _CHOOSES and args[0].dim():
         chosen = result[-1] if isinstance(result, (tuple, list)) else result
         places = args[2 if name == "aten::topk" else 1 :][:1]
         size = args[0].shape[places[0] if places and type(places[0]) is int else -1]
@@ -97,11 +107,13 @@ def note_choices(func: Any, args: Sequence[Any], result: Any) -> None:
         if type(chosen) is type(size) is int and size:
             result._share = min(1.0, chosen / size)
     elif name in _KEEPS and isinstance(result, torch.Tensor):
-        for attribute in ("_choices", "_share"):
+        for attribute in ("_choices", "_share", "_is_uniform"):
             if hasattr(args[0], attribute):
                 setattr(result, attribute, getattr(args[0], attribute))
 
 
+_UNIFORM = ("aten::rand", "aten::rand_like")
+_BELOW, _ABOVE = frozenset(("aten::lt", "aten::le")), frozenset(("aten::gt", "aten::ge"))
 _CHOOSES = ("aten::topk", "aten::argmax", "aten::argmin", "aten::max", "aten::min")
 _PUTS = ("aten::scatter_", "aten::scatter")
 _KEEPS = tuple(

@@ -192,7 +192,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             here.is_inside = was_inside
         if isinstance(result, FakeTensor) and result.dtype is torch.bool and _is_true(func, args):
             result._stand_in = True
-        if args and isinstance(args[0], FakeTensor) and isinstance(func, torch._ops.OpOverload):
+        if args and isinstance(result, (FakeTensor, tuple, list)) and isinstance(func, torch._ops.OpOverload):
             note_choices(func, args, result)
         return result
 

@@ -152,6 +152,13 @@ def test_encoders_are_taken_operator_by_operator_and_it_is_said(fake: FakeDevice
     assert made.shape == (3, 5, 8) and any("TransformerEncoder" in each for each in fake.decisions)
 
 
+def test_a_random_mask_keeps_the_share_that_its_limit_leaves(fake: FakeDevice) -> None:
+    drawn = torch.rand(8, 100, device="cuda")
+    assert [drawn[mask].shape[0] for mask in (drawn < 0.15, drawn.t().ge(0.9).t(), drawn < 2.0)] == [120, 80, 800]
+    assert drawn[torch.randn(8, 100, device="cuda") < 0.15].shape[0] == 800
+    assert drawn[drawn.mul_(4) < 0.15].shape[0] == 800
+
+
 def test_experts_that_a_router_chooses_are_given_equal_shares_of_the_tokens(fake: FakeDevice) -> None:
     _, chosen = torch.topk(torch.zeros(64, 8, device="cuda"), 2, dim=-1)
     assert torch.where(chosen == 3)[0].shape == (16,)
