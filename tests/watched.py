@@ -7,7 +7,7 @@ from torch import Tensor
 
 from planted import faulty, loss_of, make_planted, neutral
 from torchledger.nouns import ValueFinding
-from torchledger.watching import Watch
+from torchledger.watching.session import Watch
 
 
 class Case:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torchledger.replaying.bench import bench as bench
     from torchledger.reporting.html import report as report
     from torchledger.traces.breakdown import import_trace as import_trace
-    from torchledger.watching import values as values
+    from torchledger.watching.session import values as values
 
 __version__ = "0.1.0"
 
@@ -28,7 +28,7 @@ _PUBLIC = {
     "capture": "torchledger.api",
     "plan": "torchledger.api",
     "step": "torchledger.profiling.profile",
-    "values": "torchledger.watching",
+    "values": "torchledger.watching.session",
     "load": "torchledger.answers",
     "show": "torchledger.answers",
     "report": "torchledger.reporting.html",

@@ -4,7 +4,3 @@ Enters: the generated wrapper of each compiled graph as it is loaded, and the ``
 it. Leaves: ``ValueStats``, ``ValueFinding``, ``ValueComparison`` and ``WatchedGraph`` records in the same ledger, and
 saved tensors beside it.
 """
-
-from torchledger.watching.session import Watch, values
-
-__all__ = ["Watch", "values"]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from torchledger.nouns import ValueFinding
 from torchledger.nouns.value_stats import Verdict
-from torchledger.watching.graph_watch import CallRecord, Seen
-from torchledger.watching.reductions import Summary
+
+if TYPE_CHECKING:  # findings are also read where there is no torch
+    from torchledger.watching.graph_watch import CallRecord, Seen
+    from torchledger.watching.reductions import Summary
 
 UNINITIALISED = "uninitialised"
 

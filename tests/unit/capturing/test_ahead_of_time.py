@@ -27,8 +27,8 @@ from torchledger.replaying.wrapper_text import read_wrapper
 from torchledger.reporting.remarks import remarks
 from torchledger.reporting.summary import summarize_ledger
 from torchledger.store import open_ledger
-from torchledger.watching import Watch
 from torchledger.watching.options import ValueOptions
+from torchledger.watching.session import Watch
 
 
 class Classifier(nn.Module):

@@ -19,8 +19,9 @@ import torchledger
 from torchledger.nouns import Gap, ValueCall, ValueStats, WatchedGraph
 from torchledger.store import open_ledger
 from torchledger.store.value_stats import count_value_stats, iterate_value_stats
-from torchledger.watching import Watch, device_reductions, graph_watch, planned, reductions
+from torchledger.watching import device_reductions, graph_watch, planned, reductions
 from torchledger.watching.device_reductions import COLUMNS, plain_row
+from torchledger.watching.session import Watch
 
 
 class PlainKernel:

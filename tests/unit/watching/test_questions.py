@@ -18,7 +18,7 @@ from torchledger.nouns import Gap
 from torchledger.nouns.run import ValuesLack
 from torchledger.reporting.values import summarize_values
 from torchledger.store import LedgerWriter, open_ledger
-from torchledger.watching import Watch
+from torchledger.watching.session import Watch
 
 
 def test_memory_that_nothing_has_written_is_named_where_it_is_read(tmp_path: Path) -> None:

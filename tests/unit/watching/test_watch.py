@@ -19,9 +19,9 @@ from planted import DIVISION, LOG, faulty, loss_of, make_planted, neutral
 from torchledger.errors import UsageError
 from torchledger.nouns import Gap, Graph, Launch, ValueStats, WatchedGraph
 from torchledger.store import open_ledger
-from torchledger.watching import Watch
 from torchledger.watching.options import ValueOptions, from_environment, parse_calls
 from torchledger.watching.saving import load_tensors
+from torchledger.watching.session import Watch
 
 
 def train(name: str) -> list[Tensor]:
