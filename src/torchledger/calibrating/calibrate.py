@@ -89,16 +89,23 @@ def calibrate(
         record = collect(folder, plan, lambda found: _base(found, base), progress=progress)
         if record.ceilings is not None:
             store_ceilings(record, record.ceilings)
-        samples, launches = read_measured(folder)
+        try:
+            samples, launches = read_measured(folder)
+        except SampleError as error:
+            raise _nothing_measured(record, measuring) from error
         if gpus > 1:
             samples += _collectives(folder, gpus, shared)
         if not samples and not launches:
-            raise SampleError(f"nothing was measured on {record.name} in {measuring:.0f} s. Give it a larger --budget.")
+            raise _nothing_measured(record, measuring)
         model, errors, within = learn(_base(record, base), samples, launches, jobs=jobs, progress=progress)
         written = save_model(model, output, force=force)
     labels = sum(sample.status == "ok" for sample in samples)
     timed = sum(item.duration_us is not None for item in launches)
     return Calibration(model, written, labels, timed, errors, within, time.monotonic() - started)
+
+
+def _nothing_measured(device: Device, seconds: float) -> SampleError:
+    return SampleError(f"nothing was measured on {device.name} in {seconds:.3g} s. Give it a larger --budget.")
 
 
 def learn(

@@ -28,7 +28,7 @@ from torchledger.capturing.session import Capture
 from torchledger.errors import StoreError, TorchledgerError, UsageError
 from torchledger.nouns import Gap, Graph, Profile, Run
 from torchledger.nouns.run import RunStatus
-from torchledger.store import LedgerWriter, open_ledger
+from torchledger.store import LedgerWriter, is_ledger, open_ledger
 from torchledger.store.job import (
     begin_path,
     empty_job,
@@ -79,7 +79,9 @@ def run_script(
     ``UsageError`` if the script does not exist and ``StoreError`` if ``output`` cannot be written; both before anything
     runs.
     """
-    if not is_module and not Path(arguments[0]).is_file():
+    if not is_module and Path(arguments[0]).is_file():
+        check_script(arguments[0])
+    elif not is_module:
         arguments = (_console_script(arguments[0]), *arguments[1:])
     output = own_ledger(output.absolute())
     own_rank = _own_rank()
@@ -92,6 +94,16 @@ def run_script(
     with LedgerWriter(output, force=force) as held:  # until the run has ended, also where it never writes itself
         outcome = _run_held(arguments, held, is_module, attached or {}, environment or {}, is_profiled)
     return _as_job(outcome, arguments, is_rank=own_rank is not None, is_profiled=is_profiled)
+
+
+def check_script(path: str) -> None:
+    """Raise ``UsageError`` where there is no such file, or where it is a ledger, which `--force` would replace."""
+    if not Path(path).is_file():
+        raise UsageError(f"{path} is not a file. Name a Python script, or use -m for a module.")
+    if is_ledger(path):
+        raise UsageError(
+            f"{path} is a ledger, not a script: `torchledger show {path}` shows it, `predict-step` prices its step."
+        )
 
 
 def _console_script(name: str) -> str:

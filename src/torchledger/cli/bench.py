@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from torchledger.cli.output import json_option, print_document, print_json, tell_rank
+from torchledger.cli.output import check_order, json_option, print_document, print_json, tell_rank
+from torchledger.cli.progress import progress_bar
 
 
 @click.command(name="bench")
@@ -49,18 +50,21 @@ def command(
     from torchledger.replaying.bench_timing import Budget
     from torchledger.reporting.benches import bench_as_plain, bench_document
 
+    check_order("bench", file, *kernels)
     tell_rank(file)
-    report = bench(
-        file,
-        kernels,
-        all_kernels=all_kernels,
-        mode="max_autotune" if max_autotune else "configurations" if configs else "run",
-        states=("warm",) if warm_only else STATES,
-        budget=Budget(seconds=seconds, max_repeats=repeats, min_repeats=min(20, repeats)),
-        trust=trust,
-        save=not no_save,
-        timeout_s=timeout_s,
-        total_s=total_s,
-    )
+    with progress_bar("timing") as progress:
+        report = bench(
+            file,
+            kernels,
+            all_kernels=all_kernels,
+            mode="max_autotune" if max_autotune else "configurations" if configs else "run",
+            states=("warm",) if warm_only else STATES,
+            budget=Budget(seconds=seconds, max_repeats=repeats, min_repeats=min(20, repeats)),
+            trust=trust,
+            save=not no_save,
+            timeout_s=timeout_s,
+            total_s=total_s,
+            progress=progress,
+        )
     print_json(bench_as_plain(report)) if as_json else print_document(bench_document(report))
     sys.exit(3 if report.failures else 0)

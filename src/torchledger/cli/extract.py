@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from torchledger.cli.output import force_option, json_option, print_json, tell_rank
+from torchledger.cli.output import check_order, force_option, json_option, print_json, tell_rank
 from torchledger.errors import UsageError
 
 
@@ -30,6 +30,7 @@ def command(
 
     if (kernel is None) == (graph is None):
         raise UsageError("Name one KERNEL, or a graph with --graph.")
+    check_order("extract", file, kernel)
     tell_rank(file)
     if graph is not None:
         extracted = extract_graph(file, graph, output, force=force, trust=trust)

@@ -5,19 +5,48 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import click
 import orjson
 
+from torchledger.errors import UsageError
 from torchledger.reporting.document import Document
 
 json_option: Callable[[Any], Any] = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON with stable keys instead of text."
 )
 force_option: Callable[[Any], Any] = click.option("-f", "--force", is_flag=True, help="Replace an existing output.")
+
+
+def check_order(command: str, file: Path, *names: str | None) -> None:
+    """Raise ``UsageError`` where a kernel's name stands in the file's place, or a ledger where a name should."""
+    from torchledger.store import is_ledger
+
+    ledger = next((name for name in names if name is not None and is_ledger(name)), None)
+    if ledger is None:
+        return
+    if file.exists():
+        raise UsageError(f"{ledger} is a ledger too: `torchledger diff {file} {ledger}` compares the two.")
+    others = [name for name in names if name is not None and name != ledger]
+    raise UsageError(f"the ledger comes first: torchledger {command} {' '.join([ledger, str(file), *others])}")
+
+
+def tell_misplaced(script: str, arguments: Sequence[str]) -> None:
+    """Say, on stderr, where an option of this command stands behind the script's name and so goes to the script."""
+    context = click.get_current_context()
+    own = {option for each in context.command.params for option in each.opts}
+    first = arguments[0].partition("=")[0] if arguments else ""
+    ledgers = [word for word, value in pairwise(arguments) if word in ("-o", "--output") and value.endswith(".ledger")]
+    for option in dict.fromkeys([*([first] if first in own else ()), *ledgers]):
+        click.echo(
+            f"torchledger: {option} stands behind {script} and goes to it; what is for torchledger comes before: "
+            f"torchledger {context.info_name} {option} ... {script}",
+            err=True,
+        )
 
 
 def tell_rank(*paths: Path) -> None:

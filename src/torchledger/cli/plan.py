@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from torchledger.cli.output import force_option, json_option
+from torchledger.cli.output import force_option, json_option, tell_misplaced
 
 
 @click.command(
@@ -71,6 +71,8 @@ def command(
     from torchledger.planning.world import Script, world_of
     from torchledger.reporting.plan import plan_as_plain, plan_document
 
+    if not is_module:
+        tell_misplaced(script, arguments)
     size = world_of(world, mesh)
     if size > 1 or world is not None:
         plan = plan_world(

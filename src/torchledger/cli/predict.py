@@ -52,7 +52,10 @@ def command(
     from torchledger.predicting.operators import parse_parameters, predict_directions
     from torchledger.reporting.document import as_plain
     from torchledger.reporting.fits import encoder_document, predictions_document
+    from torchledger.store import is_ledger
 
+    if is_ledger(operator):
+        raise UsageError(f"{operator} is a ledger, not an operator: `torchledger predict-step {operator}` predicts it.")
     for file in operators:
         load_operators(file)
     if operator == "encoder":

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from torchledger.cli.output import tell_misplaced
+
 
 @click.command(
     "run",
@@ -71,6 +73,8 @@ def command(
 
         options = ValueOptions(level="save", calls="0", budget_bytes=int(inputs_gb * 1e9), prints=False)
         attached["torchledger.watching.session"] = options.as_plain()
+    if not is_module:
+        tell_misplaced(script, arguments)
     begun_in = Path.cwd()  # the script may go elsewhere
     outcome = run_script(
         (script, *arguments),

@@ -8,7 +8,7 @@ from typing import get_args
 
 import click
 
-from torchledger.cli.output import json_option, print_document, print_json
+from torchledger.cli.output import check_order, json_option, print_document, print_json
 from torchledger.errors import UsageError
 from torchledger.jobs.traces import is_ranks, read_ranks
 from torchledger.nouns import StageName
@@ -66,6 +66,7 @@ def command(
         raise UsageError("KERNEL, --wrapper and --guards are questions of their own. Ask one at a time.")
     if stage is not None and kernel is None:
         raise UsageError(f"--stage is of one graph: torchledger show {file} --stage {stage} forward_0.")
+    check_order("show", file, kernel)
     if not names and graph is guarded is kernel is None and is_ranks(file):
         job = read_ranks(file)
         print_json(job_as_plain(job)) if as_json else print_document(job_document(job, top=top))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from torchledger.cli.output import force_option, json_option, print_document, print_json, tell_rank
+from torchledger.cli.output import force_option, json_option, print_document, print_json, tell_misplaced, tell_rank
 
 
 @click.command(
@@ -91,6 +91,8 @@ def command(
             f"torchledger values {shlex.join(arguments)} {path}"
         )
     if not is_shown:
+        if not is_module:
+            tell_misplaced(script, arguments)
         given = {
             "level": level, "find": find, "beyond": beyond, "tolerance": tolerance, "calls": calls,
             "against_eager": against is not None, "kernel": kernel, "category": category, "module": module,

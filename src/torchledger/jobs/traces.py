@@ -45,11 +45,17 @@ def read_ranks(path: str | PathLike[str]) -> Job:
 
 
 def job_of_traces(paths: Sequence[str | PathLike[str]]) -> Job:
-    """The job that these traces are the ranks of. Raises ``MeasureError`` naming the trace that cannot be read."""
+    """The job that these traces are the ranks of. Raises ``MeasureError`` naming the trace that cannot be read, and
+    where none holds what a rank did."""
     with tempfile.TemporaryDirectory(prefix="torchledger-") as name:
         folder = Path(name)
         write_rank_ledgers(paths, folder)
         job = read_job(folder)
+    if not job.ranks:
+        raise MeasureError(
+            f"no trace in {Path(paths[0]).parent} holds a collective or work of a device, so that they are no job. "
+            f"`torchledger import {paths[0]}` reads one trace; a ledger is named by itself."
+        )
     return job.named(", ".join(str(path) for path in paths[:2]) + (", ..." if len(paths) > 2 else ""))
 
 

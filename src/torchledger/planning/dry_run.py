@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from torchledger.capturing.process import check_script
 from torchledger.capturing.session import Capture
 from torchledger.errors import PlanError, UsageError
 from torchledger.memory.record import Heard, record_memory
@@ -243,11 +244,11 @@ def _our_error(error: BaseException) -> PlanError | UsageError | None:
 def script_program(script: str, arguments: Sequence[str], *, is_module: bool = False) -> Callable[[], None]:
     """What runs a script, or a module, as ``python`` would; what it prints goes to stderr.
 
-    Raises ``UsageError`` if there is no such file.
+    Raises ``UsageError`` if there is no such file, or it is a ledger.
     """
 
-    if not is_module and not Path(script).is_file():
-        raise UsageError(f"{script} is not a file. Name a Python script, or use -m for a module.")
+    if not is_module:
+        check_script(script)
 
     def program() -> None:
         with _as_main(script, arguments, is_module=is_module), contextlib.redirect_stdout(sys.stderr):

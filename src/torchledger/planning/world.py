@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torchledger
 from torchledger.books import read_memory
+from torchledger.capturing.process import check_script
 from torchledger.errors import PlanError, UsageError
 from torchledger.memory.elsewhere import memory_on
 from torchledger.nouns import Collective, Device, DryRun, Launch, StepCall, WorldSpec
@@ -83,8 +84,8 @@ def record_ranks(
     """
     if rank is not None and not 0 <= rank < world:
         raise UsageError(f"there is no rank {rank} in a world of {world}: --rank is 0 to {world - 1}.")
-    if script.is_module is False and not Path(script.path).is_file():
-        raise UsageError(f"{script.path} is not a file. Name a Python script, or use -m for a module.")
+    if script.is_module is False:
+        check_script(script.path)
     empty_job(folder, force=force)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="torchledger-ranks-") as mail:

@@ -338,10 +338,10 @@ def pair_with_ledger(
     keys = {graph.cache_key: graph.name for graph in graphs if graph.cache_key}
     found = cache_keys_in(trace)
     if not found & set(keys):
-        said = f"its graphs are {', '.join(sorted(found)[:3])}" if found else "it names no compiled graph"
+        said = f"of the {len(found)} graphs in it this ledger holds none" if found else "it names no compiled graph"
         raise MeasureError(
-            f"{trace.source} was taken from other code than this ledger's: {said}; "
-            f"the ledger's are {', '.join(sorted(keys)[:3]) or 'not known'}. Profile with `torchledger run --profile`."
+            f"{trace.source} was taken from other code than this ledger's: {said}, by their keys. "
+            "Profile with `torchledger run --profile`."
         )
     n_calls = max(
         len([row for row in trace.rows(EventKind.ANNOTATION) if trace.name(row).startswith("ProfilerStep")]), 1

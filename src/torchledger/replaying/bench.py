@@ -19,7 +19,7 @@ from torchledger import roofline
 from torchledger.device.ceilings import known_ceilings, product_rate
 from torchledger.errors import MeasureError, UsageError
 from torchledger.nouns import Ceilings, Device, Launch, Measurement, Run, Step
-from torchledger.replaying.bench_process import run_tasks
+from torchledger.replaying.bench_process import Progress, run_tasks
 from torchledger.replaying.bench_report import Benched, BenchReport, Mode
 from torchledger.replaying.bench_timing import HOST_FLUSH_BYTES, Budget, relative_interval
 from torchledger.replaying.bench_worker import Job, Task
@@ -54,13 +54,15 @@ def bench(
     save: bool = True,
     timeout_s: float = 120.0,
     total_s: float | None = None,
+    progress: Progress = lambda done, total, what: None,
 ) -> BenchReport:
     """Run kernels of a ledger alone and time them.
 
     ``kernels`` are launch ids, names, keys or unambiguous parts of them; without any, the heaviest ones are taken until
     95 % of the time is covered (``all_kernels``: every one). Launches of one kernel on equal sizes are run once.
     ``budget`` is per kernel and cache state, ``timeout_s`` the longest that one kernel may take with compiling,
-    ``total_s`` the longest for all. ``save`` appends the measurements to the ledger.
+    ``total_s`` the longest for all. ``save`` appends the measurements to the ledger. ``progress`` is told timings done,
+    their number, and of which launch the last was.
 
     Raises ``UsageError`` for a name that is not in the ledger and ``MeasureError`` if the ledger's code must not or
     cannot be run here.
@@ -103,7 +105,7 @@ def bench(
         is_trusted=trust,
     )
     deadline = None if total_s is None else started + total_s
-    answers = run_tasks(job, timeout_s=timeout_s, deadline=deadline)
+    answers = run_tasks(job, timeout_s=timeout_s, deadline=deadline, progress=progress)
     ceilings = {name: known_ceilings(device) for name, device in devices.items()}
     allow_tf32 = run.environment.settings.get("float32_matmul_precision") in ("high", "medium")
     by_launch: dict[str, Benched] = {}

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,10 +17,27 @@ from typing import Any, Literal
 from torchledger.replaying.bench_worker import JOB, TRUST, Job, Task, job_text
 from torchledger.store.seal import seal
 
+Progress = Callable[[int, int, str], None]
+"""Told timings done, their number, and of which launch the last was."""
 
-def run_tasks(job: Job, *, timeout_s: float, deadline: float | None = None) -> dict[str, dict[str, Any]]:
+
+def run_tasks(
+    job: Job,
+    *,
+    timeout_s: float,
+    deadline: float | None = None,
+    progress: Progress = lambda done, total, what: None,
+) -> dict[str, dict[str, Any]]:
     """The answers of a worker process by task; a new process takes over what a lost one had not done."""
     answers: dict[str, dict[str, Any]] = {}
+    told = 0
+
+    def tell(task_id: str) -> None:
+        nonlocal told
+        told += 1
+        progress(min(told, len(job.tasks)), len(job.tasks), task_id)
+
+    progress(0, len(job.tasks), "")
     remaining = list(job.tasks)
     suspects: set[str] = set()
     while remaining and (deadline is None or time.monotonic() < deadline):
@@ -28,7 +45,7 @@ def run_tasks(job: Job, *, timeout_s: float, deadline: float | None = None) -> d
         now = [task for task in remaining if task.task_id in suspects] or remaining
         together = 1 if suspects else job.together
         part = replace(job, tasks=tuple(now), together=together, kernels=_kernels_of(now, job.kernels))
-        done, lost, end = _run_worker(part, timeout_s, deadline)
+        done, lost, end = _run_worker(part, timeout_s, deadline, tell)
         answers |= done
         if end.status == "ended" and deadline is not None and time.monotonic() >= deadline:
             break
@@ -58,7 +75,7 @@ class WorkerEnd:
 
 
 def _run_worker(
-    job: Job, timeout_s: float, deadline: float | None
+    job: Job, timeout_s: float, deadline: float | None, tell: Callable[[str], None]
 ) -> tuple[dict[str, dict[str, Any]], list[str], WorkerEnd]:
     """Answers of one process, the tasks that it was lost in (if it was), and how."""
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
@@ -74,7 +91,7 @@ def _run_worker(
             env=_worker_environment(),
         )
         try:
-            done, current, timed_out = _listen(process, timeout_s, deadline)
+            done, current, timed_out = _listen(process, timeout_s, deadline, tell)
         finally:
             if process.poll() is None:
                 process.kill()
@@ -94,7 +111,7 @@ def _run_worker(
 
 
 def _listen(
-    process: subprocess.Popen[bytes], timeout_s: float, deadline: float | None
+    process: subprocess.Popen[bytes], timeout_s: float, deadline: float | None, tell: Callable[[str], None]
 ) -> tuple[dict[str, dict[str, Any]], list[str], bool]:
     done: dict[str, dict[str, Any]] = {}
     current: list[str] = []
@@ -105,7 +122,8 @@ def _listen(
         if "start" in message:
             current = message["start"]
         else:
-            done[message.pop("done")] = message
+            done[task_id := message.pop("done")] = message
+            tell(task_id)
     return done, [task_id for task_id in current if task_id not in done], False
 
 

@@ -85,8 +85,8 @@ def _account_lines(account: Account) -> list[Sentence]:
         direction = "more" if unexplained > 0 else "fewer"
         lines.append(
             Sentence(
-                f"{account.name}: the ledger holds {abs(unexplained):,} {account.unit} {direction} than the reference "
-                "and the named differences explain",
+                f"{account.name}: the ledger holds {round(abs(unexplained), 3):,} {account.unit} {direction} than "
+                "the reference and the named differences explain",
                 "bad",
             )
         )

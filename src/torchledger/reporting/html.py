@@ -118,6 +118,7 @@ def _read(
 
 
 def _default_output(file: Path, against: str | os.PathLike[str] | None) -> Path:
+    file = file.resolve() if not file.name else file  # "." is the folder that one is in
     if against is None:
         return file.with_suffix(".html")
     return file.with_name(f"{file.stem}-{Path(against).stem}.html")

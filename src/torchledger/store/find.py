@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from torchledger.printable import one_line
 from torchledger.store.ledger import LedgerReader
 
 _LISTED = 20
+_LIKE_A_GRAPH = re.compile(r"(forward|backward|inference)_\d+")
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,9 @@ def find_kernel(reader: LedgerReader, question: str) -> Target:
             return meant[0]
         if meant and question:
             raise UsageError(_list_candidates(question, meant, first_launch))
+    graph = _about_graph(question, reader)
+    if graph is not None:
+        raise UsageError(graph)
     raise UsageError(_suggest("kernel or launch", question, {target.kernel_name for target in targets}, reader))
 
 
@@ -70,6 +75,27 @@ def _list_candidates(question: str, targets: Sequence[Target], first_launch: dic
     return (
         f"{one_line(question)!r} is {len(targets):,} kernels. "
         f"Name one by its first launch or its key:\n  {'launch':<24} {'key':<12} kernel\n{listing}"
+    )
+
+
+def _about_graph(question: str, reader: LedgerReader) -> str | None:
+    """What to ask instead, where the question is a graph or a launch that a graph does not have; else ``None``."""
+    name, mark, _ = question.partition("#")
+    orders: dict[str, list[int]] = {graph: [] for (graph,) in reader.columns(Graph, "name")}
+    if name not in orders and not (orders and (mark or _LIKE_A_GRAPH.fullmatch(name))):
+        return None
+    for graph, order in reader.columns(Launch, "graph", "order"):
+        orders.setdefault(graph, []).append(order)
+    if name not in orders:
+        near = nearest(name, sorted(orders), limit=5)
+        return f"no graph {one_line(name)!r} in {reader.path}. Near it: {', '.join(map(one_line, near))}."
+    held = orders[name]
+    launches = f"{name}#{min(held)} to {name}#{max(held)}" if held else "none"
+    if mark:
+        return f"no launch {one_line(question)!r} in {reader.path}: those of {name} are {launches}."
+    return (
+        f"{name} is a graph of {reader.path}, not a kernel: its launches are {launches}; "
+        f"`torchledger show {reader.path} --wrapper {name}` prints its code."
     )
 
 

@@ -59,7 +59,7 @@ def one_ledger(path: str | PathLike[str]) -> Path:
     if not Path(path).is_dir():
         return Path(path)
     if not is_job(path):
-        raise StoreError(f"{path} is a folder, not a ledger.")
+        raise StoreError(f"{path} is a folder, not a ledger, and no job: it holds no rank's ledger (rank0.ledger).")
     return next(iter(ledgers_of_job(path).values()))
 
 

@@ -25,6 +25,7 @@ from torchledger.store.bounded import bounded_rows, distrust
 from torchledger.store.codec import FieldError, convert, decode, encode
 from torchledger.store.hold import hold, remove_unheld
 from torchledger.store.job import one_ledger
+from torchledger.store.other_files import what_it_is
 from torchledger.store.output import check_output
 from torchledger.store.schema import (
     APPLICATION_ID,
@@ -253,10 +254,15 @@ def open_ledger(path: str | os.PathLike[str]) -> LedgerReader:
     except (sqlite3.Error, UnicodeError) as error:
         if _is_locked(error):
             raise StoreError(_LOCKED.format(path)) from error
-        raise StoreError(f"{path} is not a ledger, or is cut off ({error}).") from error
+        known = what_it_is(path)
+        raise StoreError(
+            f"{path} is not a ledger, {f'but {known}' if known else f'or is cut off ({error})'}."
+        ) from error
     if application_id != APPLICATION_ID:
         connection.close()
-        raise StoreError(f"{path} is not a ledger. Record one with `torchledger run -o FILE SCRIPT`.")
+        known = what_it_is(path)
+        what = f", but {known}" if known else ". Record one with `torchledger run -o FILE SCRIPT`"
+        raise StoreError(f"{path} is not a ledger{what}.")
     if not OLDEST_READABLE_VERSION <= version <= SCHEMA_VERSION:
         connection.close()
         raise StoreError(

@@ -270,6 +270,10 @@ def open_events(path: Path, *, progress: Progress | None = None) -> EventStream:
     try:
         total_bytes = path.stat().st_size
         file = path.open("rb")
+    except IsADirectoryError as error:
+        raise MeasureError(
+            f"{path} is a folder. Name a trace in it; `torchledger show {path}` takes the traces of a job's ranks."
+        ) from error
     except OSError as error:
         raise MeasureError(f"cannot read {path}: {error.strerror or error}.") from error
     return EventStream(file, name=str(path), total_bytes=total_bytes, progress=progress)

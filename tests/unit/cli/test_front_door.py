@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from synthetic import write_ledger
 from torchledger.cli import COMMANDS, cli
 
 _HEAVY = ("torch", "sklearn", "pyarrow", "rich", "pydantic", "numpy", "jinja2")
@@ -34,6 +36,10 @@ def test_showing_a_ledger_imports_no_torch() -> None:
     assert not loaded & {"torch", "sklearn", "pyarrow"}
 
 
+def test_values_of_a_ledger_and_of_a_script_that_is_missing_need_no_torch() -> None:
+    assert "torch" not in _loaded_after("import torchledger.watching.process, torchledger.reporting.values")
+
+
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "run"])
 def test_every_command_has_help(name: str) -> None:
     result = CliRunner().invoke(cli, [name, "--help"])
@@ -45,3 +51,33 @@ def test_every_command_has_help(name: str) -> None:
 def test_an_eager_step_is_counted_beside_a_profile_only() -> None:
     result = CliRunner().invoke(cli, ["run", "--count-eager", "script.py"])
     assert result.exit_code == 2 and "add --profile" in result.output
+
+
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_a_ledger_is_neither_run_as_a_script_nor_replaced(command: str, tmp_path: Path) -> None:
+    ledger = write_ledger(tmp_path / "a.ledger", launches=3)
+    before = ledger.read_bytes()
+    result = CliRunner().invoke(cli, [command, "--force", str(ledger)])
+    assert result.exit_code != 0 and f"{ledger} is a ledger, not a script" in str(result.exception)
+    assert ledger.read_bytes() == before
+
+
+def test_an_operator_that_is_a_ledger_is_sent_to_predict_step(tmp_path: Path) -> None:
+    ledger = write_ledger(tmp_path / "a.ledger", launches=3)
+    assert "torchledger predict-step" in str(CliRunner().invoke(cli, ["predict", str(ledger)]).exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [(["--profile"], "--profile"), (["8", "-o", "mine.ledger"], "-o"), (["8", "-o", "out.txt", "--profile"], None)],
+)
+def test_an_option_behind_the_script_is_said_to_go_to_the_script(
+    arguments: list[str], told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("")
+    Path("train.ledger").write_bytes(b"there")  # so that nothing runs
+    result = CliRunner().invoke(cli, ["run", "train.py", *arguments])
+    assert "exists" in str(result.exception)
+    expected = "" if told is None else f"torchledger run {told} ... train.py"
+    assert expected in result.stderr and (told is not None or not result.stderr)

@@ -60,6 +60,10 @@ def test_the_wrapper_of_a_graph_can_be_piped_into_a_file(ledger: Path) -> None:
     ("arguments", "code", "message"),
     [
         (("no_such_kernel",), 2, "Near it: "),
+        (("forward_0",), 2, "its launches are forward_0#0 to forward_0#"),
+        (("forward_0#999",), 2, "those of forward_0 are forward_0#0 to forward_0#"),
+        (("forward_7",), 2, "no graph 'forward_7'"),
+        (("forward_7#1",), 2, "Near it: forward_0"),
         (("--wrapper", "no_such_graph"), 2, "Near it: forward_0"),
         (("forward_0#1", "--wrapper", "forward_0"), 2, "Ask one at a time"),
         (("--guards", "forward_0", "--wrapper", "forward_0"), 2, "Ask one at a time"),
@@ -100,3 +104,37 @@ def test_a_file_that_does_not_exist_says_how_to_record_one(tmp_path: Path, capsy
     exit_code, error = _fail(capsys, tmp_path / "absent.ledger")
     assert exit_code == 1
     assert "torchledger run -o" in error
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("train.py", "torchledger run"),
+        ("step.trace.json.gz", "torchledger import"),
+        ("h200.tlmodel", "--device"),
+        ("s.parquet", "torchledger samples show"),
+        ("sweep.yml", "torchledger sample"),
+    ],
+)
+def test_a_file_of_another_kind_is_told_with_the_command_that_takes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, command: str
+) -> None:
+    (tmp_path / name).write_bytes(b"something else")
+    exit_code, error = _fail(capsys, tmp_path / name)
+    assert exit_code == 1
+    assert command in error and "cut off" not in error
+
+
+def test_a_kernel_before_its_ledger_and_a_second_ledger_are_put_right(
+    ledger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exit_code, error = _fail(capsys, "forward_0#1", ledger)
+    assert exit_code == 2 and f"torchledger show {ledger} forward_0#1" in error
+    exit_code, error = _fail(capsys, ledger, ledger)
+    assert exit_code == 2 and f"torchledger diff {ledger} {ledger}" in error
+
+
+def test_traces_that_are_no_ranks_are_not_called_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.trace.json").write_text('{"traceEvents": [{"ph": "X", "name": "f", "ts": 1, "dur": 2, "pid": 1}]}')
+    exit_code, error = _fail(capsys, tmp_path)
+    assert exit_code == 1 and "no job" in error and "torchledger import" in error

@@ -20,7 +20,7 @@ def test_tasks_that_were_lost_together_are_tried_again_one_by_one(monkeypatch: p
     runs: list[tuple[str, int]] = []
 
     def run(
-        job: Job, timeout_s: float, deadline: float | None
+        job: Job, timeout_s: float, deadline: float | None, tell: Any
     ) -> tuple[dict[str, dict[str, Any]], list[str], module.WorkerEnd]:
         names = [task.task_id for task in job.tasks]
         runs.append(("".join(names), job.together))
@@ -30,14 +30,20 @@ def test_tasks_that_were_lost_together_are_tried_again_one_by_one(monkeypatch: p
             if "c" in batch:
                 return done, batch, module.WorkerEnd("crashed", "its process was lost")
             done |= {name: {"status": "ok"} for name in batch}
+            for name in batch:
+                tell(name)
         return done, [], module.WorkerEnd()
 
     monkeypatch.setattr(module, "_run_worker", run)
-    answers = module.run_tasks(Job(tasks, QUICK, together=2), timeout_s=1)
+    told: list[tuple[int, int, str]] = []
+    answers = module.run_tasks(
+        Job(tasks, QUICK, together=2), timeout_s=1, progress=lambda *progress: told.append(progress)
+    )
     assert {name: answer["status"] for name, answer in answers.items()} == {
         name: "crashed" if name == "c" else "ok" for name in "abcdef"
     }
     assert runs == [("abcdef", 2), ("cd", 1), ("d", 1), ("ef", 2)]
+    assert told[0] == (0, 6, "") and [what for _, _, what in told[1:]] == list("abdef")
 
 
 def test_a_task_that_ran_when_the_time_for_all_was_over_is_not_called_slow(monkeypatch: pytest.MonkeyPatch) -> None:
