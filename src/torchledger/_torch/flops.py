@@ -7,6 +7,7 @@ added here, and the same table serves the entries, the reference count and the e
 - attention formulas raise on grouped-query shapes in 2.11;
 - oneDNN/MKL linear and convolution, which freezing puts in, have none;
 - products with a vector, sums of batched products, ``torch.nn.Bilinear`` and recurrent layers have none;
+- encoder layers and attention that ``torch.nn`` calls as one operator for inference have none;
 - those of cuDNN and of the plain CPU loops are read as if a flag of theirs said that they were transposed;
 - the expert products of ``transformers`` are an operator of that package, without one.
 
@@ -31,6 +32,7 @@ from torchledger.work.flops import (
     attention_backward_flops,
     attention_flops,
     convolution_flops,
+    encoder_flops,
     grouped_matmul_flops,
     matmul_flops,
     recurrent_flops,
@@ -103,6 +105,21 @@ def _recurrent_backward(x: Any, *weights: Any, **kwargs: Any) -> Any:
     return 2 * _recurrent(x, *weights)
 
 
+def _encoder_layer(x: Any, width: Any, heads: Any, *weights: Any, **kwargs: Any) -> Any:
+    """What ``torch.nn.TransformerEncoderLayer`` calls for inference."""
+    shapes = [weight for weight in weights if isinstance(weight, tuple)]
+    return encoder_flops(x, x[1], width, shapes[:_ENCODER_WEIGHTS])
+
+
+def _encoder_attention(query: Any, key: Any, value: Any, width: Any, heads: Any, *weights: Any, **kwargs: Any) -> Any:
+    """What ``torch.nn.MultiheadAttention`` calls for inference."""
+    shapes = [weight for weight in weights if isinstance(weight, tuple)]
+    return encoder_flops(query, key[1], width, shapes[:_ATTENTION_WEIGHTS])
+
+
+_ENCODER_WEIGHTS = 12
+"""Weights and biases of an encoder layer's call, in front of its mask."""
+_ATTENTION_WEIGHTS = 4
 _ATTENTION = (
     "_scaled_dot_product_flash_attention_for_cpu",
     "_scaled_dot_product_flash_attention",
@@ -138,6 +155,8 @@ _ADDED: Mapping[str, Formula] = {
     **dict.fromkeys(
         ("aten.mkldnn_rnn_layer_backward", "aten._cudnn_rnn_backward", "aten.miopen_rnn_backward"), _recurrent_backward
     ),
+    "aten._transformer_encoder_layer_fwd": _encoder_layer,
+    "aten._native_multi_head_attention": _encoder_attention,
     "transformers.grouped_mm_fallback": _grouped_product,
     "transformers.grouped_mm_fallback_backward": _grouped_product_backward,
 }
@@ -168,13 +187,28 @@ def added_formulas() -> dict[Any, Callable[..., Any]]:
 
 def _on_shapes(formula: Formula) -> Callable[..., Any]:
     def count(*args: Any, out_val: Any = None, **kwargs: Any) -> Any:
-        shaped_args, shaped_kwargs, out_shape = torch.utils._pytree.tree_map(_shape, (args, kwargs, out_val))
-        return formula(*shaped_args, out_shape=out_shape, **shaped_kwargs)
+        total: Any = 0
+        for place in range(_parts(args[0]) if args else 1):
+            shaped = torch.utils._pytree.tree_map(functools.partial(_shape, place=place), (args, kwargs, out_val))
+            shaped_args, shaped_kwargs, out_shape = shaped
+            total += formula(*shaped_args, out_shape=out_shape, **shaped_kwargs)
+        return total
 
     # FlopCounterMode wraps what does not say that it takes raw tensors.
     count._get_raw = True
     return count
 
 
-def _shape(value: Any) -> Any:
-    return tuple(value.shape) if isinstance(value, torch.Tensor) else value
+def _shape(value: Any, place: int = 0) -> Any:
+    """A tensor's shape; of a nested one, which has no sizes as a whole, the shape of one of its parts as a batch."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return (1, *value._nested_tensor_size()[place].tolist()) if _is_nested(value) else tuple(value.shape)
+
+
+def _parts(value: Any) -> int:
+    return len(value._nested_tensor_size()) if isinstance(value, torch.Tensor) and _is_nested(value) else 1
+
+
+def _is_nested(value: torch.Tensor) -> bool:
+    return value.is_nested and value.layout == torch.strided

@@ -319,7 +319,10 @@ def _measurement_fact(launch: Launch, measured: Measurement) -> tuple[str, str]:
             parts.append(f"{format_ratio(rate)} {unit}")
     resources = (("registers", measured.n_regs), ("spills", measured.n_spills), ("bytes shared", measured.shared_bytes))
     parts += [f"{count} {name}" for name, count in resources if count is not None]
-    return ({"profile": "in the step", "bench": "alone", "sample": "in a sweep"}[measured.kind], ", ".join(parts))
+    name = {"profile": "in the step", "bench": "alone", "sample": "in a sweep"}[measured.kind]
+    if measured.kind == "bench" and measured.l2_state is not None:
+        name = {"warm": "alone, warm", "cold": "alone, cold", "step": "alone, in place"}[measured.l2_state]
+    return (name, ", ".join(parts))
 
 
 def _graph_text(graph: Graph | None, launch: Launch) -> str:

@@ -78,6 +78,18 @@ def attention_backward_flops(heads: Size, pairs: Size, head_size: Size, value_si
     return 2 * heads * pairs * (3 * head_size + 2 * value_size)
 
 
+def encoder_flops(shape: Sequence[Size], keys: Size, width: Size, weight_shapes: Iterable[Sequence[Size]]) -> Size:
+    """FLOPs of an encoder layer in one call: every weight matrix once for each row of ``shape`` (batch, length, width),
+    and attention over ``keys``; whatever the heads, their sizes add up to ``width``.
+
+    >>> encoder_flops((2, 4, 8), 4, 8, [(24, 8), (24,), (8, 8)])
+    5120
+    """
+    batch, length = shape[0], shape[1]
+    products = [matmul_flops(batch * length, *weight) for weight in weight_shapes if len(weight) == 2]
+    return sum(products) + attention_flops(batch, length * keys, width, width)
+
+
 def recurrent_flops(rows: Size, weight_shapes: Iterable[Sequence[Size]]) -> Size:
     """FLOPs of a recurrent layer: every weight matrix once for each of ``rows`` (steps times batch); biases have none.
 

@@ -16,7 +16,7 @@ from torchledger.work.cost_parts import (
     spread,
     work_cost,
 )
-from torchledger.work.flops import recurrent_flops
+from torchledger.work.flops import encoder_flops, recurrent_flops
 from torchledger.work.op_shapes import OpCall, Tensor
 
 
@@ -242,6 +242,21 @@ def _recurrent(call: OpCall) -> Cost | None:
     return revised(work_cost(flops, call.tensors, made), bytes_quality="estimated")
 
 
+def _encoder(call: OpCall) -> Cost | None:
+    """An encoder layer, or its attention, as one operator; what is kept between its products is not counted."""
+    source = call.tensor(0)
+    is_layer = "layer" in call.base_name
+    keys = source if is_layer else call.tensor(1)
+    if source is None or keys is None or len(source.shape) != 3 or len(keys.shape) != 3:
+        return None
+    places = (3, 5, 14, 16) if is_layer else (5, 7)  # its weights' in the operator's schema
+    weights = [tensor for place in places if (tensor := call.tensor(place)) is not None]
+    if len(weights) < len(places):
+        return None
+    flops = encoder_flops(source.shape, keys.shape[1], source.shape[-1], [weight.shape for weight in weights])
+    return revised(work_cost(flops, call.tensors, [dense(source)]), bytes_quality="estimated")
+
+
 LAYER_COSTS: Mapping[str, Formula] = {
     **named("native_dropout dropout _fused_dropout", _dropout),
     **named("native_layer_norm layer_norm rms_norm _fused_rms_norm", _layer_norm),
@@ -282,6 +297,7 @@ LAYER_COSTS: Mapping[str, Formula] = {
     ),
     **named("_cudnn_rnn miopen_rnn mkldnn_rnn_layer", _recurrent),
     **named("_cudnn_rnn_backward miopen_rnn_backward mkldnn_rnn_layer_backward", _recurrent),
+    **named("_transformer_encoder_layer_fwd _native_multi_head_attention", _encoder),
     **named("_thnn_fused_lstm_cell _thnn_fused_gru_cell", _fused_cell),
     **named("_thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell_backward", _fused_cell),
     **named("fractional_max_pool2d fractional_max_pool3d", _fractional_pool),

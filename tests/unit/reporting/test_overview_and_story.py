@@ -169,6 +169,17 @@ def test_a_frame_that_became_dynamic_needs_no_advice(tmp_path: Path) -> None:
     assert "other sizes need no further compilation" in _remarks(tmp_path / "x", make_run(), *graphs)
 
 
+def test_times_alone_say_what_the_cache_held(tmp_path: Path) -> None:
+    with LedgerWriter(tmp_path / "x") as writer:
+        writer.add(make_run(), make_graph(), make_kernel(), make_launch(wrapper_line=1))
+        for state, us in (("warm", 10.0), ("cold", 30.0), ("step", 20.0)):
+            writer.add(Measurement("forward_0#0", "bench", "cupti", (us,), l2_state=state))
+    with open_ledger(tmp_path / "x") as reader:
+        lines = render(story_document(tell_story(reader, "forward_0#0"))).splitlines()
+    found = [re.split(r"\s{2,}", line.strip())[0] for line in lines if "clock: cupti" in line]
+    assert found == ["alone, warm", "alone, cold", "alone, in place"]
+
+
 @pytest.mark.parametrize(
     ("kinds", "text"),
     [

@@ -6,6 +6,7 @@ counts FX nodes, and ``torch.utils.flop_counter``. Where torch's own counter is 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchledger._torch.flops import formulas
+from torchledger._torch.flops import added_formulas, formulas
 from torchledger.operators import find_operator
 from torchledger.work.flops import convolution_flops
 from torchledger.work.op_costs import op_cost
@@ -26,6 +27,7 @@ from torchledger.work.op_shapes import Argument, OpCall, Tensor
 from torchledger.work.product_costs import overcounted_by_torch
 
 aten = torch.ops.aten
+_PLAIN = torch.nn.attention.SDPBackend.MATH
 SIZE, SMALL = st.integers(1, 40), st.integers(1, 4)
 
 TORCH_DEVIATES = {
@@ -252,6 +254,38 @@ def test_products_with_vectors_sums_of_products_and_bilinear_layers_count_every_
     layer = torch.nn.Bilinear(10, 12, 7)
     rows, others = torch.randn(6, 10, requires_grad=True), torch.randn(6, 12)
     check(lambda: layer(rows, others).sum().backward(), "aten._trilinear", reference=2 * 6 * 7 * 10 * 12)
+
+
+def test_an_encoder_layer_that_infers_by_one_operator_counts_what_its_parts_do() -> None:
+    layer = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    rows = torch.randn(2, 6, 16)
+    products, scores = 2 * 12 * (48 * 16 + 16 * 16), 2 * 2 * 2 * 6 * 6 * 16
+    by_parts = products + 2 * 12 * 2 * 16 * 32 + scores
+    with flop_counter.FlopCounterMode(display=False) as counter, torch.nn.attention.sdpa_kernel(_PLAIN):
+        layer(rows)
+    assert counter.get_total_flops() == by_parts
+    layer.eval()
+    with torch.inference_mode():
+        check(lambda: layer(rows), "aten._transformer_encoder_layer_fwd", reference=by_parts)
+        attention = layer.self_attn
+        check(lambda: attention(rows, rows, rows), "aten._native_multi_head_attention", reference=products + scores)
+
+
+def test_a_nested_batch_counts_each_of_its_rows() -> None:
+    layer = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval()
+    parts = [torch.randn(length, 16) for length in (3, 5)]
+    with torch.inference_mode():
+        one_by_one = sum(_total(lambda part=part: layer(part[None])) for part in parts)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own, that nested tensors are a prototype
+            nested = torch.nested.nested_tensor(parts)
+        assert _total(lambda: layer(nested)) == one_by_one > 0
+
+
+def _total(call: Callable[[], object]) -> int:
+    with flop_counter.FlopCounterMode(display=False, custom_mapping=added_formulas()) as counter:
+        call()
+    return counter.get_total_flops()
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
