@@ -49,6 +49,12 @@ def tell_misplaced(script: str, arguments: Sequence[str]) -> None:
         )
 
 
+def as_typed(path: Path) -> Path:
+    """A path below the working folder from there on, as a person would type it."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
 def tell_rank(*paths: Path) -> None:
     """Say, on stderr, which rank stands for a job where one ledger is looked at, and how to look at another's."""
     from torchledger.store.job import is_job, ledgers_of_job

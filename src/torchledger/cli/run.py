@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from torchledger.cli.output import tell_misplaced
+from torchledger.cli.output import as_typed, tell_misplaced
 
 
 @click.command(
@@ -75,7 +75,6 @@ def command(
         attached["torchledger.watching.session"] = options.as_plain()
     if not is_module:
         tell_misplaced(script, arguments)
-    begun_in = Path.cwd()  # the script may go elsewhere
     outcome = run_script(
         (script, *arguments),
         output or Path(f"{stem}.ledger"),
@@ -87,7 +86,7 @@ def command(
     for warning in outcome.warnings:
         click.echo(f"torchledger: {warning}", err=True)
     for written in (outcome.path, *outcome.child_paths):
-        path = written.relative_to(begun_in) if written.is_relative_to(begun_in) else written
+        path = as_typed(written)
         click.echo(
             f"torchledger: wrote {path}; look at it with `torchledger show {path}`, or "
             f"in a browser with `torchledger report {path}`",

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import click
 
-from torchledger.cli.output import force_option, json_option, print_document, print_json, tell_misplaced, tell_rank
+from torchledger.cli.output import (
+    as_typed,
+    force_option,
+    json_option,
+    print_document,
+    print_json,
+    tell_misplaced,
+    tell_rank,
+)
 
 
 @click.command(
@@ -100,9 +108,9 @@ def command(
             "files": files, "elements": elements, "budget_bytes": int(budget_gb * 1e9), "prints": not quiet,
         }  # fmt: skip
         outcome = run_watched((script, *arguments), output, given, is_module=is_module, force=force)
-        path, exit_code = outcome.path, outcome.exit_code
+        path, exit_code = as_typed(outcome.path), outcome.exit_code
         for child in outcome.child_paths:
-            click.echo(f"torchledger: a child process wrote {child}", err=True)
+            click.echo(f"torchledger: a child process wrote {as_typed(child)}", err=True)
         for warning in outcome.warnings:
             click.echo(f"torchledger: {warning}", err=True)
     tell_rank(path)

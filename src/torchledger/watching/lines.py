@@ -65,7 +65,7 @@ def finding_line(finding: ValueFinding, launch: Launch | None = None) -> str:
     if launch is not None and launch.source:
         text += f"; {launch.source}"
     if launch is not None and launch.module:
-        text += f"; {launch.module}"
+        text += f"; module {launch.module}"
     if finding.reaches_output is False and finding.verdict == "created here":
         text += "; masked later: no output of the graph holds it"
     return text

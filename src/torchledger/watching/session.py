@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -10,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Self
@@ -468,13 +469,27 @@ def attach(capture: Capture, settings: Mapping[str, Any]) -> bool:
     """Watch values in a process that ``torchledger values`` started; ``False`` if the options cannot be followed."""
     options = ValueOptions.from_plain(settings)
     try:
-        watch = Watch(capture, options, _print_line)
+        with _beside_the_script():
+            watch = Watch(capture, options, _print_line)
     except Exception as error:  # a predicate that cannot be loaded must not keep the script from running
         capture.note(str(error))
+        capture.note_values("predicate failed")
         _print_line(str(error))
         return False
     capture.watch(watch)
     return True
+
+
+@contextlib.contextmanager
+def _beside_the_script() -> Iterator[None]:
+    """A predicate may lie beside the script, whose folder Python puts on ``sys.path`` only after this has run."""
+    script = Path(sys.orig_argv[1]) if len(sys.orig_argv) > 1 else Path()
+    folder = str(script.resolve().parent if script.is_file() else Path.cwd())
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
 
 
 def _tensors(count: int) -> str:

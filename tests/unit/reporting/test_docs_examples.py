@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import torch
 from click.testing import CliRunner
@@ -51,16 +52,21 @@ _PLACEHOLDERS = re.compile(r"\b(FILE|TRACE|SWEEP|DATA|FOLDER|OLD|NEW|A B|KERNEL|
 def _transcripts() -> Iterator[tuple[str, str]]:
     """(page, command line) of every ``$ torchledger`` in the docs, each command once."""
     seen = set()
+    for page, line in _lines():
+        command = shlex.join(_words_of_first_command(line))
+        name = command.split()[0]
+        is_run = not any(command == each or command.startswith(f"{each} ") for each in _NOT_RUN)
+        if not is_run or name.startswith("-") or command in seen or _PLACEHOLDERS.search(command):
+            continue
+        seen.add(command)
+        yield str(page.relative_to(_ROOT)), command
+
+
+def _lines() -> Iterator[tuple[Path, str]]:
+    """Every page with each of its ``$ torchledger`` lines, without those words."""
     for page in _PAGES:
-        text = page.read_text().replace("\\\n", " ")
-        for line in re.findall(r"^\$ torchledger (.*)$", text, re.M):
-            command = shlex.join(_words_of_first_command(line))
-            name = command.split()[0]
-            is_run = not any(command == each or command.startswith(f"{each} ") for each in _NOT_RUN)
-            if not is_run or name.startswith("-") or command in seen or _PLACEHOLDERS.search(command):
-                continue
-            seen.add(command)
-            yield str(page.relative_to(_ROOT)), command
+        for line in re.findall(r"^\$ torchledger (.*)$", page.read_text().replace("\\\n", " "), re.M):
+            yield page, line
 
 
 def _words_of_first_command(line: str) -> list[str]:
@@ -118,6 +124,25 @@ def test_a_transcript_of_the_docs_runs(
     done = CliRunner().invoke(cli, words)
     # 3: done in part, such as a set whose gates doubt some labels, which the page says.
     assert done.exit_code in (0, 3), f"{page}: {line}: {done.output} {done.exception!r}"
+
+
+def test_every_command_line_of_the_docs_has_what_the_command_asks_for() -> None:
+    """Those that are not run, too: no option that there is not, none missing, no word too many."""
+    wrong = []
+    for page, line in _lines():
+        name, *words = _words_of_first_command(line)
+        if name.startswith("-"):
+            continue
+        try:
+            with cli.make_context("torchledger", [name, *words]) as context:
+                _, command, rest = cli.resolve_command(context, [name, *words])
+                while isinstance(command, click.Group):
+                    _, command, rest = command.resolve_command(context, rest)
+                assert command is not None
+                command.make_context(name, rest, parent=context)
+        except click.ClickException as error:
+            wrong.append(f"{page.relative_to(_ROOT)}: {line}: {error.format_message()}")
+    assert not wrong, "\n".join(wrong)
 
 
 _BLOCKS = [

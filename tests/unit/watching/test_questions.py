@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from torch._inductor.async_compile import AsyncCompile
 import torchledger
 from factories import make_run
 from planted import SCALE, faulty, make_planted, neutral
+from torchledger.capturing.session import Capture
 from torchledger.nouns import Gap
 from torchledger.nouns.run import ValuesLack
 from torchledger.reporting.values import summarize_values
 from torchledger.store import LedgerWriter, open_ledger
-from torchledger.watching.session import Watch
+from torchledger.watching.options import ValueOptions
+from torchledger.watching.session import Watch, attach
 
 
 def test_memory_that_nothing_has_written_is_named_where_it_is_read(tmp_path: Path) -> None:
@@ -100,6 +103,25 @@ def test_the_exit_code_is_told_by_what_is_missing_and_in_older_files_by_the_note
     with open_ledger(tmp_path / "a.ledger") as reader:
         assert reader.run().values_lack == lack
         assert summarize_values(reader).exit_code == code
+
+
+@pytest.mark.parametrize(("name", "is_found"), [("checks_here", True), ("checks_nowhere", False)])
+def test_a_predicate_may_lie_beside_the_script_and_one_that_does_not_is_not_a_clean_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_found: bool
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "checks_here.py").write_text("def is_large(tensor):\n    return tensor > 9\n")
+    monkeypatch.setattr(sys, "orig_argv", ["python", str(tmp_path / "train.py")])
+    before = list(sys.path)
+    capture = Capture(tmp_path / "x.ledger")
+    try:
+        settings = ValueOptions(level="off", find=f"{name}:is_large").as_plain()
+        assert attach(capture, settings) is is_found
+        assert capture.run.values_lack == (None if is_found else ("predicate failed",))
+    finally:
+        capture.close()
+        sys.modules.pop(name, None)
+    assert sys.path == before
 
 
 def test_a_predicate_that_raises_is_told_once_and_the_program_goes_on(tmp_path: Path) -> None:
