@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -120,6 +121,7 @@ def _check(
                 known=each.quantities,
                 verdicts=each.verdicts,
                 top=top,
+                folder=os.getcwd(),
             )
             for name, each in found.items()
         ]
@@ -149,4 +151,4 @@ def _compare_launches(first: Path, second: Path, *, top: int, as_json: bool) -> 
     if as_json:
         print_json(run_diff_as_plain(found))
     else:
-        print_document(run_diff_document(found, str(first), str(second), top=top))
+        print_document(run_diff_document(found, str(first), str(second), top=top, folder=os.getcwd()))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import takewhile
 from pathlib import PurePath
 from typing import Any
@@ -18,8 +17,14 @@ from torchledger.nouns import LaunchGroup, RunDiff
 from torchledger.nouns.run_diff import DiffSide, EagerChange, EagerSide
 from torchledger.reporting.columns import format_bytes, format_us
 from torchledger.reporting.html_texts import Texts, clean, in_words
-from torchledger.reporting.overview import shorten_source
-from torchledger.reporting.run_diff import changed_groups, eager_source, group_name, group_sentence, remainder_sentences
+from torchledger.reporting.run_diff import (
+    changed_groups,
+    eager_source,
+    group_name,
+    group_sentence,
+    remainder_sentences,
+    with_short_sources,
+)
 from torchledger.work.categories import category_of_operator
 
 _NUMBER = re.compile(r"_\d+$")
@@ -35,10 +40,7 @@ def comparison_data(
     """The page's data for ``report A B``, from the data of the two pages (``html_data.page_data``) and the ``diff`` of
     the two runs; without a diff, kernels are aligned by name. Source paths are relative to ``folder``."""
     if diff is not None:
-        groups = tuple(
-            replace(group, source=group.source and shorten_source(group.source, folder)) for group in diff.groups
-        )
-        diff = replace(diff, groups=groups)
+        diff = with_short_sources(diff, folder)
     sides = (first["data"], second["data"])
     if diff is not None:
         weight = diff.basis
@@ -51,7 +53,7 @@ def comparison_data(
     else:
         categories_of = [_category_of_launch(side) for side in sides]
         rows = [_row(group, categories_of, weight, texts) for group in diff.groups]
-        rows += [_eager_row(change, weight, texts, folder) for change in diff.eager]
+        rows += [_eager_row(change, weight, texts) for change in diff.eager]
     sums = [_by_category(side, column) for side in sides]
     if diff is not None and diff.holds_steps:
         for side, sums_of_side in zip(sides, sums, strict=True):
@@ -156,10 +158,9 @@ def _row(group: LaunchGroup, categories_of: Sequence[dict[str, str]], weight: st
     ]
 
 
-def _eager_row(change: EagerChange, weight: str, texts: Texts, folder: str) -> list[Any]:
+def _eager_row(change: EagerChange, weight: str, texts: Texts) -> list[Any]:
     """As ``_row``, of calls outside compiled graphs."""
     amounts = [_amount(side, weight) for side in (change.first, change.second)]
-    source = eager_source(change)
     return [
         texts.place(change.kind),
         texts.place(change.name),
@@ -170,7 +171,7 @@ def _eager_row(change: EagerChange, weight: str, texts: Texts, folder: str) -> l
         change.delta_bytes,
         change.delta_flops,
         texts.place(change.name),
-        texts.place(" -> ".join(shorten_source(line, folder) for line in source.split(" -> ")) if source else None),
+        texts.place(eager_source(change) or None),
         0,
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torchledger.comparing.limits import Quantity, Verdict
@@ -13,6 +14,7 @@ from torchledger.printable import one_line, shorten
 from torchledger.reporting.columns import format_bytes, format_count, format_share, format_si, format_us, signed
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns
 from torchledger.reporting.memory import CATEGORY_WORDS
+from torchledger.reporting.overview import shorten_source
 
 _VERBS = {
     "same": "{first}: the same nodes",
@@ -62,8 +64,10 @@ def check_as_plain(diff: RunDiff, quantities: Mapping[str, Quantity], verdicts: 
     return run_diff_as_plain(diff) | {"quantities": as_plain(quantities), "limits": as_plain(verdicts)}
 
 
-def run_diff_document(diff: RunDiff, first: str, second: str, *, top: int = 10) -> Document:
-    """The comparison of the runs called ``first`` and ``second``, with at most ``top`` groups a list."""
+def run_diff_document(diff: RunDiff, first: str, second: str, *, top: int = 10, folder: str = "") -> Document:
+    """The comparison of the runs called ``first`` and ``second``, with at most ``top`` groups a list and source paths
+    relative to ``folder``."""
+    diff = with_short_sources(diff, folder)
     sections = [
         Section(f"From {one_line(first)} to {one_line(second)}", (*_settings(diff), Facts(tuple(_facts(diff))))),
         Section("What changed most", tuple(_sentences(diff, top=top))),
@@ -123,6 +127,26 @@ def group_sentence(group: LaunchGroup) -> str:
     return one_line(f"{text}: {', '.join(facts)}." if facts else f"{text}.")
 
 
+def with_short_sources(diff: RunDiff, folder: str) -> RunDiff:
+    """The same with source paths relative to ``folder``, and those of installed packages from the package on."""
+
+    def short(source: str | None) -> str | None:
+        return source and shorten_source(source, folder)
+
+    return replace(
+        diff,
+        groups=tuple(replace(group, source=short(group.source)) for group in diff.groups),
+        eager=tuple(
+            replace(
+                change,
+                first=replace(change.first, source=short(change.first.source)),
+                second=replace(change.second, source=short(change.second.source)),
+            )
+            for change in diff.eager
+        ),
+    )
+
+
 def changed_groups(diff: RunDiff) -> list[LaunchGroup]:
     """Groups whose launches or work changed, the largest change first; other groups differ in their times alone."""
     return [group for group in diff.groups if group.kind != "same" or group.delta_bytes or group.delta_flops]
@@ -166,8 +190,10 @@ def limits_document(
     known: Mapping[str, Quantity],
     verdicts: Sequence[Verdict],
     top: int = 10,
+    folder: str = "",
 ) -> Document:
     """The comparison in short, for a pull request: what fails, what was changed, the sums, the groups that changed."""
+    diff = with_short_sources(diff, folder)
     failed = [each for each in verdicts if not each.holds]
     told = [_verdict_text(each) for each in failed]
     head = [Sentence(f"Failed: {text}.", "bad") for text in told]

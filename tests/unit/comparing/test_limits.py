@@ -90,6 +90,16 @@ def test_the_summary_in_markdown_names_failures_then_settings_then_sums(ledgers:
     assert "| launches | 60 | 66 | +6 | +10.00 % |" in text
 
 
+@pytest.mark.parametrize("words", [(), ("--fail-if", "launches > +0", "--markdown")])
+def test_lines_are_named_from_the_working_folder_on(
+    ledgers: tuple[str, str], words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "made for /home/user/model.py:" in _diff(ledgers, *words).stdout
+    monkeypatch.setattr("os.getcwd", lambda: "/home/user")
+    text = _diff(ledgers, *words).stdout
+    assert "made for model.py:" in text and "/home/user/model.py" not in text
+
+
 def test_names_in_markdown_are_no_markup() -> None:
     assert escape("a_b | <img> @team `x`") == r"a\_b \| &lt;img> &#64;team \`x\`"
     table = Table(columns("kernel_name", "launches"), (("a|b", 3), ("c\nd", None)))
