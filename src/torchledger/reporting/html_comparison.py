@@ -7,7 +7,7 @@ are aligned by name, and the page says so.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import PurePath
@@ -18,10 +18,9 @@ from torchledger.nouns.run_diff import DiffSide, EagerChange, EagerSide
 from torchledger.reporting.columns import format_bytes, format_us
 from torchledger.reporting.html_texts import Texts, clean, in_words
 from torchledger.reporting.run_diff import (
-    changed_groups,
+    change_sentences,
     eager_source,
     group_name,
-    group_sentence,
     remainder_sentences,
     with_short_sources,
 )
@@ -131,11 +130,7 @@ def kernel_stem(name: str) -> str:
 
 
 def _told(diff: RunDiff | None) -> list[str]:
-    """A sentence for each change, those that read the same once with their number."""
-    counts = (
-        Counter(in_words(group_sentence(group)) for group in changed_groups(diff)) if diff is not None else Counter()
-    )
-    return [text if count == 1 else f"{count:,} times: {text}" for text, count in counts.items()]
+    return [] if diff is None else [in_words(text) for text, _ in change_sentences(diff)]
 
 
 def _row(group: LaunchGroup, categories_of: Sequence[dict[str, str]], weight: str, texts: Texts) -> list[Any]:

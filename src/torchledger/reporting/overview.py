@@ -141,13 +141,18 @@ def device_sentence(device: Device) -> str:
 # --- sections --------------------------------------------------------------------------------------------------------
 
 
+def _how_to_profile(summary: Summary) -> str:
+    program = os.path.basename(summary.run.argv[0]) if summary.run.argv else ""
+    return "%%ledger --profile" if program.startswith(("ipykernel", "ipython")) else "torchledger run --profile SCRIPT"
+
+
 def verdict(summary: Summary) -> tuple[str, ...]:
     """The first lines: what a step takes, where it goes, what to look at; or that the ledger holds no step."""
     if summary.step is not None:
         return verdict_of_step(summary.step)
     why_not = next(
         (f"A profile was made and holds no step: {gap.reason.rstrip('.')}." for gap in _profile_gaps(summary)),
-        "What a step takes and where it goes: torchledger run --profile SCRIPT.",
+        f"What a step takes and where it goes: {_how_to_profile(summary)}.",
     )
     held = f"{counted(len(summary.graphs), 'compiled graph')} with {counted(summary.totals.launches, 'launch')}"
     return (

@@ -147,6 +147,12 @@ def with_short_sources(diff: RunDiff, folder: str) -> RunDiff:
     )
 
 
+def change_sentences(diff: RunDiff) -> list[tuple[str, int]]:
+    """A sentence for each group that changed, those that read the same once, each with how many groups it is of."""
+    counts = Counter(group_sentence(group) for group in changed_groups(diff))
+    return [(text if count == 1 else f"{count:,} times: {text}", count) for text, count in counts.items()]
+
+
 def changed_groups(diff: RunDiff) -> list[LaunchGroup]:
     """Groups whose launches or work changed, the largest change first; other groups differ in their times alone."""
     return [group for group in diff.groups if group.kind != "same" or group.delta_bytes or group.delta_flops]
@@ -309,11 +315,12 @@ def _groups(count: int) -> str:
 
 
 def _sentences(diff: RunDiff, *, top: int) -> list[Sentence]:
-    changed = changed_groups(diff)
-    lines = [Sentence(group_sentence(group)) for group in changed[:top]]
-    if len(changed) > top:
-        lines.append(Sentence(f"{_groups(len(changed) - top)} more changed; --top shows more, --json all.", "quiet"))
-    if diff.groups and not changed:
+    told = change_sentences(diff)
+    lines = [Sentence(text) for text, _ in told[:top]]
+    if len(told) > top:
+        left = sum(count for _, count in told[top:])
+        lines.append(Sentence(f"{_groups(left)} more changed; --top shows more, --json all.", "quiet"))
+    if diff.groups and not told:
         lines.append(Sentence("Both runs launch the same kernels' work: no launch split, merged, came or went."))
     return lines
 

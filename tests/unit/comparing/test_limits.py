@@ -13,8 +13,11 @@ from torchledger.answers import check
 from torchledger.cli import cli
 from torchledger.comparing.limits import Quantity, check_limits, parse_limit
 from torchledger.errors import UsageError
+from torchledger.nouns import LaunchGroup, RunDiff
+from torchledger.nouns.run_diff import DiffSide
 from torchledger.reporting.document import Document, Section, Sentence, Table, columns
 from torchledger.reporting.markdown import escape, render_markdown
+from torchledger.reporting.run_diff import change_sentences
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +101,15 @@ def test_lines_are_named_from_the_working_folder_on(
     monkeypatch.setattr("os.getcwd", lambda: "/home/user")
     text = _diff(ledgers, *words).stdout
     assert "made for model.py:" in text and "/home/user/model.py" not in text
+
+
+def test_changes_that_read_the_same_are_told_once_with_their_number() -> None:
+    side, none = DiffSide(launches=("f#0",), kernels=("k",), bytes_moved=8), DiffSide(bytes_moved=0)
+    alike = LaunchGroup("only second", none, side)
+    diff = RunDiff("bytes", (alike, LaunchGroup("only first", side, none), alike))
+    told = change_sentences(diff)
+    assert sorted(count for _, count in told) == [1, 2]
+    assert sum(text.startswith("2 times: k is only in the second run") for text, _ in told) == 1
 
 
 def test_names_in_markdown_are_no_markup() -> None:

@@ -15,7 +15,7 @@ from synthetic import write_ledger
 from torchledger.errors import UsageError
 from torchledger.nouns import Access, Compilation, FlopReference, LoopNest, Measurement, Run, SourceLine
 from torchledger.reporting.guards import guards_document, read_compilations
-from torchledger.reporting.overview import overview_as_plain, overview_document, shorten_source
+from torchledger.reporting.overview import overview_as_plain, overview_document, shorten_source, verdict
 from torchledger.reporting.remarks import remarks
 from torchledger.reporting.story import story_as_plain, story_document, tell_story, wrapper_document
 from torchledger.reporting.summary import Costs, Summary, fold_modules, summarize_ledger
@@ -93,6 +93,15 @@ def test_a_group_of_unknown_costs_is_unknown_and_not_zero(tmp_path: Path) -> Non
 def test_a_run_that_compiled_nothing_asks_whether_torch_compile_is_called(tmp_path: Path) -> None:
     said = _remarks(tmp_path / "x", make_run()).lower()
     assert "no compiled graph: is torch.compile called?" in said and "starts by multiprocessing" in said
+
+
+@pytest.mark.parametrize(
+    ("program", "advice"),
+    [("train.py", "torchledger run --profile SCRIPT."), ("/env/ipykernel_launcher.py", "%%ledger --profile.")],
+)
+def test_how_to_profile_is_said_for_where_it_was_recorded(tmp_path: Path, program: str, advice: str) -> None:
+    summary = _summarize(tmp_path / "x", make_run(argv=(program,)), make_graph())
+    assert verdict(summary)[-1] == f"What a step takes and where it goes: {advice}"
 
 
 def test_an_imported_trace_is_not_asked_whether_torch_compile_is_called(tmp_path: Path) -> None:
