@@ -19,7 +19,7 @@ from torchledger.errors import PlanError, UsageError
 from torchledger.memory.record import Heard, record_memory
 from torchledger.nouns import Device, DryRun, MadeGroup, StandIn, WorldSpec
 from torchledger.planning.communication import collectives_of_step, place_calls
-from torchledger.planning.program_threads import Ending, StepRecorded, explain
+from torchledger.planning.program_threads import Ending, StepRecorded, explain, our_error
 from torchledger.profiling.profile import StepProfiler, hear_steps
 from torchledger.profiling.records import facts_of_recording
 from torchledger.stepping.heard import record_heard_step
@@ -219,7 +219,7 @@ def _run_to_its_step(program: Callable[[], Any], around: FakeWorld | None = None
             ended = f"with exit code {error.code}" if isinstance(error.code, int) else f"itself ({error.code})"
             raise PlanError(f"the program ended {ended} before a step was recorded.") from error
     except Exception as error:
-        ours = _our_error(error)
+        ours = our_error(error)
         if ours is not None:
             raise ours from error
         traceback.print_exc()
@@ -227,18 +227,6 @@ def _run_to_its_step(program: Callable[[], Any], around: FakeWorld | None = None
             said = "; ".join(around.hints[:_MOST_HINTS])
             raise PlanError(f"{said}. That is why {explain(error)}") from error
         raise PlanError(explain(error)) from error
-
-
-def _our_error(error: BaseException) -> PlanError | UsageError | None:
-    """An error of ours that a compiler put into one of its own."""
-    while True:
-        if isinstance(error, (PlanError, UsageError)):
-            # What runs a part of a split graph writes the whole graph behind our words.
-            return type(error)(str(error).partition("\n\nWhile executing")[0])
-        inner = error.__cause__ or error.__context__ or getattr(error, "inner_exception", None)
-        if inner is None:
-            return None
-        error = inner
 
 
 def script_program(script: str, arguments: Sequence[str], *, is_module: bool = False) -> Callable[[], None]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from torchledger._torch.errors import wants_device
-from torchledger.errors import PlanError
+from torchledger.errors import PlanError, UsageError
 from torchledger.printable import shorten
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Ending:
         self._on_end = on_end
         self._thread = threading.current_thread()
         self._is_running = False
-        self._failure: PlanError | None = None
+        self._failure: PlanError | UsageError | None = None
         self.hint = ""
 
     def run(self, program: Callable[[], Any], wait_for_threads: Callable[[], None]) -> None:
@@ -77,6 +77,10 @@ class Ending:
         """A thread of the program has ended with this error; ``True`` if nobody else need be told."""
         if isinstance(error, (StepRecorded, SystemExit)):
             return isinstance(error, StepRecorded)
+        ours = our_error(error)
+        if ours is not None:
+            self._fail(ours)
+            return True
         failure = PlanError(explain(error, thread=name))
         if _is_of_torch(error):
             self._fail(failure)
@@ -93,7 +97,7 @@ class Ending:
                 self._fail(failure)
                 return
 
-    def _fail(self, failure: PlanError) -> None:
+    def _fail(self, failure: PlanError | UsageError) -> None:
         self._failure = self._failure or failure
         self._interrupt()
 
@@ -174,6 +178,18 @@ def _asks_for_its_rank(error: BaseException, frames: Sequence[traceback.FrameSum
 
 
 _OF_LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def our_error(error: BaseException) -> PlanError | UsageError | None:
+    """An error of ours that a compiler put into one of its own."""
+    while True:
+        if isinstance(error, (PlanError, UsageError)):
+            # What runs a part of a split graph writes the whole graph behind our words.
+            return type(error)(str(error).partition("\n\nWhile executing")[0])
+        inner = error.__cause__ or error.__context__ or getattr(error, "inner_exception", None)
+        if inner is None:
+            return None
+        error = inner
 
 
 def first_line(error: BaseException) -> str:

@@ -41,7 +41,8 @@ log = logging.getLogger(__name__)
 
 _IN_A_LIBRARY = (
     "compiled ahead of time: AOTInductor's library calls its kernels without Python. "
-    "torch.compile(exported_program.module()) has the same launches, which are watched"
+    "torch.compile(exported_program.module()) has the same launches, which are watched; a library that is compiled "
+    "without torchledger, with AOT_INDUCTOR_DEBUG_INTERMEDIATE_VALUE_PRINTER=2, prints its own"
 )
 _KEPT_FINDINGS = 1000
 _WRITTEN_TOGETHER = 5000

@@ -113,3 +113,22 @@ def work():
     answers.put(torch.ones(4, device="cuda").reshape(3))
 threading.Thread(target=work, name="reader").start()
 """
+
+
+def test_what_we_ask_for_is_told_as_it_is_though_a_compiler_of_a_thread_wraps_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def compiles() -> None:
+        try:
+            raise PlanError("compiled programs are planned with Triton")
+        except PlanError as error:
+            raise RuntimeError("backend='inductor' raised:") from error
+
+    def program() -> None:
+        thread = threading.Thread(target=compiles)
+        thread.start()
+        thread.join()
+
+    with pytest.raises(PlanError, match=r"^compiled programs are planned with Triton$"):
+        run_without_device(program, tmp_path / "wrapped.ledger", GPU)
+    assert "Traceback" not in capsys.readouterr().err
