@@ -1,7 +1,8 @@
 """What drawn programs run, learned into a model: ``python benchmarks/fit_strangers.py MODEL -o NEW``.
 
-From ``data/h200``: fused kernels, attention and convolutions of random programs, of models and of drawn programs; drawn
-configurations of attention, convolutions, rounded products and calls of other libraries; and eager calls inside steps.
+From ``data/h200``: fused kernels, products, attention and convolutions of random programs, of models and of drawn
+programs; products of a sweep; drawn configurations of attention, convolutions, rounded products and calls of other
+libraries; and eager calls inside steps.
 Every fourth configuration and drawn program is held out and its errors are printed, unless ``--all`` is given. All
 other families stay as they are in MODEL. ``--constants FILE`` does another thing: it fits what the schedules of
 attention cost to the configurations that are not held out, and writes the constants of the device's generation with
@@ -20,12 +21,14 @@ import numpy as np
 from torchledger.fitting.attention_times import attention_us, fit_attention
 from torchledger.fitting.call_costs import fit_call_costs, read_calls
 from torchledger.fitting.constants import write_constants
+from torchledger.fitting.data import read_operator_samples
 from torchledger.fitting.launch_families import family_of
 from torchledger.fitting.launch_library import attention_call
 from torchledger.fitting.launches import LaunchTable, align_columns, build_launch_tables, fit_launch_table
 from torchledger.fitting.learning import Options
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.rounded_products import ROUNDED
+from torchledger.fitting.sample_launches import launches_of_samples
 from torchledger.fitting.time_model import Entry
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.model_file import save_model
@@ -34,7 +37,7 @@ from torchledger.store.launch_file import MeasuredLaunch, read_launches
 DATA = Path(__file__).resolve().parent.parent / "data" / "h200"
 
 
-FAMILIES = ("launch:attention", "launch:library", "launch:convolution", "launch:fused", ROUNDED)
+FAMILIES = ("launch:attention", "launch:library", "launch:convolution", "launch:fused", "launch:gemm/any", ROUNDED)
 
 
 def tables(
@@ -43,12 +46,14 @@ def tables(
     exact: Sequence[MeasuredLaunch] = (),
     rounded: Sequence[MeasuredLaunch] = (),
 ) -> dict[str, LaunchTable]:
-    """The ``FAMILIES`` among measured launches; ``exact`` are convolutions of float32 that were not rounded,
-    ``rounded`` products of float32 that were."""
+    """The ``FAMILIES`` among measured launches; convolutions of float32 were not rounded in ``exact`` ones, products of
+    it were in ``rounded`` ones."""
     found, _ = build_launch_tables(launches, machine)
-    found |= build_launch_tables(rounded, machine, allow_tf32=True)[0]
-    strict, _ = build_launch_tables(exact, machine, convolution_tf32=False)
-    for family, table in strict.items():
+    others = (
+        build_launch_tables(rounded, machine, allow_tf32=True)[0],
+        build_launch_tables(exact, machine, convolution_tf32=False)[0],
+    )
+    for family, table in (pair for tables_of_others in others for pair in tables_of_others.items()):
         found[family] = joined(found[family], table) if family in found else table
     return {family: table for family, table in found.items() if family.startswith(FAMILIES)}
 
@@ -107,6 +112,12 @@ def measured(*names: str) -> list[MeasuredLaunch]:
     return [item for name in names for item in read_launches(DATA / f"{name}_torch2.11.launches").launches]
 
 
+def products_of_a_sweep() -> list[MeasuredLaunch]:
+    """Samples of products as the launches that they are."""
+    samples = read_operator_samples([DATA / "operators_torch2.11.parquet"])
+    return [item for item in launches_of_samples(samples) if family_of(item.launch) == "launch:gemm/any"]
+
+
 def main() -> None:
     """Fit, print the errors, write the model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -117,10 +128,11 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="hold nothing out")
     arguments = parser.parse_args()
     model = find_model(arguments.model)
-    drawn = measured("attention", "library", "drawn_library", "drawn_convolutions", "programs")
-    exact, rounded = measured("drawn_exact_convolutions"), measured("rounded_products")
+    drawn = measured("attention", "library", "drawn_library", "drawn_convolutions")
+    exact = measured("drawn_exact_convolutions", "programs")
+    rounded = measured("rounded_products", "programs_tf32")
     held = set() if arguments.all else set(sorted({item.program for item in [*drawn, *exact, *rounded]})[::4])
-    learned = [item for item in drawn if item.program not in held] + measured("fused", "models")
+    learned = [item for item in drawn if item.program not in held] + measured("fused", "models") + products_of_a_sweep()
     if arguments.constants is not None:
         write_schedules(model.machine, learned, arguments.constants)
         return
@@ -142,6 +154,8 @@ def main() -> None:
         extras.pop(f"{family} interval", None)
         print(report(entries[family], asked[family]) if family in asked else family, flush=True)
     costs = fit_call_costs(read_calls(DATA / "calls_torch2.11.json.gz"), model.machine.bytes_per_us)
+    # What a cost no longer has is not left over from the fit before.
+    extras = {name: value for name, value in extras.items() if not name.endswith((" chunk us", " kernels"))}
     save_model(replace(model, entries=entries, extras={**extras, **costs}), arguments.output, force=True)
     print(f"{sum(name.endswith(' slowness') for name in costs)} kinds of eager calls")
 

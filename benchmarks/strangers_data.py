@@ -4,8 +4,9 @@ FROM holds ``attention.json``, ``battery.tar`` and ``develop.tar``. TO gets ``at
 configuration as the launch that generated code would make of it, after a sweep of the cache and at once again, and
 attention in programs; ``library_torch2.11.launches``: calls of other libraries in compiled graphs; and
 ``calls_torch2.11.json.gz``: eager calls with their times in a step; and ``programs_torch2.11.launches``: whole compiled
-graphs with times of their fused kernels and of products in half precision; the others tell what ran before. ``--more``
-are tars of further ledgers. Needs no GPU.
+graphs with times of all but attention, which tell what ran before too. ``programs_tf32_torch2.11.launches`` are those
+whose products and convolutions of float32 were rounded. ``--more`` are tars of further
+ledgers. Needs no GPU.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any, Literal
 
 from drawn_launches import Row, in_both_states, is_steady, library_launch, made_buffer, write_data
 
+from torchledger.fitting.call_costs import is_scaler, known_name
 from torchledger.fitting.launch_families import family_of
 from torchledger.nouns import Buffer, Launch, StepCall
 from torchledger.predicting.step_calls import is_priced
@@ -87,12 +89,18 @@ def launches_of(path: Path, family: str) -> Iterator[MeasuredLaunch]:
 
 
 def launches_of_program(path: Path) -> Iterator[MeasuredLaunch]:
-    """A program's launches; times are of families that one regressor knows whatever the settings were."""
+    """A program's launches; attention, which another file holds, has no times."""
     for item in launches_of_ledger(path).launches:
-        family = family_of(item.launch) or ""
-        is_half = all(buffer.dtype in ("bfloat16", "float16") for buffer in item.launch.buffers)
-        is_known = family.startswith(("launch:fused", "launch:library")) or (family == "launch:gemm/any" and is_half)
-        yield item if is_known else replace(item, times_us=())
+        if path.stem.startswith("battery"):
+            # Its calls sweep the cache between its graphs.
+            item = replace(item, traffic=None)
+        yield replace(item, times_us=()) if (family_of(item.launch) or "").startswith("launch:attention") else item
+
+
+def is_rounded(path: Path) -> bool:
+    """Whether products and convolutions of float32 were rounded for the tensor cores in a program."""
+    with open_ledger(path) as reader:
+        return reader.run().environment.settings.get("float32_matmul_precision", "highest") != "highest"
 
 
 def ledgers_of(tar_path: Path) -> Iterator[Path]:
@@ -111,10 +119,12 @@ def calls_of(path: Path) -> Iterator[dict[str, Any]]:
     with open_ledger(path) as reader:
         calls = reader.read(StepCall)
     found: dict[str, list[float]] = {}
+    beside_scaler = any(is_scaler(call.name) for call in calls)
     for call in calls:
         if not is_priced(call, ran_on_cpu=False) or not call.samples_us:
             continue
         item = {name: getattr(call, name) for name in _ITEM_FIELDS}
+        item["name"] = known_name(call.name, beside_scaler=beside_scaler)
         item["arguments"] = [
             (each.shape, each.dtype, each.stride)
             for each in (call.arguments if call.tensors is None else call.arguments[:1])
@@ -136,6 +146,7 @@ def main() -> None:
     others: list[MeasuredLaunch] = []
     calls: list[dict[str, Any]] = []
     programs: list[MeasuredLaunch] = []
+    programs_tf32: list[MeasuredLaunch] = []
     seen: set[str] = set()
     for source in (*(arguments.source / name for name in ("battery.tar", "develop.tar")), *arguments.more):
         for path in ledgers_of(source):
@@ -145,14 +156,15 @@ def main() -> None:
             calls += calls_of(path)
             launches += launches_of(path, "launch:attention")
             others += launches_of(path, "launch:library")
-            programs += launches_of_program(path)
-    for name, own in (("attention", launches), ("library", others), ("programs", programs)):
+            (programs_tf32 if is_rounded(path) else programs).extend(launches_of_program(path))
+    kinds = {"attention": launches, "library": others, "programs": programs, "programs_tf32": programs_tf32}
+    for name, own in kinds.items():
         write_data(arguments.target / f"{name}_torch2.11.launches", own)
     text = json.dumps(calls, separators=(",", ":")).encode()
     (arguments.target / "calls_torch2.11.json.gz").write_bytes(gzip.compress(text, mtime=0))
     print(
         f"{len(launches):,} launches of attention, {len(others):,} of other libraries, {len(calls):,} eager calls, "
-        f"{len(programs):,} launches of {len(seen)} programs"
+        f"{len(programs) + len(programs_tf32):,} launches of {len(seen)} programs"
     )
 
 

@@ -14,6 +14,10 @@ _BACK_TO_FORWARD, _FORWARD_TO_BACK = 1.5, 3.0
 """Traffic since a graph's input was touched in the graph that went the other way, over what this one has moved so far:
 a backward moves about twice as much as its forward."""
 
+_TRAFFIC_OF_HELD = 0.5
+"""Traffic that drives as much out of the cache as a step that holds a byte: what a step holds stays if the cache is as
+large, and traffic was counted up to half of that (``KernelConstants.l2_of_kept``)."""
+
 
 class CacheState:
     """What the L2 holds: how much traffic passed since each buffer was touched, and how much is yet to be written.
@@ -54,13 +58,19 @@ class CacheState:
         if last is None and buffer.role == "inout" and not self._by_name:
             last = self._touched_before_reuse(buffer, names)
         if last is not None:
-            return self._traffic - last
+            return min(self._traffic - last, self._most_driven_out)
         if self._step is None:
             return math.inf
         if buffer.name.startswith("buf") and buffer.role == "input":
             # Made of parts that were written under their own names.
             return 0.0
-        return min(self._step.bytes_moved, self._traffic_since_mirrored(self._step))
+        return min(self._step.bytes_moved, self._most_driven_out, self._traffic_since_mirrored(self._step))
+
+    @property
+    def _most_driven_out(self) -> float:
+        """The most traffic that a step can be between two uses of a buffer."""
+        held = None if self._step is None else self._step.held_bytes
+        return math.inf if held is None else _TRAFFIC_OF_HELD * held
 
     def _traffic_since_mirrored(self, step: StepTraffic) -> float:
         """Since the other direction touched what this one asks for, which it did in the opposite order: a backward's

@@ -7,6 +7,7 @@ Enters: calls of batteries (``benchmarks/strangers_data.py``). Leaves: numbers b
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,12 @@ Array = NDArray[np.float64]
 
 _FEWEST = 6
 """Calls below which an operator is left to its roofline."""
+
+_ENOUGH = 8
+"""Calls in steps of programs beyond which those of batteries are left out: one after another of their kind, these find
+the cache in another state."""
+
+_BATTERY = "battery"
 
 _KERNEL_US = np.exp(np.linspace(np.log(0.8), np.log(40.0), 32))
 _SLOWNESS = np.exp(np.linspace(np.log(0.4), np.log(80.0), 44))
@@ -45,11 +52,15 @@ class CallCost:
     kernels: int = 1
     chunk_us: float = 0.0
 
-    def duration_us(self, kernels: int, bytes_moved: int, bytes_per_us: float, *, chunk: float = 0.0) -> float:
-        """Time of a call in microseconds; ``chunk`` is of ``share_of_chunk``."""
+    def duration_us(
+        self, kernels: int, bytes_moved: int, bytes_per_us: float, *, chunk: float = 0.0, moves_all: bool = True
+    ) -> float:
+        """Time of a call in microseconds; ``chunk`` is of ``share_of_chunk``. ``moves_all`` says that it moves as many
+        bytes as are counted, and not fewer."""
         memory_us = bytes_moved / bytes_per_us
         time_us = (self.kernel_us + self.chunk_us * chunk) * max(1, kernels) + self.slowness * memory_us
-        return max(time_us, _QUICKEST * memory_us) if bytes_moved > _BEYOND_CACHES else time_us
+        is_beyond = moves_all and bytes_moved > _BEYOND_CACHES
+        return max(time_us, _QUICKEST * memory_us) if is_beyond else time_us
 
 
 _BEYOND_CACHES, _QUICKEST = 2**27, 0.87
@@ -62,18 +73,45 @@ def share_of_chunk(tensors: int | None, elements: int | None) -> float:
     return min(1.0, elements / tensors / CHUNK_ELEMENTS) if tensors and elements else 0.0
 
 
+def is_scaler(name: str) -> bool:
+    """True for the operator with which a gradient scaler ends its work in a step."""
+    return name.endswith("_amp_update_scale_")
+
+
+def known_name(name: str, *, beside_scaler: bool) -> str:
+    """What an operator is called whose costs are learned: a fused optimizer beside a gradient scaler is another one,
+    since it divides the gradients itself and writes them."""
+    return f"{name} scaled" if beside_scaler and "::_fused_" in name else name
+
+
+_FEW_ROWS = 1024
+"""Rows up to which one block of a loss over classes has a thread for each."""
+
+
 def cost_keys(
     name: str, shape: Sequence[int] = (), dtype: str | None = None, stride: Sequence[int] | None = None
 ) -> tuple[str, ...]:
     """What a call is known by, the closest first: its operator with the first argument's layout and dtype, with the
-    layout, and by itself. Over a tensor that does not lie along its last dimension an operator is another one.
+    layout, and by itself. Over a tensor that does not lie along its last dimension an operator is another one, and over
+    one whose rows do not follow one another; so is a softmax over rows of another length, which a warp, a block or a
+    block with shared memory reads, and a loss over classes of many rows.
 
     >>> cost_keys("aten::clone", (64, 128), "float16", (1, 64))
     ('aten::clone across float16', 'aten::clone across')
+    >>> cost_keys("aten::_log_softmax", (4096, 32000), "float32", (32000, 1))[0]
+    'aten::_log_softmax of rows 2^15'
     """
     is_across = bool(shape) and bool(stride) and shape[-1] > 1 and (stride or (1,))[-1] != 1
-    known = f"{name} across" if is_across else name
-    return (f"{known} {dtype}", known) if dtype else (known,)
+    is_padded = not is_across and len(shape) > 1 and len(stride or ()) > 1 and (stride or (0, 0))[-2] > shape[-1]
+    known = f"{name} across" if is_across else f"{name} padded" if is_padded else name
+    keys = (f"{known} {dtype}", known) if dtype else (known,)
+    if not shape or min(shape) < 1 or is_across:
+        return keys
+    if "softmax" in name:
+        return (f"{name} of rows 2^{round(math.log2(shape[-1]))}", *keys)
+    if "nll_loss" in name:
+        return (f"{name} of {'few' if shape[0] <= _FEW_ROWS else 'many'} rows", *keys)
+    return keys
 
 
 def cost_of(keys: Sequence[str], extras: Mapping[str, float]) -> CallCost | None:
@@ -90,7 +128,8 @@ def fit_call_costs(rows: Sequence[Mapping[str, Any]], bytes_per_us: float) -> di
     """The costs of each operator with enough calls, by least mean absolute logarithm, long calls
     counting more than short ones (by the fourth root of their time); as ``extras``.
 
-    A row has ``name``, ``kernels``, ``bytes_moved``, ``us``, and ``arguments`` (shape, dtype, stride).
+    A row has ``name``, ``kernels``, ``bytes_moved``, ``us``, and ``arguments`` (shape, dtype, stride); ``program`` says
+    by its name whether it is of a battery.
     """
     by_name: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -99,7 +138,9 @@ def fit_call_costs(rows: Sequence[Mapping[str, Any]], bytes_per_us: float) -> di
             for key in cost_keys(str(row["name"]), *first):
                 by_name.setdefault(key, []).append(row)
     found: dict[str, float] = {}
-    for name, own in sorted(by_name.items()):
+    for name, rows_of_name in sorted(by_name.items()):
+        in_steps = [row for row in rows_of_name if not str(row.get("program", _BATTERY)).startswith(_BATTERY)]
+        own = in_steps if len(in_steps) >= _ENOUGH else rows_of_name
         if len(own) < _FEWEST:
             continue
         kernels = np.array([max(1, row["kernels"]) for row in own], dtype=np.float64)

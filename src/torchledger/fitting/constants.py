@@ -193,6 +193,10 @@ class KernelConstants:
     choose_near_bytes: float
     choose_start_us: float
     choose_turn_us: float
+    narrow_atomic_us: float = 0.0
+    """Scattered atomics on elements of two bytes, which compare and swap the four around them..."""
+    narrow_wait_us: float = 0.0
+    """...and wait for as many others as there are on each element."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ FOLDS = ("persistent across", "persistent along", "looped across", "looped along
 
 _PARTS = (
     *("far", "warm", "lone", "load", "store", "near", "vector", "move", "divide", "turn", "gather"),
-    *("row turn", "row atomic", "scattered atomic", "crowded atomic"),
+    *("row turn", "row atomic", "scattered atomic", "crowded atomic", "narrow atomic"),
     *(f"fold {kind}" for kind in FOLDS),
 )
 _SMALL = 0.3
@@ -48,6 +48,7 @@ def time_of_parts(part: Mapping[str, Any], constants: KernelConstants, floor_us:
         longest = larger(longest, limit)
     together = longest * sum((limit / longest) ** constants.power for limit in limits) ** (1 / constants.power)
     extra = part["row atomic"] + part["scattered atomic"] + part["crowded atomic"] + part["gather"]
+    extra = extra + part["narrow atomic"]
     return np.asarray(together + extra + constants.floors * floor_us)
 
 
@@ -170,6 +171,8 @@ def _add_atomics(
         else:
             share = constants.short_run_share if last <= constants.short_run else 1.0
             parts["scattered atomic"] += constants.scattered_atomic_us * access.count * share
+        if access.size == 2 and last != 1:
+            parts["narrow atomic"] += constants.narrow_atomic_us * access.count + constants.narrow_wait_us * each
 
 
 def _add_folds(

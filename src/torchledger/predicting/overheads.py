@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchledger.errors import PredictError
+from torchledger.fitting.call_costs import is_scaler
 from torchledger.fitting.launch_families import family_of
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Host, Launch, StepCall
@@ -45,7 +46,7 @@ class StepShape:
     ``eager_calls`` all eager operators, views included, that autograd does not call, ``nodes`` those that it calls.
     ``further_kernels`` are those that library calls launch beyond their first. ``tensors`` are those that
     ``optimizers`` update in lists, ``foreach_tensors`` those of them in lists of foreach operators; what such
-    optimizers call is not among ``eager_calls``.
+    optimizers call is not among ``eager_calls``; ``scalers`` are the gradient scalers that work beside them.
     """
 
     fused: int
@@ -60,6 +61,7 @@ class StepShape:
     optimizers: int = 0
     foreach_tensors: int = 0
     further_kernels: int = 0
+    scalers: int = 0
 
     @property
     def launches(self) -> int:
@@ -119,6 +121,11 @@ that an operator is given. By steps of two H200s that are so narrow that only th
 (``docs/results/plan_ranks.md``)."""
 
 
+_SCALER_OPERATORS = 70.0
+"""Plain operators that a gradient scaler costs the host as much as in a step: it goes through the parameters in Python
+to sort their gradients, before and after the optimizer. By 10 drawn programs that their hosts decide."""
+
+
 def call_host_us(call: StepCall, overheads: Mapping[str, float], *, by_fsdp: bool = False) -> float:
     """What the host needs for one call of a step that is no graph's: an operator, or a collective, of FSDP or not."""
     eager_us = eager_call_us(overheads)
@@ -127,6 +134,8 @@ def call_host_us(call: StepCall, overheads: Mapping[str, float], *, by_fsdp: boo
             return _FSDP_OPERATORS * eager_us
         is_functional = call.name.startswith("_c10d_functional::")
         return _FUNCTIONAL_OPERATORS * eager_us if is_functional else overheads["library launch host us"]
+    if is_scaler(call.name):
+        return _SCALER_OPERATORS * eager_us
     unpacking_us = _UNPACKING_OPERATORS * call.distributed * eager_us
     if "eager call host us" in overheads:
         return (overheads.get("node host us", eager_us) if call.phase == "backward" else eager_us) + unpacking_us
@@ -206,6 +215,7 @@ def host_us(shape: StepShape, mode: Mode, overheads: Mapping[str, float]) -> flo
     if "eager call host us" in overheads:
         node_us = overheads.get("node host us", overheads["eager call host us"])
         operators = overheads["eager call host us"] * shape.eager_calls + node_us * shape.nodes
+    operators += _SCALER_OPERATORS * eager_call_us(overheads) * shape.scalers
     optimizers = _optimizers_host_us(shape, overheads)
     if mode == "graphs":
         # Steps of a forward and a backward were measured; each further replay is one more call.

@@ -20,6 +20,7 @@ import numpy as np
 
 from torchledger.device.host import find_host
 from torchledger.errors import PredictError
+from torchledger.fitting.call_costs import is_scaler
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.time_model import TimeModel
@@ -213,6 +214,7 @@ def _shape_of(
         nodes=nodes,
         optimizers=optimizers + bool(given_tensors),
         foreach_tensors=foreach_tensors,
+        scalers=sum(is_scaler(call.name) for call in record.calls) if record is not None else 0,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torchledger.errors import PredictError
-from torchledger.fitting.call_costs import CallCost, cost_keys, cost_of, share_of_chunk
+from torchledger.fitting.call_costs import CallCost, cost_keys, cost_of, is_scaler, known_name, share_of_chunk
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Prediction, StepCall, TensorArgument
@@ -40,12 +40,13 @@ def price_calls(model: TimeModel, calls: Sequence[StepCall], *, ran_on_cpu: bool
     """
     answers: dict[Hashable, Prediction] = {}
     found = []
+    beside_scaler = any(is_scaler(call.name) for call in calls)
     for call in calls:
         if not is_priced(call, ran_on_cpu=ran_on_cpu):
             continue
         key = replace(call, order=0, start_us=None, host_us=None, samples_us=(), sources=(), modules=(), streams=())
         if key not in answers:
-            answers[key] = _price(model, call)
+            answers[key] = _price(model, call, beside_scaler=beside_scaler)
         found.append((call, answers[key]))
     return found
 
@@ -128,13 +129,16 @@ def question_of(call: StepCall) -> Question | None:
         return None
 
 
-def _price(model: TimeModel, call: StepCall) -> Prediction:
+def _price(model: TimeModel, call: StepCall, *, beside_scaler: bool = False) -> Prediction:
     question = question_of(call)
     first = call.arguments[0] if call.arguments else TensorArgument(())
-    keys = cost_keys(call.name, first.shape, first.dtype, first.stride)
+    names = dict.fromkeys((known_name(call.name, beside_scaler=beside_scaler), call.name))
+    keys = [key for name in names for key in cost_keys(name, first.shape, first.dtype, first.stride)]
     # A call of another layout than those that were seen is nearer to these than to its roofline.
-    cost = cost_of((*keys, call.name, f"{call.name} across"), model.extras)
-    is_described = question is not None and question.note is None
+    others = (*cost_keys(call.name, dtype=first.dtype), call.name, f"{call.name} across")
+    cost = cost_of((*keys, *others), model.extras)
+    # What the catalogue says of a list is of tensors alike: in a list of a model's, some fill blocks and most do not.
+    is_described = question is not None and question.note is None and not is_over_lists(call)
     if cost is not None and call.bytes_moved is not None and not is_described and not _is_product(call):
         return _by_cost(model, call, cost)
     reason = f"the model has learned no {call.name}"
@@ -161,7 +165,9 @@ def _by_cost(model: TimeModel, call: StepCall, cost: CallCost) -> Prediction:
     # What no device ran, as in a plan, has no kernels to count.
     kernels = call.kernels if call.samples_us else max(call.kernels, cost.kernels)
     chunk = share_of_chunk(call.tensors, call.elements)
-    time_us = cost.duration_us(kernels, call.bytes_moved, model.machine.bytes_per_us, chunk=chunk)
+    # Its result is counted in the dtype of what it is given.
+    moves_all = operator_name(call.name)[1] != "_to_copy"
+    time_us = cost.duration_us(kernels, call.bytes_moved, model.machine.bytes_per_us, chunk=chunk, moves_all=moves_all)
     wide = math.exp(cost.spread)
     return Prediction(
         subject=subject_of(call),

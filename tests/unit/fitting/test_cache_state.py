@@ -37,6 +37,15 @@ def test_a_small_step_leaves_everything_for_the_next() -> None:
         assert CacheState(KEPT, "forward_0", step).warm_bytes(_launch(_buffer("weight"))) == SIZE
 
 
+def test_a_step_that_goes_often_over_little_memory_leaves_it_for_the_next() -> None:
+    for held, found in ((500_000, SIZE), (2_000_000, 0), (None, 0)):
+        cache = CacheState(KEPT, "forward_0", StepTraffic(10**9, None, held))
+        assert cache.warm_bytes(_launch(_buffer("weight"))) == found
+        cache.touch(_launch(_buffer("buf0", "output")))
+        cache.touch(_launch(_buffer("other", size=2_000_000)))
+        assert cache.warm_bytes(_launch(_buffer("buf0"))) == found
+
+
 def test_weights_are_found_behind_what_the_optimizer_moves() -> None:
     found = [
         CacheState(KEPT, "forward_0", StepTraffic(10**9, moved)).warm_bytes(_launch(_buffer("weight")))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from torchledger.errors import FitError
-from torchledger.fitting.call_costs import CallCost, cost_keys, cost_of, fit_call_costs, read_calls
+from torchledger.fitting.call_costs import CallCost, cost_keys, cost_of, fit_call_costs, known_name, read_calls
 
 _BYTES_PER_US = 4e6
 
@@ -44,6 +44,40 @@ def test_a_call_is_known_by_its_dtype_and_layout_first() -> None:
     assert all(slowness) and slowness[1].slowness > 4 * slowness[0].slowness  # type: ignore[union-attr]
     other = cost_of(cost_keys("aten::sort", (64, 128), "float64", (128, 1)), costs)
     assert other == cost_of(cost_keys("aten::sort"), costs)
+
+
+def test_a_softmax_is_known_by_the_length_of_its_rows_and_a_loss_by_how_many_it_has() -> None:
+    short, long = ((512, 1000), "float32", (1000, 1)), ((512, 50257), "float32", (50257, 1))
+    assert cost_keys("aten::_log_softmax", *short)[0] != cost_keys("aten::_log_softmax", *long)[0]
+    assert cost_keys("aten::_log_softmax", *short)[1:] == cost_keys("aten::_log_softmax", *long)[1:]
+    few, many = (cost_keys("aten::nll_loss_forward", (rows, 10), "float32", (10, 1))[0] for rows in (64, 4096))
+    assert few != many
+    assert cost_keys("aten::_log_softmax", (), "float32", ()) == cost_keys("aten::_log_softmax", dtype="float32")
+
+
+def test_rows_that_do_not_follow_one_another_and_an_optimizer_beside_a_scaler_are_known_apart() -> None:
+    dense, padded = (cost_keys("aten::_to_copy", (8, 30522), "bfloat16", (row, 1)) for row in (30522, 30528))
+    assert not set(dense) & set(padded)
+    named = [known_name(name, beside_scaler=True) for name in ("aten::_fused_adamw_", "aten::_foreach_mul_")]
+    assert named == ["aten::_fused_adamw_ scaled", "aten::_foreach_mul_"]
+    assert known_name("aten::_fused_adamw_", beside_scaler=False) == "aten::_fused_adamw_"
+
+
+def test_nothing_is_quicker_than_the_memory_but_what_moves_less_than_is_counted() -> None:
+    cost = CallCost(1.0, 0.5, 0.1)
+    assert cost.duration_us(1, 2**30, _BYTES_PER_US) > 0.8 * 2**30 / _BYTES_PER_US
+    assert cost.duration_us(1, 2**30, _BYTES_PER_US, moves_all=False) < 0.6 * 2**30 / _BYTES_PER_US
+
+
+def test_calls_in_steps_of_programs_are_believed_before_those_of_batteries() -> None:
+    in_steps = [_row(CallCost(20.0, 1.0, 0.0), 1, 2**place, program="sealed-1") for place in range(10, 20)]
+    of_batteries = [_row(CallCost(2.0, 1.0, 0.0), 1, 2**place, program="battery-1") for place in range(10, 24)]
+    found = [
+        cost_of(cost_keys("aten::sort"), fit_call_costs(rows, _BYTES_PER_US))
+        for rows in (in_steps + of_batteries, in_steps[:3] + of_batteries)
+    ]
+    assert found[0] is not None and found[0].kernel_us == pytest.approx(20.0, rel=0.15)
+    assert found[1] is not None and found[1].kernel_us == pytest.approx(2.0, rel=0.15)
 
 
 def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:

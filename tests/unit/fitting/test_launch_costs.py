@@ -96,6 +96,17 @@ def test_atomics_on_few_addresses_cost_a_hundred_times_those_on_rows() -> None:
     assert crowded.baseline_us(_MACHINE) > 500
 
 
+def test_scattered_atomics_on_two_bytes_cost_many_times_those_on_four() -> None:
+    def narrow_us(dtype: str, strides: tuple[int, ...]) -> float:
+        atomic = Access("table", "atomic", "indirect0", strides, dtype, is_indirect=True)
+        nest = LoopNest((64, 1024), accesses=(atomic,))
+        buffer = make_buffer(name="table", shape=(4096,), stride=(1,))
+        return _costs(make_launch(category="pointwise", loops=(nest,), buffers=(buffer,))).parts["narrow atomic"]
+
+    assert narrow_us("bfloat16", (1, 0)) > 50
+    assert narrow_us("float32", (1, 0)) == narrow_us("bfloat16", (0, 1)) == 0
+
+
 def test_strides_that_are_no_constant_are_those_of_a_usual_step() -> None:
     assert local_strides("64*(p0 // 4) + (p1 % 32)", (None, None), (16, 64)) == (0, 1)
     assert local_strides("min(p0, 56)*3584 + p1", (None, 1), (40, 64)) == (3584, 1)

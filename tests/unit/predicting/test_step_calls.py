@@ -235,6 +235,20 @@ def test_an_optimizer_over_lists_costs_the_host_each_tensor_and_one_over_single_
     assert single == pytest.approx(overheads_of(model)["library launch host us"])
     listed = host_us("aten::_foreach_mul_", 1) - host_us("aten::mul_", 1)
     assert listed == pytest.approx(100 * overheads_of(model)["optimizer tensor host us"])
+    scaled = host_us("aten::_amp_update_scale_", 1) - host_us("aten::mul_", 1)
+    assert scaled > 50 * single, "a gradient scaler goes through the parameters in Python"
+
+
+def test_a_list_of_a_models_tensors_is_priced_as_such_lists_in_other_steps_were(h200: TimeModel) -> None:
+    def update(tensors: int, kernels: int) -> StepCall:
+        return on_gpu(
+            "aten::_fused_adamw_", (64, 64), tensors=tensors, elements=10**6, bytes_moved=28 * 10**6, kernels=kernels,
+            phase="optimizer",
+        )  # fmt: skip
+
+    (_, one), (_, four) = (price_calls(h200, [update(*sizes)], ran_on_cpu=False)[0] for sizes in ((20, 1), (120, 4)))
+    assert "as calls in other steps took" in str(one.note)
+    assert four.duration_us > 2 * one.duration_us, "each kernel waits for the one block that has a full chunk"
 
 
 def test_a_step_without_compiled_graphs_is_priced_from_its_operators(model: TimeModel) -> None:
