@@ -14,9 +14,9 @@ from torchledger.work.graph_names import direction_of
 class StepTraffic:
     """Bytes that a step moves where one step follows the other, and those of them that its optimizer moves.
 
-    ``optimizer_bytes`` is ``None`` of a step that does not train. ``held_bytes`` are those of the memory that it touches
-    at all, what was freed used again: however often a step goes over them, they are what a cache would have to hold;
-    ``None`` where that was not counted.
+    ``optimizer_bytes`` is ``None`` of a step that does not train. ``held_bytes`` are those of the memory that it
+    touches at all, what was freed used again: however often a step goes over them, they are what a cache would have to
+    hold; ``None`` where that was not counted.
     """
 
     bytes_moved: int
