@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -98,7 +98,10 @@ def _assemble(records: Sequence[RankRecord], path: str) -> tuple[Job, Mapping[in
     unmatched = Counter(matched.unmatched)
     if len(known) < len(matches):
         unmatched["when it ran was not recorded"] += len(matches) - len(known)
-    summaries = tuple(_summary(each, explained, pieces[each.rank], alignment) for each in present)
+    is_pipeline = is_of_stages(explained)
+    summaries = tuple(
+        _summary(each, explained, pieces[each.rank], alignment, is_pipeline=is_pipeline) for each in present
+    )
     job = Job(
         path=path,
         world_size=world_size,
@@ -192,7 +195,12 @@ def _match(
 
 
 def _summary(
-    record: RankRecord, matches: Sequence[CollectiveMatch], pieces: RankPieces, alignment: Alignment
+    record: RankRecord,
+    matches: Sequence[CollectiveMatch],
+    pieces: RankPieces,
+    alignment: Alignment,
+    *,
+    is_pipeline: bool,
 ) -> RankSummary:
     assert record.activity is not None
     activity, rank = record.activity, record.rank
@@ -210,7 +218,7 @@ def _summary(
     ]
     own = [match for match in matches if rank in match.ranks]
     waits = merge_spans([_wait_of(match, rank) for match in own])
-    pairs = merge_spans([_span_of(match, rank) for match in own if match.operation == "send"])
+    pairs = merge_spans([_span_of(match, rank) for match in own if match.operation == "send" and is_pipeline])
     error = alignment.error_ns[rank]
     return RankSummary(
         rank=rank,
@@ -229,6 +237,19 @@ def _summary(
         clock_error_us=None if error is None else error / 1e3,
         idle_by_cause_us={cause: ns / steps for cause, ns in idle.most_common()},
     )
+
+
+def is_of_stages(matches: Sequence[CollectiveMatch]) -> bool:
+    """Whether sends and receives may be a pipeline's: no rank has more partners than the stages before and behind it.
+
+    A pipeline whose stages lie on ranks in turns has its first and last rank for neighbours too.
+    """
+    partners: defaultdict[int, set[int]] = defaultdict(set)
+    for match in matches:
+        if match.operation == "send":
+            for rank in match.ranks:
+                partners[rank].update(match.ranks)
+    return all(len(found - {rank}) <= 2 for rank, found in partners.items())
 
 
 def _wait_of(match: CollectiveMatch, rank: int) -> tuple[int, int]:

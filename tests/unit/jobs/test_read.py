@@ -17,7 +17,7 @@ from tests.factories import (
 )
 
 from torchledger.errors import StoreError
-from torchledger.jobs.read import RankRecord, advice_of, job_of_ranks, read_job
+from torchledger.jobs.read import RankRecord, advice_of, is_of_stages, job_of_ranks, read_job
 from torchledger.jobs.waits import explain_waits, pieces_of
 from torchledger.nouns import Job
 from torchledger.store import LedgerWriter
@@ -105,6 +105,17 @@ def test_a_late_rank_that_had_itself_waited_passes_the_cause_on() -> None:
     (_, late), stragglers = explain_waits([first, second], pieces, step_us=42_000, steps=1)
     assert (late.last, late.cause_rank, late.cause) == (0, 1, "forward_0#9")
     assert [straggler.rank for straggler in stragglers] == [1]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "is_pipeline"),
+    [([(0, 1), (1, 2), (2, 3)], True), ([(0, 1), (1, 2), (2, 3), (0, 3)], True), ([(0, 1), (0, 2), (0, 3)], False)],
+)
+def test_sends_are_a_pipelines_where_ranks_have_neighbours_alone(
+    pairs: list[tuple[int, int]], is_pipeline: bool
+) -> None:
+    sends = [make_match((0, MS), (2 * MS, 2 * MS), operation="send", ranks=pair) for pair in pairs]
+    assert is_of_stages(sends) is is_pipeline
 
 
 def test_a_delay_for_which_two_pairs_wait_costs_once() -> None:
