@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -33,8 +33,8 @@ it: about the least of several runs of ``benchmarks/checkpoint_cost.py`` on an A
 class Recomputation:
     """Modules that one could recompute: ``pattern`` (``"layers.*.mlp"``), how many instances of it there are, how many
     bytes the peak would fall by and to what, and by how many microseconds a step would take longer (``None`` where its
-    forward was not measured), also as a share of the step's. Where the host decides, that is the least: a slower host
-    needs more for ``torch.utils.checkpoint``, and more for a compiled module."""
+    forward was not measured), also as a share of the step's. ``is_least``: the host decides, and a slower one needs
+    more for ``torch.utils.checkpoint`` around eager modules, or modules that are graphs of their own."""
 
     pattern: str
     instances: int
@@ -43,6 +43,7 @@ class Recomputation:
     added_us: float | None
     added_share: float | None
     host_decides: bool = False
+    is_least: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,10 @@ def recomputations(totals: MemoryTotals, times: ForwardTimes) -> list[Recomputat
             continue
         added = _added_us(pattern, groups[pattern], times, groups)
         share = added / times.step_us if added is not None and times.step_us else None
-        found.append(Recomputation(pattern, len(groups[pattern]), freed, peak, added, share, times.host_decides))
+        is_least = times.host_decides and bool(_called_alone(groups[pattern]))
+        found.append(
+            Recomputation(pattern, len(groups[pattern]), freed, peak, added, share, times.host_decides, is_least)
+        )
     return sorted(_without_twins(found), key=lambda each: -each.freed_bytes)
 
 
@@ -90,8 +94,16 @@ def _added_us(
     device, host = _time_of(pattern, times.device_us, known), _time_of(pattern, times.host_us, known)
     if device is None or host is None or not times.host_decides or times.step_us is None or times.busy_us is None:
         return device
-    host += _CHECKPOINT_US * len(instances) + _SAVED_US * sum(map(len, instances))
+    alone = _called_alone(instances)
+    host += _CHECKPOINT_US * len(alone) + _SAVED_US * sum(map(len, alone))
     return max(host, times.busy_us + device - times.step_us)
+
+
+def _called_alone(instances: Sequence[Sequence[LiveStorage]]) -> list[Sequence[LiveStorage]]:
+    """Those around which ``torch.utils.checkpoint`` runs: of modules that one call of a graph holds, the compiler makes
+    it a part of the graph."""
+    of_call = Counter(members[0].born_in for members in instances if members[0].born_launch is not None)
+    return [each for each in instances if each[0].born_launch is None or of_call[each[0].born_in] == 1]
 
 
 def _by_path(activations: Sequence[LiveStorage]) -> dict[str, list[LiveStorage]]:

@@ -96,8 +96,10 @@ def advice_sentence(each: Recomputation) -> str:
     if each.added_share is None:
         cost = "; its forward's time was not measured"
     else:
-        least = " at least: the host decides this step" if each.host_decides else ""
-        cost = f" at +{format_share(each.added_share)} step time{least}"
+        about = "about " if each.host_decides and not each.is_least else ""
+        least = " at least" if each.is_least else ""
+        host = f"{least}: the host decides this step" if each.host_decides else ""
+        cost = f" at {about}+{format_share(each.added_share)} step time{host}"
     return f"Recompute {each.pattern}: -{format_bytes(each.freed_bytes)}{cost}."
 
 
@@ -109,8 +111,10 @@ def _advice_section(advice: Sequence[Recomputation], top: int) -> Section:
         for each in advice[:top]
     )
     keys = ("module", "instances", "freed_bytes", "alive_bytes", "added_us", "added_share")
-    host = " and what torch.utils.checkpoint takes, on the host, for which the device waits; a slower host needs more"
-    under = f"Each by itself; the cost is the time of its forward, once more{host if advice[0].host_decides else ''}."
+    host = ", on the host, for which the device waits" if advice[0].host_decides else ""
+    if advice[0].is_least:
+        host += ", with what torch.utils.checkpoint takes there; a slower host needs more"
+    under = f"Each by itself; the cost is the time of its forward, once more{host}."
     blocks = (Sentence(advice_sentence(advice[0])), Table(columns(*keys), rows), Sentence(under, "quiet"))
     return Section("What recomputing would free", blocks)
 

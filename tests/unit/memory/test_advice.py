@@ -125,6 +125,18 @@ def test_where_the_device_waits_for_the_host_the_cost_is_the_hosts() -> None:
     assert by_pattern(recomputations(totals, unknown))["layers.*.mlp"].added_us == 60.0
 
 
+def test_modules_inside_one_graph_are_made_again_by_it_without_a_checkpoint_of_their_own() -> None:
+    training = make_training(3)
+    compiled = [replace(each, born_launch=0) for each in training.storages]
+    times = ForwardTimes(1000.0, 700.0, {"layers.0.mlp": 60.0}, {"layers.0.mlp": 200.0})
+    found = by_pattern(recomputations(add_up_memory(make_step_memory(), compiled), times))["layers.*.mlp"]
+    assert (found.added_us, found.host_decides, found.is_least) == (200.0, True, False)
+    assert "at about +20.0 % step time: the host decides" in advice_sentence(found)
+    apart = [replace(each, born_in=each.number // 2) for each in compiled]
+    found = by_pattern(recomputations(add_up_memory(make_step_memory(), apart), times))["layers.*.mlp"]
+    assert (found.added_us, found.is_least) == (425.0, True), "each is a call of a graph, with a checkpoint around it"
+
+
 def test_the_cost_is_a_share_of_the_step_as_it_is_without_the_profiler(tmp_path: Path) -> None:
     path = write_ledger(tmp_path / "a.ledger", launches=1)
     step = make_step(plain_us=(1000.0,), wall_us=2000.0, busy_us=500.0, clock="cupti")
