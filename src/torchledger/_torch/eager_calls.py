@@ -188,54 +188,54 @@ class EagerCalls(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Pass the call on; tensor subclasses are left to unpack themselves, their inner calls come here again."""
-        with _unseen():
-            return self._dispatch(func, types, args, kwargs or {})
-
-    def _dispatch(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if any(not issubclass(kind, torch.nn.Parameter) and kind not in self._tensors for kind in types):
-            if FakeTensor in types and FakeTensor not in self._tensors:
-                # Somebody asks what would come of it; the tensors do not take it from here once a mode has had it.
-                return func(*args, **kwargs)
-            self._note_distributed(func, types, args, kwargs)
-            return NotImplemented
-        if isinstance(func, HigherOrderOperator):
+        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunctionSubclass():  # as _unseen, which may not fail here
+            if any(not issubclass(kind, torch.nn.Parameter) and kind not in self._tensors for kind in types):
+                if FakeTensor in types and FakeTensor not in self._tensors:
+                    # Somebody asks what would come of it; the tensors do not take it from here once a mode has had it.
+                    return func(*args, **kwargs)
+                self._note_distributed(func, types, args, kwargs)
+                return NotImplemented
+            if isinstance(func, HigherOrderOperator):
+                try:
+                    if self._inside() is None and self._tensors is _PLAIN:
+                        result = run_inside(func, self, args, kwargs)
+                        if result is not None:
+                            return result
+                except Exception as error:  # one of the program's comes again below
+                    self.faults.append(f"{func}: {type(error).__name__}: {error}")
+                result = func(*args, **kwargs)
+                try:
+                    self._hear_higher_order(result)
+                except Exception as error:  # the program's operator has its result
+                    log.debug("the storages of a higher-order operator were not recorded", exc_info=error)
+                    self.faults.append(f"{func}: {type(error).__name__}: {error}")
+                return result
             try:
-                if self._inside() is None and self._tensors is _PLAIN:
-                    return run_inside(func, self, args, kwargs)
-            except Exception as error:  # one of the program's comes again below
+                # Those of nested tensors have kernels of their own.
+                is_made_of_others = is_composite(func.name()) and not any(map(is_nested, tensors_in((args, kwargs))))
+                if is_made_of_others:
+                    # Under inference_mode these arrive whole; what they are made of is what the profiler sees as work.
+                    with self:
+                        result = func.decompose(*args, **kwargs)
+                    if result is not NotImplemented:
+                        return result
+            except Exception as error:  # taken for one that does work itself, which says what is wrong if anything is
                 self.faults.append(f"{func}: {type(error).__name__}: {error}")
-            result = func(*args, **kwargs)
+            call = None
             try:
-                self._hear_higher_order(result)
-            except Exception as error:  # the program's operator has its result
-                log.debug("the storages of a higher-order operator were not recorded", exc_info=error)
-                self.faults.append(f"{func}: {type(error).__name__}: {error}")
-            return result
-        try:
-            # Those of nested tensors have kernels of their own.
-            is_made_of_others = is_composite(func.name()) and not any(map(is_nested, tensors_in((args, kwargs))))
-            if is_made_of_others:
-                # Under inference_mode these arrive whole; what they are made of is what the profiler sees as work.
-                with self:
-                    result = func.decompose(*args, **kwargs)
-                if result is not NotImplemented:
-                    return result
-        except Exception as error:  # taken for one that does work itself, which says what is wrong if anything is
-            self.faults.append(f"{func}: {type(error).__name__}: {error}")
-        call = None
-        try:
-            call = self._call_of(func, args, kwargs)
-        except Exception as error:  # the program's operator is about to run
-            log.debug("an eager operator was not recorded", exc_info=error)
-            self.faults.append(f"{func}: {type(error).__name__}: {error}")
-        result = func(*args, **kwargs)
-        if call is not None:
-            try:
-                self._hear(call, func, args, kwargs, result)
-            except Exception as error:  # the program's operator has its result
+                call = self._call_of(func, args, kwargs)
+            except Exception as error:  # the program's operator is about to run
                 log.debug("an eager operator was not recorded", exc_info=error)
                 self.faults.append(f"{func}: {type(error).__name__}: {error}")
-        return result
+            result = func(*args, **kwargs)
+            if call is not None:
+                try:
+                    self._hear(call, func, args, kwargs, result)
+                except Exception as error:  # the program's operator has its result
+                    log.debug("an eager operator was not recorded", exc_info=error)
+                    self.faults.append(f"{func}: {type(error).__name__}: {error}")
+            return result
 
     def _note_distributed(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: Any) -> None:
         if any(kind.__name__ == _DISTRIBUTED for kind in types):
