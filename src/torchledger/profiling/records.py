@@ -338,7 +338,8 @@ def pair_with_ledger(
     keys = {graph.cache_key: graph.name for graph in graphs if graph.cache_key}
     found = cache_keys_in(trace)
     if not found & set(keys):
-        said = f"of the {len(found)} graphs in it this ledger holds none" if found else "it names no compiled graph"
+        first = f"of the {len(found)} graphs in it ({', '.join(sorted(found)[:1])}, ...) this ledger holds none"
+        said = first if found else "it names no compiled graph"
         raise MeasureError(
             f"{trace.source} was taken from other code than this ledger's: {said}, by their keys. "
             "Profile with `torchledger run --profile`."
