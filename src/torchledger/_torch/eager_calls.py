@@ -42,6 +42,7 @@ _PLAIN = (torch.Tensor,)
 _NO_WORK = ("profiler", "prim")
 """Marks of a profiler, and questions to a tensor such as which device it is on."""
 _DISTRIBUTED = "DTensor"
+_SHARDINGS, _WHAT_WOULD_COME = "torch.distributed.tensor._sharding_prop", "_propagate_tensor_meta_non_cached"
 _NUMBER_BYTES = {bool: 1, int: 8, float: 8, complex: 16}
 
 
@@ -99,6 +100,7 @@ class EagerCalls(TorchDispatchMode):
         self._named_roots: set[int] = set()
         self._lock = threading.Lock()
         self._unpacking = threading.local()
+        self._patches = Patches()
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -124,6 +126,9 @@ class EagerCalls(TorchDispatchMode):
         if self._streams is not None:
             self._streams.begin()
             self._streams.on_host_wait = lambda name, placed: self.host_waits.append((name, placed))
+        propagator = getattr(sys.modules.get(_SHARDINGS), "ShardingPropagator", None)
+        if hasattr(propagator, _WHAT_WOULD_COME):
+            self._patches.around(propagator, _WHAT_WOULD_COME, self._while_asked)
         self.__enter__()
         self._is_entered = True
         return True
@@ -133,6 +138,7 @@ class EagerCalls(TorchDispatchMode):
         if not self._is_entered:
             return True
         self._is_entered = False
+        self._patches.undo()
         if self._streams is not None:
             self._streams.on_host_wait = None
         self._end_of_storages()
@@ -237,6 +243,15 @@ class EagerCalls(TorchDispatchMode):
                     self.faults.append(f"{func}: {type(error).__name__}: {error}")
             return result
 
+    def _while_asked(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What distributed tensors try on tensors without data, to know what would come of an operator, is no call."""
+        before = getattr(self._unpacking, "is_asked", False)
+        self._unpacking.is_asked = True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._unpacking.is_asked = before
+
     def _note_distributed(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: Any) -> None:
         if any(kind.__name__ == _DISTRIBUTED for kind in types):
             try:
@@ -255,7 +270,7 @@ class EagerCalls(TorchDispatchMode):
 
     def _call_of(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpCall | None:
         """An operator's call as it is about to be made: ``squeeze_`` leaves its tensor with another shape."""
-        if not self._is_entered or func.namespace in _NO_WORK:
+        if not self._is_entered or func.namespace in _NO_WORK or getattr(self._unpacking, "is_asked", False):
             return None
         return operator_call(func, args, kwargs)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -132,3 +134,22 @@ def test_the_parts_of_distributed_tensors_are_heard_with_how_many_they_are_of() 
     assert not heard.faults
     assert [call.distributed for call in heard.calls if call.call.name == "aten::_foreach_mul_"] == [3, 0]
     assert torch.equal(whole[0].to_local(), torch.full((11,), 4.0))
+
+
+def test_what_distributed_tensors_try_without_data_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Propagator:
+        def _propagate_tensor_meta_non_cached(self, schema: str) -> torch.Size:
+            return torch.empty_strided((4, 4), (4, 1)).mul_(2).shape
+
+    module = SimpleNamespace(ShardingPropagator=Propagator)
+    monkeypatch.setitem(sys.modules, "torch.distributed.tensor._sharding_prop", module)
+    heard = EagerCalls(lambda: None)
+    assert heard.start()
+    try:
+        found = Propagator()._propagate_tensor_meta_non_cached("mul")
+        torch.ones(4).mul_(2)
+    finally:
+        assert heard.stop()
+    assert found == (4, 4)
+    assert [call.call.name for call in heard.calls] == ["aten::ones", "aten::mul_"]
+    assert not hasattr(Propagator._propagate_tensor_meta_non_cached, "_torchledger"), "it is as it was"
