@@ -256,16 +256,16 @@ class EagerCalls(TorchDispatchMode):
         if any(kind.__name__ == _DISTRIBUTED for kind in types):
             try:
                 found = [each for each in tensors_in((args, kwargs)) if type(each).__name__ == _DISTRIBUTED]
-                self._unpacking.found = func, found[0].device.type, len(found)
+                self._unpacking.found = func, len(found)
             except Exception as error:  # it is about to be unpacked
                 log.debug("distributed tensors were not counted", exc_info=error)
 
-    def _distributed_of(self, func: Any, tensor: torch.Tensor | None) -> int:
-        """How many distributed tensors the call was unpacked from; what would come of it is asked on another device."""
-        of, device, count = getattr(self._unpacking, "found", (None, "", 0))
-        if of is not func or tensor is None or tensor.device.type != device:
+    def _distributed_of(self, func: Any) -> int:
+        """How many distributed tensors the call was unpacked from."""
+        of, count = getattr(self._unpacking, "found", (None, 0))
+        if of is not func:
             return 0
-        self._unpacking.found = None, "", 0
+        self._unpacking.found = None, 0
         return int(count)
 
     def _call_of(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpCall | None:
@@ -308,7 +308,7 @@ class EagerCalls(TorchDispatchMode):
             group_size=group_size,
             graph=graph,
             placed=placed,
-            distributed=self._distributed_of(func, tensor),
+            distributed=self._distributed_of(func),
         )
         with self._lock:
             if self._storages is not None and graph is None:
