@@ -202,8 +202,7 @@ def wall_time_account(books: Books) -> Account | None:
     differences = []
     if step.profiled_us:
         added = statistics.median(step.profiled_us) - step.duration_us
-        reason = "what the profiler adds to a step, by the host's clock"
-        differences.append(Difference("wall_time", "profiler", reason, round(added, 3)))
+        differences.append(Difference("wall_time", "profiler", _between_steps(step, added), round(added, 3)))
     return Account(
         name="wall_time",
         unit="us",
@@ -212,9 +211,18 @@ def wall_time_account(books: Books) -> Account | None:
         differences=tuple(differences),
         missing=books.gaps_of("wall_time"),
         note="one step: busy and idle time by cause on the profiler's clock, beside steps timed without it"
-        + ("" if step.is_steady else "; these were not steady, and what the profiler adds is known no better"),
+        + ("" if step.is_steady else "; these were not steady"),
         tolerance=max(_WALL_TIME_TOLERANCE, _MARKS_US / step.duration_us),
     )
+
+
+def _between_steps(step: Step, added_us: float) -> str:
+    """What lies between recorded steps and those timed without the profiler, both by the host's clock."""
+    if not step.is_steady:
+        return "recorded steps beside those without the profiler, which were not steady: what it adds is not known"
+    if added_us < 0:
+        return "recorded steps were quicker than those without the profiler, by the host's clock"
+    return "what the profiler adds to a step, by the host's clock"
 
 
 def _wall_time_of_old(books: Books) -> Account | None:

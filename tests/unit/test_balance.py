@@ -191,6 +191,29 @@ def test_an_eager_step_is_the_reference_of_a_steps_flops_and_what_graphs_changed
     assert "flops_eager" not in sheet.accounts
 
 
+@pytest.mark.parametrize(
+    ("plain_us", "profiled_us", "said"),
+    [
+        ((1000.0, 1010.0), 1200.0, "what the profiler adds"),
+        ((1000.0, 1010.0), 900.0, "recorded steps were quicker"),
+        ((500.0, 4000.0), 900.0, "which were not steady"),
+    ],
+)
+def test_what_lies_between_recorded_and_plain_steps_is_the_profilers_only_where_it_can_be(
+    path: Path, plain_us: tuple[float, ...], profiled_us: float, said: str
+) -> None:
+    step = make_step(plain_us=plain_us, profiled_us=(profiled_us,), busy_us=profiled_us - 100, idle_us={"host": 100.0})
+    account = _balance(path, step).accounts["wall_time"]
+    assert account.is_balanced
+    (difference,) = account.differences
+    assert said in difference.reason
+
+
+def test_a_step_whose_parts_miss_the_hosts_clock_is_out_of_balance_however_unsteady_it_was(path: Path) -> None:
+    step = make_step(plain_us=(500.0, 4000.0), profiled_us=(900.0,), busy_us=100.0, idle_us={"host": 100.0})
+    assert _balance(path, step).accounts["wall_time"].is_balanced is False
+
+
 def test_what_a_checkpoint_runs_again_past_what_the_backward_needs_is_named(path: Path) -> None:
     source = """class GraphModule(torch.nn.Module):
     def forward(self, x: "f32[4, 4]", w: "f32[4, 4]"):

@@ -97,6 +97,7 @@ class StepProfiler(Watcher):
             only_hears=only_hears,
             tools=tools,
             on_done=self._all_recorded,
+            on_again=self._hear_calls_again,
             meeting=lambda: _meeting_of(capture),
         )
         self._counts_eager, self._only_hears = counts_eager, only_hears
@@ -156,12 +157,18 @@ class StepProfiler(Watcher):
             raise MeasureError("modules are still heard while something compiles: graphs may be compiled twice")
 
     def on_ready(self) -> bool:
-        from torchledger._torch.eager_calls import keep_modes_over_compiled_calls
-        from torchledger._torch.profiler import make_kernels_visible, watch_graph_calls
-        from torchledger._torch.steps import watch_profiler_steps
+        from torchledger._torch.profiler import make_kernels_visible
 
         self._hear_modules_until_compiled()
         self._patches.append(make_kernels_visible())
+        self._hear_calls()
+        return True
+
+    def _hear_calls(self) -> None:
+        from torchledger._torch.eager_calls import keep_modes_over_compiled_calls
+        from torchledger._torch.profiler import watch_graph_calls
+        from torchledger._torch.steps import watch_profiler_steps
+
         self._call_patches = [
             keep_modes_over_compiled_calls(),
             watch_graph_calls(self._around_call, self._recorder.failed),
@@ -171,7 +178,6 @@ class StepProfiler(Watcher):
             from torchledger._torch.eager_flops import watch_compiled_functions
 
             self._call_patches.append(watch_compiled_functions(self._recorder.function_called))
-        return True
 
     def on_graph(self, name: str, compiled: Any, launches: Sequence[Launch]) -> None:
         from torchledger._torch.profiler import compiles_cuda_graphs
@@ -239,9 +245,17 @@ class StepProfiler(Watcher):
         with contextlib.ExitStack() as rest:  # each of them, whatever another raises
             for patches in self._call_patches:
                 rest.callback(patches.undo)
-            if self._optimizers is not None:
+            if self._optimizers is not None and not self._recorder.waits_for_training:
                 rest.callback(self._optimizers.end)
             rest.callback(self._hear_no_modules)
+
+    def _hear_calls_again(self) -> bool:
+        """An optimizer steps where only calls were recorded: calls are heard again, unless all is written."""
+        if self._written:
+            return False
+        if self._call_patches:
+            self._hear_calls()
+        return True
 
     # --- the program's steps -----------------------------------------------------------------------------------
 

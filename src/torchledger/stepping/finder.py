@@ -38,6 +38,9 @@ _ABANDONED = 64
 """After how many calls by other threads in a row the thread whose steps are looked for has gone silent; twice as many
 each time that it had not: threads that take turns are given the interpreter for some milliseconds each."""
 
+_TRAINERS_PATIENCE = 16
+"""So many times as patient is whoever waits for a thread that has stepped an optimizer: its steps take long."""
+
 _MAX_KINDS = 64
 """How many kinds of steps are told apart; any others are counted as one."""
 
@@ -84,7 +87,8 @@ class StepFinder:
     Steps belong to one thread, that of the first call that is no backward (those may come from threads of the
     autograd engine); ``other_threads`` counts the calls that others made, and the steps of their optimizers. Unless
     ``keeps_owner`` is set, another thread takes its place once it calls nothing any more, or updates what it calls
-    where the first does not: one serves while the other trains. ``has_optimizer`` is asked, rarely, whether
+    where the first does not: one serves while the other trains. ``hand_over`` gives the steps to another thread,
+    whatever the first does. ``has_optimizer`` is asked, rarely, whether
     an optimizer holds the parameters that graphs were called with: then calls that repeat before it steps are not
     taken for steps too soon.
     """
@@ -104,8 +108,7 @@ class StepFinder:
         self._kinds: Counter[Signature] = Counter()
         self.found_by: StepFoundBy | None = None
         self.owner: Hashable = None
-        self.keeps_owner = False
-        self._owner_updates = False
+        self.keeps_owner = self.owner_updates = False
         self._silence = 0
         self._abandoned_after = _ABANDONED
         self.other_threads: Counter[str] = Counter()
@@ -192,10 +195,11 @@ class StepFinder:
         if not self._is_owned(thread, direction):
             self.other_threads[graph] += 1
             self._silence += 1
-            if self._silence < self._abandoned_after or self.keeps_owner or direction == "backward":
+            patience = self._abandoned_after * (_TRAINERS_PATIENCE if self.owner_updates else 1)
+            if self._silence < patience or self.keeps_owner or direction == "backward":
                 return None
             self._abandoned_after *= 2
-            self._hand_over(thread)
+            self.hand_over(thread)
         self._silence = 0
         self._directions[graph] = direction
         return self._take(_Signal(graph, (graph, None if self._is_by_name else identity)))
@@ -215,19 +219,28 @@ class StepFinder:
         if self.owner is None:
             self.owner = thread
         if thread == self.owner:
-            if not self._owner_updates:
-                self._owner_updates = True
+            if not self.owner_updates:
+                self.owner_updates = True
                 if self.found_by == "optimizer":  # what was counted so far are the steps of others
                     self.compiled()
             return True
-        if thread in self._callers and not self._owner_updates and not self.keeps_owner:
-            self._hand_over(thread)
-            self._owner_updates = True
+        if thread in self._callers and not self.owner_updates and not self.keeps_owner:
+            self.hand_over(thread)
+            self.owner_updates = True
             return True
-        if self._owner_updates or thread in self._callers:
+        if self.owner_updates or thread in self._callers:
             self.other_threads[f"{name}.step"] += 1
             return False
         return True  # a thread that only updates does so for the one that calls
+
+    def hand_over(self, thread: Hashable) -> None:
+        """From here on steps are those of ``thread``, and none was seen yet; those of another were calls by others."""
+        if thread != self.owner:
+            for calls, count in self._kinds.items():
+                self.other_threads.update({name: count * times for name, times in calls})
+        self.owner, self.keeps_owner, self.owner_updates = thread, False, False
+        self._silence = 0
+        self.compiled()
 
     def optimizer_stepped(self, key: Hashable, name: str) -> FoundStep | None:
         """An optimizer (``key`` tells several apart) has made its step. Returns the step that ended with it, if any."""
@@ -251,10 +264,6 @@ class StepFinder:
         self._sequence.clear()
         self._forget_round()
         self._patience = 0
-
-    def _hand_over(self, thread: Hashable) -> None:
-        self.owner, self._owner_updates = thread, False
-        self.compiled()
 
     def _forget_round(self) -> None:
         self._round, self._log, self._open = None, [], _Open(is_plain=False)

@@ -34,8 +34,10 @@ class StepRecorder:
     ``warmup`` steps pass without compilation, ``timed`` are timed plainly, ``repeats`` recorded, and then as many timed
     plainly as fit into ``after_us``, at least two. With ``counts_eager`` one more step runs with nothing compiled, for
     its FLOPs to be counted. With ``only_hears`` nothing is timed: one step is heard after the
-    warm-up, and that is all. ``on_done`` is called once nothing more is wanted of the calls. ``meeting`` makes ranks of
-    one job begin with the same step; it is asked for once the warm-up is about to end (``None``: there are no others).
+    warm-up, and that is all. ``on_done`` is called once nothing more is wanted of the calls, and ``on_again`` if that
+    turns out to be untrue, because an optimizer steps where only calls were recorded; it answers whether calls can be
+    heard again. ``meeting`` makes ranks of one job begin with the same step; it is asked for once the warm-up is about
+    to end (``None``: there are no others).
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class StepRecorder:
         counts_eager: bool = False,
         only_hears: bool = False,
         on_done: Callable[[], None] = lambda: None,
+        on_again: Callable[[], bool] = lambda: True,
         meeting: Callable[[], Meeting | None] = lambda: None,
     ) -> None:
         self.warmup = warmup
@@ -73,6 +76,7 @@ class StepRecorder:
             only_hears=only_hears,
             has_graphs=lambda: bool(self._names),
             on_done=on_done,
+            on_again=on_again,
             on_thread_end=self._thread_ends,
             find_meeting=meeting,
         )
@@ -118,11 +122,14 @@ class StepRecorder:
 
     def optimizer_stepped(self, optimizer: Any) -> None:
         """An optimizer has made its step."""
-        if self._states.now is not State.DONE:
+        if self._states.now is not State.DONE or self._states.waits_for_training:
             self._guarded(lambda: self._after_optimizer(optimizer))
 
     def _after_optimizer(self, optimizer: Any) -> None:
-        if not self._finder.owns_optimizer(type(optimizer).__name__, thread=threading.get_ident()):
+        thread = threading.get_ident()
+        if self._states.puts_off_training(thread) or self._states.now is State.DONE:
+            return
+        if not self._finder.owns_optimizer(type(optimizer).__name__, thread=thread):
             return
         self._states.ended["optimizer"] += 1
         if self._states.ignores(optimizer):
@@ -279,6 +286,11 @@ class StepRecorder:
     def is_done(self) -> bool:
         """True once no further step is wanted."""
         return self._states.now is State.DONE
+
+    @property
+    def waits_for_training(self) -> bool:
+        """True once calls were recorded that no optimizer followed: its first step begins a recording anew."""
+        return self._states.waits_for_training
 
     @property
     def needed(self) -> int:

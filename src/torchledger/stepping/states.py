@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
-from torchledger.nouns import OptimizerFacts, StepKind
+from torchledger.nouns import OptimizerFacts, StepFoundBy, StepKind
 from torchledger.stepping.finder import FoundStep, Signature, StepFinder
 from torchledger.stepping.function_calls import FunctionCalls
 from torchledger.stepping.graph_calls import GraphCalls
@@ -21,6 +21,7 @@ from torchledger.stepping.meeting import Meeting
 from torchledger.stepping.recording import StepRecording
 from torchledger.stepping.session import Session
 from torchledger.stepping.tools import Tools
+from torchledger.work.graph_names import direction_of
 
 if TYPE_CHECKING:
     from torchledger._torch.eager_calls import EagerCall
@@ -80,6 +81,7 @@ class States:
         only_hears: bool,
         has_graphs: Callable[[], bool],
         on_done: Callable[[], None],
+        on_again: Callable[[], bool],
         on_thread_end: Callable[[], None],
         find_meeting: Callable[[], Meeting | None],
     ) -> None:
@@ -90,7 +92,7 @@ class States:
         self._counts_eager = counts_eager
         self._only_hears = only_hears
         self._has_graphs = has_graphs
-        self._on_done = on_done
+        self._on_done, self._on_again = on_done, on_again
         self._find_meeting = find_meeting
         self.meeting: Meeting | None = None
         self.ended: Counter[str] = Counter()
@@ -110,10 +112,14 @@ class States:
         self._calls_elsewhere = 0
         self._optimizers: dict[int, OptimizerFacts] = {}
         self.why_not: str | None = None
+        self._is_closed = False
         self._why_no_count: str | None = None
         self._why_not_heard: str | None = None
         self._found = StepRecording()
         self._before: tuple[StepRecording, Signature] | None = None
+        self._of_calls: StepRecording | None = None
+        self._trainer: Hashable = None
+        self._recorded_by: StepFoundBy | None = None
         self._operators: tuple[Counter[str], ...] = ()
         self._n_heard = 0
         self._kinds_before: Counter[Signature] = Counter()
@@ -219,7 +225,7 @@ class States:
             return
         if self._only_hears and not self._finder.is_believed:
             return
-        self._finder.keeps_owner = True
+        self._finder.keeps_owner, self._recorded_by = True, self._finder.found_by
         if self._only_hears:
             self._wanted = self._finder.usual
             self._begin_hearing()
@@ -325,8 +331,9 @@ class States:
         self._found = replace(
             self._found, allocations=allocations, times=recording.export(), found_by=self._finder.found_by
         )
-        if self._before is not None and (former := self._before[0].times) is not None:
-            former.unlink(missing_ok=True)
+        for former in (self._before[0] if self._before is not None else None, self._of_calls):
+            if former is not None and former.times is not None:
+                former.times.unlink(missing_ok=True)
 
     def _begin_hearing(self) -> None:
         if self.session.open(self._tools.listener(self.graph_calls.inside)):
@@ -452,6 +459,48 @@ class States:
         self.now, self._steps, self._clock = State.TIMING, [], self._tools.clock()
         self._clock.tick()
 
+    # --- training that begins behind recorded calls --------------------------------------------------------------
+
+    @property
+    def waits_for_training(self) -> bool:
+        """Whether calls are or were recorded that no optimizer follows: the first step of one begins anew, once."""
+        is_possible = self._of_calls is None and self.meeting is None and not self._only_hears and not self._is_closed
+        return is_possible and self._recorded_by == "period" and self.why_not is None and not self._finder.owner_updates
+
+    def puts_off_training(self, thread: Hashable) -> bool:
+        """An optimizer has made a step on ``thread``. Where calls that nothing updates were taken for steps, those of
+        this thread are looked for instead: at once, or, which makes this True, when what is open on another thread has
+        ended there.
+
+        A backward among those calls tells that they are a training whose optimizer has a thread of its own.
+        """
+        if self.now is State.WARMING or not self.waits_for_training:
+            return False
+        is_own = thread == self._finder.owner
+        called = self._wanted or self._finder.usual or ()
+        if self.now is not State.DONE if is_own else any(direction_of(name) == "backward" for name, _ in called):
+            return False
+        if self.session.is_open:
+            self._trainer = thread
+            return True
+        if self.now is not State.DONE or self._on_again():
+            self._begin_for(thread)
+        return False
+
+    def _begin_for(self, thread: Hashable) -> None:
+        """Look for the steps of a thread that trains; what was recorded stays for a program that ends before that."""
+        if self._found.times is not None:
+            self._of_calls = self.found()
+        self._trainer = None
+        self._found, self._before, self._wanted = StepRecording(), None, None
+        self._operators, self._optimizers, self._n_heard, self.tries = (), {}, 0, 0
+        self._row, self._longest_row, self._kinds_before = (None, 0), Counter(), Counter()
+        self._notes.clear()
+        self.ended.clear()
+        self._why_not_heard = self._why_no_count = None
+        self.now, self._steps, self.has_compiled = State.WARMING, [], False
+        self._finder.hand_over(thread)
+
     # --- what is open, and how it ends -----------------------------------------------------------------------------
 
     def _drop_session(self) -> None:
@@ -508,9 +557,12 @@ class States:
         self.end()
 
     def end(self) -> None:
-        """Want nothing further of the program."""
+        """Want nothing further of the program, unless a thread has begun to train meanwhile."""
         self.now = State.DONE
         if self.session.is_open:
+            return
+        if self._trainer is not None and self.waits_for_training:
+            self._begin_for(self._trainer)
             return
         try:
             self._on_done()
@@ -552,6 +604,7 @@ class States:
 
     def close(self) -> None:
         """The program ends in a step that nothing ends: what it was for is kept as far as it went."""
+        self._is_closed = True
         if self.now is State.AFTER:
             self._found = replace(self._found, plain_after_us=self._wanted_times())
         elif self.now is State.PAUSING:
@@ -571,6 +624,8 @@ class States:
 
     def found(self) -> StepRecording:
         """What was recorded; complete once the state is ``DONE``."""
+        if self._of_calls is not None and self._found.times is None:
+            return replace(self._of_calls, notes=(*self._of_calls.notes, self._said_of_training()))
         found, of_kind = self._found, self._wanted or ()
         if self._before is not None and found.times is None:
             found, of_kind = self._before
@@ -600,6 +655,13 @@ class States:
             called=self._finder.calls_without_step,
             why_not=self.why_not,
             notes=tuple(notes),
+        )
+
+    def _said_of_training(self) -> str:
+        n_updates, needed = self.ended["optimizer"], self.needed + self._repeats
+        return (
+            f"{n_updates} steps of optimizers came after what was recorded and are none of it: "
+            f"steps of a training are recorded from some {needed} on"
         )
 
 

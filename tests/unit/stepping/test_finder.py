@@ -283,3 +283,26 @@ def test_an_optimizer_that_a_thread_of_its_own_steps_ends_the_steps_of_the_one_t
         assert finder.owns_optimizer("AdamW", thread=8)
         finder.optimizer_stepped(0, "AdamW")
     assert (finder.owner, finder.seen) == (1, 5)
+
+
+def test_steps_that_are_handed_over_are_those_of_the_other_thread_and_earlier_ones_its_neighbours() -> None:
+    finder = StepFinder()
+    for _ in range(5):
+        finder.called("inference_0", thread=1)
+    finder.keeps_owner = True
+    finder.hand_over(2)
+    for _ in range(5):
+        trains(finder, thread=2, optimizer=7)
+    assert finder.found_by == "optimizer" and finder.owner == 2
+    assert finder.usual == (("AdamW.step", 1), ("backward_2", 1), ("forward_2", 1))
+    assert finder.other_threads["inference_0"] == 4
+
+
+def test_a_thread_that_trains_keeps_its_steps_while_another_serves_quickly() -> None:
+    finder = StepFinder()
+    for _ in range(6):
+        trains(finder, thread=2, optimizer=7)
+        for _ in range(200):
+            finder.called("inference_0", thread=1)
+    assert finder.owner == 2 and finder.found_by == "optimizer"
+    assert finder.usual == (("AdamW.step", 1), ("backward_2", 1), ("forward_2", 1))
