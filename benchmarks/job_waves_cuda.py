@@ -4,7 +4,8 @@
 and under ``torchledger run --profile``), and compile beside each other; then one after the other passes a gate and has
 both GPUs for itself, plain and recorded in turns. OUT gets ``jobs.json`` (own times, peaks of memory) and
 ``jobs.tar.gz`` (the ledgers), both written anew after each pair. ``job_waves_cuda.py --read OUT`` adds what the
-ledgers say; that needs no GPU.
+ledgers say; that needs no GPU. With ``--rounds N`` each case is there N times, as ``NAME:SIZE#2`` and so on: what two
+plain runs of one program differ by is then beside what a recorded one does.
 """
 
 from __future__ import annotations
@@ -40,13 +41,14 @@ RECORD = ("-m", "torchledger", "run", "--profile", "--force", "--warmup", "12", 
 
 def jobs_of(case: str, options: argparse.Namespace, work: Path) -> tuple[Job, ...]:
     """A case without torchledger, and under a recording unless that is not asked for."""
-    strategy, size = case.split(":")
+    strategy, size = case.partition("#")[0].split(":")
+    number = case.partition("#")[2]
     launch = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={options.ranks}")
     program = (*launch, PROGRAM, strategy, "--size", size, "--device", options.device, "--steps", str(options.steps))
     made = []
     for kind in ("plain",) if options.plain else ("plain", "recorded"):
-        name = f"{strategy}-{size}-{kind}"
-        ledger = work / f"{strategy}-{size}.ledger"
+        name = f"{strategy}-{size}{number}-{kind}"
+        ledger = work / f"{strategy}-{size}{number}.ledger"
         command = program if kind == "plain" else (*RECORD, str(ledger), *program)
         environment = {"JOB_NAME": name}
         made.append(Job(name, command, options.limit, ledger if kind == "recorded" else None, environment))
@@ -97,7 +99,7 @@ def measure(options: argparse.Namespace) -> None:
                 del waiting[case]
                 rows[case]["recorded_exit"] = job.process.returncode
                 rows[case]["recorded_output"] = wave.said(job) if job.process.returncode else ""
-                folder = work / f"{case.replace(':', '-')}.job"
+                folder = work / f"{case.replace(':', '-').replace('#', '')}.job"
                 if folder.is_dir():
                     folders[case] = folder
                 print(f"{case}: ended with {job.process.returncode} at {time.monotonic() - began:.0f} s", flush=True)
@@ -155,7 +157,10 @@ def main() -> None:
     parser.add_argument("--plain", action="store_true", help="no recordings: own times alone")
     parser.add_argument("--host", action="store_true", help="also what the host needs for each kind of work: host.json")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--rounds", type=int, default=1, help="how often each case is there")
     options = parser.parse_args()
+    numbers = ("", *(f"#{number}" for number in range(2, options.rounds + 1)))
+    options.cases = [f"{case}{number}" for number in numbers for case in options.cases]
     sys.path.insert(0, str(HERE.parent / "src"))
     if options.read is not None:
         add_ledgers(options.read)
