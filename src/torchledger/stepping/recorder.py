@@ -247,14 +247,14 @@ class StepRecorder:
             if self._states.now is State.DONE:
                 return
             if self._states.now is State.WARMING and self._is_held:
-                self._states.why_not = (
+                self._states.outcome.why_not = (
                     "steps end inside a backward, where nothing can be begun, and nothing is called behind it"
                 )
             self._states.close()
             if self._states.session.is_here or not self._states.session.is_open:
                 self._guarded(self._states.cut)
             else:
-                self._states.why_not = (
+                self._states.outcome.why_not = (
                     "the thread whose steps were recorded still runs, and nobody else can end its recording"
                 )
             if not self.is_done:

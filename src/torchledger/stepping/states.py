@@ -8,16 +8,16 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
-from torchledger.nouns import OptimizerFacts, StepFoundBy, StepKind
+from torchledger.nouns import StepFoundBy
 from torchledger.stepping.finder import FoundStep, Signature, StepFinder
 from torchledger.stepping.function_calls import FunctionCalls
 from torchledger.stepping.graph_calls import GraphCalls
 from torchledger.stepping.marks import STEP_MARK
 from torchledger.stepping.meeting import Meeting
+from torchledger.stepping.outcome import Outcome, optimizers_in
 from torchledger.stepping.recording import StepRecording
 from torchledger.stepping.session import Session
 from torchledger.stepping.tools import Tools
@@ -105,24 +105,16 @@ class States:
         self._row: tuple[Signature | None, int] = (None, 0)
         self._longest_row: Counter[Signature] = Counter()
         self._functions = FunctionCalls()
-        self._notes: list[str] = []
+        self.outcome = Outcome()
         self.session = Session(on_thread_end)
-        self.graph_calls = GraphCalls(self._notes)
+        self.graph_calls = GraphCalls(self.outcome.notes)
         self.call_timer: Any = None
         self._calls_elsewhere = 0
-        self._optimizers: dict[int, OptimizerFacts] = {}
-        self.why_not: str | None = None
         self._is_closed = False
-        self._why_no_count: str | None = None
-        self._why_not_heard: str | None = None
-        self._found = StepRecording()
-        self._before: tuple[StepRecording, Signature] | None = None
-        self._of_calls: StepRecording | None = None
         self._trainer: Hashable = None
         self._recorded_by: StepFoundBy | None = None
         self._operators: tuple[Counter[str], ...] = ()
         self._n_heard = 0
-        self._kinds_before: Counter[Signature] = Counter()
 
     @property
     def _tools(self) -> Tools:
@@ -140,8 +132,8 @@ class States:
 
     def compiles(self) -> None:
         """Something was compiled: the steps seen before begin anew, but what was recorded keeps those it came of."""
-        if self._found.times is not None:
-            self._kinds_before += self._finder.counted
+        if self.outcome.found.times is not None:
+            self.outcome.kinds_before += self._finder.counted
         self._finder.compiled()
         if self.now is State.TIMING:
             self.begin_again()
@@ -164,14 +156,14 @@ class States:
 
     def ignores(self, optimizer: Any) -> bool:
         """True while an eager step is counted and this optimizer was not in the recorded one: it steps for others."""
-        return self.now is State.COUNTING and id(optimizer) not in self._optimizers
+        return self.now is State.COUNTING and id(optimizer) not in self.outcome.optimizers
 
     def optimizer_stepped(self, optimizer: Any) -> None:
         """An optimizer has made its step: in the step that is heard, note what it updates."""
         if self.now is not State.HEARING:
             return
-        if id(optimizer) not in self._optimizers:
-            self._optimizers[id(optimizer)] = self._tools.facts_of_optimizer(optimizer)
+        if id(optimizer) not in self.outcome.optimizers:
+            self.outcome.optimizers[id(optimizer)] = self._tools.facts_of_optimizer(optimizer)
         if self.session.is_open:
             try:
                 self.session.tool.optimizer_stepped()
@@ -213,8 +205,8 @@ class States:
         elif self.now is State.AFTER:
             self._time_after(step)
         elif self.now is State.BY_EVENTS:
-            self._found = replace(self._found, n_steps=self._found.n_steps + 1)
-            if self._found.n_steps >= self._repeats:
+            self.outcome.update(n_steps=self.outcome.found.n_steps + 1)
+            if self.outcome.found.n_steps >= self._repeats:
                 self.end()
 
     def _warm(self) -> None:
@@ -243,8 +235,8 @@ class States:
             return True
         self._tools.synchronize()  # so that no rank's host is steps ahead of the others'
         begins = self.meeting.may_begin(self._count_of_steps())
-        if begins and self.meeting.note is not None and self.meeting.note not in self._notes:
-            self._notes.append(self.meeting.note)
+        if begins and self.meeting.note is not None and self.meeting.note not in self.outcome.notes:
+            self.outcome.notes.append(self.meeting.note)
         return begins
 
     def _count_of_steps(self) -> int:
@@ -261,7 +253,7 @@ class States:
             return
         self._tools.synchronize()
         self._wanted = usual
-        self._found = replace(self._found, plain_us=self._wanted_times())
+        self.outcome.update(plain_us=self._wanted_times())
         self._begin_session()
 
     def _wanted_times(self) -> tuple[float, ...]:
@@ -287,11 +279,11 @@ class States:
             self._pause()
             return
         if not is_wanted and not self._steps:
-            self._notes.append(
+            self.outcome.notes.append(
                 f"steps of the most frequent kind did not come again in {_MOST_TRIES} tries: another kind is recorded"
             )
             self._wanted = step.calls
-            self._found = replace(self._found, plain_us=())
+            self.outcome.update(plain_us=())
         if step.calls == self._wanted:
             self._steps.append(step.calls)
             # Before the mark ends, as the first tick lies before the first mark: what both cost falls into both times.
@@ -315,12 +307,12 @@ class States:
         self.session.close_step()
         self._tools.synchronize()
         n_steps = max(len(self._steps), 1)
-        self._found = replace(self._found, n_steps=n_steps)
+        self.outcome.update(n_steps=n_steps)
         if self._steps:
             durations = self._clock.durations_us()
-            self._found = replace(self._found, profiled_us=(sum(durations) / len(durations),))
+            self.outcome.update(profiled_us=(sum(durations) / len(durations),))
         if has_too_few is not None or 0 < len(self._steps) < self._repeats:
-            self._notes.append(has_too_few or f"{len(self._steps)} of {self._repeats} steps were recorded")
+            self.outcome.notes.append(has_too_few or f"{len(self._steps)} of {self._repeats} steps were recorded")
         recording = self.session.close()
         if self._tools.has_cuda() and not recording.saw_device():
             recording.discard()
@@ -328,19 +320,14 @@ class States:
             return
         marks = [f"{STEP_MARK}#{index}" for index in range(n_steps)]
         allocations, self._operators = recording.allocations(marks), recording.operators(marks)
-        self._found = replace(
-            self._found, allocations=allocations, times=recording.export(), found_by=self._finder.found_by
-        )
-        for former in (self._before[0] if self._before is not None else None, self._of_calls):
-            if former is not None and former.times is not None:
-                former.times.unlink(missing_ok=True)
+        self.outcome.update(allocations=allocations, times=recording.export(), found_by=self._finder.found_by)
+        self.outcome.drop_former_times()
 
     def _begin_hearing(self) -> None:
         if self.session.open(self._tools.listener(self.graph_calls.inside)):
             self.now = State.HEARING
         else:
-            self._why_not_heard = "eager operators were not heard: the program runs in a dispatch mode of its own"
-            self._notes.append(self._why_not_heard)
+            self.outcome.not_heard("eager operators were not heard: the program runs in a dispatch mode of its own")
             self._begin_counting()
 
     def _hear(self, step: FoundStep) -> None:
@@ -359,7 +346,9 @@ class States:
             return
         elif self._only_hears:
             self._wanted = step.calls
-            self._notes.append(f"no step of {self.tries + 1} was like the most frequent: the last of them is recorded")
+            self.outcome.notes.append(
+                f"no step of {self.tries + 1} was like the most frequent: the last of them is recorded"
+            )
             self._keep_heard(listener)
         self._begin_counting()
 
@@ -373,13 +362,14 @@ class States:
         return any(names <= operators for operators in self._operators)
 
     def _keep_heard(self, listener: Any) -> None:
-        self._found = replace(self._found, heard=tuple(listener.calls), memory=listener.memory)
-        if self._found.allocations is not None and self._finder.other_threads.total() > self._calls_elsewhere:
-            self._found = replace(self._found, allocations=None)
-            self._notes.append("no peak was counted: other threads have tensors, and a profile counts one thread's")
+        self.outcome.update(heard=tuple(listener.calls), memory=listener.memory)
+        if self.outcome.found.allocations is not None and self._finder.other_threads.total() > self._calls_elsewhere:
+            self.outcome.update(allocations=None)
+            self.outcome.notes.append(
+                "no peak was counted: other threads have tensors, and a profile counts one thread's"
+            )
         if listener.faults:
-            self._why_not_heard = f"not heard of the step ({len(listener.faults)}): {listener.faults[0]}"
-            self._notes.append(self._why_not_heard)
+            self.outcome.not_heard(f"not heard of the step ({len(listener.faults)}): {listener.faults[0]}")
 
     def _begin_counting(self) -> None:
         if self._only_hears:
@@ -395,19 +385,19 @@ class States:
         # This step began inside a compiled function, and an eager one calls no graphs: the calls of that function
         # tell where the next step begins, and where it ends.
         if not self._functions.wait():
-            self._why_no_count = "what calls the graphs was not seen"
+            self.outcome.why_no_count = "what calls the graphs was not seen"
             self._begin_after()
 
     def _count_now(self) -> None:
         if not self.session.open(self._tools.eager_flops()):
-            self._why_no_count = "the program runs in a dispatch mode or a compiled region"
+            self.outcome.why_no_count = "the program runs in a dispatch mode or a compiled region"
             self._begin_after()
 
     def _count(self, step: FoundStep) -> None:
         if not self.session.is_open or (self._finder.found_by == "period" and self._has_graphs()):
             return
         self._finder.forget(step)
-        if _optimizers_in(step.calls) == _optimizers_in(self._wanted or ()):
+        if optimizers_in(step.calls) == optimizers_in(self._wanted or ()):
             self._keep_count()
         else:
             self.session.close()
@@ -415,15 +405,15 @@ class States:
             if self.tries < _MOST_TRIES:
                 self._count_now()
                 return
-            self._why_no_count = f"the recorded kind did not come in {_MOST_TRIES} tries"
+            self.outcome.why_no_count = f"the recorded kind did not come in {_MOST_TRIES} tries"
         self._begin_after()
 
     def _keep_count(self) -> None:
         counted = self.session.close()
         if counted.faults:
-            self._why_no_count = str(counted.faults[0])
+            self.outcome.why_no_count = str(counted.faults[0])
         else:
-            self._found = replace(self._found, eager_flops=counted.by_operator())
+            self.outcome.update(eager_flops=counted.by_operator())
 
     def _begin_after(self) -> None:
         self._tools.synchronize()
@@ -439,23 +429,23 @@ class States:
         n_wanted = self._steps.count(self._wanted or ())
         is_enough = n_wanted >= _AFTER_STEPS and self._clock.elapsed_us >= self._after_us
         if is_enough or len(self._steps) >= _MOST_AFTER:
-            self._found = replace(self._found, plain_after_us=self._wanted_times())
+            self.outcome.update(plain_after_us=self._wanted_times())
             self.end()
 
     def _is_outnumbered(self) -> bool:
         """Whether steps of the recorded kind come no more since something compiled, and those of another kind have
         become more: what was recorded were the steps of before."""
         usual, counted = self._finder.usual, self._finder.counted
-        if self._before is not None or self.meeting is not None or not self._kinds_before or not usual:
+        if self.outcome.before is not None or self.meeting is not None or not self.outcome.kinds_before or not usual:
             return False
         wanted = self._wanted or ()
-        return not counted[wanted] and counted[usual] > self._kinds_before[wanted]
+        return not counted[wanted] and counted[usual] > self.outcome.kinds_before[wanted]
 
     def _record_anew(self) -> None:
         """Begin a second recording; the first stays for a program that ends before it is there."""
-        self._before = replace(self._found, plain_after_us=self._wanted_times()), self._wanted or ()
-        self._found, self._operators, self._n_heard, self.tries = StepRecording(), (), 0, 0
-        self._optimizers = {}
+        self.outcome.update(plain_after_us=self._wanted_times())
+        self.outcome.set_aside(self._wanted or ())
+        self._operators, self._n_heard, self.tries = (), 0, 0
         self.now, self._steps, self._clock = State.TIMING, [], self._tools.clock()
         self._clock.tick()
 
@@ -464,8 +454,15 @@ class States:
     @property
     def waits_for_training(self) -> bool:
         """Whether calls are or were recorded that no optimizer follows: the first step of one begins anew, once."""
-        is_possible = self._of_calls is None and self.meeting is None and not self._only_hears and not self._is_closed
-        return is_possible and self._recorded_by == "period" and self.why_not is None and not self._finder.owner_updates
+        is_possible = (
+            self.outcome.of_calls is None and self.meeting is None and not self._only_hears and not self._is_closed
+        )
+        return (
+            is_possible
+            and self._recorded_by == "period"
+            and self.outcome.why_not is None
+            and not self._finder.owner_updates
+        )
 
     def puts_off_training(self, thread: Hashable) -> bool:
         """An optimizer has made a step on ``thread``. Where calls that nothing updates were taken for steps, those of
@@ -489,15 +486,11 @@ class States:
 
     def _begin_for(self, thread: Hashable) -> None:
         """Look for the steps of a thread that trains; what was recorded stays for a program that ends before that."""
-        if self._found.times is not None:
-            self._of_calls = self.found()
-        self._trainer = None
-        self._found, self._before, self._wanted = StepRecording(), None, None
-        self._operators, self._optimizers, self._n_heard, self.tries = (), {}, 0, 0
-        self._row, self._longest_row, self._kinds_before = (None, 0), Counter(), Counter()
-        self._notes.clear()
+        self.outcome.set_calls_aside(self.found())
+        self._trainer = self._wanted = None
+        self._operators, self._n_heard, self.tries = (), 0, 0
+        self._row, self._longest_row = (None, 0), Counter()
         self.ended.clear()
-        self._why_not_heard = self._why_no_count = None
         self.now, self._steps, self.has_compiled = State.WARMING, [], False
         self._finder.hand_over(thread)
 
@@ -519,7 +512,7 @@ class States:
             return
         self._finder.keeps_owner = False
         self.now, self._steps = State.WARMING, []
-        self._found = replace(self._found, plain_us=())
+        self.outcome.update(plain_us=())
 
     def has_lost_session(self) -> bool:
         """True if the program has begun a profile of its own, which ended ours."""
@@ -532,8 +525,8 @@ class States:
 
     def _fall_back(self, reason: str) -> None:
         """Without the device's own records: on a GPU time the next steps' graphs by events, and say so."""
-        self.why_not = reason
-        self._found = replace(self._found, n_steps=0)
+        self.outcome.why_not = reason
+        self.outcome.update(n_steps=0)
         if self._tools.has_cuda():
             self.call_timer = self._tools.call_timer()
             self.now = State.BY_EVENTS
@@ -542,7 +535,7 @@ class States:
 
     def give_up(self, reason: str) -> None:
         """Record nothing further; what is open on this thread is closed, whatever comes of it."""
-        self.why_not = self.why_not or reason
+        self.outcome.why_not = self.outcome.why_not or reason
         is_recording = self.now in _UNDER_PROFILER
         self.now = State.DONE
         if self.session.is_here:
@@ -568,7 +561,9 @@ class States:
             self._on_done()
         except Exception as error:  # the program goes on with what still listens to it
             log.debug("what listens to the program could not be ended", exc_info=error)
-            self._notes.append(f"what listens to the program could not be ended: {type(error).__name__}: {error}")
+            self.outcome.notes.append(
+                f"what listens to the program could not be ended: {type(error).__name__}: {error}"
+            )
 
     def cut(self) -> None:
         """End what is open in the middle of a step."""
@@ -589,7 +584,7 @@ class States:
         all calls of one: what a program does behind its last step is none."""
         if not self._steps and self._finder.under_way != self._wanted:
             self._drop_session()
-            self.why_not = "the program ended before a step of the most frequent kind came again"
+            self.outcome.why_not = "the program ended before a step of the most frequent kind came again"
             self.end()
             return
         if self._steps:
@@ -606,73 +601,29 @@ class States:
         """The program ends in a step that nothing ends: what it was for is kept as far as it went."""
         self._is_closed = True
         if self.now is State.AFTER:
-            self._found = replace(self._found, plain_after_us=self._wanted_times())
+            self.outcome.update(plain_after_us=self._wanted_times())
         elif self.now is State.PAUSING:
-            self.why_not = "the program ended before a step of the most frequent kind came again"
+            self.outcome.why_not = "the program ended before a step of the most frequent kind came again"
         elif self.now is State.BY_EVENTS:
             # The one under way: its calls have been timed.
-            self._found = replace(self._found, n_steps=self._found.n_steps + 1)
+            self.outcome.update(n_steps=self.outcome.found.n_steps + 1)
 
     def after_fork(self) -> None:
         """In a child of a fork: what is under way is the parent's."""
         if self.now is not State.WARMING or self.tries:
             self.session.forget()
             self.graph_calls.first.clear()
-            self._found, self._before = replace(self._found, times=None, heard=None), None
-            self.why_not = "this process was forked from one that was being recorded"
+            self.outcome.leave_to_parent()
             self.now = State.DONE
 
     def found(self) -> StepRecording:
         """What was recorded; complete once the state is ``DONE``."""
-        if self._of_calls is not None and self._found.times is None:
-            return replace(self._of_calls, notes=(*self._of_calls.notes, self._said_of_training()))
-        found, of_kind = self._found, self._wanted or ()
-        if self._before is not None and found.times is None:
-            found, of_kind = self._before
-        wanted = dict(of_kind)
-        counted = self._kinds_before + self._finder.counted
-        kinds = [StepKind(count, dict(calls)) for calls, count in counted.most_common()]
-        notes = list(self._notes)
-        if self._why_no_count is not None:
-            notes.append(f"no eager step was counted: {self._why_no_count}")
-        elif self._counts_eager and found.eager_flops is None:
-            notes.append("no eager step was counted: the program ended before one")
-        if found.times is not None and self.why_not is not None:
-            notes.append(f"after the profiled steps nothing was recorded: {self.why_not}")
-        elif found.times is not None and found.memory is None and self._why_not_heard is None:
-            notes.append("no step was heard after the profiled ones: its storages and its lines are not known")
-        if note := _said_of(self._finder.other_threads):
-            notes.append(note)
-        return replace(
-            found,
-            found_by=found.found_by or self._finder.found_by,
-            seen=counted.total(),
-            kinds=tuple(sorted(kinds, key=lambda kind: kind.calls != wanted)),
-            optimizers=tuple(self._optimizers.values()),
+        return self.outcome.whole(
+            self._finder,
+            self._wanted or (),
+            counts_eager=self._counts_eager,
+            n_updates=self.ended["optimizer"],
+            needed=self.needed + self._repeats,
             first_calls=tuple(self.graph_calls.first),
             spans=tuple(self.call_timer.spans()) if self.call_timer is not None else (),
-            begun=self._finder.begun,
-            called=self._finder.calls_without_step,
-            why_not=self.why_not,
-            notes=tuple(notes),
         )
-
-    def _said_of_training(self) -> str:
-        n_updates, needed = self.ended["optimizer"], self.needed + self._repeats
-        return (
-            f"{n_updates} steps of optimizers came after what was recorded and are none of it: "
-            f"steps of a training are recorded from some {needed} on"
-        )
-
-
-def _said_of(other_threads: Counter[str]) -> str | None:
-    updates = sum(count for _, count in _optimizers_in(tuple(other_threads.items())))
-    what = [f"{updates} steps of optimizers"] if updates else []
-    if calls := other_threads.total() - updates:
-        what.insert(0, f"{calls} calls of graphs")
-    return f"{' and '.join(what)} by other threads belong to no step: steps are those of one thread" if what else None
-
-
-def _optimizers_in(calls: Signature) -> Signature:
-    """The steps of optimizers: what an eager step and a compiled one have in common."""
-    return tuple((name, count) for name, count in calls if name.endswith(".step"))

@@ -1,0 +1,122 @@
+"""What came of a recording of steps so far, and of those before it that it may take the place of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from torchledger.nouns import OptimizerFacts, StepKind
+from torchledger.stepping.finder import Signature, StepFinder
+from torchledger.stepping.recording import StepRecording
+
+
+class Outcome:
+    """``found`` and what is said beside it, until ``whole`` puts it together.
+
+    ``before`` is a recording of steps of another kind, with that kind, and ``of_calls`` one of calls that nothing
+    updates: each stays for a program that ends before the one after it has times. ``kinds_before`` are the steps that
+    were seen until something compiled behind a recording.
+    """
+
+    def __init__(self) -> None:
+        self.found = StepRecording()
+        self.before: tuple[StepRecording, Signature] | None = None
+        self.of_calls: StepRecording | None = None
+        self.kinds_before: Counter[Signature] = Counter()
+        self.optimizers: dict[int, OptimizerFacts] = {}
+        self.notes: list[str] = []
+        self.why_not: str | None = None
+        self.why_no_count: str | None = None
+        self.why_not_heard: str | None = None
+
+    def update(self, **changes: Any) -> None:
+        """Change fields of what was found."""
+        self.found = replace(self.found, **changes)
+
+    def set_aside(self, kind: Signature) -> None:
+        """A recording of steps of another kind begins: what was found are steps of ``kind``."""
+        self.before = self.found, kind
+        self.found, self.optimizers = StepRecording(), {}
+
+    def set_calls_aside(self, calls: StepRecording) -> None:
+        """A training is recorded from here on: what was found, as a whole, are calls that nothing updates."""
+        if self.found.times is not None:
+            self.of_calls = calls
+        self.found, self.before, self.optimizers = StepRecording(), None, {}
+        self.kinds_before = Counter()
+        self.notes.clear()
+        self.why_not_heard = self.why_no_count = None
+
+    def drop_former_times(self) -> None:
+        """What was set aside is not needed any more: there are newer times."""
+        for former in (self.before[0] if self.before is not None else None, self.of_calls):
+            if former is not None and former.times is not None:
+                former.times.unlink(missing_ok=True)
+
+    def leave_to_parent(self) -> None:
+        """In a child of a fork: files and what was heard are the parent's."""
+        self.found, self.before, self.of_calls = replace(self.found, times=None, heard=None), None, None
+        self.why_not = "this process was forked from one that was being recorded"
+
+    def not_heard(self, reason: str) -> None:
+        """Eager operators of a step are not known, or not all: say why."""
+        self.why_not_heard = reason
+        self.notes.append(reason)
+
+    def whole(
+        self, finder: StepFinder, kind: Signature, *, counts_eager: bool, n_updates: int, needed: int, **fields: Any
+    ) -> StepRecording:
+        """All of it. ``kind`` is what a recorded step calls; ``n_updates`` steps of optimizers have ended since the
+        recording began, of which ``needed`` are enough for one. ``fields`` are others of the recording."""
+        if self.of_calls is not None and self.found.times is None:
+            said = (
+                f"{n_updates} steps of optimizers came after what was recorded and are none of it: "
+                f"steps of a training are recorded from some {needed} on"
+            )
+            return replace(self.of_calls, notes=(*self.of_calls.notes, said))
+        found = self.found
+        if self.before is not None and found.times is None:
+            found, kind = self.before
+        wanted = dict(kind)
+        counted = self.kinds_before + finder.counted
+        kinds = [StepKind(count, dict(calls)) for calls, count in counted.most_common()]
+        return replace(
+            found,
+            found_by=found.found_by or finder.found_by,
+            seen=counted.total(),
+            kinds=tuple(sorted(kinds, key=lambda each: each.calls != wanted)),
+            optimizers=tuple(self.optimizers.values()),
+            begun=finder.begun,
+            called=finder.calls_without_step,
+            why_not=self.why_not,
+            notes=tuple(self._said_of(found, finder.other_threads, counts_eager=counts_eager)),
+            **fields,
+        )
+
+    def _said_of(self, found: StepRecording, other_threads: Counter[str], *, counts_eager: bool) -> list[str]:
+        notes = list(self.notes)
+        if self.why_no_count is not None:
+            notes.append(f"no eager step was counted: {self.why_no_count}")
+        elif counts_eager and found.eager_flops is None:
+            notes.append("no eager step was counted: the program ended before one")
+        if found.times is not None and self.why_not is not None:
+            notes.append(f"after the profiled steps nothing was recorded: {self.why_not}")
+        elif found.times is not None and found.memory is None and self.why_not_heard is None:
+            notes.append("no step was heard after the profiled ones: its storages and its lines are not known")
+        if note := _said_of_threads(other_threads):
+            notes.append(note)
+        return notes
+
+
+def _said_of_threads(other_threads: Counter[str]) -> str | None:
+    updates = sum(count for _, count in optimizers_in(tuple(other_threads.items())))
+    what = [f"{updates} steps of optimizers"] if updates else []
+    if calls := other_threads.total() - updates:
+        what.insert(0, f"{calls} calls of graphs")
+    return f"{' and '.join(what)} by other threads belong to no step: steps are those of one thread" if what else None
+
+
+def optimizers_in(calls: Signature) -> Signature:
+    """The steps of optimizers: what an eager step and a compiled one have in common."""
+    return tuple((name, count) for name, count in calls if name.endswith(".step"))
