@@ -29,10 +29,8 @@ class OptimizerWatch:
         import torch
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        self._is_deaf = False
-
         def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if torch.compiler.is_compiling() or self._is_deaf:
+            if torch.compiler.is_compiling():
                 return
             try:
                 _UPDATED_ON[id(optimizer)] = weakref.ref(optimizer), threading.get_ident()
@@ -42,10 +40,6 @@ class OptimizerWatch:
                 on_fault(error)
 
         self._handle = register_optimizer_step_post_hook(hook)
-
-    def end(self) -> None:
-        """Hear nothing further. The hook stays in its place, so that no compiled step is compiled anew without it."""
-        self._is_deaf = True
 
     def undo(self) -> None:
         """Take the hook out."""

@@ -33,7 +33,6 @@ from torchledger.work.graph_names import direction_of
 
 if TYPE_CHECKING:
     from torchledger._torch.module_calls import ModuleCalls
-    from torchledger._torch.optimizers import OptimizerWatch
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +86,6 @@ class StepProfiler(Watcher):
         self._places: dict[str, tuple[int, ...]] = {}
         self._patches: list[Any] = []
         self._call_patches: list[Any] = []
-        self._optimizers: OptimizerWatch | None = None
         self._recorder = StepRecorder(
             warmup=warmup,
             timed=timed,
@@ -118,8 +116,7 @@ class StepProfiler(Watcher):
     def _watch_optimizers(self) -> None:
         from torchledger._torch.optimizers import OptimizerWatch
 
-        self._optimizers = OptimizerWatch(self._optimizer_stepped, self._recorder.failed)
-        self._patches.append(self._optimizers)
+        self._patches.append(OptimizerWatch(self._optimizer_stepped, self._recorder.failed))
 
     def _watch_packages(self) -> None:
         from torchledger._torch.packages import mark_package_calls
@@ -239,14 +236,12 @@ class StepProfiler(Watcher):
             log.debug("the profile was not written yet", exc_info=error)
 
     def _hear_no_calls(self) -> None:
-        """From here on calls of graphs and steps of optimizers cost what they do without us."""
+        """From here on calls of graphs cost what they do without us; steps of optimizers are only counted."""
         if self in _current:
             _current.remove(self)
         with contextlib.ExitStack() as rest:  # each of them, whatever another raises
             for patches in self._call_patches:
                 rest.callback(patches.undo)
-            if self._optimizers is not None and not self._recorder.waits_for_training:
-                rest.callback(self._optimizers.end)
             rest.callback(self._hear_no_modules)
 
     def _hear_calls_again(self) -> bool:

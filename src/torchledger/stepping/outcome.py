@@ -16,7 +16,9 @@ class Outcome:
 
     ``before`` is a recording of steps of another kind, with that kind, and ``of_calls`` one of calls that nothing
     updates: each stays for a program that ends before the one after it has times. ``kinds_before`` are the steps that
-    were seen until something compiled behind a recording.
+    were seen until something compiled behind a recording. Once all was recorded ``compiled_later`` graphs were
+    compiled, and behind these optimizers have made ``stepped_later`` steps; ``stepped_elsewhere`` are those of other
+    threads.
     """
 
     def __init__(self) -> None:
@@ -26,6 +28,7 @@ class Outcome:
         self.kinds_before: Counter[Signature] = Counter()
         self.optimizers: dict[int, OptimizerFacts] = {}
         self.notes: list[str] = []
+        self.compiled_later = self.stepped_later = self.stepped_elsewhere = 0
         self.why_not: str | None = None
         self.why_no_count: str | None = None
         self.why_not_heard: str | None = None
@@ -104,15 +107,22 @@ class Outcome:
             notes.append(f"after the profiled steps nothing was recorded: {self.why_not}")
         elif found.times is not None and found.memory is None and self.why_not_heard is None:
             notes.append("no step was heard after the profiled ones: its storages and its lines are not known")
-        if note := _said_of_threads(other_threads):
+        if self.stepped_later:
+            compiled = "1 graph was" if self.compiled_later == 1 else f"{self.compiled_later} graphs were"
+            notes.append(
+                f"{compiled} compiled after the recorded steps, and {self.stepped_later} steps of optimizers followed: "
+                "if they are of another training, record it by itself"
+            )
+        if note := _said_of_threads(other_threads, self.stepped_elsewhere):
             notes.append(note)
         return notes
 
 
-def _said_of_threads(other_threads: Counter[str]) -> str | None:
+def _said_of_threads(other_threads: Counter[str], stepped_elsewhere: int) -> str | None:
     updates = sum(count for _, count in optimizers_in(tuple(other_threads.items())))
+    calls, updates = other_threads.total() - updates, updates + stepped_elsewhere
     what = [f"{updates} steps of optimizers"] if updates else []
-    if calls := other_threads.total() - updates:
+    if calls:
         what.insert(0, f"{calls} calls of graphs")
     return f"{' and '.join(what)} by other threads belong to no step: steps are those of one thread" if what else None
 

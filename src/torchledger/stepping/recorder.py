@@ -122,7 +122,9 @@ class StepRecorder:
 
     def optimizer_stepped(self, optimizer: Any) -> None:
         """An optimizer has made its step."""
-        if self._states.now is not State.DONE or self._states.waits_for_training:
+        if self._states.now is State.DONE and not self._states.waits_for_training:
+            self._states.steps_later(threading.get_ident())
+        else:
             self._guarded(lambda: self._after_optimizer(optimizer))
 
     def _after_optimizer(self, optimizer: Any) -> None:
@@ -286,11 +288,6 @@ class StepRecorder:
     def is_done(self) -> bool:
         """True once no further step is wanted."""
         return self._states.now is State.DONE
-
-    @property
-    def waits_for_training(self) -> bool:
-        """True once calls were recorded that no optimizer followed: its first step begins a recording anew."""
-        return self._states.waits_for_training
 
     @property
     def needed(self) -> int:

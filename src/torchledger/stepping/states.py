@@ -135,6 +135,8 @@ class States:
         if self.outcome.found.times is not None:
             self.outcome.kinds_before += self._finder.counted
         self._finder.compiled()
+        if self.now is State.DONE:
+            self.outcome.compiled_later += 1
         if self.now is State.TIMING:
             self.begin_again()
         self.has_compiled = True
@@ -448,6 +450,13 @@ class States:
         self._operators, self._n_heard, self.tries = (), 0, 0
         self.now, self._steps, self._clock = State.TIMING, [], self._tools.clock()
         self._clock.tick()
+
+    def steps_later(self, thread: Hashable) -> None:
+        """An optimizer has made a step although nothing more is wanted: it may be of another training."""
+        if thread != self._finder.owner:
+            self.outcome.stepped_elsewhere += 1
+        elif self.outcome.compiled_later:
+            self.outcome.stepped_later += 1
 
     # --- training that begins behind recorded calls --------------------------------------------------------------
 

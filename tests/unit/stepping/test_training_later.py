@@ -143,3 +143,22 @@ def test_a_recording_of_training_frees_that_of_the_calls_before_it(worker: Worke
     program.result()
     assert program.tools.n_held == 0
     assert program.tools.said.count("start recording") == 2
+
+
+def test_a_second_training_behind_a_recorded_one_is_said_and_the_first_stays() -> None:
+    program = Program().steps(30)
+    assert program.recorder.is_done
+    program.graphs.append(program.compile("forward_1"))
+    result = program.steps(50).result()
+    assert result.kinds[0].calls == TRAINED
+    assert any("1 graph was compiled after the recorded steps, and 50 steps" in note for note in result.notes)
+
+
+def test_a_training_that_goes_on_as_recorded_is_no_second_one() -> None:
+    assert Program().steps(500).result().notes == ()
+
+
+def test_steps_of_an_optimizer_on_a_later_thread_are_said(worker: Worker) -> None:
+    program = Program().steps(30)
+    worker.do(lambda: program.steps(20))
+    assert any("20 steps of optimizers by other threads" in note for note in program.result().notes)
