@@ -5,7 +5,10 @@
 ``run``, ``profile`` and ``values``: a training program recorded under that command, killed alone or with the command.
 Each graph whose first call had returned must be in the ledger, each graph there whole, the calls whose values are there
 those from the first on; ``show`` must answer, and the next run replace the ledger. ``job``: one of two gloo ranks under
-torch's elastic agent, the same of both ledgers. ``sample``: a sampling worker; what is on disk at the end must equal an
+torch's elastic agent, the same of both ledgers, and no rank has two; ``--how`` says what is done to the rank: ``kill``;
+``term``, and ``kill`` soon after; ``interrupt``, twice; or to the agent in its place: ``agent``. ``signal``: SIGTERM,
+whose handler raises, at a random line of our own code under ``run``, ``profile`` and ``values`` in turns; the program
+hears it, no guard of ours keeps it. ``sample``: a sampling worker; what is on disk at the end must equal an
 uninterrupted run, each shape once.
 
 Needs no GPU. Processes are forks of this one, which has imported torch and has warm caches, so that most of a round is
@@ -27,6 +30,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -37,10 +41,11 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from forked import EXIT_CODE, Mode, begin_anew, make_forkable, program, record
+from interrupted import Lines, ToldToEndError, log_to, raise_told
 from torchledger.capturing import process
 from torchledger.cli import cli
 from torchledger.errors import StoreError, TorchledgerError
-from torchledger.nouns import Graph, Launch, Run, ValueStats
+from torchledger.nouns import Gap, Graph, Launch, Run, ValueStats
 from torchledger.sampling.dataset import read_samples
 from torchledger.sampling.journal import JOURNAL_FOLDER, read_journals
 from torchledger.sampling.points import Plan, Point, save_plan, unique_points
@@ -55,7 +60,12 @@ QUICK: tuple[tuple[str, ...], ...] = (("--kills", "1", "--points", "60"),)
 _CODES = "exit_codes_of_the_runs_before_and_after"
 _SOUND = [EXIT_CODE, EXIT_CODE]
 
-COMMANDS = ("run", "profile", "values", "job", "sample")
+COMMANDS = ("run", "profile", "values", "job", "signal", "sample")
+
+HOW = ("kill", "term", "interrupt", "agent")
+
+_LONGEST_END_S = 90.0
+"""After which a rank whose fellow or agent is gone is taken for one that waits for it for ever, and is killed."""
 
 
 def start_worker(folder: Path) -> int:
@@ -166,18 +176,22 @@ def _kill(command: int, *, is_whole: bool) -> None:
         os.kill(int(started[0]), signal.SIGKILL)
 
 
-def kill_rank(kills: int, source: random.Random) -> dict[str, object]:
-    """Kill one of two ranks of a job under torch's elastic agent again and again, and judge both ledgers."""
+def kill_rank(kills: int, source: random.Random, how: str) -> dict[str, object]:
+    """End one of two ranks of a job under torch's elastic agent again and again, and judge both ledgers."""
     with tempfile.TemporaryDirectory() as scratch:
         whole = Path(scratch) / "whole"
-        faults = [] if _job(whole, None, 0.0) else ["a job that nobody kills fails"]
+        faults = [] if _job(whole, None, 0.0, how, source) else ["a job that nobody kills fails"]
         usual_s = float((whole / "cpu0").read_text())
         graphs: list[tuple[int, ...]] = []
+        waiting = 0
         for number in range(kills):
             folder = Path(scratch) / str(number)
-            _job(folder, number % 2, source.uniform(0, usual_s))
+            _job(folder, number % 2, source.uniform(0, usual_s), how, source)
+            waiting += _end_of_ranks(folder)
             for rank in (0, 1):
-                for text in faults_of(rank_path(folder / "a.ledger", rank), _progress(folder / f"progress{rank}")):
+                wrong = faults_of(rank_path(folder / "a.ledger", rank), _progress(folder / f"progress{rank}"))
+                others = [path.name for path in folder.glob(f"a.*/rank{rank}.*.ledger")]
+                for text in wrong + [f"there is another ledger, {name}" for name in others]:
                     said = (folder / f"messages{rank}").read_text(errors="replace")[-1000:]
                     left = " ".join(str(path.relative_to(folder)) for path in sorted(folder.glob("a.*/*")))
                     faults.append(f"kill {number} of rank {number % 2}, rank {rank}: {text}; {left}; it said: {said}")
@@ -185,16 +199,31 @@ def kill_rank(kills: int, source: random.Random) -> dict[str, object]:
                 tuple(_n_graphs(rank_path(folder / "a.ledger", rank)) for rank in (number % 2, 1 - number % 2))
             )
     return {
-        "command": "run of a job of two gloo ranks",
+        "command": f"run of a job of two gloo ranks, {how}",
         "kills": kills,
         "uninterrupted_rank_cpu_s": round(usual_s, 2),
         "graphs_of_killed_and_other_rank": {f"{a} and {b}": n for (a, b), n in sorted(Counter(graphs).items())},
+        "ranks_that_waited_for_ever": waiting,
         "faults": faults,
     }
 
 
-def _job(folder: Path, rank_to_kill: int | None, after_s: float) -> bool:
-    """Record a job of two ranks, one of which is killed after so much processor time; true if it ends well."""
+def _end_of_ranks(folder: Path) -> int:
+    """Wait until no rank runs any more; returns how many had to be killed."""
+    until, killed = time.monotonic() + _LONGEST_END_S, 0
+    for place in folder.glob("pid?"):
+        rank = int(place.read_text())
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            while time.monotonic() < until:
+                _cpu_s(rank)
+                time.sleep(0.02)
+            os.kill(rank, signal.SIGKILL)
+            killed += 1
+    return killed
+
+
+def _job(folder: Path, rank_to_kill: int | None, after_s: float, how: str, source: random.Random) -> bool:
+    """Record a job of two ranks, one of which is ended after so much processor time; true if the job ends well."""
     folder.mkdir()
     request = {"path": str(folder / "a.ledger"), "parent": 0, "run_id": None, "argv": ["job"], "attached": {}}
     agent = os.fork()
@@ -221,8 +250,82 @@ def _job(folder: Path, rank_to_kill: int | None, after_s: float) -> bool:
             rank = int(place.read_text())
             while _cpu_s(rank) < after_s:
                 time.sleep(0.005)
-            os.kill(rank, signal.SIGKILL)
+            _end_rank(rank, agent, how, source)
     return os.waitpid(agent, 0)[1] == 0
+
+
+def _end_rank(rank: int, agent: int, how: str, source: random.Random) -> None:
+    if how == "agent":
+        os.kill(agent, signal.SIGKILL)
+        return
+    if how == "term":
+        os.kill(rank, signal.SIGTERM)
+    elif how == "interrupt":
+        os.kill(rank, signal.SIGINT)
+    if how != "kill":
+        time.sleep(source.uniform(0, 0.3))
+    os.kill(rank, signal.SIGINT if how == "interrupt" else signal.SIGKILL)
+
+
+def signal_at_lines(times: int, source: random.Random) -> dict[str, object]:
+    """Tell a recorded program to end at a random line of our own code again and again; its handler raises."""
+    modes: tuple[Mode, ...] = ("run", "profile", "values")
+    faults: list[str] = []
+    rooms: Counter[str] = Counter()
+    after_the_end = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        n_lines = {}
+        for mode in modes:
+            record(mode, folder, _told_at(None, folder), force=True)
+            n_lines[mode] = int((folder / "where").read_text().split()[0])
+        for number in range(times):
+            mode = modes[number % len(modes)]
+            record(mode, folder, _told_at(source.randrange(n_lines[mode]) + 1, folder), force=True)
+            _, _, where = (folder / "where").read_text().partition(" ")
+            has_ended = (folder / "result").exists()
+            after_the_end += has_ended
+            rooms["not reached" if where == "None" else where.split("/")[0]] += 1
+            found = faults_of(folder / "a.ledger", _progress(folder / "progress"))
+            found += _kept_by_a_guard(folder, has_ended or where == "None")
+            faults += [f"{mode}, signal {number} at {where}: {text}" for text in found]
+    return {
+        "command": "run, profile and values in turns; a signal at a line of ours, whose handler raises",
+        "signals": times,
+        "lines_of_ours_that_run": n_lines,
+        "after_the_programs_end": after_the_end,
+        "in_the_room": dict(sorted(rooms.items())),
+        "faults": faults,
+    }
+
+
+def _told_at(at: int | None, folder: Path) -> Callable[[], None]:
+    """What a program does before it is recorded: it has a handler, and hears the signal at the ``at``-th line."""
+
+    def prepare() -> None:
+        signal.signal(signal.SIGTERM, raise_told)
+        for name in ("where", "log"):
+            (folder / name).unlink(missing_ok=True)
+        log_to(folder / "log")
+        lines = Lines(at)
+        atexit.register(lambda: (folder / "where").write_text(f"{lines.n_run} {lines.where}"))
+        lines.listen()
+
+    return prepare
+
+
+def _kept_by_a_guard(folder: Path, has_ended: bool) -> list[str]:
+    """What shows that the program did not hear its signal, or that a guard took it for a fault of ours."""
+    found = []
+    if not has_ended and ToldToEndError.__name__ not in (folder / "messages").read_text(errors="replace"):
+        found.append("the program did not hear it")
+    if ToldToEndError.__name__ in (folder / "log").read_text(errors="replace"):
+        found.append("a guard kept it")
+    with contextlib.suppress(StoreError), open_ledger(folder / "a.ledger") as ledger:
+        found += [str(gap) for gap in ledger.read(Gap) if ToldToEndError.__name__ in gap.reason]
+        if ledger.run().status == "running":
+            found.append("the run is not ended")
+    return found
 
 
 def _rank(folder: str) -> None:
@@ -335,6 +438,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--of", choices=COMMANDS, action="append", help="Default: all.")
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--how", choices=HOW, default="kill", help="What is done to a rank of a job.")
     parser.add_argument("--points", type=int, default=1500)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -345,7 +449,9 @@ def main() -> int:
         if of == "sample":
             result = kill_sampling(options.kills, options.points, source)
         elif of == "job":
-            result = kill_rank(options.kills, source)
+            result = kill_rank(options.kills, source, options.how)
+        elif of == "signal":
+            result = signal_at_lines(options.kills, source)
         else:
             result = kill_command(of, options.kills, source)
         print(json.dumps(result, indent=1), flush=True)

@@ -22,6 +22,7 @@ from torch._functorch._aot_autograd import autograd_cache
 from torch._inductor import codecache
 
 from torchledger._torch.patching import Patches
+from torchledger.signals import let_through
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ def key_caches(patches: Patches, salt: Callable[[], str], on_plain_entry: Callab
         try:
             _add_places(digest, getattr(graph_module, "gm", graph_module))
         except Exception as error:  # the user's compile must go on
+            let_through(error)
             log.debug("no places in the key of a cache: %s", error)
         return key + digest.hexdigest()[:_SUFFIX], debug_lines
 
@@ -50,6 +52,7 @@ def key_caches(patches: Patches, salt: Callable[[], str], on_plain_entry: Callab
             if os.path.isdir(codecache.FxGraphCache._get_tmp_dir_for_key(found[0][:-_SUFFIX])):
                 on_plain_entry(found[0])
         except Exception as error:  # the user's compile must go on
+            let_through(error)
             log.debug("plain entry of %s: not known", found[0], exc_info=error)
         return found
 

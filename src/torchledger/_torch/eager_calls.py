@@ -29,6 +29,7 @@ from torchledger._torch.higher_order import run_inside
 from torchledger._torch.patching import Patches
 from torchledger._torch.storages import HeardMemory, StorageWatch
 from torchledger._torch.tensors import is_nested, tensors_in
+from torchledger.signals import let_through
 from torchledger.work.op_shapes import Argument, OpCall, Tensor
 
 log = logging.getLogger(__name__)
@@ -155,6 +156,7 @@ class EagerCalls(TorchDispatchMode):
             with _unseen():
                 watch.start()
         except Exception as error:  # operators are heard all the same
+            let_through(error)
             log.debug("storages are not watched", exc_info=error)
             self.faults.append(f"storages: {type(error).__name__}: {error}")
             return
@@ -167,6 +169,7 @@ class EagerCalls(TorchDispatchMode):
             with _unseen():
                 self.memory = self._storages.stop()
         except Exception as error:  # operators were heard all the same
+            let_through(error)
             log.debug("storages were not watched to the end", exc_info=error)
             self.faults.append(f"storages: {type(error).__name__}: {error}")
 
@@ -209,11 +212,13 @@ class EagerCalls(TorchDispatchMode):
                         if result is not None:
                             return result
                 except Exception as error:  # one of the program's comes again below
+                    let_through(error)
                     self.faults.append(f"{func}: {type(error).__name__}: {error}")
                 result = func(*args, **kwargs)
                 try:
                     self._hear_higher_order(result)
                 except Exception as error:  # the program's operator has its result
+                    let_through(error)
                     log.debug("the storages of a higher-order operator were not recorded", exc_info=error)
                     self.faults.append(f"{func}: {type(error).__name__}: {error}")
                 return result
@@ -227,11 +232,13 @@ class EagerCalls(TorchDispatchMode):
                     if result is not NotImplemented:
                         return result
             except Exception as error:  # taken for one that does work itself, which says what is wrong if anything is
+                let_through(error)
                 self.faults.append(f"{func}: {type(error).__name__}: {error}")
             call = None
             try:
                 call = self._call_of(func, args, kwargs)
             except Exception as error:  # the program's operator is about to run
+                let_through(error)
                 log.debug("an eager operator was not recorded", exc_info=error)
                 self.faults.append(f"{func}: {type(error).__name__}: {error}")
             result = func(*args, **kwargs)
@@ -239,6 +246,7 @@ class EagerCalls(TorchDispatchMode):
                 try:
                     self._hear(call, func, args, kwargs, result)
                 except Exception as error:  # the program's operator has its result
+                    let_through(error)
                     log.debug("an eager operator was not recorded", exc_info=error)
                     self.faults.append(f"{func}: {type(error).__name__}: {error}")
             return result
@@ -258,6 +266,7 @@ class EagerCalls(TorchDispatchMode):
                 found = [each for each in tensors_in((args, kwargs)) if type(each).__name__ == _DISTRIBUTED]
                 self._unpacking.found = func, len(found)
             except Exception as error:  # it is about to be unpacked
+                let_through(error)
                 log.debug("distributed tensors were not counted", exc_info=error)
 
     def _distributed_of(self, func: Any) -> int:
@@ -383,6 +392,7 @@ def keep_modes_over_compiled_calls() -> Patches:
             try:
                 _include_modes()
             except Exception as error:  # the user's call is about to be made
+                let_through(error)
                 log.warning("a mode is not heard in a compiled call: %s: %s", type(error).__name__, error)
             return result
 
@@ -391,6 +401,7 @@ def keep_modes_over_compiled_calls() -> Patches:
             try:
                 _include_modes()
             except Exception as error:  # the user's call has been made
+                let_through(error)
                 log.warning("a mode is not heard after a compiled call: %s: %s", type(error).__name__, error)
             return result
 

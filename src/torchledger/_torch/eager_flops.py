@@ -14,6 +14,7 @@ from torchledger._torch.eager_calls import note_mode
 from torchledger._torch.flops import added_formulas
 from torchledger._torch.higher_order import run_inside
 from torchledger._torch.patching import Patches
+from torchledger.signals import let_through
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class EagerFlops(FlopCounterMode):
             try:
                 super()._count_flops(func_packet, out, args, kwargs)
             except Exception as error:
+                let_through(error)
                 log.debug("the FLOPs of an eager operator were not counted", exc_info=error)
                 self.faults.append(f"{func_packet}: {type(error).__name__}: {error}")
         return out

@@ -24,6 +24,7 @@ from torchledger._torch.guards import listen_to_guards
 from torchledger._torch.kernel_marks import note_wrappers
 from torchledger._torch.patching import Patches
 from torchledger._torch.stages import listen_to_stages
+from torchledger.signals import let_through
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +106,7 @@ def install(listener: Listener, *, salt: Callable[[], str]) -> Patches:
         try:
             listener.on_fault(where, error)
         except Exception as second:  # the user's compile must go on, whatever becomes of the record
+            let_through(second)
             log.warning("torchledger lost what it knew of %s: %s; %s", where, error, second)
 
     patches = Patches(told)
@@ -113,6 +115,7 @@ def install(listener: Listener, *, salt: Callable[[], str]) -> Patches:
         try:
             return method(*args)
         except Exception as error:  # the user's compile must go on
+            let_through(error)
             told(where, error)
             return None
 

@@ -20,6 +20,8 @@ from torch._inductor.utils import get_gpu_dram_gbps
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from torchledger.signals import let_through
+
 EXTERN_LINES = frozenset(
     {
         "ExternKernelOutLine",
@@ -494,7 +496,8 @@ def _knows_bandwidth() -> bool:
     """False where a program for a GPU is compiled without one."""
     try:
         return bool(get_gpu_dram_gbps() > 0)
-    except Exception:  # whatever the driver that is not there raises
+    except Exception as error:  # whatever the driver that is not there raises
+        let_through(error)
         return False
 
 

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
+from torchledger.signals import let_through
+
 log = logging.getLogger(__name__)
 
 COMPILER = "torch._inductor.compile_fx"
@@ -75,4 +77,5 @@ def _do(action: Callable[[], None], name: str) -> None:
     try:
         action()
     except Exception as error:  # whoever imports the module has it
+        let_through(error)
         log.warning("torchledger does not hear %s: %s: %s", name, type(error).__name__, error)

@@ -15,6 +15,8 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
+from torchledger.signals import let_through
+
 
 class ModuleCalls:
     """Tells ``called`` of each module that is about to be called from outside all others, until ``undo``.
@@ -38,6 +40,7 @@ class ModuleCalls:
         try:
             self._called(module)
         except Exception as error:  # the user's call is about to be made
+            let_through(error)
             self._on_fault(error)
 
     def _ends(self, module: Module, inputs: Any, result: Any) -> None:

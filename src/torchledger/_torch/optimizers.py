@@ -12,6 +12,7 @@ from typing import Any
 from torchledger._torch.living import living
 from torchledger.claims import claim
 from torchledger.nouns import OptimizerFacts
+from torchledger.signals import let_through
 
 _UPDATED_ON: dict[int, tuple[weakref.ref[Any], int]] = {}
 """Of each optimizer that was heard, the thread of its last step."""
@@ -37,6 +38,7 @@ class OptimizerWatch:
                 if not _is_inside_own_step(optimizer, sys._getframe(1)):
                     stepped(optimizer)
             except Exception as error:  # the user's program must go on
+                let_through(error)
                 on_fault(error)
 
         self._handle = register_optimizer_step_post_hook(hook)

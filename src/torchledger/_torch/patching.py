@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
+from torchledger.signals import let_through
+
 log = logging.getLogger(__name__)
 
 Around = Callable[..., Any]
@@ -104,6 +106,7 @@ class Patches:
             except Exception as error:
                 if call is not None and error is call.error:
                     raise
+                let_through(error)
                 self._tell(name, error)
             if call is None:
                 return original(*args, **kwargs)
@@ -122,6 +125,7 @@ class Patches:
             try:
                 self._on_fault(where, error)
             except Exception as second:  # whoever should list the fault is at fault too
+                let_through(second)
                 log.warning("torchledger lost what it knew of %s: %s; %s", where, error, second)
 
     def undo(self) -> None:

@@ -29,6 +29,7 @@ from torchledger._torch.living import living
 from torchledger._torch.optimizers import parameters_of_other_threads
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import is_nested, tensors_in
+from torchledger.signals import let_through
 
 Owner = Literal["parameter", "buffer", "gradient", "optimizer_state", "bucket"]
 """What of a model or optimizer a storage belongs to; buckets are those of DistributedDataParallel's reducer."""
@@ -327,6 +328,7 @@ class StorageWatch:
                 if isinstance(result, torch.Tensor):
                     self._see(result)
         except Exception as error:  # the program has its tensor
+            let_through(error)
             self._faults.append(f"an allocation of a compiled graph: {type(error).__name__}: {error}")
         return result
 

@@ -19,6 +19,7 @@ from torchledger.capturing.inline_lines import read_reduction, reduction_buffers
 from torchledger.capturing.loops import Hint, LoopFacts
 from torchledger.capturing.size_forms import SizeForms
 from torchledger.nouns import Buffer, Category, Difference, Gap, Kernel, Launch, Quality
+from torchledger.signals import let_through
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ def describe_entries(graph: Any, recording: Recording) -> None:
         try:
             launch, origins = _launch(entry, index, graph, order, recording, forms)
         except Exception as error:
+            let_through(error)
             log.debug("describing %s failed", entry.name, exc_info=error)
             recording.gaps.append(
                 Gap("launches", entry.name, f"could not be described: {type(error).__name__}: {error}")
@@ -162,6 +164,7 @@ def _estimate(graph: Any, snodes: list[Any]) -> float | None:
     try:
         return inductor.estimated_us(graph, snodes)
     except Exception as error:  # the compiler's opinion is no part of the books
+        let_through(error)
         log.debug("no estimate of %s", snodes, exc_info=error)
         return None
 

@@ -21,6 +21,7 @@ from torchledger._torch.inductor import as_expression, hint
 from torchledger._torch.tensors import is_higher_order, is_operator, operator_name, tree_map
 from torchledger.capturing.provenance import SAVES_RANDOM_STATE, aten_op, called_operator
 from torchledger.nouns import FlopReference, Launch
+from torchledger.signals import let_through
 from torchledger.work.flops import matmul_flops
 
 log = logging.getLogger(__name__)
@@ -161,6 +162,7 @@ def _form(formula: Callable[..., Any], args: tuple[Any, ...], node: Any) -> Any:
         arguments, keywords, out = tree_map(_symbolic, (args, node.kwargs, node.meta.get("val")))
         return formula(*arguments, **keywords, out_val=out)
     except Exception as error:  # torch's formulas are written for numbers
+        let_through(error)
         log.debug("no expression for the FLOPs of %s", node, exc_info=error)
         return None
 

@@ -25,6 +25,7 @@ from torchledger.capturing.index_trees import index_text
 from torchledger.capturing.traffic import Bound, Extent, IndexedAccess, count_addresses, count_traffic
 from torchledger.nouns import Access, Buffer, LoopNest
 from torchledger.nouns.launch import Quality
+from torchledger.signals import let_through
 from torchledger.work.element_sizes import element_size
 
 log = logging.getLogger(__name__)
@@ -89,6 +90,7 @@ def describe_loops(
     try:
         return _describe(list(snodes), call_buffer_names, hint, [tuple(group) for group in shared])
     except Exception as error:  # guards the user's compilation; the reason is recorded with the launch
+        let_through(error)
         log.debug("describing loops failed", exc_info=error)
         unknown = dict.fromkeys(call_buffer_names, UNKNOWN_TRAFFIC)
         return LoopFacts((), None, unknown, f"loops not described: {type(error).__name__}: {error}")

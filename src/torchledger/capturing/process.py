@@ -28,6 +28,7 @@ from torchledger.capturing.session import Capture
 from torchledger.errors import StoreError, TorchledgerError, UsageError
 from torchledger.nouns import Gap, Graph, Profile, Run
 from torchledger.nouns.run import RunStatus
+from torchledger.signals import let_through
 from torchledger.store import LedgerWriter, is_ledger, open_ledger
 from torchledger.store.job import (
     begin_path,
@@ -225,9 +226,11 @@ def start_in_process() -> None:
                 if importlib.import_module(module).attach(capture, settings) is None:
                     raise TorchledgerError("it does not say that it watches")
             except Exception as error:  # the rest is recorded
+                let_through(error)
                 reason = f"could not be attached: {type(error).__name__}: {error}"
                 capture.lose(Gap("run", module.rpartition(".")[2], reason))
     except Exception as error:  # a capture that cannot start must not stop the user's program
+        let_through(error)
         sys.stderr.write(
             f"torchledger: nothing is captured in process {os.getpid()}: {type(error).__name__}: {error}\n"
         )
@@ -237,6 +240,7 @@ def _end(capture: Capture) -> None:
     try:
         capture.close()
     except Exception as error:  # Python would print it after the user's program
+        let_through(error)
         sys.stderr.write(f"torchledger: the ledger is not ended: {type(error).__name__}: {error}\n")
 
 

@@ -33,6 +33,7 @@ from torchledger.nouns import (
     Stage,
     StageName,
 )
+from torchledger.signals import let_through
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +123,7 @@ class Recorder:
         try:
             recording = self._recording()
         except Exception as second:  # which graph it was of is the next thing that cannot be told
+            let_through(second)
             log.debug("no graph is known at %s", where, exc_info=second)
             recording = None
         if recording is not None:
@@ -140,6 +142,7 @@ class Recorder:
         try:
             found = sorted(guards, key=lambda guard: _OF_A_SUBMODULE in guard)
         except Exception as error:  # no launch is missing for want of a guard
+            let_through(error)
             log.debug("guards of %s", code, exc_info=error)
             self._on_gap(Gap("run", f"guards of {code.co_name}", f"not known: {type(error).__name__}: {error}"))
         self._on_compilation(
@@ -169,6 +172,7 @@ class Recorder:
             stages, text = ask()
             stages[name] = f"{stages[name]}\n\n{text}" if name in stages else text
         except Exception as error:  # no launch is missing for want of a stage
+            let_through(error)
             log.debug("stage %s", name, exc_info=error)
             self._on_gap(Gap("run", f"stage {name}", f"not known: {type(error).__name__}: {error}"))
 
@@ -312,6 +316,7 @@ class Recorder:
             if recording is not None:
                 attach_payload(library, self._payload(graph, recording))
         except Exception as error:  # then its calls are in the ledger, as missing
+            let_through(error)
             self._on_gap(Gap("launches", "library", f"recording failed: {type(error).__name__}: {error}"))
         self._on_graph(library, Arrival(is_fresh=True, cache_key=None))
 

@@ -25,13 +25,13 @@ from torchledger._torch.lazy_import import COMPILER, after_import
 from torchledger.capturing.flop_changes import flop_changes
 from torchledger.capturing.graph_breaks import absent_graphs_note, graph_breaks_note
 from torchledger.capturing.payload import PAYLOAD_VERSION, Library, Payload, payload_of
-from torchledger.capturing.termination import termination_deferred
 from torchledger.capturing.wrapper_code import WrapperCall, find_calls, in_running_order
 from torchledger.device import describe as device
 from torchledger.device.host import known_host
 from torchledger.errors import StoreError, TorchledgerError
 from torchledger.nouns import Compilation, Device, Difference, Direction, Environment, Gap, Graph, Launch, Run
 from torchledger.nouns.run import ValuesLack
+from torchledger.signals import let_through, signals_deferred
 from torchledger.store import LedgerWriter
 from torchledger.store.job import rank_path
 from torchledger.store.seal import sealed_graph, sealed_kernel
@@ -105,6 +105,7 @@ class Capture:
         self._graphs: list[tuple[str, weakref.ref[Any], list[Launch]]] = []
         self.symbol_inputs: dict[str, Mapping[str, str]] = {}
         self._owner = os.getpid()
+        self._has_own_path = not is_child
         self._watchers: list[Watcher] = []
         self._parent: str | None = None
         self._eager_before = self._try("eager code", eager_counts, None)
@@ -124,6 +125,7 @@ class Capture:
             except StoreError:
                 raise
             except Exception as error:  # a fault of ours: tried again with the first graph
+                let_through(error)
                 log.warning("the ledger could not be begun: %s: %s", type(error).__name__, error)
                 self._losses.append(Gap("run", "start", f"recording failed: {type(error).__name__}: {error}"))
         self._cancel = after_import(COMPILER, self._install)
@@ -145,6 +147,7 @@ class Capture:
             if getattr(watcher, what)(*arguments) is not True and what in ("on_ready", "on_close"):
                 raise TorchledgerError("it does not say that all is done")
         except Exception as error:  # the user's program must go on
+            let_through(error)
             log.debug("%s of %s failed", what, watcher, exc_info=error)
             reason = f"{what} failed: {type(error).__name__}: {error}"
             self._on_gap(Gap(type(watcher).__name__.lower(), "watcher", reason))
@@ -199,7 +202,7 @@ class Capture:
 
     def close(self, *, status: str = "finished", exit_code: int | None = None) -> None:
         """Take the hooks out and mark the run as ended; safe to call twice."""
-        with self._lock, termination_deferred():
+        with self._lock, signals_deferred(at_end=True):
             self._try("waiting for torch", self._cancel, None)
             while self._watchers:
                 self._tell(self._watchers.pop(), "on_close")
@@ -210,6 +213,7 @@ class Capture:
                 try:
                     self._finish(status, exit_code)
                 except Exception as error:  # the user's program ends as it would have
+                    let_through(error)
                     self._losses.append(Gap("run", "end", f"could not be told: {type(error).__name__}: {error}"))
                     self._end_at_least(status, exit_code)
                 self._try("closing", self._writer.close, None)
@@ -244,6 +248,7 @@ class Capture:
         try:
             self._end(status, exit_code)
         except Exception as error:  # the user's program ends as it would have
+            let_through(error)
             sys.stderr.write(f"torchledger: the ledger is not complete: {error}\n")
 
     def _end(self, status: str, exit_code: int | None) -> None:
@@ -273,6 +278,7 @@ class Capture:
         try:
             return ask()
         except Exception as error:  # the user's program must go on
+            let_through(error)
             log.debug("%s cannot be described", what, exc_info=error)
             self._losses.append(Gap("run", what, f"could not be described: {type(error).__name__}: {error}"))
             return otherwise
@@ -294,6 +300,7 @@ class Capture:
             self._writer = None
             self._parent = self.run.run_id
             self._is_child = True
+            self._has_own_path = False
             self._names.clear()
             self._numbers.clear()
             self._next_number = 0
@@ -309,8 +316,9 @@ class Capture:
             )
             atexit.register(self.close)
         if self._writer is None:
-            if self._is_child:
+            if not self._has_own_path:
                 self.path, self._force = child_path(self._parent_path), True
+                self._has_own_path = True
             writer = LedgerWriter(self.path, force=self._force, append=self._is_prepared)
             self.run = dataclasses.replace(
                 self.run,
@@ -319,7 +327,7 @@ class Capture:
             )
             try:
                 writer.add(self.run)
-            except Exception:
+            except BaseException:
                 self._force = True  # what is there now is ours
                 writer.close()
                 raise
@@ -340,6 +348,7 @@ class Capture:
             for watcher in self._watchers:
                 self._tell(watcher, "on_ready")
         except Exception as error:  # a capture that cannot start must not stop the user's program
+            let_through(error)
             log.warning("nothing will be captured: %s: %s", type(error).__name__, error)
             self._on_gap(Gap("launches", "hooks", f"could not be installed: {type(error).__name__}: {error}"))
 
@@ -348,6 +357,7 @@ class Capture:
             try:
                 self._open().add(gap)
             except Exception as error:  # told again when the run ends
+                let_through(error)
                 log.debug("%s could not be written", gap, exc_info=error)
                 self._losses.append(gap)
 
@@ -363,6 +373,7 @@ class Capture:
             try:
                 self._writer.add(compilation)
             except Exception as error:  # told when the run ends
+                let_through(error)
                 where = f"guards of {compilation.function}"
                 self._losses.append(Gap("run", where, f"recording failed: {type(error).__name__}: {error}"))
 
@@ -371,7 +382,7 @@ class Capture:
         self._on_graph(compiled, arrival)
 
     def _on_graph(self, compiled: Any, arrival: Arrival) -> None:
-        with self._lock:
+        with self._lock, signals_deferred():
             try:
                 self._record(compiled, arrival)
             except StoreError as error:
@@ -489,6 +500,7 @@ class _Hooks:
             try:
                 tell(capture)
             except Exception as error:  # what one capture cannot do with it keeps nothing from the others
+                let_through(error)
                 log.debug("%s could not record", capture, exc_info=error)
                 capture._on_gap(Gap("launches", "graph", f"recording failed: {type(error).__name__}: {error}"))
 

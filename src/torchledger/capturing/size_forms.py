@@ -20,6 +20,7 @@ import sympy
 from torchledger._torch import inductor
 from torchledger._torch.loops import Hint, loop_extents
 from torchledger.nouns import Buffer
+from torchledger.signals import let_through
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class SizeForms:
         try:
             self.points = inductor.possible_sizes(self.graph, _MOST_TERMS + _CHECKS)
         except Exception as error:  # the entries are recorded all the same
+            let_through(error)
             log.debug("no sizes to count at", exc_info=error)
             self.points = ()
 
@@ -58,6 +60,7 @@ class SizeForms:
         try:
             return self._of(snodes, buffers, vector_flops, count)
         except Exception as error:  # the entry is recorded all the same
+            let_through(error)
             log.debug("no expressions for %s", [buffer.name for buffer in buffers], exc_info=error)
             return buffers, None
 

@@ -17,12 +17,12 @@ from torchledger._torch.dynamo import MAKES_COMPILED, before_compiling, makes_co
 from torchledger._torch.lazy_import import PACKAGES, after_import
 from torchledger.capturing.conditionals import Fork, find_forks
 from torchledger.capturing.session import Capture, Watcher, own_rank, own_world_size
-from torchledger.capturing.termination import termination_deferred
 from torchledger.device.describe import describe_devices
 from torchledger.errors import MeasureError
 from torchledger.nouns import Breakdown, Gap, Launch, StepFoundBy
 from torchledger.profiling.event_times import breakdown_of_calls
 from torchledger.profiling.records import records_of_recording
+from torchledger.signals import let_through, signals_deferred
 from torchledger.stepping.marks import PACKAGE_MARK
 from torchledger.stepping.meeting import Meeting
 from torchledger.stepping.recorder import StepRecorder
@@ -203,6 +203,7 @@ class StepProfiler(Watcher):
             if records:  # a process that neither compiled nor trained writes no ledger
                 self._capture.add(*records)
         except Exception as error:  # the profile is lost, the program and its ledger are not
+            let_through(error)
             log.debug("profile failed", exc_info=error)
             self._capture.add(Gap("device_time", "profile", f"{type(error).__name__}: {error}"))
         return True
@@ -228,11 +229,12 @@ class StepProfiler(Watcher):
         if recording.times is None or self._written:
             return
         try:
-            with termination_deferred():
+            with signals_deferred(at_end=True):
                 records = self._records(recording)
                 self._capture.add(*records)
                 self._written = records
         except Exception as error:  # it is tried again when the program ends
+            let_through(error)
             log.debug("the profile was not written yet", exc_info=error)
 
     def _hear_no_calls(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torchledger.signals import let_through
 from torchledger.stepping.tools import Tools
 from torchledger.traces.graph_marks import graph_mark
 
@@ -36,6 +37,7 @@ class GraphCalls:
         try:
             mark = graph_mark(name, sizes())
         except Exception as error:  # the call is recorded without its sizes
+            let_through(error)
             log.debug("the sizes of a call of %s are not known", name, exc_info=error)
             mark = graph_mark(name)
         former = self.inside()
@@ -52,6 +54,7 @@ class GraphCalls:
         try:
             recording.start()
         except Exception as error:  # the program's call must go on
+            let_through(error)
             self._notes.append(f"{name}: its un-graphed call could not be recorded: {error}")
             return proceed()
         try:
@@ -63,6 +66,7 @@ class GraphCalls:
                 # At once: the next recording takes its memory over.
                 self.first.append((name, recording.export()))
             except Exception as error:  # the program's call has its result
+                let_through(error)
                 self._notes.append(f"{name}: its un-graphed call could not be recorded: {error}")
 
 
@@ -73,6 +77,7 @@ def told(listener: Any, name: str, proceed: Callable[[], Any], inputs: Sequence[
         try:
             listener.graph_begins(name, inputs)
         except Exception as error:  # the program's call must go on
+            let_through(error)
             log.debug("the storages of %s were not noted", name, exc_info=error)
         result = None
         try:
@@ -81,6 +86,7 @@ def told(listener: Any, name: str, proceed: Callable[[], Any], inputs: Sequence[
             try:
                 listener.graph_ends(result)
             except Exception as error:  # the program's call has its result
+                let_through(error)
                 log.debug("the storages of %s were not noted", name, exc_info=error)
         return result
 

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any, cast
 
 from torchledger.nouns import StepFoundBy
+from torchledger.signals import let_through
 from torchledger.stepping.finder import FoundStep, StepFinder
 from torchledger.stepping.graph_calls import told
 from torchledger.stepping.meeting import Meeting
@@ -118,6 +119,7 @@ class StepRecorder:
             with self._lock:
                 self._states.give_up(f"{type(error).__name__}: {error}")
         except Exception as second:  # what is recorded next fails again, and the end says so
+            let_through(second)
             log.debug("the recording of steps could not be given up", exc_info=second)
 
     def optimizer_stepped(self, optimizer: Any) -> None:
@@ -212,6 +214,7 @@ class StepRecorder:
         try:
             action()
         except Exception as error:  # the recording is lost, the program is not
+            let_through(error)
             self.failed(error)
         finally:
             self._lock.release()

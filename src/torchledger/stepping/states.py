@@ -12,6 +12,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 from torchledger.nouns import StepFoundBy
+from torchledger.signals import let_through
 from torchledger.stepping.finder import FoundStep, Signature, StepFinder
 from torchledger.stepping.function_calls import FunctionCalls
 from torchledger.stepping.graph_calls import GraphCalls
@@ -170,6 +171,7 @@ class States:
             try:
                 self.session.tool.optimizer_stepped()
             except Exception as error:  # the step is heard all the same
+                let_through(error)
                 log.debug("the gradients were not named", exc_info=error)
 
     # --- from step to step --------------------------------------------------------------------------------------
@@ -555,6 +557,7 @@ class States:
                 if is_recording:
                     tool.discard()
             except Exception as error:  # what could be done was
+                let_through(error)
                 log.debug("a session could not be ended", exc_info=error)
         self.end()
 
@@ -569,6 +572,7 @@ class States:
         try:
             self._on_done()
         except Exception as error:  # the program goes on with what still listens to it
+            let_through(error)
             log.debug("what listens to the program could not be ended", exc_info=error)
             self.outcome.notes.append(
                 f"what listens to the program could not be ended: {type(error).__name__}: {error}"

@@ -75,9 +75,11 @@ class LedgerWriter:
                     self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
                 for statement in create_statements(present):
                     self._connection.execute(statement)
-        except sqlite3.Error as error:
+        except BaseException as error:
             if not append:
                 self._remove_stub()
+            if not isinstance(error, sqlite3.Error):
+                raise
             raise StoreError(
                 f"cannot write {self.path}: {error}. Check that the folder exists, is writable and has room."
             ) from error

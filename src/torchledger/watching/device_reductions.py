@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from torchledger.signals import let_through
+
 log = logging.getLogger(__name__)
 
 COLUMNS = (
@@ -129,6 +131,7 @@ def _checked_kernel(device: torch.device) -> Any:
         kernel.try_out(probes, len(COLUMNS))
         return kernel
     except Exception as error:  # whatever is wrong with a compiler, plain operators remain
+        let_through(error)
         log.warning("values are reduced by plain operators, which is slower: %s: %s", type(error).__name__, error)
         return None
 

@@ -16,6 +16,7 @@ from torchledger._torch.kernel_marks import note_wrapper
 from torchledger._torch.tensors import memory_key
 from torchledger.claims import claim
 from torchledger.nouns import Launch
+from torchledger.signals import let_through
 from torchledger.watching.planned import Look, Place, Plan, PlannedCall, has_bad, summaries_of
 from torchledger.watching.reductions import Queued, Reducer, Summary
 from torchledger.watching.rewrite import ALLOCATE, LAUNCH, Rewritten, Site, launch_name, rewrite_wrapper
@@ -231,6 +232,7 @@ class GraphWatch:
         try:
             frame, run = self._begin(args)
         except Exception as error:  # the user's program must go on
+            let_through(error)
             self._lose(error)
         result = None
         try:
@@ -240,6 +242,7 @@ class GraphWatch:
                 if not self._end(frame, result):
                     raise RuntimeError("what was seen of a call was not kept")
             except Exception as error:  # the user's program has its result
+                let_through(error)
                 self._lose(error)
         return result
 
@@ -278,6 +281,7 @@ class GraphWatch:
         try:
             self.sink.on_fault(self.name or "a graph", error)
         except Exception as second:  # whoever should list the fault is at fault too
+            let_through(second)
             log.warning("torchledger lost what it knew of %s: %s; %s", self.name or "a graph", error, second)
 
     def _plan_key(self, args: Sequence[Any]) -> Hashable | None:
@@ -349,12 +353,14 @@ class GraphWatch:
                 if event is None and not frame.is_broken:
                     raise RuntimeError("a launch was not looked at")
         except Exception as error:  # the user's launch must be made
+            let_through(error)
             self._lose(error)
         result = function(*arguments, **keywords)
         if event is not None and frame is not None:
             try:
                 frame.guard(frame.after, event, function, arguments, keywords, result)
             except Exception as error:  # it has been made
+                let_through(error)
                 self._lose(error)
         return result
 
@@ -365,6 +371,7 @@ class GraphWatch:
             if frames:
                 frames[-1].guard(frames[-1].allocated, tensor)
         except Exception as error:  # the user has the tensor
+            let_through(error)
             self._lose(error)
         return tensor
 
@@ -380,12 +387,14 @@ class GraphWatch:
                 if flushes:
                     frame.guard(frame.flush)
             except Exception as error:  # the user's launch must be made
+                let_through(error)
                 self._lose(error)
             result = function(*arguments, **keywords)
             if after and frame is not None:
                 try:
                     frame.guard(frame.look, after, function, arguments, keywords, result)
                 except Exception as error:  # it has been made
+                    let_through(error)
                     self._lose(error)
             return result
 
@@ -431,6 +440,7 @@ class _Frame:
             with torch.no_grad():
                 return method(*arguments)
         except Exception as error:  # the user's program must go on
+            let_through(error)
             self.is_broken = True
             self._sink.on_fault(self._watch.name or "a graph", error)
             return None
@@ -618,6 +628,7 @@ class _PlannedFrame:
         try:
             return method(*arguments)
         except Exception as error:  # the user's program must go on
+            let_through(error)
             self.is_broken = True
             self._watch.drop_plans()
             self._watch.sink.on_fault(self._watch.name or "a graph", error)

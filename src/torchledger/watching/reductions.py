@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from torchledger.signals import let_through
+
 log = logging.getLogger(__name__)
 
 INDICES_KEPT = 16
@@ -117,6 +119,7 @@ class Reducer:
             first = flags.to(torch.uint8).argmax()
             self._flags.append((ticket, torch.stack([torch.count_nonzero(flags), first]), tuple(tensor.shape)))
         except Exception as error:  # the predicate is the user's, and so is the program that must go on
+            let_through(error)
             self._on_fault(
                 f"failed on a {_short(tensor.dtype)} tensor of shape {tuple(tensor.shape)}: "
                 f"{type(error).__name__}: {error}"

@@ -16,6 +16,7 @@ import torch
 
 from torchledger.claims import claim
 from torchledger.nouns import Launch, ValueComparison
+from torchledger.signals import let_through
 from torchledger.watching.graph_watch import Event
 
 log = logging.getLogger(__name__)
@@ -105,6 +106,7 @@ class Replay:
         try:
             eager = self._evaluate(node, outputs, wide=False)
         except Exception as error:  # any op may refuse; the comparison then says so
+            let_through(error)
             return ValueComparison(**facts, note=_reason(error))
         if not value.is_floating_point() or value.element_size() == 1:
             different = int((eager.to(value.dtype) != value).sum())
@@ -114,6 +116,7 @@ class Replay:
         try:
             truth = self._evaluate(node, outputs, wide=True).to(torch.float64)
         except Exception as error:  # some library calls know no float64: eager is then the referee
+            let_through(error)
             truth, note = eager.to(torch.float64), f"eager is the referee: {_reason(error)}"
         compiled_error, compiled_ulps = distance(value, truth, value.dtype)
         eager_error, eager_ulps = distance(eager, truth, value.dtype) if note is None else (None, None)

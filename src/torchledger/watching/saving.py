@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -9,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+
+from torchledger.signals import let_through
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +55,13 @@ class TensorFolder:
             save_file(plain, unfinished, metadata=dict(metadata))
             unfinished.replace(path)
         except Exception as error:  # a full disk must not stop the user's program; safetensors has errors of its own
+            let_through(error)
             self.reason = f"{type(error).__name__}: {error}"
             self.n_left_out += 1
-            unfinished.unlink(missing_ok=True)
             return None
+        finally:
+            with contextlib.suppress(OSError):
+                unfinished.unlink(missing_ok=True)
         self.n_files += 1
         self.n_bytes += size
         return str(path)

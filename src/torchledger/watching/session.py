@@ -31,6 +31,7 @@ from torchledger.nouns import (
     WatchedGraph,
 )
 from torchledger.nouns.value_stats import expand
+from torchledger.signals import let_through
 from torchledger.watching.findings import find_bad, first_created
 from torchledger.watching.last_launch import LastLaunch
 from torchledger.watching.lines import comparison_line, finding_line, nothing_found, stats_line
@@ -473,6 +474,7 @@ def attach(capture: Capture, settings: Mapping[str, Any]) -> bool:
         with _beside_the_script():
             watch = Watch(capture, options, _print_line)
     except Exception as error:  # a predicate that cannot be loaded must not keep the script from running
+        let_through(error)
         capture.note(str(error))
         capture.note_values("predicate failed")
         _print_line(str(error))

@@ -10,6 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
+from torchledger.signals import let_through
+
 log = logging.getLogger(__name__)
 
 MOST_PROGRAMS = 512
@@ -311,6 +313,7 @@ class RowKernel:
         try:
             run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
         except Exception as error:
+            let_through(error)
             log.debug("no quick launch: %s", error)
             self._is_quick = False
             return None
@@ -345,6 +348,7 @@ class RowKernel:
                 for probe in probes:
                     method(probe, columns)
             except Exception as error:  # another version of Triton; its ordinary launch remains
+                let_through(error)
                 log.warning("values are reduced by ordinary launches, which is slower: %s", error)
                 self._is_quick = self._is_quick and method != self._try_quick
                 self._has_batches = self._has_batches and method != self._try_batch
