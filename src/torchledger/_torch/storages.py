@@ -13,7 +13,7 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any, Literal
@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torchledger._torch.devices import has_cuda
 from torchledger._torch.fake_tensors import FakeTensors
 from torchledger._torch.kernel_marks import replace_in_wrappers, wrapper_files
-from torchledger._torch.living import living
+from torchledger._torch.living import living_of
 from torchledger._torch.optimizers import parameters_of_other_threads
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import is_nested, tensors_in
@@ -150,11 +150,12 @@ class StorageWatch:
         """Begin with what is alive now."""
         self._files = wrapper_files()
         not_ours = parameters_of_other_threads()
-        self._names = _names(not_ours)
+        modules, optimizers, tensors = living_of(torch.nn.Module, torch.optim.Optimizer, torch.Tensor)
+        self._names = _names(modules, optimizers, not_ours)
         if self._fake is None:  # of a device that is not there the buckets are tensors that are seen
-            self._buckets = [_Known(life, size=life.nbytes) for life in _reducer_buckets()]
+            self._buckets = [_Known(life, size=life.nbytes) for life in _reducer_buckets(modules)]
             self._lives += self._buckets
-        for tensor in living(torch.Tensor):
+        for tensor in tensors:
             self._see(tensor, is_before=True)
             gradient = None if id(tensor) in not_ours else _gradient(tensor)
             if gradient is not None:
@@ -368,12 +369,11 @@ def _is_allocation(name: str) -> bool:
     return name.startswith("empty_strided_")
 
 
-def _names(not_ours: Collection[int]) -> _Names:
-    """Parameters and buffers of the models, gradients and optimizer state, by the storages that they lie in.
+def _names(modules: Sequence[Any], optimizers: Sequence[Any], not_ours: Collection[int]) -> _Names:
+    """Parameters and buffers of the modules, gradients and optimizer state, by the storages that they lie in.
 
     The gradients of ``not_ours``, parameters by their ``id``, are left out.
     """
-    modules = living(torch.nn.Module)
     names = _Names()
     inner = {id(child) for module in modules for child in module._modules.values()}
     parameter_names: dict[int, str] = {}
@@ -387,7 +387,7 @@ def _names(not_ours: Collection[int]) -> _Names:
             _own(names, parameter, "parameter", path)
         for name, buffer in root.named_buffers():
             _own(names, buffer, "buffer", name.replace("_orig_mod.", ""))
-    for optimizer in living(torch.optim.Optimizer):
+    for optimizer in optimizers:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if id(parameter) not in parameter_names:
@@ -409,13 +409,15 @@ def _names(not_ours: Collection[int]) -> _Names:
     return names
 
 
-def _reducer_buckets() -> list[StorageLife]:
+def _reducer_buckets(modules: Iterable[Any]) -> list[StorageLife]:
     """What the reducers of DistributedDataParallel hold of gradients beside them, made below everything that is heard.
 
     Where gradients are views of the buckets, they show these; the reducer in Python has none.
     """
     lives = []
-    for each in living(torch.nn.parallel.DistributedDataParallel):
+    for each in modules:
+        if not issubclass(type(each), torch.nn.parallel.DistributedDataParallel):
+            continue
         if each.gradient_as_bucket_view or each._use_python_reducer:
             continue
         reduced: Counter[str] = Counter()

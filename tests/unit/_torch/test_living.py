@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
+import pytest
 import torch
 from torch import nn
 
-from torchledger._torch.living import living
+from torchledger._torch.living import living, living_of
 from torchledger._torch.optimizers import OptimizerWatch, parameters_of_other_threads
+from torchledger._torch.storages import StorageWatch
 
 
 def test_the_objects_of_a_class_and_of_those_derived_from_it_are_found() -> None:
@@ -25,6 +28,34 @@ def test_the_objects_of_a_class_and_of_those_derived_from_it_are_found() -> None
 
     kept = [Base(), Derived(), Pretends()]
     assert living(Base) == kept[:2]
+
+
+def test_those_of_several_classes_are_found_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Base:
+        pass
+
+    class Derived(Base):
+        pass
+
+    class Other:
+        pass
+
+    kept = [Base(), Other(), Derived()]
+    passes: list[None] = []
+    known = gc.get_objects
+    monkeypatch.setattr(gc, "get_objects", lambda generation: passes.append(None) or known(generation))
+    assert living_of(Derived, Base, Other) == (kept[2:], [kept[0], kept[2]], [kept[1]])
+    assert len(passes) == 1
+
+
+def test_a_step_looks_once_through_all_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[None] = []
+    known = gc.get_objects
+    monkeypatch.setattr(gc, "get_objects", lambda generation: passes.append(None) or known(generation))
+    watch = StorageWatch()
+    watch.start()
+    watch.stop()
+    assert len(passes) == 1
 
 
 def test_a_thread_that_fills_a_tuple_meanwhile_is_not_disturbed() -> None:
