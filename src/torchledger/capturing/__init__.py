@@ -4,6 +4,7 @@ Enters: what TorchInductor does while it compiles (heard through ``torchledger._
 ``Kernel``, ``Launch`` records in a ledger, with the ``Gap`` and ``Difference`` records that the balance needs.
 """
 
-from torchledger.capturing.session import Capture, Watcher
+from torchledger.capturing.session import Capture
+from torchledger.capturing.watcher import Watcher
 
 __all__ = ["Capture", "Watcher"]

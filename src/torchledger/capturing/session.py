@@ -12,56 +12,38 @@ import sys
 import threading
 import uuid
 import weakref
-from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from torchledger import __version__
 from torchledger._torch import version_warning
-from torchledger._torch.dynamo import compile_id, eager_counts
+from torchledger._torch.dynamo import eager_counts
 from torchledger._torch.lazy_import import COMPILER, after_import
-from torchledger.capturing.flop_changes import flop_changes
 from torchledger.capturing.graph_breaks import absent_graphs_note, graph_breaks_note
-from torchledger.capturing.payload import PAYLOAD_VERSION, Library, Payload, payload_of
-from torchledger.capturing.wrapper_code import WrapperCall, find_calls, in_running_order
+from torchledger.capturing.graph_records import as_traced_here, records_of_graph
+from torchledger.capturing.payload import PAYLOAD_VERSION, Library, payload_of
+from torchledger.capturing.ranks import child_path, own_rank, own_world_size
+from torchledger.capturing.watcher import Watcher
+from torchledger.capturing.wrapper_code import find_calls
 from torchledger.device import describe as device
 from torchledger.device.host import known_host
 from torchledger.errors import StoreError, TorchledgerError
-from torchledger.nouns import Compilation, Device, Difference, Direction, Environment, Gap, Graph, Launch, Run
+from torchledger.nouns import Compilation, Device, Direction, Environment, Gap, Graph, Launch, Run
 from torchledger.nouns.run import ValuesLack
 from torchledger.signals import let_through, signals_deferred
 from torchledger.store import LedgerWriter
-from torchledger.store.job import rank_path
-from torchledger.store.seal import sealed_graph, sealed_kernel
 from torchledger.work.graph_names import graph_name
 
 if TYPE_CHECKING:
     from torchledger._torch.patching import Patches
-    from torchledger.capturing.recorder import Arrival, Traced
+    from torchledger.capturing.recorder import Arrival
 
 Answer = TypeVar("Answer")
 
 log = logging.getLogger(__name__)
-
-
-class Watcher:
-    """Told what happens in a capture; later rooms (profile, values) build on it. Override what you need."""
-
-    def on_ready(self) -> bool:
-        """Inductor is imported and the hooks are in. ``True`` once all that this asks for is done."""
-        return True
-
-    def on_lowered(self, compiled: Any, graph: Any) -> None:
-        """A ``CompiledFxGraph`` was made from a ``GraphLowering`` in this process (none is on a cache hit)."""
-
-    def on_graph(self, name: str, compiled: Any, launches: Sequence[Launch]) -> None:
-        """A compiled graph was recorded under ``name`` and is about to run for the first time."""
-
-    def on_close(self) -> bool:
-        """The capture ends; the ledger can still be written. ``True`` once all that was heard is there."""
-        return True
 
 
 class Capture:
@@ -395,9 +377,9 @@ class Capture:
             self._unrecorded(compiled, source)
             return
         if arrival.traced is not None:
-            payload = _as_traced_here(payload, arrival.traced)
+            payload = as_traced_here(payload, arrival.traced)
         name = self._name(payload.graph.direction, payload.graph.model_key)
-        records = _records(payload, name, compiled, source, arrival, self._kernels)
+        records = records_of_graph(payload, name, compiled, source, arrival, self._kernels)
         if self.keeps_stages:
             records += [dataclasses.replace(stage, graph=name) for stage in payload.stages]
         self._open().add(*records)
@@ -506,147 +488,6 @@ class _Hooks:
 
 
 _HOOKS = _Hooks()
-
-
-def child_path(path: Path) -> Path:
-    """The ledger of a child process: ``gpt.job/rank1.ledger``, or ``gpt.pid4711.ledger`` where there is no rank."""
-    rank = own_rank()
-    first = candidate = (
-        rank_path(path, rank) if rank is not None else path.with_name(f"{path.stem}.pid{os.getpid()}{path.suffix}")
-    )
-    number = 2
-    while candidate.exists():
-        candidate = first.with_name(f"{first.stem}.{number}{first.suffix}")
-        number += 1
-    return candidate
-
-
-def _as_traced_here(payload: Payload, traced: Traced) -> Payload:
-    """A payload out of a cache with the reference of this process, and what differs from the one that it came with.
-
-    A graph with symbolic sizes serves all sizes, its entries hold those of the compilation that made them.
-    """
-    if traced.reference is None:
-        return dataclasses.replace(payload, graph=dataclasses.replace(payload.graph, model_key=traced.model_key))
-    asked: Counter[str] = Counter()
-    for counted in payload.graph.flop_references or payload.launches:
-        asked.update(counted.flops_by_op)
-    sizes = ", ".join(f"{symbol}={size}" for symbol, size in sorted(payload.graph.symbols.items()))
-    reason = f"the entries come from a cache and hold the sizes that they were compiled for ({sizes or 'not symbolic'})"
-    differences = tuple(
-        Difference("flops", op, reason, amount)
-        for op, amount in flop_changes(asked, traced.reference.flops_by_op).items()
-    )
-    graph = dataclasses.replace(payload.graph, model_key=traced.model_key, flop_references=(traced.reference,))
-    return dataclasses.replace(payload, graph=graph, differences=(*payload.differences, *differences))
-
-
-def _records(
-    payload: Payload,
-    name: str,
-    compiled: Any,
-    source: str | None,
-    arrival: Arrival,
-    known_kernels: set[tuple[str, str]],
-) -> list[Any]:
-    """The payload under its name in this run, with what only the finished wrapper tells."""
-    calls: list[WrapperCall] = []
-    gaps = [dataclasses.replace(gap, where=f"{name}:{gap.where}") for gap in payload.gaps]
-    if source:
-        try:
-            calls = find_calls(source, payload.graph.wrapper_language)
-            if payload.graph.wrapper_language == "python":
-                calls = in_running_order(source, calls)
-        except ValueError as error:
-            gaps.append(Gap("launches", name, str(error)))
-    launches, unmatched = match_calls([dataclasses.replace(launch, graph=name) for launch in payload.launches], calls)
-    gaps += [Gap("launches", f"{name}:{gap.where}", gap.reason, gap.amount) for gap in unmatched]
-    fx_source = getattr(compiled, "inductor_post_grad_graph_str", None) or None
-    graph = dataclasses.replace(
-        payload.graph,
-        name=name,
-        wrapper_path=arrival.wrapper_path,
-        compile_id=compile_id(),
-        cache_key=arrival.cache_key,
-        cache_hit=not arrival.is_fresh,
-        lowered_again=arrival.lowered_again,
-        wrapper_source=source,
-        fx_source=fx_source,
-        wrapper_calls=tuple(call.name for call in calls),
-        is_dynamic=bool(payload.graph.symbols),
-        cudagraph_skip_reason=getattr(compiled, "disabled_cudagraphs_reason", None),
-    )
-    kernels = [
-        kernel if kernel.path else dataclasses.replace(kernel, path=arrival.kernel_paths.get(kernel.name))
-        for kernel in payload.kernels
-        if (kernel.key, kernel.name) not in known_kernels
-    ]
-    known_kernels.update((kernel.key, kernel.name) for kernel in kernels)
-    differences = [dataclasses.replace(item, where=f"{name}:{item.where}") for item in payload.differences]
-    return [sealed_graph(graph, launches), *map(sealed_kernel, kernels), *launches, *gaps, *differences]
-
-
-def match_calls(launches: list[Launch], calls: list[WrapperCall]) -> tuple[list[Launch], list[Gap]]:
-    """Find the call site of each launch in the finished wrapper, by name and order; what has no partner is a gap.
-
-    Library calls whose text differs from their entry's name are paired in order once the named ones are out.
-    """
-    by_name: dict[str, deque[WrapperCall]] = {}
-    for call in calls:
-        by_name.setdefault(_base(call.name), deque()).append(call)
-    matched: dict[int, WrapperCall] = {}
-    waiting: list[int] = []
-    for index, launch in enumerate(launches):
-        if launch.category == "nop":
-            continue
-        sites = by_name.get(_base(launch.call or launch.kernel_name))
-        if sites:
-            matched[index] = sites.popleft()
-        else:
-            waiting.append(index)
-    spare = sorted((call for sites in by_name.values() for call in sites), key=lambda call: call.line)
-    libraries = deque(call for call in spare if not _is_generated(call.name))
-    gaps = []
-    for index in waiting:
-        launch = launches[index]
-        if launch.category in ("extern", "inline") and libraries:
-            matched[index] = libraries.popleft()
-        else:
-            gaps.append(Gap("launches", launch.kernel_name, "this entry has no call in the generated code", 1))
-    rest = [*libraries, *(call for call in spare if _is_generated(call.name))]
-    gaps += [Gap("launches", f"line {call.line}", f"the call of {call.name} has no entry", 1) for call in rest]
-    found = [
-        dataclasses.replace(launch, wrapper_line=matched[index].line, call=matched[index].name)
-        if index in matched
-        else launch
-        for index, launch in enumerate(launches)
-    ]
-    return found, gaps
-
-
-def _base(name: str) -> str:
-    return name.removesuffix(".run").removeprefix("call_")
-
-
-def _is_generated(name: str) -> bool:
-    return name.startswith(("triton_", "cpp_", "multi_kernel", "call_triton"))
-
-
-def own_rank() -> int | None:
-    """This process's rank in a distributed program; ``None`` where nothing says so."""
-    text = os.environ.get("RANK", os.environ.get("SLURM_PROCID"))
-    if text is not None and text.isdigit():
-        return int(text)
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_rank())
-    return None
-
-
-def own_world_size() -> int | None:
-    """How many ranks this process's program has; ``None`` where nothing says so."""
-    text = os.environ.get("WORLD_SIZE")
-    return int(text) if text is not None and text.isdigit() else None
 
 
 def _plain_environment() -> Environment:

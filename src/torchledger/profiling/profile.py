@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 from torchledger._torch.dynamo import MAKES_COMPILED, before_compiling, makes_compiled
 from torchledger._torch.lazy_import import PACKAGES, after_import
 from torchledger.capturing.conditionals import Fork, find_forks
-from torchledger.capturing.session import Capture, Watcher, own_rank, own_world_size
+from torchledger.capturing.ranks import own_rank, own_world_size
+from torchledger.capturing.session import Capture
+from torchledger.capturing.watcher import Watcher
 from torchledger.device.describe import describe_devices
 from torchledger.errors import MeasureError
 from torchledger.nouns import Breakdown, Gap, Launch, StepFoundBy

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from torchledger._torch.dynamo import allow_recompilations
-from torchledger.capturing.session import Capture, Watcher
+from torchledger.capturing.session import Capture
+from torchledger.capturing.watcher import Watcher
 from torchledger.errors import SampleError
 from torchledger.nouns import Launch, Measurement
 from torchledger.sampling.programs import LARGEST_NUMEL, Program, draw_program, make_inputs

@@ -17,7 +17,8 @@ from types import ModuleType, TracebackType
 from typing import Any, Self
 
 from torchledger.capturing.payload import Library
-from torchledger.capturing.session import Capture, Watcher
+from torchledger.capturing.session import Capture
+from torchledger.capturing.watcher import Watcher
 from torchledger.claims import claim
 from torchledger.errors import StoreError
 from torchledger.nouns import (

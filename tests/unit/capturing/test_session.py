@@ -17,11 +17,10 @@ from torch import nn
 import torchledger
 from captured import capture_call, read
 from command_line import run_cli
-from factories import make_graph, make_launch, make_run
+from factories import make_graph, make_run
 from torchledger.capturing.graph_breaks import absent_graphs_note
 from torchledger.capturing.process import run_warnings
-from torchledger.capturing.session import Capture, match_calls
-from torchledger.capturing.wrapper_code import WrapperCall
+from torchledger.capturing.session import Capture
 from torchledger.errors import StoreError
 from torchledger.nouns import Gap, Launch
 from torchledger.store import LedgerWriter, open_ledger
@@ -340,25 +339,6 @@ def test_compiled_results_are_the_same_bits_with_and_without_a_capture(tmp_path:
     torch._dynamo.reset()
     outputs.append(torch.compile(model)(x))
     assert torch.equal(*outputs)
-
-
-def test_a_call_without_an_entry_and_an_entry_without_a_call_are_both_named() -> None:
-    launches = [
-        make_launch(order=0, kernel_name="cpp_fused_0", call="cpp_fused_0"),
-        make_launch(order=1, kernel_name="cpp_fused_1", call="cpp_fused_1"),
-        make_launch(order=2, kernel_name="aten.sort", category="extern", call="aten.sort"),
-    ]
-    calls = [
-        WrapperCall("cpp_fused_0", 5, "call"),
-        WrapperCall("torch.ops.aten.sort.stable", 6, "call"),
-        WrapperCall("cpp_fused_2", 7, "call"),
-    ]
-    matched, gaps = match_calls(launches, calls)
-    assert [launch.wrapper_line for launch in matched] == [5, None, 6]
-    assert gaps == [
-        Gap("launches", "cpp_fused_1", "this entry has no call in the generated code", 1),
-        Gap("launches", "line 7", "the call of cpp_fused_2 has no entry", 1),
-    ]
 
 
 def test_a_rank_whose_ledger_cannot_be_made_says_what_is_lost(
