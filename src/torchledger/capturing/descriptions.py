@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from torchledger._torch import inductor
+from torchledger._torch import inductor, symbol_sizes
 from torchledger._torch.flops import formulas
 from torchledger.capturing import flops as flop_count
 from torchledger.capturing import provenance
@@ -187,7 +187,7 @@ def _inline_buffers(line: str, graph: Any, recording: Recording) -> tuple[Buffer
             if (buffer.name, buffer.role) == (reduction.source, "workspace"):
                 output = inductor.buffer_facts(graph, reduction.target)
                 dtype = None if output is None else output.dtype
-                return reduction_buffers(reduction, buffer, dtype, inductor.symbol_hints(graph))
+                return reduction_buffers(reduction, buffer, dtype, symbol_sizes.symbol_hints(graph))
     return ()
 
 

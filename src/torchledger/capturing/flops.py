@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from torchledger._torch.flops import formulas
-from torchledger._torch.inductor import as_expression, hint
+from torchledger._torch.symbol_sizes import as_expression, hint
 from torchledger._torch.tensors import is_higher_order, is_operator, operator_name, tree_map
 from torchledger.capturing.provenance import SAVES_RANDOM_STATE, aten_op, called_operator
 from torchledger.nouns import FlopReference, Launch

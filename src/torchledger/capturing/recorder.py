@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any, Literal
 
-from torchledger._torch import inductor
+from torchledger._torch import inductor, symbol_sizes
 from torchledger._torch.dynamo import compile_id
 from torchledger._torch.inductor_config import changed_settings
 from torchledger._torch.stages import graph_text, ir_text
@@ -336,8 +336,8 @@ class Recorder:
                 model_key=self._model_key(getattr(graph, "graph_id", None)),
                 wrapper_language="cpp" if getattr(graph, "cpp_wrapper", False) else "python",
                 flop_references=(model.reference,) if model is not None else (),
-                symbols=inductor.symbol_hints(graph),
-                symbol_inputs=inductor.symbol_inputs(graph),
+                symbols=symbol_sizes.symbol_hints(graph),
+                symbol_inputs=symbol_sizes.symbol_inputs(graph),
                 devices=tuple(sorted({launch.device for launch in launches})),
                 config=changed_settings(),
                 is_ahead_of_time=inductor.is_ahead_of_time(graph),

@@ -17,7 +17,7 @@ from typing import Any
 
 import sympy
 
-from torchledger._torch import inductor
+from torchledger._torch import inductor, symbol_sizes
 from torchledger._torch.loops import Hint, loop_extents
 from torchledger.nouns import Buffer
 from torchledger.signals import let_through
@@ -42,7 +42,7 @@ class SizeForms:
 
     def __post_init__(self) -> None:
         try:
-            self.points = inductor.possible_sizes(self.graph, _MOST_TERMS + _CHECKS)
+            self.points = symbol_sizes.possible_sizes(self.graph, _MOST_TERMS + _CHECKS)
         except Exception as error:  # the entries are recorded all the same
             let_through(error)
             log.debug("no sizes to count at", exc_info=error)
@@ -140,7 +140,7 @@ class _Counts:
         return None if counted is None else pick(counted)
 
     def _counted(self, point: Mapping[Any, int]) -> _Counted | None:
-        buffers, vector_flops = self._count(lambda value: inductor.size_with(value, point, self._graph))
+        buffers, vector_flops = self._count(lambda value: symbol_sizes.size_with(value, point, self._graph))
         return (buffers, vector_flops) if [buffer.bytes_quality for buffer in buffers] == self._qualities else None
 
 
