@@ -1,4 +1,4 @@
-"""Ordinary scripts drawn from ``step_programs.py``: does the ledger's step hold what a step of the script does?
+"""Ordinary scripts drawn from ``step_programs``: does the ledger's step hold what a step of the script does?
 
     python benchmarks/steps_drawn.py [--seed 0] [--draw 20 | NAME ...] [--steps 48] [--keep FOLDER] [-o FILE]
                                      [--jobs N] [--limit SECONDS]

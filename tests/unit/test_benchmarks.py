@@ -30,7 +30,6 @@ NO_BENCHMARKS = {
     "plan_programs": "programs for others to run",
     "report_screenshots": "takes the docs' pictures, of ledgers that are given to it",
     "run_all": "runs them",
-    "step_programs": "programs for others to run",
     "strangers_data": "turns measurements into data",
     "strangers_errors": "judges measurements that are given to it",
     "small_training": "a program for others to run",

@@ -1,0 +1,20 @@
+"""Ordinary scripts, each with another way to spend a step: ``steps_drawn.py`` draws of them and records them.
+
+They know nothing of torchledger. Each takes a number of steps and a file; ``tick(KIND)`` ends a step of the script's
+own count. At its end a script has written the kind, the moment and the FLOPs so far of each to that file; the FLOPs
+are 0 unless somebody runs it with a ``counted`` in its globals. What a script prints follows from its seed alone.
+"""
+
+from __future__ import annotations
+
+from step_programs import derivatives, libraries, loops, models, objectives, optimizers
+from step_programs.pieces import HEAD
+
+__all__ = ["HEAD", "PROGRAMS"]
+
+PROGRAMS: dict[str, str] = {
+    name: text
+    for theme in (objectives, optimizers, derivatives, models, loops, libraries)
+    for name, text in theme.PROGRAMS.items()
+}
+"""By name; each is put behind ``HEAD``."""
