@@ -7,14 +7,22 @@ are 0 unless somebody runs it with a ``counted`` in its globals. What a script p
 
 from __future__ import annotations
 
-from step_programs import derivatives, libraries, loops, models, objectives, optimizers
+from step_programs import (
+    derivatives,
+    libraries,
+    loops,
+    models,
+    more_libraries,
+    more_loops,
+    more_models,
+    objectives,
+    optimizers,
+)
 from step_programs.pieces import HEAD
 
 __all__ = ["HEAD", "PROGRAMS"]
 
-PROGRAMS: dict[str, str] = {
-    name: text
-    for theme in (objectives, optimizers, derivatives, models, loops, libraries)
-    for name, text in theme.PROGRAMS.items()
-}
+THEMES = (objectives, optimizers, derivatives, models, loops, libraries, more_models, more_loops, more_libraries)
+
+PROGRAMS: dict[str, str] = {name: text for theme in THEMES for name, text in theme.PROGRAMS.items()}
 """By name; each is put behind ``HEAD``."""

@@ -71,8 +71,9 @@ class StepCall:
     ``recomputed_for`` names the autograd node (``"CompiledFunctionBackward"``) for which a forward graph was called
     again in the backward, as a checkpoint around it asks. ``not_taken`` counts a graph's launches that stand in ways of
     a conditional (``torch.cond``) which this call did not take, ``repeated`` those that a loop (``while_loop``) made
-    again, each as often as it did. ``distributed`` counts the distributed tensors that an
-    operator was given, which the host unpacks for it; it is known of a planned step alone.
+    again, each as often as it did; ``times`` holds those that were not made once, by their ``order`` in the graph, and
+    how often they were. ``distributed`` counts the distributed tensors that an operator was given, which the host
+    unpacks for it; it is known of a planned step alone.
     """
 
     step: str
@@ -109,6 +110,7 @@ class StepCall:
     not_taken: int = 0
     repeated: int = 0
     distributed: int = 0
+    times: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -70,17 +70,23 @@ class StepShape:
 
 
 def step_shape(
-    launches: Sequence[Launch], tensors: int = 0, *, calls: Mapping[str, int] | None = None, operators: int = 0
+    launches: Sequence[Launch],
+    tensors: int = 0,
+    *,
+    calls: Mapping[str, int] | None = None,
+    times: Mapping[str, int] | None = None,
+    operators: int = 0,
 ) -> StepShape:
     """Count the launches and graph calls of a step; ``tensors`` are those that an optimizer updates.
 
-    ``calls`` says how often each graph is called (``None``: once), ``operators`` how many kernels eager ones launch.
+    ``calls`` says how often each graph is called (``None``: once), ``times`` how often each launch is made, by
+    ``launch_id`` (``None``: as often as its graph is called), ``operators`` how many kernels eager ones launch.
     """
     calls = dict.fromkeys((launch.graph for launch in launches), 1) if calls is None else calls
     kinds: Counter[LaunchKind | None] = Counter()
     further = 0
     for launch in launches:
-        kind, count = launch_kind(launch), calls.get(launch.graph, 0)
+        kind, count = launch_kind(launch), calls.get(launch.graph, 0) if times is None else times[launch.launch_id]
         kinds[kind] += count
         further += count * further_kernels(launch) if kind == "library" else 0
     return StepShape(

@@ -58,7 +58,7 @@ from torchledger.predicting.step_calls import (
     predict_graph_collectives,
     price_calls,
 )
-from torchledger.stepping.totals import StepTotals
+from torchledger.stepping.totals import StepTotals, times_made
 from torchledger.work.graph_collectives import graph_collectives
 from torchledger.work.graph_names import direction_of
 from torchledger.work.step_traffic import StepTraffic, step_traffic
@@ -98,8 +98,11 @@ def predict_step(
             "leave out --optimizer."
         )
     calls = dict.fromkeys((launch.graph for launch in launches), 1) if record is None else record.step.graph_calls
-    called = [launch for launch in launches if calls.get(launch.graph)]
-    traffic = step_traffic(called, calls, () if record is None else record.calls)
+    weights = {launch.launch_id: calls.get(launch.graph, 0) for launch in launches}
+    if record is not None:
+        weights = times_made(record, launches)
+    called = [launch for launch in launches if weights[launch.launch_id]]
+    traffic = step_traffic(called, calls, () if record is None else record.calls, times=weights)
     predictions = _predict_called(
         model,
         called,
@@ -108,11 +111,10 @@ def predict_step(
         convolution_tf32=convolution_tf32,
         traffic=traffic,
     )
-    weights = {prediction.subject: calls[prediction.subject.rpartition("#")[0]] for prediction in predictions}
     eager = () if record is None else price_calls(model, record.calls, ran_on_cpu=_ran_on_cpu(record))
     priced = [*((found, weights[found.subject]) for found in predictions), *((found, 1) for _, found in eager)]
     overheads = overheads_on(host, overheads_of(model), trains=traffic.trains)
-    shape = _shape_of(called, calls, record, eager, _optimizer_tensors(optimizer))
+    shape = _shape_of(called, calls, weights, record, eager, _optimizer_tensors(optimizer))
     kernels = sum(prediction.duration_us * weights[prediction.subject] for prediction in predictions)
     optimizer_us = _optimizer_us(model, optimizer) + _eager_us(eager, "optimizer")
     collectives_us = _eager_us(eager, "communication")
@@ -146,7 +148,7 @@ def predict_step(
         host_us=needed_by_host_us,
         optimizer_us=optimizer_us,
         sustained_us=sustained,
-        launches=sum(weights.values()),
+        launches=sum(weights[found.subject] for found in predictions),
         extrapolated=sum(count for prediction, count in priced if prediction.is_extrapolated),
         unlearned=sum(count for _, count in unlearned),
         measured_us=measured_us,
@@ -188,16 +190,19 @@ def _predict_called(
 def _shape_of(
     called: Sequence[Launch],
     calls: Mapping[str, int],
+    times: Mapping[str, int],
     record: StepTotals | None,
     eager: Priced,
     given_tensors: int,
 ) -> StepShape:
-    """What the host launches in a step; ``given_tensors`` are those of an optimizer that is not in the record."""
+    """What the host launches in a step; ``given_tensors`` are those of an optimizer that is not in the record, and
+    ``times`` says how often it makes each launch."""
     tensors, foreach_tensors, optimizers = _recorded_optimizers(record)
     shape = step_shape(
         called,
         given_tensors + tensors,
         calls={graph: count for graph, count in calls.items() if count},
+        times=times,
         operators=sum(max(1, call.kernels) for call, _ in eager),
     )
     eager_calls = [
@@ -380,9 +385,11 @@ def _record_notes(model: TimeModel, record: StepTotals | None, launches: Sequenc
     stale = sorted({launch.graph for launch in launches} - {name for name, n in record.step.graph_calls.items() if n})
     if stale:
         notes.append(f"not called in the step, and not in its price: {', '.join(stale)}")
-    if not_taken := sum(call.not_taken for call in record.calls):
+    # Ledgers of before do not say which launches these are.
+    untold = [call for call in record.calls if not call.times]
+    if not_taken := sum(call.not_taken for call in untold):
         notes.append(f"{not_taken:,} launches in ways of conditionals that the step did not take are in its price")
-    if repeated := sum(call.repeated for call in record.calls):
+    if repeated := sum(call.repeated for call in untold):
         notes.append(f"{repeated:,} launches that loops in compiled graphs made again are not in its price")
     if _ran_on_cpu(record) and model.machine.device.kind != "cpu":
         notes.append(

@@ -348,6 +348,7 @@ def with_graph(call: StepCall, entry: Entry, ledgered: Ledgered, number: int) ->
     launches = ledgered.launches.get(entry.name, ())
     seen = _launches_seen(entry, ledgered.kernels)
     times = _times(launches, seen, ledgered.forks.get(entry.name, ()))
+    orders = [(launch.order, times.get(launch.launch_id, 1)) for launch in launches]
     calls = [times.get(launch.launch_id, 1) for launch in launches if launch.is_call]
     launches = [launch for launch in launches if times.get(launch.launch_id) != 0]
     marked = parse_graph_mark(entry.mark) if entry.mark is not None else None
@@ -368,6 +369,7 @@ def with_graph(call: StepCall, entry: Entry, ledgered: Ledgered, number: int) ->
         launches=sum(times.get(launch, 1) for launch in seen) or None,
         not_taken=calls.count(0),
         repeated=sum(count - 1 for count in calls if count),
+        times=tuple((order, count) for order, count in orders if count != 1),
         flops=flops,
         flops_quality=_weakest([launch.flops_quality for launch in launches]) if flops is not None else "unavailable",
         bytes_moved=moved,

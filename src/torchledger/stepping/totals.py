@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from torchledger.nouns import Phase, Step, StepCall
+from torchledger.nouns import Launch, Phase, Step, StepCall
 from torchledger.work.collectives import Message, collective_kind
 
 PHASES: tuple[Phase, ...] = (
@@ -97,6 +98,17 @@ def add_up(calls: Iterable[StepCall], launches_of: Mapping[str, int]) -> Work:
         bytes_moved=sum(call.bytes_moved or 0 for call in members),
         unknown_us=sum(call_us(call) for call in members if not call.flops and call.bytes_moved is None),
     )
+
+
+def times_made(record: StepTotals, launches: Iterable[Launch]) -> dict[str, int]:
+    """How often a step makes each of these launches, by ``launch_id``: as often as it calls their graph, but for those
+    in ways that a call did not take or that it went through again."""
+    apart: Counter[tuple[str, int]] = Counter()
+    for call in record.calls:
+        for order, times in call.times:
+            apart[call.name, order] += times - 1
+    calls = record.step.graph_calls
+    return {each.launch_id: calls.get(each.graph, 0) + apart[each.graph, each.order] for each in launches}
 
 
 def launches_in(call: StepCall, launches_of: Mapping[str, int]) -> int:

@@ -37,10 +37,16 @@ def step_trains(graph_calls: Mapping[str, int], calls: Iterable[StepCall]) -> bo
 
 
 def step_traffic(
-    launches: Iterable[Launch], graph_calls: Mapping[str, int], calls: Iterable[StepCall] = ()
+    launches: Iterable[Launch],
+    graph_calls: Mapping[str, int],
+    calls: Iterable[StepCall] = (),
+    *,
+    times: Mapping[str, int] | None = None,
 ) -> StepTraffic:
-    """Bytes of a step's launches, as often as it calls their graphs, and of its eager operators; what is unknown is
-    left out."""
+    """Bytes of a step's launches, as often as it makes them, and of its eager operators; what is unknown is left out.
+
+    ``times`` says how often it makes each launch, by ``launch_id`` (``None``: as often as it calls their graphs).
+    """
     total = optimizer = held = held_by_backward = held_by_optimizer = 0
     of_graph: dict[str, list[Launch]] = {}
     for launch in launches:
@@ -60,7 +66,11 @@ def step_traffic(
                 # Half of it is read, and there already.
                 held += moved // 2
     called = {graph: found for graph, found in of_graph.items() if graph_calls.get(graph)}
-    total += sum(graph_calls[graph] * (launch.bytes_moved or 0) for graph in called for launch in called[graph])
+    total += sum(
+        (graph_calls[graph] if times is None else times[launch.launch_id]) * (launch.bytes_moved or 0)
+        for graph in called
+        for launch in called[graph]
+    )
     held += held_by_backward + held_by_optimizer + _held_by_graphs(called, graph_calls)
     return StepTraffic(total, optimizer if step_trains(graph_calls, calls) else None, held)
 

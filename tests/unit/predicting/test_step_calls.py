@@ -78,6 +78,22 @@ def test_ways_that_were_not_taken_and_turns_of_loops_are_said_beside_the_price(m
     assert any("40 launches that loops in compiled graphs made again" in note for note in step.notes)
 
 
+def test_the_way_that_was_taken_is_priced_as_often_as_it_was(model: TimeModel) -> None:
+    wide, narrow = product(4096, 4096, 4096, graph="forward_0"), product(512, 512, 512, graph="forward_0")
+    ways = [replace(wide, order=0), replace(narrow, order=1)]
+    calls = [
+        make_step_call(
+            kind="graph", name="forward_0", phase="forward", order=place, call=place, not_taken=1, times=times
+        )
+        for place, times in enumerate([((0, 0),), ((0, 0), (1, 2))])
+    ]
+    step, predictions = predict_step(model, ways, record=recorded(calls, {"forward_0": 2}))
+    alone, _ = predict_step(model, ways[1:], record=recorded([], {"forward_0": 3}))
+    assert [found.subject for found in predictions] == ["forward_0#1"]
+    assert (step.launches, step.kernels_us) == (3, pytest.approx(alone.kernels_us))
+    assert not any("conditionals" in note or "loops" in note for note in step.notes)
+
+
 def test_a_graph_that_the_step_does_not_call_is_named_and_costs_nothing(model: TimeModel) -> None:
     stale = [replace(launch, graph="forward_1") for launch in layers(1)]
     step, predictions = predict_step(model, [*layers(1), *stale], record=recorded([], {"forward_0": 1}))

@@ -150,7 +150,7 @@ def test_the_way_of_a_conditional_that_a_call_did_not_take_counts_for_nothing() 
         {"forward_0": "forward"}, {"forward_0": launches}, ran, {"forward_0": [(((10, 10),), ((20, 20),))]}
     )
     call = only_call(ledgered)
-    assert (call.flops, call.launches, call.not_taken) == (1101, 3, 1)
+    assert (call.flops, call.launches, call.not_taken, call.times) == (1101, 3, 1, ((1, 0),))
     assert launches_in(call, {"forward_0": 4}) == 3
 
 
@@ -165,6 +165,7 @@ def test_launches_of_a_loop_count_as_often_as_they_were_made() -> None:
     loop = Loop(check=((10, 10),), body=((20, 20),))
     call = only_call(Ledgered({"forward_0": "forward"}, {"forward_0": launches}, ran, {"forward_0": [loop]}))
     assert (call.flops, call.launches, call.not_taken, call.repeated) == (1231, 7, 0, 3)
+    assert call.times == ((1, 3), (2, 2))
     assert launches_in(call, {"forward_0": 4}) == 7
 
 
