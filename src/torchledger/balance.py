@@ -268,7 +268,11 @@ def step_operators_account(books: Books) -> Account | None:
     )
     if step.has_unlike_steps:
         return Account("step_operators", "operators", step.operators, None, note=_unlike(step))
-    return Account("step_operators", "operators", step.operators, step.operators_heard, note=note)
+    reason = "autograd's formula calls other operators while a mode listens"
+    differences = tuple(
+        Difference("step_operators", node, reason, more) for node, more in step.operators_otherwise.items()
+    )
+    return Account("step_operators", "operators", step.operators, step.operators_heard, differences, note=note)
 
 
 def _unlike(step: Step) -> str:

@@ -241,6 +241,12 @@ def test_what_a_checkpoint_runs_again_past_what_the_backward_needs_is_named(path
     assert account.is_balanced and [(each.where, each.amount) for each in account.differences] == [("forward_0", 100)]
 
 
+def test_a_formula_that_takes_another_route_while_a_mode_listens_is_named(path: Path) -> None:
+    step = make_step(operators=12, operators_heard=9, operators_otherwise={"PowBackward0": 3})
+    account = _balance(path, step, make_step_call()).accounts["step_operators"]
+    assert account.is_balanced and [(each.where, each.amount) for each in account.differences] == [("PowBackward0", 3)]
+
+
 def test_a_batch_of_another_thread_and_numbers_beside_it_are_named_each(path: Path) -> None:
     batch = LiveStorage("step_0", 0, "inputs", 1000, "cpu", freed=0, freed_in=0)
     weight = LiveStorage("step_0", 1, "parameters", 50, "cpu")

@@ -11,7 +11,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 import torchledger
+from torchledger._torch.checkpoint_stops import watch_stops
 from torchledger._torch.composites import is_composite
 from torchledger._torch.fake_streams import Placed, StreamOrder, active_order
 from torchledger._torch.fake_tensors import FakeTensors
@@ -55,7 +56,8 @@ class EagerCall:
     functions on the way (``"torch/nn/utils/clip_grad.py:clip_grad_norm_"``), ``module`` the path of the innermost
     ``nn.Module``. ``sequence`` is autograd's number: a backward operator carries that of the forward one, and ``node``
     the name of its autograd node. ``distributed`` counts the distributed tensors among the arguments, on whose
-    parts this call works. ``group`` and ``group_size`` are those of a collective, which is heard also where a compiled
+    parts this call works. ``stops`` says that a checkpoint ended what it ran again when the next operator was about to
+    run. ``group`` and ``group_size`` are those of a collective, which is heard also where a compiled
     ``graph`` asks for it. ``placed`` is its place among the streams of a device that is not there.
     """
 
@@ -74,6 +76,7 @@ class EagerCall:
     graph: str | None = None
     placed: Placed | None = None
     distributed: int = 0
+    stops: bool = False
 
 
 class EagerCalls(TorchDispatchMode):
@@ -130,6 +133,7 @@ class EagerCalls(TorchDispatchMode):
         propagator = getattr(sys.modules.get(_SHARDINGS), "ShardingPropagator", None)
         if hasattr(propagator, _WHAT_WOULD_COME):
             self._patches.around(propagator, _WHAT_WOULD_COME, self._while_asked)
+        self._patches.on_undo(watch_stops(self._stopped, self.faults.append).undo)
         self.__enter__()
         self._is_entered = True
         return True
@@ -259,6 +263,15 @@ class EagerCalls(TorchDispatchMode):
             return original(*args, **kwargs)
         finally:
             self._unpacking.is_asked = before
+
+    def _stopped(self) -> None:
+        """A checkpoint has ended what it ran again on this thread."""
+        thread = threading.get_native_id()
+        with self._lock:
+            for place in reversed(range(len(self.calls))):
+                if self.calls[place].thread == thread:
+                    self.calls[place] = replace(self.calls[place], stops=True)
+                    return
 
     def _note_distributed(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: Any) -> None:
         if any(kind.__name__ == _DISTRIBUTED for kind in types):

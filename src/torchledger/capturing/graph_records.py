@@ -30,7 +30,8 @@ def as_traced_here(payload: Payload, traced: Traced) -> Payload:
     sizes = ", ".join(f"{symbol}={size}" for symbol, size in sorted(payload.graph.symbols.items()))
     reason = f"the entries come from a cache and hold the sizes that they were compiled for ({sizes or 'not symbolic'})"
     differences = tuple(
-        Difference("flops", op, reason, amount)
+        # A call of a step is counted at its own sizes.
+        Difference("flops", op, reason, amount, is_eager_too=bool(payload.graph.symbols))
         for op, amount in flop_changes(asked, traced.reference.flops_by_op).items()
     )
     graph = dataclasses.replace(payload.graph, model_key=traced.model_key, flop_references=(traced.reference,))

@@ -25,7 +25,8 @@ class Gap:
 class Difference:
     """Work that compilation itself added or took away: named, with its amount (ledger minus reference).
 
-    ``is_eager_too`` says that the program asked for it, so that an eager step does it as well.
+    ``is_eager_too`` says that an eager step differs from the reference as well: the program asked for it, or the
+    reference is of other sizes than those that a step's call has.
     """
 
     account: str

@@ -125,7 +125,8 @@ class Step:
     length on the same clock, ``idle_us`` the rest by cause. On a CPU an operator's own time is device time.
     ``graph_calls`` counts
     calls of each compiled graph. ``operators`` counts the eager operators of the threads that a dispatch mode listened
-    to, ``operators_heard`` what that mode counted in another step, ``operators_elsewhere`` those of other threads;
+    to, ``operators_heard`` what that mode counted in another step, ``operators_otherwise`` how many more they are in
+    nodes of autograd's that call others while a mode listens, ``operators_elsewhere`` those of other threads;
     ``operators_by_step`` are all of each recorded step's, which differ where steps do other eager work each time;
     ``is_heard_at_other_sizes`` says that what the mode heard had other sizes than these calls.
     """
@@ -149,6 +150,7 @@ class Step:
     operators: int | None = None
     operators_heard: int | None = None
     operators_elsewhere: int = 0
+    operators_otherwise: Mapping[str, int] = field(default_factory=dict)
     operators_by_step: tuple[int, ...] = ()
     is_heard_at_other_sizes: bool = False
     optimizers: tuple[OptimizerFacts, ...] = ()

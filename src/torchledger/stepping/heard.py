@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchledger.nouns import CallKind, Step, StepCall
+from torchledger.stepping.aligning import is_counted
 from torchledger.stepping.entries import Entry
 from torchledger.stepping.phases import phases_of
 from torchledger.stepping.record import (
@@ -19,7 +20,6 @@ from torchledger.stepping.record import (
     StepFacts,
     StepRecord,
     forward_calls,
-    is_counted,
     with_graph,
     with_group,
     with_work,

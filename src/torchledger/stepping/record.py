@@ -11,12 +11,12 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from torchledger.capturing.conditionals import Fork, Loop, stands_in
 from torchledger.nouns import (
     Clock,
+    Cost,
     DeviceEvent,
     Direction,
     Launch,
@@ -28,6 +28,18 @@ from torchledger.nouns import (
     StepKind,
     TensorArgument,
 )
+from torchledger.stepping.aligning import (
+    align,
+    count_heard,
+    have_other_sizes,
+    is_at_sizes,
+    is_counted,
+    operators_of,
+    other_routes,
+    stopped_places,
+    thread_of,
+)
+from torchledger.stepping.aligning import counted_names as counted_names
 from torchledger.stepping.entries import Entry, GraphOf, IsComposite, read_entries, recorded_operators
 from torchledger.stepping.idle import device_busy_and_idle, host_busy_and_idle
 from torchledger.stepping.phases import phases_of
@@ -44,21 +56,6 @@ if TYPE_CHECKING:
     from torchledger._torch.eager_calls import EagerCall
 
 _MOST_ARGUMENTS = 8
-
-_UNCOUNTED = frozenset(
-    {
-        "aten::alias",
-        "aten::detach",
-        "aten::detach_",
-        "aten::empty",
-        "aten::lift_fresh",
-        "aten::_indices",
-        "aten::_values",
-    }
-)
-"""Allocations and aliases, which move nothing. A dispatch mode causes some (autograd saves outputs by ``detach`` under
-a mode) and does not hear others (``torch.tensor`` builds below it, autograd takes a sparse gradient apart below it, and
-``as_subclass`` makes its alias there), so that they are left out of both counts."""
 
 
 @dataclass(frozen=True)
@@ -136,15 +133,16 @@ def record_step(
         )
 
     each = [read(span) for span in spans]
-    if heard and any(len(_operators(one)) < _counted(heard) for one in each):
+    if heard and any(len(operators_of(one)) < count_heard(heard) for one in each):
         forests = [recorded_operators(trace, span, graph_of=graph_of, list_dtype=list_dtype) for span in spans]
         parts = [_parts_heard(trace, forest, heard) for forest in forests]
         each = [
             _nearer(read(span, rows), one, heard) if rows else one
             for span, rows, one in zip(spans, parts, each, strict=True)
         ]
-    aligned = [_align(trace, one, heard or ()) for one in each]
-    unlike = [_have_other_sizes(one, heard_at) for one, heard_at in zip(each, aligned, strict=True)]
+    aligned = [align(trace, one, heard or ()) for one in each]
+    each = [_without_stopped(one, heard_at, heard or ()) for one, heard_at in zip(each, aligned, strict=True)]
+    unlike = [have_other_sizes(one, heard_at) for one, heard_at in zip(each, aligned, strict=True)]
     chosen = unlike.index(False) if heard and True in unlike and False in unlike else _usual(each)
     entries, heard_at = each[chosen], aligned[chosen]
     samples = _samples(entries, each, on_device=bool(events))
@@ -184,16 +182,17 @@ def record_step(
         calls.append(call)
     step = _sums(trace, spans, events, facts, each, calls, name=name, clock=clock, entries=entries)
     heard_on = {call.thread for call in heard or ()}
-    lanes = {lane for lane in numbers if _thread(trace, lane) in heard_on} or set(numbers)
-    operators = _operators(entries)
+    lanes = {lane for lane in numbers if thread_of(trace, lane) in heard_on} or set(numbers)
+    operators = operators_of(entries)
     listened = {lane_and_row for lane_and_row in operators if lane_and_row[0] in lanes}
     step = replace(
         step,
         graph_calls=dict(counted),
         operators=len(listened) if heard else len(operators),
-        operators_heard=_counted(heard) if heard else None,
+        operators_heard=count_heard(heard) if heard else None,
         operators_elsewhere=len(operators) - len(listened) if heard else 0,
-        operators_by_step=tuple(len(_operators(one)) for one in each),
+        operators_otherwise=other_routes(entries, heard_at, heard or ()),
+        operators_by_step=tuple(len(operators_of(one)) for one in each),
         is_heard_at_other_sizes=unlike[chosen],
     )
     rows = {event.row: place for place, entry in enumerate(entries) for event in entry.events if event.row is not None}
@@ -202,12 +201,25 @@ def record_step(
     return StepRecord(step, tuple(calls), chosen, rows, tuple(map(tuple, each)), places)
 
 
+def _without_stopped(
+    entries: list[Entry], heard_at: Mapping[int, EagerCall], heard: Sequence[EagerCall]
+) -> list[Entry]:
+    """The entries, those that did not run without work."""
+    found = list(entries)
+    for place in stopped_places(entries, heard_at, heard):
+        found[place] = replace(found[place], call=None, cost=_STOPPED)
+    return found
+
+
+_STOPPED = Cost(0, 0, "exact", "exact", "a checkpoint ended what it runs again before this ran")
+
+
 def _parts_heard(
     trace: Trace, forest: Mapping[int, Sequence[Recorded]], heard: Sequence[EagerCall]
 ) -> dict[int, frozenset[int]]:
     found: dict[int, frozenset[int]] = {}
     for lane, roots in forest.items():
-        calls = [call.call for call in heard if call.thread == _thread(trace, lane) and is_counted(call)]
+        calls = [call.call for call in heard if call.thread == thread_of(trace, lane) and is_counted(call)]
         found |= parts_heard(roots, calls)
     return found
 
@@ -218,36 +230,9 @@ def _nearer(one: list[Entry], other: list[Entry], heard: Sequence[EagerCall]) ->
 
     def apart(entries: list[Entry]) -> int:
         ours = Counter(entry.name.rstrip("_") for entry in entries if entry.kind == "operator")
-        return abs(len(_operators(entries)) - theirs.total()) + (theirs - ours).total() + (ours - theirs).total()
+        return abs(len(operators_of(entries)) - theirs.total()) + (theirs - ours).total() + (ours - theirs).total()
 
     return min(one, other, key=apart)
-
-
-def _operators(entries: Sequence[Entry]) -> set[tuple[int, int]]:
-    """Lane and row of each operator that a dispatch mode would hear: one for all parts of a custom operator."""
-    found = set()
-    for entry in entries:
-        if entry.part_of is not None:
-            found.add((entry.lane, entry.part_of[0]))
-        elif (entry.call is not None or entry.kind == "collective") and entry.name not in _UNCOUNTED:
-            found.add((entry.lane, entry.row))
-    return found
-
-
-def _counted(heard: Sequence[EagerCall]) -> int:
-    return sum(map(is_counted, heard))
-
-
-def is_counted(heard: EagerCall) -> bool:
-    """Whether an operator that a mode heard is one of those that profilers count too."""
-    return heard.call.name not in _UNCOUNTED
-
-
-def counted_names(heard: Sequence[EagerCall]) -> Counter[str]:
-    """How often a mode heard which operators, by names that a profiler has too."""
-    # Under a mode autograd adds to no gradient in place.
-    eager = [call for call in heard if call.graph is None and is_counted(call)]
-    return Counter(call.call.name for call in eager if call.call.name != "aten::add")
 
 
 def _usual(each: Sequence[Sequence[Entry]]) -> int:
@@ -279,59 +264,6 @@ def _samples(entries: Sequence[Entry], each: Sequence[Sequence[Entry]], *, on_de
         found.append(tuple(times[key, occurrences[key]]))
         occurrences[key] += 1
     return found
-
-
-def _align(trace: Trace, entries: Sequence[Entry], heard: Sequence[EagerCall]) -> dict[int, EagerCall]:
-    """Place of an entry to what the mode heard of it, or of what it is a part of: by thread, in order, by name."""
-    entries_of: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    names: dict[int, str] = {}
-    for place, entry in enumerate(entries):
-        row, name = entry.part_of or (entry.row, entry.name)
-        if entry.call is not None or entry.kind == "collective" or entry.part_of is not None:
-            entries_of[entry.lane][row].append(place)
-            names[row] = name
-    heard_of: dict[int, list[EagerCall]] = defaultdict(list)
-    for call in heard:
-        heard_of[call.thread].append(call)
-    found: dict[int, EagerCall] = {}
-    for lane, places in entries_of.items():
-        calls = heard_of.get(_thread(trace, lane))
-        if calls is None and len(entries_of) == len(heard_of) == 1:
-            calls = next(iter(heard_of.values()))
-        rows = list(places)
-        # Under a mode autograd adds to no gradient in place: ``add`` was heard where ``add_`` was recorded.
-        ours_named = [names[row].rstrip("_") for row in rows]
-        for ours, theirs in _pairs(ours_named, [each.call.name.rstrip("_") for each in calls or ()]):
-            assert calls is not None
-            found.update(dict.fromkeys(places[rows[ours]], calls[theirs]))
-    return found
-
-
-def _have_other_sizes(entries: Sequence[Entry], heard_at: Mapping[int, EagerCall]) -> bool:
-    """Whether what a mode heard of some operators had other sizes than these: steps of a dynamic program may."""
-    return any(not _is_at_sizes(entries[place], call) for place, call in heard_at.items())
-
-
-def _is_at_sizes(entry: Entry, heard: EagerCall) -> bool:
-    if entry.call is None or entry.part_of is not None or entry.name != heard.call.name:
-        return True
-    if entry.cost.bytes_moved == 0:
-        # Views, of what autograd saves among them, may stand in another order when they are heard.
-        return True
-    ours, theirs = entry.call.tensors, heard.call.tensors
-    return len(ours) != len(theirs) or all(one.shape == other.shape for one, other in zip(ours, theirs, strict=True))
-
-
-def _thread(trace: Trace, lane: int) -> int:
-    thread = trace.lanes[lane].thread
-    return thread if isinstance(thread, int) else -1
-
-
-def _pairs(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int]]:
-    if list(left) == list(right):
-        return [(place, place) for place in range(len(left))]
-    blocks = SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks()
-    return [(block.a + offset, block.b + offset) for block in blocks for offset in range(block.size)]
 
 
 def forward_calls(heard: Sequence[EagerCall]) -> dict[int, EagerCall]:
@@ -421,7 +353,7 @@ def _weakest(qualities: Sequence[Quality]) -> Quality:
 
 def with_work(call: StepCall, entry: Entry, heard: EagerCall | None, forward: Mapping[int, EagerCall]) -> StepCall:
     """An eager entry with its work, arguments and origin, of which the mode heard more than the trace holds."""
-    is_heard_itself = heard is not None and entry.part_of is None and _is_at_sizes(entry, heard)
+    is_heard_itself = heard is not None and entry.part_of is None and is_at_sizes(entry, heard)
     shapes = heard.call if heard is not None and is_heard_itself else entry.call
     cost = entry.cost
     if heard is not None and is_heard_itself and entry.kind == "operator":

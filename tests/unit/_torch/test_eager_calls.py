@@ -153,3 +153,21 @@ def test_what_distributed_tensors_try_without_data_is_not_heard(monkeypatch: pyt
     assert found == (4, 4)
     assert [call.call.name for call in heard.calls] == ["aten::ones", "aten::mul_"]
     assert not hasattr(Propagator._propagate_tensor_meta_non_cached, "_torchledger"), "it is as it was"
+
+
+def test_where_a_checkpoint_ends_what_it_runs_again_is_heard() -> None:
+    from torch.utils.checkpoint import _StopRecomputationError, checkpoint
+
+    first, second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    result = checkpoint(lambda x: second(first(x).tanh()), torch.ones(2, 4), use_reentrant=False)
+    heard = EagerCalls(lambda: None)
+    assert heard.start()
+    try:
+        result.sum().backward()
+    finally:
+        assert heard.stop()
+    (stop,) = (place for place, call in enumerate(heard.calls) if call.stops)
+    names = [call.call.name for call in heard.calls]
+    assert names[:stop].count("aten::addmm") == 1, "the second product is not run again"
+    assert "aten::mm" in names[stop:], "its backward comes next"
+    assert not heard.faults and "__init__" not in vars(_StopRecomputationError)
