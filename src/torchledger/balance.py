@@ -359,6 +359,7 @@ def memory_account(books: Books) -> Account | None:
     step = None if on_device or books.step is None else books.step.step
     differs = step is not None and (step.has_unlike_steps or step.is_heard_at_other_sizes)
     unlike = f" ({memory.measured_peak_bytes or 0:,} bytes): no reference, as steps differ" if differs else ""
+    held = f" ({memory.held_bytes:,} bytes of it by what the step frees)" if memory.held_bytes else ""
     return Account(
         name="memory",
         unit="bytes",
@@ -366,7 +367,7 @@ def memory_account(books: Books) -> Account | None:
         reference=None if unlike else memory.measured_peak_bytes,
         differences=_block_differences(totals) if on_device else _scratch_differences(books, totals),
         missing=books.gaps_of("memory"),
-        note=f"the peak of one step on {memory.device}, beside {kind}{unlike}" if memory.counter else None,
+        note=f"the peak of one step on {memory.device}, beside {kind}{held}{unlike}" if memory.counter else None,
         tolerance=_MEMORY_TOLERANCE if on_device else 0.0,
     )
 
@@ -395,6 +396,10 @@ def _scratch_differences(books: Books, totals: MemoryTotals) -> tuple[Difference
         reason = "memory that its library operators work on and give back, which no tensor of the step is"
         found.append(Difference("memory", name, reason, -memory.scratch[order]))
     unseen = max(memory.unseen.get(order, 0), 0)
+    if memory.held_bytes and unseen >= memory.held_bytes:
+        reason = "what an autograd graph of the step before holds, which no tensor of Python's shows"
+        found.append(Difference("memory", name, reason, -memory.held_bytes))
+        unseen -= memory.held_bytes
     inputs = 0 if unseen <= memory.number_bytes else min(unseen, _inputs_freed_before(totals, int(order)))
     if inputs and unseen - inputs <= memory.number_bytes:
         reason = "inputs from before the recording, of which the profiler does not see the end"

@@ -241,6 +241,24 @@ def test_what_a_checkpoint_runs_again_past_what_the_backward_needs_is_named(path
     assert account.is_balanced and [(each.where, each.amount) for each in account.differences] == [("forward_0", 100)]
 
 
+def test_what_a_graph_of_the_step_before_holds_is_named_where_the_peak_comes_before_its_end(path: Path) -> None:
+    weight = LiveStorage("step_0", 1, "parameters", 50, "cpu")
+    memory = StepMemory(
+        step="step_0",
+        device="cpu",
+        counter="cpu_profiler",
+        measured_peak_bytes=158,
+        number_bytes=8,
+        held_bytes=100,
+        unseen={"1": 108},
+        counted={"1": 158},
+    )
+    sheet = _balance(path, make_step(), make_step_call(order=0), make_step_call(order=1), memory, weight)
+    account = sheet.accounts["memory"]
+    assert account.is_balanced and [each.amount for each in account.differences] == [-100, -8]
+    assert account.note is not None and "100 bytes of it by what the step frees" in account.note
+
+
 def test_a_formula_that_takes_another_route_while_a_mode_listens_is_named(path: Path) -> None:
     step = make_step(operators=12, operators_heard=9, operators_otherwise={"PowBackward0": 3})
     account = _balance(path, step, make_step_call()).accounts["step_operators"]

@@ -35,6 +35,8 @@ _OF_OWNER: Mapping[str, MemoryCategory] = {
 _OF_COMMUNICATION = ("torch/distributed/", "torch/nn/parallel/")
 _OF_TRANSFORMS = ("torch/_functorch/vmap.py", "torch/_functorch/eager_transforms.py")
 _BEFORE_BACKWARD = ("input", "forward", "loss", "other")
+_PASSING: tuple[MemoryCategory, ...] = ("inputs", "activations", "eager", "temporaries")
+"""What a step may leave behind that is no part of a model, its gradients or its optimizers."""
 
 
 @dataclass(frozen=True)
@@ -358,7 +360,8 @@ def _with_allocations(
     allocations: Sequence[tuple[int, int]],
 ) -> StepMemory:
     """The account of a CPU's allocations: what was there before the step, and what the profiler saw in it."""
-    before = sum(each.nbytes for each in storages if each.born is None)
+    held = _held_bytes(memory, storages, allocations)
+    before = held + sum(each.nbytes for each in storages if each.born is None)
     levels = list(accumulate((nbytes for _, nbytes in allocations), initial=before))
     timed = sorted((call.start_us or 0.0, call.order) for call in calls if call.start_us is not None)
     starts = [start for start, _ in timed]
@@ -381,7 +384,22 @@ def _with_allocations(
         memory,
         counter="cpu_profiler",
         measured_peak_bytes=max(levels),
+        held_bytes=held,
         scratch=scratch,
         unseen=unseen,
         counted={str(order): level for order, level in most.items()},
     )
+
+
+def _held_bytes(memory: StepMemory, storages: Sequence[LiveStorage], allocations: Sequence[tuple[int, int]]) -> int:
+    """What was there before the counted step and is freed in it, though no tensor showed it to the ledger.
+
+    A program that keeps an autograd graph until the next step makes one (a slope with ``create_graph``, a loss that
+    went backward with ``retain_graph``) leaves at the end of a step what it found at its beginning. The tensors that
+    such a graph saved have Python objects where a mode heard their operators, and else none.
+    """
+    left = sum(
+        each.nbytes for each in storages if each.born is not None and each.freed is None and each.category in _PASSING
+    )
+    held = min(left, _growth(storages) - sum(nbytes for _, nbytes in allocations))
+    return held if held > memory.number_bytes else 0

@@ -75,7 +75,8 @@ class StepMemory:
     tensor. ``scratch`` is what calls of the step (by order) worked on and gave back, and no tensor ever was;
     ``counted`` holds for calls the most that was counted while they ran, ``unseen`` how much more was counted than the
     storages add to when they began. ``number_bytes`` is what numbers of Python took in the step as tensors, which no
-    operator shows.
+    operator shows; ``held_bytes`` what was there before it and no tensor of Python's shows, as an autograd graph of the
+    step before holds it alone.
     """
 
     step: str
@@ -89,6 +90,7 @@ class StepMemory:
     scratch: Mapping[str, int] = field(default_factory=dict)
     unseen: Mapping[str, int] = field(default_factory=dict)
     number_bytes: int = 0
+    held_bytes: int = 0
     counted: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 

@@ -110,6 +110,17 @@ def test_what_a_call_works_on_itself_and_what_no_operator_showed_stand_apart() -
     assert memory.counted == {"0": 1008, "1": 1088}
 
 
+def test_what_an_autograd_graph_of_the_step_before_holds_is_found_by_what_is_freed() -> None:
+    lives = (life(nbytes=1000), life(nbytes=60, born=3, born_in=1), life(nbytes=40, born=4, born_in=3))
+    changes = ((21_000, 60), (22_000, -60), (61_000, 40), (62_000, -40))
+    held, _ = record(*lives, allocations=changes)
+    assert (held.held_bytes, held.measured_peak_bytes) == (100, 1160)
+    grown, _ = record(*lives, allocations=[each for each in changes if each[1] > 0])
+    assert (grown.held_bytes, grown.measured_peak_bytes) == (0, 1100)
+    gradient = life(nbytes=60, born=3, born_in=1, owner="gradient", name="mlp.0.weight")
+    assert record(lives[0], gradient, allocations=changes[:2])[0].held_bytes == 0
+
+
 def test_a_profiler_that_keeps_what_torch_func_wraps_is_no_reference_for_the_peak() -> None:
     lives = (life(nbytes=1000), life(nbytes=50, born=3, born_in=1, freed=4, freed_in=1))
     changes = ((1_000, 50), (2_000, -50))
