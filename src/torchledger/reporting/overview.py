@@ -193,6 +193,7 @@ def run_facts(summary: Summary) -> tuple[tuple[str, str], ...]:
     if environment.settings:
         rows.append(("settings", ", ".join(f"{name}={value}" for name, value in environment.settings.items())))
     totals = summary.totals
+    silent = summary.entries - totals.launches
     rows.append(
         (
             "ledger",
@@ -204,8 +205,8 @@ def run_facts(summary: Summary) -> tuple[tuple[str, str], ...]:
                 )
             )
             + (
-                f" (and {summary.entries - totals.launches:,} entries that launch nothing)"
-                if summary.entries > totals.launches
+                f" (and {silent:,} {'entry that launches' if silent == 1 else 'entries that launch'} nothing)"
+                if silent > 0
                 else ""
             ),
         )

@@ -71,7 +71,7 @@ def summarize_values(reader: LedgerReader) -> ValuesSummary:
         len(saved),
         run.notes,
         run.values_lack if run.values_lack is not None else _lack_of_older(run),
-        run.status == "running",
+        run.status != "finished" and run.finished_utc is None,
     )
 
 

@@ -220,6 +220,19 @@ class GraphWatch:
             if found:
                 self.launches[site.index] = found.pop(0)
 
+    @property
+    def asked(self) -> frozenset[int]:
+        """The sites whose launches are asked for."""
+        return frozenset(index for index, launch in self.launches.items() if self.sink.takes_launch(launch))
+
+    @property
+    def asked_buffers(self) -> frozenset[str] | None:
+        """What the launches that are asked for read and write; ``None`` where all launches are."""
+        asked = self.asked
+        if len(asked) == len(self.launches):
+            return None
+        return frozenset(buffer.name for index in asked for buffer in self.launches[index].buffers)
+
     def subject(self, site: Site) -> str:
         """The launch id of a site, or its line where the ledger has no entry for it."""
         launch = self.launches.get(site.index)
@@ -459,8 +472,11 @@ class _Frame:
             }
         if self._sink.takes_tensors and self._sink.is_full:
             places = {id(value): place for place, value in enumerate(args)}
+            asked = self._watch.asked_buffers
             self._inputs = [
-                self._seen(name, value, self._read(value, ("argument", places[id(value)]))) for name, value in inputs
+                self._seen(name, value, self._read(value, ("argument", places[id(value)])))
+                for name, value in inputs
+                if asked is None or name in asked
             ]
 
     def allocated(self, tensor: Any) -> None:
@@ -502,7 +518,7 @@ class _Frame:
             if self._sink.is_full:
                 event.scalars = [
                     Seen(name, type(value).__name__, (), (), elements=str(value))
-                    for name, value in scalars(site, arguments, keywords)
+                    for name, value in scalars(site, function, arguments, keywords)
                 ]
         return event
 

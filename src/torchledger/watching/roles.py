@@ -106,13 +106,17 @@ def operands(
 
 
 def scalars(
-    site: Site, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
+    site: Site, function: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
 ) -> Iterator[tuple[str, bool | int | float | complex]]:
     """The numbers among the arguments of a call: sizes that are symbols in the wrapper, scalars, flags."""
+    schema = getattr(function, "_schema", None)
+    of_schema = [argument.name for argument in schema.arguments] if schema is not None else []
     for place, value in enumerate(arguments):
         if isinstance(value, (bool, int, float, complex)):
             name = site.arguments[place] if place < len(site.arguments) else None
-            yield (name if isinstance(name, str) else f"argument {place}"), value
+            if not isinstance(name, str):
+                name = of_schema[place] if place < len(of_schema) else f"argument {place}"
+            yield name, value
     for keyword, value in keywords.items():
         if isinstance(value, (bool, int, float, complex)) and keyword not in ("stream", "grid"):
             yield keyword, value

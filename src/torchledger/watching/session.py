@@ -159,9 +159,8 @@ class Watch(Watcher):
                 if graph.name is None and graph.n_watched_calls:
                     self._faults["calls of a graph were watched that is not in the ledger"] += graph.n_watched_calls
                 elif graph.name is not None:
-                    seen = sum(1 for index in graph.launches if index in graph.seen)
                     note = None if graph.sites else "no launch is seen in its wrapper"
-                    counts = (graph.n_launches, len(graph.launches), seen, graph.n_calls)
+                    counts = (graph.n_launches, len(graph.asked), len(graph.asked & graph.seen), graph.n_calls)
                     self._unwritten.append(WatchedGraph(graph.name, *counts, note))
             if (lost := self._n_to_compare - self._n_compared) > 0:
                 self._faults["a launch was not compared with eager code"] += lost

@@ -119,6 +119,13 @@ def test_values_of_a_run_that_watched_none_say_how_to_record_some(tmp_path: Path
     assert "No values" not in killed and "values --level names SCRIPT" in killed
 
 
+def test_a_process_that_crashed_before_any_values_were_kept_is_not_asked_to_watch_them(tmp_path: Path) -> None:
+    with LedgerWriter(tmp_path / "x") as writer:
+        writer.add(make_run(status="failed", exit_code=139), make_graph())  # who ends in its own way writes when
+    with open_ledger(tmp_path / "x") as reader:
+        assert "names the launch that it ended in" in render(values_document(summarize_values(reader), top=3))
+
+
 def test_a_run_that_is_not_finished_says_so(tmp_path: Path) -> None:
     assert "still being written, or was killed" in _remarks(tmp_path / "x", make_run())
 

@@ -93,6 +93,26 @@ def test_filters_select_by_kernel_category_module_line_graph_and_call() -> None:
     assert {item.call_index for item in run_planted(times=3, calls="1-").stats} == {1, 2}
 
 
+def test_of_inputs_and_of_launches_a_filter_leaves_what_it_asks_for(tmp_path: Path) -> None:
+    watch = run_planted(tmp_path / "a.ledger", kernel=("addmm",))
+    with open_ledger(tmp_path / "a.ledger") as reader:
+        (graph,) = reader.read(WatchedGraph)
+        asked = [launch for launch in reader.read(Launch) if "addmm" in launch.kernel_name]
+    read = {buffer.name for launch in asked for buffer in launch.buffers}
+    assert {item.buffer for item in watch.stats if item.moment == "input"} <= read
+    assert graph.watched == graph.seen == len(asked) < graph.launches
+
+
+def test_numbers_of_a_library_call_bear_the_names_of_the_operators_schema(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    layer = torch.compile(torch.nn.Conv2d(2, 4, 3, groups=2))
+    with torchledger.values(tmp_path / "a.ledger") as watch:
+        layer(torch.ones(1, 2, 8, 8, requires_grad=True)).sum().backward()
+    named = {item.buffer: item.elements for item in watch.stats if item.dtype in ("int", "bool")}
+    assert named["groups"] == "2" and named["transposed"] == "False"
+    assert not any(name.startswith("argument") for name in named)
+
+
 def test_a_filter_that_matches_nothing_says_so_with_near_names() -> None:
     watch = run_planted(kernel=("extern_kernels.admm",))
     assert watch.stats == [] or all(item.moment == "input" for item in watch.stats)

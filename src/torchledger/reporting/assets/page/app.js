@@ -44,7 +44,7 @@ function drawTable(section) {
   const byBound = bounds.length > 1 ? select("filter-bound", "any bound", bounds, (value) => kernelTable.filter("bound", value && ((row) => textAt(at("bound", row)) === value))) : null;
   const box = element("div", {});
   append(section, [
-    element("p", { class: "hint" }, `${formatCount(N)} ${isImported ? "kernels; a row stands for all calls of one" : "launches"}${DATA.silent > 0 ? ` (${formatCount(DATA.silent)} entries that launch nothing are left out)` : ""}. Click a head to sort, a row to open it; in the table, arrow keys move and Enter opens.`),
+    element("p", { class: "hint" }, `${formatCount(N)} ${isImported ? "kernels; a row stands for all calls of one" : "launches"}${DATA.silent > 0 ? ` (${formatCount(DATA.silent)} ${DATA.silent === 1 ? "entry that launches nothing is" : "entries that launch nothing are"} left out)` : ""}. Click a head to sort, a row to open it; in the table, arrow keys move and Enter opens.`),
     howToRead("FLOPs are tensor arithmetic: matrix products, convolutions, attention; one multiply-add is 2. Bytes are minimum traffic: each address that the kernel must touch, once. TFLOP/s and GB/s are these over the time.",
       "\"Of roofline\" is the time that the measured ceilings allow over the time it took; \"bound\" says which ceiling that is: compute, memory, or overhead where launching costs more than either."),
     element("div", { class: "tools" }, search, byCategory, byGraph, byBound, found), box,
