@@ -29,6 +29,17 @@ def one_line(text: str) -> str:
     return printable(text).replace("\t", "\\t").replace("\n", "\\n")
 
 
+def sentence(text: str) -> str:
+    """A note as a sentence of its own; what begins with a name of code keeps its small letter.
+
+    >>> sentence("no step was found"), sentence("torch.compile compiled 1 frame.")
+    ('No step was found.', 'torch.compile compiled 1 frame.')
+    """
+    first = text.partition(" ")[0]
+    begun = text if re.search(r"[._()#:]", first.rstrip(".:")) else text[:1].upper() + text[1:]
+    return begun if begun.endswith((".", "?", "!")) else f"{begun}."
+
+
 def shorten(text: str, limit: int) -> str:
     """At most about ``limit`` characters; what is left out is counted.
 

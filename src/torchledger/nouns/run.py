@@ -12,7 +12,7 @@ IMPORTED = "imported trace"
 
 RunStatus = Literal["running", "finished", "failed"]
 
-ValuesLack = Literal["nothing matched", "not saved", "predicate failed"]
+ValuesLack = Literal["nothing matched", "not saved", "predicate failed", "not watched"]
 """Why what was recorded of values is not all that was asked for: the filters passed no launch, launches were not saved
 for want of room, the predicate could not be asked of a tensor."""
 

@@ -11,7 +11,7 @@ from torchledger.reporting.balance import balance_as_plain, balance_section
 from torchledger.reporting.columns import counted, format_bytes
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns, joined
 from torchledger.reporting.memory import memory_as_plain, memory_sections
-from torchledger.reporting.remarks import remarks
+from torchledger.reporting.remarks import remarks, why_no_graph
 from torchledger.reporting.step import step_as_plain, step_sections, verdict_of_step
 from torchledger.reporting.summary import (
     UNATTRIBUTED,
@@ -104,7 +104,9 @@ def overview_document(summary: Summary, *, top: int = 10, module_depth: int = 2,
             _heaviest_section("Heaviest kernels by FLOPs", summary, lambda costs: costs.flops, top=top),
             _heaviest_section("Heaviest kernels by bytes", summary, lambda costs: costs.bytes_moved, top=top),
         ]
-    sections.append(Section("What to look at", tuple(Sentence(remark) for remark in remarks(summary))))
+    said = verdict(summary)
+    remarked = tuple(Sentence(remark) for remark in remarks(summary) if remark not in said)
+    sections += [Section("What to look at", remarked)] if remarked else []
     return Document(tuple(section for section in sections if section.blocks))
 
 
@@ -150,10 +152,14 @@ def verdict(summary: Summary) -> tuple[str, ...]:
     """The first lines: what a step takes, where it goes, what to look at; or that the ledger holds no step."""
     if summary.step is not None:
         return verdict_of_step(summary.step)
-    why_not = next(
-        (f"A profile was made and holds no step: {gap.reason.rstrip('.')}." for gap in _profile_gaps(summary)),
-        f"What a step takes and where it goes: {_how_to_profile(summary)}.",
-    )
+    gaps = tuple(f"A profile was made and holds no step: {gap.reason.rstrip('.')}." for gap in _profile_gaps(summary))
+    if not summary.graphs and not summary.run.is_imported:
+        run = summary.run
+        code = f" (exit code {run.exit_code})" if run.exit_code is not None else ""
+        failed = run.status == "failed"
+        why = f"the script failed{code} before a graph was compiled" if failed else "no graph was compiled"
+        return (f"This ledger is empty: {why}.", *gaps, *why_no_graph(summary))
+    why_not = next(iter(gaps), f"What a step takes and where it goes: {_how_to_profile(summary)}.")
     held = f"{counted(len(summary.graphs), 'compiled graph')} with {counted(summary.totals.launches, 'launch')}"
     return (
         f"This ledger holds no step: it has {held}, each counted once, however often a step calls it.",

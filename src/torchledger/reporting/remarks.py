@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from torchledger.nouns import BalanceSheet
+from torchledger.printable import sentence
 from torchledger.reporting.columns import counted, format_bytes, format_si
 from torchledger.reporting.summary import CompilationFacts, GraphFacts, Summary
 from torchledger.stepping.totals import stale_graphs
@@ -32,16 +33,8 @@ def _run_remarks(summary: Summary) -> list[str]:
     if run.status == "failed":
         code = "" if run.exit_code is None else f" (exit code {run.exit_code})"
         found.append(f"The script failed{code}: the ledger holds what was compiled until then.")
-    found += [note if note.endswith((".", "?", "!")) else f"{note}." for note in run.notes]
-    if not summary.graphs and run.left_eager is None and not run.is_imported:
-        eager = (
-            "The step above ran eagerly as a whole."
-            if summary.step is not None
-            else "Of a model that runs eagerly `torchledger run --profile` records steps: those that end with an "
-            "optimizer's step or with torchledger.step(). Processes that a script starts by multiprocessing are not "
-            "recorded: use torchledger.capture(path, profile=True) in what they run."
-        )
-        found.append(f"No compiled graph: is torch.compile called? {eager}")
+    found += map(sentence, run.notes)
+    found += [text for text in why_no_graph(summary) if text not in found]
     hits = sum(graph.cache_hit for graph in summary.graphs)
     if hits:
         found.append(
@@ -66,6 +59,23 @@ def _run_remarks(summary: Summary) -> list[str]:
     skipped = Counter(graph.cudagraph_skip_reason for graph in summary.graphs if graph.cudagraph_skip_reason)
     found += [f"{counted(count, 'graph')} not recorded as CUDA graphs: {reason}." for reason, count in skipped.items()]
     return found
+
+
+def why_no_graph(summary: Summary) -> tuple[str, ...]:
+    """Why a ledger of ours has no compiled graph, as far as that is known; nothing where it has one."""
+    run = summary.run
+    if summary.graphs or run.is_imported:
+        return ()
+    if run.left_eager is not None:
+        return (sentence(run.left_eager),)
+    eager = (
+        "The step above ran eagerly as a whole."
+        if summary.step is not None
+        else "Of a model that runs eagerly `torchledger run --profile` records steps: those that end with an "
+        "optimizer's step or with torchledger.step(). Processes that a script starts by multiprocessing are not "
+        "recorded: use torchledger.capture(path, profile=True) in what they run."
+    )
+    return (f"No compiled graph: is torch.compile called? {eager}",)
 
 
 _LISTED = 5

@@ -10,7 +10,7 @@ from typing import Any
 from torchledger.nouns import Launch, Run, ValueComparison, ValueFinding, WatchedGraph
 from torchledger.nouns.run import ValuesLack
 from torchledger.nouns.run_diff import SettingChange
-from torchledger.printable import one_line
+from torchledger.printable import one_line, sentence
 from torchledger.reporting.columns import counted
 from torchledger.reporting.document import Document, Facts, Section, Sentence, as_plain
 from torchledger.reporting.run_diff import setting_sentences
@@ -36,6 +36,8 @@ class ValuesSummary:
     lack: tuple[ValuesLack, ...]
     is_unfinished: bool = False
     """The program was killed, or crashed outside Python, or still runs."""
+    was_watched: bool = False
+    """Values were asked for; of older files that is not known."""
 
     @property
     def first_bad(self) -> ValueFinding | None:
@@ -72,6 +74,7 @@ def summarize_values(reader: LedgerReader) -> ValuesSummary:
         run.notes,
         run.values_lack if run.values_lack is not None else _lack_of_older(run),
         run.status != "finished" and run.finished_utc is None,
+        run.values_lack is not None,
     )
 
 
@@ -107,7 +110,7 @@ def values_document(summary: ValuesSummary, *, top: int) -> Document:
         sections.append(_findings_section(summary, top=top))
     if summary.comparisons:
         sections += _comparison_sections(summary, top=top)
-    remarks = [Sentence(one_line(note)) for note in summary.notes]
+    remarks = [Sentence(one_line(sentence(note))) for note in summary.notes]
     if not summary.graphs and not summary.n_stats and summary.is_unfinished:
         remarks.append(
             Sentence(
@@ -115,6 +118,8 @@ def values_document(summary: ValuesSummary, *, top: int) -> Document:
                 "SCRIPT` names the launch that it ended in."
             )
         )
+    elif not summary.graphs and not summary.n_stats and summary.was_watched:
+        remarks.insert(0, Sentence("No compiled graph was called in this run, so there were no launches to look at."))
     elif not summary.graphs and not summary.n_stats:
         remarks.append(Sentence("No values were watched in this run: record some with `torchledger values SCRIPT`."))
     if summary.first_bad is not None and summary.first_bad.subject in summary.launches:

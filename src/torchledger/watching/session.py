@@ -134,6 +134,8 @@ class Watch(Watcher):
             module = self._lowered.pop(id(compiled), None)
             if not waiting:
                 reason = _IN_A_LIBRARY if isinstance(compiled, Library) else "not loaded"
+                if isinstance(compiled, Library):
+                    self._capture.note_values("not watched")
                 self._capture.add(WatchedGraph(name, sum(launch.is_call for launch in launches), 0, 0, 0, reason))
                 return
             graph = waiting.pop(0)

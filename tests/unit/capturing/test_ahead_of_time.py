@@ -97,6 +97,7 @@ def test_values_and_bench_say_what_a_library_is_and_what_is_watched_instead(fold
     with open_ledger(folder / "a.ledger") as reader:
         (watched,) = reader.read(WatchedGraph)
         said = remarks(summarize_ledger(reader))
+        assert reader.run().values_lack == ("not watched",)
     assert (watched.launches, watched.watched) == (2, 0)
     assert "torch.compile(exported_program.module())" in (watched.note or "")
     with pytest.raises(CannotReplay, match="compiled ahead of time"):

@@ -73,7 +73,7 @@ def test_the_variables_of_the_builtin_printer_are_honoured_and_kept_from_the_scr
     )  # fmt: skip
     assert result.returncode == 2
     assert "before" not in result.stderr
-    assert "no launch passed the filters" in result.stdout
+    assert "No launch passed the filters" in result.stdout
     assert "inductor: " not in result.stdout
 
 
@@ -97,7 +97,7 @@ torch.compile(lambda x: kernel(x.sin()).cos())(torch.ones(4))
     result = run_cli(tmp_path, "values", "--level", "names", "crash.py")
     assert result.returncode == 137
     assert "0 ran" in result.stdout and "No values were watched" not in result.stdout
-    assert "the process ended in inference_0#1 torch.ops.crashing.kernel" in result.stdout
+    assert "The process ended in inference_0#1 torch.ops.crashing.kernel" in result.stdout
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 

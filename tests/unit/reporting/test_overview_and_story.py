@@ -104,6 +104,16 @@ def test_how_to_profile_is_said_for_where_it_was_recorded(tmp_path: Path, progra
     assert verdict(summary)[-1] == f"What a step takes and where it goes: {advice}"
 
 
+def test_an_empty_ledger_says_so_at_once_and_why(tmp_path: Path) -> None:
+    why = "the program loads a package"
+    lines = verdict(_summarize(tmp_path / "x", make_run(left_eager=why, notes=(why,))))
+    assert lines == ("This ledger is empty: no graph was compiled.", "The program loads a package.")
+    first, second = verdict(_summarize(tmp_path / "y", make_run(status="failed", exit_code=1)))
+    assert "the script failed (exit code 1) before" in first and "is torch.compile called?" in second
+    with open_ledger(tmp_path / "x") as reader:
+        assert render(overview_document(summarize_ledger(reader))).count("The program loads a package") == 1
+
+
 def test_an_imported_trace_is_not_asked_whether_torch_compile_is_called(tmp_path: Path) -> None:
     imported = make_run(environment=make_environment(platform="imported trace"))
     assert not any("is torch.compile called?" in text for text in remarks(_summarize(tmp_path / "x", imported)))
@@ -117,6 +127,8 @@ def test_values_of_a_run_that_watched_none_say_how_to_record_some(tmp_path: Path
     assert "No values were watched in this run" in render(values_document(summary, top=3))
     killed = render(values_document(replace(summary, is_unfinished=True), top=3))
     assert "No values" not in killed and "values --level names SCRIPT" in killed
+    asked = render(values_document(replace(summary, was_watched=True), top=3))
+    assert "No compiled graph was called in this run" in asked and "record some" not in asked
 
 
 def test_a_process_that_crashed_before_any_values_were_kept_is_not_asked_to_watch_them(tmp_path: Path) -> None:
