@@ -14,6 +14,7 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any
 
 from torchledger.nouns import Collective, CollectiveOperation, DeviceEvent
+from torchledger.stepping.process_groups import ProcessGroups, text_of, whole_number
 from torchledger.traces.collective_messages import collective_message
 from torchledger.traces.graph_marks import parse_graph_mark
 from torchledger.traces.recorded_calls import call_from_arguments
@@ -31,7 +32,6 @@ _RANGE = re.compile(r"^(gloo|mpi|ucc|nccl|xccl|hccl):(?P<name>\w+)$")
 _ALGORITHM = re.compile(
     r"_(?P<algorithm>RING|TREE|NVLS_TREE|NVLS|COLLNET_\w+?|PAT)_(?P<protocol>LL128|LL|SIMPLE)", re.I
 )
-_MOST_RANKS = 1_000_000
 _BUCKET = "torch::autograd::AccumulateGrad"
 _STANDS_FOR: Mapping[str, tuple[str, ...]] = {"reduce_scatter": ("reduce_scatter", "all_reduce")}
 """What a backend runs in place of an operation that it lacks: gloo reduces everywhere and keeps a part."""
@@ -87,7 +87,7 @@ def read_collectives(
     origin = clock_origin_ns(trace)
     kernels = _kernels_by_site(trace, sites, events)
     ranges = _ranges_by_site(trace, sites) if not kernels else {}
-    groups = _Groups(trace)
+    groups = ProcessGroups(trace)
     calls = _heard_by_site(trace, sites, spans, heard)
     found = []
     for index, (start, end) in enumerate(spans):
@@ -103,7 +103,7 @@ def read_collectives(
             source = (sources or {}).get(site.row)
             if source is None and call is not None and call.sources:
                 source = call.sources[-1]
-            group = _text(facts.get("Process Group Name")) or (call.group if call is not None else None)
+            group = text_of(facts.get("Process Group Name")) or (call.group if call is not None else None)
             size, ranks = groups.of(group, facts)
             nbytes, dtype = _message(trace, site, facts, call, size, ran)
             name = trace.name(site.called)
@@ -122,7 +122,7 @@ def read_collectives(
                     group=group or groups.only,
                     group_size=size,
                     ranks=ranks,
-                    sequence=_number(facts.get("Seq")),
+                    sequence=whole_number(facts.get("Seq")),
                     peer=_peer(trace, site, facts),
                     dtype=dtype,
                     message_bytes=nbytes,
@@ -393,7 +393,7 @@ def _message(
         return 0, None
     recorded = [message for row in site.recorded if (message := collective_message(trace.arguments(row))) is not None]
     if recorded:
-        return sum(message.nbytes for message in recorded), _text(facts.get("dtype"))
+        return sum(message.nbytes for message in recorded), text_of(facts.get("dtype"))
     shapes = call.call if call is not None and call.call.name == trace.name(site.row) else None
     if shapes is None:
         shapes = _call(trace, site, None if ran is None else ran.dtype)
@@ -423,55 +423,13 @@ def _peer(trace: Trace, site: _Site, facts: Mapping[str, Any]) -> int | None:
     operation = _operation(trace, site, facts)
     if operation not in ("send", "recv"):
         return None
-    recorded = _number(facts.get("Dst Rank" if operation == "send" else "Src Rank"))
+    recorded = whole_number(facts.get("Dst Rank" if operation == "send" else "Src Rank"))
     if recorded is not None and recorded >= 0:
         return recorded
     inputs = trace.arguments(site.row).get("Concrete Inputs")
     if isinstance(inputs, list) and len(inputs) > 2:
-        return _number(inputs[2])
+        return whole_number(inputs[2])
     return None
-
-
-class _Groups:
-    """The process groups that a trace's head names."""
-
-    def __init__(self, trace: Trace) -> None:
-        self._ranks: dict[str, tuple[int, ...]] = {}
-        self._sizes: dict[str, int] = {}
-        held = trace.metadata.get("distributedInfo")
-        configured = held.get("pg_config") if isinstance(held, Mapping) else None
-        for group in configured if isinstance(configured, list) else ():
-            if not isinstance(group, Mapping) or (name := _text(group.get("pg_name"))) is None:
-                continue
-            ranks = group.get("ranks")
-            if isinstance(ranks, list) and all(type(rank) is int for rank in ranks):
-                self._ranks[name] = tuple(ranks)
-            if (size := _number(group.get("pg_size"))) is not None:
-                self._sizes[name] = size
-        self.only = next(iter(self._sizes)) if len(self._sizes) == 1 else None
-
-    def of(self, group: str | None, facts: Mapping[str, Any]) -> tuple[int | None, tuple[int, ...]]:
-        """Size and ranks of a group, by what the trace says of the call or of the group."""
-        name = group or self.only or ""
-        size = _number(facts.get("Group size")) or self._sizes.get(name)
-        ranks = self._ranks.get(name, ()) or _rank_list(facts.get("Process Group Ranks")) or _strided(size, facts)
-        return size or len(ranks) or None, ranks
-
-
-def _rank_list(value: Any) -> tuple[int, ...]:
-    """``"[0, 1, 2]"``; a long list is cut by its writer, and says nothing then."""
-    text = str(value or "")
-    if not re.fullmatch(r"\[\d+(, *\d+)*\]", text):
-        return ()
-    return tuple(int(part) for part in text[1:-1].split(","))
-
-
-def _strided(size: int | None, facts: Mapping[str, Any]) -> tuple[int, ...]:
-    """The ranks of a group of regular distances, which stand beside a list that was too long to write."""
-    start, stride = _number(facts.get("Global rank start")), _number(facts.get("Global rank stride"))
-    if size is None or not 0 < size <= _MOST_RANKS or start is None or stride is None or start < 0 or stride < 1:
-        return ()
-    return tuple(range(start, start + size * stride, stride))
 
 
 def _heard_by_site(
@@ -491,13 +449,3 @@ def _heard_by_site(
 def _pairs(left: Sequence[str], right: Sequence[str]) -> Iterator[tuple[int, int]]:
     for block in SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks():
         yield from ((block.a + offset, block.b + offset) for offset in range(block.size))
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-def _number(value: Any) -> int | None:
-    if type(value) is int:
-        return value
-    return int(value) if isinstance(value, str) and re.fullmatch(r"-?\d{1,15}", value) else None
