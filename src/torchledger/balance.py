@@ -30,22 +30,8 @@ from torchledger.stepping.marks import IN_PACKAGE
 from torchledger.stepping.recomputed import flops_after_last_saved
 from torchledger.stepping.totals import StepTotals
 from torchledger.store.latest import latest
+from torchledger.work.categories import GENERATED
 from torchledger.work.sizes import sizes_at
-
-FUSED_CATEGORIES = frozenset(
-    {
-        "pointwise",
-        "reduction",
-        "persistent_reduction",
-        "split_scan",
-        "template",
-        "foreach",
-        "combo",
-        "multi_kernel",
-        "cpp",
-    }
-)
-"""Kernels that Inductor generated: each has to name a line or module of the model, or say why it cannot."""
 
 
 def balance_books(books: Books) -> BalanceSheet:
@@ -146,7 +132,7 @@ def bytes_account(books: Books) -> Account:
 
 def sources_account(books: Books) -> Account:
     """Launches of fused kernels that name a source line, a module or a reason, against all of them."""
-    fused = [launch for launch in books.launches if launch.category in FUSED_CATEGORIES]
+    fused = [launch for launch in books.launches if launch.category in GENERATED]
     explained = {gap.where for gap in books.gaps_of("sources")}
     unexplained = [launch for launch in fused if not (launch.source or launch.module or launch.reason)]
     missing = [

@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torchledger._torch.patching import Patches
 from torchledger.errors import PlanError
 from torchledger.nouns import CUDA_GRAPH, Device
+from torchledger.work.flops import matmul_flops
 
 
 class _Kernel:
@@ -217,10 +218,12 @@ def _is_padding_faster(mat1: Any, mat2: Any, device: Device) -> bool:
     rows, inner, columns = int(mat1.shape[-2]), int(mat1.shape[-1]), int(mat2.shape[-1])
     if inner % _ALIGNED == columns % _ALIGNED == 0:
         return False
-    flops = 2 * int(batch) * rows * inner * columns
+    flops = matmul_flops(rows, inner, columns, int(batch))
     ceilings = device.ceilings
-    rate = (ceilings.tflops_per_s.get(str(mat1.dtype).removeprefix("torch.")) if ceilings else None) or 500.0
-    bandwidth = (ceilings.copy_gb_per_s if ceilings else None) or 3000.0
+    rate = ceilings.tflops_per_s.get(str(mat1.dtype).removeprefix("torch.")) if ceilings else None
+    bandwidth = ceilings.copy_gb_per_s if ceilings else None
+    if not rate or not bandwidth:
+        return False  # nothing says that the copies would pay
     copied = 2 * mat1.element_size() * int(batch) * (rows * inner + inner * columns + rows * columns)
     saved_us = flops / (rate * 1e6) * (1 / 0.25 - 1 / 0.7)
     return saved_us > copied / (bandwidth * 1e3)

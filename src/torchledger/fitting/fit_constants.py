@@ -30,6 +30,7 @@ from torchledger.fitting.product_network import LAYOUTS, product_class
 from torchledger.fitting.product_times import product_times
 from torchledger.nouns import Device
 from torchledger.store.launch_file import MeasuredLaunch
+from torchledger.work.flops import matmul_flops
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -358,7 +359,7 @@ def _machine_of(data: Measurements, base: Reference) -> Machine:
         machines.append(machine_of_launches(data.device, data.launches))
     if data.products is not None:
         batch, m, n, k = data.products.sides
-        flops = 2 * batch * m * n * k
+        flops = matmul_flops(m, k, n, batch)
         large = flops >= np.quantile(flops, 1 - _LARGEST)
         machines.append(
             estimate_machine(

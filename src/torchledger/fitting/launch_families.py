@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from torchledger.nouns import Launch
-from torchledger.work.categories import category_of_work, operation_of
-
-_FUSED = frozenset(
-    {"pointwise", "reduction", "persistent_reduction", "split_scan", "foreach", "combo", "multi_kernel", "cpp"}
-)
+from torchledger.work.categories import LOOPS, category_of_work, operation_of
 
 
 def family_of(launch: Launch) -> str | None:
@@ -17,7 +13,7 @@ def family_of(launch: Launch) -> str | None:
     """
     if launch.category == "nop":
         return None
-    if launch.category in _FUSED:
+    if launch.category in LOOPS:
         has_reduction = any(nest.reduction_extents for nest in launch.loops)
         return "launch:fused/reduction" if has_reduction else "launch:fused/pointwise"
     category = category_of_work(launch)

@@ -23,6 +23,7 @@ from torchledger.fitting.rounding import MOST_WASTE, VECTOR_BYTES_LOG2, alignmen
 from torchledger.fitting.row_features import row_columns
 from torchledger.operators import Operator, Parameters, Work
 from torchledger.work.element_sizes import ELEMENT_SIZES
+from torchledger.work.flops import matmul_flops
 from torchledger.work.list_costs import BLOCKS_A_LAUNCH, CHUNK_ELEMENTS, TENSORS_A_LAUNCH
 
 Array = NDArray[np.float64]
@@ -386,7 +387,7 @@ def _product_roofline_us(
 ) -> Array:
     batch, m, n, k = sides
     moved = batch * (m * k + k * n + m * n) * item_size
-    return np.asarray(np.maximum(2 * batch * m * n * k / peak, moved / machine.bytes_per_us) + machine.floor_us)
+    return np.asarray(np.maximum(matmul_flops(m, k, n, batch) / peak, moved / machine.bytes_per_us) + machine.floor_us)
 
 
 def _tile_columns(name: str, whole: Array, split: Array, product_us: Array) -> dict[str, Array]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from torchledger.errors import FitError
 from torchledger.fitting.constants import PowerCosts
 from torchledger.store.codec import decode
+from torchledger.work.flops import matmul_flops
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def product_flops(name: str) -> float | None:
         return None
     sizes = [float(word) for word in words if word.isdigit()]
     m, n, k = sizes if len(sizes) == 3 else (sizes[0],) * 3
-    return 2.0 * m * n * k
+    return float(matmul_flops(m, k, n))
 
 
 def fit_power(data: PowerRows) -> PowerCosts:

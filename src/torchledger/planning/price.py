@@ -34,7 +34,6 @@ from torchledger.predicting.overheads import (
 )
 from torchledger.predicting.power import StepWork, is_product, mean_clock, sustained_share, work_of
 from torchledger.predicting.step_calls import price_calls
-from torchledger.work.categories import operation_of
 from torchledger.work.collectives import collective_kind
 from torchledger.work.graph_collectives import WAIT, GraphCollective, graph_collectives
 from torchledger.work.graph_names import direction_of
@@ -254,7 +253,6 @@ class _Maker:
         host_us: float,
         after: tuple[int, ...],
         stream: str,
-        family: str,
         kernels: int = 1,
         *,
         piece: Launch | StepCall,
@@ -274,7 +272,7 @@ class _Maker:
         rounds = None
         if tiles is not None and self.taken is not None:
             rounds = rounds_beside(tiles, self.model.machine.num_multiprocessors, self.taken)
-        kind = sharing_of(family)
+        kind = sharing_of(piece)
         self.entries.append(
             TimedEntry(found.subject, "compute", time_us, stream, host_us, after, sharing=kind, rounds=rounds)
         )
@@ -410,7 +408,6 @@ def _entries(maker: _Maker, settings: Mapping[str, bool]) -> _Timed:
                 host_us,
                 after,
                 stream or COMPUTE_STREAM,
-                call.name,
                 max(1, call.kernels),
                 piece=call,
                 tiles=calls_tiles.get(call.order),
@@ -459,8 +456,7 @@ def _graph(
         if host_us and kind == "library":
             host_us += eager_call_us(overheads) * further_kernels(launch)
         if isinstance(found, Prediction):
-            family = operation_of(launch) if launch.category == "extern" else launch.category
-            maker.kernel(found, host_us, after, COMPUTE_STREAM, family, piece=launch, tiles=tiles.get(launch.launch_id))
+            maker.kernel(found, host_us, after, COMPUTE_STREAM, piece=launch, tiles=tiles.get(launch.launch_id))
             after = ()
         elif found is not None and found.name == WAIT:
             after, pending = (*after, *pending), []

@@ -9,29 +9,26 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from torchledger.nouns import Launch, StepCall
 from torchledger.planning.timeline import ALONE, Rounds, Sharing
+from torchledger.work.categories import category_of_operator, category_of_work
 
 SHIPPED = Path(__file__).parent / "sharing.json"
 """By device; made by ``benchmarks/fit_sharing.py``."""
 
 PRODUCT, ATTENTION, OTHER = "product", "attention", "other"
 
-_PRODUCTS = ("extern", "template", "mm", "addmm", "bmm", "baddbmm", "linear", "convolution")
 
-
-def sharing_of(family: str) -> str:
+def sharing_of(piece: Launch | StepCall) -> str:
     """What a kernel is to a collective beside it: products and attention are short of multiprocessors, others of
-    bandwidth.
-
-    ``family`` is a launch's category or an operator's name.
-
-    >>> sharing_of("aten::mm"), sharing_of("aten::_scaled_dot_product_flash_attention"), sharing_of("pointwise")
-    ('product', 'attention', 'other')
-    """
-    name = family.rpartition("::")[2]
-    if "attention" in name or name.startswith("sdpa"):
+    bandwidth. A template whose operator is not known is a product."""
+    if isinstance(piece, StepCall):
+        category = category_of_operator(piece.name)
+    else:
+        category = category_of_work(piece) or ("gemm" if piece.category == "template" else None)
+    if category == "attention":
         return ATTENTION
-    return PRODUCT if name.startswith(_PRODUCTS) else OTHER
+    return PRODUCT if category in ("gemm", "convolution") else OTHER
 
 
 def rounds_beside(tiles: int, multiprocessors: int, taken: int) -> Rounds:

@@ -19,7 +19,7 @@ import numpy as np
 
 from torchledger.capturing.conditionals import Fork
 from torchledger.nouns import Cost, DeviceEvent, Launch, Quality
-from torchledger.profiling.name_matching import CPU_PREFIX, DECIDES, GENERATED, match_operators, match_replay
+from torchledger.profiling.name_matching import CPU_PREFIX, DECIDES, NAMED_IN_TRACES, match_operators, match_replay
 from torchledger.profiling.time_categories import time_category
 from torchledger.stepping.marks import PACKAGE_MARK
 from torchledger.traces.graph_marks import GRAPH_MARK, parse_graph_mark
@@ -249,7 +249,7 @@ def learn_sequence(
         # A first call may try several configurations of a generated kernel, and flush the cache between: a later one
         # launches it once.
         is_known = (event.graph, *pair) in taught
-        if entry.category not in GENERATED or (event.name == entry.kernel_name and not is_known):
+        if entry.category not in NAMED_IN_TRACES or (event.name == entry.kernel_name and not is_known):
             learned[event.graph].append(pair)
             taught.add((event.graph, *pair))
     return {graph: sequence for graph, sequence in learned.items() if attribution.calls.get(graph) == 1}

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from torchledger.capturing.conditionals import Fork, Loop, stands_in
 from torchledger.nouns import Launch
 from torchledger.profiling.time_categories import main_kind, time_category
+from torchledger.work.categories import SAY_THEMSELVES
 from torchledger.work.kernel_names import is_finishing_kernel
 
 _REACH = 64
@@ -23,9 +24,8 @@ DECIDES = frozenset({"aten::is_nonzero", "aten::item", "aten::_local_scalar_dens
 
 CPU_PREFIX = re.compile(r"^graph_\w*?_(?=cpp_)")
 
-GENERATED = frozenset(
-    {"pointwise", "reduction", "persistent_reduction", "split_scan", "template", "foreach", "combo", "user_triton"}
-)
+NAMED_IN_TRACES = SAY_THEMSELVES - {"cpp"}
+"""Entries whose kernels stand under their own names in a trace of the device."""
 
 
 def match_operators(
@@ -101,7 +101,7 @@ def _matched(names: Sequence[str], entries: Sequence[Launch]) -> dict[int, int]:
             position = candidate + 1
     for place, entry in enumerate(entries):
         # A call that replays a CUDA graph has operators of its own (input copies), but none of an entry.
-        if not matched or place in places or entry.category in GENERATED:
+        if not matched or place in places or entry.category in NAMED_IN_TRACES:
             continue
         before = places.get(place - 1, -1)
         after = places.get(place + 1, len(names))
@@ -159,7 +159,7 @@ def match_replay(
     """
     if learned and [name for name, _ in learned] == list(names):
         return [(index, order) for index, (_, order) in enumerate(learned)]
-    generated = [place for place, entry in enumerate(entries) if entry.category in GENERATED]
+    generated = [place for place, entry in enumerate(entries) if entry.category in NAMED_IN_TRACES]
     known = {entries[place].kernel_name for place in generated}
     replayed = [index for index, name in enumerate(names) if name in known]
     matches = _aligned([names[index] for index in replayed], [entries[place].kernel_name for place in generated])

@@ -21,7 +21,7 @@ from torchledger.nouns import Cost, DeviceEvent, TimeCategory
 from torchledger.traces.collective_messages import RECORDED_COLLECTIVE, Messages
 from torchledger.traces.recorded_calls import LARGEST_COUNT, call_from_arguments, shapes_text
 from torchledger.traces.trace import NONE, EventKind, Trace, TraceKernel
-from torchledger.work.categories import category_of_operator
+from torchledger.work.categories import LOOPS, category_of_operator
 from torchledger.work.flops import matmul_flops
 from torchledger.work.kernel_names import category_of_kernel, dtype_of_kernel, elementwise_work, is_helper_kernel
 from torchledger.work.op_costs import NO_TENSOR_SHAPES, has_formula, op_cost
@@ -90,7 +90,7 @@ def triton_cost(name: str, arguments: Mapping[str, Any]) -> Cost:
         known_flops = int(flops)
     elif category_of_kernel(name) == "template" and _PRODUCT_TEMPLATE.search(name):
         known_flops = _template_flops(tensors)
-    elif category_of_kernel(name) in ("pointwise", "reduction", "persistent_reduction", "foreach", "split_scan"):
+    elif category_of_kernel(name) in LOOPS:
         known_flops = 0
     bytes_moved: int | None = None
     if isinstance(gigabytes, (int, float)) and 0 < gigabytes < LARGEST_COUNT / 1e9:
@@ -210,7 +210,7 @@ class _Costing:
 
 
 _ON_DEVICE = re.compile(r"DtoD|DeviceToDevice|Device -> Device")
-_NO_PRODUCTS = ("pointwise", "reduction", "persistent_reduction", "normalization", "memory", "foreach", "collective")
+_NO_PRODUCTS = LOOPS | {"normalization", "memory", "collective"}
 
 
 def _computes_no_product(name: str, op: str | None) -> bool:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import cast
+from typing import cast, get_args
 
-from torchledger.nouns import Launch, TimeCategory
+from torchledger.nouns import Category, Launch, TimeCategory
 
 OPERATORS: Mapping[TimeCategory, str] = {
     "gemm": """mm bmm addmm baddbmm addbmm mv addmv dot vdot matmul inner linear bilinear _trilinear tensordot einsum
@@ -129,10 +129,16 @@ _FAMILIES: tuple[tuple[re.Pattern[str], TimeCategory], ...] = (
 )
 """Families whose names are made alike; a pattern covers the whole name."""
 
-_GENERATED = frozenset(
-    {"pointwise", "reduction", "persistent_reduction", "split_scan", "template", "foreach", "combo", "user_triton"}
-    | {"cpp"}
+LOOPS: frozenset[Category] = frozenset(
+    {"pointwise", "reduction", "persistent_reduction", "split_scan", "foreach", "combo", "multi_kernel", "cpp"}
 )
+"""Kernels that Inductor generated of loops."""
+
+GENERATED: frozenset[Category] = LOOPS | {"template"}
+"""All kernels that Inductor generated."""
+
+SAY_THEMSELVES: frozenset[Category] = frozenset(get_args(Category)) & frozenset(get_args(TimeCategory))
+"""Categories that say what a launch computes; for the others its operator does."""
 
 
 @lru_cache(maxsize=100_000)
@@ -211,7 +217,7 @@ def category_of_launch(launch: Launch) -> TimeCategory | None:
 
     ``None`` for a call of an operator that the table does not know.
     """
-    if launch.category in _GENERATED:
+    if launch.category in SAY_THEMSELVES:
         return cast(TimeCategory, launch.category)
     if launch.category == "multi_kernel":
         return "persistent_reduction" if "_per_" in launch.kernel_name else "reduction"

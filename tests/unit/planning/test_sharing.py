@@ -7,13 +7,14 @@ import statistics
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories import make_buffer, make_launch, make_step_call
 
 from torchledger.fitting.product_times import count_tiles
 from torchledger.nouns import TensorArgument
-from torchledger.planning.sharing import find_sharing, rounds_beside
+from torchledger.planning.sharing import ATTENTION, OTHER, PRODUCT, find_sharing, rounds_beside, sharing_of
 from torchledger.planning.tiles import tiles_of_calls, tiles_of_launches
 from torchledger.predicting.devices import find_model
 
@@ -64,3 +65,27 @@ def test_a_product_has_the_same_tiles_as_a_launch_and_as_an_eager_call() -> None
     assert tiles_of_calls([call], machine) == {3: of_launch}
     assert of_launch >= 4096 * 8192 / (320 * 256)
     assert tiles_of_calls([make_step_call(name="aten::add")], machine) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("aten::mm", PRODUCT),
+        ("aten::_scaled_mm", PRODUCT),
+        ("aten::cudnn_convolution", PRODUCT),
+        ("aten::_scaled_dot_product_flash_attention", ATTENTION),
+        ("aten::_thnn_fused_lstm_cell", OTHER),
+        ("aten::sort", OTHER),
+    ],
+)
+def test_what_a_call_is_to_a_collective_follows_from_the_one_table(name: str, kind: str) -> None:
+    assert sharing_of(make_step_call(name=name)) == kind
+    called = name.replace("aten::", "aten.")
+    launch = make_launch(category="extern", kernel_name=called, call=f"torch.ops.{called}.default", aten_ops=(called,))
+    assert sharing_of(launch) == kind
+
+
+def test_a_template_is_what_is_fused_into_it() -> None:
+    assert sharing_of(make_launch(category="template", aten_ops=("aten.mm", "aten.relu"))) == PRODUCT
+    assert sharing_of(make_launch(category="template", aten_ops=())) == PRODUCT
+    assert sharing_of(make_launch(category="pointwise", aten_ops=("aten.mm",))) == OTHER
