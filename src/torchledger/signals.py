@@ -13,7 +13,11 @@ import itertools
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType, TracebackType
+
+_PACKAGE = str(Path(__file__).parent)
+"""No handler of the program stands in here."""
 
 _ENDS_A_PROGRAM = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 _MAY_RAISE = (signal.SIGALRM, signal.SIGPROF, signal.SIGUSR1, signal.SIGUSR2, signal.SIGVTALRM, signal.SIGXCPU)
@@ -36,7 +40,8 @@ def _was_raised_by_a_handler(traceback: TracebackType | None) -> bool:
     interrupted: FrameType | None = None
     while traceback is not None:
         frame = traceback.tb_frame
-        if interrupted is not None and any(each[1] is interrupted for each in _numbered(frame)):
+        is_ours = frame.f_code.co_filename.startswith(_PACKAGE)
+        if interrupted is not None and not is_ours and any(each[1] is interrupted for each in _numbered(frame)):
             return True
         interrupted, traceback = frame, traceback.tb_next
     return False
