@@ -102,7 +102,7 @@ def record_memory(
     if heard.memory.allocator is not None:
         memory = _with_allocator(memory, heard.memory, storages)
     elif allocations is not None and device == "cpu":
-        memory = _with_allocations(memory, storages, record.calls, allocations)
+        memory = _with_allocations(memory, storages, _heard_calls(record), allocations)
     return [memory, *storages]
 
 
@@ -351,6 +351,19 @@ def _with_allocator(memory: StepMemory, heard: HeardMemory, storages: Sequence[L
         reserved_peak_bytes=count.reserved_peak,
         unseen_before_bytes=count.allocated_before - named,
     )
+
+
+def _heard_calls(record: StepRecord) -> list[StepCall]:
+    """The calls as a mode hears them: the first part of an operator that is known by its parts stands for all of them,
+    whose tensors nobody saw."""
+    entries = record.entries[record.index] if record.entries else ()
+    found, last = [], None
+    for call in record.calls:
+        part_of = entries[call.order].part_of if call.order < len(entries) else None
+        if part_of is None or part_of != last:
+            found.append(call)
+        last = part_of
+    return found
 
 
 def _with_allocations(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from torchledger.stepping.entries import Entry
 from torchledger.traces.trace import Trace
+from torchledger.work.op_shapes import Tensor
 
 if TYPE_CHECKING:
     from torchledger._torch.eager_calls import EagerCall
@@ -27,11 +28,21 @@ _UNCOUNTED = frozenset(
         "aten::lift_fresh",
         "aten::_indices",
         "aten::_values",
+        "aten::_nested_get_jagged_dummy",
+        "aten::_nested_get_lengths",
+        "aten::_nested_get_max_seqlen",
+        "aten::_nested_get_min_seqlen",
+        "aten::_nested_get_offsets",
+        "aten::_nested_get_ragged_idx",
+        "aten::_nested_get_values",
+        "aten::_nested_tensor_size",
+        "aten::_nested_view_from_jagged",
     }
 )
 """Allocations and aliases, which move nothing. A dispatch mode causes some (autograd saves outputs by ``detach`` under
-a mode) and does not hear others (``torch.tensor`` builds below it, autograd takes a sparse gradient apart below it, and
-``as_subclass`` makes its alias there), so that they are left out of both counts."""
+a mode) and does not hear others (``torch.tensor`` builds below it, autograd takes a sparse gradient apart below it,
+``as_subclass`` makes its alias there, and jagged tensors answer for what they hold), so that they are left out of both
+counts."""
 
 
 def operators_of(entries: Sequence[Entry]) -> set[tuple[int, int]]:
@@ -90,7 +101,15 @@ def align(trace: Trace, entries: Sequence[Entry], heard: Sequence[EagerCall]) ->
 
 def have_other_sizes(entries: Sequence[Entry], heard_at: Mapping[int, EagerCall]) -> bool:
     """Whether what a mode heard of some operators had other sizes than these: steps of a dynamic program may."""
-    return any(not is_at_sizes(entries[place], call) for place, call in heard_at.items())
+    return any(
+        not is_at_sizes(entries[place], call) and not any(map(_is_nested, call.call.tensors))
+        for place, call in heard_at.items()
+    )
+
+
+def _is_nested(tensor: Tensor) -> bool:
+    """True for a nested tensor, which has no shape."""
+    return not tensor.shape and tensor.strides is None
 
 
 def is_at_sizes(entry: Entry, heard: EagerCall) -> bool:

@@ -60,7 +60,8 @@ class Entry:
     ``host_work`` are the times in which it worked on the host itself (start and end, in nanoseconds). ``cost`` is the
     work of an eager call; a graph's stands in its launches, and ``mark`` is the range that named it. ``facts`` are what
     the profiler wrote of a collective, and ``message`` is its own by nccl-tests' count. ``part_of`` is row and name of
-    the custom operator that is known by its parts, of which this is one: a dispatch mode hears that operator alone.
+    the operator (a custom one, or one on nested tensors) that is known by its parts, of which this is one: a dispatch
+    mode hears that operator alone.
     """
 
     kind: CallKind
@@ -229,14 +230,15 @@ class _Reader:
             self._add_operator(name, node, lane, around, node.start if saved is None else saved.end)
             self._synchronizations_below(node, lane, (*around, name))
         else:
-            begin = len(self.found)
-            self._visit_below(node, lane, (*around, name))
-            if node.kind == EventKind.OP and name in self._whole and self._is_composite(name) is False:
-                self.found[begin:] = [replace(entry, part_of=(node.row, name)) for entry in self.found[begin:]]
+            is_whole = node.kind == EventKind.OP and name in self._whole and self._is_heard_whole(name, node)
+            self._add_below(node, lane, around, (node.row, name) if is_whole else None)
 
     def _add_parts(self, node: _Node, lane: int, around: tuple[str, ...], rows: Collection[int]) -> int:
         """Add those operators of a range that are in ``rows``; returns where the last of them ends, 0 for none."""
         name, ended = self._trace.name(node.row), 0
+        if node.row in rows and name in self._whole and self._is_of_nested(node):
+            self._add_below(node, lane, around, (node.row, name))
+            return node.end
         for child in node.children:
             if child.kind == EventKind.RUNTIME:
                 self.visit(child, lane, (*around, name))
@@ -246,6 +248,13 @@ class _Reader:
             return ended
         self._add_operator(name, node, lane, around, max(node.start, ended))
         return node.end
+
+    def _add_below(self, node: _Node, lane: int, around: tuple[str, ...], part_of: tuple[int, str] | None) -> None:
+        """Add what a range is made of, as parts of one operator if it was heard whole."""
+        begin = len(self.found)
+        self._visit_below(node, lane, (*around, self._trace.name(node.row)))
+        if part_of is not None:
+            self.found[begin:] = [replace(entry, part_of=part_of) for entry in self.found[begin:]]
 
     def _visit_below(self, node: _Node, lane: int, around: tuple[str, ...]) -> None:
         for child in node.children:
@@ -285,6 +294,15 @@ class _Reader:
             return False
         # A custom operator without a formula is known by the operators that it is made of.
         return name.startswith("aten::") or has_formula(name) or not any(map(self._holds_work, node.children))
+
+    def _is_heard_whole(self, name: str, node: _Node) -> bool:
+        """True for an operator that a mode does not take apart: a custom one, or one on nested tensors, which have
+        kernels of their own and of which a profiler knows nothing."""
+        return self._is_composite(name) is False or self._is_of_nested(node)
+
+    def _is_of_nested(self, node: _Node) -> bool:
+        call = self._cost(node)[0]
+        return call is not None and bool(call.arguments) and not any((*call.arguments, *call.constants))
 
     def _is_handed_on(self, node: _Node) -> bool:
         """True for an operator on tensors of a subclass, which calls others on what it holds: a distributed one its

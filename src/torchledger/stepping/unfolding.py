@@ -110,8 +110,9 @@ class _Aligner:
     def _has_sizes(self, node: Recorded, place: int) -> bool:
         if node.call is None:
             return True
-        ours, theirs = node.call.tensors, self._heard[place].tensors
-        return [tensor.shape for tensor in ours] == [tensor.shape for tensor in theirs]
+        # A profiler knows nothing of nested tensors, and a mode no shape.
+        theirs = [tensor for tensor in self._heard[place].tensors if tensor.shape or tensor.strides is not None]
+        return [tensor.shape for tensor in node.call.tensors] == [tensor.shape for tensor in theirs]
 
 
 def _names_below(node: Recorded) -> set[str]:

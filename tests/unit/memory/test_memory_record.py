@@ -10,6 +10,7 @@ from torchledger._torch.eager_calls import EagerCall
 from torchledger._torch.storages import AllocatorCount, HeardMemory, StorageLife
 from torchledger.memory.record import Heard, record_memory
 from torchledger.nouns import LiveStorage, StepMemory
+from torchledger.stepping.entries import Entry
 from torchledger.stepping.record import StepRecord
 from torchledger.work.op_shapes import OpCall
 
@@ -108,6 +109,19 @@ def test_what_a_call_works_on_itself_and_what_no_operator_showed_stand_apart() -
     assert memory.scratch == {"0": 8, "1": 30}
     assert memory.unseen == {"1": 8}
     assert memory.counted == {"0": 1008, "1": 1088}
+
+
+def test_the_parts_of_an_operator_that_was_heard_whole_are_one_call_whose_tensors_nobody_saw() -> None:
+    heard = Heard(HeardMemory((life(nbytes=1000),), ENTRIES), (make_heard("aten::matmul"), make_heard("aten::sqrt")))
+    parts = [None, (7, "aten::matmul"), (7, "aten::matmul"), None]
+    entries = tuple(
+        Entry(call.kind, call.name, place, 0, 0, 0, part_of=part)
+        for place, (call, part) in enumerate(zip(CALLS, parts, strict=True))
+    )
+    step = StepRecord(make_step(), CALLS, 0, entries=(entries,), places={0: 1, 1: 3})
+    changes = [(21_000, 50), (41_000, 30), (42_000, -30), (43_000, -50)]
+    memory, *_ = record_memory(heard, step, LAUNCHES, allocations=changes)
+    assert isinstance(memory, StepMemory) and (memory.scratch, memory.unseen) == ({"1": 80}, {})
 
 
 def test_what_an_autograd_graph_of_the_step_before_holds_is_found_by_what_is_freed() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from torchledger._torch.eager_calls import EagerCall
-from torchledger.stepping.aligning import other_routes, stopped_places
+from torchledger.stepping.aligning import have_other_sizes, other_routes, stopped_places
 from torchledger.stepping.entries import Entry
 from torchledger.work.op_shapes import OpCall, Tensor
 
@@ -45,6 +45,15 @@ def test_a_node_that_calls_others_while_a_mode_listens_is_named_with_what_it_cal
     recorded = entries("aten::mm", "aten::zeros", "aten::slice", "aten::copy_")
     calls = heard("aten::mm", "aten::cat")
     assert other_routes(recorded, {0: calls[0]}, calls) == {"PowBackward0": 2}
+
+
+def test_a_nested_tensor_has_no_size_that_could_be_another() -> None:
+    recorded = entries("aten::mm")
+    (call,) = heard("aten::mm")
+    nested = replace(call, call=OpCall("aten::mm", (Tensor((), "float32"),), ("",)))
+    other = replace(call, call=OpCall("aten::mm", (Tensor((9, 4), "float32", (4, 1)),), ("",)))
+    assert not have_other_sizes(recorded, {0: nested})
+    assert have_other_sizes(recorded, {0: other})
 
 
 def test_operators_that_one_side_only_lacks_are_missing_and_not_another_route() -> None:

@@ -207,6 +207,25 @@ def test_the_parts_of_a_custom_operator_that_was_heard_whole_name_it() -> None:
     assert [entry.part_of and entry.part_of[1] for entry in found] == [*["fsdp::all_gather_copy_in"] * 2, None]
 
 
+def test_an_operator_on_nested_tensors_is_heard_whole_and_known_by_its_parts() -> None:
+    nested: dict[str, Any] = {"Input Dims": [[], []], "Input type": ["", ""]}
+    found = entries_of(
+        [
+            op_event(name="aten::linear", ts=0, dur=30, **nested),
+            op_event(name="aten::clone", ts=2, dur=3),
+            op_event(name="aten::mm", ts=10, dur=15),
+            op_event(name="aten::linear", ts=40, dur=20, **LINEAR_SHAPES),
+            op_event(name="aten::mm", ts=45, dur=10),
+        ],
+        whole=("aten::linear",),
+    )
+    assert [(entry.name, entry.part_of and entry.part_of[1]) for entry in found] == [
+        ("aten::clone", "aten::linear"),
+        ("aten::mm", "aten::linear"),
+        ("aten::mm", None),
+    ]
+
+
 def test_an_operator_on_distributed_tensors_is_known_by_its_collectives_and_the_one_on_the_shard() -> None:
     shard: dict[str, Any] = LINEAR_SHAPES | {"Input Dims": [[2, 8], [8, 16]]}
     found = entries_of(

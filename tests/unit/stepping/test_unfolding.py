@@ -27,6 +27,12 @@ def test_of_an_operator_that_is_mapped_the_part_with_the_sizes_that_were_heard_i
     assert parts_heard([tree(0, "mul", tree(1, "mul", shape=(64, 4)))], [call("mul", (64, 4))]) == {0: {1}}
 
 
+def test_a_product_of_nested_tensors_is_the_outer_one_of_which_a_profiler_knows_no_shape() -> None:
+    inner = tree(2, "matmul", tree(3, "bmm"))
+    outer = Recorded(1, "aten::matmul", OpCall("aten::matmul", (None, None)), (inner,))
+    assert parts_heard([tree(0, "attention", outer)], [call("matmul", (), ())]) == {0: {1}}
+
+
 def test_an_operator_that_was_heard_as_it_was_recorded_stays_whole() -> None:
     recorded = [
         tree(0, "abs", tree(1, "abs")),
