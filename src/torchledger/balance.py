@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 from torchledger.books import Books
-from torchledger.memory.live_set import MemoryTotals
+from torchledger.memory.differences import block_differences, scratch_differences
 from torchledger.nouns import (
     Account,
     BalanceSheet,
@@ -26,9 +26,9 @@ from torchledger.nouns import (
     Profile,
     Step,
 )
-from torchledger.stepping.marks import IN_PACKAGE
 from torchledger.stepping.recomputed import flops_after_last_saved
 from torchledger.stepping.totals import StepTotals
+from torchledger.stepping.unasked import unasked_flops
 from torchledger.store.latest import latest
 from torchledger.work.categories import GENERATED
 from torchledger.work.sizes import sizes_at
@@ -290,7 +290,8 @@ def step_flops_account(books: Books) -> Account | None:
 def differences_from_eager(books: Books, totals: StepTotals) -> tuple[Difference, ...]:
     """FLOPs by which a step differs from an eager one: what compilation added to each graph or took from it, and what
     it never got as nothing reads it, as often as the step calls that graph; what torch counts of eager operators too
-    much; and what a graph that is run again computes past what the backward needs."""
+    much; what a graph that is run again computes past what the backward needs; and what a backward's graph computes
+    that nobody asked for."""
     found = []
     for difference in (*books.differences_of("flops"), *books.differences_of("step_flops")):
         graph, _, where = difference.where.partition(":")
@@ -298,7 +299,18 @@ def differences_from_eager(books: Books, totals: StepTotals) -> tuple[Difference
         if calls and not difference.is_eager_too:
             said = difference.reason if calls == 1 else f"{difference.reason}, in {calls} calls"
             found.append(Difference("step_flops", f"{graph}:{where}", said, calls * difference.amount))
-    return (*found, *_computed_in_vain(books, totals))
+    return (*found, *_computed_in_vain(books, totals), *_not_asked_for(books, totals))
+
+
+def _not_asked_for(books: Books, totals: StepTotals) -> Iterable[Difference]:
+    graphs = {graph.name: graph for graph in books.graphs}
+    amounts: Counter[str] = Counter()
+    for call in totals.calls:
+        if call.unasked and call.name in graphs:
+            launches = sizes_at(books.reader.read(Launch, graph=call.name), dict(call.sizes))
+            amounts[call.name] += unasked_flops(graphs[call.name], launches, call.unasked) or 0
+    reason = "gradients that the program does not ask for, which a compiled backward computes with the others"
+    return [Difference("step_flops", name, reason, amount) for name, amount in amounts.items() if amount]
 
 
 def _computed_in_vain(books: Books, totals: StepTotals) -> Iterable[Difference]:
@@ -351,71 +363,10 @@ def memory_account(books: Books) -> Account | None:
         unit="bytes",
         ledger=totals.peak_allocated_bytes,
         reference=None if unlike else memory.measured_peak_bytes,
-        differences=_block_differences(totals) if on_device else _scratch_differences(books, totals),
+        differences=block_differences(totals) if on_device else scratch_differences(totals, books.step),
         missing=books.gaps_of("memory"),
         note=f"the peak of one step on {memory.device}, beside {kind}{held}{unlike}" if memory.counter else None,
         tolerance=_MEMORY_TOLERANCE if on_device else 0.0,
-    )
-
-
-def _block_differences(totals: MemoryTotals) -> tuple[Difference, ...]:
-    """What blocks have too much by the allocator's own two counts, beyond what its rules give for the step."""
-    memory = totals.memory
-    if memory.measured_peak_bytes is None or memory.requested_peak_bytes is None:
-        return ()
-    asked = sum(each.nbytes for each in totals.at_peak)
-    larger = memory.measured_peak_bytes - memory.requested_peak_bytes - (totals.peak_allocated_bytes - asked)
-    reason = "rests of blocks that one step's storages do not explain by the allocator's rules"
-    return (Difference("memory", memory.device, reason, -larger),) if larger else ()
-
-
-def _scratch_differences(books: Books, totals: MemoryTotals) -> tuple[Difference, ...]:
-    """What the call at the counted peak works on itself, and how far the ledger's peak lies above that call."""
-    memory = totals.memory
-    if not memory.counted or books.step is None:
-        return ()
-    order = max(memory.counted, key=lambda each: memory.counted[each])
-    call = next((call for call in books.step.calls if str(call.order) == order), None)
-    name = call.name if call is not None else "the beginning of the step"
-    found = []
-    if memory.scratch.get(order):
-        reason = "memory that its library operators work on and give back, which no tensor of the step is"
-        found.append(Difference("memory", name, reason, -memory.scratch[order]))
-    unseen = max(memory.unseen.get(order, 0), 0)
-    if memory.held_bytes and unseen >= memory.held_bytes:
-        reason = "what an autograd graph of the step before holds, which no tensor of Python's shows"
-        found.append(Difference("memory", name, reason, -memory.held_bytes))
-        unseen -= memory.held_bytes
-    inputs = 0 if unseen <= memory.number_bytes else min(unseen, _inputs_freed_before(totals, int(order)))
-    if inputs and unseen - inputs <= memory.number_bytes:
-        reason = "inputs from before the recording, of which the profiler does not see the end"
-        found.append(Difference("memory", name, reason, -inputs))
-        unseen -= inputs
-    if 0 < unseen <= memory.number_bytes:
-        reason = "numbers of Python that operators were given as tensors, some kept for the backward"
-        found.append(Difference("memory", name, reason, -unseen))
-    most = totals.curve.most_in(int(order))
-    if unseen > memory.number_bytes and IN_PACKAGE in books.step.step.idle_us:
-        # What is first seen in this call, and was there before, is in the ledger's sum.
-        unnamed = memory.counted[order] - most + sum(each.amount for each in found)
-        reason = "memory of a package compiled ahead of time, whose tensors nobody sees between its library calls"
-        found += [Difference("memory", name, reason, -unnamed)] if unnamed > 0 else []
-    above = totals.peak_allocated_bytes - most
-    if above:
-        reason = "the counted peak is in this call; without what calls work on themselves another is the highest"
-        found.append(Difference("memory", name, reason, above))
-    return tuple(found)
-
-
-def _inputs_freed_before(totals: MemoryTotals, order: int) -> int:
-    """Bytes of batches that a loader had made before the step (one ahead, or more), and that are gone at a call."""
-    return sum(
-        each.nbytes
-        for each in totals.storages
-        if each.category in ("inputs", "kept")
-        and each.born is None
-        and each.freed_in is not None
-        and each.freed_in < order
     )
 
 

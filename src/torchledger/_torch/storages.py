@@ -13,7 +13,7 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any, Literal
@@ -29,6 +29,7 @@ from torchledger._torch.living import living_of
 from torchledger._torch.optimizers import parameters_of_other_threads
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import is_nested, tensors_in
+from torchledger._torch.unasked import unasked_results
 from torchledger.signals import let_through
 
 Owner = Literal["parameter", "buffer", "gradient", "optimizer_state", "bucket"]
@@ -90,13 +91,15 @@ class AllocatorCount:
 class HeardMemory:
     """The storages of one step. ``entries`` are what ran, in order: the place of an eager call among those heard, or
     the name of a compiled graph. ``allocator`` is there on CUDA. ``number_bytes`` is what Python's
-    numbers took as tensors that no operator showed."""
+    numbers took as tensors that no operator showed. ``unasked`` holds, for places of ``entries`` that call a backward's
+    graph, the places of its results that nobody asked for."""
 
     lives: tuple[StorageLife, ...]
     entries: tuple[int | str, ...]
     allocator: AllocatorCount | None = None
     number_bytes: int = 0
     faults: tuple[str, ...] = ()
+    unasked: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass
@@ -144,6 +147,7 @@ class StorageWatch:
         self._faults: list[str] = []
         self._files: frozenset[str] = frozenset()
         self._number_bytes = 0
+        self._unasked: dict[int, tuple[int, ...]] = {}
         self._buckets: list[_Known] = []
 
     def start(self) -> None:
@@ -191,7 +195,8 @@ class StorageWatch:
             for known in self._lives:
                 known.reference = None
             self._of = {}
-        return HeardMemory(lives, tuple(self._entries), allocator, self._number_bytes, tuple(self._faults))
+        faults = tuple(self._faults)
+        return HeardMemory(lives, tuple(self._entries), allocator, self._number_bytes, faults, dict(self._unasked))
 
     def operator(self, place: int, arguments: Any, result: Any, *, number_bytes: int = 0) -> None:
         """An eager operator has run: its place among those heard, what it was given and what it gave.
@@ -218,6 +223,8 @@ class StorageWatch:
         with self._lock:
             self._graph = len(self._entries)
             self._entries.append(name)
+            if unasked := unasked_results():
+                self._unasked[self._graph] = unasked
             for tensor in tensors_in(inputs):
                 self._see(tensor, is_unseen=True)
 

@@ -73,7 +73,8 @@ class StepCall:
     a conditional (``torch.cond``) which this call did not take, ``repeated`` those that a loop (``while_loop``) made
     again, each as often as it did; ``times`` holds those that were not made once, by their ``order`` in the graph, and
     how often they were. ``distributed`` counts the distributed tensors that an operator was given, which the host
-    unpacks for it; it is known of a planned step alone.
+    unpacks for it; it is known of a planned step alone. ``unasked`` are the places of the results of a backward's graph
+    that nobody asked for.
     """
 
     step: str
@@ -111,6 +112,7 @@ class StepCall:
     repeated: int = 0
     distributed: int = 0
     times: tuple[tuple[int, int], ...] = ()
+    unasked: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from torchledger.nouns import (
     Clock,
     Device,
     DeviceEvent,
-    Difference,
     Direction,
     EagerCount,
     Gap,
@@ -46,8 +44,9 @@ from torchledger.profiling.communication import communication_of_steps
 from torchledger.profiling.step_events import breakdown_of_step, events_of_step, phases_of_events
 from torchledger.profiling.steps import Steps
 from torchledger.stepping.marks import STEP_MARK
-from torchledger.stepping.record import Ledgered, StepFacts, StepRecord, record_step
+from torchledger.stepping.record import Ledgered, StepFacts, overcounted, record_step
 from torchledger.stepping.recording import StepRecording
+from torchledger.stepping.unasked import with_unasked
 from torchledger.store import LedgerWriter, open_ledger
 from torchledger.store.latest import latest_measurements
 from torchledger.traces.breakdown import breakdown_of_trace
@@ -62,7 +61,6 @@ from torchledger.traces.timeline import step_timeline
 from torchledger.traces.trace import EventKind, Trace
 from torchledger.traces.verdict import verdict
 from torchledger.work.graph_names import direction_of
-from torchledger.work.product_costs import overcounted_by_torch
 from torchledger.work.sizes import sizes_at
 
 if TYPE_CHECKING:
@@ -151,7 +149,9 @@ def profile_records(
         for reason, ns in attribution.unmatched.items()
     ]
     gaps += _entries_without_time(attribution, launches)
-    stepped: list[Any] = [] if record is None else [record.step, *record.calls, *_overcounted(record)]
+    if record is not None and memory is not None and memory.unasked:
+        record = replace(record, calls=with_unasked(record.calls, memory.entries, memory.unasked))
+    stepped: list[Any] = [] if record is None else [record.step, *record.calls, *overcounted(record)]
     if record is not None:
         stepped += communication_of_steps(trace, spans, record, attribution.events, heard, is_on_device=bool(on_device))
     if record is not None and memory is not None:
@@ -160,16 +160,6 @@ def profile_records(
             Heard(memory, heard or ()), record, launches_by_graph(launches), devices=devices, allocations=counted
         )
     return [*_measurements(attribution, launches, clock), breakdown, profile, *stepped, *pictures, *gaps], tuple(events)
-
-
-def _overcounted(record: StepRecord) -> list[Difference]:
-    """What torch's counter would find too much in the step's eager operators."""
-    amounts: Counter[str] = Counter()
-    for entry in record.entries[record.index] if record.entries else ():
-        if entry.call is not None and (flops := overcounted_by_torch(entry.call)):
-            amounts[entry.name] += flops
-    reason = "torch counts the weight's gradient of a grouped convolution as if it had one group"
-    return [Difference("step_flops", f"{record.step.name}:{name}", reason, -flops) for name, flops in amounts.items()]
 
 
 def _breakdown_of_all(

@@ -18,6 +18,7 @@ from torchledger.nouns import (
     Clock,
     Cost,
     DeviceEvent,
+    Difference,
     Direction,
     Launch,
     OptimizerFacts,
@@ -50,6 +51,7 @@ from torchledger.work.categories import category_of_operator
 from torchledger.work.collectives import bytes_of_call, message_of_call
 from torchledger.work.op_costs import op_cost
 from torchledger.work.op_shapes import Tensor
+from torchledger.work.product_costs import overcounted_by_torch
 from torchledger.work.sizes import sizes_at
 
 if TYPE_CHECKING:
@@ -212,6 +214,16 @@ def _without_stopped(
 
 
 _STOPPED = Cost(0, 0, "exact", "exact", "a checkpoint ended what it runs again before this ran")
+
+
+def overcounted(record: StepRecord) -> list[Difference]:
+    """What torch's counter would find too much in the step's eager operators."""
+    amounts: Counter[str] = Counter()
+    for entry in record.entries[record.index] if record.entries else ():
+        if entry.call is not None and (flops := overcounted_by_torch(entry.call)):
+            amounts[entry.name] += flops
+    reason = "torch counts the weight's gradient of a grouped convolution as if it had one group"
+    return [Difference("step_flops", f"{record.step.name}:{name}", reason, -flops) for name, flops in amounts.items()]
 
 
 def _parts_heard(
