@@ -68,6 +68,9 @@ PROBES: Mapping[str, Callable[[], bool]] = {
     "chromium": lambda: find_browser() is not None,
     "network": _has_network,
     "public data": _has_public_data,
+    "jupyter": lambda: all(
+        importlib.util.find_spec(name) is not None for name in ("nbclient", "nbconvert", "ipykernel")
+    ),
     "timm": lambda: importlib.util.find_spec("timm") is not None,
     "triton": lambda: importlib.util.find_spec("triton") is not None,
     "transformers": lambda: importlib.util.find_spec("transformers") is not None,

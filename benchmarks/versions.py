@@ -172,6 +172,8 @@ def _faults(shown: dict[str, object], command: str) -> list[str]:
     faults += [f"{command}: {name} does not balance" for name, each in balance.items() if each["is_balanced"] is False]
     if "--profile" in command and "step_launches" not in balance:
         faults.append(f"{command}: no step")
+    elif "--profile" in command and balance["step_operators"]["reference"] is None:
+        faults.append(f"{command}: eager operators of the step were not heard: their lines and its memory are unknown")
     return faults
 
 
@@ -237,7 +239,7 @@ def page(outcomes: Sequence[Outcome], wheel: str, command: str) -> str:
             "",
             f"{datetime.date.today().isoformat()}, {wheel}, installed into an empty environment; no GPU.",
             "A small script is recorded by `run` and by `run --profile`, shown, and drawn as a page. Yes: every",
-            "account of its books that has a second count balances, and its step is found.",
+            "account of its books that has a second count balances, its step is found, and its operators were heard.",
             "",
             "```console",
             f"$ {command}",

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from torchledger.balance import balance_books
 from torchledger.books import open_books
@@ -99,8 +99,29 @@ class Check:
         from torchledger.reporting.fragment import render_fragment
         from torchledger.reporting.run_diff import limits_document
 
-        document = limits_document(self.diff, "the first", "the second", known=self.quantities, verdicts=self.verdicts)
+        sides, folder = ("the first", "the second"), os.getcwd()
+        document = limits_document(self.diff, *sides, known=self.quantities, verdicts=self.verdicts, folder=folder)
         return render_fragment(document)
+
+
+class StepAnswer(NamedTuple):
+    """The prediction of a step, and those of its launches."""
+
+    step: StepPrediction
+    launches: list[Prediction]
+
+    def _repr_html_(self) -> str:
+        from torchledger.reporting.fragment import render_fragment
+        from torchledger.reporting.steps import step_document
+
+        return render_fragment(step_document(self.step, self.launches, {}, []))
+
+
+class Text(str):
+    """A report as text, which an interactive session shows as it is and not between quotes."""
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
 
 
 def load(path: str | os.PathLike[str]) -> Ledger:
@@ -125,7 +146,7 @@ def load(path: str | os.PathLike[str]) -> Ledger:
         )
 
 
-def show(path: str | os.PathLike[str], kernel: str | None = None, *, top: int = 10) -> str:
+def show(path: str | os.PathLike[str], kernel: str | None = None, *, top: int = 10) -> Text:
     """The text that ``torchledger show`` prints: of a ledger, or of one ``kernel`` (a launch id, a name or a part).
 
     Raises ``StoreError`` for a file that cannot be read, ``UsageError`` for a kernel that it does not hold.
@@ -136,8 +157,8 @@ def show(path: str | os.PathLike[str], kernel: str | None = None, *, top: int = 
 
     with open_ledger(path) as reader:
         if kernel is None:
-            return render(ledger_document(reader, top=top))
-        return render(story_document(tell_story(reader, kernel), top=top))
+            return Text(render(ledger_document(reader, top=top)))
+        return Text(render(story_document(tell_story(reader, kernel), top=top)))
 
 
 def export_ledger(
@@ -276,8 +297,8 @@ def predict_step(
     graphs: bool = False,
     optimizer: str | None = None,
     host: str | None = None,
-) -> tuple[StepPrediction, list[Prediction]]:
-    """The time of the step that a ledger recorded on another device, and that of each of its launches.
+) -> StepAnswer:
+    """The time of the step that a ledger recorded on another device, and that of each of its launches, as a pair.
 
     ``graphs``: launched as CUDA graphs; ``optimizer`` adds a fused one (``"adamw:124000000"``) where the ledger's step
     holds none. ``host`` says whose costs of launching count: ``"ledger"``, ``"usual"`` or the name of a host that
@@ -290,4 +311,4 @@ def predict_step(
     step, predictions, *_ = predict_ledger(
         find_model(device), path, mode="graphs" if graphs else "eager", optimizer=optimizer, host=host
     )
-    return step, predictions
+    return StepAnswer(step, predictions)

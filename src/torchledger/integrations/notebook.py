@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchledger.errors import TorchledgerError, UsageError
-from torchledger.nouns import Prediction, RunDiff, StepPrediction
+from torchledger.nouns import Breakdown, Prediction, RunDiff, StepPrediction
 
 if TYPE_CHECKING:
     from torchledger.answers import Ledger
+    from torchledger.planning.plan import Plan
+    from torchledger.replaying.bench_report import BenchReport
 
 USAGE = "%%ledger [-o FILE] [--profile] [--page] [--name VARIABLE]"
 
@@ -52,6 +54,10 @@ def register(shell: Any) -> None:
     drawing.for_type(RunDiff, _draw_diff)
     drawing.for_type(Prediction, _draw_prediction)
     drawing.for_type(StepPrediction, _draw_step)
+    drawing.for_type(Breakdown, _draw_breakdown)
+    # By name, as their rooms import torch.
+    drawing.for_type_by_name("torchledger.replaying.bench_report", "BenchReport", _draw_bench)
+    drawing.for_type_by_name("torchledger.planning.plan", "Plan", _draw_plan)
 
 
 def _make_magic(shell: Any) -> Any:
@@ -121,7 +127,7 @@ def _draw_diff(diff: RunDiff) -> str:
     from torchledger.reporting.fragment import render_fragment
     from torchledger.reporting.run_diff import run_diff_document
 
-    return render_fragment(run_diff_document(diff, "the first", "the second"))
+    return render_fragment(run_diff_document(diff, "the first", "the second", folder=os.getcwd()))
 
 
 def _draw_prediction(prediction: Prediction) -> str:
@@ -136,3 +142,24 @@ def _draw_step(step: StepPrediction) -> str:
     from torchledger.reporting.steps import step_document
 
     return render_fragment(step_document(step, [], {}, []))
+
+
+def _draw_breakdown(breakdown: Breakdown) -> str:
+    from torchledger.reporting.fragment import render_fragment
+    from torchledger.reporting.time_breakdown import breakdown_document
+
+    return render_fragment(breakdown_document(breakdown))
+
+
+def _draw_bench(report: BenchReport) -> str:
+    from torchledger.reporting.benches import bench_document
+    from torchledger.reporting.fragment import render_fragment
+
+    return render_fragment(bench_document(report))
+
+
+def _draw_plan(plan: Plan) -> str:
+    from torchledger.reporting.fragment import render_fragment
+    from torchledger.reporting.plan import plan_document
+
+    return render_fragment(plan_document(plan.step, plan.dry_run))

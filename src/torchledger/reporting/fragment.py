@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from html import escape
 
 from torchledger.printable import one_line, printable
 from torchledger.reporting.document import Block, Code, Document, Facts, Table
 
-_STYLE = "text-align:{align};white-space:nowrap;padding:2px 8px"
+_STYLE = "text-align:{align};white-space:{space};padding:2px 8px"
 _TONES = {"bad": "color:#b3261e;font-weight:600", "good": "color:#1b6e3c", "quiet": "opacity:.7", None: ""}
 
 
@@ -25,7 +26,10 @@ def _block(block: Block) -> str:
     if isinstance(block, Table):
         return _table(block)
     if isinstance(block, Facts):
-        rows = "".join(_row("td", (("left", name), ("left", value))) for name, value in block.rows)
+        rows = "".join(
+            f"<tr>{_cell('td', 'left', name)}{_cell('td', 'left', value, wraps=True)}</tr>"
+            for name, value in block.rows
+        )
         return f"<table>{rows}</table>"
     if isinstance(block, Code):
         return f"<pre>{escape(printable(block.text))}</pre>"
@@ -42,9 +46,10 @@ def _table(table: Table) -> str:
     return f"<table><thead>{head}</thead><tbody>{''.join(lines)}</tbody></table>"
 
 
-def _row(tag: str, cells: object) -> str:
-    made = "".join(
-        f'<{tag} style="{_STYLE.format(align=align)}">{escape(one_line(text))}</{tag}>'
-        for align, text in cells  # type: ignore[attr-defined]
-    )
-    return f"<tr>{made}</tr>"
+def _row(tag: str, cells: Iterable[tuple[str, str]]) -> str:
+    return f"<tr>{''.join(_cell(tag, align, text) for align, text in cells)}</tr>"
+
+
+def _cell(tag: str, align: str, text: str, *, wraps: bool = False) -> str:
+    style = _STYLE.format(align=align, space="normal" if wraps else "nowrap")
+    return f'<{tag} style="{style}">{escape(one_line(text))}</{tag}>'

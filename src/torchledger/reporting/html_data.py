@@ -6,7 +6,6 @@ bears; what was cut says so. The page's script looks texts up by their place in 
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -30,7 +29,7 @@ from torchledger.reporting.html_memory import memory_of_step
 from torchledger.reporting.html_records import predictions_plain, timeline_plain, values_plain
 from torchledger.reporting.html_step import recorded_step
 from torchledger.reporting.html_texts import Texts, clean, in_words, rounded
-from torchledger.reporting.overview import run_facts, shorten_source, verdict
+from torchledger.reporting.overview import how_to_profile, run_facts, shorten_source, title_of, verdict
 from torchledger.reporting.remarks import remarks
 from torchledger.reporting.summary import Summary, summarize_ledger
 from torchledger.store import LedgerReader
@@ -72,9 +71,7 @@ def page_data(
         progress(total, total, "launches")
     data = {
         "kind": "run",
-        "title": clean(
-            " ".join((os.path.basename(summary.run.argv[0]), *summary.run.argv[1:])) if summary.run.argv else ""
-        ),
+        "title": clean(title_of(summary.run)),
         "file": clean(summary.file),
         "sentences": [in_words(text) for text in sentences(summary, steps, breakdown, device, entries)],
         "recorded": recorded_step(
@@ -168,7 +165,7 @@ def sentences(
     traffic = f"{format_bytes(totals.bytes_moved or 0)} of minimum traffic"
     return [
         f"The run compiled to {what} and {counted(totals.launches, 'launch')}: {work} and {traffic}{on}.",
-        "Nothing was timed: record with `torchledger run --profile` to see where the time goes.",
+        f"Nothing was timed: record with `{how_to_profile(summary.run)}` to see where the time goes.",
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -117,8 +118,18 @@ def _flat(record: Any) -> dict[str, Any]:
     return plain | costs
 
 
+_CELL = re.compile(r"(?:/ipykernel_\d+/\d+\.py|<ipython-input-[\w-]+>)((?::\d+)?)$")
+
+
 def shorten_source(source: str, folder: str) -> str:
-    """A path below ``folder`` is shown relative to it, one of an installed package from the package on."""
+    """A path below ``folder`` is shown relative to it, one of an installed package from the package on, and the file
+    that a notebook makes of a cell as ``cell``.
+
+    >>> shorten_source("/home/me/project/train.py:7", "/home/me/project"), shorten_source("/tmp/ipykernel_9/1.py:3", "")
+    ('train.py:7', 'cell:3')
+    """
+    if (cell := _CELL.search(source)) is not None:
+        return f"cell{cell[1]}"
     for marker in ("/site-packages/", "/dist-packages/"):
         if marker in source:
             return source.rpartition(marker)[2]
@@ -143,9 +154,14 @@ def device_sentence(device: Device) -> str:
 # --- sections --------------------------------------------------------------------------------------------------------
 
 
-def _how_to_profile(summary: Summary) -> str:
-    program = os.path.basename(summary.run.argv[0]) if summary.run.argv else ""
-    return "%%ledger --profile" if program.startswith(("ipykernel", "ipython")) else "torchledger run --profile SCRIPT"
+def how_to_profile(run: Run) -> str:
+    """What records its steps too, to type where it was recorded."""
+    return "%%ledger --profile" if _is_interactive(run) else "torchledger run --profile SCRIPT"
+
+
+def _is_interactive(run: Run) -> bool:
+    """Recorded in a notebook or in IPython: what its process was given says nothing of the cell."""
+    return bool(run.argv) and os.path.basename(run.argv[0]).startswith(("ipykernel", "ipython"))
 
 
 def verdict(summary: Summary) -> tuple[str, ...]:
@@ -159,7 +175,7 @@ def verdict(summary: Summary) -> tuple[str, ...]:
         failed = run.status == "failed"
         why = f"the script failed{code} before a graph was compiled" if failed else "no graph was compiled"
         return (f"This ledger is empty: {why}.", *gaps, *why_no_graph(summary))
-    why_not = next(iter(gaps), f"What a step takes and where it goes: {_how_to_profile(summary)}.")
+    why_not = next(iter(gaps), f"What a step takes and where it goes: {how_to_profile(summary.run)}.")
     held = f"{counted(len(summary.graphs), 'compiled graph')} with {counted(summary.totals.launches, 'launch')}"
     return (
         f"This ledger holds no step: it has {held}, each counted once, however often a step calls it.",
@@ -172,6 +188,13 @@ def _profile_gaps(summary: Summary) -> list[Gap]:
     """Why a profile that was asked for holds nothing."""
     account = summary.balance.accounts.get("device_time")
     return [gap for gap in account.missing if gap.where == "profile"] if account is not None else []
+
+
+def title_of(run: Run) -> str:
+    """What ran, for the head of a page: the script without its folder, and its arguments."""
+    if _is_interactive(run):
+        return "a notebook"
+    return " ".join((os.path.basename(run.argv[0]), *run.argv[1:])) if run.argv else ""
 
 
 def _verdict_section(summary: Summary) -> Section:
@@ -190,7 +213,11 @@ def run_facts(summary: Summary) -> tuple[tuple[str, str], ...]:
         f"{name} {value}" for name, value in (("triton", environment.triton), ("CUDA", environment.cuda)) if value
     ]
     versions += [f"Python {environment.python}", f"torchledger {environment.torchledger}"]
-    rows = [("script", " ".join(run.argv)), ("status", _status(run)), ("software", ", ".join(versions))]
+    rows = [
+        ("script", "a notebook, or IPython" if _is_interactive(run) else " ".join(run.argv)),
+        ("status", _status(run)),
+        ("software", ", ".join(versions)),
+    ]
     if environment.compiler:
         rows.append(("compiler", environment.compiler))
     rows += [(f"device {device.kind}:{device.index}", device_sentence(device)) for device in run.devices]

@@ -87,13 +87,20 @@ def step_document(
         rows.sort(key=lambda row: -abs(row[3] - (row[3] if row[5] is None else row[5])))
     else:
         rows.sort(key=lambda row: -row[4])
-    keys = ("launch_id", "kernel_name", "calls", "predicted_us", "predicted_total_us", "measured_us")
-    table = Table(columns(*keys, "error_pct", "range"), tuple(rows[:top]))
+    keys = ["launch_id", "kernel_name", "calls", "predicted_us", "predicted_total_us", "measured_us", "error_pct"]
+    silent = {
+        key
+        for key, known in {"kernel_name": names, "measured_us": measured, "error_pct": measured}.items()
+        if not known
+    }
+    told = [place for place, key in enumerate([*keys, "range"]) if key not in silent]
+    table = Table(
+        columns(*([*keys, "range"][place] for place in told)), tuple(tuple(row[k] for k in told) for row in rows[:top])
+    )
     mode = "as CUDA graphs" if step.mode == "graphs" else "launched one by one"
-    sections = [
-        Section(f"{step.subject} on {step.device}, {mode}", tuple(blocks)),
-        Section(f"{min(top, len(rows))} of {len(rows)} launches", (table,)),
-    ]
+    sections = [Section(f"{step.subject} on {step.device}, {mode}", tuple(blocks))]
+    if rows:
+        sections.append(Section(f"{min(top, len(rows))} of {counted(len(rows), 'launch')}", (table,)))
     if step.eager:
         sections.append(_eager_section(step, top))
     return Document(tuple(sections))

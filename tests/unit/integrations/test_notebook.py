@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 import torchledger
+from factories import make_graph, make_run
 from synthetic import write_ledger
 from torchledger.answers import check
 from torchledger.errors import UsageError
 from torchledger.integrations.frames import frame
 from torchledger.integrations.notebook import Page, page
+from torchledger.nouns import Breakdown
+from torchledger.planning.plan import Plan
 
 CELL = "import torch\nmade = torch.compile(lambda x: (x + 1).relu())(torch.zeros(4))\n"
 
@@ -63,8 +66,40 @@ def test_comparisons_and_predictions_draw_themselves(shell: Any, ledgers: list[P
 
     assert "Launches by what they compute" in drawn(torchledger.diff(*ledgers))
     assert "linear forward bfloat16" in drawn(torchledger.predict("linear", {"m": 64, "k": 64, "n": 64}))
-    assert "gaps between them" in drawn(torchledger.predict_step(ledgers[0])[0])
+    step, launches = torchledger.predict_step(ledgers[0])
+    assert "gaps between them" in drawn(step) and f"of {len(launches)} launches" not in drawn(step)
+    assert f"of {len(launches)} launches" in drawn(torchledger.predict_step(ledgers[0]))
     assert "Failed: launches" in drawn(check(*ledgers, ["launches > +0"]))
+
+
+def test_what_show_answers_is_text_that_is_read_line_by_line(shell: Any, ledgers: list[Path]) -> None:
+    answer = torchledger.show(ledgers[0])
+    assert shell.display_formatter.format(answer)[0]["text/plain"] == answer == str(answer)
+
+
+def test_a_breakdown_a_bench_and_a_plan_draw_themselves(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchledger.replaying.bench_report import BenchReport
+    from torchledger.reporting.document import Document, Section, Sentence
+
+    drawing = shell.display_formatter.formatters["text/html"]
+    assert drawing.lookup_by_type(Breakdown) and drawing.lookup_by_type(Plan)
+    monkeypatch.setattr(
+        "torchledger.reporting.benches.bench_document", lambda report: Document((Section("alone", (Sentence("x"),)),))
+    )
+    assert "alone" in drawing.lookup_by_type(BenchReport)(None)
+
+
+def test_a_cell_is_no_path_of_the_kernels_temporary_folder(tmp_path: Path) -> None:
+    from torchledger.reporting.overview import run_facts, title_of
+    from torchledger.reporting.summary import summarize_ledger
+    from torchledger.store import LedgerWriter, open_ledger
+
+    with LedgerWriter(tmp_path / "a.ledger") as writer:
+        writer.add(make_run(argv=("/env/ipykernel_launcher.py", "-f", "/run/kernel-1.json")), make_graph())
+    with open_ledger(tmp_path / "a.ledger") as reader:
+        summary = summarize_ledger(reader)
+    assert dict(run_facts(summary))["script"] == "a notebook, or IPython"
+    assert title_of(summary.run) == "a notebook"
 
 
 def test_a_page_is_drawn_in_a_frame_that_sees_nothing_of_the_notebook(ledgers: list[Path]) -> None:
