@@ -9,7 +9,7 @@ import torchledger
 from torchledger.nouns import Difference, Gap, Graph, Kernel, Launch, Stage
 from torchledger.store.codec import decode, encode
 
-PAYLOAD_VERSION = f"{torchledger.__version__}/13"
+PAYLOAD_VERSION = f"{torchledger.__version__}/14"
 """Part of the caches' keys: raise the number whenever what is recorded changes within a release."""
 
 

@@ -193,6 +193,15 @@ def test_a_library_call_whose_data_picks_elements_is_an_upper_bound():
     assert library_traffic([make_view()], call="torch.ops.aten.index.Tensor") == [(8192, 0, "upper_bound")]
 
 
+def test_a_weight_that_a_library_gets_packed_too_is_read_once() -> None:
+    packed = make_view(name="packed", shape=(1_459_233, 1), stride=(1, 0))
+    weight = make_view(name="weight", shape=(10, 16), stride=(16, 1))
+    given = [make_view(name="x"), packed, weight, make_view(name="out", role="output")]
+    moved = library_traffic(given, call="torch.ops.mkl._mkl_linear.default")
+    assert moved[1:3] == [(640, 0, "exact"), (0, 0, "exact")]
+    assert library_traffic(given)[1] == (1_459_233 * 4, 0, "exact")
+
+
 def test_an_unknown_dtype_is_unknown_traffic():
     assert library_traffic([make_view(dtype="float7")]) == [(None, None, "unavailable")]
 
