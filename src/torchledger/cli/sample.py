@@ -10,6 +10,8 @@ import click
 from torchledger.cli.output import force_option, json_option, print_json
 from torchledger.cli.progress import progress_bar
 from torchledger.errors import UsageError
+from torchledger.printable import one_line, shorten
+from torchledger.profiling.profile import silence_kineto
 from torchledger.sampling.request import Outcome, Request, sample_file
 
 
@@ -80,6 +82,7 @@ def command(
         return
     if sweep is None:
         raise UsageError("name a sweep file, or pass --fused.")
+    silence_kineto()  # before torch is imported, in workers too
     request = Request(
         output=output,
         precisions=precisions,
@@ -148,8 +151,12 @@ def _as_plain(outcome: Outcome) -> dict[str, object]:
             "seconds": collection.seconds,
             "points_per_s": collection.points_per_s,
             "adaptive": list(collection.adaptive),
+            "failures": dict(collection.failures),
         }
     return plain
+
+
+_MOST_REASONS = 3
 
 
 def _report(outcome: Outcome) -> None:
@@ -168,9 +175,13 @@ def _report(outcome: Outcome) -> None:
     speed = f", {collection.points_per_s:.1f} a second" if collection.points_per_s else ""
     click.echo(
         f"{collection.finished_now:,} of {collection.planned:,} shapes measured now in "
-        f"{collection.seconds:.1f} s{speed}; {statuses or 'no samples'} in {outcome.written}",
+        f"{collection.seconds:.1f} s{speed}; {statuses or 'no samples'} in {collection.folder}",
         err=True,
     )
+    for reason, count in list(collection.failures.items())[:_MOST_REASONS]:
+        click.echo(f"{count:,} x {shorten(one_line(reason), 300)}", err=True)
+    if outcome.written is not None and outcome.written != collection.folder:
+        click.echo(f"wrote {outcome.written}", err=True)
     for report in collection.adaptive:
         if report["rounds"]:
             last = report["rounds"][-1]

@@ -13,7 +13,7 @@ from torchledger.errors import SampleError
 from torchledger.operators import general, guide
 from torchledger.operators.collectives import COLLECTIVE_OPERATORS, OPERATOR_PREFIX
 from torchledger.operators.declaration import Operator
-from torchledger.operators.functions import declare_functions, holds_transforms
+from torchledger.operators.functions import ENCODER_MODULE, FEATURES_MODULE, declare_functions, holds_transforms
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,8 @@ def load_operators(path: str | os.PathLike[str]) -> list[str]:
         _replace_own(declaration, path)
     if not declared and not holds_transforms(path):
         raise SampleError(
-            f"{path} defines no Operator subclass with a name and no function of (shapes, precision, device_num)."
+            f"{path} defines no Operator subclass with a name and no function of (shapes, precision, device_num). "
+            f"Functions that map shapes stand in a file called {FEATURES_MODULE}.py or {ENCODER_MODULE}.py."
         )
     _LOADED[path.resolve()] = None
     return [declaration.name for declaration in declared]

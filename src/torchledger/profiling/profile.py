@@ -401,7 +401,7 @@ _current: list[StepProfiler] = []
 
 def attach(capture: Capture, settings: Mapping[str, Any]) -> StepProfiler:
     """Profile what a capture sees; ``settings`` are the keywords of ``StepProfiler``."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", _SILENT)
+    silence_kineto()
     numbers: dict[str, Any] = {name: int(value) for name, value in settings.items() if name != "counts_eager"}
     profiler = StepProfiler(capture, **numbers, counts_eager=bool(settings.get("counts_eager")))
     hear_steps(profiler)
@@ -414,8 +414,9 @@ def hear_steps(profiler: StepProfiler) -> None:
     _current.append(profiler)
 
 
-_SILENT = "99"
-"""Above every level of Kineto, which otherwise tells the program's stderr that it starts and stops."""
+def silence_kineto() -> None:
+    """Keep Kineto from telling stderr that it starts and stops; a level that the user has set stays."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # above every level of its own
 
 
 def step() -> None:
@@ -431,7 +432,7 @@ def profile(
 
     Raises ``MeasureError`` if nothing was recorded.
     """
-    os.environ.setdefault("KINETO_LOG_LEVEL", _SILENT)
+    silence_kineto()
     profiler = StepProfiler(capture, warmup=warmup, repeats=repeats, after_us=0.0)
     capture.watch(profiler)
     try:

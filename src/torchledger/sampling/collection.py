@@ -27,7 +27,7 @@ Progress = Callable[[int, int], None]
 @dataclass(frozen=True)
 class Collection:
     """What a data folder holds after collecting: points planned (of this part) and finished by this call, statuses of
-    all samples, seconds this call took, and the rounds of adaptive workers."""
+    all samples, seconds this call took, the rounds of adaptive workers, and why samples of the folder are not ok."""
 
     folder: Path
     planned: int
@@ -35,6 +35,7 @@ class Collection:
     statuses: Mapping[str, int]
     seconds: float
     adaptive: tuple[Mapping[str, Any], ...] = field(default=())
+    failures: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def points_per_s(self) -> float | None:
@@ -78,7 +79,8 @@ def collect_samples(
     if parts == 1 and engine != "env" and not keep_journals and (folder / JOURNAL_FOLDER).is_dir():
         compact(folder)
     samples = read_samples(folder)
-    return Collection(folder, planned, finished, count_by_status(samples), seconds, read_adaptive(folder))
+    failures = failures_of(samples)
+    return Collection(folder, planned, finished, count_by_status(samples), seconds, read_adaptive(folder), failures)
 
 
 def prepare_folder(plan: Plan, folder: Path) -> None:

@@ -174,3 +174,16 @@ def test_samples_of_a_function_are_fitted_and_predicted_in_any_number_of_process
     answer = predict(model, "squashed", {"mp": 2, "b": 2, "l": 640, "dim": 1024}, dtype=samples[0].dtype)
     assert answer.roofline_us is None
     assert answer.duration_us == pytest.approx(made_up_time_us(0, 2 * 2 * 640 * 512 * 4, 64), rel=0.3)
+
+
+def test_why_shapes_failed_is_said_at_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from torchledger.cli.sample import _report
+    from torchledger.sampling.collection import Collection
+    from torchledger.sampling.request import Outcome
+
+    failures = {"swish failed: its targets match nothing": 12, "swish oom: out of memory": 1}
+    collection = Collection(tmp_path, 7, 7, {"failed": 12, "oom": 1}, 2.0, failures=failures)
+    _report(Outcome(collection=collection, written=tmp_path / "part.csv"))
+    said = capsys.readouterr().err
+    assert "12 x swish failed: its targets match nothing" in said and f"12 failed, 1 oom in {tmp_path}\n" in said
+    assert f"wrote {tmp_path / 'part.csv'}" in said
