@@ -326,21 +326,34 @@ def save_products(rows: list[tuple[Any, ...]], out: Path, names: Names) -> None:
 
 
 def convolutions(limit_s: float, plan: Path, out: Path, part: str, workers: int) -> None:
-    """Time the plan's convolutions in order until the limit.
+    """Time the plan's convolutions in order until the limit."""
+    number, parts = map(int, part.split("/"))
+    with (plan / "plan.jsonl").open() as file:
+        points = [json.loads(line) for line in file][1:]
+    points = [point[1:3] for point in points if point[0] == "conv2d"][number - 1 :: parts]
+    rows, names = chosen_and_timed(points, convolution_calls, limit_s, workers)
+    if rows:
+        save_convolutions(rows, out, names)
+    say(f"convolutions: {len(rows):,} passes in {limit_s:.0f} s")
+
+
+def chosen_and_timed(
+    points: list[Any], calls_of: Callable[[Any, str, Any], list[Callable[[], Any]]], limit_s: float, workers: int
+) -> tuple[list[tuple[Any, ...]], Names]:
+    """Time the calls of points (parameters and dtype) in order until the limit.
+
+    ``calls_of`` makes them out of these two and a pool of inputs; rows are parameters, dtype, the call's number, its
+    time, its spread, and the number of its kernels' names.
 
     A library takes 40 ms of the host to choose a convolution's kernels, and microseconds to run them: so many processes
     choose at once, then each times what it has chosen, alone on the device.
     """
-    number, parts = map(int, part.split("/"))
-    with (plan / "plan.jsonl").open() as file:
-        points = [json.loads(line) for line in file][1:]
-    points = [point for point in points if point[0] == "conv2d"][number - 1 :: parts]
     context = multiprocessing.get_context("spawn")
     barrier, stop = context.Barrier(workers), context.Value("b", 0)
     with tempfile.TemporaryDirectory() as folder:
         until = time.time() + limit_s
         processes = [
-            context.Process(target=_work, args=(i, workers, points[i::workers], until, folder, barrier, stop))
+            context.Process(target=_work, args=(i, workers, points[i::workers], calls_of, until, folder, barrier, stop))
             for i in range(workers)
         ]
         for process in processes:
@@ -355,12 +368,12 @@ def convolutions(limit_s: float, plan: Path, out: Path, part: str, workers: int)
             given = json.loads(path.read_text())
             known = [names.number(tuple(kernels)) for kernels in given["names"]]
             rows += [(*row[:-1], known[row[-1]]) for row in given["rows"]]
-    if rows:
-        save_convolutions(rows, out, names)
-    say(f"convolutions: {len(rows):,} passes in {limit_s:.0f} s")
+    return rows, names
 
 
-def _work(index: int, workers: int, points: list[Any], until: float, folder: str, barrier: Any, stop: Any) -> None:
+def _work(
+    index: int, workers: int, points: list[Any], calls_of: Any, until: float, folder: str, barrier: Any, stop: Any
+) -> None:
     import torch
 
     from torchledger._torch.device_trace import DeviceTrace
@@ -377,11 +390,11 @@ def _work(index: int, workers: int, points: list[Any], until: float, folder: str
             ready: list[tuple[Any, Callable[[], Any]]] = []
             started = time.monotonic()
             # The first cycle is short, so that something is there early.
-            for _, parameters, dtype, _group in points[place : place + (24 if cycle == 0 else 80)]:
+            for parameters, dtype in points[place : place + (24 if cycle == 0 else 80)]:
                 place += 1
                 try:
                     with torch.no_grad():
-                        calls = convolution_calls(parameters, dtype, pool)
+                        calls = calls_of(parameters, dtype, pool)
                         for call in calls:
                             call()
                 except RuntimeError as error:

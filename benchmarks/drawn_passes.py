@@ -1,0 +1,233 @@
+"""Passes of convolutions drawn by chance, each timed alone on a GPU, hundreds a second, with their kernels' names.
+
+``python benchmarks/drawn_passes.py -o PASSES.npz [--limit S] [--seed N] [--workers 14]`` draws what ``h200_kernels.py``
+does not: convolutions along one dimension (speech, positions, causal and pointwise layers, random ones), float32 with
+and without TF32, groups, patches and the strides of transposed layers; and times the forward, the gradient of the
+image and that of the weight, warm. A transposed convolution's forward is the gradient of the image of a plain one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from drawn_convolutions import ConvolutionCase
+from h200_kernels import chosen_and_timed, device_record, draw_convolution, say
+
+NEEDS: tuple[str, ...] = ("cuda",)
+RUNS: tuple[tuple[str, ...], ...] = (("-o", "{out}/passes.npz"),)
+QUICK: tuple[tuple[str, ...], ...] = (("-o", "{out}/passes.npz", "--limit", "20", "--workers", "2"),)
+
+PASSES = ("forward", "image", "weight")
+COLUMNS = ("count", "c_in", "c_out", "height", "width", "kernel", "stride", "padding", "groups")
+WIDTHS = (64, 80, 96, 128, 160, 192, 240, 256, 320, 384, 480, 512, 640, 768, 1024, 1280, 1536, 2048)
+_BLOCK_BYTES = 3 << 28
+_MOST_ELEMENTS = 6e7
+_RATES = {"float32": 3e7, "tf32": 2e8, "bfloat16": 4e8, "float16": 4e8}
+"""FLOP that a usual kernel does in a microsecond: long calls are regular and dear, and drawn less often."""
+
+
+def draw_passes(seed: int) -> Iterator[ConvolutionCase]:
+    """Configurations without end: two in five along one dimension."""
+    pick = random.Random(f"passes {seed}")
+    while True:
+        kind = pick.choices(("signal", "image", "grouped", "patches", "upward"), (40, 34, 12, 6, 8))[0]
+        case = _signal(pick) if kind == "signal" else _image(pick, kind)
+        if case is None:
+            continue
+        given, weighted, made = case.shapes
+        if min(made) < 1 or max(map(math.prod, (given, weighted, made))) > _MOST_ELEMENTS:
+            continue
+        size = 2 if case.precision in ("bfloat16", "float16") else 4
+        moved = (math.prod(given) + math.prod(made)) * size
+        needed_us = max(case.flops / _RATES[case.precision], moved / 3e6)
+        if needed_us < 4000 and pick.random() < (60 / max(60, needed_us)) ** 0.6:
+            yield case
+
+
+def _signal(pick: random.Random) -> ConvolutionCase | None:
+    def log(low: float, high: float, multiple: int = 1) -> int:
+        return max(multiple, round(math.exp(pick.uniform(math.log(low), math.log(high))) / multiple) * multiple)
+
+    kind = pick.choices(("pair", "usual", "any", "speech", "pointwise", "one each", "positions", "first"),
+                        (30, 20, 12, 10, 8, 9, 4, 7))[0]  # fmt: skip
+    count, length = (
+        log(1, 64),
+        pick.choice((log(32, 4096, 32), log(32, 4096, 8), log(16, 20_000), 2 ** pick.randint(5, 13))),
+    )
+    c_in, c_out = pick.choice(WIDTHS), pick.choice(WIDTHS)
+    kernel, stride, groups = pick.choice((3, 3, 5, 7)), 1, 1
+    if kind == "pair":
+        c_out = pick.choice((c_in, c_in // 2, c_in * 2))
+    elif kind == "usual":
+        kernel, stride = pick.choice((1, 2, 3, 4, 5, 7, 9, 15)), pick.choice((1, 1, 2, 4))
+    elif kind == "any":
+        c_in, c_out, kernel, stride = (
+            log(4, 2048, 4),
+            log(4, 2048, 4),
+            pick.choice((3, 4, 5, 7, 11)),
+            pick.choice((1, 1, 2)),
+        )
+    elif kind == "speech":
+        c_in = c_out = pick.choice((256, 512, 512, 512, 768))
+        kernel, stride = pick.choice(((3, 2), (3, 2), (2, 2), (10, 5), (8, 4), (4, 2)))
+        length = log(100, 60_000)
+    elif kind == "pointwise":
+        kernel = 1
+    elif kind == "one each":
+        c_in = c_out = groups = pick.choice(WIDTHS)
+        kernel = pick.choice((3, 4, 4, 5, 7, 9, 15, 31))
+    elif kind == "positions":
+        groups = pick.choice((4, 8, 16, 16))
+        c_in = c_out = pick.choice((256, 512, 768, 1024))
+        kernel = pick.choice((19, 31, 64, 128, 128))
+    else:
+        c_in, length = pick.choice((1, 1, 2, 4, 80, 80, 128)), log(200, 200_000)
+        kernel, stride = pick.choice(((10, 5), (3, 1), (3, 1), (7, 1), (7, 2), (15, 4), (16, 16)))
+    padding = pick.choice((kernel // 2, kernel // 2, kernel // 2, 0, kernel - 1))
+    if kind == "speech" or length + 2 * padding < kernel:
+        padding = 0
+    if length < kernel:
+        return None
+    precision = pick.choices(("bfloat16", "float16", "tf32", "float32"), (34, 22, 24, 20))[0]
+    return ConvolutionCase(
+        "signal", precision, count, c_in, c_out, 1, length, kernel, stride, padding, groups, channels_last=False
+    )
+
+
+def _image(pick: random.Random, kind: str) -> ConvolutionCase | None:
+    precision = pick.choices(("tf32", "float32", "bfloat16", "float16"), (46, 42, 8, 4))[0]
+    p = draw_convolution(pick)
+    if kind == "grouped":
+        precision = pick.choices(("tf32", "float32", "bfloat16", "float16"), (28, 24, 32, 16))[0]
+        each = pick.choice((4, 8, 8, 16, 16, 16, 24, 32, 40, 48, 64, 112))
+        groups = pick.choice((2, 3, 4, 6, 8, 12, 16, 24, 32, 64))
+        if not 16 <= each * groups <= 2048:
+            return None
+        side = round(2 ** pick.uniform(2.3, 7)) // 2 * 2 + pick.choice((0, 0, 0, 1))
+        p |= {"c_in": each * groups, "c_out": each * groups * pick.choice((1, 1, 1, 2)), "groups": groups}
+        p |= {
+            "height": side,
+            "width": side,
+            "kernel": pick.choice((3, 3, 3, 3, 5, 1)),
+            "stride": pick.choice((1, 1, 2)),
+        }
+        p["padding"] = p["kernel"] // 2
+    elif kind == "patches":
+        precision = pick.choices(("tf32", "float32", "bfloat16", "float16"), (30, 26, 30, 14))[0]
+        patch = pick.choice((2, 4, 4, 7, 8, 14, 16, 16, 32))
+        p |= {"c_in": pick.choice((1, 3, 3, 3, 3, 64, 96, 128, 192)), "c_out": pick.choice(WIDTHS), "groups": 1}
+        side = patch * pick.randint(2, max(2, 256 // patch))
+        p |= {"height": side, "width": side, "kernel": patch, "stride": patch, "padding": 0}
+    elif kind == "upward":
+        precision = pick.choices(("tf32", "float32", "bfloat16", "float16"), (22, 18, 36, 24))[0]
+        kernel, stride, padding = pick.choice(((2, 2, 0), (2, 2, 0), (2, 2, 0), (4, 2, 1), (3, 2, 1)))
+        side = 2 * round(2 ** pick.uniform(1, 7))
+        p |= {
+            "c_in": pick.choice(WIDTHS) // 2,
+            "c_out": pick.choice(WIDTHS),
+            "groups": 1,
+            "height": side,
+            "width": side,
+        }
+        p |= {"kernel": kernel, "stride": stride, "padding": padding}
+    if p["height"] + 2 * p["padding"] < p["kernel"]:
+        return None
+    return ConvolutionCase(
+        kind, precision, p["n"], p["c_in"], p["c_out"], p["height"], p["width"], p["kernel"], p["stride"], p["padding"],
+        p["groups"], channels_last=bool(p["channels_last"]),
+    )  # fmt: skip
+
+
+_BLOCKS: dict[str, Any] = {}
+
+
+def _tensor(dtype: str, place: int, shape: tuple[int, ...], channels_last: bool) -> Any:
+    """Random numbers in a third of one block per dtype."""
+    import torch
+
+    if dtype not in _BLOCKS:
+        kind = getattr(torch, dtype)
+        _BLOCKS[dtype] = torch.randn(_BLOCK_BYTES // kind.itemsize, dtype=kind, device="cuda:0")
+    block = _BLOCKS[dtype]
+    flat = block.narrow(0, place * (block.numel() // 3) // 1024 * 1024, math.prod(shape))
+    if not channels_last:
+        return flat.view(shape)
+    count, channels, *rest = shape
+    return flat.view(count, *rest, channels).permute(0, -1, *range(1, len(rest) + 1))
+
+
+def pass_calls(parameters: dict[str, Any], precision: str, _pool: Any) -> list[Callable[[], Any]]:
+    """The three passes of one configuration, ready to be called."""
+    import torch
+
+    case = ConvolutionCase(**parameters)
+    dtype = "float32" if precision == "tf32" else precision
+    given, weighted, made = case.shapes
+    image, weight, gradient = (
+        _tensor(dtype, place, shape, case.channels_last) for place, shape in enumerate((given, weighted, made))
+    )
+    dims = len(given) - 2
+    sizes = ([case.stride] * dims, [case.padding] * dims, [1] * dims, False, [0] * dims, case.groups)
+
+    def backward(mask: list[bool]) -> Callable[[], Any]:
+        def call() -> Any:
+            torch.backends.cudnn.allow_tf32 = precision == "tf32"
+            return torch.ops.aten.convolution_backward(gradient, image, weight, None, *sizes, mask)
+
+        return call
+
+    def forward() -> Any:
+        torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        return torch.convolution(image, weight, None, *sizes)
+
+    return [forward, backward([True, False, False]), backward([False, True, False])]
+
+
+def save(rows: list[tuple[Any, ...]], names: list[tuple[str, ...]], path: Path) -> None:
+    """Write what there is, with the kernels' names."""
+    asked, precisions, passes, times, spreads, kernels = zip(*rows, strict=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(
+        path,
+        device=device_record(),
+        precision=np.array(precisions, dtype="U8"),
+        kind=np.array([case["kind"] for case in asked], dtype="U10"),
+        **{name: np.array([case[name] for case in asked], np.int32) for name in COLUMNS},
+        channels_last=np.array([case["channels_last"] for case in asked], np.int8),
+        direction=np.array(passes, np.int8),
+        time_us=np.array(times, np.float32),
+        spread=np.array(spreads, np.float32),
+        kernels=np.array(kernels, np.int32),
+        kernel_names=np.array([" + ".join(each)[:900] for each in names]),
+    )
+
+
+def main() -> None:
+    """Draw and time until the limit."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--limit", type=float, default=170.0, help="seconds")
+    parser.add_argument("--count", type=int, default=60_000, help="configurations at most")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=14, help="processes that choose kernels")
+    options = parser.parse_args()
+    gc.disable()
+    drawn = draw_passes(options.seed)
+    cases = [next(drawn) for _ in range(options.count)]
+    points = [(asdict(case), case.precision) for case in cases]
+    rows, names = chosen_and_timed(points, pass_calls, options.limit, options.workers)
+    if rows:
+        save(rows, list(names.known), options.output)
+    say(f"{len(rows):,} passes in {options.limit:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
