@@ -30,6 +30,7 @@ from teach_networks import (
 )
 
 from torchledger.fitting.convolution_network import PASSES, convolution_features
+from torchledger.fitting.convolution_times import result_sides
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = (("--check",),)
@@ -55,9 +56,8 @@ def described(p: Mapping[str, Any], is_float16: Any, one: str) -> tuple[Any, Any
 def terms(p: Mapping[str, Any], one: str) -> Any:
     """What a kernel's time may be a sum of, [rows, terms]: bytes, changes of layout, padding, rounds of tiles."""
     n, c_in, c_out, kernel, stride, groups = (p[name] for name in ("n", "c_in", "c_out", "kernel", "stride", "groups"))
-    height = (p["height"] + 2 * p["padding"] - kernel) // stride + 1
-    width = (p["width"] + 2 * p["padding"] - kernel) // stride + 1
-    inside, outside, taps, pixels = c_in / groups, c_out / groups, kernel**2, n * height * width
+    height, width, taps = result_sides(p)
+    inside, outside, pixels = c_in / groups, c_out / groups, n * height * width
     places = n * p["height"] * p["width"]
     image, result, weight = places * c_in / 2e6, pixels * c_out / 2e6, c_out * inside * taps / 2e6
     is_first = (p["channels_last"] == 0) * 1.0

@@ -7,7 +7,7 @@ the image, gradient of the weight) learned what it does (``benchmarks/fit_convol
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torchledger.fitting.convolution_times import (
     PASSES,
     PassTimes,
+    as_columns,
     convolution_times,
     pass_product,
     pass_times,
@@ -54,12 +55,12 @@ def learned_convolution_times(
     """
     learned = _learned(machine.convolution_networks)
     count = len(item_size)
-    p = {name: np.broadcast_to(np.asarray(value, dtype=np.float64), (count,)) for name, value in p.items()}
+    p = as_columns(p, count)
     found: dict[str, list[Array]] = {}
     # In pieces whose features stay in the processor's cache.
     for start in range(0, count, _ROWS_AT_ONCE):
         some = slice(start, start + _ROWS_AT_ONCE)
-        own, size = {name: value[some] for name, value in p.items()}, item_size[some]
+        own, size = {name: value[..., some] for name, value in p.items()}, item_size[some]
         passes = {one: pass_times(own, one, size, peak[some], machine) for one in passes_of(direction)}
         times = convolution_times(own, direction, size, peak[some], machine, passes)
         times["learned"] = np.zeros(len(size))
@@ -85,7 +86,7 @@ def convolution_features(
     """What the network of one of ``PASSES`` sees, [rows, features], and the logarithm of the time by the algorithm
     expected, in microseconds; ``known`` are its ``pass_times`` where they are."""
     count = len(item_size)
-    p = {name: np.broadcast_to(np.asarray(value, dtype=np.float64), (count,)) for name, value in p.items()}
+    p = as_columns(p, count)
     n, c_in, c_out, kernel, stride, groups = (p[name] for name in ("n", "c_in", "c_out", "kernel", "stride", "groups"))
     height, width, padding = p["height"], p["width"], p["padding"]
     out_height, out_width, taps = result_sides(p)
@@ -105,37 +106,42 @@ def convolution_features(
         multiplies / moved, np.minimum(rows, columns), rows / columns, inside / outside,
     )
     # fmt: on
-    seen: list[Any] = [np.log(size) for size in sizes]
-    seen += [np.log(time) - log_base for time in algorithms.values()]
-    seen.append(log_base)
-    seen += [kernel == size for size in _KERNELS] + [stride == size for size in _STRIDES]
     is_one_each = (groups == c_in) & (groups > 1)
     is_product = (kernel == 1) & (stride == 1) & (groups == 1) & (padding == 0)
-    seen += [padding == kernel // 2, padding == 0, p["channels_last"] > 0, is_one_each, (groups > 1) & ~is_one_each]
-    seen += [is_product, is_float16, height % 2 == 0]
     aligned = (c_in, c_out, inside, outside, n, places, height * width, pixels)
-    seen += [log2_alignment(size) for size in aligned]
-    for size in (inside, outside):
-        seen += [_waste(size / step) for step in _CHANNEL_FILLS]
-    for size in (rows, columns, depth):
-        seen += [_waste(size / step) for step in _FILLS]
+    shares = [size / step for size in (inside, outside) for step in _CHANNEL_FILLS]
+    shares += [size / step for size in (rows, columns, depth) for step in _FILLS]
     for tall, wide in _WAVES:
         tiles = groups * np.ceil(rows / tall) * np.ceil(columns / wide)
-        seen.append(_waste(tiles / machine.num_multiprocessors))
-    seen += [_waste(out_width / step) for step in _WIDTH_FILLS]
+        shares.append(tiles / machine.num_multiprocessors)
+    shares += [out_width / step for step in _WIDTH_FILLS]
     apart = tiles_of_library(library, _TILES, _SPLITS, (groups, rows, columns, depth), machine)
-    beside = np.clip(np.log(apart) - log_base[:, None].astype(np.float32), _LEAST_BESIDE, _MOST_BESIDE)
     # Feature after feature: what is written row by row waits for memory.
-    described = np.empty((len(seen) + beside.shape[1], count), np.float32)
-    for place, column in enumerate(seen):
-        described[place] = column
-    described[len(seen) :] = beside.T
+    seen: list[Any] = [
+        _logarithms(sizes),
+        _logarithms([time / algorithms["expected"] for time in algorithms.values()]),
+        [log_base],
+        [kernel == size for size in _KERNELS],
+        [stride == size for size in _STRIDES],
+        [padding == kernel // 2, padding == 0, p["channels_last"] > 0, is_one_each, (groups > 1) & ~is_one_each],
+        [is_product, is_float16, height % 2 == 0],
+        [log2_alignment(size) for size in aligned],
+        np.minimum(_logarithms([np.ceil(share) / share for share in shares]), _MOST),
+        np.clip(np.log(apart) - log_base.astype(np.float32), _LEAST_BESIDE, _MOST_BESIDE),
+    ]
+    described = np.empty((sum(map(len, seen)), count), np.float32)
+    place = 0
+    for some in seen:
+        for column in some:
+            described[place] = column
+            place += 1
     return described.T, log_base
 
 
-def _waste(share: Array) -> Array:
-    """The logarithm of what rounding up to whole ones costs."""
-    return np.asarray(np.minimum(np.log(np.ceil(share) / share), _MOST))
+def _logarithms(columns: Sequence[Array]) -> NDArray[np.float32]:
+    """Of each column, as the networks take them."""
+    values = np.array(columns, np.float32)
+    return np.log(values, out=values)
 
 
 @cache

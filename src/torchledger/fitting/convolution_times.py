@@ -57,7 +57,7 @@ def convolution_times(
     each"`` and ``"few channels"`` are the algorithms, whichever applies, ``"change"`` is the change of layouts, and
     ``"expected"`` the one taken with what it needs.
     """
-    p = {name: np.broadcast_to(np.asarray(value, dtype=np.float64), item_size.shape) for name, value in p.items()}
+    p = as_columns(p, len(item_size))
     inside, outside = p["c_in"] / p["groups"], p["c_out"] / p["groups"]
     height, width, taps = result_sides(p)
     pixels = p["n"] * height * width
@@ -110,6 +110,14 @@ def convolution_times(
         "change": change + pad + machine.floor_us,
         "expected": np.where(is_one_each, one_each, expected),
     }
+
+
+def as_columns(p: Mapping[str, Any], count: int) -> dict[str, Array]:
+    """Parameters as columns of numbers, and their ``result_sides`` beside them."""
+    if "sides" in p:
+        return dict(p)
+    found = {name: np.broadcast_to(np.asarray(value, dtype=np.float64), (count,)) for name, value in p.items()}
+    return found | {"sides": np.stack(np.broadcast_arrays(*result_sides(found)))}
 
 
 def pass_times(p: Mapping[str, Any], one: str, item_size: Array, peak: Array, machine: Machine) -> PassTimes:
@@ -172,7 +180,11 @@ def pass_product(p: Mapping[str, Array], one: str, machine: Machine) -> tuple[Li
 
 def result_sides(p: Mapping[str, Array]) -> tuple[Array, Array, Array]:
     """Height and width of the result, and taps of a filter. A filter that is not square says how high it is
-    (``kernel_height``) and how much its image is padded there (``padding_height``)."""
+    (``kernel_height``) and how much its image is padded there (``padding_height``). ``sides`` are these three, where
+    they are known already."""
+    if "sides" in p:
+        height, width, taps = p["sides"]
+        return height, width, taps
     tall, above = p.get("kernel_height", p["kernel"]), p.get("padding_height", p["padding"])
     height = (p["height"] + 2 * above - tall) // p["stride"] + 1
     width = (p["width"] + 2 * p["padding"] - p["kernel"]) // p["stride"] + 1

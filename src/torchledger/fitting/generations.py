@@ -28,6 +28,7 @@ class Generation:
     constants: str | None = None
     product_networks: str | None = None
     convolution_networks: str | None = None
+    pass_networks: str | None = None
 
 
 GENERATIONS: tuple[Generation, ...] = (
@@ -44,6 +45,7 @@ GENERATIONS: tuple[Generation, ...] = (
         constants="hopper",
         product_networks="hopper_products.npz",
         convolution_networks="hopper_convolutions.npz",
+        pass_networks="hopper_passes.npz",
     ),
     Generation("Blackwell", (10, 0), lanes=128, threads=2048),
     Generation("Blackwell (12.0)", (12, 0), lanes=128, threads=1536),

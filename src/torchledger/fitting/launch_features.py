@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torchledger.fitting.cache_state import CacheState
 from torchledger.fitting.launch_costs import kernel_costs
 from torchledger.fitting.launch_families import family_of
-from torchledger.fitting.launch_library import EXPECTED, expected_columns, library_columns
+from torchledger.fitting.launch_library import ALONE, EXPECTED, expected_columns, library_columns
 from torchledger.fitting.machine import Machine
 from torchledger.nouns import Access, Launch, LoopNest
 from torchledger.work.categories import operation_of
@@ -54,17 +54,18 @@ class LaunchFeatures:
     parts_us: Mapping[str, float] | None = None
 
     def log_baseline_of(self, feature_names: Sequence[str]) -> float:
-        """Logarithm of the baseline for a regressor with these features: attention by its schedule, other libraries'
-        calls by how many kernels they are, for one that learned beside it."""
-        if knows_schedule(self.family, feature_names) and EXPECTED in self.values:
-            return self.values[EXPECTED]
-        return math.log(self.baseline_us)
+        """Logarithm of the baseline for a regressor with these features, which may be one of their columns."""
+        column = baseline_column(self.family, feature_names)
+        return math.log(self.baseline_us) if column is None else self.values.get(column, math.log(self.baseline_us))
 
 
-def knows_schedule(family: str, feature_names: Sequence[str]) -> bool:
-    """Whether a regressor of attention learned beside its schedule, one of other libraries' calls beside their counts
-    of kernels; those of before learned beside the roofline."""
-    return family.startswith(("launch:attention", "launch:library")) and EXPECTED in feature_names
+def baseline_column(family: str, feature_names: Sequence[str]) -> str | None:
+    """The column that a regressor learned beside: attention's schedule, other libraries' calls by their counts of
+    kernels, convolutions by the networks of single passes. ``None`` for others and those of before, which learned
+    beside the roofline or the expected time."""
+    if family.startswith(("launch:attention", "launch:library")) and EXPECTED in feature_names:
+        return EXPECTED
+    return ALONE if family.startswith("launch:convolution") and ALONE in feature_names else None
 
 
 def knows_steps(feature_names: Sequence[str]) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torchledger.fitting.attention_features import attention_columns
 from torchledger.fitting.attention_times import AttentionCall, attention_us, schedule_columns
@@ -16,6 +17,7 @@ from torchledger.fitting.convolution_times import convolution_times
 from torchledger.fitting.launch_families import family_of
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.operator_features import gemm_columns
+from torchledger.fitting.pass_networks import Elements, passes_of_call, time_passes
 from torchledger.fitting.product_times import product_times
 from torchledger.nouns import Buffer, Launch
 from torchledger.work.categories import operation_of
@@ -61,6 +63,11 @@ EXPECTED = "log expected"
 """The column that holds the logarithm of the time by the library's tiles, where they are known."""
 
 
+_SINGLE = 4.0  # bytes of an element
+_ALONE = "alone"
+ALONE = f"log {_ALONE}"
+"""Of a convolution by the networks of its single passes, where they are known."""
+
 EXACT_FLOAT32 = "exact float32"
 """The column of convolutions of float32 that must not be rounded for the tensor cores."""
 
@@ -94,23 +101,61 @@ def expected_columns(
             gain = float(np.clip(np.log(whole[place] / split[place]), -1.5, 1.5))
             found[index] = {EXPECTED: float(np.log(min(whole[place], split[place]))), "split gain": gain}
     for direction, rows in convolutions.items():
-        if not rows:
+        for place, of_one in enumerate(_convolution_columns(direction, [given for _, given in rows], machine)):
+            index, given = rows[place]
+            found[index] = {
+                **of_one,
+                EXACT_FLOAT32: float(given["item size"] == _SINGLE and not convolution_tf32),
+            }
+    return found
+
+
+def _convolution_columns(
+    direction: str, given: Sequence[Mapping[str, float]], machine: Machine
+) -> Iterator[dict[str, float]]:
+    """What the times of its algorithms say of each convolution of a direction."""
+    if not given:
+        return
+    columns = {name: np.array([row[name] for row in given]) for name in given[0]}
+    item_size, peak, copied_bytes = (columns.pop(name) for name in ("item size", "peak", "copied bytes"))
+    is_float16, is_transposed = (columns.pop(name) > 0 for name in ("float16", "transposed"))
+    is_exact = (item_size == _SINGLE) & (peak <= machine.peak("float32"))
+    alone = None
+    if machine.has_tile_baseline:
+        times = learned_convolution_times(columns, direction, item_size, is_float16, peak, machine)
+        times["way"], times["expected"] = times["expected"], times.pop("learned")
+        elements = Elements(item_size, is_float16 | is_exact, peak)
+        alone = _passes_alone(columns, direction, elements, is_transposed, machine)
+    else:
+        times = convolution_times(columns, direction, item_size, peak, machine)
+    copied = machine.constants.convolutions.copy_over_dram * copied_bytes / machine.bytes_per_us
+    copied += np.where(copied_bytes > 0, machine.floor_us, 0.0)
+    times["expected"] = times["expected"] + copied
+    if alone is not None:
+        times[_ALONE] = alone + copied
+    for place in range(len(given)):
+        yield {f"log {name}": math.log(time[place]) for name, time in times.items()}
+
+
+def _passes_alone(
+    columns: Mapping[str, NDArray[np.float64]],
+    direction: str,
+    elements: Elements,
+    is_transposed: NDArray[np.bool_],
+    machine: Machine,
+) -> NDArray[np.float64] | None:
+    """Microseconds of the passes that a direction runs by their own networks, ``None`` without any."""
+    found = np.zeros(len(is_transposed))
+    for side in (False, True):
+        rows = np.flatnonzero(is_transposed == side)
+        if not len(rows):
             continue
-        columns = {name: np.array([given[name] for _, given in rows]) for name in rows[0][1]}
-        item_size, peak = columns.pop("item size"), columns.pop("peak")
-        copied_bytes = columns.pop("copied bytes")
-        is_float16 = columns.pop("float16") > 0
-        if machine.has_tile_baseline:
-            times = learned_convolution_times(columns, direction, item_size, is_float16, peak, machine)
-            times["way"], times["expected"] = times["expected"], times.pop("learned")
-        else:
-            times = convolution_times(columns, direction, item_size, peak, machine)
-        for place, (index, _) in enumerate(rows):
-            copied = machine.constants.convolutions.copy_over_dram * copied_bytes[place] / machine.bytes_per_us
-            times_here = {name: float(time[place]) for name, time in times.items()}
-            times_here["expected"] += copied + (machine.floor_us if copied else 0.0)
-            found[index] = {f"log {name}": math.log(time) for name, time in times_here.items()}
-            found[index][EXACT_FLOAT32] = float(item_size[place] == 4 and not convolution_tf32)
+        passes = passes_of_call(direction, is_transposed=side)
+        own = {name: value[rows] for name, value in columns.items()}
+        times = time_passes(own, passes, elements.some(rows), machine)
+        if times is None:
+            return None
+        found[rows] = times
     return found
 
 
@@ -158,7 +203,8 @@ def _convolution_shape(launch: Launch, inputs: list[Buffer], outputs: list[Buffe
         if len(images) < 2 or not results:
             return None
         image, weight, result = images[0], images[1], results[0]
-    if _is_transposed(image, weight, result):
+    is_transposed = _is_transposed(image, weight, result)
+    if is_transposed:
         image, result = result, image
     item_size, channels_last = element_size(image.dtype), _is_channels_last(image, weight)
     if item_size is None:
@@ -182,6 +228,7 @@ def _convolution_shape(launch: Launch, inputs: list[Buffer], outputs: list[Buffe
         "channels_last": float(channels_last),
         "item size": float(item_size),
         "float16": float(image.dtype == "float16"),
+        "transposed": float(is_transposed),
         "copied bytes": item_size * sum(_copied_elements(buffer, channels_last) for buffer in images),
     }
 

@@ -14,8 +14,7 @@ from torchledger.errors import FitError
 from torchledger.fitting.baselines import forest_on_shapes, inductor_of_launch
 from torchledger.fitting.constants import Constants
 from torchledger.fitting.evaluate import Errors, Evaluation, errors_of
-from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches, knows_schedule
-from torchledger.fitting.launch_library import EXPECTED
+from torchledger.fitting.launch_features import LaunchFeatures, baseline_column, features_of_launches
 from torchledger.fitting.learning import Options, fit_blend
 from torchledger.fitting.machine import Machine, estimate_machine
 from torchledger.fitting.rounded_products import as_bfloat16, of_rounded_product
@@ -67,10 +66,11 @@ class LaunchTable:
     programs: NDArray[np.str_]
 
     def log_baseline_of(self, feature_names: Sequence[str]) -> Array:
-        """[rows] ``log_baseline``, or for a regressor that learned beside it the time by a schedule or by kernels."""
-        if not knows_schedule(self.family, feature_names) or EXPECTED not in self.names:
+        """[rows] ``log_baseline``, or the column that a regressor with these features learned beside."""
+        column = baseline_column(self.family, feature_names)
+        if column is None or column not in self.names:
             return self.log_baseline
-        scheduled = self.values[:, self.names.index(EXPECTED)]
+        scheduled = self.values[:, self.names.index(column)]
         return np.where(scheduled != 0, scheduled, self.log_baseline)
 
     @property

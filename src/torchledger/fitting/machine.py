@@ -85,6 +85,11 @@ class Machine:
         return self._of_constants.convolution_networks if self._has_networks else None
 
     @property
+    def pass_networks(self) -> str | None:
+        """Likewise for single passes of any convolution."""
+        return self._of_constants.pass_networks if self._has_networks else None
+
+    @property
     def _has_networks(self) -> bool:
         return self.has_tile_baseline and self.own_constants is None
 

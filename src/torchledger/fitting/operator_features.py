@@ -178,7 +178,7 @@ def operator_features(
     base = np.log(expected_us if machine.has_tile_baseline else limit_us + machine.floor_us)
     return FeatureTable(
         names=tuple(columns),
-        values=np.stack(list(columns.values()), axis=1).astype(np.float64, copy=False),
+        values=np.array(list(columns.values()), dtype=np.float64).T,
         log_baseline=base,
         roofline_us=limit_us,
         shape=np.stack([*shape, codes], axis=1).astype(np.float64),

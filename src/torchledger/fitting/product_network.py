@@ -38,6 +38,7 @@ _TILES = (
 )
 _WASTES = ((64, 8), (64, 64), (128, 64), (128, 128), (256, 128), (128, 256), (192, 192), (32, 32), (64, 128))
 _FILLS = (8, 16, 32, 64, 128, 192, 256)
+_LOG2 = np.log2(np.maximum(np.arange(65), 1))
 
 
 def learned_times(layout: str, sides: Sides, item_size: Array, peak: Array, machine: Machine) -> Array:
@@ -97,7 +98,8 @@ def product_features(
 
 def log2_alignment(length: Array) -> Array:
     """log2 of the largest power of two, up to 64, that divides each length."""
-    return np.asarray(np.minimum(np.log2(_lowest_bit(length)), 6.0))
+    whole = np.asarray(length, dtype=np.int64)
+    return np.asarray(_LOG2[np.minimum(whole & -whole, len(_LOG2) - 1)])
 
 
 def _row_lengths(layout: str, sides: Sides) -> tuple[Array, Array, Array]:

@@ -80,11 +80,12 @@ def tile_times(
         few = np.flatnonzero(waves < _MOST_WAVES_TO_SPLIT) if splits else ()
         if not len(few):
             continue
-        some, one_k, one_share = waves[few], per_k[few], share_k[few]
+        some, one_k, one_share, least = waves[few], per_k[few], share_k[few], split[few]
         for parts in splits:
             more, own = some * parts, steps[parts][few]
             taken = np.ceil(more) * (start + own * one_k) + more * (share + own * one_share) + parts_us[parts][few]
-            split[few] = np.minimum(split[few], taken)
+            np.minimum(least, taken, out=least)
+        split[few] = least
     memory = _memory_us(library, sides, item_size, machine)
     whole_us = _longer(whole.astype(np.float64), memory) + library.launch
     split_us = _longer(np.minimum(split.astype(np.float64), 1e9), memory) + library.launch + library.reduce
@@ -111,7 +112,7 @@ def _memory_us(library: Library, sides: Sides, item_size: Array, machine: Machin
 
 def _longer(one: Array, other: Array) -> Array:
     """The longer of two times that overlap, and somewhat more where they are alike."""
-    return np.asarray(((one * one) ** 2 + (other * other) ** 2) ** 0.25)
+    return np.asarray(np.sqrt(np.sqrt((one * one) ** 2 + (other * other) ** 2)))
 
 
 def tiles_apart(
@@ -172,9 +173,9 @@ def tiles_of_library(
     library: Library, tiles: tuple[tuple[int, int], ...], splits: tuple[int, ...], sides: Sides, machine: Machine
 ) -> NDArray[np.float32]:
     """Microseconds of each product by each of some tiles of one library with k cut in each of some numbers of parts,
-    [products, tiles x splits], on the device that the library was fitted on, whatever goes through memory."""
+    [tiles x splits, products], on the device that the library was fitted on, whatever goes through memory."""
     batch, m, n, k = sides
-    times = np.empty((len(m), len(tiles) * len(splits)), np.float32)
+    times = np.empty((len(tiles) * len(splits), len(m)), np.float32)
     steps = [np.ceil(k / parts / _K_STEP) * (_K_STEP / 1e3) for parts in splits]
     summed = [
         np.zeros(())
@@ -182,13 +183,15 @@ def tiles_of_library(
         else batch * m * n * ((parts + library.reduce_more) * library.reduce_element) + library.reduce
         for parts in splits
     ]
+    down = {tall: np.ceil(m / tall) for tall in {tall for tall, _ in tiles}}
+    along = {wide: np.ceil(n / wide) for wide in {wide for _, wide in tiles}}
     for index, (tall, wide) in enumerate(tiles):
         at_once, step, start, share, share_step = _tile_costs(library, tall, wide)
-        waves = np.ceil(m / tall) * np.ceil(n / wide) * batch / (machine.num_multiprocessors * at_once)
+        waves = down[tall] * along[wide] * batch / (machine.num_multiprocessors * at_once)
         for place, parts in enumerate(splits):
             more, own = waves * parts, steps[place]
             taken = np.ceil(more) * (start + own * step) + more * (share + own * share_step) + summed[place]
-            times[:, index * len(splits) + place] = taken + library.launch
+            times[index * len(splits) + place] = taken + library.launch
     return times
 
 

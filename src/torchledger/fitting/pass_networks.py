@@ -1,0 +1,101 @@
+"""What single passes of any convolution need on an H200: along one or two dimensions, in half and in single precision.
+
+``convolution_network.py`` knows square filters over images in half precision, and conv2d's model stands on it. Launches
+are of more kinds: signals, which ATen gives its library as images of height 1 and never with channels last; float32,
+rounded for the tensor cores or not; transposed layers, whose forward is another one's gradient of the image. Networks
+for each pass and size of element learned them from passes timed alone (``benchmarks/fit_pass_networks.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchledger.fitting.convolution_network import convolution_features
+from torchledger.fitting.convolution_times import PASSES, result_sides
+from torchledger.fitting.machine import Machine
+from torchledger.fitting.networks import Network, of_package
+from torchledger.fitting.product_network import log2_alignment
+
+Array = NDArray[np.float64]
+
+SIZES: Mapping[float, str] = {2.0: "half", 4.0: "single"}
+"""Bytes of an element, and what their networks are called."""
+NETWORKS = tuple(f"{one} {size}" for one in PASSES for size in SIZES.values())
+
+
+@dataclass(frozen=True)
+class Elements:
+    """Of each row the bytes of an element, whether it is the less usual kind of that size (float16, or float32 that is
+    not rounded for the tensor cores), and the device's peak for it in FLOP per microsecond."""
+
+    size: Array
+    is_other: NDArray[np.bool_]
+    peak: Array
+
+    def some(self, rows: NDArray[np.intp]) -> Elements:
+        """Those of an index."""
+        return Elements(self.size[rows], self.is_other[rows], self.peak[rows])
+
+
+def passes_of_call(direction: str, *, is_transposed: bool) -> tuple[str, ...]:
+    """The passes that a call runs, each as that of the convolution which leads the other way where it is transposed.
+
+    >>> passes_of_call("backward", is_transposed=True)
+    ('forward', 'weight')
+    """
+    image, result = ("forward", "image") if is_transposed else ("image", "forward")
+    return {"forward": (result,), "backward": (image, "weight"), "weight": ("weight",)}[direction]
+
+
+def pass_features(
+    p: Mapping[str, Any], one: str, elements: Elements, machine: Machine
+) -> tuple[NDArray[np.float32], Array]:
+    """What a pass's network sees, [rows, features], and the logarithm of the time by the algorithm expected."""
+    seen, log_base = convolution_features(p, one, elements.size, elements.is_other, elements.peak, machine)
+    tall, above = p.get("kernel_height", p["kernel"]), p.get("padding_height", p["padding"])
+    is_flat = (p["height"] == 1) & (tall == 1)
+    _, out_width, taps = result_sides(p)
+    more = (
+        is_flat,
+        np.log(taps),
+        np.log(tall),
+        above > 0,
+        p["padding"] > p["kernel"] // 2,
+        p["stride"] >= p["kernel"],
+        np.log(p["stride"]),
+        log2_alignment(p["width"]),
+        log2_alignment(out_width),
+        log2_alignment(p["kernel"] * tall),
+        elements.is_other & is_flat,
+    )
+    return np.concatenate([seen, np.stack(more, axis=1).astype(np.float32)], axis=1), log_base
+
+
+def time_passes(p: Mapping[str, Array], passes: Sequence[str], elements: Elements, machine: Machine) -> Array | None:
+    """Microseconds of some passes together, each row's; ``None`` where no network knows the machine.
+
+    Rows whose elements are neither of 2 nor of 4 bytes take what their algorithms are expected to.
+    """
+    networks = _learned(machine.pass_networks)
+    if not networks:
+        return None
+    total = np.zeros(len(elements.size))
+    for one in passes:
+        features, log_us = pass_features(p, one, elements, machine)
+        for size, name in SIZES.items():
+            rows = np.flatnonzero(elements.size == size)
+            if len(rows):
+                log_us[rows] += networks[f"{one} {name}"].predict(features[rows])
+        total += np.exp(log_us)
+    return total
+
+
+@cache
+def _learned(file: str | None) -> Mapping[str, Network]:
+    return {} if file is None else of_package(file, NETWORKS)
