@@ -30,6 +30,7 @@ from torchledger._torch.higher_order import run_inside
 from torchledger._torch.patching import Patches
 from torchledger._torch.storages import HeardMemory, StorageWatch
 from torchledger._torch.tensors import is_nested, tensors_in
+from torchledger.claims import claim
 from torchledger.signals import let_through
 from torchledger.work.op_shapes import Argument, OpCall, Tensor
 
@@ -238,15 +239,18 @@ class EagerCalls(TorchDispatchMode):
             except Exception as error:  # taken for one that does work itself, which says what is wrong if anything is
                 let_through(error)
                 self.faults.append(f"{func}: {type(error).__name__}: {error}")
-            call = None
+            call, is_heard = None, False
             try:
-                call = self._call_of(func, args, kwargs)
+                is_heard = self._hears(func)
+                # Before it is made: ``squeeze_`` leaves its tensor with another shape.
+                call = operator_call(func, args, kwargs) if is_heard else None
             except Exception as error:  # the program's operator is about to run
                 let_through(error)
+                is_heard = False
                 log.debug("an eager operator was not recorded", exc_info=error)
                 self.faults.append(f"{func}: {type(error).__name__}: {error}")
             result = func(*args, **kwargs)
-            if call is not None:
+            if is_heard:
                 try:
                     self._hear(call, func, args, kwargs, result)
                 except Exception as error:  # the program's operator has its result
@@ -290,24 +294,25 @@ class EagerCalls(TorchDispatchMode):
         self._unpacking.found = None, 0
         return int(count)
 
-    def _call_of(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpCall | None:
-        """An operator's call as it is about to be made: ``squeeze_`` leaves its tensor with another shape."""
-        if not self._is_entered or func.namespace in _NO_WORK or getattr(self._unpacking, "is_asked", False):
-            return None
-        return operator_call(func, args, kwargs)
+    @claim
+    def _hears(self, func: Any) -> bool:
+        """Whether a call of an operator is one of the program's that does work."""
+        return self._is_entered and func.namespace not in _NO_WORK and not getattr(self._unpacking, "is_asked", False)
 
     def _hear_higher_order(self, result: Any) -> None:
         """Of a higher-order operator only the storages inside a compiled call are the ledger's."""
         if self._storages is not None and self._inside() is not None:
             self._storages.inside(result)
 
-    def _hear(self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _hear(self, call: OpCall | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         graph = self._inside()
         if graph is not None and self._storages is not None:
             self._storages.inside(result)
         group, group_size = _group_of(func, args, kwargs)
         if graph is not None and group is None:
             return
+        if call is None:
+            raise TypeError("what it was called with is not told")
         node = torch._C._current_autograd_node()
         sequence = node._sequence_nr() if node is not None else torch.autograd._get_sequence_nr() - 1
         sources, library, module = self._stack(sys._getframe(1))

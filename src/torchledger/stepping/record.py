@@ -197,10 +197,13 @@ def record_step(
         operators_by_step=tuple(len(operators_of(one)) for one in each),
         is_heard_at_other_sizes=unlike[chosen],
     )
-    rows = {event.row: place for place, entry in enumerate(entries) for event in entry.events if event.row is not None}
     index = {id(call): number for number, call in enumerate(heard or ())}
     places = {index[id(call)]: place for place, call in heard_at.items()}
-    return StepRecord(step, tuple(calls), chosen, rows, tuple(map(tuple, each)), places)
+    return StepRecord(step, tuple(calls), chosen, _places_of_rows(entries), tuple(map(tuple, each)), places)
+
+
+def _places_of_rows(entries: Sequence[Entry]) -> dict[int, int]:
+    return {event.row: place for place, entry in enumerate(entries) for event in entry.events if event.row is not None}
 
 
 def _without_stopped(

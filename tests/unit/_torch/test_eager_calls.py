@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch._prims import rng_prims
 
+from torchledger._torch import eager_calls
 from torchledger._torch.composites import is_composite
 from torchledger._torch.devices import has_cuda
 from torchledger._torch.eager_calls import EagerCalls
@@ -29,6 +30,20 @@ def test_a_higher_order_operator_runs_as_it_does_when_nobody_listens() -> None:
     assert torch.equal(doubled, found * 2)
     assert not heard.faults
     assert any(call.call.name == "aten::mul" for call in heard.calls)
+
+
+def test_a_call_of_which_nothing_is_told_is_a_fault_and_no_call_that_nobody_hears(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(eager_calls, "operator_call", lambda func, args, kwargs: None)
+    heard = EagerCalls(lambda: None)
+    assert heard.start()
+    try:
+        found = torch.ones(2) * 2
+    finally:
+        assert heard.stop()
+    assert found.tolist() == [2, 2]
+    assert any("aten.mul" in fault for fault in heard.faults)
 
 
 def test_nested_tensors_are_multiplied_as_they_are_when_nobody_listens() -> None:
