@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
+from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 
+import torchledger
 from factories import make_launch
 from torchledger.fitting.launch_families import family_of
+from torchledger.nouns import Category
 from torchledger.profiling.time_categories import time_category
 from torchledger.work.categories import (
+    GENERATED,
+    LOOPS,
     OPERATORS,
+    SAY_THEMSELVES,
     category_of_launch,
     category_of_operator,
     category_of_work,
@@ -142,3 +150,32 @@ def test_a_kernel_is_named_by_what_it_computes_and_not_by_a_mask_that_it_keeps(
     names: tuple[str, ...], shown: str | None
 ) -> None:
     assert naming_operator(names) == shown
+
+
+HOUSE = Path(torchledger.__file__).parent
+MAY_LIST_THEM = {
+    "work/categories.py",
+    "work/kernel_names.py",
+    "nouns/launch.py",
+    "nouns/breakdown.py",
+    "capturing/recorder.py",  # Inductor's decorators, by what it calls them
+    "fitting/launch_features.py",  # columns of a table
+    "traces/verdict.py",  # words for them
+}
+
+
+def test_which_categories_belong_together_is_told_in_one_place() -> None:
+    found = set()
+    for path in HOUSE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Set | ast.Tuple | ast.List | ast.Dict):
+                each = node.keys if isinstance(node, ast.Dict) else node.elts
+                texts = {one.value for one in each if isinstance(one, ast.Constant)}
+                if len(texts & (GENERATED - {"template", "cpp"})) > 2:
+                    found.add(str(path.relative_to(HOUSE)))
+    assert found <= MAY_LIST_THEM
+
+
+def test_generated_kernels_are_loops_or_templates() -> None:
+    assert LOOPS < GENERATED < set(get_args(Category))
+    assert (GENERATED - {"multi_kernel"}) | {"user_triton"} == SAY_THEMSELVES

@@ -6,9 +6,11 @@ counts FX nodes, and ``torch.utils.flop_counter``. Where torch's own counter is 
 
 from __future__ import annotations
 
+import ast
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from hypothesis import strategies as st
 from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import torchledger
 from torchledger._torch.flops import added_formulas, formulas
 from torchledger.operators import find_operator
 from torchledger.work.flops import convolution_flops
@@ -330,3 +333,25 @@ def test_the_catalogue_counts_as_the_operators_do(
     assert work.flops == convolution_flops(tuple(x.shape), tuple(weight.shape), tuple(out.shape))
     many = conv.work(conv.resolve({name: np.array([value, value]) for name, value in p.items()}), "forward", 2)
     assert [int(flops) for flops in many[0].flops] == [work.flops] * 2
+
+
+SIDES = ({"m", "n", "k"}, {"rows", "inner", "columns"})
+
+
+def _factors(node: ast.AST) -> set[object]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return _factors(node.left) | _factors(node.right)
+    if isinstance(node, ast.Constant):
+        return {node.value}
+    return {getattr(node, "id", getattr(node, "attr", None))}
+
+
+def test_the_flops_of_a_product_are_counted_in_one_place() -> None:
+    house = Path(torchledger.__file__).parent
+    found = [
+        f"{path.relative_to(house)}:{node.lineno}"
+        for path in house.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.BinOp) and 2 in (factors := _factors(node)) and any(each <= factors for each in SIDES)
+    ]
+    assert {each.partition(":")[0] for each in found} == {"work/flops.py"}
