@@ -285,7 +285,8 @@ class StorageWatch:
             of_allocator=bool(storage.resizable()),
             is_unseen=is_unseen,
         )
-        return self._keep(key, storage, life)
+        self._keep(key, storage, life)
+        return self._of[key]  # which is a fault where nothing was kept
 
     def _find_bucket(self, tensor: Any) -> None:
         """A tensor that nobody saw made and that is as large as a reducer's bucket is that: what is written to it and
@@ -303,12 +304,11 @@ class StorageWatch:
     def _is_of_compiler(self, tensor: Any) -> bool:
         return isinstance(tensor, FakeTensor) and (self._fake is None or not self._fake.is_our_fake(tensor))
 
-    def _keep(self, key: int, storage: Any, life: StorageLife) -> _Known:
+    def _keep(self, key: int, storage: Any, life: StorageLife) -> None:
         known = _Known(life, size=life.nbytes)
         known.reference = weakref.ref(storage, functools.partial(self._freed, key, known))
         self._of[key] = known
         self._lives.append(known)
-        return known
 
     def _freed(self, key: int, known: _Known, _: Any) -> None:
         try:
