@@ -24,7 +24,8 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
 
 from marked import write_between_marks  # noqa: E402
 
-from fuzzing import KINDS, Fault, keep, make_cases, run_cases  # noqa: E402 - after the path is set
+from fuzzed_kinds import KINDS  # noqa: E402 - after the path is set
+from fuzzing import Fault, keep, make_cases, run_cases  # noqa: E402
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = (("-o", "docs/results/fuzz.md"),)

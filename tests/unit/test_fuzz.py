@@ -9,7 +9,8 @@ import os
 
 import pytest
 
-from fuzzing import KINDS, load_corpus, make_cases, run_cases
+from fuzzed_kinds import KINDS
+from fuzzing import load_corpus, make_cases, run_cases
 from mutations import mutate_bytes
 
 CASES = 3 * len(KINDS) * max(len(kind.commands) for kind in KINDS.values())
