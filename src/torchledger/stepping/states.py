@@ -58,6 +58,8 @@ class State(Enum):
     DONE = auto()
 
 
+_TOO_SOON = "the program ended before a step of the most frequent kind came again: give it some more steps"
+
 _PLAIN = (State.WARMING, State.TIMING, State.PAUSING, State.AFTER)
 _UNDER_PROFILER = (State.SETTLING, State.RECORDING)
 
@@ -597,7 +599,7 @@ class States:
         all calls of one: what a program does behind its last step is none."""
         if not self._steps and self._finder.under_way != self._wanted:
             self._drop_session()
-            self.outcome.why_not = "the program ended before a step of the most frequent kind came again"
+            self.outcome.why_not = _TOO_SOON
             self.end()
             return
         if self._steps:
@@ -616,7 +618,7 @@ class States:
         if self.now is State.AFTER:
             self.outcome.update(plain_after_us=self._wanted_times())
         elif self.now is State.PAUSING:
-            self.outcome.why_not = "the program ended before a step of the most frequent kind came again"
+            self.outcome.why_not = _TOO_SOON
         elif self.now is State.BY_EVENTS:
             # The one under way: its calls have been timed.
             self.outcome.update(n_steps=self.outcome.found.n_steps + 1)
