@@ -8,7 +8,8 @@ PROGRAMS: dict[str, str] = {
     "Trainer, four at a time": """
 import os, tempfile
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
+from transformers import (BertConfig, BertForSequenceClassification, PrinterCallback, Trainer, TrainerCallback,
+                          TrainingArguments)
 config = BertConfig(vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
                     max_position_embeddings=32, num_labels=3, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 model = BertForSequenceClassification(config)
@@ -26,7 +27,9 @@ with tempfile.TemporaryDirectory() as folder:
                                   torch_compile=True, report_to=[], logging_strategy="no", save_strategy="no",
                                   disable_tqdm=True, use_cpu=True, label_smoothing_factor=0.1,
                                   lr_scheduler_type="cosine")
-    done = Trainer(model, arguments, train_dataset=Texts(), callbacks=[Ticks()]).train()
+    trainer = Trainer(model, arguments, train_dataset=Texts(), callbacks=[Ticks()])
+    trainer.remove_callback(PrinterCallback)
+    done = trainer.train()
 print(done.global_step, f"{done.training_loss:.1f}")
 """,
     "generate with a static cache": """

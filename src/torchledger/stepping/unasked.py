@@ -61,11 +61,7 @@ def unasked_flops(graph: Graph, launches: Sequence[Launch], unasked: Sequence[in
         if name in live or (name not in read and name not in results):
             live.update((name, *names))
     dead = {name for name, _ in made} - live
-    return sum(
-        launch.flops or 0
-        for launch in launches
-        if launch.is_call and launch.fx_nodes and dead.issuperset(launch.fx_nodes)
-    )
+    return sum(launch.flops or 0 for launch in launches if launch.fx_nodes and dead.issuperset(launch.fx_nodes))
 
 
 def _names_in(text: str) -> list[str]:
