@@ -91,7 +91,7 @@ print(trainer.global_step)
 """,
     "curvature by products": MLP
     + """
-from torch.func import functional_call, grad, jvp, vjp
+from torch.func import functional_call, grad, vjp
 model = mlp(10, 32, 1)
 weights = {name: p.detach() for name, p in model.named_parameters()}
 @torch.compile
@@ -105,7 +105,7 @@ for step in range(steps):
     slopes = grad(plain)(weights, x, y)
     way = {name: -each for name, each in slopes.items()}
     for _ in range(2):
-        _, curved = jvp(lambda w: grad(plain)(w, x, y), (weights,), (way,))
+        curved, = vjp(lambda w: grad(plain)(w, x, y), weights)[1](way)
         up = sum((slopes[n] * way[n]).sum() for n in way)
         down = sum((curved[n] * way[n]).sum() for n in way).abs() + 1e-3
         way = {n: 0.9 * way[n] for n in way}
