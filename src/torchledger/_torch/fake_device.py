@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 from torchledger._torch.fake_attention import choose_attention
+from torchledger._torch.fake_checkpoints import keep_checkpoints_away
+from torchledger._torch.fake_generators import let_states_be_unknown
 from torchledger._torch.fake_inductor import compile_for_fake_device
 from torchledger._torch.fake_library import CUDNN_VERSION, load_library
 from torchledger._torch.fake_spawn import run_spawned_here
@@ -26,6 +28,7 @@ from torchledger.errors import PlanError
 from torchledger.nouns import Device
 
 _CUDA_VERSION = "13.0"
+_NCCL_VERSION = (2, 28, 9)
 _MAX_SHARED_PER_BLOCK = 232448
 _REGISTERS = 65536
 
@@ -62,6 +65,8 @@ class FakeDevice:
             _patch_cuda(patches, self)
             install_streams(patches, self.order)
             compile_for_fake_device(patches, self.device, self.decisions, self.tensors)
+            keep_checkpoints_away(patches, self.tensors.note)
+            let_states_be_unknown(patches, self.tensors.note)
             self.threads.install(patches)
             self.processes = run_spawned_here(patches, self.index, self.count)
             stack.enter_context(_without_warnings())
@@ -206,6 +211,8 @@ def _patch_cuda(patches: Patches, fake: FakeDevice) -> None:
         "_cuda_isCurrentStreamCapturing": _answer(False),
     }.items():
         patches.set_or_add(torch._C, name, value)
+    if not hasattr(torch._C, "_nccl_version"):  # what a log of checkpoints says
+        patches.set(torch.cuda.nccl, "version", _answer(_NCCL_VERSION))
 
 
 def _answer(value: Any) -> Callable[..., Any]:

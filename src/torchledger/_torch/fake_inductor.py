@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from torchledger._torch.fake_triton import patch_triton
 from torchledger._torch.patching import Patches
-from torchledger.errors import PlanError
 from torchledger.nouns import CUDA_GRAPH, Device
 from torchledger.work.flops import matmul_flops
 
@@ -46,7 +46,7 @@ def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[st
         decisions[what] = decisions.get(what, 0) + 1
 
     _tell_of_device(patches)
-    _patch_triton(patches, device.compute_capability or (0, 0))
+    patch_triton(patches, device.compute_capability or (0, 0))
     _run_without_kernels(patches, mode)
     _switch_off_graphs_and_caches(patches, note)
     _fold_on_host(patches)
@@ -248,82 +248,3 @@ class _ConstantsOnHost(torch.utils._python_dispatch.TorchDispatchMode):
             kwargs["device"] = torch.device("cpu")
         args = tuple(torch.device("cpu") if isinstance(each, torch.device) else each for each in args)
         return func(*args, **kwargs)
-
-
-def _refuse_to_compile(patches: Patches) -> None:
-    """Without Triton eager programs run, and what would compile ends with a sentence."""
-    from torch._inductor import compile_fx
-
-    wanted = {"2.11": "3.6.0", "2.13": "3.7.0"}.get(".".join(torch.__version__.split(".")[:2]))
-    named = f"triton=={wanted}" if wanted else "triton"
-
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise PlanError(
-            f"compiled programs are planned with Triton, which writes their kernels: pip install {named} (it takes no "
-            "GPU; Linux only)."
-        )
-
-    patches.set(compile_fx, "compile_fx", refuse)
-
-
-def _patch_triton(patches: Patches, capability: tuple[int, int]) -> None:
-    import torch.utils._triton as checks
-
-    try:
-        import triton
-    except ImportError:
-        _refuse_to_compile(patches)
-        return
-    from triton.backends.compiler import GPUTarget
-
-    target = GPUTarget("cuda", capability[0] * 10 + capability[1], 32)
-
-    class Driver:
-        """Triton's driver of a device that is not there."""
-
-        def get_current_target(self) -> Any:
-            return target
-
-        def get_current_device(self) -> int:
-            return 0
-
-        def get_current_stream(self, device: Any = None) -> int:
-            return 0
-
-        def get_active_torch_device(self) -> Any:
-            return torch.device("cuda", 0)
-
-        def get_device_capability(self, device: Any = None) -> tuple[int, int]:
-            return capability
-
-        def get_benchmarker(self) -> Any:
-            return lambda call, **kwargs: 1.0
-
-        def is_active(self) -> bool:
-            return True
-
-    driver = triton.runtime.driver
-    former = getattr(driver, "_active", None)
-    driver.set_active(Driver())
-
-    def restore() -> None:
-        if former is None:
-            with contextlib.suppress(Exception):
-                driver.reset_active()
-        else:
-            driver.set_active(former)
-
-    patches.on_undo(restore)
-    for name in vars(checks):
-        cached = getattr(getattr(checks, name), "cache_clear", None)
-        if cached is not None:
-            cached()
-            patches.on_undo(cached)
-    patches.set(checks, "has_triton", lambda *args, **kwargs: True)
-
-    def run(self: Any, *args: Any, grid: Any = None, warmup: bool = False, **kwargs: Any) -> None:
-        return None
-
-    from triton.runtime.jit import JITFunction
-
-    patches.set(JITFunction, "run", run)

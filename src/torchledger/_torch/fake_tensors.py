@@ -11,9 +11,9 @@ import math
 import os
 import sys
 import threading
+import types
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,18 +27,18 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+from torch.utils._pytree import tree_map_only
 
-import torchledger
 from torchledger._torch.composites import is_composite
 from torchledger._torch.errors import wants_device
 from torchledger._torch.fake_operators import ONLY_THERE, SIZED, NoShapeError, note_choices, shapes_by_example
+from torchledger._torch.fake_shares import count_shares, shares_of
+from torchledger._torch.fake_triton import NAMESPACE as TRITON_KERNELS
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import is_higher_order, tensors_in
+from torchledger._torch.user_lines import is_called_from, is_checked, user_line
 from torchledger.errors import PlanError
 from torchledger.nouns import StandIn
-
-_TORCH = str(Path(torch.__file__).parent) + "/"
-_OURS = str(Path(torchledger.__file__).parent) + "/"
 
 REAL_BYTES = 1 << 20
 """Tensors that a program makes on the host stay real up to this size."""
@@ -48,9 +48,6 @@ READ_BYTES = 1 << 28
 
 _SKIPPED_STEP = "torch/amp/grad_scaler.py"
 """A gradient scaler asks whether gradients were infinite, and skips the step if they were."""
-
-_CHECKS = {"torch/distributions/": None, "torch/optim/": "__init__"}
-"""Where torch asks whether what it was given is valid: in these files, in functions of this name (``None``: in all)."""
 
 
 class _OfThread(threading.local):
@@ -131,7 +128,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
     def note(self, asked: str, value: bool | int | float | str) -> None:
         """Note that the program asked for something and was given ``value``."""
         with self._lock:
-            self._stand_ins[_user_line(), asked, str(value)] += 1
+            self._stand_ins[user_line(), asked, str(value)] += 1
 
     # --- operators ----------------------------------------------------------------------------------------------
 
@@ -141,7 +138,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         """Compute what lies on the host and is small, and make up the rest."""
         kwargs = dict(kwargs or {})
         if os.getpid() != self._owner:  # a loader's process, which has only the host
-            return func(*args, **kwargs)
+            return self._on_loader(func, types, args, kwargs)
         if self.is_over and threading.get_ident() != self._thread:
             threading.Event().wait()  # for ever: C++ that must not throw may have asked
         # Some rules are kept by the exact type of a mode, others are looked up by the mode itself.
@@ -159,6 +156,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             return self._stand_in(args[0])
         if func in _COMPARES_VALUES:
             return self._equal()
+        if getattr(func, "namespace", None) == TRITON_KERNELS:
+            return None
         if isinstance(func, torch._ops.OpOverload) and func.name() in SIZED:
             return self._sized(func.name(), args, kwargs)
         if func in ONLY_THERE:
@@ -178,14 +177,14 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             return self._by_example(func, args, kwargs)
         except (DynamicOutputShapeException, DataDependentOutputException) as error:
             raise NoShapeError(
-                f"{func.name()} at {_user_line()} depends on values, and there are none without the device. Plan the "
+                f"{func.name()} at {user_line()} depends on values, and there are none without the device. Plan the "
                 "script without it, or with a fixed size in its place."
             ) from error
         except (AssertionError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not wants_device(error):
                 raise
             raise NoShapeError(
-                f"{func.name()} at {_user_line()} cannot be run without its device: torch's own rule for what it makes "
+                f"{func.name()} at {user_line()} cannot be run without its device: torch's own rule for what it makes "
                 f"fails ({type(error).__name__}: {str(error).partition(chr(10))[0]}). Plan the script without it."
             ) from error
         finally:
@@ -194,7 +193,17 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             result._stand_in = True
         if args and isinstance(result, (FakeTensor, tuple, list)) and isinstance(func, torch._ops.OpOverload):
             note_choices(func, args, result)
+            count_shares(func, args, kwargs, result)
         return result
+
+    def _on_loader(self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """What a loader's process computes of a data set without values: real ones, which it can send to its parent."""
+        if not any(isinstance(each, FakeTensor) for each in tensors_in((args, kwargs))):
+            return func(*args, **kwargs)
+        if func in _VALUES:
+            return _value_of(args[0].dtype)
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        return tree_map_only(FakeTensor, _real_ones, result)
 
     def _check_device(self, device: torch.device | str | int | None) -> None:
         """Raises ``PlanError`` for a device that is not there, where CUDA would call its ordinal invalid."""
@@ -202,7 +211,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         if index is not None and index >= self._devices:
             known = "1 device" if self._devices == 1 else f"{self._devices} devices"
             raise PlanError(
-                f"the program puts a tensor on {device} at {_user_line()}, and the plan has {known} on a node, of "
+                f"the program puts a tensor on {device} at {user_line()}, and the plan has {known} on a node, of "
                 "which each process is given one. Put all of a process on one device; ranks are planned with "
                 f"--world {index + 1}."
             )
@@ -233,17 +242,22 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             with torch.utils._python_dispatch._disable_current_modes():
                 value = tensor.constant.item()
             return value
+        if (known := shares_of(tensor)) is not None:
+            with torch.utils._python_dispatch._disable_current_modes():
+                value = known.item()
+            self.note("the value of a tensor that counts", f"{value}, an equal share")
+            return value
         if tensor.dtype is torch.bool:
-            if _is_checked():
+            if is_checked():
                 return True
             value = getattr(tensor, "_stand_in", False)
         elif tensor.dtype.is_floating_point:
-            value = 0.0 if _is_called_from(_SKIPPED_STEP) else 1.0
+            value = 0.0 if is_called_from(_SKIPPED_STEP) else 1.0
         elif tensor.dtype.is_complex:
             return complex(1.0)  # type: ignore[return-value]
         else:
             value = 1
-        if not _is_called_from(_SKIPPED_STEP):
+        if not is_called_from(_SKIPPED_STEP):
             self.note(f"the value of a tensor of {str(tensor.dtype).removeprefix('torch.')}", value)
         return value
 
@@ -251,6 +265,10 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         """Operators whose result's size depends on values."""
         with self:
             result = SIZED[name](*args, **kwargs)
+        if name == "aten::bincount":
+            count_shares(torch.ops.aten.bincount.default, args, kwargs, result)
+            if kwargs.get("minlength", args[2] if len(args) > 2 else 0):
+                return result  # as many as the program said
         first = next(tensors_in(result))
         self.note(f"the size of the result of {name.partition('.')[0]}", first.shape[0] if first.dim() else 1)
         return result
@@ -271,7 +289,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                 result = shapes_by_example(func, args, kwargs)
         except NoShapeError as error:
             raise NoShapeError(
-                f"{name} at {_user_line()} cannot be run without its device: torch has no meta function that says what "
+                f"{name} at {user_line()} cannot be run without its device: torch has no meta function that says what "
                 f"it makes, and {error}. Give it one (torch.library.register_fake), or plan the script without it."
             ) from error
         if result is not None:
@@ -302,6 +320,9 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                 return _ORIGINALS["numpy"](tensor, *args, **kwargs)
             import numpy
 
+            if (known := shares_of(tensor)) is not None:
+                mode.note("the values of a tensor", "equal shares")
+                return _ORIGINALS["numpy"](known)
             mode.note("the values of a tensor", 1.0)
             dtype = _ORIGINALS["numpy"](_real_empty(tensor.dtype)).dtype
             return numpy.ones(tuple(tensor.shape), dtype=dtype)
@@ -315,6 +336,9 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         def tolist(tensor: Any) -> Any:
             if not _is_fake(tensor):
                 return _ORIGINALS["tolist"](tensor)
+            if (known := shares_of(tensor)) is not None:
+                mode.note("the values of a tensor", "equal shares")
+                return _ORIGINALS["tolist"](known)
             mode.note("the values of a tensor", 1.0)
             return _filled(tuple(tensor.shape), _value_of(tensor.dtype))
 
@@ -337,6 +361,14 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             return int((tensor.untyped_storage()._cdata << 6) + offset)  # aligned, and one for each storage
 
         patches.set(FakeTensor, "data_ptr", address)
+        data: Any = torch.Tensor.data
+
+        def set_data(tensor: Any, value: Any) -> None:
+            data.__set__(tensor, value)
+            if isinstance(value, FakeTensor):
+                tensor.fake_device = value.fake_device  # what it is given may lie elsewhere: FSDP moves parameters so
+
+        patches.hide(FakeTensor, "data", property(data.__get__, set_data))
         patches.set(torch.Tensor, "pin_memory", lambda tensor, *args, **kwargs: tensor)
         patches.set(torch.Tensor, "is_pinned", lambda tensor, *args, **kwargs: False)
         patches.set(FakeTensor, "record_stream", lambda tensor, stream: None)
@@ -347,10 +379,12 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         swap = torch.utils.swap_tensors
 
         def swapped(one: Any, other: Any) -> None:
-            mode.fake_tensor_converter.meta_converter.tensor_memo.clear()  # its weak references would forbid it
+            mode.fake_tensor_converter.meta_converter.tensor_memo.clear()  # it would be of the tensor before
             swap(one, other)
 
         patches.set(torch.utils, "swap_tensors", swapped)
+        # A module's fake parameters are swapped where others get new data, which no weak reference forbids.
+        patches.set(torch.utils, "weakref", types.SimpleNamespace(getweakrefs=lambda tensor: []))
         original_new = torch.nn.Parameter.__new__
 
         def parameter(cls: Any, data: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -411,6 +445,14 @@ def _real_empty(dtype: torch.dtype) -> Any:
         return torch.empty((0,), dtype=torch.float32 if dtype is torch.bfloat16 else dtype)
 
 
+def _real_ones(tensor: FakeTensor) -> torch.Tensor:
+    """A tensor of ones in place of one without values; one that is as large as a data set stays as it is."""
+    if tensor.numel() * tensor.element_size() > REAL_BYTES:
+        return tensor
+    with torch.utils._python_dispatch._disable_current_modes():
+        return torch.ones(tuple(tensor.shape), dtype=tensor.dtype)
+
+
 def _value_of(dtype: torch.dtype) -> bool | int | float:
     return False if dtype is torch.bool else 1.0 if dtype.is_floating_point else 1
 
@@ -440,38 +482,3 @@ def _made_bytes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> in
         elif isinstance(value, int) and not isinstance(value, bool):
             most = max(most, value)
     return most * dtype.itemsize
-
-
-def _is_called_from(file: str) -> bool:
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_filename.endswith(file):
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
-
-
-def _is_checked() -> bool:
-    """Whether torch asks for a truth that says that its arguments are valid."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_filename.startswith(_TORCH):
-            for folder, function in _CHECKS.items():
-                if f"/{folder}" in code.co_filename:
-                    return function in (None, code.co_name)
-        elif not code.co_filename.startswith((_OURS, "<")):
-            return False
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
-
-
-def _user_line() -> str:
-    """The innermost line of the stack that is neither torch's nor ours."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith((_TORCH, _OURS, "<")):
-            return f"{file}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
-    return "unknown"

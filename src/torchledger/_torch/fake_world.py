@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import copy
 import functools
-import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,8 +22,10 @@ from torch._compile import _disable_dynamo
 from torch.distributed import distributed_c10d as c10d
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from torchledger._torch.fake_pipelines import let_pipelines_run
+from torchledger._torch.fake_shares import send_shares
 from torchledger._torch.fake_streams import StreamOrder, active_order, communication_stream
-from torchledger._torch.patching import Patches
+from torchledger._torch.patching import Patches, pass_through, replace_everywhere
 from torchledger._torch.tensors import tensors_in
 from torchledger.errors import UsageError
 from torchledger.nouns import MadeGroup, WorldSpec
@@ -48,6 +47,7 @@ _METHODS = tuple(
     if hasattr(dist.ProcessGroup, name)
 )
 _POINT_TO_POINT = {"send": 1, "recv": 1}
+_SENDS_TO_LIKE = frozenset({"alltoall", "alltoall_base", "all_to_all_single", "allgather", "_allgather_base"})
 _DEVICES = ("cpu", "cuda")
 _OF_MESHES = (
     *("__init__", "mesh", "__getitem__", "from_group", "get_coordinate", "_sym_get_coordinate", "get_all_groups"),
@@ -82,7 +82,7 @@ class FakeWorld:
         _replace_objects(self, patches)
         _let_meshes_hold_values(patches)
         _let_ddp_run(patches)
-        _let_pipelines_run(self, patches)
+        let_pipelines_run(self, patches)
         _watch_tensor_parallel(self, patches)
 
     def stop(self) -> None:
@@ -241,6 +241,8 @@ class FakeGroup(dist.ProcessGroup):
         order.wait(stream, order.mark(order.current))
         with order.on(stream):
             getattr(self._inner, method)(*args, **kwargs)
+        if method in _SENDS_TO_LIKE:
+            send_shares(args[0], args[1])
         first = args[0] if args else []
         tensors = first if isinstance(first, list) else list(tensors_in((first,)))
         return FakeWork(order, order.mark(stream), tensors, blocks_host=method == "barrier")
@@ -314,10 +316,10 @@ def _replace_rendezvous(world: FakeWorld, patches: Patches) -> None:
             c10d._world.pg_map[group] = (asked if asked != "undefined" else "nccl", store)
         return result
 
-    _everywhere(patches, c10d.rendezvous, rendezvous)
-    _passed(patches, c10d, "_new_process_group_helper", helper)
-    _passed(patches, c10d, "init_process_group", init_process_group)
-    _everywhere(patches, c10d.monitored_barrier, lambda *args, **kwargs: None)
+    replace_everywhere(patches, c10d.rendezvous, rendezvous)
+    pass_through(patches, c10d, "_new_process_group_helper", helper)
+    pass_through(patches, c10d, "init_process_group", init_process_group)
+    replace_everywhere(patches, c10d.monitored_barrier, lambda *args, **kwargs: None)
 
     patches.set(dist, "is_nccl_available", lambda: True)  # torch's own code asks c10d whether there is the class
 
@@ -325,30 +327,7 @@ def _replace_rendezvous(world: FakeWorld, patches: Patches) -> None:
         with world.order.together():
             return original(*args, **kwargs)
 
-    _passed(patches, c10d, "batch_isend_irecv", batch)
-
-
-def _passed(patches: Patches, owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Call ``around(original, ...)`` in place of a function; what it raises is the program's to see."""
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    def replaced(*args: Any, **kwargs: Any) -> Any:
-        return around(original, *args, **kwargs)
-
-    if isinstance(owner, type):
-        patches.set(owner, name, replaced)
-    else:
-        _everywhere(patches, original, replaced)
-
-
-def _everywhere(patches: Patches, original: Any, value: Any) -> None:
-    """Replace a function of torch's in each of its modules that has imported it."""
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "torch":
-            for attribute, held in list(vars(module).items()):
-                if held is original:
-                    patches.set(module, attribute, value)
+    pass_through(patches, c10d, "batch_isend_irecv", batch)
 
 
 def _let_meshes_hold_values(patches: Patches) -> None:
@@ -384,7 +363,7 @@ def _let_meshes_hold_values(patches: Patches) -> None:
         check_mesh(f"the script's mesh ({sizes})", shape, int(os.environ["WORLD_SIZE"]))
         return real(make)(device_type, mesh_shape, *args, **kwargs)
 
-    _everywhere(patches, make, made)
+    replace_everywhere(patches, make, made)
 
 
 # --- objects of other ranks -----------------------------------------------------------------------------------------
@@ -425,8 +404,8 @@ def _replace_objects(world: FakeWorld, patches: Patches) -> None:
         return src or 0
 
     for function in (all_gather_object, gather_object, broadcast_object_list, scatter_object_list, recv_object_list):
-        _everywhere(patches, getattr(c10d, function.__name__), function)
-    _everywhere(patches, c10d.send_object_list, nothing_sent)
+        replace_everywhere(patches, getattr(c10d, function.__name__), function)
+    replace_everywhere(patches, c10d.send_object_list, nothing_sent)
 
 
 # --- DDP ------------------------------------------------------------------------------------------------------------
@@ -468,102 +447,12 @@ def _let_ddp_run(patches: Patches) -> None:
         with _RealIntegers():
             return original(self)
 
-    _passed(patches, dist.Reducer, "_rebuild_buckets", rebuild)
+    pass_through(patches, dist.Reducer, "_rebuild_buckets", rebuild)
     # What it would log of its own speed comes from a timer of the device.
     patches.set(core.Logger, "set_runtime_stats_and_log", lambda self: None)
 
 
-# --- pipelines ------------------------------------------------------------------------------------------------------
-
-
-class _Vote:
-    """What all stages agree on, as something that has an ``item``."""
-
-    def __init__(self, value: int) -> None:
-        self._value = value
-
-    def item(self) -> int:
-        """The vote."""
-        return self._value
-
-
-def _let_pipelines_run(world: FakeWorld, patches: Patches) -> None:
-    """Stages tell each other the shapes that they send. What a stage before this one left in the mail stands for them,
-    and the gradient of what a stage sent has its shape."""
-    from torch.distributed.pipelining import stage as stages
-
-    kind: Any = stages.PipelineStage
-
-    def check(original: Callable[..., Any], self: Any, submodule: Any, stage_index: int, num_stages: int, *args: Any,
-              **kwargs: Any) -> Any:  # fmt: skip
-        if next(submodule.parameters(), None) is None:
-            raise UsageError(
-                f"stage {stage_index} of {num_stages} of the pipeline has no parameters: there are more stages than "
-                f"layers. The nearest that works is fewer than {num_stages} stages, at most one a layer."
-            )
-        return original(self, submodule, stage_index, num_stages, *args, **kwargs)
-
-    _passed(patches, kind, "__init__", check)
-    if hasattr(kind, "_recv_meta"):
-
-        def receive(self: Any, source: int) -> Any:
-            if source > self.stage_index:
-                return stages._StageBackwardMeta(backward_metas=stages._derive_grad_metas(self._stage_meta.outputs))
-            metas = (
-                stages._TensorMeta(
-                    torch.Size(each["shape"]), tuple(each["stride"]), _dtype(each), each["requires_grad"]
-                )
-                for each in _read_mail(world, source)
-            )
-            return stages._StageForwardMeta(forward_metas=tuple(metas))
-
-        def send(self: Any, meta: Any, target: int) -> None:
-            if target > self.stage_index:
-                _write_mail(world, self.stage_index, meta.forward_metas)
-
-        def vote(self: Any, has_backward: bool, received_acc: Any = None) -> _Vote:
-            return _Vote(0 if stages.InferenceMode.needs_dynamic(self._user_meta, has_backward) else 1)
-
-        def result(self: Any, received_result: Any = None) -> Any:
-            has_backward = self.has_backward
-            return received_result or vote(self, has_backward)
-
-        for name, value in (
-            ("_recv_meta", receive),
-            ("_send_meta", send),
-            ("_warmup_forward_vote", vote),
-            ("_warmup_backward_result", result),
-        ):
-            patches.set(kind, name, value)
-        return
-
-    under_way: list[Any] = []
-
-    def infer(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-        under_way.append(self)
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            under_way.pop()
-
-    def send_object_list(original: Callable[..., Any], objects: list[Any], *args: Any, **kwargs: Any) -> Any:
-        if not under_way:
-            return original(objects, *args, **kwargs)
-        _write_mail(world, under_way[-1].stage_index, tuple(tensors_in(objects)))
-        return None
-
-    def recv_object_list(original: Callable[..., Any], objects: list[Any], *args: Any, **kwargs: Any) -> Any:
-        if not under_way:
-            return original(objects, *args, **kwargs)
-        objects[0] = tuple(
-            torch.empty_strided(each["shape"], each["stride"], dtype=_dtype(each), device="meta")
-            for each in _read_mail(world, under_way[-1].stage_index - 1)
-        )
-        return 0
-
-    _passed(patches, kind, "_shape_inference", infer)
-    _passed(patches, c10d, "send_object_list", send_object_list)
-    _passed(patches, c10d, "recv_object_list", recv_object_list)
+# --- heads that do not divide ---------------------------------------------------------------------------------------
 
 
 _HEAD_SIZES = ("head_dim", "head_size", "head")
@@ -585,7 +474,7 @@ def _watch_tensor_parallel(world: FakeWorld, patches: Patches) -> None:
                     world.hints.append(hint)
         return original(module, mesh, *args, **kwargs)
 
-    _passed(patches, api, "parallelize_module", parallelize)
+    pass_through(patches, api, "parallelize_module", parallelize)
 
 
 def _heads_of(module: Any) -> Iterator[tuple[str, int]]:
@@ -603,41 +492,3 @@ def _undivided(owner: str, heads: int, size: int) -> str:
     fitting = [each for each in range(1, heads + 1) if heads % each == 0]
     nearest = min(fitting, key=lambda each: (abs(each - size), each))
     return f"{owner} has {heads} heads, which do not divide over {size} ranks: the nearest that works is {nearest}"
-
-
-def _write_mail(world: FakeWorld, stage: int, metas: Sequence[Any]) -> None:
-    """Leave what a stage sends to the next one: shapes, strides and dtypes."""
-    plain = [
-        {
-            "shape": list(meta.shape),
-            "stride": list(meta.stride() if callable(meta.stride) else meta.stride),
-            "dtype": str(meta.dtype).removeprefix("torch."),
-            "requires_grad": bool(meta.requires_grad),
-        }
-        for meta in metas
-    ]
-    world.mail[stage] = plain
-    if world.spec.mail is not None:
-        (Path(world.spec.mail) / f"stage_{stage}.json").write_text(json.dumps(plain))
-
-
-def _read_mail(world: FakeWorld, stage: int) -> list[dict[str, Any]]:
-    """What a stage sends to the next one; of stages that nobody ran, what the nearest one before it sends."""
-    found = dict(world.mail)
-    if world.spec.mail is not None:
-        for path in Path(world.spec.mail).glob("stage_*.json"):
-            found.setdefault(int(path.stem.partition("_")[2]), json.loads(path.read_text()))
-    known = [each for each in found if each <= stage]
-    if not known:
-        raise UsageError(
-            f"stage {stage} of the pipeline tells the next one the shapes that it sends, and no rank before this one "
-            "has been run. Plan all ranks (leave --rank out), or give PipelineStage its input_args."
-        )
-    if max(known) != stage:
-        world.stand_in(f"what stage {stage} of the pipeline sends has the shapes of what stage {max(known)} sends")
-    return found[max(known)]
-
-
-def _dtype(meta: Mapping[str, Any]) -> torch.dtype:
-    dtype: torch.dtype = getattr(torch, meta["dtype"])
-    return dtype

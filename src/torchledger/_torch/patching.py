@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -66,6 +67,11 @@ class Patches:
         else:
             setattr(owner, name, value)
             self.on_undo(lambda: delattr(owner, name))
+
+    def hide(self, owner: type, name: str, value: Any) -> None:
+        """Give a class an attribute that hides what it inherits, until ``undo``."""
+        setattr(owner, name, value)
+        self.on_undo(lambda: delattr(owner, name))
 
     def set_config(self, owner: Any, name: str, value: Any) -> None:
         """Set a field of a torch config until ``undo``, for threads that start later too.
@@ -132,3 +138,26 @@ class Patches:
         """Put everything back, the latest first."""
         while self._undo:
             self._undo.pop()()
+
+
+def pass_through(patches: Patches, owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Call ``around(original, ...)`` in place of a function; what it raises is the program's to see."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        return around(original, *args, **kwargs)
+
+    if isinstance(owner, type):
+        patches.set(owner, name, replaced)
+    else:
+        replace_everywhere(patches, original, replaced)
+
+
+def replace_everywhere(patches: Patches, original: Any, value: Any) -> None:
+    """Replace a function of torch's in each of its modules that has imported it."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "torch":
+            for attribute, held in list(vars(module).items()):
+                if held is original:
+                    patches.set(module, attribute, value)

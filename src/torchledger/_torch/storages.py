@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torchledger._torch.devices import has_cuda
@@ -302,6 +303,8 @@ class StorageWatch:
             self._of[key] = bucket
 
     def _is_of_compiler(self, tensor: Any) -> bool:
+        if isinstance(tensor, FunctionalTensor) or torch._is_functional_tensor(tensor):
+            return True  # what a trace leaves behind until its cycles are collected: a size, and no memory
         return isinstance(tensor, FakeTensor) and (self._fake is None or not self._fake.is_our_fake(tensor))
 
     def _keep(self, key: int, storage: Any, life: StorageLife) -> None:

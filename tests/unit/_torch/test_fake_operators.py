@@ -114,11 +114,24 @@ def test_sizes_that_depend_on_values_are_those_of_all_elements_and_noted(fake: F
     given = torch.zeros(4, 3, device="cuda")
     values, inverse, counts = given.unique(return_inverse=True, return_counts=True)
     assert values.shape == counts.shape == (12,) and inverse.shape == given.shape
-    assert torch.bincount(given.flatten().long(), minlength=5).shape == (5,)
+    assert torch.bincount(given.flatten().long()).shape == (2,)
     assert given.repeat_interleave(torch.ones(4, dtype=torch.long, device="cuda"), 0).shape == given.shape
     assert not torch.equal(given, given) and not torch.allclose(given, given)
     asked = {each.asked for each in fake.tensors.stand_ins}
     assert {f"the size of the result of aten::{name}" for name in ("_unique2", "bincount")} <= asked
+
+
+def test_counts_of_what_is_chosen_are_equal_shares(fake: FakeDevice) -> None:
+    chosen = torch.zeros(6, 2, dtype=torch.long, device="cuda")
+    counts = torch.bincount(chosen.flatten(), minlength=5)
+    assert counts.tolist() == [3, 3, 2, 2, 2] and counts.cpu().cumsum(0).tolist() == [3, 6, 8, 10, 12]
+    assert counts.view(1, 5).sum(1).item() == 12 and counts.sum().cpu().numpy() == 12
+    assert torch.histc(chosen.float(), bins=4, min=0, max=3).tolist() == [3.0] * 4
+    routed = torch.rand(12, 4, device="cuda").topk(2, -1).indices
+    assert torch.nn.functional.one_hot(routed, 4).sum((0, 1)).tolist() == [6] * 4
+    counts.add_(torch.randint(3, (5,), device="cuda"))
+    assert counts.tolist() == [1] * 5
+    assert {str(each.value) for each in fake.tensors.stand_ins} == {"equal shares", "12, an equal share", "1.0"}
 
 
 def test_synchronized_batch_norm_has_statistics_of_channels(fake: FakeDevice) -> None:

@@ -150,6 +150,17 @@ def test_buckets_that_are_seen_as_fake_tensors_are_not_counted_beside_them() -> 
     assert not [life for life in memory.lives if life.owner == "bucket"]
 
 
+def test_what_a_trace_left_behind_has_a_size_and_no_memory() -> None:
+    """Functional tensors stay until their cycles are collected, on a device that is there as on one that is not."""
+    from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+
+    with FunctionalTensorMode():
+        left = FunctionalTensor.to_functional(torch.ones(31, 37))
+    memory = watched(lambda: torch.ones(2))
+    assert isinstance(left, FunctionalTensor) and left.untyped_storage().nbytes() == 4 * 31 * 37
+    assert not [life for life in memory.lives if life.shape == (31, 37)]
+
+
 def test_numbers_that_operators_take_as_tensors_are_counted() -> None:
     tensor = torch.ones(4)
     assert watched(lambda: tensor / 2).number_bytes == 8

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
 from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
 
-from torchledger.nouns import Collective, Device, WorldSpec
+from torchledger.nouns import Collective, Device, StepCall, WorldSpec
 from torchledger.planning.dry_run import run_without_device
 from torchledger.store import open_ledger
 
@@ -49,3 +52,191 @@ def test_an_operator_of_others_that_arrives_whole_is_taken_apart(tmp_path: Path)
 
     run_without_device(program, tmp_path / "plan.ledger", GPU)
     assert [device.type for device in seen] == ["cuda"]
+
+
+def _train(step: Callable[[], torch.Tensor], parameters: Iterable[torch.Tensor]) -> None:
+    optimizer = torch.optim.SGD(parameters, 0.1)
+    for _ in range(8):
+        step().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_a_checkpoint_of_all_ranks_is_not_written_and_it_is_said(tmp_path: Path) -> None:
+    def program() -> None:
+        from torch.distributed import checkpoint
+
+        dist.init_process_group("nccl")
+        layer = nn.Linear(8, 8).cuda()
+        checkpoint.save(layer.state_dict(), checkpoint_id=str(tmp_path / "saved"))
+        checkpoint.async_save(layer.state_dict(), checkpoint_id=str(tmp_path / "saved")).result()
+        checkpoint.load(layer.state_dict(), checkpoint_id=str(tmp_path / "saved"))
+        _train(lambda: layer(torch.zeros(4, 8, device="cuda")).sum(), layer.parameters())
+
+    outcome = run_without_device(program, tmp_path / "plan.ledger", GPU, world=WorldSpec(0, 2))
+    assert [each.asked.rpartition(" ")[2] for each in outcome.dry_run.stand_ins] == ["write", "write", "read"]
+    assert not (tmp_path / "saved").exists()
+
+
+def test_nothing_of_checkpoints_is_replaced_any_more_when_the_program_has_ended(tmp_path: Path) -> None:
+    from torch.distributed import checkpoint
+
+    before = (checkpoint.save, checkpoint.load, torch.Generator, torch.set_rng_state, torch.utils.weakref)
+    layer = nn.Linear(8, 8)
+
+    def program() -> None:
+        layers = layer.cuda()
+        _train(lambda: layers(torch.zeros(4, 8, device="cuda")).sum(), layers.parameters())
+
+    run_without_device(program, tmp_path / "plan.ledger", GPU)
+    assert (checkpoint.save, checkpoint.load, torch.Generator, torch.set_rng_state, torch.utils.weakref) == before
+    assert "data" not in vars(torch._subclasses.FakeTensor)
+
+
+def test_a_state_of_random_numbers_that_another_rank_sends_is_as_it_was(tmp_path: Path) -> None:
+    """Trainers send the state of the sampler's generator to all ranks."""
+    drawn: list[list[int]] = []
+
+    def program() -> None:
+        dist.init_process_group("nccl")
+        generator = torch.Generator()
+        state = generator.get_state().to("cuda")
+        dist.broadcast(state, 0)
+        generator.set_state(state.cpu())
+        torch.set_rng_state(state.cpu())
+        drawn.append(torch.randperm(5, generator=generator).tolist())
+        layer = nn.Linear(8, 8).cuda()
+        _train(lambda: layer(torch.zeros(4, 8, device="cuda")).sum(), layer.parameters())
+
+    outcome = run_without_device(program, tmp_path / "plan.ledger", GPU, world=WorldSpec(0, 2))
+    assert sorted(drawn[0]) == [0, 1, 2, 3, 4]
+    assert [(each.asked, each.value) for each in outcome.dry_run.stand_ins] == [
+        ("the state of a random generator", "as it was")
+    ] * 2
+
+
+def test_a_generator_for_the_device_says_that_it_is(tmp_path: Path) -> None:
+    said: list[object] = []
+
+    def program() -> None:
+        generator = torch.Generator(device="cuda").manual_seed(1)
+        said.extend([generator.device, isinstance(torch.default_generator, torch.Generator)])
+        layer = nn.Linear(8, 8).cuda()
+        _train(lambda: layer(torch.rand(4, 8, device="cuda", generator=generator)).sum(), layer.parameters())
+
+    run_without_device(program, tmp_path / "plan.ledger", GPU)
+    assert said == [torch.device("cuda", 0), True]
+
+
+def test_data_that_a_parameter_is_given_take_it_to_their_device(tmp_path: Path) -> None:
+    """So FSDP moves what was built on the host."""
+    places: list[str] = []
+
+    def program() -> None:
+        dist.init_process_group("nccl")
+        layer = nn.Linear(1024, 1024)
+        for parameter in layer.parameters():
+            parameter.data = parameter.to("cuda")
+        places.extend(parameter.device.type for parameter in layer.parameters())
+        _train(lambda: layer(torch.zeros(4, 1024, device="cuda")).sum(), layer.parameters())
+
+    run_without_device(program, tmp_path / "plan.ledger", GPU, world=WorldSpec(0, 2))
+    assert places == ["cuda", "cuda"]
+
+
+def test_modules_of_the_host_are_sharded_on_the_device(tmp_path: Path) -> None:
+    def program() -> None:
+        from torch.distributed.fsdp import fully_shard
+
+        dist.init_process_group("nccl")
+        layer = nn.Linear(1024, 1024)
+        fully_shard(layer)
+        _train(lambda: layer(torch.zeros(4, 1024, device="cuda")).sum(), layer.parameters())
+
+    run_without_device(program, tmp_path / "plan.ledger", GPU, world=WorldSpec(0, 2))
+    with open_ledger(tmp_path / "plan.ledger") as ledger:
+        found = {each.operation: each.message_bytes for each in ledger.read(Collective)}
+    whole = (1024 * 1024 + 1024) * 4
+    assert found == {"all_gather": whole, "reduce_scatter": whole}
+
+
+def test_messages_to_experts_have_equal_shares_of_the_tokens(tmp_path: Path) -> None:
+    tokens, width, experts = 48, 16, 8
+
+    def program() -> None:
+        dist.init_process_group("nccl")
+        layer, gate = nn.Linear(width, width).cuda(), nn.Linear(width, experts).cuda()
+
+        def step() -> torch.Tensor:
+            x = layer(torch.zeros(tokens, width, device="cuda"))
+            chosen = gate(x).topk(2, -1).indices.flatten()
+            counts = torch.bincount(chosen, minlength=experts)
+            received = torch.empty_like(counts)
+            dist.all_to_all_single(received, counts)
+            sent, got = (each.view(4, -1).sum(1).tolist() for each in (counts, received))
+            rows = x.new_empty(sum(got), width)
+            dist.all_to_all_single(rows, x.repeat(2, 1)[chosen.argsort()].detach(), got, sent)
+            return x.sum() + gate(x).sum() + rows.sum()
+
+        _train(step, [*layer.parameters(), *gate.parameters()])
+
+    outcome = run_without_device(program, tmp_path / "plan.ledger", GPU, world=WorldSpec(0, 4))
+    with open_ledger(tmp_path / "plan.ledger") as ledger:
+        found = [each.message_bytes for each in ledger.read(Collective) if each.operation == "all_to_all"]
+    assert found == [experts * 8, 2 * tokens * width * 4]
+    assert {each.value for each in outcome.dry_run.stand_ins} == {"equal shares"}
+
+
+def test_a_kernel_that_the_program_launches_itself_is_an_operator_on_its_tensors(tmp_path: Path) -> None:
+    """As a call of one of Triton's compiled functions comes to it outside all graphs."""
+    from torchledger._torch.fake_triton import launch_heard
+
+    def program() -> None:
+        layer = nn.Linear(8, 8).cuda()
+
+        def step() -> torch.Tensor:
+            y = layer(torch.zeros(4, 8, device="cuda"))
+            launch_heard("scale_rows", [y.detach(), torch.empty_like(y), 32])
+            return y.sum()
+
+        _train(step, layer.parameters())
+
+    run_without_device(program, tmp_path / "plan.ledger", GPU)
+    with open_ledger(tmp_path / "plan.ledger") as ledger:
+        calls = [call for call in ledger.read(StepCall) if "scale_rows" in call.name]
+    assert [(call.name, call.kernels, call.flops) for call in calls] == [("triton_kernels::scale_rows", 1, None)]
+    assert [each.shape for each in calls[0].arguments] == [(4, 8), (4, 8)]
+
+
+def test_a_pipeline_that_torch_splits_has_its_stages_on_the_device(tmp_path: Path) -> None:
+    def program() -> None:
+        from torch.distributed.pipelining import ScheduleGPipe, SplitPoint, pipeline
+
+        dist.init_process_group("nccl")
+        layers = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+        split = pipeline(layers, (torch.zeros(2, 8),), split_spec={"1": SplitPoint.BEGINNING})
+        stage = split.build_stage(0, torch.device("cuda", 0))
+        schedule = ScheduleGPipe(stage, 4, loss_fn=lambda y, target: (y - target).sum())
+        optimizer = torch.optim.SGD(stage.submod.parameters(), 0.1)
+        for _ in range(8):
+            schedule.step(torch.zeros(8, 8, device="cuda"))
+            optimizer.step()
+            optimizer.zero_grad()
+
+    run_without_device(program, tmp_path / "plan.ledger", GPU, world=WorldSpec(0, 2))
+    with open_ledger(tmp_path / "plan.ledger") as ledger:
+        found = Counter((each.operation, each.message_bytes) for each in ledger.read(Collective))
+    assert found == {("send", 2 * 8 * 4): 4, ("recv", 2 * 8 * 4): 4}
+
+
+def test_processes_of_a_loader_make_rows_of_a_data_set_that_has_no_values(tmp_path: Path) -> None:
+    def program() -> None:
+        rows = TensorDataset(torch.zeros(1 << 16, 16))  # larger than what stays real
+        layer = nn.Linear(16, 16).cuda()
+        loader = iter(DataLoader(rows, batch_size=4, num_workers=1))
+        _train(lambda: layer(next(loader)[0].cuda(non_blocking=True)).sum(), layer.parameters())
+
+    run_without_device(program, tmp_path / "plan.ledger", GPU)
+    with open_ledger(tmp_path / "plan.ledger") as ledger:
+        calls = [call for call in ledger.read(StepCall) if call.name == "aten::addmm"]
+    assert [call.arguments[1].shape for call in calls] == [(4, 16)]
