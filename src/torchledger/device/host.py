@@ -10,14 +10,14 @@ import dataclasses
 import logging
 import os
 import re
-import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torchledger.device.describe import describe_cpu
+from torchledger.device.rounds import Work, kept_rounds, settle, time_rounds
 from torchledger.errors import MeasureError, PredictError
 from torchledger.nouns import Device, Host, Run
 from torchledger.store import LedgerWriter, open_ledger
@@ -31,8 +31,10 @@ _ELEMENTS = 256
 
 _LAUNCHES, _PRODUCTS, _CONVOLUTIONS, _NODES, _OPERATORS = 24, 17, 9, 100, 200
 _FEW_TENSORS, _MANY_TENSORS = 8, 72
-_BURSTS = 15
-_BLOCKS, _STEPS = 4, 40
+_ROUNDS, _BURSTS, _PAUSE_S = 12, 15, 0.25
+"""A figure is the median over the rounds, which span some seconds; in each it is the median of the bursts."""
+
+_BLOCKS = 4
 
 
 def host_path(name: str, device: str) -> Path:
@@ -106,14 +108,21 @@ def _slug(name: str) -> str:
 
 
 def measure_host(
-    device: str = "cuda", *, before_timing: Callable[[], None] = lambda: None, bursts: int = _BURSTS
+    device: str = "cuda",
+    *,
+    before_timing: Callable[[], None] = lambda: None,
+    rounds: int = _ROUNDS,
+    bursts: int = _BURSTS,
+    pause_s: float = _PAUSE_S,
 ) -> Host:
     """Measure what this host needs for each kind of work on ``device`` (``"cuda"``, ``"cuda:1"``, ``"cpu"``).
 
-    Each figure is the median over ``bursts`` of short bursts that the device finishes as fast as they are issued, so
-    that only the host is timed; costs per kind are differences between bursts with many and with few of it. On a CPU
-    the kernels' own work is in every figure. Some eight functions are compiled before: ten to forty seconds the first
-    time. ``before_timing`` is called once they are.
+    All kinds are timed in each of ``rounds``, ``pause_s`` apart, as a shared host is not the same from one second to
+    the next: the median of ``bursts`` of short bursts that the device finishes as fast as they are issued, so that only
+    the host is timed; costs per kind are differences between bursts with many and with few of it. A figure is the
+    median over the rounds, and its spread is kept; rounds that are slower as a whole are left out (``kept_rounds``).
+    On a CPU the kernels' own work is in every figure. Some eight functions are compiled before: ten to forty seconds
+    the first time. ``before_timing`` is called once they are.
 
     Raises ``MeasureError`` if torch has no such device.
     """
@@ -122,63 +131,122 @@ def measure_host(
     place = torch.device(device)
     if place.type == "cuda" and not torch.cuda.is_available():
         raise MeasureError(f"torch {torch.__version__} sees no CUDA device here. Measure the CPU with --device cpu.")
-    meter = _Meter(place, bursts)
     compiled = _Compiled(place)
     compiled.warm()
-    meter.wait()
+
+    def wait() -> None:
+        if place.type == "cuda":
+            torch.cuda.synchronize(place)
+
+    wait()
     before_timing()
+    times = time_rounds(
+        _works(compiled, place), rounds=rounds, bursts=bursts, wait=wait, pause=lambda: time.sleep(pause_s)
+    )
     cpu = describe_cpu()
     step = compiled.step
-    # At three moments, as a shared host is not the same from one second to the next.
-    step_us = [] if step is None else [meter.us(step.run, count=_STEPS, waits=False)]
-    few, many = meter.us(compiled.one_launch), meter.us(compiled.many_launches)
-    fused_us = (many - few) / (_LAUNCHES - 1)
-    product, products = meter.us(compiled.one_product), meter.us(compiled.many_products)
-    convolution, convolutions = meter.us(compiled.one_convolution), meter.us(compiled.many_convolutions)
-    fused_few, fused_many = (meter.us(_optimizer_step(place, n, "fused")) for n in (_FEW_TENSORS, _MANY_TENSORS))
-    foreach_few, foreach_many = (meter.us(_optimizer_step(place, n, "foreach")) for n in (_FEW_TENSORS, _MANY_TENSORS))
-    if step is not None:
-        step_us.append(meter.us(step.run, count=_STEPS, waits=False))
+    launches = None if step is None else (step.fused_launches(), step.library, step.tensors)
+    return host_of(
+        Host(
+            name=cpu.name,
+            device=_device_name(place, cpu),
+            num_cores=cpu.num_cores,
+            measured_utc=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            method=f"torch {torch.__version__}",
+        ),
+        times,
+        step_launches=launches,
+    )
+
+
+def host_of(
+    host: Host, times: Mapping[str, Sequence[float]], *, step_launches: tuple[int, int, int] | None = None
+) -> Host:
+    """The host with its costs: ``times`` are microseconds of each kind of work in each round (``_works``).
+
+    ``step_launches`` are generated kernels, library calls and the optimizer's tensors of the training step; without
+    them, or where the profiler saw no kernel of it, nothing is said of whole steps.
+    """
+    kept = kept_rounds(times)
+    costs = [_costs({name: found[number] for name, found in times.items()}, step_launches) for number in kept]
+    fields = [name for name, cost in costs[0].items() if cost is not None]
+    settled = {name: settle([cost for each in costs if (cost := each[name]) is not None]) for name in fields}
+    medians: dict[str, Any] = {name: found.median for name, found in settled.items()}
+    count = len(next(iter(times.values())))
+    left_out = f", {count - len(kept)} slower ones left out" if len(kept) < count else ""
+    return replace(
+        host,
+        **medians,
+        spreads={name: found.spread for name, found in settled.items()},
+        method=f"median of {len(kept)} rounds{left_out}, {host.method}",
+    )
+
+
+def _costs(us: Mapping[str, float], step_launches: tuple[int, int, int] | None) -> dict[str, float | None]:
+    """The fields of a host by what the kinds of work took in one round."""
+    fused_us = max(0.0, (us["many launches"] - us["one launch"]) / (_LAUNCHES - 1))
     tensors = _MANY_TENSORS - _FEW_TENSORS
-    fused_tensor_us = max(0.0, (fused_many - fused_few) / tensors)
-    measured = Host(
-        name=cpu.name,
-        device=_device_name(place, cpu),
-        num_cores=cpu.num_cores,
-        graph_call_us=max(0.0, few - fused_us),
-        training_call_us=max(0.0, meter.us(compiled.training) - 3 * fused_us),
-        replay_call_us=meter.us(compiled.replayed) if compiled.replayed is not None else None,
-        fused_launch_us=max(0.0, fused_us),
-        library_launch_us=max(0.0, (products - product) / (_PRODUCTS - 1)),
-        convolution_launch_us=max(0.0, (convolutions - convolution) / (_CONVOLUTIONS - 1)),
-        operator_us=meter.us(_operators(place)) / _OPERATORS,
-        autograd_node_us=_backward_us(place, bursts, meter.wait) / _NODES,
-        fused_optimizer_tensor_us=fused_tensor_us,
-        foreach_optimizer_tensor_us=max(0.0, (foreach_many - foreach_few) / tensors),
-        optimizer_step_us=max(0.0, fused_few - _FEW_TENSORS * fused_tensor_us),
-        measured_utc=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        method=f"median of {bursts} bursts, torch {torch.__version__}",
-    )
-    if step is None:
+    fused_tensor_us = max(0.0, (us["many fused tensors"] - us["few fused tensors"]) / tensors)
+    found: dict[str, float | None] = {
+        "graph_call_us": max(0.0, us["one launch"] - fused_us),
+        "training_call_us": max(0.0, us["training"] - 3 * fused_us),
+        "replay_call_us": us.get("replayed"),
+        "fused_launch_us": fused_us,
+        "library_launch_us": max(0.0, (us["many products"] - us["one product"]) / (_PRODUCTS - 1)),
+        "convolution_launch_us": max(0.0, (us["many convolutions"] - us["one convolution"]) / (_CONVOLUTIONS - 1)),
+        "operator_us": us["operators"] / _OPERATORS,
+        "autograd_node_us": us["backward"] / _NODES,
+        "fused_optimizer_tensor_us": fused_tensor_us,
+        "foreach_optimizer_tensor_us": max(0.0, (us["many foreach tensors"] - us["few foreach tensors"]) / tensors),
+        "optimizer_step_us": max(0.0, us["few fused tensors"] - _FEW_TENSORS * fused_tensor_us),
+    }
+    if step_launches is not None and step_launches[0]:
         # On a CPU the kernels' own work is in the costs and in the step, and cannot be told apart.
-        return measured
-    step_us.append(meter.us(step.run, count=_STEPS, waits=False))
-    return replace(measured, in_step=_in_step(measured, step, statistics.median(step_us)))
+        found["in_step"] = _in_step(found, step_launches, us["step"])
+    return found
 
 
-def _in_step(host: Host, step: _TrainingStep, step_us: float) -> float | None:
+def _in_step(costs: Mapping[str, float | None], step_launches: tuple[int, int, int], step_us: float) -> float | None:
     """How many times as long as the parts say a training step took; ``None`` where none of them is known."""
-    fused = step.fused_launches()
+    fused, library, tensors = step_launches
     parts = (
-        (1, host.training_call_us),
-        (fused, host.fused_launch_us),
-        (step.library, host.library_launch_us),
-        (step.tensors, host.fused_optimizer_tensor_us),
-        (1, host.optimizer_step_us),
+        (1, "training_call_us"),
+        (fused, "fused_launch_us"),
+        (library, "library_launch_us"),
+        (tensors, "fused_optimizer_tensor_us"),
+        (1, "optimizer_step_us"),
     )
-    said_us = sum(count * (cost or 0.0) for count, cost in parts)
-    log.info("a step of %d and %d launches takes %.0f us, %.0f by its parts", fused, step.library, step_us, said_us)
-    return step_us / said_us if fused and said_us else None
+    said_us = sum(count * (costs[name] or 0.0) for count, name in parts)
+    log.info("a step of %d and %d launches takes %.0f us, %.0f by its parts", fused, library, step_us, said_us)
+    return step_us / said_us if said_us else None
+
+
+def _works(compiled: _Compiled, place: Any) -> dict[str, Work]:
+    """All that is timed, by name."""
+    calls: dict[str, Callable[[], Any] | None] = {
+        "one launch": compiled.one_launch,
+        "many launches": compiled.many_launches,
+        "one product": compiled.one_product,
+        "many products": compiled.many_products,
+        "one convolution": compiled.one_convolution,
+        "many convolutions": compiled.many_convolutions,
+        "training": compiled.training,
+        "replayed": compiled.replayed,
+        "operators": _operators(place),
+    }
+    for how in ("fused", "foreach"):
+        calls[f"few {how} tensors"] = _optimizer_step(place, _FEW_TENSORS, how)
+        calls[f"many {how} tensors"] = _optimizer_step(place, _MANY_TENSORS, how)
+    works = {name: Work(_without_argument(call)) for name, call in calls.items() if call is not None}
+    works["backward"] = _backward(place)
+    if compiled.step is not None:
+        # Step after step, as in a program: the host is ahead of the device.
+        works["step"] = Work(_without_argument(compiled.step.run), waits=False)
+    return works
+
+
+def _without_argument(call: Callable[[], Any]) -> Callable[[Any], Any]:
+    return lambda _: call()
 
 
 class _TrainingStep:
@@ -227,32 +295,6 @@ class _TrainingStep:
         self._loss(self._given).backward()
         self._optimizer.step()
         self._optimizer.zero_grad()
-
-
-class _Meter:
-    """Host times of bursts, each begun on an idle device."""
-
-    def __init__(self, place: Any, bursts: int) -> None:
-        import torch
-
-        self._bursts = bursts
-        self.wait: Callable[[], None] = (
-            (lambda: torch.cuda.synchronize(place)) if place.type == "cuda" else (lambda: None)
-        )
-
-    def us(self, run: Callable[[], Any], *, count: int | None = None, waits: bool = True) -> float:
-        """Median host time of ``run`` over ``count`` times, in microseconds; ``waits`` for the device before each."""
-        for _ in range(3):
-            run()
-        times = []
-        for _ in range(count or self._bursts):
-            if waits:
-                self.wait()
-            begin = time.perf_counter_ns()
-            run()
-            times.append((time.perf_counter_ns() - begin) / 1e3)
-        self.wait()
-        return statistics.median(times)
 
 
 class _Compiled:
@@ -348,23 +390,21 @@ def _optimizer_step(place: Any, count: int, how: str) -> Callable[[], Any]:
     return torch.optim.AdamW(parameters, lr=1e-4, fused=how == "fused", foreach=how == "foreach").step
 
 
-def _backward_us(place: Any, bursts: int, wait: Callable[[], None]) -> float:
-    """Median host time of the backward through a chain of operators, in microseconds."""
+def _backward(place: Any) -> Work:
+    """The backward through a chain of operators, which is made anew before each."""
     import torch
 
     leaf = torch.ones(_ELEMENTS, device=place, requires_grad=True)
-    times = []
-    for _ in range(bursts + 2):
+    seed = torch.ones(_ELEMENTS, device=place)
+
+    def chain() -> Any:
+        leaf.grad = None
         y = leaf
         for _ in range(_NODES):
             y = y * 1.0
-        seed = torch.ones_like(y)
-        wait()
-        begin = time.perf_counter_ns()
-        y.backward(seed)  # type: ignore[no-untyped-call]
-        times.append((time.perf_counter_ns() - begin) / 1e3)
-        leaf.grad = None
-    return statistics.median(times[2:])
+        return y
+
+    return Work(lambda y: y.backward(seed), chain)
 
 
 def _device_name(place: Any, cpu: Device) -> str:

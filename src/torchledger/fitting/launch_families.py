@@ -5,6 +5,9 @@ from __future__ import annotations
 from torchledger.nouns import Launch
 from torchledger.work.categories import LOOPS, category_of_work, operation_of
 
+USER_TRITON = "launch:user_triton/any"
+"""The family of Triton kernels that a program brings along."""
+
 
 def family_of(launch: Launch) -> str | None:
     """``"launch:fused/pointwise"``, ``"launch:gemm"``, ``"launch:attention/backward"``, ...; ``None`` launches nothing.
@@ -16,6 +19,8 @@ def family_of(launch: Launch) -> str | None:
     if launch.category in LOOPS:
         has_reduction = any(nest.reduction_extents for nest in launch.loops)
         return "launch:fused/reduction" if has_reduction else "launch:fused/pointwise"
+    if launch.category == "user_triton":
+        return USER_TRITON  # its bytes are known and what it computes is not: no model learns it
     category = category_of_work(launch)
     direction = "backward" if "_backward" in operation_of(launch) else "forward"
     if category == "attention":

@@ -56,8 +56,9 @@ class Host:
     are for one more of each kind: a launch of a fused kernel, of a matrix product and of a convolution inside a
     compiled function, an eager operator, a node of autograd's backward (its operator included), a tensor that a fused
     or foreach optimizer updates. ``in_step`` is how many times as long as these say a small training step takes, whose
-    code and data are not all in the host's caches. Raises ``ValueError`` for a time below zero, or above a quarter of
-    an hour, and for an ``in_step`` of 0 or of more than a thousand.
+    code and data are not all in the host's caches. ``spreads`` holds, by the name of a field, half of what nine of ten
+    rounds of measuring span; hosts that were measured at one moment have none. Raises ``ValueError`` for a time or a
+    spread below zero, or above a quarter of an hour, and for an ``in_step`` of 0 or of more than a thousand.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Host:
     foreach_optimizer_tensor_us: float | None = None
     optimizer_step_us: float | None = None
     in_step: float | None = None
+    spreads: Mapping[str, float] = field(default_factory=dict)
     measured_utc: str | None = None
     method: str = "measured"
 
@@ -84,6 +86,9 @@ class Host:
                 raise ValueError(f"{name} must be 0 to {_LONGEST_US:,.0f} us, got {cost}")
         if self.in_step is not None and not 0 < self.in_step <= _SLOWEST:
             raise ValueError(f"in_step must be above 0 and at most {_SLOWEST:,.0f}, got {self.in_step}")
+        for name, spread in self.spreads.items():
+            if not 0 <= spread <= _LONGEST_US:
+                raise ValueError(f"the spread of {name} must be 0 to {_LONGEST_US:,.0f}, got {spread}")
 
 
 _LONGEST_US = 1e9

@@ -99,6 +99,7 @@ def plan_world(
         programs = [program_of(each, model.machine.device) for each in recorded]
         with open_ledger(recorded[0].ledger) as ledger:
             dry_run = ledger.read(DryRun)[-1]
+            settings = ledger.run().environment.settings
         step = plan_price(
             programs,
             model,
@@ -107,6 +108,8 @@ def plan_world(
             subject=folder.name,
             mode="graphs" if dry_run.replays_graphs else mode,
             host=known,
+            allow_tf32=settings.get("float32_matmul_precision", "highest") != "highest",
+            convolution_tf32=settings.get("cudnn_allow_tf32") != "False",
         )
     if world > 1 and not dry_run.groups:
         step = replace(step, notes=(*step.notes, _ALONE))

@@ -24,7 +24,7 @@ from torchledger.capturing.process import check_script
 from torchledger.errors import PlanError, UsageError
 from torchledger.memory.elsewhere import memory_on
 from torchledger.nouns import Collective, Device, DryRun, Launch, StepCall, WorldSpec
-from torchledger.planning.price import RankProgram
+from torchledger.planning.rank_entries import RankProgram
 from torchledger.store import open_ledger
 from torchledger.store.job import empty_job, write_head
 from torchledger.work.meshes import check_mesh, parse_mesh

@@ -65,6 +65,15 @@ def range_of(distance: float) -> Range:
     return "edge" if distance <= FAR else "extrapolated"
 
 
+def half_width_us(found: Prediction) -> float:
+    """How much a prediction widens a sum that it is part of, in microseconds: the larger side, at most its own time.
+
+    Of few measurements, or far from them, an interval's upper end may be a thousand times the time: that says that
+    nothing is known, and is no width of a sum.
+    """
+    return min(max(found.high_us - found.duration_us, found.duration_us - found.low_us), found.duration_us)
+
+
 def by_roofline(model: TimeModel, subject: str, time_us: float, roofline_us: float | None, reason: str) -> Prediction:
     """What the model has not learned, for a ``reason``: ``time_us`` is its roofline plus the launch floor."""
     return Prediction(

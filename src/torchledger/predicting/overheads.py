@@ -21,12 +21,14 @@ from numpy.typing import NDArray
 
 from torchledger.errors import PredictError
 from torchledger.fitting.call_costs import is_scaler
-from torchledger.fitting.launch_families import family_of
+from torchledger.fitting.launch_families import USER_TRITON, family_of
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Host, Launch, StepCall
 from torchledger.predicting.operators import predict
 from torchledger.predicting.power import is_product
 from torchledger.store.launch_file import MeasuredLaunch
+from torchledger.work.collectives import collective_kind
+from torchledger.work.graph_names import direction_of
 from torchledger.work.kernel_counts import kernels_of_launch
 
 Mode = Literal["eager", "graphs"]
@@ -42,9 +44,9 @@ explain them equally well, some of them with a step that costs the host 2.4 ms b
 class StepShape:
     """What of a step decides its overheads: how many launches of which kind, graph calls, and eager operators.
 
-    ``operators`` counts the kernels that eager operators launch. ``backwards`` are the graph calls that are a backward;
-    ``eager_calls`` all eager operators, views included, that autograd does not call, ``nodes`` those that it calls.
-    ``further_kernels`` are those that library calls launch beyond their first. ``tensors`` are those that
+    ``operators`` counts the kernels that eager operators launch. ``backwards`` are the passes of autograd that call
+    graphs; ``eager_calls`` all eager operators, views included, that autograd does not call, ``nodes`` those that it
+    calls. ``further_kernels`` are those that library calls launch beyond their first. ``tensors`` are those that
     ``optimizers`` update in lists, ``foreach_tensors`` those of them in lists of foreach operators; what such
     optimizers call is not among ``eager_calls``; ``scalers`` are the gradient scalers that work beside them.
     """
@@ -113,7 +115,7 @@ def launch_kind(launch: Launch) -> LaunchKind | None:
     family = family_of(launch)
     if family is None:
         return None
-    if launch.category == "template" or family.startswith("launch:fused"):
+    if launch.category == "template" or family == USER_TRITON or family.startswith("launch:fused"):
         return "fused"
     return "convolution" if family.startswith("launch:convolution") else "library"
 
@@ -166,6 +168,30 @@ where that was not measured (``Host.in_step``), and what a step takes beside (mi
 for all is as near on a machine left out."""
 
 
+def begins_backward(calls: Sequence[StepCall]) -> frozenset[int]:
+    """The graph calls, by ``order``, that are the first of a backward pass: only those wake autograd's thread.
+
+    A pass ends where a forward graph is called, and where a rank sends to or receives from another one: the
+    microbatches of a pipeline are passes of their own. The collectives of a backward's hooks are part of it.
+    """
+    found = []
+    is_inside = False
+    for call in calls:
+        if call.kind == "graph":
+            is_backward = is_backward_call(call)
+            if is_backward and not is_inside:
+                found.append(call.order)
+            is_inside = is_backward
+        elif call.kind == "collective" and collective_kind(call.name) == "p2p":
+            is_inside = False
+    return frozenset(found)
+
+
+def is_backward_call(call: StepCall) -> bool:
+    """Whether a graph's call is one of a backward."""
+    return call.phase == "backward" or direction_of(call.name) == "backward"
+
+
 _WITHOUT_A_BACKWARD = 0.82
 """How much of that is left in a step without a backward, which runs less Python between its kernels: by the 12 of the
 drawn programs 100 to 421 that their hosts decide, beside those that train on the same machines."""
@@ -176,27 +202,48 @@ def overheads_on(host: Host | None, overheads: Mapping[str, float], *, trains: b
     backward; gaps stay the device's."""
     if host is None:
         return overheads
-    measured = {
-        "graph call host us": host.graph_call_us,
-        "fused launch host us": host.fused_launch_us,
-        "library launch host us": host.library_launch_us,
-        "convolution launch host us": host.convolution_launch_us,
-        "optimizer tensor host us": host.fused_optimizer_tensor_us,
-        "foreach tensor host us": host.foreach_optimizer_tensor_us,
-        "optimizer step host us": host.optimizer_step_us,
-        "training call host us": host.training_call_us,
-        "replay host us": host.replay_call_us,
-    }
     # What one step took on a shared host at one moment weighs as much as what is usual.
     in_step = _IN_A_STEP if host.in_step is None else math.sqrt(_IN_A_STEP * host.in_step)
     in_step *= 1.0 if trains else _WITHOUT_A_BACKWARD
-    known = {name: in_step * cost for name, cost in measured.items() if cost is not None}
-    if not known:
-        return overheads
     # Calls of operators, views among them, are met in a burst as in a step.
-    eager = {"eager call host us": host.operator_us, "node host us": host.autograd_node_us}
-    known |= {name: cost for name, cost in eager.items() if cost is not None}
+    factors = dict.fromkeys(_IN_STEPS, in_step) | dict.fromkeys(_AS_IN_BURSTS, 1.0)
+    known: dict[str, float] = {}
+    for name, measured in (_IN_STEPS | _AS_IN_BURSTS).items():
+        if (cost := getattr(host, measured)) is not None:
+            known[name] = factors[name] * cost
+            known[name + _SPREAD] = factors[name] * host.spreads.get(measured, 0.0)
+    if not known.keys() & _IN_STEPS:
+        return overheads
     return {**overheads, "step host us": _STEP_HOST_US, "graphs step host us": _GRAPHS_STEP_HOST_US, **known}
+
+
+_IN_STEPS = {
+    "graph call host us": "graph_call_us",
+    "fused launch host us": "fused_launch_us",
+    "library launch host us": "library_launch_us",
+    "convolution launch host us": "convolution_launch_us",
+    "optimizer tensor host us": "fused_optimizer_tensor_us",
+    "foreach tensor host us": "foreach_optimizer_tensor_us",
+    "optimizer step host us": "optimizer_step_us",
+    "training call host us": "training_call_us",
+    "replay host us": "replay_call_us",
+}
+_AS_IN_BURSTS = {"eager call host us": "operator_us", "node host us": "autograd_node_us"}
+"""Overheads by the fields of a measured host: those that are larger inside a step, and those that are not."""
+
+_SPREAD = " spread"
+"""Behind an overhead's name: half of what nine of ten rounds of measuring it span."""
+
+
+def host_spread(shape: StepShape, mode: Mode, overheads: Mapping[str, float]) -> float:
+    """By what share a step's host may need more or less, as its costs differed while they were measured; 0 where they
+    were measured at one moment, or are the usual ones.
+
+    What is slow at one moment is slow for all kinds of work, so that their spreads add.
+    """
+    wider = {name: cost + overheads.get(name + _SPREAD, 0.0) for name, cost in overheads.items()}
+    needed = host_us(shape, mode, overheads)
+    return host_us(shape, mode, wider) / needed - 1 if needed else 0.0
 
 
 def overheads_of(model: TimeModel) -> dict[str, float]:
@@ -230,8 +277,8 @@ def host_us(shape: StepShape, mode: Mode, overheads: Mapping[str, float]) -> flo
             return overheads["graphs step host us"] + replays + operators + optimizers
         further = max(0, shape.graphs - 2)
         return overheads["graphs step host us"] + overheads["graph call host us"] * further + operators
-    # One backward wakes autograd's thread; further graphs of it are called there.
-    trained = min(1, shape.backwards)
+    # A backward wakes autograd's thread; further graphs of it are called there.
+    trained = min(shape.backwards, shape.graphs // 2)
     training_us = overheads.get("training call host us", 2 * overheads["graph call host us"])
     return (
         operators

@@ -38,11 +38,13 @@ from torchledger.nouns import (
     StepPrediction,
 )
 from torchledger.predicting.launches import is_foreign, predict_launches
-from torchledger.predicting.operators import ROOFLINE, predict
+from torchledger.predicting.operators import ROOFLINE, half_width_us, predict
 from torchledger.predicting.overheads import (
     Mode,
     StepShape,
+    begins_backward,
     gaps_us,
+    host_spread,
     host_us,
     overheads_of,
     overheads_on,
@@ -133,6 +135,8 @@ def predict_step(
     duration = step_us(device, needed_by_host_us, overheads)
     half = overheads["step error"] * duration + _width_us(priced)
     half *= model.extras.get("step interval host", 1.0) if needed_by_host_us > device else 1.0
+    slower_host_us = needed_by_host_us * (1 + host_spread(shape, mode, overheads))
+    half += step_us(device, slower_host_us, overheads) - duration
     unlearned = [(prediction, count) for prediction, count in priced if prediction.model == ROOFLINE]
     foreign = {launch.launch_id for launch in called if is_foreign(model, launch)}
     step = StepPrediction(
@@ -211,10 +215,11 @@ def _shape_of(
         if call.kind == "operator" and not (optimizers and call.phase == "optimizer")
     ]
     nodes = sum(call.phase == "backward" for call in eager_calls)
-    backwards = sum(count for graph, count in calls.items() if direction_of(graph) == "backward")
+    backwards = any(count and direction_of(graph) == "backward" for graph, count in calls.items())
+    passes = int(backwards) if record is None else len(begins_backward(record.calls))
     return replace(
         shape,
-        backwards=min(backwards, shape.graphs // 2),
+        backwards=min(passes, shape.graphs // 2),
         eager_calls=len(eager_calls) - nodes,
         nodes=nodes,
         optimizers=optimizers + bool(given_tensors),
@@ -237,7 +242,7 @@ def _sustained_us(
 
 def _width_us(priced: Sequence[tuple[Prediction, int]]) -> float:
     """Half the width of a sum: calls of one launch err alike, so their widths add; those of different ones do not."""
-    widths = [count * max(p.high_us - p.duration_us, p.duration_us - p.low_us) for p, count in priced]
+    widths = [count * half_width_us(found) for found, count in priced]
     return float(np.sqrt(np.square(widths).sum()))
 
 

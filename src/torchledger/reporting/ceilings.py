@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from torchledger.nouns import Ceilings, Device, Host
 from torchledger.reporting.columns import format_ratio, format_share, format_us
@@ -86,10 +86,18 @@ _HOST_ROWS = (
 def _host_rows(host: Host) -> list[tuple[str, str]]:
     """What a host needs for one of each kind."""
     costs = [(label, getattr(host, field)) for label, field in _HOST_ROWS]
-    rows = [(label, format_us(cost)) for label, cost in costs if cost is not None]
+    spreads = dict(_spreads(host))
+    rows = [(label, format_us(cost) + spreads.get(label, "")) for label, cost in costs if cost is not None]
     if host.in_step is not None:
         rows.append(("a training step", f"{host.in_step:.2f} times what these add up to"))
     return [*rows, ("measured", f"{host.measured_utc or '?'}, {host.method}")]
+
+
+def _spreads(host: Host) -> Iterator[tuple[str, str]]:
+    """How far nine of ten rounds of measuring lay from a cost, where that was kept."""
+    for label, field in _HOST_ROWS:
+        if (spread := host.spreads.get(field)) is not None:
+            yield label, f" +- {format_us(spread)}"
 
 
 def _rows(ceilings: Ceilings) -> list[tuple[str, str]]:

@@ -10,10 +10,13 @@ from tests.factories import make_buffer, make_launch, make_step_call
 from torchledger.errors import PredictError
 from torchledger.nouns import Host, StepCall, TensorArgument
 from torchledger.planning.fabric import find_fabric
-from torchledger.planning.price import RankProgram, plan_price
+from torchledger.planning.price import plan_price
+from torchledger.planning.rank_entries import RankProgram
 from torchledger.planning.timeline import Sharing
 from torchledger.predicting.devices import find_model
-from torchledger.predicting.overheads import call_host_us
+from torchledger.predicting.launches import predict_launches
+from torchledger.predicting.operators import ROOFLINE, by_roofline, half_width_us
+from torchledger.predicting.overheads import begins_backward, call_host_us
 
 MODEL = find_model("H200")
 FABRIC = find_fabric(device="NVIDIA H200")
@@ -152,3 +155,75 @@ def test_distributed_tensors_cost_the_host_more_than_their_parts() -> None:
     given = replace(plain, distributed=20)
     for measured in ({}, {"eager call host us": 6.0}):
         assert call_host_us(given, overheads | measured) > 1.5 * call_host_us(plain, overheads | measured)
+
+
+def graph(order: int, name: str, phase: str) -> StepCall:
+    return make_step_call(order=order, kind="graph", name=name, phase=phase)
+
+
+def backwards(count: int, *, between: list[StepCall] | None = None) -> list[StepCall]:
+    """Forward graphs, then as many of their backwards, with what lies between those."""
+    calls = [graph(0, f"forward_{number}", "forward") for number in range(count)]
+    for number in range(count):
+        calls += [*(between or []), graph(0, f"backward_{number}", "backward")]
+    return [replace(call, order=order) for order, call in enumerate(calls)]
+
+
+def test_a_backward_of_many_graphs_wakes_autograd_once() -> None:
+    """Those that a reducer or FSDP cut out of one model, with their collectives between them."""
+    assert begins_backward(backwards(5)) == {5}
+    assert begins_backward(backwards(3, between=[collective(0)])) == {4}
+
+
+def test_each_microbatch_of_a_pipeline_wakes_autograd() -> None:
+    receive = collective(0, name="c10d::recv_")
+    assert begins_backward(backwards(3, between=[receive])) == {4, 6, 8}
+    one_after_the_other = [each for number in (0, 4, 8) for each in (graph(number, "forward_0", "forward"),
+                           graph(number + 1, "backward_0", "backward"))]  # fmt: skip
+    assert begins_backward(one_after_the_other) == {1, 5, 9}
+
+
+def test_a_forward_that_is_recomputed_in_a_backward_is_part_of_it() -> None:
+    calls = [graph(0, "forward_0", "forward"), graph(1, "backward_1", "backward"), graph(2, "forward_0", "backward")]
+    assert begins_backward([*calls, graph(3, "backward_0", "backward")]) == {1}
+
+
+def test_a_slow_waking_of_autograd_is_charged_once_a_backward() -> None:
+    def host_us(count: int, training_us: float) -> float:
+        host = Host("Epyc 9", "NVIDIA H200", graph_call_us=50.0, training_call_us=training_us)
+        return plan_price([program(0, backwards(count), groups={})], MODEL, None, host=host).host_us
+
+    slower = host_us(1, 675.0) - host_us(1, 300.0)
+    assert slower == pytest.approx(375 * 1.5)
+    assert host_us(14, 675.0) - host_us(14, 300.0) == pytest.approx(slower)
+
+
+def test_a_host_whose_costs_spread_widens_the_interval_where_it_decides() -> None:
+    steady = Host("Epyc 9", "NVIDIA H200", graph_call_us=500.0, operator_us=50.0)
+    spread = replace(steady, spreads={"graph_call_us": 100.0, "operator_us": 10.0})
+    few = [program(0, [product(order, n=64) for order in range(20)], groups={})]
+    one, other = (plan_price(few, MODEL, None, host=host) for host in (steady, spread))
+    assert one.duration_us == other.duration_us
+    narrow, wide = (each.high_us - each.duration_us for each in (one, other))
+    assert wide - narrow == pytest.approx(20 * 10, rel=0.2)
+    large = [program(0, [product(order, n=16384) for order in range(20)], groups={})]
+    one, other = (plan_price(large, MODEL, None, host=host) for host in (steady, spread))
+    assert other.high_us - one.high_us < 0.01 * one.duration_us
+
+
+def test_no_entry_widens_a_sum_by_more_than_it_takes() -> None:
+    found = replace(by_roofline(MODEL, "a", 50.0, 50.0, "unknown"), low_us=0.01, high_us=54_000.0)
+    assert half_width_us(found) == 50.0
+    assert half_width_us(replace(found, low_us=45.0, high_us=58.0)) == 8.0
+
+
+def test_a_triton_kernel_of_the_program_is_priced_by_its_bytes() -> None:
+    """What it computes is unknown: no other launches tell how long it takes."""
+    n = 1 << 26
+    shape = {"shape": (n,), "stride": (1,), "dtype": "bfloat16", "device": "cuda:0"}
+    given = make_buffer(name="a", role="input", bytes_read=2 * n, bytes_written=0, **shape)
+    made = make_buffer(name="b", bytes_written=2 * n, **shape)
+    launch = make_launch(category="user_triton", device="cuda:0", buffers=(given, made))
+    found = predict_launches(MODEL, [launch])[0]
+    assert found.model == ROOFLINE
+    assert found.duration_us == pytest.approx(4 * n / MODEL.machine.bytes_per_us, rel=0.1)
