@@ -34,6 +34,7 @@ from torchledger.store.job import (
     begin_path,
     empty_job,
     end_meeting,
+    further_ledgers,
     is_job,
     job_folder,
     ledgers_of_job,
@@ -151,6 +152,12 @@ def _as_job(outcome: RunOutcome, arguments: Sequence[str], *, is_rank: bool, is_
         absent = [rank for rank in range(_world_size(ranks.values())) if rank not in ranks]
         if absent and outcome.exit_code:
             warnings.append(f"{counted_ranks(absent, 0)}: left no ledger (killed, or os._exit, before it was written).")
+        if further := further_ledgers(folder):
+            more = f" and {len(further) - 1} more" if len(further) > 1 else ""
+            warnings.append(
+                f"{further[0].name}{more} in {folder.name}: of ranks that were started again, or of processes that "
+                "they started. A job is shown by the first ledger of each rank."
+            )
         if not is_empty:
             return dataclasses.replace(
                 outcome, child_paths=(*outcome.child_paths, folder), warnings=tuple(dict.fromkeys(warnings))

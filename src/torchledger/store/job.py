@@ -17,6 +17,7 @@ HEAD = "job.json"
 _BEGIN = "ranks.begin"
 _LONGEST_HEAD = 1 << 20
 _OURS = re.compile(r"^(rank\d+(\.\d+)?\.(ledger|ledger-journal|trace\.json\.gz|ready)|ranks\.begin)$")
+_FURTHER = re.compile(r"^rank\d{1,7}\.\d+\.ledger$")
 _LEDGER = re.compile(r"^rank(?P<rank>\d{1,7})\.ledger$")
 
 
@@ -38,6 +39,11 @@ def ledgers_of_job(path: str | PathLike[str]) -> dict[int, Path]:
             "torch.distributed.run ...`."
         )
     return dict(sorted(found.items()))
+
+
+def further_ledgers(folder: Path) -> list[Path]:
+    """Second and later ledgers of one rank: of a rank that was started again, or of a process that it started."""
+    return sorted(path for path in folder.iterdir() if _FURTHER.match(path.name))
 
 
 def shared_ranks(first: str | PathLike[str], second: str | PathLike[str]) -> dict[int, tuple[Path, Path]]:

@@ -7,9 +7,19 @@ from pathlib import Path
 import pytest
 from tests.factories import make_run
 
+from torchledger.capturing.process import RunOutcome, _as_job
 from torchledger.errors import StoreError
 from torchledger.store import LedgerWriter, open_ledger
-from torchledger.store.job import empty_job, is_job, job_folder, ledgers_of_job, own_ledger, rank_path, write_head
+from torchledger.store.job import (
+    empty_job,
+    further_ledgers,
+    is_job,
+    job_folder,
+    ledgers_of_job,
+    own_ledger,
+    rank_path,
+    write_head,
+)
 
 
 def write_ranks(ledger: Path, *ranks: int) -> Path:
@@ -55,3 +65,15 @@ def test_a_folder_that_is_no_job_is_no_ledger(tmp_path: Path) -> None:
         open_ledger(tmp_path)
     with pytest.raises(StoreError, match="no rank's ledger"):
         ledgers_of_job(tmp_path)
+
+
+def test_a_rank_that_was_started_again_is_told_of(tmp_path: Path) -> None:
+    folder = write_ranks(tmp_path / "j.ledger", 0, 1)
+    with LedgerWriter(tmp_path / "j.ledger") as writer:
+        writer.add(make_run())
+    with LedgerWriter(folder / "rank1.2.ledger") as writer:
+        writer.add(make_run(rank=1))
+    assert [path.name for path in further_ledgers(folder)] == ["rank1.2.ledger"]
+    outcome = _as_job(RunOutcome(0, tmp_path / "j.ledger"), ["train.py"], is_rank=False, is_profiled=False)
+    assert any("rank1.2.ledger in j.job" in warning for warning in outcome.warnings)
+    assert list(ledgers_of_job(folder)) == [0, 1]
