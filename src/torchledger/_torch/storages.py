@@ -31,6 +31,7 @@ from torchledger._torch.optimizers import parameters_of_other_threads
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import is_nested, tensors_in
 from torchledger._torch.unasked import unasked_results
+from torchledger.claims import claim
 from torchledger.signals import let_through
 
 Owner = Literal["parameter", "buffer", "gradient", "optimizer_state", "bucket"]
@@ -245,31 +246,33 @@ class StorageWatch:
                 gradient = None if parameter is None or id(parameter) in not_ours else _gradient(parameter)
                 if gradient is None:
                     continue
-                known = self._see(gradient, is_unseen=True)
-                if known is not None and known.life.owner is None:
-                    known.life = replace(known.life, owner="gradient", name=name)
+                if self._see(gradient, is_unseen=True):
+                    known = self._of[gradient.untyped_storage()._cdata]
+                    if known.life.owner is None:
+                        known.life = replace(known.life, owner="gradient", name=name)
 
     # --- storages -----------------------------------------------------------------------------------------------
 
-    def _see(self, tensor: Any, *, is_before: bool = False, is_unseen: bool = False) -> _Known | None:
-        """Note the storage of a tensor, if it has one of its own."""
+    @claim
+    def _see(self, tensor: Any, *, is_before: bool = False, is_unseen: bool = False) -> bool:
+        """Note the storage of a tensor; whether it has one of its own."""
         if self._is_of_compiler(tensor) or tensor.layout != torch.strided or tensor.device.type == "meta":
-            return None
+            return False
         if is_traceable_wrapper_subclass(tensor):  # its storage has the whole's size and no memory: others hold that
-            return None
+            return False
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):  # a wrapper around other tensors
-            return None
+            return False
         key, size = storage._cdata, storage.nbytes()
         known = self._of.get(key)
         if known is not None and known.size == size:
             known.use(len(self._entries) - 1)
-            return known
+            return True
         if known is not None:
             self._end(key, known)
         if not size:
-            return None
+            return False
         owner, name = self._names.owners.get(key, (None, None)) if is_before else (None, None)
         line = None if is_before or self._graph is None else self._wrapper_line(sys._getframe(1))
         life = StorageLife(
@@ -287,7 +290,7 @@ class StorageWatch:
             is_unseen=is_unseen,
         )
         self._keep(key, storage, life)
-        return self._of[key]  # which is a fault where nothing was kept
+        return self._of[key].size == size  # a fault where nothing was kept
 
     def _find_bucket(self, tensor: Any) -> None:
         """A tensor that nobody saw made and that is as large as a reducer's bucket is that: what is written to it and
