@@ -304,18 +304,19 @@ class EagerCalls(TorchDispatchMode):
         if self._storages is not None and self._inside() is not None:
             self._storages.inside(result)
 
-    def _hear(self, call: OpCall | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    @claim
+    def _hear(self, call: OpCall | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> bool:
         graph = self._inside()
         if graph is not None and self._storages is not None:
             self._storages.inside(result)
         group, group_size = _group_of(func, args, kwargs)
         if graph is not None and group is None:
-            return
+            return False
         if call is None:
             raise TypeError("what it was called with is not told")
         node = torch._C._current_autograd_node()
         sequence = node._sequence_nr() if node is not None else torch.autograd._get_sequence_nr() - 1
-        sources, library, module = self._stack(sys._getframe(1))
+        sources, library, module = self._stack(sys._getframe(2))
         placed = None
         if self._streams is not None and graph is None:
             placed = self._streams.place_operator(call.name, args, result)
@@ -343,6 +344,7 @@ class EagerCalls(TorchDispatchMode):
                     len(self.calls), (args, kwargs), result, number_bytes=_bytes_of_numbers(func, args)
                 )
             self.calls.append(heard)
+        return True
 
     def _stack(self, frame: FrameType | None) -> tuple[tuple[str, ...], tuple[str, ...], torch.nn.Module | None]:
         """The user's lines, torch's functions and the innermost module of a stack, seen from the operator outwards."""
