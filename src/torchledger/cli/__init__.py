@@ -5,10 +5,12 @@ Only this room prints. Commands are imported when they are called, so that ``tor
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import logging
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -54,6 +56,20 @@ class _LazyGroup(click.Group):
         command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
         add_examples(cmd_name, command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0] if args else ""
+        if name and name not in COMMANDS and not name.startswith("-"):
+            if name.endswith(".py"):
+                ctx.fail(f"{name!r} is a script, not a command: torchledger run {' '.join(args)}")
+            if Path(name).suffix in (".ledger", ".job"):
+                ctx.fail(f"{name!r} is a ledger, not a command: torchledger show {' '.join(args)}")
+            near = difflib.get_close_matches(name, COMMANDS, n=2)
+            guess = f": did you mean {' or '.join(near)}?" if near else "."
+            ctx.fail(f"No such command {name!r}{guess}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

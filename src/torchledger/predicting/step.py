@@ -372,12 +372,13 @@ def _recorded_optimizers(record: StepTotals | None) -> tuple[int, int, int]:
 
 
 def _foreign_notes(model: TimeModel, launches: Sequence[Launch]) -> tuple[str, ...]:
-    foreign = [launch for launch in launches if is_foreign(model, launch)]
+    launched = [launch for launch in launches if launch.is_call]
+    foreign = [launch for launch in launched if is_foreign(model, launch)]
     if not foreign:
         return ()
     devices = ", ".join(sorted({launch.device.partition(":")[0] for launch in foreign}))
     return (
-        f"{len(foreign):,} of {len(launches):,} launches are kernels for {devices}, which {model.device} does not run: "
+        f"{len(foreign):,} of {len(launched):,} launches are kernels for {devices}, which {model.device} does not run: "
         "generated code is priced by its loops, library calls by their sizes, all beyond what was measured; another "
         "device's compiler may fuse otherwise",
     )

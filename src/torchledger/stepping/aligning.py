@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from torchledger.stepping.entries import Entry
 from torchledger.traces.trace import Trace
+from torchledger.work.op_costs import op_cost
 from torchledger.work.op_shapes import Tensor
 
 if TYPE_CHECKING:
@@ -120,6 +121,9 @@ def is_at_sizes(entry: Entry, heard: EagerCall) -> bool:
         # Views, of what autograd saves among them, may stand in another order when they are heard.
         return True
     ours, theirs = entry.call.tensors, heard.call.tensors
+    if not ours and not theirs:  # it makes a tensor: the sizes that it was asked for stand in its cost alone
+        made = op_cost(heard.call).bytes_moved
+        return None in (made, entry.cost.bytes_moved) or made == entry.cost.bytes_moved
     return len(ours) != len(theirs) or all(one.shape == other.shape for one, other in zip(ours, theirs, strict=True))
 
 

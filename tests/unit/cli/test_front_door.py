@@ -81,3 +81,17 @@ def test_an_option_behind_the_script_is_said_to_go_to_the_script(
     assert "exists" in str(result.exception)
     expected = "" if told is None else f"torchledger run {told} ... train.py"
     assert expected in result.stderr and (told is not None or not result.stderr)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("shwo a.ledger", "did you mean show?"),
+        ("frobnicate", "No such command 'frobnicate'."),
+        ("train.py --layers 4", "torchledger run train.py --layers 4"),
+        ("gpt.ledger", "torchledger show gpt.ledger"),
+    ],
+)
+def test_a_word_that_is_no_command_is_answered_with_what_was_meant(typed: str, said: str) -> None:
+    answer = CliRunner().invoke(cli, typed.split())
+    assert answer.exit_code == 2 and said in answer.output

@@ -219,6 +219,20 @@ def test_a_forward_that_is_called_again_in_the_backward_names_the_node_that_aske
     assert [call.recomputed_for for call in calls] == [None, "CompiledFunctionBackward", None]
 
 
+def test_what_makes_a_tensor_tells_the_sizes_of_its_step_too() -> None:
+    def made(rows: int, start: int) -> dict[str, Any]:
+        asked = {"Input Dims": [[]], "Input type": ["ScalarList"], "Concrete Inputs": [f"[{rows}, 8]"]}
+        return op_event(name="aten::randn", ts=start + 10, dur=10, **asked)
+
+    heard = [EagerCall(OpCall("aten::randn", (None,), ("[6, 8]",)), "", thread=1)]
+    spans = [(1_000_000 * place, 1_000_000 * (place + 1)) for place in range(3)]
+    for sizes, is_other in (((4, 4, 6), False), ((4, 4, 5), True)):
+        events = [made(rows, 1000 * place) for place, rows in enumerate(sizes)]
+        step, (call,) = record(events, spans, heard=heard)
+        assert step.is_heard_at_other_sizes is is_other
+        assert is_other or call.bytes_moved == 6 * 8 * 4
+
+
 def test_of_steps_of_many_sizes_the_one_like_what_was_heard_is_read_and_none_is_given_the_work_of_another() -> None:
     def product(rows: int, start: int) -> dict[str, Any]:
         shapes = {"Input Dims": [[rows, 8], [8, 16]], "Input type": ["float", "float"]}
