@@ -194,6 +194,8 @@ def title_of(run: Run) -> str:
     """What ran, for the head of a page: the script without its folder, and its arguments."""
     if _is_interactive(run):
         return "a notebook"
+    if run.is_imported and run.argv:
+        return os.path.basename(run.argv[-1])
     return " ".join((os.path.basename(run.argv[0]), *run.argv[1:])) if run.argv else ""
 
 

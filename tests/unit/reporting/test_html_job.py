@@ -40,6 +40,7 @@ def test_the_page_holds_every_rank_and_what_a_trace_names_stays_text() -> None:
     assert "</script>#0" in data["texts"]
     assert len(data["matches"]) == 1
     assert not re.search(r"https?://", page)
+    assert '<meta name="viewport"' in page and "prefers-color-scheme: dark" in page
 
 
 def test_of_many_ranks_those_others_wait_for_and_those_around_the_median_are_drawn() -> None:

@@ -1,6 +1,7 @@
 const job = JSON.parse(document.getElementById("data").textContent);
 const canvas = document.getElementById("ranks"), said = document.getElementById("said");
-const COLORS = ["#4078c0", "#d9822b", "#e6e9ec"], KINDS = ["compute", "exposed communication", "idle"];
+const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const KINDS = ["compute", "exposed communication", "idle"];
 const ROW = 26, GAP = 8, TOP = 18, LEFT = 70;
 let from = 0, to = job.length_us;
 const ms = (us) => us >= 1000 ? `${(us / 1000).toFixed(2)} ms` : `${us.toFixed(1)} us`;
@@ -17,18 +18,19 @@ function firstAt(row, moment) {
 }
 
 function draw() {
+  const colors = ["--compute", "--exposed", "--idle"].map(style), ink = style("--ink"), red = style("--match");
   const scale = window.devicePixelRatio || 1, height = y(job.rows.length) + 4;
   canvas.style.height = `${height}px`;
   canvas.width = canvas.clientWidth * scale; canvas.height = height * scale;
   const pen = canvas.getContext("2d");
   pen.scale(scale, scale); pen.font = "11px system-ui"; pen.clearRect(0, 0, canvas.clientWidth, height);
   for (const [place, row] of job.rows.entries()) {
-    pen.fillStyle = "#1b1f24"; pen.fillText(`rank ${row.rank}`, 4, y(place) + 17);
+    pen.fillStyle = ink; pen.fillText(`rank ${row.rank}`, 4, y(place) + 17);
     const reached = [-1, -1, -1];
     for (let at = firstAt(row, from); at < row.start.length && row.start[at] < to; at++) {
       const left = Math.max(LEFT, x(row.start[at])), right = x(row.start[at] + row.length[at]), kind = row.kind[at];
       if (right < reached[kind] + 0.5) continue;  // less than a pixel further than what is drawn
-      pen.fillStyle = COLORS[kind];
+      pen.fillStyle = colors[kind];
       pen.fillRect(left, y(place), Math.max(right - left, 0.5), ROW);
       reached[kind] = right;
     }
@@ -38,14 +40,14 @@ function draw() {
     const last = Math.max(...match.arrived), end = Math.max(...match.ended);
     if (end < from || Math.min(...match.arrived) > to || !places.length) continue;
     const upper = y(Math.min(...places)), lower = y(Math.max(...places)) + ROW;
-    pen.fillStyle = match === chosen ? "rgba(207,34,46,.35)" : "rgba(207,34,46,.10)";
+    pen.fillStyle = `rgba(${red}, ${match === chosen ? 0.35 : 0.1})`;
     pen.fillRect(Math.max(LEFT, x(last)), upper, Math.max(x(end) - Math.max(LEFT, x(last)), 0.7), lower - upper);
     if (match === chosen) match.ranks.forEach((rank, at) => {
       if (rowOf.get(rank) === undefined) return;
-      pen.strokeStyle = "#cf222e"; pen.strokeRect(x(match.arrived[at]), y(rowOf.get(rank)), Math.max(1, x(last) - x(match.arrived[at])), ROW);
+      pen.strokeStyle = `rgb(${red})`; pen.strokeRect(x(match.arrived[at]), y(rowOf.get(rank)), Math.max(1, x(last) - x(match.arrived[at])), ROW);
     });
   }
-  pen.fillStyle = "#57606a"; pen.fillText(`${ms(from)} to ${ms(to)}`, LEFT, 12);
+  pen.fillStyle = style("--quiet"); pen.fillText(`${ms(from)} to ${ms(to)}`, LEFT, 12);
 }
 
 let chosen = null;
@@ -77,4 +79,5 @@ canvas.addEventListener("wheel", (event) => {
 }, { passive: false });
 canvas.addEventListener("dblclick", () => { from = 0; to = job.length_us; draw(); });
 window.addEventListener("resize", draw);
+window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 draw();

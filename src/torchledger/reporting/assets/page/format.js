@@ -36,7 +36,7 @@ const rate = (amount, us, factor) => (amount === null || amount === undefined ||
 const CATEGORY_ORDER = ["gemm", "attention", "convolution", "pointwise", "reduction", "persistent_reduction", "template",
   "normalization", "foreach", "combo", "split_scan", "user_triton", "cpp", "collective", "memory", "other"];
 const CATEGORY_SLOT = { gemm: 1, attention: 2, convolution: 3, pointwise: 4, reduction: 5, persistent_reduction: 6,
-  template: 7, normalization: 6, foreach: 7, combo: 7, split_scan: 5, user_triton: 3, cpp: 4, collective: 2, memory: 8 };
+  template: 7, normalization: 6, foreach: 7, combo: 7, split_scan: 5, user_triton: 3, cpp: 6, collective: 2, memory: 8 };
 const CATEGORY_MARK = { gemm: "square", attention: "diamond", convolution: "pentagon", pointwise: "circle",
   reduction: "triangle-up", persistent_reduction: "triangle-down", template: "cross", memory: "x" };
 const PHASE_SLOT = { input: 8, forward: 1, loss: 7, backward: 2, clipping: 6, optimizer: 3, communication: 5 };

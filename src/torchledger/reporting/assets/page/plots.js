@@ -27,9 +27,11 @@ const plotTheme = () => ({
   modebar: { bgcolor: "rgba(0,0,0,0)", color: styleOf("--muted"), activecolor: styleOf("--accent") },
   legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, itemsizing: "constant", font: { size: 11 } },
 });
-const plotAxis = (title) => ({
+// A tick a decade; where all points lie within one or two, as many as are readable, or there would be no number at all.
+const plotAxis = (title, values = []) => ({
   type: "log", title: { text: title }, gridcolor: styleOf("--line"), zeroline: false, linecolor: styleOf("--line"),
-  exponentformat: "power", dtick: 1, minor: { ticks: "" },
+  exponentformat: "power", minor: { ticks: "" },
+  ...(values.length && Math.max(...values) < 30 * Math.min(...values) ? { nticks: 6 } : { dtick: 1 }),
 });
 
 // A plot of thousands of points costs every frame of the page, also when it is out of sight; then it is not rendered.
@@ -56,8 +58,8 @@ function drawRoofline(section) {
     }));
     traces.push(...ceilingLines(mode, drawn.map(x), ceilings));
     const layout = { ...plotTheme(),
-      xaxis: plotAxis(mode === "roofline" ? "operations per byte of minimum traffic" : "minimum bytes of one launch"),
-      yaxis: plotAxis(mode === "roofline" ? "TFLOP/s (1e12 operations per second)" : "GB/s (1e9 bytes per second)") };
+      xaxis: plotAxis(mode === "roofline" ? "operations per byte of minimum traffic" : "minimum bytes of one launch", ceilings.copy_gb_per_s ? [] : drawn.map(x)),
+      yaxis: plotAxis(mode === "roofline" ? "TFLOP/s (1e12 operations per second)" : "GB/s (1e9 bytes per second)", ceilings.copy_gb_per_s ? [] : drawn.map(y)) };
     Plotly.react(place, traces, layout, PLOT_OPTIONS);
     const left = points.length - drawn.length;
     fill(note, left ? `${formatCount(left)} of ${formatCount(points.length)} points are not drawn: ${mode === "roofline" ? "they do no arithmetic, or their work or bytes are unknown; see bandwidth" : "their bytes are unknown"}. ` : "",
