@@ -11,8 +11,8 @@ seed: a fifth may be looked at while this is written, the rest is scored with ``
 from __future__ import annotations
 
 import argparse
-import csv
 import datetime
+import functools
 import math
 import os
 import platform
@@ -26,11 +26,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from public_rows import Row, megatron, nanotron, neusight, simumax, vtrain
+from public_texts import COLUMNS, DESCRIBED, EAGER, KERNELS, WRONG
+
 from torchledger.errors import PredictError
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Fabric, Layout
 from torchledger.planning.fabric import find_fabric
-from torchledger.planning.layouts import Composition, price_layout
+from torchledger.planning.layouts import price_layout
 from torchledger.planning.prices import ModelPrices, PiecePrice, PiecePrices
 from torchledger.planning.sharing import find_sharing
 from torchledger.planning.timeline import Sharing
@@ -45,9 +48,6 @@ RUNS: tuple[tuple[str, ...], ...] = (("--sealed",),)
 
 SEED, DEVELOPMENT = 0, 0.2
 ROOT = Path(__file__).resolve().parents[1]
-GPT_VOCABULARY = 51200
-"""Megatron's: 50,257 words, padded to equal shares."""
-
 EAGER_LAUNCH_US = 10.0
 """What a host needs for a launch of an eager program: the usual one (``library launch host us``)."""
 
@@ -58,24 +58,6 @@ ENOUGH_TO_SCALE = 20
 VTRAIN_LAUNCH_US = 60.0
 """What vTrain's host needs for a kernel of these lists, read off the development rows: Megatron's modules call several
 operators for each."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One measured step. ``peer_us`` is the peer's own prediction where the set holds it."""
-
-    name: str
-    model: Transformer
-    layout: Layout
-    measured_us: float | None
-    peer_us: float | None = None
-    device: str = ""
-    measured_bytes: float | None = None
-    peer_bytes: float | None = None
-    gpus_per_node: int = 8
-    mfu: float | None = None
-    has_failed: bool = False
-    composition: Composition = field(default_factory=Composition)
 
 
 @dataclass
@@ -146,181 +128,6 @@ class GuidePrices:
         return 0.0
 
 
-def rows_of(path: Path) -> list[dict[str, str]]:
-    """The rows of a table whose head is comments."""
-    with path.open() as file:
-        return list(csv.DictReader(line for line in file if not line.startswith("#")))
-
-
-def vtrain(data: Path, part: str) -> list[Row]:
-    """GPT under Megatron-DeepSpeed: float16, everything recomputed, gradients reduced behind the last backward."""
-    rows = []
-    for row in rows_of(data / f"distributed/vtrain_a100_{part}.csv"):
-        n = {key: int(row[key]) for key in row if key not in ("params_b", "iteration_ms")}
-        model = Transformer(
-            layers=n["layers"], hidden=n["hidden"], heads=n["heads"], ffn=4 * n["hidden"], vocabulary=GPT_VOCABULARY,
-            length=n["seq"], batch=n["global_batch"], gated=False, norm="layer", attention="unfused", bias=True,
-            rotary=False, tied=True, dtype="float16", fused=False, gradient_bytes=2, optimizer_bytes=16,
-        )  # fmt: skip
-        layout = Layout(
-            dp=n["dp"], tp=n["tp"], pp=n["pp"], micro_batch=n["micro_batch"], recomputation="full",
-            sequence_parallel=False,
-        )  # fmt: skip
-        rows.append(
-            Row(str(n), model, layout, 1e3 * float(row["iteration_ms"]), device="A100",
-                composition=Composition(overlaps_gradients=False))
-        )  # fmt: skip
-    return rows
-
-
-def nanotron(data: Path) -> list[Row]:
-    """Llamas in bfloat16 with float32 gradients, nothing recomputed, tensor with sequence parallelism.
-
-    As huggingface/nanotron's llama.py has it: queries, keys and values are put in order by a copy, keys and values
-    packed by two more, and back again in the backward; activation and the loss over a shared vocabulary are single
-    eager operators; gradients are added to float32 ones. DDP all-reduces these, its buckets lie beside them; with
-    ZeRO-1 there is no DDP: all of them are all-reduced at once behind the last backward, and updated weights gathered
-    into one piece. All are clipped. Before each tensor that a stage sends go two messages that describe it, and forward
-    a mask goes with it.
-
-    The memory is what the allocator had reserved: its peak of allocated bytes is set back behind the last backward. So
-    gradients in bfloat16, which come as activations go, count beside these.
-    """
-    rows = []
-    for row in rows_of(data / "distributed/nanotron_ultrascale_h100.csv"):
-        if row["status"] not in ("ok", "failed"):
-            continue
-        n = {key: int(row[key]) for key in
-             ("dp", "tp", "pp", "zero_stage", "micro_batch", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab",
-              "seq", "global_batch", "gpus")}  # fmt: skip
-        model = Transformer(
-            layers=n["layers"], hidden=n["hidden"], heads=n["heads"], kv_heads=n["kv_heads"], ffn=n["ffn"],
-            vocabulary=n["vocab"], length=n["seq"], batch=n["global_batch"], tied=row["model"] in ("1B", "3B"),
-            fused=False, head_copies=2.5, spare_gradient_bytes=4 if n["dp"] > 1 else 2,
-            overlaps_shards=True, counts_lengths=True,
-        )  # fmt: skip
-        # nanotron deals blocks to stages by what they cost, the output among them.
-        model = replace(model, head_layers=model.vocabulary * model.hidden / model.block_parameters)
-        layout = Layout(
-            dp=n["dp"], tp=n["tp"], pp=n["pp"], fsdp=n["dp"] if n["zero_stage"] else 1,
-            zero=n["zero_stage"] if n["dp"] > 1 else 0, micro_batch=n["micro_batch"],
-        )  # fmt: skip
-        has_failed = row["status"] == "failed"
-        measured_bytes = 2**30 * float(row["gpu_memory_gb"]) if row["gpu_memory_gb"] else None
-        layout = nearer_mode(model, layout, measured_bytes)
-        rows.append(
-            # The table of results is written by the first rank, in GiB.
-            Row(f"{row['model']} on {n['gpus']}", model, layout, None if has_failed else 1e6 * float(row["step_s"]),
-                device="H100", measured_bytes=measured_bytes,
-                mfu=float(row["mfu_pct"]) if row["mfu_pct"] else None, has_failed=has_failed,
-                composition=Composition(overlaps_gradients=not layout.zero, reduces_whole=True, clips_whole=True,
-                                        announcements=(5, 2)))
-        )  # fmt: skip
-    return rows
-
-
-def nearer_mode(model: Transformer, layout: Layout, measured_bytes: float | None) -> Layout:
-    """Tensor parallelism with activations in shares or whole, which no row states: the one whose memory is nearer."""
-    if layout.tp == 1 or measured_bytes is None:
-        return layout
-    modes = (layout, replace(layout, sequence_parallel=False))
-    return min(modes, key=lambda mode: abs(math.log(memory_of_rank(model, mode, 0) / measured_bytes)))
-
-
-def neusight(data: Path) -> list[Row]:
-    """GPTs in float32 on four GPUs, attention unfused, nothing recomputed; a pipeline of one microbatch."""
-    shapes = {"gpt2_large": (36, 1280, 20), "gpt3_xl": (24, 2048, 16)}
-    rows = []
-    for row in rows_of(data / "distributed/neusight_distributed.csv"):
-        layers, hidden, heads = shapes[row["model"]]
-        batch, kind = int(row["global_batch"]), row["parallel"][:2]
-        model = Transformer(
-            layers=layers, hidden=hidden, heads=heads, ffn=4 * hidden, vocabulary=50304, length=int(row["seq"]),
-            batch=batch, gated=False, norm="layer", attention="unfused", bias=True, rotary=False, tied=True,
-            dtype="float32", fused=False,
-        )  # fmt: skip
-        layout = Layout(
-            dp=4 if kind == "dp" else 1, tp=4 if kind == "tp" else 1, pp=4 if kind == "pp" else 1,
-            micro_batch=batch // 4 if kind == "dp" else batch, sequence_parallel=False,
-        )  # fmt: skip
-        rows.append(
-            Row(f"{row['gpu']} {row['model']} {row['parallel']} {batch}", model, layout,
-                1e3 * float(row["measured_ms"]), 1e3 * float(row["neusight_ms"]), device=row["gpu"].split("-")[0])
-        )  # fmt: skip
-    return rows
-
-
-def simumax(data: Path) -> list[Row]:
-    """Megatron's Llamas in bfloat16, float32 gradients, ZeRO-1; DeepSeek's experts are not described here.
-
-    As the launch scripts of MooreThreads/SimuMax say: Transformer Engine, its loss in place of the logits, 16 groups of
-    queries in the larger, a vocabulary in shares of 128, all-to-alls around attention for context parallelism, nothing
-    of the collectives overlapped.
-    """
-    shapes = {"llama3_70b": (8192, 64, 8, 28672, 128256), "llama3_405b": (16384, 128, 16, 53248, 128256)}
-    rows = []
-    for row in rows_of(data / "distributed/simumax_b200.csv"):
-        if row["model"] not in shapes:
-            continue
-        hidden, heads, kv_heads, ffn, vocabulary = shapes[row["model"]]
-        n = {key: int(row[key]) for key in ("layers", "tp", "cp", "pp", "dp", "micro_batches", "seq")}
-        vocabulary = 128 * n["tp"] * math.ceil(vocabulary / (128 * n["tp"]))
-        model = Transformer(
-            layers=n["layers"], hidden=hidden, heads=heads, kv_heads=kv_heads, ffn=ffn, vocabulary=vocabulary,
-            length=n["seq"], batch=n["micro_batches"] * n["dp"], fused=False, own_kernels=True,
-            logit_bytes=2, exchanges_heads=True,
-        )  # fmt: skip
-        shares = n["dp"] * n["cp"]
-        layout = Layout(
-            dp=n["dp"], tp=n["tp"], pp=n["pp"], cp=n["cp"], fsdp=n["dp"], zero=1 if shares > 1 else 0, micro_batch=1
-        )
-        rows.append(
-            Row(row["case"], model, layout, 1e3 * float(row["real_ms"]), 1e3 * float(row["simumax_ms"]), device="B200",
-                measured_bytes=2**30 * float(row["real_alloc_gib"]), peer_bytes=2**30 * float(row["simumax_alloc_gib"]),
-                composition=Composition(overlaps_gradients=False))
-        )  # fmt: skip
-    return rows
-
-
-def megatron(data: Path) -> list[Row]:
-    """Dense GPTs of Megatron-LM's own tests, for their memory: most are tiny. Float8, CUDA graphs, virtual stages and
-    FSDP are left out."""
-    rows = []
-    unlike = ("num-experts", "fp8-format", "cuda-graph-impl", "use-megatron-fsdp",
-              "num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank")  # fmt: skip
-    needed = ("mem_max_allocated_bytes", "gpus", "num-layers", "hidden-size", "num-attention-heads",
-              "global-batch-size")  # fmt: skip
-    for row in rows_of(data / "distributed/megatron_ci_golden.csv"):
-        if row["family"] != "gpt" or any(row[key] for key in unlike) or not all(row[key] for key in needed):
-            continue
-        tp, pp, cp, micro_batch = (
-            int(row[key] or 1)
-            for key in ("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size",
-                        "micro-batch-size")
-        )  # fmt: skip
-        dp = int(row["gpus"]) * int(row["nodes"] or 1) // (tp * pp * cp)
-        if dp < 1:
-            continue
-        hidden = int(row["hidden-size"])
-        is_unfused = row["transformer-impl"] == "local" or row["attention-backend"] == "unfused"
-        model = Transformer(
-            layers=int(row["num-layers"]), hidden=hidden, heads=int(row["num-attention-heads"]),
-            kv_heads=int(row["num-query-groups"] or 0), ffn=int(row["ffn-hidden-size"] or 4 * hidden),
-            vocabulary=GPT_VOCABULARY, length=int(row["seq-length"]), batch=int(row["global-batch-size"]),
-            gated=row["swiglu"] == "True", norm="layer", attention="unfused" if is_unfused else "flash", bias=True,
-            rotary=False, tied=row["untie-embeddings-and-output-weights"] != "True", fused=False, own_kernels=True,
-            logit_bytes=6,
-        )  # fmt: skip
-        is_sharded = row["use-distributed-optimizer"] == "True"
-        layout = Layout(
-            dp=dp, tp=tp, pp=pp, cp=cp, fsdp=dp if is_sharded else 1, zero=int(is_sharded), micro_batch=micro_batch,
-            recomputation=row["recompute-granularity"] if row["recompute-granularity"] == "full" else "none",
-            sequence_parallel=row["sequence-parallel"] == "True",
-        )  # fmt: skip
-        rows.append(Row(row["test_case"], model, layout, None, measured_bytes=float(row["mem_max_allocated_bytes"])))
-    return rows
-
-
 def kernels_of_a100(data: Path, path: Path) -> TimeModel:
     """The model of estimate-train-time's operators on an A100; fitted when ``path`` does not hold it yet."""
     if not path.exists():
@@ -363,14 +170,14 @@ class Flash2Prices(ModelPrices):
 class Predictor:
     """Steps of rows: prices by device, fabrics by device and world."""
 
-    a100: TimeModel
+    a100: Callable[[], TimeModel]
     launch_host_us: float = EAGER_LAUNCH_US
     models: dict[Any, ModelPrices] = field(default_factory=dict)
     guide: dict[Any, float] = field(default_factory=dict)
 
     def prices(self, row: Row) -> PiecePrices:
         if row.device == "A100" and row.model.dtype == "float16":
-            return GuidePrices(self.a100, row.model, row.layout, self.launch_host_us, cache=self.guide)
+            return GuidePrices(self.a100(), row.model, row.layout, self.launch_host_us, cache=self.guide)
         key = row.device, row.model.dtype
         if key not in self.models:
             kind = Flash2Prices if row.device == "H100" and row.model.attention == "flash" else ModelPrices
@@ -526,7 +333,7 @@ def main() -> None:
     if options.data is None:
         parser.error("needs --data, or TORCHLEDGER_PUBLIC_DATA")
     options.kernels.parent.mkdir(parents=True, exist_ok=True)
-    predictor = Predictor(kernels_of_a100(options.data, options.kernels))
+    predictor = Predictor(functools.cache(lambda: kernels_of_a100(options.data, options.kernels)))
     sets: dict[str, Callable[[], list[Row]]] = {
         "vTrain, one node": lambda: vtrain(options.data, "single"),
         "vTrain, several nodes": lambda: vtrain(options.data, "multi"),
@@ -602,56 +409,6 @@ def memory_lines(data: Path) -> list[str]:
         "failed of other causes, which the set does not tell apart."
     )
     return lines
-
-
-KERNELS = """Kernels: vTrain's A100 by estimate-train-time's operators (fitted to all of them, no step among them),
-the H100 by its own model (`devices.md`), NeuSight's A100 and the B200 transferred by data sheet. The B200's sheet
-holds what SimuMax's authors measured of products and attention on one (a kernel at a time, no step); products and
-attention are slowed by the energy of a step at the power limit, as measured on an H200 (`strangers.md`). An H100's
-kernels beside collectives are slowed as measured on two H200s, its attention by flash-attention 2 and its eager
-kernels as measured on one (below). A host's launch is taken to need 10 us, as usual; the line with its host's
-launches takes 60 us, read off the development rows: most of vTrain's steps on one node wait for their host. Lines
-with a factor are all of the set's predictions times one number, the median of its development rows; the constant
-TFLOP/s is the one rate that fits the rows of its line best, known only behind them. Peers' published errors: vTrain
-8.4 % on one node, 14.7 % on several; NeuSight 7.7 %; SimuMax 5.6 % (the last two also beside the rows here).
-vTrain's links: 800 Gbit/s a node at the share of their rate that measured InfiniBand reaches; nanotron's: EFA as its
-authors measured it (`fabrics.md`)."""
-
-DESCRIBED = """Programs are described as their public source has them. nanotron by huggingface/nanotron at the time of
-its measurements (e24d248 of 2025-02-19): copies of heads around attention, lengths counted anew by each block, eager
-activation and loss, products in shares beside the gathering of rows (of rows whose memory says that activations are
-whole, none), layers dealt to stages by a running sum, two messages before each tensor that a stage sends; DDP
-without ZeRO, with ZeRO-1 one all-reduce of all float32 gradients behind the last backward; all gradients clipped and
-set to zero, weights cast. Its times are those of each run's third step alone, on the host's clock, its memory what
-the allocator had reserved (the allocated peak is set back before it is read). SimuMax by the launch scripts of
-MooreThreads/SimuMax (Transformer Engine with its loss in place of the logits, an empty gradient of each weight's
-shape, all-to-alls around attention for context parallelism, nothing of the collectives overlapped), Megatron-LM's
-loss by its in-place cross entropy."""
-
-EAGER = """Eager kernels on an H100 (80 GB, torch 2.11.0+cu130, 2026-11-23; each for a tenth of a second, bytes read
-and written over time; typed at a prompt what is now `python benchmarks/eager_kernels_cuda.py -o FILE`): additions of
-two bfloat16 tensors 3,055 GB/s; not vectorized are permuting copies of heads (1,430 to 1,510), activations of halves
-of rows (SiLU 1,440, products 2,090, SiLU's backward 1,860), broadcast subtraction and division (2,480, 1,990), casts
-to float32 (1,980) and bfloat16 gradients added to float32 ones (2,400); vectorized ones, concatenations and
-reductions 2,630 to 3,130. Flash-attention 2 took 1.54 and 1.59 times (forward, backward; heads of 64) and 1.92 and
-1.75 times (of 128) as long as cuDNN's attention. A whole eager block of nanotron's sizes (plain torch, forward and
-backward, seconds long; widths 2,048 and 4,096, 8,192 and 4,096 tokens) took 9.1 and 12.9 ms; as pieces it is priced
-at 8.7 and 12.2, without the adding up of gradients, which it had none of."""
-
-COLUMNS = """Neighbours are layouts of one model, world and batch that differ by a factor of two between one or two
-axes; in brackets how many pairs. The last column takes questions with at least four measured layouts."""
-
-WRONG = """What is left, from the development rows. nanotron: without tensor parallelism 6 %; with it, microbatches of
-one sequence of the smallest model are 20 % too quick and wait for a host of which nothing is stated; 64 and more
-data-parallel ranks without ZeRO are 14 to 20 % too quick, since gradients are reduced in eight parts here and in
-buckets of 25 MB there, whose rate between nodes nobody measured; some rows are up to twice as slow as their like (a
-third step may still be warming up; rows that occur twice differ by as much), and make the mean of the ratios. vTrain's
-steps on one node need their host, which is not stated. NeuSight's gpt3_xl has heads that its table does not name.
-Memory: of SimuMax's rows all were looked at. nanotron's mode of tensor parallelism is not stated: where activations
-are whole or shared it was taken from that memory, so that its error is too kind; without tensor parallelism it is not.
-Megatron-LM's tests of two and four tensor-parallel ranks without sequence parallelism lack 0.1 GB of 1 that is not
-explained. Not built: tests that fuse the loss, defer gradients of the embedding or write a mask (only their names say
-so)."""
 
 
 def page(lines: Sequence[str], memory: Sequence[str]) -> str:

@@ -28,6 +28,8 @@ NO_BENCHMARKS = {
     "memory_programs": "programs for others to run",
     "plan_compare": "compares recordings that are given to it",
     "plan_programs": "programs for others to run",
+    "public_rows": "is imported by others",
+    "public_texts": "is imported by others",
     "report_screenshots": "takes the docs' pictures, of ledgers that are given to it",
     "run_all": "runs them",
     "strangers_data": "turns measurements into data",

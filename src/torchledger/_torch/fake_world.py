@@ -466,11 +466,11 @@ def _watch_tensor_parallel(world: FakeWorld, patches: Patches) -> None:
     def parallelize(original: Callable[..., Any], module: Any, mesh: Any = None, *args: Any, **kwargs: Any) -> Any:
         size = mesh.size() if mesh is not None else world.spec.size
         for name, part in module.named_modules():
-            for owner, heads in _heads_of(part):
-                if (
-                    heads % size
-                    and (hint := _undivided(f"{name or 'the module'}.{owner}", heads, size)) not in world.hints
-                ):
+            # A number of heads, and layers that have as many, are one reason.
+            undivided = {heads: owner for owner, heads in reversed(list(_heads_of(part))) if heads % size}
+            for heads, owner in undivided.items():
+                hint = _undivided(f"{name or 'the module'}.{owner}", heads, size)
+                if hint not in world.hints:
                     world.hints.append(hint)
         return original(module, mesh, *args, **kwargs)
 

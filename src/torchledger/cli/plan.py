@@ -55,6 +55,13 @@ def command(
     from torchledger.errors import UsageError
 
     if layouts is not None:
+        of_scripts = {"SCRIPT": script, "--mesh": mesh, "--rank": rank, "--host": host, "-o": output}
+        of_scripts |= {"--graphs": graphs or None, "-m": is_module or None}
+        if unused := [name for name, value in of_scripts.items() if value is not None]:
+            raise UsageError(
+                f"--layouts prices the model of its file over --world ranks, and takes no {' or '.join(unused)}: "
+                "axes, schedules and microbatches stand in the file."
+            )
         from torchledger.planning.layout_file import plan_layouts
         from torchledger.reporting.layouts import layouts_as_plain, layouts_document
 

@@ -19,7 +19,7 @@ from torchledger.errors import PlanError, UsageError
 from torchledger.memory.record import Heard, record_memory
 from torchledger.nouns import Device, DryRun, MadeGroup, StandIn, WorldSpec
 from torchledger.planning.communication import collectives_of_step, place_calls
-from torchledger.planning.program_threads import Ending, StepRecorded, explain, our_error
+from torchledger.planning.program_threads import Ending, StepRecorded, explain, explain_by, our_error
 from torchledger.profiling.profile import StepProfiler, hear_steps
 from torchledger.profiling.records import facts_of_recording
 from torchledger.stepping.heard import record_heard_step
@@ -224,8 +224,7 @@ def _run_to_its_step(program: Callable[[], Any], around: FakeWorld | None = None
             raise ours from error
         traceback.print_exc()
         if around is not None and around.hints:
-            said = "; ".join(around.hints[:_MOST_HINTS])
-            raise PlanError(f"{said}. That is why {explain(error)}") from error
+            raise PlanError(explain_by(around.hints[:_MOST_HINTS], error)) from error
         raise PlanError(explain(error)) from error
 
 

@@ -21,6 +21,7 @@ from torchledger.predicting.overheads import Mode
 from torchledger.predicting.step import predict_ledger
 from torchledger.store import open_ledger
 from torchledger.store.job import job_folder
+from torchledger.work.meshes import check_nodes
 
 DEFAULT_DEVICE = "H200"
 
@@ -85,8 +86,11 @@ def plan_world(
     ``rank``: only that one is recorded, and all are taken to be like it. ``fabric`` is a known name or a file of
     nccl-tests (``None``: what usually links such devices), ``ranks_per_node`` how many ranks share a node (``None``: as
     the fabric's nodes have). The ranks' ledgers are kept as a job beside ``output``; ``host`` is of ``plan_program``.
-    Raises what ``record_ranks`` does, and ``PredictError`` for an unknown device, host or fabric.
+    Raises what ``record_ranks`` does, ``UsageError`` for nodes that the world does not fill, and ``PredictError`` for
+    an unknown device, host or fabric.
     """
+    if ranks_per_node is not None:
+        check_nodes(ranks_per_node, world)
     model = find_model(device)
     known = None if host is None else find_host(host)
     links = find_fabric(fabric, device=model.device) if world > 1 else None

@@ -117,10 +117,10 @@ def explain(error: BaseException, *, thread: str | None = None) -> str:
     """What failed, where in the program, and what to do about it."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not _is_library(frame.filename)]
-    where = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
+    where = _place(own)
     line = f" (`{shorten(own[-1].line, _MOST_OF_LINE)}`)" if own and own[-1].line else ""
     who = "the program" if thread is None else f"the program's thread {thread!r}"
-    what = f"{type(error).__name__}: {first_line(error).rstrip('.')}"
+    what = _said(error)
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno} is not Python: {error.msg}."
     if isinstance(error, ModuleNotFoundError):
@@ -158,6 +158,20 @@ def explain(error: BaseException, *, thread: str | None = None) -> str:
         f"{failed}: {what}. A value that was not computed, or an extension that wants a real device, cannot be stood "
         "in for there: plan the script without that part."
     )
+
+
+def explain_by(reasons: Sequence[str], error: BaseException) -> str:
+    """What failed and where in the program, of which the reasons are known."""
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_library(frame.filename)]
+    return f"{'; '.join(reasons)}. That is why the program failed{_place(own)}: {_said(error)}."
+
+
+def _place(own: Sequence[traceback.FrameSummary]) -> str:
+    return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {first_line(error).rstrip('.')}"
 
 
 def _is_of_extension(error: BaseException, frames: Sequence[traceback.FrameSummary]) -> bool:

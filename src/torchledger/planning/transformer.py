@@ -73,7 +73,11 @@ class Transformer:
             if field.type == "int" and field.default != 0 and value < 1:
                 raise PredictError(f"transformer: {field.name}={value} must be at least 1.")
         if self.hidden % self.heads:
-            raise PredictError(f"transformer: heads={self.heads} does not divide hidden={self.hidden}.")
+            nearest = _nearest(self.hidden, self.heads)
+            raise PredictError(
+                f"transformer: heads={self.heads} does not divide hidden={self.hidden}; the nearest that does is "
+                f"{nearest}."
+            )
 
     @property
     def head(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from torchledger.nouns import PricedLayout
-from torchledger.planning.layouts import name_of
+from torchledger.planning.composing import name_of
 from torchledger.reporting.document import Block, Document, Section, Sentence, Table, columns
 from torchledger.reporting.plan import plan_as_plain
 

@@ -9,9 +9,11 @@ import pytest
 
 from torchledger.errors import PredictError
 from torchledger.nouns import Layout
+from torchledger.planning.composing import Composer, Composition, name_of
 from torchledger.planning.fabric import find_fabric
-from torchledger.planning.layouts import Composition, find_layouts, name_of, price_layout, price_layouts
+from torchledger.planning.layouts import find_layouts, price_layout, price_layouts
 from torchledger.planning.prices import ModelPrices
+from torchledger.planning.reductions import full_buckets, weights_of_block
 from torchledger.planning.timeline import Sharing
 from torchledger.planning.transformer import Transformer, check_layout, memory_of_rank, parts_of
 from torchledger.predicting.devices import find_model
@@ -203,3 +205,41 @@ def test_collectives_without_a_fabric_ask_for_one() -> None:
 
 def test_names_hold_what_differs_from_one_rank() -> None:
     assert name_of(Layout(dp=2, pp=2, zero=1, fsdp=2)) == "dp=2 pp=2 micro=1 zero=1 1F1B"
+
+
+def _reductions(model: Transformer, layout: Layout, composition: Composition) -> list[float]:
+    composer = Composer(model, layout, PRICES, FABRIC, composition, FREE)
+    return [entry.duration_us for entry in composer.ranks()[0] if entry.label == "gradients"]
+
+
+def test_gradients_are_reduced_in_buckets_as_the_backward_ends_with_weights() -> None:
+    """torch's: closed by 25 MiB of parameters, the first one by 1 MiB; no weight is cut."""
+    layout = Layout(dp=8)
+    mib = 2.0**20
+    weights = [each * 2 / mib for each in weights_of_block(SMALL, layout)]
+    assert weights == [8.0, 16.0, 2.0, 4.0]
+    parts = [[32000 * 1024.0], *[weights_of_block(SMALL, layout)] * 4, [32000 * 1024.0]]
+    buckets = [[round(2 * each / mib, 1) for each in closed] for closed in full_buckets(parts, 2)]
+    assert buckets == [[62.5], [26.0], [28.0], [30.0], [30.0], [68.5]]
+    assert sum(map(sum, buckets)) == pytest.approx(2 * 62.5 + 4 * 30, abs=1)
+    assert len(_reductions(SMALL, layout, Composition())) == 6
+
+
+def test_a_table_that_input_and_output_share_is_reduced_last() -> None:
+    shared = _reductions(replace(SMALL, tied=True), Layout(dp=8), Composition())
+    apart = _reductions(SMALL, Layout(dp=8), Composition())
+    assert len(shared) == len(apart) - 1
+    assert max(shared) == shared[-1]
+
+
+def test_a_stage_of_a_pipeline_reduces_its_own_gradients() -> None:
+    composer = Composer(SMALL, Layout(dp=4, pp=2), PRICES, FABRIC, Composition(), FREE)
+    first, last = (
+        Composer(SMALL, Layout(dp=4, pp=2), PRICES, FABRIC, Composition(), FREE).backward_parts(stage)
+        for stage in (0, 1)
+    )
+    table = (SMALL.vocabulary * SMALL.hidden,)
+    assert [weights for _, weights in first].count(table) == [weights for _, weights in last].count(table) == 1
+    assert first[-1][1] == last[0][1] == table
+    whole = sum((cost for cost, _ in first[:-1]), first[-1][0])
+    assert whole.device_us == pytest.approx(composer.stage_cost(0, "backward").device_us)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchledger.errors import UsageError
-from torchledger.work.meshes import check_mesh, parse_mesh
+from torchledger.work.meshes import check_mesh, check_nodes, parse_mesh
 
 
 @pytest.mark.parametrize("text", ["dp=", "dp=0", "8", "dp=2,dp=4"])
@@ -18,3 +18,14 @@ def test_a_mesh_larger_than_the_world_is_told_the_smallest_that_holds_it() -> No
     with pytest.raises(UsageError, match=r"The nearest that works is --world 16\.$"):
         check_mesh("the mesh", (4, 4), 8)
     check_mesh("the mesh", (4, 4), 48)
+
+
+def test_nodes_that_a_world_does_not_fill_are_told_with_the_nearest_that_it_does() -> None:
+    with pytest.raises(
+        UsageError, match=r"a world of 8 ranks does not fill nodes of 3\. The nearest that works is --node 2"
+    ):
+        check_nodes(3, 8)
+    with pytest.raises(UsageError, match="--node 6"):
+        check_nodes(8, 12)
+    for ranks_per_node, world in ((8, 4), (8, 64), (1, 3)):
+        check_nodes(ranks_per_node, world)
