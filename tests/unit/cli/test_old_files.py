@@ -21,10 +21,14 @@ SENTENCES = {"note", "notes", "remarks", "reason", "problems", "verdict"}
 """Said in better words later, perhaps; what they speak of stands beside them as figures."""
 
 
-_ON_A_GPU = "predict-step mlp_torchledger0.1.0_torch2.13_cpu.ledger.sqlite --device h200_torchledger0.1.0.tlmodel"
+_MODEL = "--device h200_torchledger0.1.0.tlmodel"
+_ON_A_GPU = f"predict-step mlp_torchledger0.1.0_torch2.13_cpu.ledger.sqlite {_MODEL}"
+_BLOCK = f"predict-step ../h200/gpt_block_torch2.11_cu130.ledger.sqlite {_MODEL}"
+_WIDTH = ("step.low_us", "step.high_us")
 
-CORRECTED = {_ON_A_GPU: ("range", "extrapolated")}
-"""What the earlier version said wrongly: it called kernels of a CPU inside what a GPU was measured at."""
+CORRECTED = {_ON_A_GPU: ("range", "extrapolated", *_WIDTH), _BLOCK: _WIDTH, f"{_BLOCK} --graphs": _WIDTH}
+"""What the earlier version said wrongly: it called kernels of a CPU inside what a GPU was measured at, and had a launch
+widen a step by more than the launch takes."""
 
 
 def differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
