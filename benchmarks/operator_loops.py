@@ -3,16 +3,19 @@
     python benchmarks/operator_loops.py draw FOLDER [--count 700] [--seed 28]     # without a GPU
     python benchmarks/operator_loops.py measure FOLDER -o ROWS.json [--limit 200] # on the GPU
     python benchmarks/operator_loops.py judge ROWS.json [--model H200]
+    python benchmarks/operator_loops.py learn ROWS.json --model H200 -o NEW
 
 ``draw`` takes shapes of the catalogue's operators that no label of ``data/h200`` has. ``measure`` times each by the
 device's own clock in the loop of ``torchledger sample`` (a direction repeated), in replays of a CUDA graph that holds
 one call, and in a training loop's order: forward, wait, backward, wait, five times. ``judge`` holds what is predicted
-of warm calls against all three.
+against all three, the last in its own state where the model knows that. ``learn`` fits it: what a direction takes
+longer in turns than repeated; it says the error with a quarter of the shapes, and of the operators, held out at a time.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import statistics
 import sys
@@ -169,7 +172,8 @@ def judge(path: Path, model_name: str) -> None:
     from torchledger.predicting.devices import find_model
 
     model = find_model(model_name)
-    rows = json.loads(path.read_text())
+    rows = _read(path)
+    knows_turns = any(name.startswith("turns ") for name in model.extras)
     off: dict[str, dict[str, list[tuple[float, bool]]]] = {loop: defaultdict(list) for loop in LOOPS}
     refused: dict[str, int] = defaultdict(int)
     for row in rows:
@@ -186,6 +190,7 @@ def judge(path: Path, model_name: str) -> None:
                         row["parameters"],
                         direction=direction,
                         dtype=row["dtype"],
+                        state="turns" if knows_turns and loop == "in turns" else "warm",
                     )
                 except PredictError as error:
                     refused[str(error)[:80]] += 1
@@ -211,6 +216,61 @@ def judge(path: Path, model_name: str) -> None:
     print("\nLeft out: " + ("; ".join(f"{count} times {why}" for why, count in refused.items()) or "none"))
 
 
+def _read(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file of ``measure``, which may be compressed."""
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    rows: list[dict[str, Any]] = json.loads(text)
+    return rows
+
+
+def learn(path: Path, model_name: str, output: Path) -> None:
+    """Fit what turns cost, print how far it is off on operators that were held out, and write the model with it."""
+    import numpy as np
+
+    from torchledger.fitting.turns import fit_turns, turns_over_warm
+    from torchledger.predicting.devices import find_model
+    from torchledger.predicting.model_file import save_model
+
+    model = find_model(model_name)
+    rows = [turns for row in _read(path) if "error" not in row for turns in _turns_of(row)]
+    operators = sorted({row.name.split(" ")[0] for row in rows})
+    for told, part_of in (
+        ("shapes", np.arange(len(rows)) // 2 % 4),
+        ("operators", np.array([operators.index(row.name.split(" ")[0]) % 4 for row in rows])),
+    ):
+        before: dict[str, list[float]] = defaultdict(list)
+        after: dict[str, list[float]] = defaultdict(list)
+        for part in range(4):
+            costs = fit_turns([row for row, own in zip(rows, part_of, strict=True) if own != part])
+            asked = replace(model, extras={**model.extras, **costs})
+            for row in (row for row, own in zip(rows, part_of, strict=True) if own == part):
+                shift, _ = turns_over_warm(asked, row.between, np.array([row.warm_us]))
+                before[row.name].append(abs(row.warm_us / row.turns_us - 1))
+                after[row.name].append(abs(row.warm_us * float(np.exp(shift[0])) / row.turns_us - 1))
+        for what, found in (("as repeated", before), ("with what turns cost", after)):
+            means = [100 * statistics.mean(some) for some in found.values()]
+            print(f"{told} held out, {what}: {len(rows)} times, mean of the operators {statistics.mean(means):.2f} %")
+    save_model(replace(model, extras={**model.extras, **fit_turns(rows)}), output, force=True)
+
+
+def _turns_of(row: dict[str, Any]) -> list[Any]:
+    """A row's directions that have another one beside them."""
+    from torchledger.fitting.timing_states import family_of_operator
+    from torchledger.fitting.turns import Turns, between_turns
+    from torchledger.operators import find_operator
+    from torchledger.work.element_sizes import ELEMENT_SIZES
+
+    operator, size = find_operator(row["operator"]), float(ELEMENT_SIZES[row["dtype"]])
+    found = []
+    for direction in row["in turns"]:
+        family = family_of_operator(operator, row["parameters"], direction, size)
+        between = between_turns(operator, row["parameters"], direction, size, family)
+        if between is not None:
+            times = (statistics.median(row[loop][direction]) for loop in ("repeated", "in turns"))
+            found.append(Turns(f"{row['operator']} {direction}", between, *times))
+    return found
+
+
 def _cell(found: Sequence[tuple[float, bool]]) -> str:
     return f"{_mean(found):.1f} ({_signed(found):+.1f})" if found else ""
 
@@ -224,9 +284,9 @@ def _signed(found: Sequence[tuple[float, bool]]) -> float:
 
 
 def main() -> None:
-    """Draw, measure or judge."""
+    """Draw, measure, judge or learn."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("draw", "measure", "judge"))
+    parser.add_argument("what", choices=("draw", "measure", "judge", "learn"))
     parser.add_argument("path", type=Path)
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--count", type=int, default=700)
@@ -240,6 +300,10 @@ def main() -> None:
         if arguments.output is None:
             sys.exit("measure: say where to write with -o ROWS.json")
         measure(arguments.path, arguments.output, limit_s=arguments.limit)
+    elif arguments.what == "learn":
+        if arguments.output is None:
+            sys.exit("learn: say where to write the model with -o NEW")
+        learn(arguments.path, arguments.model, arguments.output)
     else:
         judge(arguments.path, arguments.model)
 

@@ -273,11 +273,12 @@ def predict(
     device: str | os.PathLike[str] = "H200",
     direction: str = "forward",
     dtype: str = "bfloat16",
-    state: Literal["warm", "swept"] = "warm",
+    state: Literal["warm", "swept", "turns"] = "warm",
 ) -> Prediction:
     """The time of an operator at a shape, without running it; ``device`` may also be a model file.
 
-    ``state``: just after the kernel's own repeats, or after other work has swept the cache.
+    ``state``: just after the kernel's own repeats, after other work has swept the cache, or with forward and backward
+    in turns.
 
     Raises ``PredictError`` for an unknown device, operator, parameter, direction or element type.
 

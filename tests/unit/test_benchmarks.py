@@ -23,6 +23,7 @@ NO_BENCHMARKS = {
     "gpu_programs": "programs for others to run",
     "job_programs": "programs for others to run",
     "h200_sweep": "writes a sweep",
+    "lent_models": "writes shipped models again",
     "limited": "is imported by others",
     "marked": "is imported by others",
     "memory_programs": "programs for others to run",

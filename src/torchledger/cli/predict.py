@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 @click.option("--direction", help="forward, backward or step; all that are known unless given.")
 @click.option(
     "--state",
-    type=click.Choice(("warm", "swept")),
+    type=click.Choice(("warm", "swept", "turns")),
     default="warm",
     show_default=True,
-    help="warm: just after the kernel's own repeats; swept: after other work has swept the cache.",
+    help="warm: just after the kernel's own repeats; swept: after other work has swept the cache; "
+    "turns: forward and backward in turns.",
 )
 @click.option(
     "--operators", multiple=True, type=click.Path(path_type=Path), help="A Python file with operators of your own."

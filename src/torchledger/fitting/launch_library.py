@@ -66,7 +66,7 @@ EXPECTED = "log expected"
 _SINGLE = 4.0  # bytes of an element
 _ALONE = "alone"
 ALONE = f"log {_ALONE}"
-"""Of a convolution by the networks of its single passes, where they are known."""
+"""Of a convolution by the networks of its single passes; the expected time where they are unknown."""
 
 EXACT_FLOAT32 = "exact float32"
 """The column of convolutions of float32 that must not be rounded for the tensor cores."""
@@ -131,8 +131,8 @@ def _convolution_columns(
     copied = machine.constants.convolutions.copy_over_dram * copied_bytes / machine.bytes_per_us
     copied += np.where(copied_bytes > 0, machine.floor_us, 0.0)
     times["expected"] = times["expected"] + copied
-    if alone is not None:
-        times[_ALONE] = alone + copied
+    if machine.has_tile_baseline:
+        times[_ALONE] = times["expected"] if alone is None else alone + copied
     for place in range(len(given)):
         yield {f"log {name}": math.log(time[place]) for name, time in times.items()}
 

@@ -1,7 +1,8 @@
 """The state in which a kernel is timed: after its own repeats, or after other work has swept the cache.
 
 Labels of operators are warm: the kernel ran just before over the same tensors, and what fits is still in the L2. In a
-program other work lies between, and a short kernel then waits for the device's memory.
+program other work lies between, and a short kernel then waits for the device's memory. Between the two lies a training
+loop's order, forward and backward in turns (``turns.py``).
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
 from torchledger.operators import Operator
 
-State = Literal["warm", "swept"]
+State = Literal["warm", "swept", "turns"]
 Array = NDArray[np.float64]
 
-STATES: tuple[State, ...] = ("warm", "swept")
+STATES: tuple[State, ...] = ("warm", "swept", "turns")
 KNOTS_US = (3.0, 6.0, 12.0, 25.0, 50.0, 100.0, 300.0)
 """Warm durations at which the correction is learned; between them it is interpolated, beyond them it stays."""
 

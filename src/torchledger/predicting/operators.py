@@ -17,6 +17,7 @@ from torchledger.fitting.operator_features import operator_features
 from torchledger.fitting.regressors import EDGE
 from torchledger.fitting.time_model import Entry, TimeModel
 from torchledger.fitting.timing_states import State, family_of_operator, swept_over_warm
+from torchledger.fitting.turns import between_turns, turns_over_warm
 from torchledger.nouns import Prediction
 from torchledger.operators import Operator, find_operator
 from torchledger.operators.declaration import dtype_name
@@ -99,7 +100,8 @@ def predict(
     dtype: str = "bfloat16",
     state: State = "warm",
 ) -> Prediction:
-    """The time of one operator at one shape: just after its own repeats, or after other work has swept the cache.
+    """The time of one operator at one shape: just after its own repeats, after other work has swept the cache, or with
+    forward and backward in turns.
 
     Raises ``PredictError`` for an operator, parameter, dtype or direction that is unknown (naming the nearest known),
     for sizes that are not positive, for tensors beyond the device's memory, and for a state that the model has not
@@ -193,6 +195,13 @@ def _answer(
         family = family_of_operator(operator, parameters, direction, float(ELEMENT_SIZES[dtype]))
         shift, spread = swept_over_warm(model, family, np.exp(log_us))
         log_us, width = log_us + shift, np.hypot(width, spread)
+    elif state == "turns":
+        item_size = float(ELEMENT_SIZES[dtype])
+        family = family_of_operator(operator, parameters, direction, item_size)
+        between = between_turns(operator, parameters, direction, item_size, family, count)
+        if between is not None:
+            shift, spread = turns_over_warm(model, between, np.exp(log_us))
+            log_us, width = log_us + shift, np.hypot(width, spread)
     return PredictionTable(
         duration_us=np.exp(log_us),
         low_us=np.exp(log_us - width),

@@ -35,6 +35,7 @@ _KEYS = (
 _STATES = {
     "warm": "Warm: just after the kernel's own repeats, what fits still in the cache.",
     "swept": "Swept: after other work has swept the cache.",
+    "turns": "In turns: forward and backward one after the other, as a training loop runs them.",
 }
 
 

@@ -1,0 +1,149 @@
+"""What a direction takes in turns with its operator's other one: forward, backward, and the forward again.
+
+Labels are of a direction repeated over the same tensors, which the cache may hold. In turns the other direction's
+traffic lies between: where both together are more than the cache keeps, what was warm comes from memory, which costs a
+miss and the bytes. What both read was touched half as long ago. Besides, a kernel that did not run just before starts
+somewhat later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchledger.errors import PredictError
+from torchledger.fitting.learning import COVERAGE
+from torchledger.fitting.rounding import as_column
+from torchledger.fitting.time_model import TimeModel
+from torchledger.operators import Operator
+
+Array = NDArray[np.float64]
+
+_KEPT, _SOFT = "turns kept MB", "turns soft MB"
+_COSTS = ("miss us", "MB us", "forward us", "backward us")
+_KEPT_FROM, _SOFT_FROM = (35.0, 45.0, 60.0), (4.0, 10.0)  # where fits begin: what is kept or not has steps
+_FIRST = {_KEPT: 45.0, _SOFT: 4.0, "miss us": 0.6, "MB us": 0.05, "forward us": 0.1, "backward us": 0.05}
+_MEGABYTE = 1e6
+_FARTHEST = 40.0
+_SMALL = 1e-4
+
+
+@dataclass(frozen=True)
+class Between:
+    """Of one operator's direction at many shapes: its family (``timing_states.family_of_operator``), whether it is the
+    forward, the bytes that it moves, and those that both move between two uses of what it reads."""
+
+    family: str
+    is_forward: bool
+    own_bytes: Array
+    traffic_bytes: Array
+
+
+@dataclass(frozen=True)
+class Turns:
+    """A direction that was timed both ways, at one shape: microseconds repeated and in turns; ``name`` is its key."""
+
+    name: str
+    between: Between
+    warm_us: float
+    turns_us: float
+
+
+def between_turns(
+    operator: Operator, parameters: Mapping[str, Any], direction: str, item_size: float, family: str, count: int = 1
+) -> Between | None:
+    """What lies between two runs of a direction at ``count`` shapes; ``None`` where the operator has no other one."""
+    if direction not in ("forward", "backward") or not {"forward", "backward"} <= set(operator.directions):
+        return None
+    resolved = operator.resolve(parameters)
+    moved = {
+        (each, side): sum(
+            (as_column(getattr(work, side), count) for work in operator.work(resolved, each, item_size)),  # type: ignore[arg-type]
+            np.zeros(count),
+        )
+        for each in ("forward", "backward")
+        for side in ("bytes_read", "bytes_written")
+    }
+    own = moved[direction, "bytes_read"] + moved[direction, "bytes_written"]
+    # A backward reads the gradient of what its forward wrote, and what that kept for it.
+    kept = np.maximum(moved["backward", "bytes_read"] - moved["forward", "bytes_written"], 0.0)
+    in_both = np.minimum(kept / np.maximum(moved[direction, "bytes_read"], 1.0), 1.0)
+    return Between(family, direction == "forward", own, sum(moved.values(), np.zeros(count)) * (1 - in_both / 2))
+
+
+def turns_over_warm(model: TimeModel, between: Between, warm_us: Array) -> tuple[Array, Array]:
+    """The logarithm of the time in turns over that repeated, and what half an interval of it is. Raises
+    ``PredictError`` where the model has not learned it."""
+    if f"turns width {between.family}" not in model.extras:
+        raise PredictError(
+            f"the model of {model.device} does not know how long {between.family} kernels take in turns with their "
+            "other direction: leave out --state."
+        )
+    width = np.full(len(warm_us), model.extras[f"turns width {between.family}"])
+    return np.log1p(_later_us(between, model.extras) / warm_us), width
+
+
+def _later_us(between: Between, costs: Mapping[str, float]) -> Array:
+    """Microseconds that a direction takes longer in turns."""
+    kept, soft = costs[_KEPT] * _MEGABYTE, costs[_SOFT] * _MEGABYTE
+    miss, byte, forward, backward = (costs[f"turns {between.family} {name}"] for name in _COSTS)
+    held = _share((kept - between.own_bytes) / soft)
+    gone = _share((between.traffic_bytes - kept) / soft)
+    start = forward if between.is_forward else backward
+    return np.asarray(start + held * gone * (miss + between.own_bytes / _MEGABYTE * byte))
+
+
+def _share(away: Array) -> Array:
+    """From 0 to 1, a half at nothing."""
+    return np.asarray(1 / (1 + np.exp(-np.clip(away, -_FARTHEST, _FARTHEST))))
+
+
+def fit_turns(rows: Sequence[Turns]) -> dict[str, float]:
+    """The numbers that ``turns_over_warm`` reads, each operator's direction counting alike."""
+    from scipy.optimize import minimize
+
+    families = sorted({row.between.family for row in rows})
+    names = [_KEPT, _SOFT, *(f"turns {family} {name}" for family in families for name in _COSTS)]
+    first = np.log([_FIRST.get(name) or _FIRST[" ".join(name.split(" ")[2:])] for name in names])
+    groups: dict[tuple[str, bool], list[Turns]] = {}
+    for row in rows:
+        groups.setdefault((row.between.family, row.between.is_forward), []).append(row)
+    often = {name: sum(row.name == name for row in rows) for name in {row.name for row in rows}}
+    columns = [
+        (
+            Between(
+                family,
+                is_forward,
+                np.concatenate([row.between.own_bytes for row in some]),
+                np.concatenate([row.between.traffic_bytes for row in some]),
+            ),
+            np.array([row.warm_us for row in some]),
+            np.array([row.turns_us for row in some]),
+            np.array([1 / often[row.name] for row in some]),
+        )
+        for (family, is_forward), some in groups.items()
+    ]
+
+    def loss(logarithms: Array) -> float:
+        costs = dict(zip(names, np.exp(logarithms), strict=True))
+        total = 0.0
+        for between, warm_us, turns_us, weight in columns:
+            off = np.log((warm_us + _later_us(between, costs)) / turns_us)
+            total += float(weight @ np.sqrt(off**2 + _SMALL))
+        return total / len(often) + 1e-5 * float(np.sum((logarithms - first) ** 2))
+
+    begins = [np.concatenate([np.log([kept, soft]), first[2:]]) for kept in _KEPT_FROM for soft in _SOFT_FROM]
+    found = min((minimize(loss, begin, method="L-BFGS-B") for begin in begins), key=lambda each: each.fun).x
+    costs = {name: float(value) for name, value in zip(names, np.exp(found), strict=True)}
+    for family in families:
+        off = [
+            np.abs(np.log((warm_us + _later_us(between, costs)) / turns_us))
+            for between, warm_us, turns_us, _ in columns
+            if between.family == family
+        ]
+        costs[f"turns width {family}"] = float(np.quantile(np.concatenate(off), COVERAGE))
+    return costs
