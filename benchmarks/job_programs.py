@@ -44,7 +44,7 @@ def drawn_size(number: int) -> tuple[int, int, int, int]:
             return width, blocks, sequence, batch
 
 
-SIZES |= {f"drawn{number}": drawn_size(number) for number in range(16)}
+SIZES |= {f"drawn{number}": drawn_size(number) for number in range(64)}
 SIZES |= {f"narrow{blocks}": (256, blocks, 64, 4) for blocks in (4, 8, 12)}
 """So narrow that a GPU is done before the host has launched the next: steps are the host's."""
 

@@ -14,7 +14,7 @@ import sqlite3
 import threading
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -44,6 +44,39 @@ _BUSY_TIMEOUT_S = 30.0
 _LOCKED = "{} is being written by another process, which did not let go in time. Try again when that has ended."
 
 
+def _create(path: Path) -> None:
+    """Make an empty ledger under another name and give it its own, so that a process that is killed leaves none behind
+    that cannot be read.
+
+    Raises ``OSError`` if there is a file of that name meanwhile, or ``sqlite3.Error``.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with contextlib.closing(sqlite3.connect(part, timeout=_BUSY_TIMEOUT_S)) as connection:
+            _add_tables(connection, frozenset())
+        try:
+            os.link(part, path)
+        except FileExistsError:
+            raise
+        except OSError:  # of a file system that knows no links
+            os.rename(part, path)
+    finally:
+        for left in (part, part.with_name(f"{part.name}-journal")):
+            with contextlib.suppress(OSError):
+                left.unlink(missing_ok=True)
+
+
+def _add_tables(connection: sqlite3.Connection, present: Collection[str]) -> None:
+    """Make the tables that are not there, in one transaction: each would wait for the disk."""
+    with connection:
+        connection.execute("BEGIN")  # Python begins none by itself before a table is made
+        if not present:
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        for statement in create_statements(present):
+            connection.execute(statement)
+
+
 class LedgerWriter:
     """Writes records into a new ledger, or appends to an existing one (``append=True``).
 
@@ -65,33 +98,16 @@ class LedgerWriter:
                 open_ledger(self.path).close()
                 remove_unheld(self.path)
         try:
-            self._connection = sqlite3.connect(self.path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)
-            present = _table_names(self._connection) if append else frozenset()
-            with self._connection:
-                # Python begins none by itself before a table is made, and each would wait for the disk.
-                self._connection.execute("BEGIN")
-                if not append:
-                    self._connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                    self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-                for statement in create_statements(present):
-                    self._connection.execute(statement)
-        except BaseException as error:
             if not append:
-                self._remove_stub()
-            if not isinstance(error, sqlite3.Error):
-                raise
+                _create(self.path)
+            self._connection = sqlite3.connect(self.path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)
+            if append:
+                _add_tables(self._connection, _table_names(self._connection))
+        except (sqlite3.Error, OSError) as error:
             raise StoreError(
                 f"cannot write {self.path}: {error}. Check that the folder exists, is writable and has room."
             ) from error
         self._hold = hold(self.path)
-
-    def _remove_stub(self) -> None:
-        """What a disk that is full has let us begin."""
-        if hasattr(self, "_connection"):
-            self._connection.close()
-        for stub in (self.path, self.path.with_name(f"{self.path.name}-journal")):
-            with contextlib.suppress(OSError):
-                stub.unlink(missing_ok=True)
 
     def add(self, *records: Any, replace: bool = False) -> None:
         """Write records of any kinds in one transaction; ``replace`` overwrites those with an equal key.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sqlite3
@@ -14,7 +15,7 @@ import pytest
 from factories import make_graph, make_launch, make_run
 from torchledger.errors import StoreError
 from torchledger.nouns import Gap, Graph, Launch, Run
-from torchledger.store import LedgerWriter, open_ledger
+from torchledger.store import LedgerWriter, ledger, open_ledger
 
 
 def test_what_was_added_is_read_back_in_order(tmp_path: Path) -> None:
@@ -188,3 +189,43 @@ def test_pages_that_are_named_many_times_do_not_make_a_table_without_end(
             ledger.count(Launch)
         with pytest.raises(StoreError, match="damaged"):
             ledger.read(Launch, graph="none")
+
+
+@pytest.mark.parametrize("at", ["link", "tables"])
+def test_a_writer_that_is_ended_while_it_begins_leaves_no_file_that_cannot_be_read(
+    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(*_: object) -> None:
+        assert not (tmp_path / "a.ledger").exists()
+        raise KeyboardInterrupt
+
+    where = (os, "link") if at == "link" else (ledger, "create_statements")
+    monkeypatch.setattr(*where, ended)
+    with pytest.raises(KeyboardInterrupt):
+        LedgerWriter(tmp_path / "a.ledger")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_without_links_has_its_ledgers_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", refused)
+    LedgerWriter(tmp_path / "a.ledger").close()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.ledger"]
+    open_ledger(tmp_path / "a.ledger").close()
+
+
+def test_a_file_that_another_run_has_begun_meanwhile_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = os.link
+
+    def late(source: Path, target: Path) -> None:
+        target.write_text("another's")
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", late)
+    with pytest.raises(StoreError, match=r"a\.ledger"):
+        LedgerWriter(tmp_path / "a.ledger")
+    assert (tmp_path / "a.ledger").read_text() == "another's"
