@@ -8,7 +8,7 @@ from accelerate import Accelerator
 from torchledger.integrations.accelerate import mark_steps
 
 
-def main(*, compiled: bool = True, steps: int = 8) -> None:
+def main(*, compiled: bool = True, steps: int = 16) -> None:
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
     data = torch.utils.data.TensorDataset(torch.randn(16 * steps, 8), torch.randn(16 * steps, 1))

@@ -23,7 +23,7 @@ class Regression(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-def main(ledger: str | None = None, *, compiled: bool = True, steps: int = 4) -> None:
+def main(ledger: str | None = None, *, compiled: bool = True, steps: int = 16) -> None:
     data = torch.utils.data.TensorDataset(torch.randn(8 * steps, 8), torch.randn(8 * steps, 1))
     trainer = Trainer(
         max_steps=steps,

@@ -11,7 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 from torchledger.integrations.transformers import LedgerCallback
 
 
-def main(ledger: str | None = None, *, compiled: bool = True, steps: int = 4) -> None:
+def main(ledger: str | None = None, *, compiled: bool = True, steps: int = 16) -> None:
     model = GPT2LMHeadModel(GPT2Config(vocab_size=96, n_positions=32, n_embd=32, n_layer=1, n_head=2))
     data = [{"input_ids": torch.randint(0, 96, (16,)).tolist()} for _ in range(4 * steps)]
     data = [row | {"labels": row["input_ids"]} for row in data]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 from pathlib import Path
 from types import ModuleType
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import torchledger
+from torchledger.profiling.profile import DEFAULT_REPEATS, DEFAULT_TIMED, DEFAULT_WARMUP
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -38,6 +40,13 @@ def test_a_callback_tells_each_step_and_writes_the_ledger_of_the_training(
     _example(name).main(str(path), compiled=False, steps=3)
     assert len(steps) == 3
     assert torchledger.load(path).run.status == "finished"
+
+
+@pytest.mark.parametrize("name", ["accelerate_loop", "lightning_fit", "transformers_train"])
+def test_an_example_runs_long_enough_for_a_profile(name: str) -> None:
+    compiles, begins, ends = 3, 1, 2  # steps that compile, that reach the beginning of one, that are heard or counted
+    needed = compiles + begins + ends + DEFAULT_WARMUP + DEFAULT_TIMED + DEFAULT_REPEATS
+    assert inspect.signature(_example(name).main).parameters["steps"].default >= needed
 
 
 def test_accelerate_tells_a_step_when_the_optimizer_really_steps(steps: list[None]) -> None:
