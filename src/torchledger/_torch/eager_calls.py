@@ -339,11 +339,10 @@ class EagerCalls(TorchDispatchMode):
             distributed=self._distributed_of(func),
         )
         with self._lock:
-            if self._storages is not None and graph is None:
-                self._storages.operator(
-                    len(self.calls), (args, kwargs), result, number_bytes=_bytes_of_numbers(func, args)
-                )
             self.calls.append(heard)
+            if self._storages is not None and graph is None:
+                place = len(self.calls) - 1
+                self._storages.operator(place, (args, kwargs), result, number_bytes=_bytes_of_numbers(func, args))
         return True
 
     def _stack(self, frame: FrameType | None) -> tuple[tuple[str, ...], tuple[str, ...], torch.nn.Module | None]:

@@ -200,8 +200,9 @@ class StorageWatch:
         faults = tuple(self._faults)
         return HeardMemory(lives, tuple(self._entries), allocator, self._number_bytes, faults, dict(self._unasked))
 
-    def operator(self, place: int, arguments: Any, result: Any, *, number_bytes: int = 0) -> None:
-        """An eager operator has run: its place among those heard, what it was given and what it gave.
+    @claim
+    def operator(self, place: int, arguments: Any, result: Any, *, number_bytes: int = 0) -> bool:
+        """An eager operator has run: its place among those heard, what it was given and what it gave. True once noted.
 
         ``number_bytes`` is what numbers among its arguments took as tensors.
         """
@@ -213,6 +214,7 @@ class StorageWatch:
                 self._see(tensor)
             for tensor in tensors_in(result):
                 self._see(tensor)
+        return True
 
     def inside(self, result: Any) -> None:
         """An operator has run inside a compiled graph's call."""
