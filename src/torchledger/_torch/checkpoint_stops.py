@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchledger._torch.patching import Patches
+from torchledger.signals import let_through
 
 _STOPS = "_StopRecomputationError"
 
@@ -26,6 +27,7 @@ def watch_stops(stopped: Callable[[], None], on_fault: Callable[[str], None]) ->
         try:
             stopped()
         except Exception as fault:  # autograd waits for the error
+            let_through(fault)
             on_fault(f"{_STOPS}: {type(fault).__name__}: {fault}")
 
     error.__init__ = made
