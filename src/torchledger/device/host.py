@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _ELEMENTS = 256
 """So few that a kernel is done before the host has launched the next."""
 
-_LAUNCHES, _PRODUCTS, _CONVOLUTIONS, _NODES, _OPERATORS = 24, 17, 9, 100, 200
+_LAUNCHES, _PRODUCTS, _CONVOLUTIONS, _NODES, _OPERATORS, _TRAINED = 24, 17, 9, 100, 200, 6
 _FEW_TENSORS, _MANY_TENSORS = 8, 72
 _ROUNDS, _BURSTS, _PAUSE_S = 12, 15, 0.25
 """A figure is the median over the rounds, which span some seconds; in each it is the median of the bursts."""
@@ -190,6 +190,7 @@ def _costs(us: Mapping[str, float], step_launches: tuple[int, int, int] | None) 
     found: dict[str, float | None] = {
         "graph_call_us": max(0.0, us["one launch"] - fused_us),
         "training_call_us": max(0.0, us["training"] - 3 * fused_us),
+        "further_training_us": max(0.0, (us["many trained"] - us["one trained"]) / (_TRAINED - 1) - 2 * fused_us),
         "replay_call_us": us.get("replayed"),
         "fused_launch_us": fused_us,
         "library_launch_us": max(0.0, (us["many products"] - us["one product"]) / (_PRODUCTS - 1)),
@@ -231,6 +232,8 @@ def _works(compiled: _Compiled, place: Any) -> dict[str, Work]:
         "one convolution": compiled.one_convolution,
         "many convolutions": compiled.many_convolutions,
         "training": compiled.training,
+        "one trained": compiled.one_trained,
+        "many trained": compiled.many_trained,
         "replayed": compiled.replayed,
         "operators": _operators(place),
     }
@@ -348,7 +351,20 @@ class _Compiled:
             loss(leaf).backward()
             leaf.grad = None
 
+        layer, seed = compiled(lambda x: (x * x).sin()), torch.ones(_ELEMENTS, device=place)
+
+        def trained(count: int) -> Callable[[], None]:
+            def call() -> None:
+                y: Any = leaf
+                for _ in range(count):
+                    y = layer(y)
+                y.backward(seed)
+                leaf.grad = None
+
+            return call
+
         self.training = training
+        self.one_trained, self.many_trained = trained(1), trained(_TRAINED)
         self.replayed: Callable[[], Any] | None = None
         self.step = _TrainingStep(place) if place.type == "cuda" else None
         if place.type == "cuda":
@@ -359,6 +375,7 @@ class _Compiled:
         for call in (
             *(self.one_launch, self.many_launches, self.one_product, self.many_products),
             *(self.one_convolution, self.many_convolutions, self.training, self.replayed),
+            *(self.one_trained, self.many_trained),
         ):
             for _ in range(4 if call is not None else 0):
                 assert call is not None

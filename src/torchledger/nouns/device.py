@@ -52,7 +52,8 @@ class Host:
     """What a host needs to keep a device busy, measured there: microseconds of one thread, ``None`` where not measured.
 
     ``device`` is the device that was launched on. ``graph_call_us`` is a call of a compiled function without its
-    launches, ``training_call_us`` one with its backward, ``replay_call_us`` one that replays a CUDA graph. The others
+    launches, ``training_call_us`` one with its backward, ``further_training_us`` one more with its backward in the same
+    pass of autograd, ``replay_call_us`` one that replays a CUDA graph. The others
     are for one more of each kind: a launch of a fused kernel, of a matrix product and of a convolution inside a
     compiled function, an eager operator, a node of autograd's backward (its operator included), a tensor that a fused
     or foreach optimizer updates. ``in_step`` is how many times as long as these say a small training step takes, whose
@@ -66,6 +67,7 @@ class Host:
     num_cores: int | None = None
     graph_call_us: float | None = None
     training_call_us: float | None = None
+    further_training_us: float | None = None
     replay_call_us: float | None = None
     fused_launch_us: float | None = None
     library_launch_us: float | None = None

@@ -20,6 +20,7 @@ from torchledger.predicting.overheads import (
     StepShape,
     begins_backward,
     host_spread,
+    is_backward_call,
     overheads_of,
     overheads_on,
     step_shape,
@@ -156,6 +157,7 @@ def _shape_of(program: RankProgram) -> StepShape:
     return replace(
         step_shape(launches, calls=program.graph_calls),
         backwards=len(begins_backward(program.calls)),
+        backward_graphs=sum(call.kind == "graph" and is_backward_call(call) for call in program.calls),
         eager_calls=len(operators) - nodes,
         nodes=nodes,
     )

@@ -26,6 +26,7 @@ from torchledger.predicting.overheads import (
     further_kernels,
     graph_collective_us,
     idle_call_us,
+    is_backward_call,
     launch_kind,
 )
 from torchledger.predicting.power import StepWork, is_product, mean_clock, sustained_share, work_of
@@ -328,7 +329,8 @@ def _graph(
     overheads = maker.overheads
     usual = overheads["graph call host us"]
     training = overheads.get("training call host us", 2 * usual)
-    call_us = max(usual, training - usual) if wakes_autograd else usual
+    pair_us = training if wakes_autograd else overheads.get("further training host us", 2 * usual)
+    call_us = max(usual, pair_us - usual) if is_backward_call(call) else usual
     if maker.mode == "graphs" and "replay host us" in overheads:
         call_us = overheads["replay host us"]
     collective_us = graph_collective_us(overheads)

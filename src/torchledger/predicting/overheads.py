@@ -48,7 +48,8 @@ class StepShape:
     graphs; ``eager_calls`` all eager operators, views included, that autograd does not call, ``nodes`` those that it
     calls. ``further_kernels`` are those that library calls launch beyond their first. ``tensors`` are those that
     ``optimizers`` update in lists, ``foreach_tensors`` those of them in lists of foreach operators; what such
-    optimizers call is not among ``eager_calls``; ``scalers`` are the gradient scalers that work beside them.
+    optimizers call is not among ``eager_calls``; ``scalers`` are the gradient scalers that work beside them,
+    ``backward_graphs`` the graphs that those passes call.
     """
 
     fused: int
@@ -64,6 +65,7 @@ class StepShape:
     foreach_tensors: int = 0
     further_kernels: int = 0
     scalers: int = 0
+    backward_graphs: int = 0
 
     @property
     def launches(self) -> int:
@@ -226,6 +228,7 @@ _IN_STEPS = {
     "foreach tensor host us": "foreach_optimizer_tensor_us",
     "optimizer step host us": "optimizer_step_us",
     "training call host us": "training_call_us",
+    "further training host us": "further_training_us",
     "replay host us": "replay_call_us",
 }
 _AS_IN_BURSTS = {"eager call host us": "operator_us", "node host us": "autograd_node_us"}
@@ -280,11 +283,14 @@ def host_us(shape: StepShape, mode: Mode, overheads: Mapping[str, float]) -> flo
     # A backward wakes autograd's thread; further graphs of it are called there.
     trained = min(shape.backwards, shape.graphs // 2)
     training_us = overheads.get("training call host us", 2 * overheads["graph call host us"])
+    pairs = max(0, min(shape.backward_graphs, shape.graphs // 2) - trained)
+    further_us = overheads.get("further training host us", 2 * overheads["graph call host us"])
     return (
         operators
         + optimizers
         + overheads["step host us"]
-        + overheads["graph call host us"] * (shape.graphs - 2 * trained)
+        + overheads["graph call host us"] * (shape.graphs - 2 * (trained + pairs))
+        + further_us * pairs
         + training_us * trained
         + overheads["fused launch host us"] * shape.fused
         + overheads["library launch host us"] * shape.library

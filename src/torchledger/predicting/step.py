@@ -215,11 +215,12 @@ def _shape_of(
         if call.kind == "operator" and not (optimizers and call.phase == "optimizer")
     ]
     nodes = sum(call.phase == "backward" for call in eager_calls)
-    backwards = any(count and direction_of(graph) == "backward" for graph, count in calls.items())
-    passes = int(backwards) if record is None else len(begins_backward(record.calls))
+    backwards = sum(count for graph, count in calls.items() if direction_of(graph) == "backward")
+    passes = min(1, backwards) if record is None else len(begins_backward(record.calls))
     return replace(
         shape,
         backwards=min(passes, shape.graphs // 2),
+        backward_graphs=backwards,
         eager_calls=len(eager_calls) - nodes,
         nodes=nodes,
         optimizers=optimizers + bool(given_tensors),

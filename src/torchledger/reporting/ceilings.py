@@ -71,6 +71,7 @@ _ABOVE = (
 _HOST_ROWS = (
     ("a compiled call", "graph_call_us"),
     ("one with its backward", "training_call_us"),
+    ("one more of such", "further_training_us"),
     ("a replayed CUDA graph", "replay_call_us"),
     ("a fused kernel", "fused_launch_us"),
     ("a matrix product", "library_launch_us"),

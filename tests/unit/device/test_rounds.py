@@ -24,6 +24,8 @@ US = {
     "many fused tensors": 60.0 + 64 * 0.5,
     "backward": 100 * 6.0,
     "step": 1500.0,
+    "one trained": 310.0,
+    "many trained": 310.0 + 5 * 170,
     "few foreach tensors": 90.0,
     "many foreach tensors": 90.0 + 64 * 2.0,
 }
@@ -64,6 +66,7 @@ def test_each_cost_is_what_one_more_of_its_kind_takes() -> None:
     assert host.fused_launch_us == pytest.approx(5.0)
     assert host.graph_call_us == pytest.approx(95.0)
     assert host.training_call_us == pytest.approx(300 - 15)
+    assert host.further_training_us == pytest.approx(170 - 10)
     assert host.library_launch_us == pytest.approx(8.0)
     assert host.operator_us == pytest.approx(4.0)
     assert host.in_step == pytest.approx(1500 / (285 + 20 * 5 + 72 * 8 + 48 * 0.5 + 60 - 8 * 0.5), rel=1e-3)

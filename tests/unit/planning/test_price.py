@@ -198,6 +198,15 @@ def test_a_slow_waking_of_autograd_is_charged_once_a_backward() -> None:
     assert host_us(14, 675.0) - host_us(14, 300.0) == pytest.approx(slower)
 
 
+def test_further_graphs_of_a_backward_cost_what_was_measured_of_them() -> None:
+    def host_us(further_us: float | None) -> float:
+        host = Host("Epyc 9", "NVIDIA H200", graph_call_us=50.0, training_call_us=300.0, further_training_us=further_us)
+        return plan_price([program(0, backwards(14), groups={})], MODEL, None, host=host).host_us
+
+    assert host_us(None) == pytest.approx(host_us(100.0))
+    assert host_us(180.0) - host_us(100.0) == pytest.approx(13 * 80 * 1.5)
+
+
 def test_a_host_whose_costs_spread_widens_the_interval_where_it_decides() -> None:
     steady = Host("Epyc 9", "NVIDIA H200", graph_call_us=500.0, operator_us=50.0)
     spread = replace(steady, spreads={"graph_call_us": 100.0, "operator_us": 10.0})
