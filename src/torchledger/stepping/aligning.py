@@ -103,12 +103,12 @@ def align(trace: Trace, entries: Sequence[Entry], heard: Sequence[EagerCall]) ->
 def have_other_sizes(entries: Sequence[Entry], heard_at: Mapping[int, EagerCall]) -> bool:
     """Whether what a mode heard of some operators had other sizes than these: steps of a dynamic program may."""
     return any(
-        not is_at_sizes(entries[place], call) and not any(map(_is_nested, call.call.tensors))
+        not is_at_sizes(entries[place], call) and not any(map(is_nested, call.call.tensors))
         for place, call in heard_at.items()
     )
 
 
-def _is_nested(tensor: Tensor) -> bool:
+def is_nested(tensor: Tensor) -> bool:
     """True for a nested tensor, which has no shape."""
     return not tensor.shape and tensor.strides is None
 

@@ -121,15 +121,17 @@ def read_entries(
     whole: Collection[str] = (),
     list_dtype: str | None = None,
     parts: Mapping[int, Collection[int]] | None = None,
+    nested: Collection[str] = (),
 ) -> list[Entry]:
     """The entries that start inside ``window`` (nanoseconds on the trace's clock), in order of their starts.
 
     ``events`` are the trace's device events (none on a CPU). ``whole`` names operators that are known to be called as
     they are, for those whose overloads differ and for custom ones that call others. ``list_dtype`` is the dtype of
     tensors in lists, which profilers do not record. ``parts`` holds, for rows of operators that
-    are not entries themselves, the rows in them that are.
+    are not entries themselves, the rows in them that are. ``nested`` names operators that were called on nested
+    tensors.
     """
-    reader = _Reader(trace, graph_of, is_composite, frozenset(whole), list_dtype, parts or {})
+    reader = _Reader(trace, graph_of, is_composite, frozenset(whole), list_dtype, parts or {}, frozenset(nested))
     for lane, roots in _forest(trace, window).items():
         for node in roots:
             reader.visit(node, lane, ())
@@ -194,9 +196,10 @@ class _Reader:
         whole: frozenset[str],
         list_dtype: str | None,
         parts: Mapping[int, Collection[int]],
+        nested: frozenset[str],
     ) -> None:
         self.found: list[Entry] = []
-        self._parts = parts
+        self._parts, self._nested = parts, nested
         self._trace, self._graph_of, self._is_composite = trace, graph_of, is_composite
         self._whole, self._list_dtype = whole, list_dtype
         self._costs: dict[tuple[int, int], tuple[OpCall | None, Cost]] = {}
@@ -236,7 +239,7 @@ class _Reader:
     def _add_parts(self, node: _Node, lane: int, around: tuple[str, ...], rows: Collection[int]) -> int:
         """Add those operators of a range that are in ``rows``; returns where the last of them ends, 0 for none."""
         name, ended = self._trace.name(node.row), 0
-        if node.row in rows and name in self._whole and self._is_of_nested(node):
+        if node.row in rows and self._is_of_nested(node):
             self._add_below(node, lane, around, (node.row, name))
             return node.end
         for child in node.children:
@@ -301,6 +304,8 @@ class _Reader:
         return self._is_composite(name) is False or self._is_of_nested(node)
 
     def _is_of_nested(self, node: _Node) -> bool:
+        if self._trace.name(node.row) not in self._nested:
+            return False
         call = self._cost(node)[0]
         return call is not None and bool(call.arguments) and not any((*call.arguments, *call.constants))
 

@@ -35,6 +35,7 @@ from torchledger.stepping.aligning import (
     have_other_sizes,
     is_at_sizes,
     is_counted,
+    is_nested,
     operators_of,
     other_routes,
     stopped_places,
@@ -120,6 +121,7 @@ def record_step(
     if not spans:
         raise ValueError("a step's record needs the beginning and end of at least one step")
     whole = {call.call.name for call in heard or ()}
+    nested = {call.call.name for call in heard or () if any(map(is_nested, call.call.tensors))}
     list_dtype = _list_dtype(facts.optimizers)
 
     def read(span: tuple[int, int], parts: Mapping[int, frozenset[int]] | None = None) -> list[Entry]:
@@ -132,6 +134,7 @@ def record_step(
             whole=whole,
             list_dtype=list_dtype,
             parts=parts,
+            nested=nested,
         )
 
     each = [read(span) for span in spans]

@@ -218,6 +218,7 @@ def test_an_operator_on_nested_tensors_is_heard_whole_and_known_by_its_parts() -
             op_event(name="aten::mm", ts=45, dur=10),
         ],
         whole=("aten::linear",),
+        nested=("aten::linear",),
     )
     assert [(entry.name, entry.part_of and entry.part_of[1]) for entry in found] == [
         ("aten::clone", "aten::linear"),
