@@ -180,7 +180,7 @@ def other_routes(
     return {
         node: names.total() - theirs[node].total()
         for node, names in ours.items()
-        if node in theirs and names - theirs[node] and theirs[node] - names
+        if node in theirs and names - theirs[node] and theirs[node] - names and names.total() != theirs[node].total()
     }
 
 
