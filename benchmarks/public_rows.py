@@ -12,7 +12,8 @@ from pathlib import Path
 
 from torchledger.nouns import Layout
 from torchledger.planning.composing import Composition
-from torchledger.planning.transformer import Transformer, memory_of_rank
+from torchledger.planning.transformer import Transformer
+from torchledger.planning.transformer_memory import memory_of_rank
 
 GPT_VOCABULARY = 51200
 """Megatron's: 50,257 words, padded to equal shares."""

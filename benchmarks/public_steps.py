@@ -37,7 +37,8 @@ from torchledger.planning.layouts import price_layout
 from torchledger.planning.prices import ModelPrices, PiecePrice, PiecePrices
 from torchledger.planning.sharing import find_sharing
 from torchledger.planning.timeline import Sharing
-from torchledger.planning.transformer import Piece, Transformer, memory_of_rank
+from torchledger.planning.transformer import Piece, Transformer
+from torchledger.planning.transformer_memory import memory_of_rank
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.model_file import load_model, save_model
 from torchledger.predicting.operators import predict

@@ -13,13 +13,8 @@ from torchledger.planning.reductions import full_buckets, weights_of_block
 from torchledger.planning.schedules import Action, schedule_actions
 from torchledger.planning.sharing import PRODUCT
 from torchledger.planning.timeline import Sharing, TimedEntry
-from torchledger.planning.transformer import (
-    Piece,
-    Transformer,
-    layers_by_stage,
-    parameters_of_rank,
-    parts_of,
-)
+from torchledger.planning.transformer import Piece, Transformer, parts_of
+from torchledger.planning.transformer_memory import layers_by_stage, parameters_of_rank
 from torchledger.predicting.power import StepWork
 from torchledger.work.element_sizes import ELEMENT_SIZES
 

@@ -12,11 +12,8 @@ from torchledger.planning.composing import Composer, Composition, name_of
 from torchledger.planning.prices import PiecePrices
 from torchledger.planning.sharing import find_sharing
 from torchledger.planning.timeline import PlayedStep, Sharing, play
-from torchledger.planning.transformer import (
-    Transformer,
-    check_layout,
-    memory_of_rank,
-)
+from torchledger.planning.transformer import Transformer, check_layout
+from torchledger.planning.transformer_memory import memory_of_rank
 
 COVERAGE = 0.9
 

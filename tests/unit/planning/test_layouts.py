@@ -15,7 +15,8 @@ from torchledger.planning.layouts import find_layouts, price_layout, price_layou
 from torchledger.planning.prices import ModelPrices
 from torchledger.planning.reductions import full_buckets, weights_of_block
 from torchledger.planning.timeline import Sharing
-from torchledger.planning.transformer import Transformer, check_layout, memory_of_rank, parts_of
+from torchledger.planning.transformer import Transformer, check_layout, parts_of
+from torchledger.planning.transformer_memory import memory_of_rank
 from torchledger.predicting.devices import find_model
 
 PRICES = ModelPrices(find_model("H200"))
