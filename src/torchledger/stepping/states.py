@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
+from torchledger.claims import claim
 from torchledger.nouns import StepFoundBy
 from torchledger.signals import let_through
 from torchledger.stepping.finder import FoundStep, Signature, StepFinder
@@ -275,7 +276,9 @@ class States:
         self._calls_elsewhere = self._finder.other_threads.total()
         self.now, self._steps = State.SETTLING, []
 
-    def _record(self, step: FoundStep) -> None:
+    @claim
+    def _record(self, step: FoundStep) -> bool:
+        """A step that may be one to record has ended; true: passed over, it would be taken for a part of the next."""
         is_wanted = step.calls == self._wanted
         is_row = bool(self._steps) and len(self._steps) >= self._longest_row[self._steps[-1]]
         if not is_wanted and not is_row and self.tries < _MOST_TRIES:
@@ -283,7 +286,7 @@ class States:
             self._pauses, self.tries = self.tries % _PAUSES + 1, self.tries + 1
             self.now = State.PAUSING
             self._pause()
-            return
+            return True
         if not is_wanted and not self._steps:
             self.outcome.notes.append(
                 f"steps of the most frequent kind did not come again in {_MOST_TRIES} tries: another kind is recorded"
@@ -297,11 +300,12 @@ class States:
             self.session.close_step()
             if len(self._steps) < self._repeats:
                 self.session.open_step(self._tools.mark, len(self._steps))
-                return
+                return True
         self._end_times()
         if self.now is State.RECORDING:
             self.tries = 0
             self._begin_hearing()
+        return True
 
     def _pause(self) -> None:
         self._pauses -= 1
