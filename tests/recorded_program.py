@@ -175,7 +175,9 @@ class Program:
 
     def __init__(self, **options: Any) -> None:
         self.tools = FakeTools()
-        self.recorder = StepRecorder(**{"warmup": 1, "timed": 3, "repeats": 2, "tools": self.tools} | options)
+        self.later: Counter[int] = Counter()
+        fixed = {"warmup": 1, "timed": 3, "repeats": 2, "tools": self.tools, "later_steps": lambda: self.later}
+        self.recorder = StepRecorder(**fixed | options)
         self.optimizer = Compiled()
         self.graphs = [self.compile("forward_0"), self.compile("backward_0")]
 
@@ -192,6 +194,8 @@ class Program:
             self.call("forward_0")
             self.call("backward_0")
         self.tools.now_us += took_us
+        if self.recorder.is_done and not self.recorder.waits_for_training:
+            self.later[threading.get_ident()] += 1
         self.recorder.optimizer_stepped(self.optimizer)
 
     def steps(self, number: int) -> Program:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from types import FrameType
 from typing import Any
 
@@ -21,7 +21,8 @@ _UPDATED_ON: dict[int, tuple[weakref.ref[Any], int]] = {}
 class OptimizerWatch:
     """Hears each step of every optimizer, after it was made, until ``undo``.
 
-    What ``stepped`` raises goes to ``on_fault``, and not to the program.
+    What ``stepped`` raises goes to ``on_fault``, and not to the program. Once ``only_count`` was called, ``counted``
+    has the steps of each thread since; a class whose step calls that of its base counts twice there.
 
     A step that is compiled is a call of a graph, and no signal of its own: Dynamo traces this hook with it, as nothing.
     """
@@ -30,8 +31,15 @@ class OptimizerWatch:
         import torch
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
+        self.counted: dict[Hashable, int] = {}
+        self._only_counts = False
+
         def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
             if torch.compiler.is_compiling():
+                return
+            if self._only_counts:
+                thread = threading.get_ident()
+                self.counted[thread] = self.counted.get(thread, 0) + 1
                 return
             try:
                 _UPDATED_ON[id(optimizer)] = weakref.ref(optimizer), threading.get_ident()
@@ -42,6 +50,11 @@ class OptimizerWatch:
                 on_fault(error)
 
         self._handle = register_optimizer_step_post_hook(hook)
+
+    def only_count(self) -> None:
+        """From here on steps are ``counted``, by thread, and nobody hears them. The hook stays in its place, so that no
+        compiled step is compiled anew without it."""
+        self._only_counts = True
 
     def undo(self) -> None:
         """Take the hook out."""

@@ -373,7 +373,7 @@ def _recorded_optimizers(record: StepTotals | None) -> tuple[int, int, int]:
 
 
 def _foreign_notes(model: TimeModel, launches: Sequence[Launch]) -> tuple[str, ...]:
-    launched = [launch for launch in launches if launch.is_call]
+    launched = [launch for launch in launches if launch.is_call] or launches  # made alone, they are no wrapper's
     foreign = [launch for launch in launched if is_foreign(model, launch)]
     if not foreign:
         return ()

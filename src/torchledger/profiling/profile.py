@@ -35,6 +35,7 @@ from torchledger.work.graph_names import direction_of
 
 if TYPE_CHECKING:
     from torchledger._torch.module_calls import ModuleCalls
+    from torchledger._torch.optimizers import OptimizerWatch
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +89,7 @@ class StepProfiler(Watcher):
         self._places: dict[str, tuple[int, ...]] = {}
         self._patches: list[Any] = []
         self._call_patches: list[Any] = []
+        self._optimizers: OptimizerWatch | None = None
         self._recorder = StepRecorder(
             warmup=warmup,
             timed=timed,
@@ -98,6 +100,7 @@ class StepProfiler(Watcher):
             tools=tools,
             on_done=self._all_recorded,
             on_again=self._hear_calls_again,
+            later_steps=lambda: self._optimizers.counted if self._optimizers is not None else {},
             meeting=lambda: _meeting_of(capture),
         )
         self._counts_eager, self._only_hears = counts_eager, only_hears
@@ -118,7 +121,8 @@ class StepProfiler(Watcher):
     def _watch_optimizers(self) -> None:
         from torchledger._torch.optimizers import OptimizerWatch
 
-        self._patches.append(OptimizerWatch(self._optimizer_stepped, self._recorder.failed))
+        self._optimizers = OptimizerWatch(self._optimizer_stepped, self._recorder.failed)
+        self._patches.append(self._optimizers)
 
     def _watch_packages(self) -> None:
         from torchledger._torch.packages import mark_package_calls
@@ -246,6 +250,8 @@ class StepProfiler(Watcher):
         with contextlib.ExitStack() as rest:  # each of them, whatever another raises
             for patches in self._call_patches:
                 rest.callback(patches.undo)
+            if self._optimizers is not None and not self._recorder.waits_for_training:
+                rest.callback(self._optimizers.only_count)
             rest.callback(self._hear_no_modules)
 
     def _hear_calls_again(self) -> bool:

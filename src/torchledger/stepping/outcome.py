@@ -17,8 +17,7 @@ class Outcome:
     ``before`` is a recording of steps of another kind, with that kind, and ``of_calls`` one of calls that nothing
     updates: each stays for a program that ends before the one after it has times. ``kinds_before`` are the steps that
     were seen until something compiled behind a recording. Once all was recorded ``compiled_later`` graphs were
-    compiled, and behind these optimizers have made ``stepped_later`` steps; ``stepped_elsewhere`` are those of other
-    threads.
+    compiled, the first of them when the thread of the steps had made ``stepped_before`` more steps of optimizers.
     """
 
     def __init__(self) -> None:
@@ -28,7 +27,7 @@ class Outcome:
         self.kinds_before: Counter[Signature] = Counter()
         self.optimizers: dict[int, OptimizerFacts] = {}
         self.notes: list[str] = []
-        self.compiled_later = self.stepped_later = self.stepped_elsewhere = 0
+        self.compiled_later = self.stepped_before = 0
         self.why_not: str | None = None
         self.why_no_count: str | None = None
         self.why_not_heard: str | None = None
@@ -51,6 +50,12 @@ class Outcome:
         self.notes.clear()
         self.why_not_heard = self.why_no_count = None
 
+    def compiles_later(self, stepped: int) -> None:
+        """A graph is compiled after all was recorded, when so many more steps of optimizers have been made."""
+        if not self.compiled_later:
+            self.stepped_before = stepped
+        self.compiled_later += 1
+
     def drop_former_times(self) -> None:
         """What was set aside is not needed any more: there are newer times."""
         for former in (self.before[0] if self.before is not None else None, self.of_calls):
@@ -68,10 +73,20 @@ class Outcome:
         self.notes.append(reason)
 
     def whole(
-        self, finder: StepFinder, kind: Signature, *, counts_eager: bool, n_updates: int, needed: int, **fields: Any
+        self,
+        finder: StepFinder,
+        kind: Signature,
+        *,
+        counts_eager: bool,
+        n_updates: int,
+        needed: int,
+        own_later: int,
+        elsewhere_later: int,
+        **fields: Any,
     ) -> StepRecording:
         """All of it. ``kind`` is what a recorded step calls; ``n_updates`` steps of optimizers have ended since the
-        recording began, of which ``needed`` are enough for one. ``fields`` are others of the recording."""
+        recording began, of which ``needed`` are enough for one, and once all was recorded the thread of the steps has
+        made ``own_later`` more, others ``elsewhere_later``. ``fields`` are others of the recording."""
         if self.of_calls is not None and self.found.times is None:
             said = (
                 f"{n_updates} steps of optimizers came after what was recorded and are none of it: "
@@ -93,11 +108,15 @@ class Outcome:
             begun=finder.begun,
             called=finder.calls_without_step,
             why_not=self.why_not,
-            notes=tuple(self._said_of(found, finder.other_threads, counts_eager=counts_eager)),
+            notes=(
+                *self._said_of(found, counts_eager=counts_eager),
+                *self._said_of_later(own_later),
+                *_said_of_threads(finder.other_threads, elsewhere_later),
+            ),
             **fields,
         )
 
-    def _said_of(self, found: StepRecording, other_threads: Counter[str], *, counts_eager: bool) -> list[str]:
+    def _said_of(self, found: StepRecording, *, counts_eager: bool) -> list[str]:
         notes = list(self.notes)
         if self.why_no_count is not None:
             notes.append(f"no eager step was counted: {self.why_no_count}")
@@ -107,24 +126,28 @@ class Outcome:
             notes.append(f"after the profiled steps nothing was recorded: {self.why_not}")
         elif found.times is not None and found.memory is None and self.why_not_heard is None:
             notes.append("no step was heard after the profiled ones: its storages and its lines are not known")
-        if self.stepped_later:
-            compiled = "1 graph was" if self.compiled_later == 1 else f"{self.compiled_later} graphs were"
-            notes.append(
-                f"{compiled} compiled after the recorded steps, and {self.stepped_later} steps of optimizers followed: "
-                "if they are of another training, record it by itself"
-            )
-        if note := _said_of_threads(other_threads, self.stepped_elsewhere):
-            notes.append(note)
         return notes
 
+    def _said_of_later(self, own_later: int) -> tuple[str, ...]:
+        followed = own_later - self.stepped_before
+        if not self.compiled_later or followed <= 0:
+            return ()
+        compiled = "1 graph was" if self.compiled_later == 1 else f"{self.compiled_later} graphs were"
+        return (
+            f"{compiled} compiled after the recorded steps, and {followed} steps of optimizers followed: "
+            "if they are of another training, record it by itself",
+        )
 
-def _said_of_threads(other_threads: Counter[str], stepped_elsewhere: int) -> str | None:
+
+def _said_of_threads(other_threads: Counter[str], stepped_later: int) -> tuple[str, ...]:
     updates = sum(count for _, count in optimizers_in(tuple(other_threads.items())))
-    calls, updates = other_threads.total() - updates, updates + stepped_elsewhere
+    calls, updates = other_threads.total() - updates, updates + stepped_later
     what = [f"{updates} steps of optimizers"] if updates else []
     if calls:
         what.insert(0, f"{calls} calls of graphs")
-    return f"{' and '.join(what)} by other threads belong to no step: steps are those of one thread" if what else None
+    if not what:
+        return ()
+    return (f"{' and '.join(what)} by other threads belong to no step: steps are those of one thread",)
 
 
 def optimizers_in(calls: Signature) -> Signature:

@@ -37,8 +37,9 @@ class StepRecorder:
     its FLOPs to be counted. With ``only_hears`` nothing is timed: one step is heard after the
     warm-up, and that is all. ``on_done`` is called once nothing more is wanted of the calls, and ``on_again`` if that
     turns out to be untrue, because an optimizer steps where only calls were recorded; it answers whether calls can be
-    heard again. ``meeting`` makes ranks of one job begin with the same step; it is asked for once the warm-up is about
-    to end (``None``: there are no others).
+    heard again. ``later_steps`` says how many steps of optimizers each thread has made since ``on_done``. ``meeting``
+    makes ranks of one job begin with the same step; it is asked for once the warm-up is about to end (``None``: there
+    are no others).
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class StepRecorder:
         only_hears: bool = False,
         on_done: Callable[[], None] = lambda: None,
         on_again: Callable[[], bool] = lambda: True,
+        later_steps: Callable[[], Mapping[Hashable, int]] = dict,
         meeting: Callable[[], Meeting | None] = lambda: None,
     ) -> None:
         self.warmup = warmup
@@ -78,6 +80,7 @@ class StepRecorder:
             has_graphs=lambda: bool(self._names),
             on_done=on_done,
             on_again=on_again,
+            later_steps=later_steps,
             on_thread_end=self._thread_ends,
             find_meeting=meeting,
         )
@@ -124,9 +127,7 @@ class StepRecorder:
 
     def optimizer_stepped(self, optimizer: Any) -> None:
         """An optimizer has made its step."""
-        if self._states.now is State.DONE and not self._states.waits_for_training:
-            self._states.steps_later(threading.get_ident())
-        else:
+        if self._states.now is not State.DONE or self._states.waits_for_training:
             self._guarded(lambda: self._after_optimizer(optimizer))
 
     def _after_optimizer(self, optimizer: Any) -> None:
@@ -291,6 +292,11 @@ class StepRecorder:
     def is_done(self) -> bool:
         """True once no further step is wanted."""
         return self._states.now is State.DONE
+
+    @property
+    def waits_for_training(self) -> bool:
+        """True once calls were recorded that no optimizer followed: its first step begins a recording anew."""
+        return self._states.waits_for_training
 
     @property
     def needed(self) -> int:

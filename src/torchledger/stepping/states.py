@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +86,7 @@ class States:
         has_graphs: Callable[[], bool],
         on_done: Callable[[], None],
         on_again: Callable[[], bool],
+        later_steps: Callable[[], Mapping[Hashable, int]],
         on_thread_end: Callable[[], None],
         find_meeting: Callable[[], Meeting | None],
     ) -> None:
@@ -96,7 +97,7 @@ class States:
         self._counts_eager = counts_eager
         self._only_hears = only_hears
         self._has_graphs = has_graphs
-        self._on_done, self._on_again = on_done, on_again
+        self._on_done, self._on_again, self._later_steps = on_done, on_again, later_steps
         self._find_meeting = find_meeting
         self.meeting: Meeting | None = None
         self.ended: Counter[str] = Counter()
@@ -140,7 +141,7 @@ class States:
             self.outcome.kinds_before += self._finder.counted
         self._finder.compiled()
         if self.now is State.DONE:
-            self.outcome.compiled_later += 1
+            self.outcome.compiles_later(self._later_steps().get(self._finder.owner, 0))
         if self.now is State.TIMING:
             self.begin_again()
         self.has_compiled = True
@@ -459,13 +460,6 @@ class States:
         self.now, self._steps, self._clock = State.TIMING, [], self._tools.clock()
         self._clock.tick()
 
-    def steps_later(self, thread: Hashable) -> None:
-        """An optimizer has made a step although nothing more is wanted: it may be of another training."""
-        if thread != self._finder.owner:
-            self.outcome.stepped_elsewhere += 1
-        elif self.outcome.compiled_later:
-            self.outcome.stepped_later += 1
-
     # --- training that begins behind recorded calls --------------------------------------------------------------
 
     @property
@@ -637,9 +631,12 @@ class States:
 
     def found(self) -> StepRecording:
         """What was recorded; complete once the state is ``DONE``."""
+        later = dict(self._later_steps())
         return self.outcome.whole(
             self._finder,
             self._wanted or (),
+            own_later=later.pop(self._finder.owner, 0),
+            elsewhere_later=sum(later.values()),
             counts_eager=self._counts_eager,
             n_updates=self.ended["optimizer"],
             needed=self.needed + self._repeats,

@@ -360,13 +360,13 @@ def test_a_rank_that_has_compiled_nothing_knows_its_own_ledger(tmp_path: Path, m
 
 @pytest.mark.parametrize("symbols", [{}, {"s0": 8}])
 def test_a_cached_graph_of_other_sizes_differs_from_the_model_and_not_from_a_step(symbols: dict[str, int]) -> None:
+    from torchledger.capturing.graph_records import as_traced_here
     from torchledger.capturing.payload import Payload
     from torchledger.capturing.recorder import Traced
-    from torchledger.capturing.session import _as_traced_here
     from torchledger.nouns import FlopReference
 
     made = FlopReference("model", {"aten.mm": 100})
-    here = _as_traced_here(
+    here = as_traced_here(
         Payload(make_graph(symbols=symbols, flop_references=(made,))),
         Traced("key", FlopReference("model", {"aten.mm": 60})),
     )
