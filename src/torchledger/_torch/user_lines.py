@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from traceback import walk_stack
 
 import torch
 
@@ -17,18 +18,13 @@ _CHECKS = {"torch/distributions/": None, "torch/optim/": "__init__"}
 
 
 def is_called_from(file: str) -> bool:
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_filename.endswith(file):
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
+    """Whether a function of a file, given by the end of its path, is on the stack."""
+    return any(frame.f_code.co_filename.endswith(file) for frame, _ in walk_stack(sys._getframe(1)))
 
 
 def is_checked() -> bool:
     """Whether torch asks for a truth that says that its arguments are valid."""
-    frame = sys._getframe(1)
-    while frame is not None:
+    for frame, _ in walk_stack(sys._getframe(1)):
         code = frame.f_code
         if code.co_filename.startswith(_TORCH):
             for folder, function in _CHECKS.items():
@@ -36,16 +32,13 @@ def is_checked() -> bool:
                     return function in (None, code.co_name)
         elif not code.co_filename.startswith((_OURS, "<")):
             return False
-        frame = frame.f_back  # type: ignore[assignment]
     return False
 
 
 def user_line() -> str:
     """The innermost line of the stack that is neither torch's nor ours."""
-    frame = sys._getframe(1)
-    while frame is not None:
+    for frame, line in walk_stack(sys._getframe(1)):
         file = frame.f_code.co_filename
         if not file.startswith((_TORCH, _OURS, "<")):
-            return f"{file}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
+            return f"{file}:{line}"
     return "unknown"
