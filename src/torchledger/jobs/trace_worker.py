@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 
 from torchledger import __version__
-from torchledger.errors import TorchledgerError
+from torchledger.errors import StoreError, TorchledgerError
 from torchledger.jobs.rank_trace import rank_of_trace
 from torchledger.nouns import Environment, Run
 from torchledger.nouns.run import IMPORTED
@@ -37,10 +37,14 @@ def main(folder: Path, given: list[str]) -> int:
             world_size=world,
         )
         target = folder / f"rank{run.rank}.ledger"
-        if target.exists():
-            sys.stderr.write(f"{path} is of rank {run.rank}, as is another trace: are they of one run?\n")
+        try:
+            writer = LedgerWriter(target)
+        except StoreError as error:
+            # Whether it is there is asked afterwards: another process may make it at any moment.
+            same = f"{path} is of rank {run.rank}, as is another trace: are they of one run?"
+            sys.stderr.write(f"{same if target.exists() else error}\n")
             return 1
-        with LedgerWriter(target) as writer:
+        with writer:
             writer.add(run, *collectives, *([] if activity is None else [activity]))
     return 0
 
