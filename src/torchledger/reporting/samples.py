@@ -88,8 +88,12 @@ def progress_facts(progress: SetProgress) -> list[tuple[str, str]]:
     rows = [("labels", _statuses(progress.statuses, with_ok=True))]
     if progress.wall_s is not None:
         pauses = f"; {counted(progress.pauses, 'pause')} of over a minute not counted" if progress.pauses else ""
-        rows.append(("cost", f"{format_seconds(progress.wall_s)} of all workers together{pauses}"))
-        share = f", {progress.device_s / progress.wall_s * 100:.0f} % of that" if progress.wall_s else ""
+        rows.append(("cost", f"{format_seconds(progress.wall_s)} from the first finished group to the last{pauses}"))
+        share = (
+            f"; {progress.device_within_s / progress.wall_s * 100:.0f} % of the cost, without the first group's"
+            if progress.wall_s
+            else ""
+        )
         rows.append(("timed iterations", f"{format_seconds(progress.device_s)} on the device{share}"))
     rows += [
         (f"after {each['points_measured']:,} shapes", f"error {each['error_pct']:.1f} % on new ones")

@@ -50,10 +50,11 @@ class OperatorProgress:
 class SetProgress:
     """A whole set.
 
-    ``wall_s`` adds the times between finished groups of all workers together, without pauses of over a minute, which
-    ``pauses`` counts; ``curve`` holds (such seconds, points finished by then). ``points_per_s`` leaves out the first
-    group, whose beginning nothing tells. ``rounds`` are those of adaptive workers: points, device minutes, error in
-    percent on shapes not measured before.
+    ``wall_s`` adds the times between finished groups, whichever worker finished them, without pauses of over a minute,
+    which ``pauses`` counts; ``curve`` holds (such seconds, points finished by then). ``points_per_s`` and
+    ``device_within_s`` (of ``device_s``, the seconds of timed iterations) leave out the first group, whose beginning
+    nothing tells. ``rounds`` are those of adaptive workers: points, device minutes, error in percent on shapes not
+    measured before.
     """
 
     devices: tuple[str, ...]
@@ -65,6 +66,7 @@ class SetProgress:
     operators: tuple[OperatorProgress, ...]
     wall_s: float | None = None
     device_s: float = 0.0
+    device_within_s: float = 0.0
     points_per_s: float | None = None
     pauses: int = 0
     curve: tuple[tuple[float, int], ...] = ()
@@ -127,7 +129,8 @@ def progress_of(
             for key, group in sorted(groups.items())
         ),
         wall_s=wall_s,
-        device_s=sum(sum(sample.times_us) for sample in samples) / 1e6,
+        device_s=_timed_s(samples),
+        device_within_s=_timed_s([sample for sample in samples if sample.point_id in cost]),
         points_per_s=(len(finished_at) - first_group) / wall_s if wall_s else None,
         pauses=pauses,
         curve=curve,
@@ -153,11 +156,15 @@ def _operator(
         directions=dict(Counter(sample.direction for sample in samples)),
         statuses=dict(Counter(sample.status for sample in samples)),
         wall_s=sum(timed) if timed else None,
-        device_s=sum(sum(sample.times_us) for sample in samples) / 1e6,
+        device_s=_timed_s(samples),
         shortest_us=min(medians, default=None),
         longest_us=max(medians, default=None),
         spread=statistics.median(spreads) if spreads else None,
     )
+
+
+def _timed_s(samples: Sequence[Sample]) -> float:
+    return sum(sum(sample.times_us) for sample in samples) / 1e6
 
 
 def _spread(times_us: Sequence[float]) -> float:

@@ -20,6 +20,7 @@ def test_what_passed_between_two_groups_is_shared_by_the_points_of_the_second() 
     assert progress.wall_s == 4.0
     assert {row.operator: row.wall_s for row in progress.operators} == {"gelu": 2.0, "add": 2.0}
     assert progress.points_per_s == 0.5  # the first group's beginning is not known, so that it does not count
+    assert progress.device_within_s == pytest.approx(progress.device_s * 2 / 3)
 
 
 def test_a_pause_is_no_cost_and_is_counted() -> None:
