@@ -122,6 +122,7 @@ def named_flops(ledger: Path) -> dict[str, int]:
     from eager_flops import LACKING
     from torchledger.balance import differences_from_eager
     from torchledger.books import open_books
+    from torchledger.capturing.flops import TORCH_NAMESPACES
     from torchledger.nouns import Launch
     from torchledger.store.ledger import open_ledger
     from torchledger.work.sizes import sizes_at
@@ -137,7 +138,9 @@ def named_flops(ledger: Path) -> dict[str, int]:
                 for launch in sizes_at(reader.read(Launch, graph=call.name), dict(call.sizes)):
                     done = Counter(done) + Counter(launch.flops_by_op)
             for operator, flops in done.items():
-                if operator.replace(".", "::") not in known:
+                # Of the program's own the counter has the formulas that it registers, or sees what they are made of.
+                is_own = operator.replace(".", "::").partition("::")[0] not in TORCH_NAMESPACES
+                if operator.replace(".", "::") not in known and not is_own:
                     found[f"{operator.replace('.', '::')}, without a formula in torch"] += flops
         for each in differences_from_eager(books, books.step):
             operator = each.reason.partition(" ")[0].rstrip(":").replace(".", "::")

@@ -11,6 +11,7 @@ import json
 import os
 import runpy
 import sys
+from collections import ChainMap
 from typing import Any
 
 FEW, MORE = 3, 7
@@ -24,20 +25,17 @@ LACKING = (
 
 def flop_counter() -> Any:
     """Torch's own counter. It has no formula for attention on a CPU; its own for attention stands in. Of higher-order
-    operators it counts what the program takes of them, where torch's takes both ways of a conditional and no loop."""
+    operators it counts what the program takes of them, where torch's takes both ways of a conditional and no loop, and
+    of operators of the program's own what they are made of."""
     import torch
     from torch.utils.flop_counter import (
         FlopCounterMode,
-        _FlopCounterMode,
+        flop_registry,
         sdpa_backward_flop_count,
         sdpa_flop_count,
     )
 
-    from torchledger._torch.eager_flops import NoModules
-    from torchledger._torch.higher_order import run_inside
-
-    mode: Any = _FlopCounterMode
-    mode._handle_higher_order_ops = lambda self, func, types, args, kwargs: run_inside(func, self, args, kwargs)
+    from torchledger._torch.eager_flops import InsideOperators, NoModules
 
     aten = torch.ops.aten
     lacking = {
@@ -48,7 +46,15 @@ def flop_counter() -> Any:
             lambda grad, q, k, v, *_, out_shape=None, **__: sdpa_backward_flop_count(grad, q, k, v)
         ),
     }
-    counter = FlopCounterMode(display=False, custom_mapping=lacking)
+
+    class Counter(FlopCounterMode):
+        def __enter__(self) -> Any:
+            self.mode = InsideOperators(self)
+            self.mode.__enter__()
+            return self
+
+    counter = Counter(display=False, custom_mapping=lacking)
+    counter.flop_registry = ChainMap(counter.flop_registry, flop_registry)  # what a script registers later, too
     counter.mod_tracker = NoModules()
     return counter
 

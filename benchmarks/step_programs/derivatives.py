@@ -405,4 +405,56 @@ for step in range(steps):
     tick()
 print(f"{loss.item():.3f}")
 """,
+    "products inside operators of its own": """
+@torch.library.custom_op("mine::project", mutates_args=())
+def project(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return (x @ weight.T).relu()
+@project.register_fake
+def _(x, weight):
+    return x.new_empty(x.shape[0], weight.shape[0])
+def backward(ctx, g):
+    x, weight, y = ctx.saved_tensors
+    g = g * (y > 0)
+    return g @ weight, g.T @ x
+project.register_autograd(
+    backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs, output))
+@torch.library.custom_op("mine::blend", mutates_args=("state",))
+def blend(state: torch.Tensor, x: torch.Tensor) -> None:
+    state.mul_(0.9).add_(x.T @ x, alpha=0.1)
+@blend.register_fake
+def _(state, x):
+    return None
+@torch.library.custom_op("mine::by_numpy", mutates_args=())
+def by_numpy(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(x.numpy() @ y.numpy())
+@by_numpy.register_fake
+def _(x, y):
+    return x.new_empty(x.shape[0], y.shape[1])
+from torch.utils.flop_counter import register_flop_formula
+@register_flop_formula(torch.ops.mine.by_numpy)
+def _(x_shape, y_shape, *args, out_shape=None, **kwargs):
+    return 2 * x_shape[0] * x_shape[1] * y_shape[1]
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(32, 64), nn.Linear(64, 10)
+        self.weight = nn.Parameter(torch.randn(64, 64) / 8)
+        self.register_buffer("state", torch.zeros(64, 64))
+    def forward(self, x):
+        x = project(self.first(x), self.weight)
+        blend(self.state, x.detach())
+        return self.second(x + 0.01 * by_numpy(x.detach(), self.state.detach()))
+net = Net()
+compiled = torch.compile(net)
+optimizer = torch.optim.AdamW(net.parameters(), 1e-3)
+for step in range(steps):
+    x, target = torch.randn(16, 32), torch.randint(0, 10, (16,))
+    loss = F.cross_entropy(compiled(x), target)
+    own = project(torch.randn(8, 64), net.weight).mean() + by_numpy(x, x.T.contiguous()).mean()
+    optimizer.zero_grad()
+    (loss + 0.1 * own).backward()
+    optimizer.step()
+    tick()
+print(f"{loss.item():.3f}")
+""",
 }

@@ -26,6 +26,7 @@ from torchledger.nouns import (
     Profile,
     Step,
 )
+from torchledger.stepping.inner_work import SEEN_INSIDE
 from torchledger.stepping.recomputed import flops_after_last_saved
 from torchledger.stepping.totals import StepTotals
 from torchledger.stepping.unasked import unasked_flops
@@ -59,6 +60,7 @@ def flops_account(books: Books) -> Account:
     """Tensor FLOPs of all launches, against an independent count over each model graph."""
     unknown = [launch for launch in books.launches if launch.flops is None]
     references, without_reference = _model_references(books.graphs)
+    inside = _seen_inside(books)
     explained = {gap.where for gap in books.gaps_of("flops")}
     missing = [
         *books.gaps_of("flops"),
@@ -76,16 +78,40 @@ def flops_account(books: Books) -> Account:
             Gap("flops", graph, f"the independent count has no formula for {operator}")
             for graph, reference in references
             for operator in reference.uncounted_ops
+            if (graph, operator) not in inside
         ),
     ]
+    reason = "the independent count has no formula for it: the operators that ran inside it in a recorded step"
     return Account(
         name="flops",
         unit="FLOPs",
         ledger=sum(launch.flops or 0 for launch in books.launches),
         reference=sum(reference.flops for _, reference in references),
-        differences=books.differences_of("flops"),
+        differences=(
+            *books.differences_of("flops"),
+            *(
+                Difference("flops", f"{graph}:{op}", f"{op}: {reason}", flops)
+                for (graph, op), flops in inside.items()
+                if flops
+            ),
+        ),
         missing=tuple(missing),
     )
+
+
+def _seen_inside(books: Books) -> dict[tuple[str, str], int]:
+    """FLOPs of a graph's operators of the program's own, by graph and operator, where all were seen to run."""
+    found: Counter[tuple[str, str]] = Counter()
+    unknown = set()
+    for graph in dict.fromkeys(launch.graph for launch in books.launches if launch.reason == SEEN_INSIDE):
+        flops = {launch.order: launch.flops for launch in books.launches if launch.graph == graph}
+        for launch in books.reader.read(Launch, graph=graph):
+            if launch.flops is None and launch.aten_ops:
+                operator = graph, launch.aten_ops[-1]
+                found[operator] += flops[launch.order] or 0
+                if flops[launch.order] is None:
+                    unknown.add(operator)
+    return {operator: total for operator, total in found.items() if operator not in unknown}
 
 
 def eager_flops_account(books: Books) -> Account | None:

@@ -18,6 +18,7 @@ from torchledger.nouns import (
     StepCall,
     StepMemory,
 )
+from torchledger.stepping.inner_work import with_inner_work
 from torchledger.stepping.totals import StepTotals, call_us, total_step
 from torchledger.store import LedgerReader
 from torchledger.store.latest import latest, step_measurements
@@ -52,7 +53,7 @@ def open_books(reader: LedgerReader) -> Books:
     return Books(
         reader=reader,
         graphs=reader.read(Graph),
-        launches=launches,
+        launches=with_inner_work(launches, () if step is None else step.calls),
         gaps=reader.read(Gap),
         differences=reader.read(Difference),
         step=step,

@@ -299,3 +299,24 @@ def test_memory_that_a_package_holds_unseen_is_named_where_the_step_calls_one(pa
     account = sheet.accounts["memory"]
     assert account.is_balanced == is_package
     assert [each.amount for each in account.differences] == ([-8] if is_package else [])
+
+
+@pytest.mark.parametrize("are_all_seen", [True, False])
+def test_what_ran_inside_operators_without_a_formula_is_named_where_all_were_seen(
+    path: Path, are_all_seen: bool
+) -> None:
+    own = {"flops": None, "reason": "no FLOP formula for mine.project", "aten_ops": ("mine.project",)}
+    inside = ((0, 64), (1, 36)) if are_all_seen else ((0, 64),)
+    sheet = _balance(
+        path,
+        make_graph(
+            wrapper_calls=("cpp_fused_relu_0",) * 2,
+            flop_references=(FlopReference("model", {}, uncounted_ops=("mine.project",)),),
+        ),
+        *(_called(order, category="extern", **own) for order in (0, 1)),
+        make_step(graph_calls={"forward_0": 1}),
+        make_step_call(kind="graph", name="forward_0", flops=100, inside=inside),
+    )
+    account = sheet.accounts["flops"]
+    assert (account.ledger, account.is_balanced) == ((100, True) if are_all_seen else (64, False))
+    assert [each.amount for each in account.differences] == ([100] if are_all_seen else [])

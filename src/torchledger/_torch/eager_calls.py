@@ -26,6 +26,7 @@ from torchledger._torch.checkpoint_stops import watch_stops
 from torchledger._torch.composites import is_composite
 from torchledger._torch.fake_streams import Placed, StreamOrder, active_order
 from torchledger._torch.fake_tensors import FakeTensors
+from torchledger._torch.flops import flops_of_own
 from torchledger._torch.higher_order import run_inside
 from torchledger._torch.patching import Patches
 from torchledger._torch.storages import HeardMemory, StorageWatch
@@ -59,7 +60,8 @@ class EagerCall:
     the name of its autograd node. ``distributed`` counts the distributed tensors among the arguments, on whose
     parts this call works. ``stops`` says that a checkpoint ended what it ran again when the next operator was about to
     run. ``group`` and ``group_size`` are those of a collective, which is heard also where a compiled
-    ``graph`` asks for it. ``placed`` is its place among the streams of a device that is not there.
+    ``graph`` asks for it. ``placed`` is its place among the streams of a device that is not there. ``flops`` are known
+    of an operator of the program's own alone, with a formula of its own.
     """
 
     call: OpCall
@@ -78,6 +80,7 @@ class EagerCall:
     placed: Placed | None = None
     distributed: int = 0
     stops: bool = False
+    flops: int | None = None
 
 
 class EagerCalls(TorchDispatchMode):
@@ -337,6 +340,7 @@ class EagerCalls(TorchDispatchMode):
             graph=graph,
             placed=placed,
             distributed=self._distributed_of(func),
+            flops=flops_of_own(func, args, kwargs, result),
         )
         with self._lock:
             self.calls.append(heard)

@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode, _FlopCounterMode
 from torchledger._torch.eager_calls import note_mode
 from torchledger._torch.flops import added_formulas
 from torchledger._torch.higher_order import run_inside
+from torchledger._torch.library_operators import is_own_operator, seen_inside
 from torchledger._torch.patching import Patches
 from torchledger.signals import let_through
 
@@ -46,7 +47,7 @@ class EagerFlops(FlopCounterMode):
 
     def __enter__(self) -> EagerFlops:
         self.flop_counts.clear()
-        self.mode = _InsideHigherOrder(self)
+        self.mode = InsideOperators(self)
         self.mode.__enter__()
         return self
 
@@ -76,9 +77,20 @@ class EagerFlops(FlopCounterMode):
         return {str(op): int(count) for op, count in self.get_flop_counts().get("Global", {}).items()}
 
 
-class _InsideHigherOrder(_FlopCounterMode):
-    """Torch's own runs both ways of ``torch.cond`` and gives the result of the first, and leaves other higher-order
-    operators without a result: what is counted is a step of the user's."""
+class InsideOperators(_FlopCounterMode):
+    """Torch's own runs both ways of ``torch.cond`` and gives the result of the first, leaves other higher-order
+    operators without a result, and sees nothing of what operators of the program's own are made of: what is counted is
+    a step of the user's."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Count an operator, by its parts where it has no formula."""
+        if is_own_operator(func) and func._overloadpacket not in self.counter.flop_registry:
+            result = seen_inside(func, self, args, kwargs or {})
+            if result is not NotImplemented:
+                return result
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
     def _handle_higher_order_ops(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         return run_inside(func, self, args, kwargs)

@@ -20,6 +20,7 @@ in full, as torch does.
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import sys
 from collections.abc import Callable, Mapping
@@ -28,6 +29,8 @@ from typing import Any
 import torch
 from torch.utils import flop_counter
 
+from torchledger._torch.library_operators import is_own_operator
+from torchledger.signals import let_through
 from torchledger.work.flops import (
     attention_backward_flops,
     attention_flops,
@@ -38,6 +41,8 @@ from torchledger.work.flops import (
     recurrent_flops,
     trilinear_flops,
 )
+
+log = logging.getLogger(__name__)
 
 Formula = Callable[..., Any]
 """Called with the operator's arguments, tensors given as shapes, and ``out_shape``; where sizes are expressions, so is
@@ -177,6 +182,17 @@ def _table(registered: int, has_transformers: bool) -> Mapping[Any, Callable[...
         if packet is not None:
             table[packet] = _on_shapes(formula)
     return table
+
+
+def flops_of_own(func: Any, args: Any, kwargs: Any, result: Any) -> int | None:
+    """FLOPs of an operator of the program's own by the formula that it has registered; ``None`` without one."""
+    formula = formulas().get(func._overloadpacket) if is_own_operator(func) else None
+    try:
+        return None if formula is None else int(formula(*args, **kwargs, out_val=result))
+    except Exception as error:  # the program's formula, which nobody else may ever have called
+        let_through(error)
+        log.debug("a formula of the program's own failed", exc_info=error)
+        return None
 
 
 def added_formulas() -> dict[Any, Callable[..., Any]]:

@@ -74,7 +74,8 @@ class StepCall:
     again, each as often as it did; ``times`` holds those that were not made once, by their ``order`` in the graph, and
     how often they were. ``distributed`` counts the distributed tensors that an operator was given, which the host
     unpacks for it; it is known of a planned step alone. ``unasked`` are the places of the results of a backward's graph
-    that nobody asked for.
+    that nobody asked for. ``inside`` holds the FLOPs of launches for whose operator there is no formula, by their
+    ``order`` in the graph: those of the operators that ran inside them in this call.
     """
 
     step: str
@@ -113,6 +114,7 @@ class StepCall:
     distributed: int = 0
     times: tuple[tuple[int, int], ...] = ()
     unasked: tuple[int, ...] = ()
+    inside: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)

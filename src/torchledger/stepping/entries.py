@@ -122,6 +122,7 @@ def read_entries(
     list_dtype: str | None = None,
     parts: Mapping[int, Collection[int]] | None = None,
     nested: Collection[str] = (),
+    counted: Collection[str] = (),
 ) -> list[Entry]:
     """The entries that start inside ``window`` (nanoseconds on the trace's clock), in order of their starts.
 
@@ -129,9 +130,10 @@ def read_entries(
     they are, for those whose overloads differ and for custom ones that call others. ``list_dtype`` is the dtype of
     tensors in lists, which profilers do not record. ``parts`` holds, for rows of operators that
     are not entries themselves, the rows in them that are. ``nested`` names operators that were called on nested
-    tensors.
+    tensors, ``counted`` those of the program's own of which FLOPs are known.
     """
     reader = _Reader(trace, graph_of, is_composite, frozenset(whole), list_dtype, parts or {}, frozenset(nested))
+    reader.counted = frozenset(counted)
     for lane, roots in _forest(trace, window).items():
         for node in roots:
             reader.visit(node, lane, ())
@@ -199,6 +201,7 @@ class _Reader:
         nested: frozenset[str],
     ) -> None:
         self.found: list[Entry] = []
+        self.counted: frozenset[str] = frozenset()
         self._parts, self._nested = parts, nested
         self._trace, self._graph_of, self._is_composite = trace, graph_of, is_composite
         self._whole, self._list_dtype = whole, list_dtype
@@ -296,7 +299,8 @@ class _Reader:
         if composite:
             return False
         # A custom operator without a formula is known by the operators that it is made of.
-        return name.startswith("aten::") or has_formula(name) or not any(map(self._holds_work, node.children))
+        is_known = name.startswith("aten::") or has_formula(name) or name in self.counted
+        return is_known or not any(map(self._holds_work, node.children))
 
     def _is_heard_whole(self, name: str, node: _Node) -> bool:
         """True for an operator that a mode does not take apart: a custom one, or one on nested tensors, which have
@@ -321,7 +325,9 @@ class _Reader:
         return self._is_operator(node) or any(map(self._holds_operator, node.children))
 
     def _holds_work(self, node: _Node) -> bool:
-        return self._is_operator(node) and not _ALLOCATES.match(self._trace.name(node.row))
+        if not self._is_operator(node):  # the function in which autograd calls a custom operator
+            return any(map(self._holds_work, node.children))
+        return not _ALLOCATES.match(self._trace.name(node.row))
 
     def _is_operator(self, node: _Node) -> bool:
         return node.kind == EventKind.OP and bool(_OPERATOR.match(self._trace.name(node.row)))

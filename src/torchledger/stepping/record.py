@@ -13,16 +13,12 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from torchledger.capturing.conditionals import Fork, Loop, stands_in
 from torchledger.nouns import (
     Clock,
     Cost,
     DeviceEvent,
     Difference,
-    Direction,
-    Launch,
     OptimizerFacts,
-    Quality,
     Step,
     StepCall,
     StepFoundBy,
@@ -43,17 +39,18 @@ from torchledger.stepping.aligning import (
 )
 from torchledger.stepping.aligning import counted_names as counted_names
 from torchledger.stepping.entries import Entry, GraphOf, IsComposite, read_entries, recorded_operators
+from torchledger.stepping.graph_work import Ledgered as Ledgered
+from torchledger.stepping.graph_work import with_graph as with_graph
 from torchledger.stepping.idle import device_busy_and_idle, host_busy_and_idle
+from torchledger.stepping.inner_work import inner_work
 from torchledger.stepping.phases import phases_of
 from torchledger.stepping.unfolding import Recorded, parts_heard
-from torchledger.traces.graph_marks import parse_graph_mark
 from torchledger.traces.trace import Trace
 from torchledger.work.categories import category_of_operator
 from torchledger.work.collectives import bytes_of_call, message_of_call
 from torchledger.work.op_costs import op_cost
 from torchledger.work.op_shapes import Tensor
 from torchledger.work.product_costs import overcounted_by_torch
-from torchledger.work.sizes import sizes_at
 
 if TYPE_CHECKING:
     from torchledger._torch.eager_calls import EagerCall
@@ -72,17 +69,6 @@ class StepFacts:
     kinds: tuple[StepKind, ...] = ()
     optimizers: tuple[OptimizerFacts, ...] = ()
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Ledgered:
-    """What the ledger holds of compiled graphs: directions and launches, at the sizes of their capture; ``kernels`` are
-    their kernels on a CPU, ``forks`` the places where a graph takes one of several ways or goes in circles."""
-
-    directions: Mapping[str, Direction]
-    launches: Mapping[str, Sequence[Launch]]
-    kernels: Sequence[DeviceEvent] = ()
-    forks: Mapping[str, Sequence[Fork]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -121,6 +107,7 @@ def record_step(
     if not spans:
         raise ValueError("a step's record needs the beginning and end of at least one step")
     whole = {call.call.name for call in heard or ()}
+    counted = {call.call.name for call in heard or () if call.flops is not None}
     nested = {call.call.name for call in heard or () if any(map(is_nested, call.call.tensors))}
     list_dtype = _list_dtype(facts.optimizers)
 
@@ -135,6 +122,7 @@ def record_step(
             list_dtype=list_dtype,
             parts=parts,
             nested=nested,
+            counted=counted,
         )
 
     each = [read(span) for span in spans]
@@ -159,7 +147,7 @@ def record_step(
         modules={place: call.module for place, call in heard_at.items() if call.module},
     )
     numbers = {lane: number for number, lane in enumerate(dict.fromkeys(entry.lane for entry in entries))}
-    counted: Counter[str] = Counter()
+    called: Counter[str] = Counter()
     calls = []
     for place, (entry, phase) in enumerate(zip(entries, phases, strict=True)):
         call = StepCall(
@@ -176,8 +164,10 @@ def record_step(
             streams=tuple(sorted({f"{event.device}/{event.stream}" for event in entry.events})),
         )
         if entry.kind == "graph":
-            call = with_graph(call, entry, ledgered, counted[entry.name])
-            counted[entry.name] += 1
+            made = ledgered.launches.get(entry.name, ())
+            inside = inner_work(trace, entry, made, is_composite=is_composite)
+            call = with_graph(call, entry, ledgered, called[entry.name], inside)
+            called[entry.name] += 1
             if ledgered.directions.get(entry.name) == "forward":
                 call = replace(call, recomputed_for=entry.backward_node)
         else:
@@ -192,7 +182,7 @@ def record_step(
     listened = {lane_and_row for lane_and_row in operators if lane_and_row[0] in lanes}
     step = replace(
         step,
-        graph_calls=dict(counted),
+        graph_calls=dict(called),
         operators=len(listened) if heard else len(operators),
         operators_heard=count_heard(heard) if heard else None,
         operators_elsewhere=len(operators) - len(listened) if heard else 0,
@@ -293,82 +283,6 @@ def forward_calls(heard: Sequence[EagerCall]) -> dict[int, EagerCall]:
     return found
 
 
-def with_graph(call: StepCall, entry: Entry, ledgered: Ledgered, number: int) -> StepCall:
-    """A graph's call with its work: the graph's ``number``-th of the step, at the sizes that its mark holds."""
-    launches = ledgered.launches.get(entry.name, ())
-    seen = _launches_seen(entry, ledgered.kernels)
-    times = _times(launches, seen, ledgered.forks.get(entry.name, ()))
-    orders = [(launch.order, times.get(launch.launch_id, 1)) for launch in launches]
-    calls = [times.get(launch.launch_id, 1) for launch in launches if launch.is_call]
-    launches = [launch for launch in launches if times.get(launch.launch_id) != 0]
-    marked = parse_graph_mark(entry.mark) if entry.mark is not None else None
-    symbols = marked[1] if marked is not None else {}
-    if symbols:
-        launches = sizes_at(launches, symbols)
-    each = [times.get(launch.launch_id, 1) for launch in launches]
-    flops, unknown_flops = _known([launch.flops for launch in launches], each)
-    moved, unknown_bytes = _known([launch.bytes_moved for launch in launches], each)
-    unknown = [
-        f"the {what} of {count} of its {len(launches)} entries are unknown"
-        for what, count in (("FLOPs", unknown_flops), ("bytes", unknown_bytes))
-        if count
-    ]
-    return replace(
-        call,
-        call=number,
-        launches=sum(times.get(launch, 1) for launch in seen) or None,
-        not_taken=calls.count(0),
-        repeated=sum(count - 1 for count in calls if count),
-        times=tuple((order, count) for order, count in orders if count != 1),
-        flops=flops,
-        flops_quality=_weakest([launch.flops_quality for launch in launches]) if flops is not None else "unavailable",
-        bytes_moved=moved,
-        bytes_quality=_weakest([launch.bytes_quality for launch in launches]) if moved is not None else "unavailable",
-        reason="; ".join(unknown) or None,
-        sizes=tuple(symbols.items()),
-    )
-
-
-def _launches_seen(entry: Entry, kernels: Sequence[DeviceEvent]) -> Counter[str]:
-    """How many kernels of which of a graph's launches were seen in a call; none where they were not told apart."""
-    ran = entry.events or [event for event in kernels if entry.start_ns <= event.start_ns < entry.end_ns]
-    return Counter(event.launch_id for event in ran if event.launch_id is not None)
-
-
-def _times(launches: Sequence[Launch], seen: Counter[str], forks: Sequence[Fork]) -> dict[str, int]:
-    """How often launches were made in a call, where that is not once.
-
-    A loop made as many turns as that launch of its body was seen of which least was: one may have several kernels. Ways
-    of a conditional of which nothing was seen were not taken.
-    """
-    times: dict[str, int] = {}
-    if not seen:
-        return times
-    for loop in (fork for fork in forks if isinstance(fork, Loop)):
-        body = [launch.launch_id for launch in launches if stands_in(launch, loop.body)]
-        turns = min((seen[launch] for launch in body if seen[launch]), default=0)
-        times |= dict.fromkeys(body, turns)
-        times |= {launch.launch_id: turns + 1 for launch in launches if stands_in(launch, loop.check)}
-    for way in (way for fork in forks if not isinstance(fork, Loop) for way in fork):
-        inside = [launch.launch_id for launch in launches if stands_in(launch, way)]
-        if not any(seen[launch] for launch in inside):
-            times |= dict.fromkeys(inside, 0)
-    return times
-
-
-def _known(values: Sequence[int | None], times: Sequence[int]) -> tuple[int | None, int]:
-    """The sum of what is known, each so many times (``None`` for nothing), and how many are not."""
-    known = [count * value for value, count in zip(values, times, strict=True) if value is not None]
-    return (sum(known) if known or not values else None), len(values) - len(known)
-
-
-_WEAKER: tuple[Quality, ...] = ("exact", "measured", "estimated", "upper_bound", "unavailable")
-
-
-def _weakest(qualities: Sequence[Quality]) -> Quality:
-    return max(qualities, key=_WEAKER.index, default="exact")
-
-
 def with_work(call: StepCall, entry: Entry, heard: EagerCall | None, forward: Mapping[int, EagerCall]) -> StepCall:
     """An eager entry with its work, arguments and origin, of which the mode heard more than the trace holds."""
     is_heard_itself = heard is not None and entry.part_of is None and is_at_sizes(entry, heard)
@@ -377,6 +291,8 @@ def with_work(call: StepCall, entry: Entry, heard: EagerCall | None, forward: Ma
     if heard is not None and is_heard_itself and entry.kind == "operator":
         exact = op_cost(heard.call)
         cost = exact if exact.is_known or not cost.is_known else cost
+        if heard.flops is not None:
+            cost = replace(cost, flops=heard.flops, flops_quality="exact", reason=None)
     origin = heard
     if heard is not None and heard.node is not None and heard.sequence is not None:
         origin = forward.get(heard.sequence)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from torch._prims import rng_prims
+from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from torchledger._torch import eager_calls
 from torchledger._torch.composites import is_composite
@@ -186,3 +187,27 @@ def test_where_a_checkpoint_ends_what_it_runs_again_is_heard() -> None:
     assert names[:stop].count("aten::addmm") == 1, "the second product is not run again"
     assert "aten::mm" in names[stop:], "its backward comes next"
     assert not heard.faults and "__init__" not in vars(_StopRecomputationError)
+
+
+def test_an_operator_of_the_programs_own_is_heard_with_the_flops_of_its_formula() -> None:
+    library = torch.library.Library("torchledger_heard", "FRAGMENT")
+    own = torch.ops.torchledger_heard
+    for name in ("known", "unknown", "failing"):
+        library.define(f"{name}(Tensor x) -> Tensor")
+        library.impl(name, lambda x: x + 1, "CPU")
+    register_flop_formula(own.known)(lambda shape, *args, **kwargs: 10 * shape[0])
+    register_flop_formula(own.failing)(lambda shape, *args, **kwargs: shape[7])
+    heard = EagerCalls(lambda: None)
+    try:
+        assert heard.start()
+        own.failing(own.unknown(own.known(torch.ones(3))))
+        assert heard.stop()
+    finally:
+        for packet in (own.known, own.failing):
+            flop_registry.pop(packet)
+        library._destroy()
+    found = {call.call.name: call.flops for call in heard.calls if call.call.name.startswith("torchledger")}
+    assert found == {
+        f"torchledger_heard::{name}": flops for name, flops in (("known", 30), ("unknown", None), ("failing", None))
+    }
+    assert not heard.faults

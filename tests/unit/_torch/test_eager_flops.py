@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch._higher_order_ops.while_loop import while_loop
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry, register_flop_formula
 
 from torchledger._torch.eager_calls import keep_modes_over_compiled_calls
 from torchledger._torch.eager_flops import EagerFlops, watch_compiled_functions
@@ -100,3 +100,36 @@ def test_a_count_may_begin_where_a_compiled_function_is_called_and_hears_that_ca
         guard.undo()
     assert counter.by_operator() == {"aten.mm": 2 * 4 * 8 * 16}
     assert compiled_runs == [1] and heard[0] is heard[1]
+
+
+@pytest.fixture
+def own_operators() -> Any:
+    library = torch.library.Library("torchledger_tests", "FRAGMENT")
+    library.define("project(Tensor x, Tensor weight) -> Tensor")
+    library.define("twice(Tensor x, Tensor weight) -> Tensor")
+    library.define("formula(Tensor x) -> Tensor")
+    library.define("dense(Tensor x) -> Tensor")
+    own = torch.ops.torchledger_tests
+    library.impl("project", lambda x, weight: (x @ weight).relu(), "CPU")
+    library.impl("twice", lambda x, weight: own.project(own.project(x, weight), weight), "CompositeExplicitAutograd")
+    library.impl("formula", lambda x: x @ x, "CPU")
+    library.impl("dense", lambda x: x.to_dense(), "CompositeExplicitAutograd")
+    yield own
+    library._destroy()
+
+
+def test_an_operator_of_the_programs_own_is_counted_by_its_formula_or_else_by_what_it_is_made_of(
+    own_operators: Any,
+) -> None:
+    register_flop_formula(own_operators.formula)(lambda shape, *args, **kwargs: 1000 * shape[0])
+    try:
+        counter = EagerFlops()
+        counter.start()
+        x = torch.eye(4)
+        result = own_operators.twice(x, 2 * x) + own_operators.formula(x) + own_operators.dense(x.to_sparse())
+        counter.stop()
+    finally:
+        flop_registry.pop(own_operators.formula)
+    assert torch.equal(result, 6 * x)
+    assert counter.by_operator() == {"aten.mm": 2 * 2 * 4**3, "torchledger_tests.formula": 4000}
+    assert not counter.faults

@@ -252,3 +252,15 @@ def test_an_operator_on_distributed_tensors_is_known_by_its_collectives_and_the_
 def test_a_custom_operator_that_only_allocates_inside_is_an_entry_itself() -> None:
     found = entries_of([op_event(name="mine::scale", ts=0, dur=30), op_event(name="aten::empty_like", ts=2, dur=3)])
     assert [(entry.name, entry.host_work_ns) for entry in found] == [("mine::scale", 30_000)]
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_an_operator_of_the_programs_own_is_known_by_its_parts_unless_it_has_a_formula(counted: bool) -> None:
+    events = [
+        op_event(name="mine::project", ts=0, dur=50),
+        op_event(name="GeneratedBackwardFor_mine_project_default", ts=2, dur=40),
+        op_event(name="aten::mm", ts=10, dur=20, **LINEAR_SHAPES),
+    ]
+    found = entries_of(events, whole={"mine::project"}, counted={"mine::project"} if counted else ())
+    assert [entry.name for entry in found] == ["mine::project" if counted else "aten::mm"]
+    assert [entry.part_of and entry.part_of[1] for entry in found] == [None if counted else "mine::project"]

@@ -1,0 +1,51 @@
+"""Operators of a program's own (``torch.library``, or a C++ library) under a mode that wants to see inside.
+
+A mode is off while it answers for an operator, and what that is made of runs below it, unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torchledger._torch.tensors import is_nested, tensors_in
+
+_TORCHS_OWN = frozenset(
+    {
+        *("aten", "prim", "prims", "prims_ref", "profiler", "inductor", "rngprims", "streams", "debugprims"),
+        *("mkldnn", "mkl", "quantized", "sparse", "c10d", "c10d_functional", "_c10d_functional", "symm_mem", "fsdp"),
+    }
+)
+"""Namespaces whose operators do their work themselves, or are no tensor FLOPs."""
+
+_ANY_BACKEND = "CompositeExplicitAutograd"
+_has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+
+
+def is_own_operator(func: Any) -> bool:
+    """True for an operator that torch does not bring."""
+    return isinstance(func, OpOverload) and func.namespace not in _TORCHS_OWN
+
+
+def seen_inside(func: Any, mode: TorchDispatchMode, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The result of an operator of the program's own, of which those inside come to ``mode``, which is off meanwhile.
+
+    ``NotImplemented`` for one that has no kernel for plain tensors of one device: it is to be called as it is.
+    """
+    devices = set()
+    for tensor in tensors_in((args, kwargs)):
+        if tensor.layout != torch.strided or is_nested(tensor):
+            return NotImplemented
+        devices.add(tensor.device.type)
+    if not devices or len(devices - {"cpu"}) > 1:
+        return NotImplemented
+    backend = str((devices - {"cpu"} or devices).pop()).upper()
+    if not _has_kernel(func.name(), backend) and not _has_kernel(func.name(), _ANY_BACKEND):
+        return NotImplemented
+    keys = torch._C.DispatchKeySet(torch._C._dispatch_key_parse(backend))  # which lie right below a mode's
+    with mode:
+        return func.redispatch(keys, *args, **kwargs)
