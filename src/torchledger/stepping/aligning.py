@@ -27,6 +27,8 @@ _UNCOUNTED = frozenset(
         "aten::detach_",
         "aten::empty",
         "aten::lift_fresh",
+        "aten::_fw_primal",
+        "aten::_make_dual",
         "aten::_indices",
         "aten::_values",
         "aten::_nested_get_jagged_dummy",
@@ -41,9 +43,9 @@ _UNCOUNTED = frozenset(
     }
 )
 """Allocations and aliases, which move nothing. A dispatch mode causes some (autograd saves outputs by ``detach`` under
-a mode) and does not hear others (``torch.tensor`` builds below it, autograd takes a sparse gradient apart below it,
-``as_subclass`` makes its alias there, and jagged tensors answer for what they hold), so that they are left out of both
-counts."""
+a mode) and does not hear others (``torch.tensor`` builds below it, ``torch.func`` makes dual tensors and takes them
+apart there, autograd takes a sparse gradient apart below it, ``as_subclass`` makes its alias there, and jagged tensors
+answer for what they hold), so that they are left out of both counts."""
 
 
 def operators_of(entries: Sequence[Entry]) -> set[tuple[int, int]]:

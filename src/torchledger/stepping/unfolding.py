@@ -71,19 +71,20 @@ class _Aligner:
             rows |= below
         if self._is(node, place) and after <= place + 1 and (after == place or self._has_sizes(node, place)):
             alone = place + 1, frozenset((node.row,))
-            return alone if self._begins(later[:1], place + 1) else self._among_hooks(node, place) or alone
+            return alone if self._begins(later[:1], place + 1) else self._among_hooks(node, place, later) or alone
         if rows and _WRITES_OUT.issuperset(self._names[place:after]) and self._is(node, after):
             return after + 1, frozenset((*rows, node.row))
-        return self._among_hooks(node, place) or (after, frozenset(rows))
+        return self._among_hooks(node, place, later) or (after, frozenset(rows))
 
-    def _among_hooks(self, node: Recorded, place: int) -> tuple[int, frozenset[int]] | None:
+    def _among_hooks(self, node: Recorded, place: int, later: Sequence[Recorded]) -> tuple[int, frozenset[int]] | None:
         """The same for an operator that was heard itself, between what was called below it; ``None`` if it was not."""
         if not node.children or node.call is None or node.name in _names_below(node):
             return None
         rows: set[int] = set()
         after, is_heard = place, False
         for child in (*node.children, None):
-            if not is_heard and self._is(node, after) and self._has_sizes(node, after):
+            is_next = child is None and self._begins(later[:1], after) and not self._begins(later[:1], after + 1)
+            if not is_heard and not is_next and self._is(node, after) and self._has_sizes(node, after):
                 after, is_heard = after + 1, True
             if child is not None and self._begins((child,), after):
                 after, below = self.match(child, after)

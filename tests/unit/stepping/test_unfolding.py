@@ -76,6 +76,14 @@ def test_an_operator_that_was_not_heard_leaves_those_behind_it_in_step() -> None
     assert parts_heard(recorded, heard) == {1: {2, 3}}
 
 
+def test_an_operator_that_its_parts_stand_for_is_not_taken_for_the_next_of_its_name() -> None:
+    parts = tree(1, "_to_copy", tree(2, "zeros"), shape=(4,)), tree(3, "exp")
+    recorded = [tree(0, "add", *parts), tree(4, "add_"), tree(5, "mul")]
+    assert parts_heard(recorded, [call(name, (4,)) for name in ("_to_copy", "exp", "add", "mul")]) == {0: {1, 3}}
+    both = [call(name, (4,)) for name in ("_to_copy", "exp", "add", "add", "mul")]
+    assert parts_heard(recorded, both) == {0: {0, 1, 3}}
+
+
 def test_parts_that_were_heard_are_the_entries_and_what_ran_before_them_is_theirs_alone() -> None:
     shapes: dict[str, Any] = {"Input Dims": [[4]], "Input type": ["float"]}
     events = [
