@@ -166,6 +166,9 @@ class FakeTools:
     def facts_of_optimizer(self, optimizer: Any) -> OptimizerFacts:
         return OptimizerFacts(type(optimizer).__name__, 3, 12, ("float32",))
 
+    def call_site(self) -> str:
+        return "program.py:1"
+
     def holds_optimizer(self, parameters: Collection[int]) -> bool:
         return False
 

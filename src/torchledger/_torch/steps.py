@@ -14,8 +14,9 @@ from torchledger._torch.eager_flops import EagerFlops
 from torchledger._torch.optimizers import facts_of_optimizer, holds_optimizer
 from torchledger._torch.patching import Patches
 from torchledger._torch.profiler import CallTimer, Recording, is_profiling, mark, synchronize
+from torchledger._torch.user_lines import user_lines as call_site
 
-__all__ = ["facts_of_optimizer", "has_cuda", "holds_optimizer", "is_profiling", "mark", "synchronize"]
+__all__ = ["call_site", "facts_of_optimizer", "has_cuda", "holds_optimizer", "is_profiling", "mark", "synchronize"]
 
 
 def is_in_backward() -> bool:

@@ -35,6 +35,12 @@ def is_checked() -> bool:
     return False
 
 
+def user_lines() -> tuple[tuple[str, int], ...]:
+    """All lines of the stack that are neither torch's nor ours, innermost first."""
+    frames = ((frame.f_code.co_filename, line) for frame, line in walk_stack(sys._getframe(1)))
+    return tuple((file, line) for file, line in frames if not file.startswith((_TORCH, _OURS, "<")))
+
+
 def user_line() -> str:
     """The innermost line of the stack that is neither torch's nor ours."""
     for frame, line in walk_stack(sys._getframe(1)):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from torchledger.nouns import Direction, StepFoundBy, StepKind
+from torchledger.stepping.call_sites import CallSites
 from torchledger.stepping.periods import Round, TokenSequence, most_frequent
 
 _STRENGTH: dict[StepFoundBy, int] = {
@@ -96,7 +97,8 @@ class StepFinder:
     def __init__(self, *, has_optimizer: Callable[[], bool] = lambda: False) -> None:
         self._has_optimizer = has_optimizer
         self._patience = 0
-        self._is_by_name = False
+        self._is_by_name = self._is_by_site = False
+        self._sites, self._ranks_by_site = CallSites(), dict[Hashable, int]()
         self._callers: set[Hashable] = set()
         self._ranks: dict[Hashable, int] = {}
         self._sequence = TokenSequence()
@@ -149,10 +151,15 @@ class StepFinder:
             return True
         called = set(self._open.calls).union(name for kind in self._kinds for name, _ in kind)
         directions = {self._directions[name] for name in called if name in self._directions}
-        is_whole = self._ranks.keys() <= set(self._round.tokens) and not (
+        is_whole = (self._is_by_site or self._ranks.keys() <= set(self._round.tokens)) and not (
             "forward" in directions and "backward" not in directions
         )
         return is_whole or self._since_found >= _HARDLY_SEEN * len(self._round.tokens)
+
+    @property
+    def is_settled(self) -> bool:
+        """False for a period of calls that may be a part of a turn of several places, which is still looked at."""
+        return self.found_by != "period" or self._is_by_site or self._sites.is_decided
 
     @property
     def under_way(self) -> Signature:
@@ -186,11 +193,18 @@ class StepFinder:
         return self._end()
 
     def called(
-        self, graph: str, identity: Hashable = None, *, thread: Hashable = 0, direction: Direction = "inference"
+        self,
+        graph: str,
+        identity: Hashable = None,
+        *,
+        thread: Hashable = 0,
+        direction: Direction = "inference",
+        site: Callable[[], Hashable] = lambda: None,
     ) -> FoundStep | None:
         """A graph is about to be called. Returns the step that ended before this call, if one did.
 
-        ``identity`` tells calls with different parameters apart, where one graph serves all layers of a model.
+        ``identity`` tells calls with different parameters apart, where one graph serves all layers of a model; ``site``
+        is asked, in the first rounds of a period, which lines of the program make the call.
         """
         if not self._is_owned(thread, direction):
             self.other_threads[graph] += 1
@@ -202,7 +216,24 @@ class StepFinder:
             self.hand_over(thread)
         self._silence = 0
         self._directions[graph] = direction
-        return self._take(_Signal(graph, (graph, None if self._is_by_name else identity)))
+        token: Hashable = (graph, None if self._is_by_name else identity)
+        if self.found_by in (None, "period") and (self._is_by_site or not self._sites.is_decided):
+            token = self._token_by_site(token, None if direction == "backward" else site())
+        return self._take(_Signal(graph, token))
+
+    def _token_by_site(self, token: Hashable, site: Hashable) -> Hashable:
+        """What tells a call apart, with its place where places take turns."""
+        by_site = token, site
+        if len(self._ranks_by_site) < _MAX_TOKENS:
+            self._ranks_by_site.setdefault(by_site, len(self._ranks_by_site))
+        if not self._is_by_site:
+            self._sites.add(token, site)
+            if self._round is None or not self._sites.take_turns(len(self._round.tokens)):
+                return token
+            self._start_over(None)
+            self._is_by_site = True
+            self._ranks |= self._ranks_by_site
+        return by_site
 
     def tally(self, graph: str, *, thread: Hashable = 0) -> bool:
         """Count a call of a known graph that can end no step, at little cost; ``False`` where ``called`` must judge."""
@@ -262,6 +293,7 @@ class StepFinder:
     def _start_over(self, found_by: StepFoundBy | None) -> None:
         self.found_by = found_by
         self._sequence.clear()
+        self._sites, self._is_by_site = CallSites(), False
         self._forget_round()
         self._patience = 0
 

@@ -153,7 +153,7 @@ class StepRecorder:
         if key not in self._modules:
             self._modules.add(key)
             self._parameters.update(map(id, islice(module.parameters(), _MOST_PARAMETERS)))
-        self._end_of(self._finder.called(name, key, thread=threading.get_ident()))
+        self._end_of(self._finder.called(name, key, thread=threading.get_ident(), site=self._tools.call_site))
 
     def function_called(self, function: Any) -> None:
         """A compiled function is about to be called from outside: all graphs of a step are called in such calls."""
@@ -204,7 +204,9 @@ class StepRecorder:
         if len(self._parameters) < _MOST_PARAMETERS:
             self._parameters.update(parameters)
         thread = threading.get_ident()
-        self._end_of(self._finder.called(name, identity, thread=thread, direction=direction_of(name)))
+        self._end_of(
+            self._finder.called(name, identity, thread=thread, direction=direction_of(name), site=self._tools.call_site)
+        )
 
     # --- from step to step --------------------------------------------------------------------------------------
 

@@ -218,7 +218,7 @@ class States:
                 self.end()
 
     def _warm(self) -> None:
-        if self._finder.found_by is None:
+        if self._finder.found_by is None or not self._finder.is_settled:
             return
         is_together = self._finder.seen >= self.warmup - 1 and self._has_met()
         if self._finder.seen < self.warmup or not is_together:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 from typing import Any, Protocol
 
 from torchledger.nouns import OptimizerFacts
@@ -16,6 +16,9 @@ class Tools(Protocol):
 
     def has_cuda(self) -> bool:
         """True once the program has used CUDA."""
+
+    def call_site(self) -> Hashable:
+        """Which lines of the program make the call that this thread is at."""
 
     def is_in_backward(self) -> bool:
         """True while autograd's engine calls what this thread is at."""

@@ -33,6 +33,15 @@ def told(finder: StepFinder, program: str) -> list[int]:
     return ended
 
 
+def called_from(finder: StepFinder, program: str) -> list[int]:
+    """Feed calls of graphs, each a letter and the line that makes it. Returns before which of them a step had ended."""
+    ended = []
+    for at, (graph, line) in enumerate(program.split()):
+        if finder.called(graph, site=lambda line=line: line) is not None:
+            ended.append(at)
+    return ended
+
+
 def kinds_of(finder: StepFinder) -> list[tuple[int, dict[str, int]]]:
     return [(kind.count, dict(kind.calls)) for kind in finder.kinds]
 
@@ -306,3 +315,47 @@ def test_a_thread_that_trains_keeps_its_steps_while_another_serves_quickly() -> 
             finder.called("inference_0", thread=1)
     assert finder.owner == 2 and finder.found_by == "optimizer"
     assert finder.usual == (("AdamW.step", 1), ("backward_2", 1), ("forward_2", 1))
+
+
+def test_a_graph_that_lines_call_in_turns_is_called_as_often_in_a_step() -> None:
+    finder = StepFinder()
+    called_from(finder, "A1 A2 " * 3)
+    assert not finder.is_settled
+    called_from(finder, "A1 A2 " * 9)
+    assert finder.is_settled
+    assert {kind.calls["A"] for kind in finder.kinds} == {2}
+    finder = StepFinder()
+    called_from(finder, "A1 B1 A2 B2 A3 B3 " * 10)
+    assert {tuple(kind.calls.items()) for kind in finder.kinds} == {(("A", 3), ("B", 3))}
+
+
+def test_a_step_begins_with_the_line_that_called_first_also_where_it_compiled_later() -> None:
+    finder = StepFinder()
+    called_from(finder, "A1")
+    finder.compiled()
+    ended = called_from(finder, "A2 " + "A1 A2 " * 20)
+    assert {number % 2 for number in ended if number > 12} == {1}
+
+
+@pytest.mark.parametrize("lines", ["1222", "1" * 8 + "2" * 8, "1", "1211212212112"])
+def test_lines_that_take_no_turns_make_no_longer_steps(lines: str) -> None:
+    finder = StepFinder()
+    called_from(finder, " ".join(f"A{line}" for line in lines * 12))
+    assert finder.is_settled
+    assert {kind.calls["A"] for kind in finder.kinds} == {1}
+
+
+def test_lines_of_a_loop_over_layers_are_one_step_however_they_are_called() -> None:
+    finder = StepFinder()
+    for _ in range(5):
+        for layer in range(12):
+            finder.called("A", layer, site=lambda: "loop")
+    assert finder.is_settled and {kind.calls["A"] for kind in finder.kinds} == {12}
+
+
+def test_places_are_asked_for_no_longer_than_they_may_take_turns() -> None:
+    asked = []
+    finder = StepFinder()
+    for _ in range(50):
+        finder.called("A", site=lambda: asked.append(1))
+    assert len(asked) <= 3
