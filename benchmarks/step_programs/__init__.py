@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from step_programs import (
     derivatives,
+    further,
     libraries,
     loops,
     models,
@@ -22,7 +23,18 @@ from step_programs.pieces import HEAD
 
 __all__ = ["HEAD", "PROGRAMS"]
 
-THEMES = (objectives, optimizers, derivatives, models, loops, libraries, more_models, more_loops, more_libraries)
+THEMES = (
+    objectives,
+    optimizers,
+    derivatives,
+    models,
+    loops,
+    libraries,
+    more_models,
+    more_loops,
+    more_libraries,
+    further,
+)
 
 PROGRAMS: dict[str, str] = {name: text for theme in THEMES for name, text in theme.PROGRAMS.items()}
 """By name; each is put behind ``HEAD``."""
