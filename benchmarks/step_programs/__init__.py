@@ -10,6 +10,7 @@ from __future__ import annotations
 from step_programs import (
     derivatives,
     further,
+    further_regions,
     libraries,
     loops,
     models,
@@ -34,6 +35,7 @@ THEMES = (
     more_loops,
     more_libraries,
     further,
+    further_regions,
 )
 
 PROGRAMS: dict[str, str] = {name: text for theme in THEMES for name, text in theme.PROGRAMS.items()}

@@ -15,10 +15,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchledger._torch.tensors import is_nested, tensors_in
 
 _TORCHS_OWN = frozenset(
-    {
+    (
         *("aten", "prim", "prims", "prims_ref", "profiler", "inductor", "rngprims", "streams", "debugprims"),
-        *("mkldnn", "mkl", "quantized", "sparse", "c10d", "c10d_functional", "_c10d_functional", "symm_mem", "fsdp"),
-    }
+        *("mkldnn", "mkl", "quantized", "sparse", "c10d", "c10d_functional", "_c10d_functional", "symm_mem"),
+        *("fsdp", "_dtensor"),
+    )
 )
 """Namespaces whose operators do their work themselves, or are no tensor FLOPs."""
 
@@ -43,7 +44,7 @@ def seen_inside(func: Any, mode: TorchDispatchMode, args: Sequence[Any], kwargs:
         devices.add(tensor.device.type)
     if not devices or len(devices - {"cpu"}) > 1:
         return NotImplemented
-    backend = str((devices - {"cpu"} or devices).pop()).upper()
+    backend = torch._C._dispatch_key_for_device((devices - {"cpu"} or devices).pop())
     if not _has_kernel(func.name(), backend) and not _has_kernel(func.name(), _ANY_BACKEND):
         return NotImplemented
     keys = torch._C.DispatchKeySet(torch._C._dispatch_key_parse(backend))  # which lie right below a mode's
