@@ -1,4 +1,4 @@
-"""The rest of the list that ``further`` was drawn from, as far as it goes deepest into torch: regions, checkpoints of both
+"""The rest of the list that ``further`` was drawn from, what goes deepest into torch: regions, checkpoints of both
 sorts, closures, codebooks, gradients inside a graph."""
 
 from __future__ import annotations
