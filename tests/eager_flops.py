@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import os
 import runpy
 import sys
@@ -19,14 +20,15 @@ FEW, MORE = 3, 7
 LACKING = (
     "aten::_scaled_dot_product_flash_attention_for_cpu",
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+    "aten::_euclidean_dist",
 )
 """What torch's counter has no formula for and ``flop_counter`` gives it one."""
 
 
 def flop_counter() -> Any:
-    """Torch's own counter. It has no formula for attention on a CPU; its own for attention stands in. Of higher-order
-    operators it counts what the program takes of them, where torch's takes both ways of a conditional and no loop, and
-    of operators of the program's own what they are made of."""
+    """Torch's own counter. It has no formula for attention on a CPU, for which its own for attention stands in, and
+    none for distances of points. Of higher-order operators it counts what the program takes of them, where torch's
+    takes both ways of a conditional and no loop, and of operators of the program's own what they are made of."""
     import torch
     from torch.utils.flop_counter import (
         FlopCounterMode,
@@ -39,6 +41,8 @@ def flop_counter() -> Any:
 
     aten = torch.ops.aten
     lacking = {
+        # What it is made of is one product of points with their squares and ones beside them.
+        aten._euclidean_dist: lambda x, y, *_, out_shape=None, **__: 2 * math.prod(out_shape) * (x[-1] + 2),
         aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, out_shape=None, **__: sdpa_flop_count(
             q, k, v
         ),

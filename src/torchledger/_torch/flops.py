@@ -6,7 +6,7 @@ added here, and the same table serves the entries, the reference count and the e
 - flash attention on CPU has no formula (absent in 2.9, 2.11 and 2.13);
 - attention formulas raise on grouped-query shapes in 2.11;
 - oneDNN/MKL linear and convolution, which freezing puts in, have none;
-- products with a vector, sums of batched products, ``torch.nn.Bilinear`` and recurrent layers have none;
+- products with a vector, sums of batched products, ``torch.nn.Bilinear``, ``cdist`` and recurrent layers have none;
 - encoder layers and attention that ``torch.nn`` calls as one operator for inference have none;
 - those of cuDNN and of the plain CPU loops are read as if a flag of theirs said that they were transposed;
 - the expert products of ``transformers`` are an operator of that package, without one.
@@ -35,6 +35,7 @@ from torchledger.work.flops import (
     attention_backward_flops,
     attention_flops,
     convolution_flops,
+    distance_flops,
     encoder_flops,
     grouped_matmul_flops,
     matmul_flops,
@@ -94,6 +95,10 @@ def _added_matrix_and_vector(bias: Any, matrix: Any, vector: Any, *args: Any, **
 
 def _summed_products(bias: Any, left: Any, right: Any, *args: Any, **kwargs: Any) -> Any:
     return matmul_flops(left[1], left[2], right[2], left[0])
+
+
+def _distances(left: Any, right: Any, *args: Any, **kwargs: Any) -> Any:
+    return distance_flops(left, right)
 
 
 def _trilinear(first: Any, second: Any, third: Any, *expanded: Any, **kwargs: Any) -> Any:
@@ -156,6 +161,7 @@ _ADDED: Mapping[str, Formula] = {
     "aten.addmv": _added_matrix_and_vector,
     "aten.addbmm": _summed_products,
     "aten._trilinear": _trilinear,
+    "aten._euclidean_dist": _distances,
     **dict.fromkeys(("aten.mkldnn_rnn_layer", "aten._cudnn_rnn", "aten.miopen_rnn"), _recurrent),
     **dict.fromkeys(
         ("aten.mkldnn_rnn_layer_backward", "aten._cudnn_rnn_backward", "aten.miopen_rnn_backward"), _recurrent_backward

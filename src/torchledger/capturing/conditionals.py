@@ -1,4 +1,4 @@
-"""Where a generated wrapper takes one of two ways or goes in circles, and which of a graph's launches stand there."""
+"""Where a generated wrapper takes one of two ways, goes in circles or comes again, and which launches stand there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from torchledger.capturing.wrapper_code import wrapper_functions
+from torchledger.capturing.wrapper_code import called_functions, wrapper_functions
 from torchledger.nouns import Launch
 
 _SUBGRAPH = re.compile(r"^def (?!call\b|get_args\b|benchmark_|recursively_)", re.MULTILINE)
@@ -29,13 +29,66 @@ class Loop:
     body: tuple[Lines, ...]
 
 
-Fork = Conditional | Loop
+@dataclass(frozen=True)
+class Regions:
+    """Functions of a wrapper of which one at least is called from several lines (``nested_compile_region``): the lines
+    of the calls, each with the function that it calls."""
+
+    calls: tuple[tuple[int, Lines], ...]
+
+    def function_at(self, line: int) -> Lines | None:
+        """The function that a line stands in; ``None`` for that of the whole graph."""
+        return next((lines for _, lines in self.calls if lines[0] <= line <= lines[1]), None)
+
+    def times(self, function: Lines | None) -> int:
+        """How often a call of the graph comes to a function."""
+        if function is None:
+            return 1
+        return sum(self.times(self.function_at(line)) for line, called in self.calls if called == function)
+
+    def in_order(self, places: Sequence[int], lines: Sequence[int], function: Lines | None = None) -> list[int]:
+        """The ``places`` of launches in the order in which they run from a function on; ``lines`` has those of all."""
+        inside: list[tuple[int, int | Lines]] = [
+            (lines[place], place) for place in places if self.function_at(lines[place]) == function
+        ]
+        inside += [call for call in self.calls if self.function_at(call[0]) == function]
+        found: list[int] = []
+        for _, each in sorted(inside, key=lambda item: item[0]):
+            found += [each] if isinstance(each, int) else self.in_order(places, lines, each)
+        return found
+
+
+Fork = Conditional | Loop | Regions
 """A place at which a graph's call makes some of its launches, not at all, once or more often."""
 
 
 def find_forks(source: str) -> tuple[Fork, ...]:
-    """The conditionals and loops of a Python wrapper."""
-    return (*find_conditionals(source), *find_loops(source))
+    """The conditionals, loops and repeated regions of a Python wrapper."""
+    return (*find_conditionals(source), *find_loops(source), *find_regions(source))
+
+
+def find_regions(source: str) -> tuple[Regions, ...]:
+    """What a Python wrapper calls from several lines: none, or one for all.
+
+    >>> find_regions("def a(x):\\n    f(x)\\ndef call(x):\\n    a(x)\\n    a(x)")
+    (Regions(calls=((4, (1, 2)), (5, (1, 2)))),)
+    """
+    functions = _functions_in(source)
+    calls: list[tuple[int, str]] = []
+    for function in functions.values():
+        circles = [node for node in ast.walk(function) if isinstance(node, ast.While)]
+        again: dict[str, int] = {}
+        for line, name in called_functions(function, functions):
+            if any(node.lineno <= line <= (node.end_lineno or 0) for node in circles):
+                again.setdefault(name, line)  # what goes in circles is a loop's, and stands here once
+            else:
+                calls.append((line, name))
+        calls += [(line, name) for name, line in again.items() if name not in (each for _, each in calls)]
+    names = [name for _, name in calls]
+    if len(set(names)) == len(names):
+        return ()
+    lines = {name: (each.lineno, each.end_lineno or 0) for name, each in functions.items()}
+    return (Regions(tuple((line, lines[name]) for line, name in sorted(calls))),)
 
 
 def find_loops(source: str) -> tuple[Loop, ...]:

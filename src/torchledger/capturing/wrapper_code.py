@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 _NOT_LAUNCHED_PREFIXES = (
@@ -60,10 +60,8 @@ def in_running_order(source: str, calls: Sequence[WrapperCall]) -> list[WrapperC
     functions = {each.name: each for each in wrapper_functions(ast.parse(source))}
     sites: dict[str, tuple[int, str]] = {}
     for caller in functions.values():
-        for node in ast.walk(caller):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in functions:
-                site = (node.lineno, caller.name)
-                sites[node.func.id] = min(sites.get(node.func.id, site), site)
+        for line, called in called_functions(caller, functions):
+            sites[called] = min(sites.get(called, (line, caller.name)), (line, caller.name))
 
     def place(call: WrapperCall) -> tuple[int, ...]:
         lines, function = [call.line], call.function
@@ -73,6 +71,13 @@ def in_running_order(source: str, calls: Sequence[WrapperCall]) -> list[WrapperC
         return tuple(lines)
 
     return sorted(calls, key=place)
+
+
+def called_functions(caller: ast.FunctionDef, functions: Container[str]) -> list[tuple[int, str]]:
+    """Lines of a wrapper's function that call others of it, with their names, in order."""
+    nodes = (node for node in ast.walk(caller) if isinstance(node, ast.Call))
+    named = ((node.lineno, node.func.id) for node in nodes if isinstance(node.func, ast.Name))
+    return sorted((line, name) for line, name in named if name in functions)
 
 
 def is_launching_line(line: str) -> bool:

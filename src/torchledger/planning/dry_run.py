@@ -95,7 +95,8 @@ class _StepHearer(StepProfiler):
     def _records(self, recording: StepRecording) -> list[Any]:
         facts = facts_of_recording(recording)
         assert facts is not None and recording.heard is not None and recording.memory is not None
-        ledgered = Ledgered({name: direction_of(name) for name in self._launches}, dict(self._launches))
+        directions = {name: direction_of(name) for name in self._launches}
+        ledgered = Ledgered(directions, dict(self._launches), forks=dict(self._forks))
         marked = [parse_graph_mark(mark) for mark in self._marks]
         record = record_heard_step(
             recording.memory.entries,

@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from torchledger.capturing.conditionals import Fork, Loop, stands_in
+from torchledger.capturing.conditionals import Fork, Loop, Regions, stands_in
 from torchledger.nouns import Launch
 from torchledger.profiling.time_categories import main_kind, time_category
 from torchledger.work.categories import SAY_THEMSELVES
@@ -35,11 +35,12 @@ def match_operators(
 ) -> dict[int, int]:
     """Position of an operator to the place of its entry; both run in the same order.
 
-    Of the ways of a conditional that was taken whose entries find the most operators, and a loop made as many turns.
+    Of the ways of a conditional that was taken whose entries find the most operators, and a loop made as many turns; a
+    region that is called from several lines runs as often.
     """
     places = list(range(len(entries)))
     for fork in forks:
-        if isinstance(fork, Loop):
+        if isinstance(fork, (Loop, Regions)):
             continue
         ways = []
         for taken in fork:
@@ -50,6 +51,10 @@ def match_operators(
     for fork in forks:
         if isinstance(fork, Loop):
             places = _with_turns(names, entries, places, fork)
+    lines = [entry.wrapper_line for entry in entries if entry.wrapper_line is not None]
+    for fork in forks:
+        if isinstance(fork, Regions) and len(lines) == len(entries):
+            places = fork.in_order(places, lines)
     found = _matched(names, [entries[place] for place in places])
     return {position: places[place] for position, place in found.items()}
 

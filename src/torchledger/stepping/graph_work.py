@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from torchledger.capturing.conditionals import Fork, Loop, stands_in
+from torchledger.capturing.conditionals import Fork, Loop, Regions, stands_in
 from torchledger.nouns import DeviceEvent, Direction, Launch, Quality, StepCall
 from torchledger.stepping.entries import Entry
 from torchledger.stepping.inner_work import InnerWork
@@ -85,17 +85,25 @@ def _times(launches: Sequence[Launch], seen: Counter[str], forks: Sequence[Fork]
     """How often launches were made in a call, where that is not once.
 
     A loop made as many turns as that launch of its body was seen of which least was: one may have several kernels. Ways
-    of a conditional of which nothing was seen were not taken.
+    of a conditional of which nothing was seen were not taken. A region is made as often as lines call it.
     """
+    times = _turns_and_ways(launches, seen, forks) if seen else {}
+    for regions in (fork for fork in forks if isinstance(fork, Regions)):
+        for launch in launches:
+            if launch.launch_id not in times and launch.wrapper_line is not None:
+                count = regions.times(regions.function_at(launch.wrapper_line))
+                times |= {launch.launch_id: count} if count > 1 else {}
+    return times
+
+
+def _turns_and_ways(launches: Sequence[Launch], seen: Counter[str], forks: Sequence[Fork]) -> dict[str, int]:
     times: dict[str, int] = {}
-    if not seen:
-        return times
     for loop in (fork for fork in forks if isinstance(fork, Loop)):
         body = [launch.launch_id for launch in launches if stands_in(launch, loop.body)]
         turns = min((seen[launch] for launch in body if seen[launch]), default=0)
         times |= dict.fromkeys(body, turns)
         times |= {launch.launch_id: turns + 1 for launch in launches if stands_in(launch, loop.check)}
-    for way in (way for fork in forks if not isinstance(fork, Loop) for way in fork):
+    for way in (way for fork in forks if not isinstance(fork, (Loop, Regions)) for way in fork):
         inside = [launch.launch_id for launch in launches if stands_in(launch, way)]
         if not any(seen[launch] for launch in inside):
             times |= dict.fromkeys(inside, 0)

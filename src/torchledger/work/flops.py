@@ -23,6 +23,16 @@ def matmul_flops(rows: Size, inner: Size, columns: Size, batch: Size = 1) -> Siz
     return 2 * batch * rows * inner * columns
 
 
+def distance_flops(left_shape: Sequence[Size], right_shape: Sequence[Size]) -> Size:
+    """FLOPs of the distances between two sets of points by one product, as ``cdist`` has it for more than 25 of them:
+    each point's coordinates with its square and a one beside them.
+
+    >>> distance_flops((30, 3), (40, 3)) == matmul_flops(30, 3 + 2, 40)
+    True
+    """
+    return matmul_flops(left_shape[-2], left_shape[-1] + 2, right_shape[-2], math.prod(left_shape[:-2]))
+
+
 def grouped_matmul_flops(left_shape: Sequence[Size], right_shape: Sequence[Size]) -> Size:
     """FLOPs of products by groups: the groups share out the rows, the inner side or the columns, or are a batch.
 

@@ -18,6 +18,7 @@ from torchledger.work.cost_parts import (
 from torchledger.work.flops import (
     convolution_backward_flops,
     convolution_flops,
+    distance_flops,
     grouped_matmul_flops,
     matmul_flops,
     trilinear_flops,
@@ -344,6 +345,14 @@ def _single_convolution_backward(call: OpCall) -> Cost | None:
     return product_cost(flops, tensors, output)
 
 
+def _distances(call: OpCall) -> Cost | None:
+    left, right = call.tensor(0), call.tensor(1)
+    if left is None or right is None or not len(left.shape) == len(right.shape) >= 2:
+        return None
+    output = Tensor((*left.shape[:-1], right.shape[-2]), left.dtype)
+    return product_cost(distance_flops(left.shape, right.shape), [left, right], output)
+
+
 PRODUCT_COSTS: Mapping[str, Formula] = {
     **named("mm bmm", _mm),
     **named("addmm baddbmm _addmm_activation", _addmm),
@@ -351,6 +360,7 @@ PRODUCT_COSTS: Mapping[str, Formula] = {
     "addmv": _addmv,
     "addbmm": _addbmm,
     "_trilinear": _trilinear,
+    "_euclidean_dist": _distances,
     **named("outer ger", _outer),
     "linear": _linear,
     "_scaled_mm": _scaled_mm,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from factories import make_launch
-from torchledger.capturing.conditionals import Loop, find_conditionals, find_loops, stands_in
+from torchledger.capturing.conditionals import Loop, find_conditionals, find_loops, find_regions, stands_in
 from torchledger.capturing.wrapper_code import find_calls, in_running_order
 
 WRAPPER = """cpp_a = async_compile.cpp('')
@@ -57,3 +57,35 @@ def call(args):
 """
     assert find_loops(wrapper) == (Loop(check=((2, 3),), body=((4, 5),)),)
     assert find_loops("def call(args):\n    while args:\n        args.pop()\n") == ()
+
+
+REGIONS = """cpp_a = async_compile.cpp('')
+def inner_0(args):
+    extern_kernels.bmm(args)
+def block_0(args):
+    cpp_a(args)
+    inner_0(args)
+    inner_0(args)
+def call(args):
+    block_0(args)
+    extern_kernels.mm(args)
+    block_0(args)
+    extern_kernels.addmm(args)
+    inner_0(args)
+"""
+
+
+def test_a_region_runs_wherever_lines_call_it() -> None:
+    (regions,) = find_regions(REGIONS)
+    calls = in_running_order(REGIONS, find_calls(REGIONS))
+    lines = [call.line for call in calls]
+    found = [lines[place] for place in regions.in_order(range(len(lines)), lines)]
+    assert found == [5, 3, 3, 10, 5, 3, 3, 12, 3]
+    assert {line: regions.times(regions.function_at(line)) for line in lines} == {5: 2, 3: 5, 10: 1, 12: 1}
+
+
+def test_what_is_called_once_is_no_region_and_neither_are_ways_and_loops() -> None:
+    assert find_regions(WRAPPER) == ()
+    looped = "def a(x):\n    f(x)\ndef call(x):\n    a(x)\n    while x:\n        f(x)\n        a(x)"
+    assert find_regions(looped) == ()
+    assert find_regions("void call() {\ndef x") == ()

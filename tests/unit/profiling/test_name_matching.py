@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factories import make_launch
-from torchledger.capturing.conditionals import Loop
+from torchledger.capturing.conditionals import Loop, Regions
 from torchledger.profiling.name_matching import match_operators
 
 
@@ -71,6 +71,20 @@ def test_operators_of_a_loop_are_given_to_its_entries_turn_by_turn(turns: int) -
     names = ["cpp_before", "cpp_check", "aten::is_nonzero", *turns * turn, "aten::mm"]
     found = match_operators(names, entries, [Loop(check=((10, 10),), body=((20, 30),))])
     assert [found.get(place) for place in range(len(names))] == [0, 1, None, *turns * [2, 3, 1, None], 4]
+
+
+def test_operators_of_a_region_are_given_to_its_entries_at_each_of_its_calls() -> None:
+    kernels = ("cpp_region", "extern_kernels.mm", "cpp_outside", "cpp_last")
+    lines = (2, 3, 11, 13)
+    entries = [
+        make_launch(order=place, kernel_name=name, wrapper_line=line,
+                    category="extern" if "extern" in name else "pointwise")
+        for place, (name, line) in enumerate(zip(kernels, lines, strict=True))
+    ]  # fmt: skip
+    regions = Regions(((10, (1, 3)), (12, (1, 3))))
+    names = ["cpp_region", "aten::mm", "cpp_outside", "cpp_region", "aten::mm", "cpp_last"]
+    found = match_operators(names, entries, [regions])
+    assert [found.get(place) for place in range(len(names))] == [0, 1, 2, 0, 1, 3]
 
 
 @pytest.mark.parametrize("trials", [3, 500])

@@ -9,7 +9,7 @@ from tests.factories import make_launch
 from tests.trace_factories import kernel_event, op_event, runtime_event
 
 from torchledger._torch.eager_calls import EagerCall
-from torchledger.capturing.conditionals import Loop
+from torchledger.capturing.conditionals import Loop, Regions
 from torchledger.nouns import DeviceEvent, Step, StepCall
 from torchledger.stepping.record import Ledgered, StepFacts, record_step
 from torchledger.stepping.totals import launches_in
@@ -167,6 +167,17 @@ def test_launches_of_a_loop_count_as_often_as_they_were_made() -> None:
     assert (call.flops, call.launches, call.not_taken, call.repeated) == (1231, 7, 0, 3)
     assert call.times == ((1, 3), (2, 2))
     assert launches_in(call, {"forward_0": 4}) == 7
+
+
+def test_launches_of_a_region_count_at_each_line_that_calls_it() -> None:
+    launches = [
+        make_launch(order=place, wrapper_line=line, category="extern", flops=10**place)
+        for place, line in enumerate((2, 11, 13))
+    ]
+    regions = Regions(((10, (1, 3)), (12, (1, 3))))
+    call = only_call(Ledgered({"forward_0": "forward"}, {"forward_0": launches}, (), {"forward_0": [regions]}))
+    assert (call.flops, call.repeated, call.times) == (112, 1, ((0, 2),))
+    assert launches_in(call, {"forward_0": 3}) == 4
 
 
 def test_a_record_of_no_step_is_refused() -> None:
