@@ -167,6 +167,8 @@ class StorageWatch:
             if gradient is not None:
                 self._see(gradient, is_before=True)
         self._patches.on_undo(replace_in_wrappers(_is_allocation, self._heard_allocation).undo)
+        # A state of random numbers, as each checkpoint keeps one, is made below all operators.
+        self._patches.around(torch, "get_rng_state", self._heard_allocation)
         self._patches.on_undo(lambda: delattr(torch.UntypedStorage, "resize_"))
         torch.UntypedStorage.resize_ = functools.partialmethod(_resize, self._resized)  # type: ignore[assignment]
         if has_cuda():

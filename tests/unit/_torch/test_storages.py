@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.utils.checkpoint
 
 from torchledger._torch.eager_calls import EagerCalls
 from torchledger._torch.fake_tensors import FakeTensors
@@ -50,6 +51,19 @@ def test_what_autograd_alone_holds_lives_until_the_backward_gives_it_up() -> Non
     memory = watched(step)
     kept = next(life for life in born(memory) if life.nbytes == 256 and life.freed_in and life.freed_in > 3)
     assert kept.freed is not None
+
+
+def test_a_checkpoint_keeps_the_state_of_random_numbers_until_its_backward() -> None:
+    weight = torch.ones(64, requires_grad=True)
+    original = torch.get_rng_state
+
+    def step() -> None:
+        torch.utils.checkpoint.checkpoint(torch.exp, weight, use_reentrant=False).sum().backward()
+
+    size = original().numel()
+    states = [life for life in born(watched(step)) if life.nbytes == size]
+    assert states and None not in [state.freed for state in states]
+    assert torch.get_rng_state is original
 
 
 def test_parameters_gradients_and_optimizer_state_are_known_by_their_names() -> None:
