@@ -219,21 +219,23 @@ class StepFinder:
         token: Hashable = (graph, None if self._is_by_name else identity)
         if self.found_by in (None, "period") and (self._is_by_site or not self._sites.is_decided):
             token = self._token_by_site(token, None if direction == "backward" else site())
-        return self._take(_Signal(graph, token))
+        ended = self._take(_Signal(graph, token))
+        if self.is_settled or self._round is None or not self._sites.take_turns(len(self._round.tokens)):
+            return ended
+        self._start_over(None)
+        self._is_by_site = True
+        self._ranks |= self._ranks_by_site
+        return None
 
     def _token_by_site(self, token: Hashable, site: Hashable) -> Hashable:
         """What tells a call apart, with its place where places take turns."""
         by_site = token, site
         if len(self._ranks_by_site) < _MAX_TOKENS:
             self._ranks_by_site.setdefault(by_site, len(self._ranks_by_site))
-        if not self._is_by_site:
-            self._sites.add(token, site)
-            if self._round is None or not self._sites.take_turns(len(self._round.tokens)):
-                return token
-            self._start_over(None)
-            self._is_by_site = True
-            self._ranks |= self._ranks_by_site
-        return by_site
+        if self._is_by_site:
+            return by_site
+        self._sites.add(token, site)
+        return token
 
     def tally(self, graph: str, *, thread: Hashable = 0) -> bool:
         """Count a call of a known graph that can end no step, at little cost; ``False`` where ``called`` must judge."""
