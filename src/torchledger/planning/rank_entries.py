@@ -125,6 +125,7 @@ class EntryMaker:
         self.worked: dict[int, tuple[StepWork, float]] = {}
         self.unlearned_us = 0.0
         self.unlearned_calls: Counter[str] = Counter()
+        self.last_of_group: dict[str, int] = {}
 
     def kernel(
         self,
@@ -174,7 +175,11 @@ class EntryMaker:
         stream: str | None = None,
         peer: int | None = None,
     ) -> int:
-        """A collective on its group's stream."""
+        """A collective on its group's stream.
+
+        Collectives of one group run in the order in which they were asked for, whatever their streams: a communicator's
+        kernels wait for each other. Messages between two ranks have a communicator of their own.
+        """
         rank = self.program.rank
         operation = name.rpartition("::")[2].rpartition(":")[2].removesuffix("_").removesuffix(".default")
         is_pair = operation in _POINT_TO_POINT
@@ -197,6 +202,10 @@ class EntryMaker:
             if price.note and placement.nodes == 1:
                 self.notes.add(price.note)
         self.collective_spread_us += spread_us
+        if not is_pair and group is not None:
+            if (before := self.last_of_group.get(group)) is not None and before not in after:
+                after = (*after, before)
+            self.last_of_group[group] = len(self.entries)
         self.entries.append(
             TimedEntry(
                 f"{operation} {group or ''}".strip(),

@@ -26,6 +26,7 @@ from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Host, Launch, StepCall
 from torchledger.predicting.operators import predict
 from torchledger.predicting.power import is_product
+from torchledger.predicting.step_calls import is_over_lists
 from torchledger.store.launch_file import MeasuredLaunch
 from torchledger.work.collectives import collective_kind
 from torchledger.work.graph_names import direction_of
@@ -122,13 +123,17 @@ def launch_kind(launch: Launch) -> LaunchKind | None:
     return "convolution" if family.startswith("launch:convolution") else "library"
 
 
-_FSDP_OPERATORS, _GRAPH_COLLECTIVE_OPERATORS, _FUNCTIONAL_OPERATORS, _IDLE_OPERATORS = 145.0, 15.0, 11.0, 0.5
-_UNPACKING_OPERATORS = 0.75
+_FSDP_OPERATORS, _GRAPH_COLLECTIVE_OPERATORS, _FUNCTIONAL_OPERATORS, _IDLE_OPERATORS = 120.0, 15.0, 11.0, 0.5
+_DISTRIBUTED_LIST_OPERATORS, _UNPACKING_OPERATORS = 17.0, 0.3
 """What the host needs over what it needs for a plain operator: for each collective of FSDP, with the hooks around it;
 for each one inside a compiled graph, and once more on the way into that graph, as much of which is for distributed
-tensors; for one that an eager operator asks for; for operators that launch nothing; and for each distributed tensor
-that an operator is given. By steps of two H200s that are so narrow that only the host decides
-(``docs/results/plan_ranks.md``)."""
+tensors; for one that an eager operator asks for; for operators that launch nothing; for an operator over lists of
+distributed tensors, and for each distributed tensor that an operator is given. By steps of two H200s that are so narrow
+that only the host decides, phase by phase (``docs/results/plan_ranks.md``); an operator of distributed tensors as it
+was timed alone, on a CPU."""
+
+_LIST_CALLS = 8
+"""Operators over lists in a step of AdamW by lists: what the host needs for a tensor of it is shared by them."""
 
 
 _SCALER_OPERATORS = 70.0
@@ -146,11 +151,21 @@ def call_host_us(call: StepCall, overheads: Mapping[str, float], *, by_fsdp: boo
         return _FUNCTIONAL_OPERATORS * eager_us if is_functional else overheads["library launch host us"]
     if is_scaler(call.name):
         return _SCALER_OPERATORS * eager_us
-    unpacking_us = _UNPACKING_OPERATORS * call.distributed * eager_us
+    more_us = _UNPACKING_OPERATORS * call.distributed * eager_us
+    if is_over_lists(call):
+        more_us += _DISTRIBUTED_LIST_OPERATORS * eager_us if call.distributed else 0.0
+        more_us += _lists_host_us(call, overheads) if call.phase == "optimizer" else 0.0
     if "eager call host us" in overheads:
-        return (overheads.get("node host us", eager_us) if call.phase == "backward" else eager_us) + unpacking_us
-    tensors = overheads["optimizer tensor host us"] * (call.tensors or 0) if call.phase == "optimizer" else 0.0
-    return eager_us * max(1, call.kernels) + tensors + unpacking_us
+        return (overheads.get("node host us", eager_us) if call.phase == "backward" else eager_us) + more_us
+    return eager_us * max(1, call.kernels) + more_us
+
+
+def _lists_host_us(call: StepCall, overheads: Mapping[str, float]) -> float:
+    """An optimizer's operator over lists: its share of what an update needs for each tensor, and of the step around."""
+    tensor_us, step_us = overheads["optimizer tensor host us"], overheads.get("optimizer step host us", 0.0)
+    if "_fused_" in call.name:
+        return step_us + tensor_us * (call.tensors or 0)
+    return (step_us + overheads.get("foreach tensor host us", tensor_us) * (call.tensors or 0)) / _LIST_CALLS
 
 
 def idle_call_us(overheads: Mapping[str, float]) -> float:

@@ -59,6 +59,18 @@ def test_a_bucket_of_the_backward_is_hidden_behind_it_and_awaited_by_the_optimiz
     assert at_once.exposed_us == pytest.approx(at_once.communication_us, rel=0.1)
 
 
+def test_collectives_of_one_group_run_one_after_the_other_whatever_their_streams() -> None:
+    def price(group: str) -> float:
+        calls = [product(0), collective(1, streams=("a",)), collective(2, streams=("b",), group=group)]
+        groups = {"0": (0, 1), "1": (0, 1)}
+        ranks = [program(0, calls, groups=groups, stands_for=(0, 1), knows_waits=True)]
+        return plan_price(ranks, MODEL, FABRIC, sharing=FREE).communication_us
+
+    one = plan_price([program(0, [collective(0)], stands_for=(0, 1))], MODEL, FABRIC, sharing=FREE).communication_us
+    assert price("0") == pytest.approx(2 * one, rel=1e-3)
+    assert price("1") < 1.5 * one
+
+
 def test_a_rank_that_comes_late_makes_the_other_wait() -> None:
     quick = program(0, [product(0, n=1024), collective(1, "forward"), product(2, n=1024)])
     slow = program(1, [product(0, n=8192), collective(1, "forward"), product(2, n=1024)])
@@ -147,6 +159,17 @@ def test_a_plan_of_ranks_names_the_operators_that_are_priced_at_their_roofline()
     assert "aten::no_such_operator (3)" in said and "% of the device's time" in said
     known = plan_price([program(0, [product(0)], groups={})], MODEL, None)
     assert not [note for note in known.notes if "roofline" in note]
+
+
+def test_an_optimizers_tensors_cost_the_host_once_however_many_operators_go_over_them() -> None:
+    overheads = {"library launch host us": 8.0, "optimizer tensor host us": 2.0, "foreach tensor host us": 16.0}
+    names = ("mul_", "lerp_", "mul_", "addcmul_", "sqrt", "div_", "add_", "addcdiv_")
+    calls = [StepCall("s", 0, "operator", f"aten::_foreach_{name}", "optimizer", tensors=100) for name in names]
+    fused = StepCall("s", 0, "operator", "aten::_fused_adamw_", "optimizer", tensors=100)
+    for measured, operator_us in (({}, 8.0), ({"eager call host us": 6.0}, 6.0)):
+        known = overheads | measured
+        assert sum(call_host_us(each, known) for each in calls) == pytest.approx(100 * 16.0 + 8 * operator_us)
+        assert call_host_us(fused, known) == pytest.approx(100 * 2.0 + operator_us)
 
 
 def test_distributed_tensors_cost_the_host_more_than_their_parts() -> None:
