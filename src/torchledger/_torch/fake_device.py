@@ -324,12 +324,13 @@ def _is_acceptable(tensor: torch.Tensor) -> bool:
 
 
 def _taken_over(original: Callable[..., Any], mode: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-    """A tensor for a compiler's own mode. A view is made again from its base, which the program's mode would do where
-    it is still on the stack (inside ``DistributedDataParallel.forward``)."""
+    """A tensor for a compiler's own mode. A view is made again from its base, and what was computed is copied, which
+    the program's mode would do where it is still on the stack (inside ``DistributedDataParallel.forward``)."""
     from torch._subclasses.fake_tensor import FakeTensor
     from torch.utils._python_dispatch import _disable_current_modes
 
-    if isinstance(tensor, FakeTensor) and tensor.fake_mode is not mode and tensor._is_view():
+    is_made_again = isinstance(tensor, FakeTensor) and (tensor._is_view() or not tensor.is_leaf)
+    if is_made_again and tensor.fake_mode is not mode:
         with _disable_current_modes():
             return original(mode, tensor, *args, **kwargs)
     return original(mode, tensor, *args, **kwargs)

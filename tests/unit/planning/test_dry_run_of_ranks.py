@@ -1,4 +1,4 @@
-"""One rank of a world that runs without its device. Nothing here compiles."""
+"""One rank of a world that runs without its device. No kernels are generated here."""
 
 from __future__ import annotations
 
@@ -52,6 +52,20 @@ def test_an_operator_of_others_that_arrives_whole_is_taken_apart(tmp_path: Path)
 
     run_without_device(program, tmp_path / "plan.ledger", GPU)
     assert [device.type for device in seen] == ["cuda"]
+
+
+def test_what_was_computed_before_is_given_to_a_compiled_model_of_ddp(tmp_path: Path) -> None:
+    """DDP's forward runs under the program's mode, which copies what has a history."""
+
+    def program() -> None:
+        dist.init_process_group("nccl")
+        before, inner = nn.Linear(8, 8).cuda(), nn.Linear(8, 8).cuda()
+        layers = DistributedDataParallel(torch.compile(inner, backend="eager"))
+        _train(lambda: layers(before(torch.zeros(4, 8, device="cuda"))).sum(), layers.parameters())
+
+    run_without_device(program, tmp_path / "plan.ledger", GPU, world=WorldSpec(0, 2))
+    with open_ledger(tmp_path / "plan.ledger") as ledger:
+        assert [each.operation for each in ledger.read(Collective)] == ["all_reduce"]
 
 
 def _train(step: Callable[[], torch.Tensor], parameters: Iterable[torch.Tensor]) -> None:
