@@ -57,8 +57,15 @@ ENOUGH_TO_SCALE = 20
 """Development rows of which a median is taken."""
 
 VTRAIN_LAUNCH_US = 60.0
-"""What vTrain's host needs for a kernel of these lists, read off the development rows: Megatron's modules call several
-operators for each."""
+"""What vTrain's host needs for a kernel of these lists, read off the development rows of one node: Megatron's modules
+call several operators for each."""
+
+OTHER_HOSTS: Mapping[str, str] = {
+    "vTrain, one node": "with its host's launches",
+    "vTrain, several nodes": "with the launches of its host on one node",
+    "nanotron, MFU >= 20 %": "with the launches of vTrain's host",
+}
+"""Sets of eager programs in Python that are priced once more with that host, and how the line is called."""
 
 
 @dataclass
@@ -366,9 +373,9 @@ def main() -> None:
                 scaled = [replace(each, predicted_us=scale * each.predicted_us) for each in final]
                 lines.append(summary(f"{name}, sealed, times {scale:.2f} of the development rows", scaled))
                 print(lines[-1], flush=True)
-            if name == "vTrain, one node":
+            if name in OTHER_HOSTS:
                 slower = replace(predictor, launch_host_us=VTRAIN_LAUNCH_US, models={})
-                lines.append(summary(f"{name}, sealed, with its host's launches", score(slower, sealed)))
+                lines.append(summary(f"{name}, sealed, {OTHER_HOSTS[name]}", score(slower, sealed)))
                 print(lines[-1], f"{time.time() - begun:.0f} s", flush=True)
     memory = memory_lines(options.data)
     print("\n".join(memory))

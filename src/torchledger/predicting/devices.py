@@ -104,7 +104,8 @@ def _whole_models() -> Iterator[TimeModel]:
 
 
 def _is_whole(model: TimeModel) -> bool:
-    return any(key.startswith(_WHOLE) for key in model.entries)
+    """Whether its device's compiled kernels taught it; entries that were carried over have no rows."""
+    return any(key.startswith(_WHOLE) and entry.n_rows for key, entry in model.entries.items())
 
 
 def _filled(model: TimeModel) -> TimeModel:
