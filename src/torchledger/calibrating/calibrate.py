@@ -15,6 +15,7 @@ from pathlib import Path
 from torchledger.calibrating.choosing import EVALUATION
 from torchledger.calibrating.collecting import FUSED, OPERATORS, CollectPlan, collect
 from torchledger.device.ceilings import store_ceilings
+from torchledger.device.doctor import describe_device
 from torchledger.errors import SampleError, StoreError
 from torchledger.fitting.correcting import correct_model, error_pct
 from torchledger.fitting.fit import fit, now_utc
@@ -74,10 +75,13 @@ def calibrate(
 
     ``base`` names the model to start from (else the nearest that comes with torchledger), ``keep`` a folder for what
     is measured. Raises ``StoreError`` if ``output`` exists (without ``force``), ``MeasureError`` for a device that is
-    not there and ``SampleError`` if nothing could be measured.
+    not there, ``PredictError`` for a ``base`` that nothing has, and ``SampleError`` if nothing could be measured.
     """
     output = Path(output)
     check_output(output, force=force)
+    describe_device(device)
+    if base is not None:
+        find_model(base)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="torchledger-calibrate-") as scratch:
         folder = Path(keep) if keep is not None else Path(scratch)

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 @click.command(name="predict")
 @click.argument("operator")
 @click.argument("parameters", nargs=-1)
-@click.option("--device", default="H200", show_default=True, help="A device whose model is shipped, or a model file.")
+@click.option(
+    "--device",
+    default="H200",
+    show_default=True,
+    help="A device of `torchledger devices`, a model file or a data sheet (YAML).",
+)
 @click.option("--dtype", default="bf16", show_default=True, help="fp16, bf16, fp32, ... or torch's name.")
 @click.option("--direction", help="forward, backward or step; all that are known unless given.")
 @click.option(

@@ -15,13 +15,16 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchledger.errors import MeasureError
 from torchledger.nouns import Ceilings, Device, Run
 from torchledger.store import LedgerWriter, open_ledger
 from torchledger.store.cache_folder import cache_folder, write_cached
 from torchledger.store.codec import decode, encode
+
+if TYPE_CHECKING:
+    import torch
 
 log = logging.getLogger(__name__)
 
@@ -129,9 +132,7 @@ def measure_ceilings(
     """
     import torch
 
-    place = torch.device(device)
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise MeasureError(f"torch {torch.__version__} sees no CUDA device here. Measure the CPU with --device cpu.")
+    place = find_place(device)
     if place.type not in ("cpu", "cuda"):
         raise MeasureError(f"ceilings of {device} cannot be measured; cpu and cuda can.")
     wanted = dtypes if dtypes is not None else CUDA_DTYPES if place.type == "cuda" else CPU_DTYPES
@@ -163,6 +164,19 @@ def measure_ceilings(
             method=f"best copy and best square products, clock {meter.clock}, torch {torch.__version__}"
             + (f", {torch.get_num_threads()} threads" if place.type == "cpu" else ""),
         )
+
+
+def find_place(device: str) -> torch.device:
+    """Torch's name of a device. Raises ``MeasureError`` for one that torch does not know, and for CUDA without any."""
+    import torch
+
+    try:
+        place = torch.device(device)
+    except RuntimeError as error:
+        raise MeasureError(f"torch knows no device {device!r}. Write cuda, cuda:1 or cpu.") from error
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise MeasureError(f"torch {torch.__version__} sees no CUDA device here. Measure the CPU with --device cpu.")
+    return place
 
 
 def _copy_rate(meter: _CudaMeter | _CpuMeter, deadline: float, scale: float) -> float:

@@ -7,6 +7,7 @@ it resembles.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -19,12 +20,16 @@ from torchledger.errors import PredictError
 from torchledger.nouns import Ceilings, Device
 from torchledger.store.codec import FieldError, convert
 from torchledger.store.yaml_file import YamlError, read_yaml
+from torchledger.work.element_sizes import ELEMENT_SIZES
 
 FILE = Path(__file__).with_name("datasheets.yml")
 """The sheets that come with torchledger."""
 
 METHOD = "datasheet"
 """``Ceilings.method`` of a vendor's figures."""
+
+HALF_PRECISION = ("float16", "bfloat16")
+"""Element types of which a sheet names one at least."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +119,24 @@ def read_data_sheets(path: str | os.PathLike[str]) -> tuple[DataSheet, ...]:
     """
     try:
         plain = read_yaml(Path(path), is_list=True).content
-        return tuple(_sheet(convert(_Record, one)) for one in (plain if isinstance(plain, list) else [plain]))
+        records = plain if isinstance(plain, list) else [plain]
+        for one in records:
+            _refuse_unknown_keys(one)
+        return tuple(_sheet(convert(_Record, one)) for one in records)
     except (YamlError, FieldError) as error:
         raise PredictError(f"{path} is no data sheet ({error}). `torchledger devices --help` shows one.") from error
+
+
+def _refuse_unknown_keys(plain: Any) -> None:
+    """Raise ``FieldError`` for a key that no sheet has: a misspelt one would leave a figure out unsaid."""
+    if not isinstance(plain, Mapping):
+        return
+    for place, record, found in (("", _Record, plain), ("reached.", ReachedRates, plain.get("reached"))):
+        known = [each.name for each in fields(record)]
+        for key in found if isinstance(found, Mapping) else ():
+            if key not in known:
+                near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)
+                raise FieldError(f"unknown key `{place}{key}`, the nearest is `{place}{near[0]}`")
 
 
 @dataclass(frozen=True)
@@ -150,6 +170,12 @@ class _Record:
         for name, figure in figures.items():
             if figure is not None and not 0 < figure <= _LARGEST:
                 raise ValueError(f"field `{name}`: must be above zero and finite, got {figure}")
+        for name, rates in (("tflops", self.tflops), ("reached.tflops", self.reached.tflops if self.reached else {})):
+            for dtype in rates:
+                if dtype not in ELEMENT_SIZES and dtype != "tf32":
+                    raise ValueError(f"field `{name}`: {dtype} is no name of torch's, such as float16 or float32")
+        if not any(half in self.tflops for half in HALF_PRECISION):
+            raise ValueError(f"field `tflops`: holds neither {' nor '.join(HALF_PRECISION)}, by which devices compare")
 
 
 def _figures_of(reached: ReachedRates | None) -> dict[str, float | None]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torchledger._torch import version_warning
 from torchledger.device import describe as machine
-from torchledger.device.ceilings import measure_ceilings, put_ceilings_into, store_ceilings
+from torchledger.device.ceilings import find_place, measure_ceilings, put_ceilings_into, store_ceilings
 from torchledger.device.host import measure_host, put_host_into, store_host
 from torchledger.errors import MeasureError
 from torchledger.nouns import Ceilings, Device, Host
@@ -69,8 +69,8 @@ def describe_device(name: str) -> Device:
     """The record of a torch device (``"cuda:1"``, ``"cpu"``). Raises ``MeasureError`` if it is not there."""
     import torch
 
-    place = torch.device(name)
-    if place.type == "cuda" and torch.cuda.is_available():
+    place = find_place(name)
+    if place.type == "cuda":
         torch.cuda.init()  # type: ignore[no-untyped-call]
     for device in machine.describe_devices():
         if device.kind == place.type and (place.type == "cpu" or device.index == (place.index or 0)):

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torchledger.device.ceilings import find_place
 from torchledger.device.describe import describe_cpu
 from torchledger.device.rounds import Work, kept_rounds, settle, time_rounds
 from torchledger.errors import MeasureError, PredictError
@@ -128,9 +129,7 @@ def measure_host(
     """
     import torch
 
-    place = torch.device(device)
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise MeasureError(f"torch {torch.__version__} sees no CUDA device here. Measure the CPU with --device cpu.")
+    place = find_place(device)
     compiled = _Compiled(place)
     compiled.warm()
 

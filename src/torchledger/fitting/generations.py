@@ -51,6 +51,10 @@ GENERATIONS: tuple[Generation, ...] = (
     Generation("Blackwell (12.0)", (12, 0), lanes=128, threads=1536),
 )
 
+FIRST_WITH = {"bfloat16": (8, 0), "float8_e4m3fn": (8, 9), "float8_e5m2": (8, 9)}
+"""The first compute capability whose tensor cores multiply elements of a type, by torch's name of it. Before it torch
+converts bfloat16, slowly, and refuses float8."""
+
 UNKNOWN = Generation("unknown", (0, 0), lanes=128, threads=2048)
 """Stands in for a device whose compute capability is unknown or of none of these."""
 

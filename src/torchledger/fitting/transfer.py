@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from torchledger.device.datasheets import METHOD, ReachedRates, find_data_sheet
+from torchledger.device.datasheets import HALF_PRECISION, METHOD, ReachedRates, find_data_sheet
 from torchledger.errors import FitError
 from torchledger.fitting.machine import Machine, assumptions, published_rates
 from torchledger.fitting.time_model import Entry, Origin, TimeModel
@@ -117,10 +117,10 @@ def _scaled(reached: Mapping[str, float], own: Mapping[str, float], theirs: Mapp
     """
     rates = {}
     for dtype, rate in reached.items():
-        named = dtype if dtype in own and dtype in theirs else "float16"
-        if named not in own or named not in theirs:
+        named = next((one for one in (dtype, *HALF_PRECISION) if one in own and one in theirs), None)
+        if named is None:
             raise FitError(
-                f"no figures of {dtype} or float16 to compare are known. Give the float16 of both data sheets."
+                f"no figures of {dtype} to compare are known. Give {' or '.join(HALF_PRECISION)} in both data sheets."
             )
         rates[dtype] = rate * theirs[named] / own[named]
     return rates

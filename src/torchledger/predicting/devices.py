@@ -10,7 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torchledger.device.datasheets import DataSheet, data_sheets, find_data_sheet, plain_name, read_data_sheets
+from torchledger.device.datasheets import (
+    HALF_PRECISION,
+    DataSheet,
+    data_sheets,
+    find_data_sheet,
+    plain_name,
+    read_data_sheets,
+)
 from torchledger.errors import PredictError
 from torchledger.fitting.time_model import TimeModel
 from torchledger.fitting.transfer import transfer_model
@@ -45,7 +52,11 @@ def find_model(device_or_path: str | os.PathLike[str]) -> TimeModel:
     """
     path = Path(device_or_path)
     if path.suffix in _SHEET_SUFFIXES:
-        own = read_data_sheets(path)[0]
+        sheets = read_data_sheets(path)
+        if len(sheets) != 1:
+            names = ", ".join(sheet.names[0] for sheet in sheets)
+            raise PredictError(f"{path} holds {len(sheets)} data sheets ({names}). Put the one to ask in its own file.")
+        own = sheets[0]
         return transfer_model(nearest_model(own.device), own.device, own.reached)
     if path.exists() or path.suffix == SUFFIX:
         return load_model(path)
@@ -125,9 +136,10 @@ def _ratio(device: Device) -> float | None:
     """FLOP of half precision for a byte of memory traffic."""
     sheet: DataSheet | None = find_data_sheet(device.name)
     ceilings = sheet.device.ceilings if sheet is not None else device.ceilings
-    if ceilings is None or not ceilings.copy_gb_per_s or "float16" not in ceilings.tflops_per_s:
+    if ceilings is None or not ceilings.copy_gb_per_s:
         return None
-    return ceilings.tflops_per_s["float16"] * 1e3 / ceilings.copy_gb_per_s
+    half = next((ceilings.tflops_per_s[one] for one in HALF_PRECISION if one in ceilings.tflops_per_s), None)
+    return None if half is None else half * 1e3 / ceilings.copy_gb_per_s
 
 
 def _find_name(text: str) -> str:
@@ -141,8 +153,9 @@ def _find_name(text: str) -> str:
                 return name
     spelled = {plain_name(name): name.replace("_", " ") for name in names}
     nearest = [spelled[key] for key in difflib.get_close_matches(wanted, spelled, n=3, cutoff=0.3)]
+    nearest = nearest or sorted(path.stem.replace("_", " ") for path in _shipped().values())
     raise PredictError(
         f"no device is called {text!r}; the nearest known {'are' if len(nearest) > 1 else 'is'} "
-        f"{', '.join(nearest) or ', '.join(path.stem for path in _shipped().values())} (`torchledger devices` lists "
-        "them). Pass a model file, a data sheet as YAML, or make a model with `torchledger calibrate`."
+        f"{', '.join(nearest)} (`torchledger devices` lists them). Pass a model file, a data sheet as YAML, or make a "
+        "model with `torchledger calibrate`."
     )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from torchledger.errors import PredictError, SampleError
 from torchledger.fitting.carrying import answer
+from torchledger.fitting.generations import FIRST_WITH
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.operator_features import operator_features
 from torchledger.fitting.regressors import EDGE
@@ -112,6 +113,7 @@ def predict(
     if reason := declared.check(declared.resolve(checked)):
         raise PredictError(f"{declared.name}: {reason}.")
     notes = []
+    lacks = _lacks(model, name)
     needed = _memory_needed(declared, checked, name)
     if model.total_memory_bytes and needed and needed > model.total_memory_bytes:
         raise PredictError(
@@ -124,6 +126,9 @@ def predict(
     if name not in entry.dtypes:
         notes.append(f"{name} was not measured, only {', '.join(entry.dtypes)}")
         where = "extrapolated"
+    elif lacks:
+        notes.append(f"{model.device} has no tensor cores for {name}, and torch is slower there than this time")
+        where = "extrapolated"
     elif where != "inside":
         notes.append("outside the shapes that were measured: the time and its interval are extrapolated")
     shape = " ".join(f"{key}={value}" for key, value in checked.items() if key in declared.parameters)
@@ -135,11 +140,37 @@ def predict(
         coverage=COVERAGE,
         range=where,
         device=model.device,
-        model=f"{entry.key} ({entry.n_shapes} shapes, held-out error {entry.mape:.1f} %)",
+        model=_made_of(entry),
         roofline_us=float(table.roofline_us[0]) if declared.counts_work else None,
         note="; ".join(notes) or None,
         state=state,
     )
+
+
+def _made_of(entry: Entry) -> str:
+    """What answered: the entry, what it learned from, and where, if not on the device that was asked about."""
+    learned = f"{entry.n_shapes} shapes, held-out error {entry.mape:.1f} %"
+    if entry.n_rows or not entry.origins:
+        return f"{entry.key} ({learned})"
+    measured = entry.origins[0]
+    for origin in entry.origins[1:]:
+        measured = origin if origin.corrections > measured.corrections else measured
+    return f"{entry.key} transferred from {measured.machine.name} (there {learned})"
+
+
+def _lacks(model: TimeModel, dtype: str) -> bool:
+    """Whether the device's tensor cores cannot multiply elements of this type. Raises ``PredictError`` for a type that
+    torch refuses then."""
+    has = model.machine.device.compute_capability
+    if has is None or has >= FIRST_WITH.get(dtype, (0, 0)):
+        return False
+    if ELEMENT_SIZES[dtype] == 1:
+        first = ".".join(map(str, FIRST_WITH[dtype]))
+        raise PredictError(
+            f"torch multiplies {dtype} on compute capability {first} and later; {model.device} has "
+            f"{'.'.join(map(str, has))}."
+        )
+    return True
 
 
 def predict_table(

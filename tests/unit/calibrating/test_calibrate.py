@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from tests.factories import make_sample
 
-from torchledger.calibrating.calibrate import learn, read_measured
+from torchledger.calibrating.calibrate import calibrate, learn, read_measured
 from torchledger.calibrating.choosing import EVALUATION
 from torchledger.calibrating.collecting import OPERATORS
-from torchledger.errors import SampleError
+from torchledger.errors import MeasureError, PredictError, SampleError
 from torchledger.fitting.transfer import transfer_model
 from torchledger.nouns import Ceilings, Device, Sample
 from torchledger.predicting import find_model, predict_table
@@ -58,3 +58,11 @@ def test_a_folder_in_which_nothing_was_measured_is_refused(tmp_path: Path) -> No
     (tmp_path / OPERATORS).mkdir()
     with pytest.raises(SampleError, match="no folder of samples"):
         read_measured(tmp_path)
+
+
+def test_what_is_asked_wrongly_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    with pytest.raises(MeasureError, match="torch knows no device 'tpu'"):
+        calibrate(tmp_path / "mine.tlmodel", device="tpu", keep=tmp_path / "kept")
+    with pytest.raises(PredictError, match="no device is called 'Bogus'"):
+        calibrate(tmp_path / "mine.tlmodel", device="cpu", base="Bogus", keep=tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()

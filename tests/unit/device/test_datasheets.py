@@ -50,6 +50,13 @@ def test_every_data_sheet_says_where_it_is_from_and_is_complete() -> None:
         ("names: [A], num_multiprocessors: 0, copy_gb_per_s: 1, tflops: {}", "`num_multiprocessors`: must be above"),
         ("names: [A], num_multiprocessors: 1, copy_gb_per_s: .inf, tflops: {}", "`copy_gb_per_s`: must be above"),
         ("names: [A], num_multiprocessors: 1, copy_gb_per_s: 1, tflops: {float16: -2}", "`tflops.float16`"),
+        ("names: [A], num_multiprocessors: 1, copy_gb_per_s: 1, tflops: {fp16: 2}", "fp16 is no name of torch's"),
+        ("names: [A], num_multiprocessors: 1, copy_gb_per_s: 1, tflops: {float32: 2}", "neither float16 nor bfloat16"),
+        ("names: [A], num_multiprocessors: 1, copy_gbps: 1, tflops: {float16: 2}", "the nearest is `copy_gb_per_s`"),
+        (
+            "names: [A], num_multiprocessors: 1, copy_gb_per_s: 1, tflops: {float16: 2}, reached: {tflop: {}}",
+            "unknown key `reached.tflop`, the nearest is `reached.tflops`",
+        ),
     ],
 )
 def test_a_figure_that_no_device_has_is_refused(tmp_path: Path, text: str, said: str) -> None:

@@ -97,3 +97,32 @@ def test_devices_start_from_a_model_that_its_own_device_taught() -> None:
     for sheet in data_sheets():
         start = nearest_model(sheet.device)
         assert any(entry.n_rows for key, entry in start.entries.items() if key.startswith("launch:fused/")), sheet.names
+
+
+def test_a_file_of_two_data_sheets_is_refused_with_their_names(tmp_path: Path) -> None:
+    file = tmp_path / "ours.yml"
+    one = SHEET.replace("\n", "\n  ").rstrip()
+    file.write_text(f"- {one}\n- {one.replace('Card of our own', 'Another')}\n")
+    with pytest.raises(PredictError, match=r"holds 2 data sheets \(Card of our own, Another\)"):
+        find_model(file)
+
+
+def test_a_sheet_with_bfloat16_alone_compares_by_that(tmp_path: Path) -> None:
+    file = tmp_path / "ours.yml"
+    file.write_text(SHEET)
+    both = find_model(file).machine.flops_per_us
+    file.write_text(SHEET.replace("float16: 495, bfloat16", "bfloat16"))
+    assert find_model(file).machine.flops_per_us == pytest.approx(dict(both))
+
+
+def test_a_transferred_time_says_where_it_was_learned() -> None:
+    assert "transferred from NVIDIA H200" in predict(find_model("MI300X"), "linear", SHAPE).model
+    assert "transferred" not in predict(find_model("H200"), "linear", SHAPE).model
+
+
+def test_elements_that_a_device_cannot_multiply_are_said_or_refused() -> None:
+    found = predict(find_model("T4"), "linear", SHAPE)
+    assert found.range == "extrapolated" and "no tensor cores for bfloat16" in (found.note or "")
+    assert predict(find_model("T4"), "linear", SHAPE, dtype="fp16").range == "inside"
+    with pytest.raises(PredictError, match=r"on compute capability 8\.9 and later; .*A100.* has 8\.0"):
+        predict(find_model("A100"), "linear_fp8", SHAPE, dtype="float8_e4m3fn")
