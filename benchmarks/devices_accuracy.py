@@ -5,6 +5,10 @@
                      not learned from, launches of random programs held out, and where DATA has drawn programs their
                      fused kernels and steps. ``--ship`` writes the model of all data.
 ``back DATA``        the other way: the model of those data asked about the device that it started from, by data sheets.
+``within DATA``      what a correction learns, judged inside what it may learn from: of each operator a quarter of the
+                     shapes held out, the smallest and the largest sixth; with ``--families`` launches of these instead,
+                     a fifth of the random programs at a time (``--model``: starting from what that model's entries were
+                     before they were corrected).
 ``public FOLDER``    leave one device out: the operators of two public data sets (``ett``), each device from what is
                      known of the others and 0, 1, 10 and 100 % of its own rows. ``--ship`` writes both models.
 
@@ -44,6 +48,7 @@ from torchledger.fitting.sample_launches import launches_of_samples
 from torchledger.fitting.time_model import TimeModel
 from torchledger.fitting.transfer import transfer_model
 from torchledger.nouns import Device, Sample
+from torchledger.operators import find_operator
 from torchledger.predicting.model_file import SHIPPED, SUFFIX, load_model, save_model
 from torchledger.sampling.dataset import read_samples
 from torchledger.store.codec import decode
@@ -226,6 +231,59 @@ def back(measured: Measured, model_path: Path, folder: Path) -> dict[str, Any]:
     return found
 
 
+def within(measured: Measured, *, jobs: int) -> dict[str, Any]:
+    """Errors of operators at shapes held out inside those that may be learned from: inside their range and beyond."""
+    start = transfer_model(load_model(SHIPPED / f"{BASE}{SUFFIX}"), measured.record)
+    samples, _ = measured.until(1e9)
+    sizes: dict[Key, float] = {}
+    for sample in samples:
+        declared = find_operator(sample.operator)
+        works = declared.work(declared.resolve(sample.parameters), sample.direction, 2)
+        sizes.setdefault(_key(sample), sum(float(work.bytes_moved) for work in works))
+    by_operator: dict[str, list[Key]] = defaultdict(list)
+    for key in sorted(sizes, key=lambda key: (sizes[key], key)):
+        by_operator[key[0]].append(key)
+    held: dict[str, set[Key]] = {"a quarter": set(), "smallest": set(), "largest": set()}
+    for keys in by_operator.values():
+        held["a quarter"] |= set(random.Random(0).sample(keys, len(keys) // 4))
+        held["smallest"] |= set(keys[: len(keys) // 6])
+        held["largest"] |= set(keys[len(keys) - len(keys) // 6 :])
+    found = {}
+    for name, out in held.items():
+        model, _ = correct_model(start, [sample for sample in samples if _key(sample) not in out], jobs=jobs)
+        error, operators, inside = error_pct(model, [sample for sample in samples if _key(sample) in out])
+        found[name] = {"operators_pct": error, "within_intervals": inside, "operators": operators}
+        print(name, error, inside, flush=True)
+    return found
+
+
+def within_programs(measured: Measured, families: str, path: Path | None, *, jobs: int) -> dict[str, Any]:
+    """Errors of launches of some families, a fifth of the random programs held out at a time, whole."""
+    start = transfer_model(load_model(SHIPPED / f"{BASE}{SUFFIX}"), measured.record)
+    entries = {key: start.entries[key] for key in start.entries if key.startswith(families)}
+    if path is not None:
+        theirs = load_model(path).entries
+        entries = {key: replace(theirs[key], corrections=(), spread=one.spread) for key, one in entries.items()}
+    start = replace(start, entries=entries)
+    names = sorted({item.program for item in measured.launches})
+    random.Random(0).shuffle(names)
+    before, after = defaultdict(list), defaultdict(list)
+    for part in range(_HELD_OUT):
+        out = set(names[part::_HELD_OUT])
+        model, _ = correct_model(start, [], [item for item in measured.launches if item.program not in out], jobs=jobs)
+        for errors, asked in ((before, start), (after, model)):
+            for family, rows in launch_errors(asked, [i for i in measured.launches if i.program in out]).items():
+                errors[family] += rows
+    found = {}
+    for family in entries:
+        found[family] = {"launches": len(after[family])} | {
+            f"{name}_pct": _mean(abs(off) for off, _ in rows[family])
+            for name, rows in (("transferred", before), ("corrected", after))
+        }
+        print(family, found[family], flush=True)
+    return found
+
+
 # --- public data ------------------------------------------------------------------------------------------------------
 
 Key = tuple[str, tuple[Any, ...]]
@@ -322,12 +380,13 @@ def public(
 def main() -> None:
     """Run one part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("minutes", "back", "public"))
+    parser.add_argument("part", choices=("minutes", "back", "within", "public"))
     parser.add_argument("data", type=Path)
     parser.add_argument("-o", "--out", type=Path)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--ship", action="store_true", help="write the models that come with torchledger")
-    parser.add_argument("--model", type=Path, help="back: the model of DATA")
+    parser.add_argument("--model", type=Path, help="back: the model of DATA; within: see above")
+    parser.add_argument("--families", help="within: how the launches' families begin")
     parser.add_argument("--others", type=Path, default=Path("data/h200"), help="back: data of the device started from")
     parser.add_argument("--only", default="", help="public: the device whose name holds this")
     parser.add_argument("--alone", action="store_true", help="public: not from the other device too, which takes long")
@@ -352,7 +411,11 @@ def main() -> None:
     else:
         measured = read_measured(arguments.data)
         own = SHIPPED / f"{measured.record.name.replace(' ', '_')}{SUFFIX}"
-        if arguments.part == "minutes":
+        if arguments.part == "within" and arguments.families:
+            found = within_programs(measured, arguments.families, arguments.model, jobs=arguments.jobs)
+        elif arguments.part == "within":
+            found = within(measured, jobs=arguments.jobs)
+        elif arguments.part == "minutes":
             ship = own if arguments.ship else None
             found = minutes(
                 measured, jobs=arguments.jobs, ship=ship, limits=arguments.limits, scratch=arguments.scratch

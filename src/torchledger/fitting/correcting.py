@@ -1,8 +1,9 @@
 """What differs between devices, learned from few rows: corrections of the entries of a transferred model.
 
-A transferred model answers with another device's structure at this device's rates. The rest is small and smooth, so
-that tens of rows an entry say most of it: each entry gets a regressor of ``log(time / answer)``, or a constant where
-that does as well on rows held out.
+A transferred model answers with another device's structure at this device's rates. The rest is small and smooth: first
+what all operators have in common in it (``common_correction.py``), then what is an entry's own. Tens of rows an entry
+say most of that: each gets a regressor of ``log(time / answer)``, or a constant where that does as well on rows held
+out.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchledger.fitting.carrying import answer
+from torchledger.fitting.common_correction import learn_common, with_common
 from torchledger.fitting.fit import in_processes
 from torchledger.fitting.launches import LaunchTable, align_columns, build_launch_tables, merge_alike
 from torchledger.fitting.learning import COVERAGE, MIN_SHAPES, Options, constant_blend, fit_blend
@@ -53,7 +55,8 @@ def correct_model(
 ) -> tuple[TimeModel, list[LeftOut]]:
     """A transferred model with corrections learned from this device's own measurements; and what they left out.
 
-    Entries without measurements stay as they were transferred, with the widened interval of that. ``others`` are models
+    Entries without measurements stay as they were transferred but for what operators have in common, with the widened
+    interval of that. ``others`` are models
     transferred to the same machine by another way: each entry starts from the one whose answers need the least.
     """
     tables, left_out = operator_tables(model, samples)
@@ -67,8 +70,8 @@ def correct_model(
         min((_rows(start, table, model.machine) for start in (entry, *_same(others, entry.key))), key=_unevenness)
         for entry, table in work
     ]
+    entries, found = _share(dict(model.entries), found)
     found.sort(key=lambda rows: -len(rows.target))
-    entries = dict(model.entries)
     learn = partial(_correct, prior_rows=_prior_rows(found), options=options)
     corrected = in_processes(learn, found, jobs)
     for done, entry in enumerate(corrected, start=1):
@@ -76,6 +79,30 @@ def correct_model(
         if progress is not None:
             progress(done, len(work), entry.key)
     return replace(model, entries=dict(sorted(entries.items()))), left_out
+
+
+def _share(entries: dict[str, Entry], found: list[_Rows]) -> tuple[dict[str, Entry], list[_Rows]]:
+    """All operators with what is common to those that were measured, if anything is, and the rows after that."""
+    common = learn_common(
+        [rows.entry for rows in found],
+        [rows.values for rows in found],
+        [rows.target for rows in found],
+        options=_FEW,
+    )
+    if common is None:
+        return entries, found
+    entries = {key: with_common(entry, common) for key, entry in entries.items()}
+    return entries, [_after(rows, with_common(rows.entry, common)) for rows in found]
+
+
+def _after(rows: _Rows, entry: Entry) -> _Rows:
+    """The rows as the entry stands that one more correction was added to."""
+    if entry is rows.entry:
+        return rows
+    features, before = rows.values[:, :-1], rows.values[:, -1]
+    middle, _ = entry.corrected(features, before, np.zeros_like(before), len(rows.entry.corrections))
+    values = np.concatenate([features, middle[:, None]], axis=1)
+    return replace(rows, entry=entry, values=values, target=rows.target - (middle - before))
 
 
 def as_general(sample: Sample) -> Sample:
@@ -170,8 +197,9 @@ def _correct(rows: _Rows, prior_rows: float, options: Options | None) -> Entry:
     blend = constant_blend(rows.values, target, shrunken, n_shape=rows.n_shape, coverage=COVERAGE)
     n_shapes = len(np.unique(rows.groups))
     if n_shapes >= MIN_SHAPES:
+        columns = _columns(rows)
         learned = fit_blend(
-            rows.values,
+            rows.values[:, columns],
             target,
             rows.groups,
             n_shape=rows.n_shape,
@@ -179,7 +207,7 @@ def _correct(rows: _Rows, prior_rows: float, options: Options | None) -> Entry:
             log_baseline=rows.log_answer,
         )
         if learned.held_out_mape < blend.held_out_mape:
-            blend = learned
+            blend = replace(learned, columns=columns[learned.columns])
     return replace(
         rows.entry,
         corrections=(*rows.entry.corrections, blend),
@@ -190,6 +218,16 @@ def _correct(rows: _Rows, prior_rows: float, options: Options | None) -> Entry:
         n_shapes=n_shapes,
         mape=blend.held_out_mape,
     )
+
+
+def _columns(rows: _Rows) -> NDArray[np.int64]:
+    """The columns that a correction goes by: of few rows of an operator the question, what it was expected to take and
+    the answer. How shapes divide and align is in the answer as far as devices have that in common, and many columns
+    drown what few rows tell."""
+    every = np.arange(rows.values.shape[1])
+    if rows.entry.key.startswith("launch:") or len(rows.target) >= _MANY_ROWS:
+        return every
+    return np.array([*every[: rows.n_shape], rows.entry.feature_names.index("log expected"), every[-1]])
 
 
 def error_pct(model: TimeModel, samples: Sequence[Sample]) -> tuple[float | None, dict[str, float], float | None]:

@@ -61,9 +61,14 @@ class Entry:
     def corrected(
         self, features: Array, middle: Array, width: Array, first: int = 0, last: int | None = None
     ) -> tuple[Array, Array]:
-        """Log residual and half width after the corrections from ``first`` to before ``last``."""
+        """Log residual and half width after the corrections from ``first`` to before ``last``.
+
+        Of few rows a slope beyond them is a guess: there a correction stays what it is at their edge.
+        """
         for correction in self.corrections[first:last]:
-            shift, width, _ = correction.predict(np.concatenate([features, middle[:, None]], axis=1))
+            rows = np.concatenate([features, middle[:, None]], axis=1)
+            rows[:, correction.columns] = np.clip(rows[:, correction.columns], correction.low, correction.high)
+            shift, width, _ = correction.predict(rows)
             middle = middle + shift
         return middle, width
 
