@@ -67,6 +67,9 @@ from torchledger.work.step_traffic import StepTraffic, step_traffic
 
 Priced = Sequence[tuple[StepCall, Prediction]]
 
+_FUSED = ("launch:fused/pointwise", "launch:fused/reduction")
+"""Entries that every model of steps has: where they have no rows, launches of that device taught nothing."""
+
 
 def predict_step(
     model: TimeModel,
@@ -164,7 +167,7 @@ def predict_step(
         eager_calls=len(eager),
         unlearned_us=sum(prediction.duration_us * count for prediction, count in unlearned),
         foreign_us=sum(found.duration_us * weights[found.subject] for found in predictions if found.subject in foreign),
-        notes=(*_foreign_notes(model, called), *_record_notes(model, record, launches)),
+        notes=(*_origin_notes(model), *_foreign_notes(model, called), *_record_notes(model, record, launches)),
         eager=_grouped(eager),
         host=None if host is None else host.name,
     )
@@ -370,6 +373,17 @@ def _recorded_optimizers(record: StepTotals | None) -> tuple[int, int, int]:
     tensors = sum(optimizer.tensors for optimizer in record.step.optimizers)
     is_fused = any("_fused_" in call.name for call in lists)
     return tensors, 0 if is_fused else tensors, max(1, len(record.step.optimizers))
+
+
+def _origin_notes(model: TimeModel) -> tuple[str, ...]:
+    """Where the times of launches come from, if none of the device itself taught them."""
+    learned = [model.entries[key].n_rows for key in _FUSED if key in model.entries]
+    if not model.source or not learned or any(learned):
+        return ()
+    return (
+        f"no launch of {model.device} was measured: these are another device's times at its rates ({model.source}), in "
+        "wider intervals",
+    )
 
 
 def _foreign_notes(model: TimeModel, launches: Sequence[Launch]) -> tuple[str, ...]:

@@ -68,6 +68,15 @@ def test_a_step_is_the_sum_of_its_launches_and_what_lies_between(model: TimeMode
     assert step.kernels_us == pytest.approx(sum(time_of(launch) for launch in launches), rel=0.1)
 
 
+def test_a_step_on_a_device_that_taught_no_launch_says_whose_times_these_are(model: TimeModel) -> None:
+    unmeasured = {key: replace(entry, n_rows=0) for key, entry in model.entries.items()}
+    launches = _launches()
+    step, _ = predict_step(replace(model, entries=unmeasured, source="transferred from a card"), launches)
+    assert any("no launch of" in note and "transferred from a card" in note for note in step.notes)
+    step, _ = predict_step(replace(model, source="transferred from a card"), launches)
+    assert not any("no launch of" in note for note in step.notes)
+
+
 def test_small_launches_are_limited_by_the_host_and_graphs_help(model: TimeModel) -> None:
     launches = _launches(300, size=64)
     eager, _ = predict_step(model, launches)
