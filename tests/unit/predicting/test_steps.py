@@ -104,7 +104,8 @@ def test_a_host_that_is_slow_in_a_step_makes_it_longer_and_weighs_as_much_as_the
         host = Host("slow", "TEST", **costs, in_step=in_step)
         return predict_step(model, launches, host=host)[0].host_us - STEP_US
 
-    assert launched_us(None) < launched_us(2.0) < launched_us(8.0)
+    # What the step of ``doctor`` usually says is what is usual.
+    assert launched_us(1.0) < launched_us(None) == pytest.approx(launched_us(2.0))
     assert launched_us(8.0) == pytest.approx(2 * launched_us(2.0))
 
 
