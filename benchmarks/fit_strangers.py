@@ -4,9 +4,10 @@ From ``data/h200``: fused kernels, products, attention and convolutions of rando
 programs; products of a sweep; drawn configurations of attention, convolutions, rounded products and calls of other
 libraries; and eager calls inside steps.
 Every fourth configuration and drawn program is held out and its errors are printed, unless ``--all`` is given. All
-other families stay as they are in MODEL. ``--constants FILE`` does another thing: it fits what the schedules of
-attention cost to the configurations that are not held out, and writes the constants of the device's generation with
-them (``src/torchledger/fitting/generations``).
+other families stay as they are in MODEL. ``--largest SHARE`` writes nothing: it learns fused kernels but for that share
+of them, those that move most, and prints the errors over these. ``--constants FILE`` does another thing: it fits what
+the schedules of attention cost to the configurations that are not held out, and writes the constants of the device's
+generation with them (``src/torchledger/fitting/generations``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torchledger.fitting.attention_times import attention_us, fit_attention
 from torchledger.fitting.call_costs import fit_call_costs, read_calls
@@ -93,6 +95,20 @@ def report(entry: Entry, table: LaunchTable) -> str:
     return "\n".join(lines)
 
 
+def hold_out_largest(found: dict[str, LaunchTable], share: float) -> None:
+    """Learn fused kernels but for the largest, and print the errors over these."""
+    for family, table in found.items():
+        if family.startswith("launch:fused"):
+            is_large = table.roofline_us > np.quantile(table.roofline_us, 1 - share)
+            print(report(fit_launch_table(rows_of(table, ~is_large)), rows_of(table, is_large)), flush=True)
+
+
+def rows_of(table: LaunchTable, rows: NDArray[np.bool_]) -> LaunchTable:
+    """Some rows of a table."""
+    names = ("values", "log_baseline", "roofline_us", "inductor_us", "times_us", "programs")
+    return replace(table, **{name: getattr(table, name)[rows] for name in names})
+
+
 def write_schedules(machine: Machine, launches: list[MeasuredLaunch], path: Path) -> None:
     """Write constants with costs of attention's schedules fitted to these launches."""
     of_attention = [item for item in launches if (family_of(item.launch) or "").startswith("launch:attention")]
@@ -126,15 +142,23 @@ def main() -> None:
     parser.add_argument("--constants", type=Path)
     parser.add_argument("--families", nargs="*", default=FAMILIES, help="which are learned anew")
     parser.add_argument("--all", action="store_true", help="hold nothing out")
+    parser.add_argument("--largest", type=float, metavar="SHARE")
     arguments = parser.parse_args()
     model = find_model(arguments.model)
     drawn = measured("attention", "library", "drawn_library", "drawn_convolutions")
     exact = measured("drawn_exact_convolutions", "programs")
     rounded = measured("rounded_products", "programs_tf32")
-    held = set() if arguments.all else set(sorted({item.program for item in [*drawn, *exact, *rounded]})[::4])
+    held = (
+        set()
+        if arguments.all or arguments.largest is not None
+        else set(sorted({item.program for item in [*drawn, *exact, *rounded]})[::4])
+    )
     learned = [item for item in drawn if item.program not in held] + measured("fused", "models") + products_of_a_sweep()
     if arguments.constants is not None:
         write_schedules(model.machine, learned, arguments.constants)
+        return
+    if arguments.largest is not None:
+        hold_out_largest(tables(learned, model.machine, exact, rounded), arguments.largest)
         return
     asked = tables(
         [item for item in drawn if item.program in held],

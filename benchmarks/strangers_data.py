@@ -6,7 +6,7 @@ attention in programs; ``library_torch2.11.launches``: calls of other libraries 
 ``calls_torch2.11.json.gz``: eager calls with their times in a step; and ``programs_torch2.11.launches``: whole compiled
 graphs with times of all but attention, which tell what ran before too. ``programs_tf32_torch2.11.launches`` are those
 whose products and convolutions of float32 were rounded. ``--more`` are tars of further
-ledgers. Needs no GPU.
+ledgers. Where FROM is TO, what lies there stays, and the programs of those tars that it lacks are added. Needs no GPU.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torchledger.fitting.launch_families import family_of
 from torchledger.nouns import Buffer, Launch, StepCall
 from torchledger.predicting.step_calls import is_priced
 from torchledger.store import open_ledger
-from torchledger.store.launch_file import MeasuredLaunch, launches_of_ledger
+from torchledger.store.launch_file import MeasuredLaunch, launches_of_ledger, read_launches
 
 _ITEM_FIELDS = ("name", "kernels", "tensors", "elements", "bytes_moved", "flops")
 
@@ -141,14 +141,24 @@ def main() -> None:
     parser.add_argument("target", type=Path)
     parser.add_argument("--more", nargs="*", type=Path, default=[], metavar="TAR")
     arguments = parser.parse_args()
-    rows = json.loads((arguments.source / "attention.json").read_text())
-    launches = list(attention_launches(rows))
+    target: Path = arguments.target
+    launches: list[MeasuredLaunch] = []
     others: list[MeasuredLaunch] = []
     calls: list[dict[str, Any]] = []
     programs: list[MeasuredLaunch] = []
     programs_tf32: list[MeasuredLaunch] = []
-    seen: set[str] = set()
-    for source in (*(arguments.source / name for name in ("battery.tar", "develop.tar")), *arguments.more):
+    kinds = {"attention": launches, "library": others, "programs": programs, "programs_tf32": programs_tf32}
+    calls_path = target / "calls_torch2.11.json.gz"
+    sources = [arguments.source / name for name in ("battery.tar", "develop.tar")]
+    if arguments.source.resolve() == target.resolve():
+        sources = []
+        for name, own in kinds.items():
+            own += read_launches(target / f"{name}_torch2.11.launches").launches
+        calls += json.loads(gzip.decompress(calls_path.read_bytes()))
+    else:
+        launches += attention_launches(json.loads((arguments.source / "attention.json").read_text()))
+    seen = {item.program for item in (*programs, *programs_tf32)}
+    for source in (*sources, *arguments.more):
         for path in ledgers_of(source):
             if path.stem in seen:
                 continue
@@ -157,11 +167,10 @@ def main() -> None:
             launches += launches_of(path, "launch:attention")
             others += launches_of(path, "launch:library")
             (programs_tf32 if is_rounded(path) else programs).extend(launches_of_program(path))
-    kinds = {"attention": launches, "library": others, "programs": programs, "programs_tf32": programs_tf32}
     for name, own in kinds.items():
-        write_data(arguments.target / f"{name}_torch2.11.launches", own)
+        write_data(target / f"{name}_torch2.11.launches", own)
     text = json.dumps(calls, separators=(",", ":")).encode()
-    (arguments.target / "calls_torch2.11.json.gz").write_bytes(gzip.compress(text, mtime=0))
+    calls_path.write_bytes(gzip.compress(text, mtime=0))
     print(
         f"{len(launches):,} launches of attention, {len(others):,} of other libraries, {len(calls):,} eager calls, "
         f"{len(programs) + len(programs_tf32):,} launches of {len(seen)} programs"

@@ -19,6 +19,7 @@ NO_BENCHMARKS = {
     "drawn_programs": "programs for others to run",
     "fit_corrections": "makes a shipped model of data",
     "fit_library": "makes a shipped model of data",
+    "fit_loops": "makes constants of data",
     "fit_strangers": "makes a shipped model of data",
     "gpu_programs": "programs for others to run",
     "job_programs": "programs for others to run",

@@ -232,6 +232,20 @@ class AttentionCosts:
 
 
 @dataclass(frozen=True)
+class LoopCosts:
+    """A fused kernel's time by what its instructions compute (``kernel_details.loop_time_us``).
+
+    ``shares`` are of the parts that ``KernelConstants`` makes (``"far"``, ``"load"``, ...), of gathered sectors and of
+    launch floors; ``instructions`` are those of one operation by its kind; ``power`` is the norm by which times that
+    overlap are added.
+    """
+
+    shares: Mapping[str, float]
+    instructions: Mapping[str, float]
+    power: float
+
+
+@dataclass(frozen=True)
 class PowerCosts:
     """What kernels of half precision draw at full clocks, beside ``idle_w`` watts of a device that rests.
 
@@ -271,6 +285,8 @@ class Constants:
     """By library, direction and precision (``"flash/forward"``); ``None`` where none was fitted."""
     power: PowerCosts | None = None
     """``None`` where nobody measured what kernels draw."""
+    loops: Mapping[str, LoopCosts] | None = None
+    """By what a fused kernel is (``"pointwise"``, ``"reduction"``); ``None`` where none was fitted."""
 
 
 @cache

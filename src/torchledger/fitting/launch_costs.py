@@ -24,12 +24,22 @@ from torchledger.nouns import Launch, LoopNest
 FOLDS = ("persistent across", "persistent along", "looped across", "looped along")
 """How a reduction goes."""
 
-_PARTS = (
+ATOMICS = ("row atomic", "scattered atomic", "crowded atomic", "narrow atomic")
+"""Parts that come on top of all others."""
+
+PARTS = (
     *("far", "warm", "lone", "load", "store", "near", "vector", "move", "divide", "turn", "gather"),
-    *("row turn", "row atomic", "scattered atomic", "crowded atomic", "narrow atomic"),
+    "row turn",
+    *ATOMICS,
     *(f"fold {kind}" for kind in FOLDS),
 )
-_SMALL = 0.3
+"""What a kernel's time is made of, by name."""
+
+SMALL = 0.3
+"""Microseconds added to each part before its logarithm is taken."""
+
+LEAST_OF_COST = 0.1
+"""Microseconds added to a part before its share of the cost is taken."""
 
 
 def time_of_parts(part: Mapping[str, Any], constants: KernelConstants, floor_us: float) -> NDArray[np.float64]:
@@ -68,7 +78,7 @@ class KernelCosts:
 
     def columns(self, machine: Machine, baseline_us: float) -> dict[str, float]:
         """The parts as features, beside the time that they make."""
-        values = {f"log {name} us": math.log(time + _SMALL) for name, time in self.parts.items()}
+        values = {f"log {name} us": math.log(time + SMALL) for name, time in self.parts.items()}
         values["log cost"] = math.log(baseline_us)
         if self.chosen is None:
             return values
@@ -84,10 +94,10 @@ class KernelCosts:
             "log thread rounds": math.log(threads / (machine.threads * machine.num_multiprocessors)),
             "two axes": float(tile.split > 0),
             "shapes": float(len(self.shapes_us)),
-            "log first shape": math.log(self.shapes_us[0] + _SMALL),
-            "log worst shape": math.log(max(self.shapes_us) + _SMALL),
-            "load of cost": math.log((self.parts["load"] + 0.1) / baseline_us),
-            "store of cost": math.log((self.parts["store"] + 0.1) / baseline_us),
+            "log first shape": math.log(self.shapes_us[0] + SMALL),
+            "log worst shape": math.log(max(self.shapes_us) + SMALL),
+            "load of cost": math.log((self.parts["load"] + LEAST_OF_COST) / baseline_us),
+            "store of cost": math.log((self.parts["store"] + LEAST_OF_COST) / baseline_us),
             "filled": self.filled,
             "reads again": float(self.reads_again),
         }
@@ -98,7 +108,7 @@ def kernel_costs(
 ) -> KernelCosts:
     """The costs of a fused kernel; ``vector_us`` are its nests' instructions, in the order of its loops."""
     constants = machine.constants.kernels
-    parts = dict.fromkeys(_PARTS, 0.0)
+    parts = dict.fromkeys(PARTS, 0.0)
     parts["far"], parts["warm"] = cold_bytes / machine.bytes_per_us, warm_us
     parts["vector"] = sum(
         time * (1.0 if _changes(nest) else constants.unchanging)

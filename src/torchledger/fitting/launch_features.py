@@ -15,10 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchledger.fitting.cache_state import CacheState
+from torchledger.fitting.kernel_details import (
+    LITTLE,
+    detail_columns,
+    detail_times,
+    loop_time_us,
+    moving_us,
+    named_kinds,
+    once,
+)
 from torchledger.fitting.launch_costs import kernel_costs
 from torchledger.fitting.launch_families import family_of
 from torchledger.fitting.launch_library import ALONE, EXPECTED, expected_columns, library_columns
 from torchledger.fitting.machine import Machine
+from torchledger.fitting.streaming import LOOPED, STREAMED, excess_of, knows_streaming, over_fewer_rows
 from torchledger.nouns import Access, Launch, LoopNest
 from torchledger.work.categories import operation_of
 from torchledger.work.element_sizes import ELEMENT_SIZES, element_size
@@ -38,6 +48,7 @@ _CATEGORIES = {
     for name in ("pointwise", "reduction", "persistent_reduction", "cpp", "foreach", "template", "split_scan")
 }
 _SECTOR = 32  # bytes: the least that a GPU fetches from memory
+_STRETCH = 4096  # elements one after the other beyond which more make no difference
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,12 @@ class LaunchFeatures:
     baseline_us: float
     roofline_us: float
     parts_us: Mapping[str, float] | None = None
+    streamed: Mapping[str, float] | None = None
+    """The features over fewer rows, of a kernel so large that its size is no matter (``streaming.py``)."""
+
+    def values_for(self, feature_names: Sequence[str]) -> Mapping[str, float]:
+        """The features for a regressor of these columns."""
+        return self.streamed if self.streamed is not None and knows_streaming(feature_names) else self.values
 
     def log_baseline_of(self, feature_names: Sequence[str]) -> float:
         """Logarithm of the baseline for a regressor with these features, which may be one of their columns."""
@@ -61,8 +78,10 @@ class LaunchFeatures:
 
 def baseline_column(family: str, feature_names: Sequence[str]) -> str | None:
     """The column that a regressor learned beside: attention's schedule, other libraries' calls by their counts of
-    kernels, convolutions by the networks of single passes. ``None`` for others and those of before, which learned
-    beside the roofline or the expected time."""
+    kernels, convolutions by the networks of single passes, fused kernels by their instructions. ``None`` for others and
+    those of before, which learned beside the roofline or the expected time."""
+    if family.startswith("launch:fused"):
+        return LOOPED if LOOPED in feature_names else None
     if family.startswith(("launch:attention", "launch:library")) and EXPECTED in feature_names:
         return EXPECTED
     return ALONE if family.startswith("launch:convolution") and ALONE in feature_names else None
@@ -145,19 +164,24 @@ def _features(
         "double share": _share_of_integers(launch),
     }
     baseline_us = roofline_us + machine.floor_us
-    parts_us = None
+    parts_us = streamed = None
     if family.startswith("launch:fused"):
         own_ops = _own_ops(launch)
         vector_us = _vector_us(launch, own_ops, machine)
         values |= _loop_columns(launch, own_ops, sum(vector_us), machine)
+        details = detail_times(launch, [once(ops) for ops in own_ops], _kinds_of_op, machine)
+        values |= detail_columns(details)
         # What this launch brings into the cache drives out as much, and what is dirty there has to be written.
         values["dirty share"] = cache.dirty_share
         baseline_us = max(roofline_us, sum(vector_us)) + machine.floor_us
         if launch.category != "cpp" and machine.counts_waves:
             warm_us = warm / l2_speed / machine.bytes_per_us
             costs = kernel_costs(launch, machine, cold_bytes=moved - warm, warm_us=warm_us, vector_us=vector_us)
-            baseline_us, parts_us = costs.baseline_us(machine), costs.parts
-            values |= costs.columns(machine, baseline_us)
+            baseline_us, parts_us = costs.baseline_us(machine), {**costs.parts, **details}
+            values |= costs.columns(machine, baseline_us) | _times_of_loops(family, parts_us, machine)
+        values[STREAMED] = 0.0
+        if (excess := excess_of(moved, machine)) > 0:
+            streamed = over_fewer_rows(values, excess, machine)
     else:
         values |= {**library_columns(launch, machine), **expected}
         if family == "launch:library/other":
@@ -165,7 +189,7 @@ def _features(
             values[EXPECTED] = math.log(roofline_us + machine.floor_us * kernels)
     if EXPECTED in expected and machine.has_tile_baseline and not family.startswith("launch:attention"):
         baseline_us = math.exp(expected[EXPECTED])
-    return LaunchFeatures(family, values, baseline_us, roofline_us, parts_us)
+    return LaunchFeatures(family, values, baseline_us, roofline_us, parts_us, streamed)
 
 
 def _has_known_elements(launch: Launch, family: str) -> bool:
@@ -201,6 +225,17 @@ def _own_ops(launch: Launch) -> list[dict[str, int]]:
     return found
 
 
+def _times_of_loops(family: str, parts: Mapping[str, float], machine: Machine) -> dict[str, float]:
+    """The time of a fused kernel by its instructions, which later regressors learn beside, and as a feature."""
+    move = machine.constants.kernels.move
+    values = {"log moving time": math.log(moving_us(parts, move) + LITTLE)}
+    costs = (machine.constants.loops or {}).get(family.rpartition("/")[2])
+    if costs is None:
+        return values
+    time_us = float(loop_time_us(parts, costs, move=move, floor_us=machine.floor_us))
+    return values | {LOOPED: math.log(time_us), "log loops": math.log(time_us)}
+
+
 def _loop_columns(
     launch: Launch, own_ops: Sequence[Mapping[str, int]], vector_us: float, machine: Machine
 ) -> dict[str, float]:
@@ -214,6 +249,7 @@ def _loop_columns(
             counts[_kind_of_op(name)] += number * count
     largest = nests[main] if main is not None else LoopNest(())
     outer, inner = math.prod(largest.extents), math.prod(largest.reduction_extents)
+    last = (1, *largest.extents, *largest.reduction_extents)[-1]
     reductions = [nest for nest in nests if nest.reduction_extents]
     scans = [place for place, nest in enumerate(nests) if nest.reduction_type == "scan"]
     reduced = max((math.prod(nest.reduction_extents) for nest in reductions), default=1)
@@ -231,8 +267,8 @@ def _loop_columns(
         "log kept": math.log(max(kept, 1)),
         "kept waves": math.log(max(kept, 1) / machine.num_multiprocessors),
         "dimensions": float(len(largest.extents) + len(largest.reduction_extents)),
-        "log last extent": math.log(max((*largest.extents, *largest.reduction_extents, 1)[-1] or 1, 1)),
-        "last alignment": _alignment((*largest.extents, *largest.reduction_extents, 1)[-1]),
+        "log last extent": math.log(max(last, 1)),
+        "last alignment": _alignment(last),
         "log ops per byte": math.log1p(sum(counts.values()) / max(launch.bytes_moved or 1, 1)),
         "scans": float(len(scans)),
         "log scan iterations": math.log1p(sum(iterations[place] for place in scans)),
@@ -247,7 +283,7 @@ def _access_columns(nests: Iterable[tuple[LoopNest, int]], launch: Launch) -> di
     """Requested bytes by how the innermost contiguous loop meets them."""
     kinds = {"contiguous": 0.0, "broadcast": 0.0, "strided": 0.0, "unknown": 0.0, "indirect": 0.0, "atomic": 0.0}
     loads = stores = requested = sectors = scattered_loads = scattered_stores = 0.0
-    runs = {"load": 0.0, "store": 0.0}
+    runs, stretches = {"load": 0.0, "store": 0.0}, {"load": 0.0, "store": 0.0}
     by_reduction = across = 0.0
     for nest, count in nests:
         lead = _leading_loop(nest)
@@ -264,7 +300,9 @@ def _access_columns(nests: Iterable[tuple[LoopNest, int]], launch: Launch) -> di
                 scattered_loads += amount if access.kind == "load" else 0.0
                 scattered_stores += amount if access.kind != "load" else 0.0
             of_kind = "load" if access.kind == "load" else "store"
-            runs[of_kind] += amount * math.log(max(_run(nest, access), 1))
+            run = max(_run(nest, access), 1)
+            runs[of_kind] += amount * math.log(run)
+            stretches[of_kind] += amount * math.log(min(run, _STRETCH))
             loads += access.kind == "load"
             stores += access.kind != "load"
             if nest.reduction_extents and access.kind == "load":
@@ -282,6 +320,8 @@ def _access_columns(nests: Iterable[tuple[LoopNest, int]], launch: Launch) -> di
         "scattered store share": scattered_stores / whole,
         "log load run": runs["load"] / whole,
         "log store run": runs["store"] / whole,
+        "log load stretch": stretches["load"] / whole,
+        "log store stretch": stretches["store"] / whole,
         "reduced along rows": by_reduction / whole,
         "reduced across rows": across / whole,
     }
@@ -318,6 +358,13 @@ def _kind_of_access(access: Access, stride: int | None) -> str:
     if stride is None:
         return "unknown"
     return {0: "broadcast", 1: "contiguous"}.get(stride, "strided")
+
+
+@lru_cache(maxsize=10_000)
+def _kinds_of_op(name: str) -> tuple[str, ...]:
+    """What an operation is to ``detail_times``."""
+    others = {"turn": "circular", "random": "random", "select": "select"}
+    return named_kinds(name) or (others.get(_kind_of_op(name), "plain"),)
 
 
 @lru_cache(maxsize=10_000)

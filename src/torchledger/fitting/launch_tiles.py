@@ -75,6 +75,9 @@ def _tiles(launch: Launch, accesses: Sequence[MemoryAccess], kept: int, reduced:
     split = _split(accesses, kept, reduced)
     if adds_across_rows(launch):
         return [_mixed_tile(kept, reduced, machine)]
+    if launch.category == "split_scan":
+        # A running sum that is cut into pieces: each block takes a piece of one row, wherever its elements lie.
+        return [Tile(1.0, reduced=min(next_power(reduced), 2048.0), warps=_warps(min(next_power(reduced), 2048.0), 16))]
     if reduced > 1:
         tiles = _reduction_tiles(launch, accesses, kept, reduced, machine)
         if split:

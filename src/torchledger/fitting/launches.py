@@ -18,6 +18,7 @@ from torchledger.fitting.launch_features import LaunchFeatures, baseline_column,
 from torchledger.fitting.learning import Options, fit_blend
 from torchledger.fitting.machine import Machine, estimate_machine
 from torchledger.fitting.rounded_products import as_bfloat16, of_rounded_product
+from torchledger.fitting.streaming import UNSEEN, knows_streaming
 from torchledger.fitting.tables import LeftOut
 from torchledger.fitting.time_model import Entry
 from torchledger.nouns import Device
@@ -157,7 +158,7 @@ def column_names(features: Sequence[LaunchFeatures]) -> tuple[str, ...]:
 
 def as_matrix(features: Sequence[LaunchFeatures], names: Sequence[str]) -> Array:
     """One row per launch; a column that a launch lacks is 0."""
-    return np.array([list(map(item.values.get, names, repeat(0.0))) for item in features], dtype=np.float64)
+    return np.array([list(map(item.values_for(names).get, names, repeat(0.0))) for item in features], dtype=np.float64)
 
 
 def fit_launch_table(table: LaunchTable, options: Options | None = None) -> Entry:
@@ -170,8 +171,11 @@ def fit_launch_table(table: LaunchTable, options: Options | None = None) -> Entr
         options = Options(hyper_rows=_HYPER_ROWS)
         if is_fused:
             options = replace(options, inducing=_INDUCING_OF_FUSED, hyper_draws=_HYPER_DRAWS_OF_FUSED)
+    values = merged.values.copy()
+    if knows_streaming(merged.names):
+        values[:, np.isin(merged.names, UNSEEN)] = 0.0
     blend = fit_blend(
-        merged.values,
+        values,
         np.log(merged.times_us) - log_baseline,
         groups.ravel(),
         n_shape=merged.n_range,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +56,7 @@ class Machine:
         """What the device has in common with others of its compute capability."""
         return find_generation(self.device.compute_capability)
 
-    @property
+    @cached_property
     def constants(self) -> Constants:
         """The fitted numbers to compute with: its own, its generation's, or borrowed ones."""
         return self.own_constants or constants_of_generation(self._of_constants)
