@@ -89,7 +89,9 @@ class CacheState:
 
     def touch(self, launch: Launch) -> None:
         """The launch has run."""
-        moved, written = float(launch.bytes_moved or 0), float(launch.bytes_written or 0)
+        read, stored = launch.bytes_read, launch.bytes_written
+        written = float(stored or 0)
+        moved = 0.0 if read is None or stored is None else read + written
         self._traffic += moved
         if moved:
             left = math.exp(-moved / self._kept_bytes)

@@ -168,7 +168,7 @@ def _features(
     if family.startswith("launch:fused"):
         own_ops = _own_ops(launch)
         vector_us = _vector_us(launch, own_ops, machine)
-        values |= _loop_columns(launch, own_ops, sum(vector_us), machine)
+        values |= _loop_columns(launch, own_ops, sum(vector_us), moved, machine)
         details = detail_times(launch, [once(ops) for ops in own_ops], _kinds_of_op, machine)
         values |= detail_columns(details)
         # What this launch brings into the cache drives out as much, and what is dirty there has to be written.
@@ -237,7 +237,7 @@ def _times_of_loops(family: str, parts: Mapping[str, float], machine: Machine) -
 
 
 def _loop_columns(
-    launch: Launch, own_ops: Sequence[Mapping[str, int]], vector_us: float, machine: Machine
+    launch: Launch, own_ops: Sequence[Mapping[str, int]], vector_us: float, moved: int, machine: Machine
 ) -> dict[str, float]:
     nests = launch.loops
     iterations = [math.prod(nest.extents) * math.prod(nest.reduction_extents) for nest in nests]
@@ -269,17 +269,17 @@ def _loop_columns(
         "dimensions": float(len(largest.extents) + len(largest.reduction_extents)),
         "log last extent": math.log(max(last, 1)),
         "last alignment": _alignment(last),
-        "log ops per byte": math.log1p(sum(counts.values()) / max(launch.bytes_moved or 1, 1)),
+        "log ops per byte": math.log1p(sum(counts.values()) / max(moved, 1)),
         "scans": float(len(scans)),
         "log scan iterations": math.log1p(sum(iterations[place] for place in scans)),
         "log scanned": math.log(max((math.prod(nests[place].reduction_extents) for place in scans), default=1) or 1),
         "welford": float(any("welford" in str(nest.reduction_type) for nest in nests)),
         "ordered": float(any(nest.reduction_type in ("max", "min", "argmax", "argmin") for nest in nests)),
     }
-    return values | _access_columns(zip(nests, iterations, strict=True), launch)
+    return values | _access_columns(zip(nests, iterations, strict=True), max(moved, 1))
 
 
-def _access_columns(nests: Iterable[tuple[LoopNest, int]], launch: Launch) -> dict[str, float]:
+def _access_columns(nests: Iterable[tuple[LoopNest, int]], moved: int) -> dict[str, float]:
     """Requested bytes by how the innermost contiguous loop meets them."""
     kinds = {"contiguous": 0.0, "broadcast": 0.0, "strided": 0.0, "unknown": 0.0, "indirect": 0.0, "atomic": 0.0}
     loads = stores = requested = sectors = scattered_loads = scattered_stores = 0.0
@@ -310,7 +310,6 @@ def _access_columns(nests: Iterable[tuple[LoopNest, int]], launch: Launch) -> di
                 by_reduction += amount if last == 1 else 0.0
                 across += amount if last not in (0, 1) else 0.0
     whole = max(requested, 1.0)
-    moved = max(launch.bytes_moved or 1, 1)
     return {f"{kind} share": amount / whole for kind, amount in kinds.items()} | {
         "loads": loads,
         "stores": stores,
