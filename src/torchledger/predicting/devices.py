@@ -4,11 +4,14 @@ sheet, which get the nearest of these at their own rates."""
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 import os
+from collections import ChainMap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, cast
 
 from torchledger.device.datasheets import (
     HALF_PRECISION,
@@ -19,10 +22,10 @@ from torchledger.device.datasheets import (
     read_data_sheets,
 )
 from torchledger.errors import PredictError
-from torchledger.fitting.time_model import TimeModel
+from torchledger.fitting.time_model import Entry, TimeModel
 from torchledger.fitting.transfer import transfer_model
 from torchledger.nouns import Device
-from torchledger.predicting.model_file import SHIPPED, SUFFIX, load_model
+from torchledger.predicting.model_file import SHIPPED, SUFFIX, load_model, rows_of
 
 _SHEET_SUFFIXES = (".yml", ".yaml")
 _WHOLE = "launch:fused/"
@@ -63,7 +66,7 @@ def find_model(device_or_path: str | os.PathLike[str]) -> TimeModel:
     name = _find_name(str(device_or_path))
     shipped = _shipped().get(plain_name(name))
     if shipped is not None:
-        model = load_model(shipped)
+        model = _load_shipped(shipped)
         return model if _is_whole(model) else _filled(model)
     sheet = find_data_sheet(name)
     assert sheet is not None
@@ -86,7 +89,7 @@ def known_devices() -> list[KnownDevice]:
     """What `torchledger devices` lists: shipped models first, then data sheets."""
     found = []
     for path in sorted(_shipped().values(), key=lambda path: path.stem):
-        model = load_model(path)
+        model = _load_shipped(path)
         found.append(
             KnownDevice(
                 name=model.device,
@@ -107,22 +110,34 @@ def _shipped() -> dict[str, Path]:
     return {plain_name(path.stem): path for path in SHIPPED.glob(f"*{SUFFIX}")}
 
 
+def _load_shipped(path: Path) -> TimeModel:
+    return _load_once(path, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=8)
+def _load_once(path: Path, modified_ns: int) -> TimeModel:
+    """A model is asked for anew by each prediction of a program that makes many."""
+    return load_model(path)
+
+
 def _whole_models() -> Iterator[TimeModel]:
     for path in sorted(_shipped().values()):
-        model = load_model(path)
+        model = _load_shipped(path)
         if _is_whole(model):
             yield model
 
 
 def _is_whole(model: TimeModel) -> bool:
     """Whether its device's compiled kernels taught it; entries that were carried over have no rows."""
-    return any(key.startswith(_WHOLE) and entry.n_rows for key, entry in model.entries.items())
+    return any(key.startswith(_WHOLE) and rows_of(model, key) for key in model.entries)
 
 
 def _filled(model: TimeModel) -> TimeModel:
     """A model of some operators with the entries that it lacks, transferred from the nearest that has them."""
     rest = transfer_model(nearest_model(model.machine.device), model.machine.device)
-    return replace(model, entries={**rest.entries, **model.entries}, extras={**rest.extras, **model.extras})
+    # Neither's entries are read before they are asked for.
+    entries = ChainMap(dict[str, Entry](), cast(Any, model.entries), cast(Any, rest.entries))
+    return replace(model, entries=entries, extras={**rest.extras, **model.extras})
 
 
 def _distance(one: Device, other: Device) -> tuple[bool, float]:

@@ -115,6 +115,12 @@ def save_model(
     return path.stat().st_size
 
 
+def rows_of(model: TimeModel, key: str) -> int:
+    """The measurements that an entry of a model learned from; of a file's entries, what its header says."""
+    entries = model.entries
+    return entries.n_rows(key) if isinstance(entries, _Entries) else entries[key].n_rows
+
+
 def load_model(path: str | os.PathLike[str]) -> TimeModel:
     """Read a model file; its entries are read when first asked.
 
@@ -307,6 +313,10 @@ class _Entries(Mapping[str, Entry]):
 
     def __len__(self) -> int:
         return len(self._headers)
+
+    def n_rows(self, key: str) -> int:
+        """The measurements that an entry learned from, without reading it."""
+        return self._headers[key].n_rows
 
     def checksum(self, key: str) -> str:
         """The SHA-256 of an entry's arrays."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 
 from torchledger.device.datasheets import data_sheets, find_data_sheet
 from torchledger.errors import PredictError
-from torchledger.predicting import find_model, predict, predict_table
+from torchledger.predicting import devices, find_model, predict, predict_table
 from torchledger.predicting.devices import known_devices, nearest_model
+from torchledger.predicting.model_file import SHIPPED, load_model
 
 SHAPE = {"m": 4096, "k": 4096, "n": 4096}
 SHEET = """\
@@ -98,6 +100,19 @@ def test_devices_start_from_a_model_that_its_own_device_taught() -> None:
     for sheet in one_of_each.values():
         start = nearest_model(sheet.device)
         assert any(entry.n_rows for key, entry in start.entries.items() if key.startswith("launch:fused/")), sheet.names
+
+
+def test_a_shipped_model_is_read_once() -> None:
+    assert find_model("H200") is find_model("H200")
+
+
+def test_a_model_that_is_filled_up_answers_with_its_own_entries_first() -> None:
+    (path,) = SHIPPED.glob("*A100*")
+    own = load_model(path)
+    key = next(key for key in own.entries if key.startswith("linear/"))
+    filled = devices._filled(replace(own, entries={key: own.entries[key]}))
+    assert filled.entries[key] is own.entries[key]
+    assert set(filled.entries) >= set(nearest_model(own.machine.device).entries) > {key}
 
 
 def test_a_file_of_two_data_sheets_is_refused_with_their_names(tmp_path: Path) -> None:
