@@ -5,7 +5,9 @@ and under ``torchledger run --profile``), and compile beside each other; then on
 both GPUs for itself, plain and recorded in turns. OUT gets ``jobs.json`` (own times, peaks of memory) and
 ``jobs.tar.gz`` (the ledgers), both written anew after each pair. ``job_waves_cuda.py --read OUT`` adds what the
 ledgers say; that needs no GPU. With ``--rounds N`` each case is there N times, as ``NAME:SIZE#2`` and so on: what two
-plain runs of one program differ by is then beside what a recorded one does.
+plain runs of one program differ by is then beside what a recorded one does. With ``--watch`` each run has the median
+clocks and watts of each GPU beside its times: ``--watch alone:drawn17 ddp:drawn17 fsdp2:drawn17`` says whether what
+ranks take longer than a plan is the power limit's.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from job_cuda import add_job, own_lines, read
+from power_cuda import Smi
 from strangers_cuda import Job, Wave
 
 NEEDS: tuple[str, ...] = ("two GPUs",)
@@ -76,6 +79,7 @@ def measure(options: argparse.Namespace) -> None:
     host = Job("host", (str(HERE / "drawn_calls.py"), "host", "--out", str(out)), options.limit)
     wave = Wave([*both, *([host] if options.host else [])], work, out, cores=os.cpu_count() or 1)
     wave.wait_ready(options.compile_limit)
+    watches = [Smi(gpu) for gpu in range(options.ranks)] if options.watch else []
     if options.host:
         wave.pass_one(host)
     rows: dict[str, dict[str, Any]] = {}
@@ -83,11 +87,16 @@ def measure(options: argparse.Namespace) -> None:
         row = rows[case] = {}
         for job, key in zip(pair, ("plain", "recorded"), strict=False):
             if end - time.monotonic() > options.limit / 2:
+                passed_s = time.perf_counter()
                 wave.pass_one(job)
+                if watches:
+                    job.answer["gpus"] = [_last_of(watch, passed_s, job.answer) for watch in watches]
             else:
                 job.answer.setdefault("error", "the budget is spent")
             row[key] = job.answer
         (out / "jobs.json").write_text(json.dumps(rows))
+    for watch in watches:
+        watch.process.terminate()
     for plain, *_ in pairs.values():  # what it measured is said: some take a minute to end
         wave.end(plain)
     print(f"-- all passed after {time.monotonic() - began:.0f} s", flush=True)
@@ -116,6 +125,13 @@ def measure(options: argparse.Namespace) -> None:
     keep(folders, out / "jobs.tar.gz")
     print(f"-- {len(folders)} jobs kept at {time.monotonic() - began:.0f} s", flush=True)
     shutil.rmtree(work, ignore_errors=True)
+
+
+def _last_of(watch: Smi, passed_s: float, answer: dict[str, Any]) -> dict[str, float | None]:
+    """Clocks and watts of the second half of the steps that a job timed, up to now."""
+    now_s = time.perf_counter()
+    steps_s = answer.get("own_ms", 0.0) * answer.get("steps", 0) / 1e3
+    return watch.between(max(passed_s, now_s - steps_s / 2), now_s)
 
 
 def add_ledgers(folder: Path) -> None:
@@ -156,6 +172,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--plain", action="store_true", help="no recordings: own times alone")
     parser.add_argument("--host", action="store_true", help="also what the host needs for each kind of work: host.json")
+    parser.add_argument("--watch", action="store_true", help="clocks and watts of each GPU beside each run")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--rounds", type=int, default=1, help="how often each case is there")
     options = parser.parse_args()

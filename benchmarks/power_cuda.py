@@ -34,11 +34,12 @@ LIMIT = ("power.limit", "clocks.max.sm")
 
 
 class Smi:
-    """Clocks and watts of the first GPU, some twenty times a second."""
+    """Clocks and watts of the first GPU, or of another, some twenty times a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, gpu: int = 0) -> None:
         self.rows: list[tuple[float, float, float]] = []
-        query = ["nvidia-smi", "-i", "0", "--query-gpu=clocks.sm,power.draw.instant", "--format=csv,noheader,nounits"]
+        query = ["nvidia-smi", "-i", str(gpu), "--query-gpu=clocks.sm,power.draw.instant"]
+        query.append("--format=csv,noheader,nounits")
         self.process = subprocess.Popen([*query, "-lms", "40"], stdout=subprocess.PIPE, text=True)
         threading.Thread(target=self._read, daemon=True).start()
 
