@@ -275,23 +275,32 @@ def step_operators_account(books: Books) -> Account | None:
     if totals is None or totals.step.operators is None:
         return None
     step = totals.step
-    note = (
-        f"{step.operators_elsewhere:,} more on threads that no mode listened to" if step.operators_elsewhere else None
-    )
     if step.has_unlike_steps:
         return Account("step_operators", "operators", step.operators, None, note=_unlike(step))
+    notes = []
+    if step.operators_elsewhere:
+        notes.append(f"{step.operators_elsewhere:,} more on threads that no mode listened to")
+    if (differ := _counts_apart(step)) is not None:
+        notes.append(f"recorded steps differ ({differ} eager operators); this one does what was heard in another")
     reason = "autograd's formula calls other operators while a mode listens"
     differences = tuple(
         Difference("step_operators", node, reason, more) for node, more in step.operators_otherwise.items()
     )
-    return Account("step_operators", "operators", step.operators, step.operators_heard, differences, note=note)
+    return Account(
+        "step_operators", "operators", step.operators, step.operators_heard, differences, note="; ".join(notes) or None
+    )
+
+
+def _counts_apart(step: Step) -> str | None:
+    """From how few to how many operators the recorded steps have; ``None`` where all have as many."""
+    fewest, most = min(step.operators_by_step, default=0), max(step.operators_by_step, default=0)
+    return f"{fewest:,} to {most:,}" if fewest < most else None
 
 
 def _unlike(step: Step) -> str:
     """Why what was counted in another step is not compared."""
-    fewest, most = min(step.operators_by_step), max(step.operators_by_step)
     return (
-        f"recorded steps differ ({fewest:,} to {most:,} eager operators), so that what was heard in another step "
+        f"recorded steps differ ({_counts_apart(step)} eager operators), so that what was heard in another step "
         f"({step.operators_heard or 0:,} operators) is no reference"
     )
 

@@ -265,6 +265,16 @@ def test_a_formula_that_takes_another_route_while_a_mode_listens_is_named(path: 
     assert account.is_balanced and [(each.where, each.amount) for each in account.differences] == [("PowBackward0", 3)]
 
 
+def test_steps_that_differ_are_a_reference_of_each_other_only_where_this_one_does_what_was_heard(
+    tmp_path: Path,
+) -> None:
+    for is_as_heard, reference in ((False, None), (True, 12)):
+        step = make_step(operators=12, operators_heard=12, operators_by_step=(12, 14, 12), is_as_heard=is_as_heard)
+        sheet = _balance(tmp_path / f"{is_as_heard}.ledger", step, make_step_call())
+        account = sheet.accounts["step_operators"]
+        assert account.reference == reference and "12 to 14 eager operators" in (account.note or "")
+
+
 def test_a_batch_of_another_thread_and_numbers_beside_it_are_named_each(path: Path) -> None:
     batch = LiveStorage("step_0", 0, "inputs", 1000, "cpu", freed=0, freed_in=0)
     weight = LiveStorage("step_0", 1, "parameters", 50, "cpu")

@@ -132,7 +132,8 @@ class Step:
     to, ``operators_heard`` what that mode counted in another step, ``operators_otherwise`` how many more they are in
     nodes of autograd's that call others while a mode listens, ``operators_elsewhere`` those of other threads;
     ``operators_by_step`` are all of each recorded step's, which differ where steps do other eager work each time;
-    ``is_heard_at_other_sizes`` says that what the mode heard had other sizes than these calls.
+    ``is_heard_at_other_sizes`` says that what the mode heard had other sizes than these calls, ``is_as_heard`` that
+    this step's operators are, by name, those that it heard: that other steps do more is no matter then.
     """
 
     name: str
@@ -157,6 +158,7 @@ class Step:
     operators_otherwise: Mapping[str, int] = field(default_factory=dict)
     operators_by_step: tuple[int, ...] = ()
     is_heard_at_other_sizes: bool = False
+    is_as_heard: bool = False
     optimizers: tuple[OptimizerFacts, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -181,8 +183,9 @@ class Step:
 
     @property
     def has_unlike_steps(self) -> bool:
-        """True if the recorded steps do not even call equally many eager operators: one is no reference of another."""
-        return len(set(self.operators_by_step)) > 1
+        """True if the recorded steps do not even call equally many eager operators, nor this one those that were heard:
+        one is no reference of another."""
+        return len(set(self.operators_by_step)) > 1 and not self.is_as_heard
 
     @property
     def is_measured(self) -> bool:

@@ -8,7 +8,7 @@ take another route while a mode listens.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
@@ -48,15 +48,23 @@ apart there, autograd takes a sparse gradient apart below it, ``as_subclass`` ma
 answer for what they hold), so that they are left out of both counts."""
 
 
-def operators_of(entries: Sequence[Entry]) -> set[tuple[int, int]]:
-    """Lane and row of each operator that a dispatch mode would hear: one for all parts of a custom operator."""
-    found = set()
+def operators_of(entries: Sequence[Entry]) -> dict[tuple[int, int], str]:
+    """Lane and row of each operator that a dispatch mode would hear, with its name: one for all parts of a custom
+    operator."""
+    found = {}
     for entry in entries:
         if entry.part_of is not None:
-            found.add((entry.lane, entry.part_of[0]))
+            row, name = entry.part_of
+            found[entry.lane, row] = name
         elif (entry.call is not None or entry.kind == "collective") and entry.name not in _UNCOUNTED:
-            found.add((entry.lane, entry.row))
+            found[entry.lane, entry.row] = entry.name
     return found
+
+
+def is_as_heard(operators: Iterable[str], heard: Sequence[EagerCall]) -> bool:
+    """Whether a step's operators, by name, are those that a mode heard in another: the two did the same."""
+    theirs = Counter(call.call.name.rstrip("_") for call in heard if is_counted(call))
+    return bool(theirs) and Counter(name.rstrip("_") for name in operators) == theirs
 
 
 def count_heard(heard: Sequence[EagerCall]) -> int:

@@ -29,6 +29,7 @@ from torchledger.stepping.aligning import (
     align,
     count_heard,
     have_other_sizes,
+    is_as_heard,
     is_at_sizes,
     is_counted,
     is_nested,
@@ -136,7 +137,7 @@ def record_step(
     aligned = [align(trace, one, heard or ()) for one in each]
     each = [_without_stopped(one, heard_at, heard or ()) for one, heard_at in zip(each, aligned, strict=True)]
     unlike = [have_other_sizes(one, heard_at) for one, heard_at in zip(each, aligned, strict=True)]
-    chosen = unlike.index(False) if heard and True in unlike and False in unlike else _usual(each)
+    chosen = unlike.index(False) if heard and True in unlike and False in unlike else _usual(each, heard or ())
     entries, heard_at = each[chosen], aligned[chosen]
     samples = _samples(entries, each, on_device=bool(events))
     forward = forward_calls(heard or ())
@@ -179,7 +180,7 @@ def record_step(
     heard_on = {call.thread for call in heard or ()}
     lanes = {lane for lane in numbers if thread_of(trace, lane) in heard_on} or set(numbers)
     operators = operators_of(entries)
-    listened = {lane_and_row for lane_and_row in operators if lane_and_row[0] in lanes}
+    listened = [name for (lane, _), name in operators.items() if lane in lanes]
     step = replace(
         step,
         graph_calls=dict(called),
@@ -189,6 +190,7 @@ def record_step(
         operators_otherwise=other_routes(entries, heard_at, heard or ()),
         operators_by_step=tuple(len(operators_of(one)) for one in each),
         is_heard_at_other_sizes=unlike[chosen],
+        is_as_heard=is_as_heard(listened, heard or ()),
     )
     index = {id(call): number for number, call in enumerate(heard or ())}
     places = {index[id(call)]: place for place, call in heard_at.items()}
@@ -243,12 +245,14 @@ def _nearer(one: list[Entry], other: list[Entry], heard: Sequence[EagerCall]) ->
     return min(one, other, key=apart)
 
 
-def _usual(each: Sequence[Sequence[Entry]]) -> int:
-    """The last recorded step of those whose calls most others share: what the first frees may be older than the
-    profile, which does not see it go."""
+def _usual(each: Sequence[Sequence[Entry]], heard: Sequence[EagerCall]) -> int:
+    """The last recorded step of those whose calls most others share, where as many share others' one that does what was
+    heard: what the first frees may be older than the profile, which does not see it go."""
     shapes = [tuple(map(_key, entries)) for entries in each]
-    usual = Counter(shapes).most_common(1)[0][0]
-    return max(place for place, shape in enumerate(shapes) if shape == usual)
+    counts = Counter(shapes)
+    usual = [shape for shape in counts if counts[shape] == max(counts.values())]
+    places = [max(place for place, each_shape in enumerate(shapes) if each_shape == shape) for shape in usual]
+    return next((place for place in places if is_as_heard(operators_of(each[place]).values(), heard)), places[0])
 
 
 def _key(entry: Entry) -> Hashable:

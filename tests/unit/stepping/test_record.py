@@ -259,3 +259,26 @@ def test_of_steps_of_many_sizes_the_one_like_what_was_heard_is_read_and_none_is_
     assert (step.is_heard_at_other_sizes, call.flops) == (False, 2 * 6 * 8 * 16)
     step, (call,) = record(events, spans, heard=hear(9))
     assert (step.is_heard_at_other_sizes, call.flops) == (True, 2 * 4 * 8 * 16)
+
+
+def test_a_step_that_does_what_was_heard_has_a_reference_even_where_others_do_more() -> None:
+    shapes = {"Input Dims": [[4, 8], [8, 16]], "Input type": ["float", "float"]}
+    logged = {"Input Dims": [[4, 16]], "Input type": ["float"]}
+    spans = [(1_000_000 * place, 1_000_000 * (place + 1)) for place in range(3)]
+
+    def hear(*names: str) -> list[EagerCall]:
+        return [EagerCall(OpCall(name, ()), "", thread=1) for name in names]
+
+    def products(*steps: int) -> list[dict[str, Any]]:
+        made = [op_event(name="aten::mm", ts=1000 * place + 10, dur=10, **shapes) for place in range(3)]
+        return made + [op_event(name="aten::sum", ts=1000 * place + 30, dur=10, **logged) for place in steps]
+
+    heard_and_known = ((["aten::mm"], True), (["aten::mm", "aten::sum"], False), (["aten::add"], False))
+    for names, has_reference in heard_and_known:
+        step, _ = record(products(2), spans, heard=hear(*names))
+        assert step.operators_by_step == (1, 1, 2)
+        assert step.has_unlike_steps is not has_reference
+    for names in (["aten::mm"], ["aten::mm", "aten::sum"]):
+        step, calls = record(products(1)[:2] + products(1)[3:], spans[:2], heard=hear(*names))
+        assert (step.operators_by_step, step.has_unlike_steps) == ((1, 2), False)
+        assert [call.name for call in calls] == names
