@@ -38,23 +38,23 @@ function drawStep(section) {
     RECORDED.notes.length ? element("ul", {}, RECORDED.notes.map((note) => element("li", {}, note))) : null]);
   const text = (key, label, title, width) => ({ key, label, title, width, align: "left", value: words(key), text: words(key), hint: words(key) });
   const number = (key, label, title, width, value, format) => ({ key, label, title, width, value, text: (place) => format(value(place)) });
+  const isSaid = (key) => calls.some((call) => textAt(call[CALL[key]]));
   const table = new LongTable({
     parent: box, label: "calls of the step", rows: calls.map((_, place) => place), sort: { key: "us" },
     haystack: (place) => ["kind", "name", "phase", "category", "source", "module"].map((key) => words(key)(place)).join(" "),
     open: (place) => { if (words("kind")(place) === "graph") { showInTable({}); tableParts.search.value = words("name")(place); kernelTable.search(words("name")(place)); } },
     columns: [
-      { ...text("name", "call", "compiled graph, eager operator, collective or copy", 250), cell: (place) => [phaseSwatch(words("phase")(place)), words("name")(place)] },
-      text("kind", "kind", "graph, operator, collective or copy", 90),
-      { ...text("phase", "phase", "what it is for", 130), text: (place) => phaseText(words("phase")(place)) },
-      ...["source", "module"].filter((key) => calls.some((call) => textAt(call[CALL[key]]))).map((key) => key === "source"
-        ? text(key, "source line", "line of the program that asked for it", 220)
-        : text(key, "module", "nn.Module that it ran in", 170)),
-      number("us", "time", `time ${worker}, median over the recorded steps`, 90, read("us"), formatUs),
-      number("share", "of step", "share of the time of the step's calls", 84, (place) => total && read("us")(place) !== null ? read("us")(place) / total : null, formatShare),
-      number("flops", "FLOPs", "tensor FLOPs; one multiply-add is 2", 84, read("flops"), formatFlops),
-      number("bytes", "bytes", "minimum traffic", 90, read("bytes"), formatBytes),
-      number("launches", "launches", "kernels that it launched", 84, read("launches"), formatCount),
-      number("start", "start", "from the beginning of the step, on the host", 90, read("start"), formatUs),
+      { ...text("name", "call", "compiled graph, eager operator, collective or copy", 236), cell: (place) => [phaseSwatch(words("phase")(place)), words("name")(place)] },
+      text("kind", "kind", "graph, operator, collective or copy", 84),
+      { ...text("phase", "phase", "what it is for", 118), text: (place) => phaseText(words("phase")(place)) },
+      ...(isSaid("source") ? [text("source", "source line", "line of the program that asked for it", 190)] : []),
+      number("us", "time", `time ${worker}, median over the recorded steps`, 84, read("us"), formatUs),
+      number("share", "of step", "share of the time of the step's calls", 78, (place) => total && read("us")(place) !== null ? read("us")(place) / total : null, formatShare),
+      number("flops", "FLOPs", "tensor FLOPs; one multiply-add is 2", 78, read("flops"), formatFlops),
+      number("bytes", "bytes", "minimum traffic", 84, read("bytes"), formatBytes),
+      number("launches", "launches", "kernels that it launched", 88, read("launches"), formatCount),
+      number("start", "start", "from the beginning of the step, on the host", 84, read("start"), formatUs),
+      ...(isSaid("module") ? [text("module", "module", "nn.Module that it ran in", 180)] : []),
     ],
   });
   table.onChange = (shown) => {
