@@ -10,16 +10,28 @@ from torchledger.store.job import rank_path
 
 
 def child_path(path: Path) -> Path:
-    """The ledger of a child process: ``gpt.job/rank1.ledger``, or ``gpt.pid4711.ledger`` where there is no rank."""
+    """The ledger of a child process: ``gpt.job/rank1.ledger``, or ``gpt.pid4711.ledger`` where there is no rank.
+
+    An empty file keeps the place, so that no other child of the rank takes it before something is written.
+    """
     rank = own_rank()
-    first = candidate = (
-        rank_path(path, rank) if rank is not None else path.with_name(f"{path.stem}.pid{os.getpid()}{path.suffix}")
-    )
-    number = 2
-    while candidate.exists():
-        candidate = first.with_name(f"{first.stem}.{number}{first.suffix}")
+    first = rank_path(path, rank) if rank is not None else path.with_name(f"{path.stem}.pid{os.getpid()}{path.suffix}")
+    candidate, number = first, 1
+    while not _is_reserved(candidate):
         number += 1
+        candidate = first.with_name(f"{first.stem}.{number}{first.suffix}")
     return candidate
+
+
+def _is_reserved(path: Path) -> bool:
+    """Whether a path was free and has an empty file now; also where none can be made: the writer says why."""
+    try:
+        path.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def own_rank() -> int | None:

@@ -95,7 +95,8 @@ class LedgerWriter:
         else:
             check_output(self.path, force=force)
             if self.path.exists():
-                open_ledger(self.path).close()
+                if self.path.stat().st_size:  # an empty file keeps a place, and holds nothing to lose
+                    open_ledger(self.path).close()
                 remove_unheld(self.path)
         try:
             if not append:

@@ -94,6 +94,17 @@ def test_force_never_replaces_a_file_that_is_not_a_ledger(tmp_path: Path) -> Non
     assert path.read_text() == "years of work"
 
 
+def test_an_empty_file_that_keeps_a_place_becomes_the_ledger_and_is_never_replaced_unasked(tmp_path: Path) -> None:
+    path = tmp_path / "rank1.ledger"
+    path.touch()
+    with pytest.raises(StoreError, match="exists"):
+        LedgerWriter(path)
+    with LedgerWriter(path, force=True) as writer:
+        writer.add(make_run())
+    with open_ledger(path) as ledger:
+        assert ledger.run() == make_run()
+
+
 @pytest.mark.parametrize("content", [b"", b"hello", b"SQLite format 3\0" + b"\0" * 50])
 def test_a_file_that_is_no_ledger_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.ledger"
