@@ -171,18 +171,38 @@ def product_of(launch: Launch, machine: Machine) -> tuple[float, ...] | None:
     if not str(family_of(launch)).startswith("launch:gemm"):
         return None
     inputs, outputs = _tensors(launch)
-    factors = [buffer for buffer in inputs if len(buffer.shape) >= 2][-2:]
+    factors = _factors(launch, inputs)
     if len(factors) < 2 or not outputs or len(outputs[0].shape) < 2:
         return None
-    product = outputs[0]
-    item_size = element_size(factors[1].dtype)
+    (left, right), product = factors, outputs[0]
+    item_size = element_size(right.dtype)
     if item_size is None:
         return None
     strides = [max(factor.stride[-2:]) for factor in factors] + [_row_stride(product)]
     row_bytes = min(2.0 ** _alignment(stride) for stride in strides) * item_size
-    sides = (math.prod(product.shape[:-2]), product.shape[-2], product.shape[-1], factors[0].shape[-1])
-    sizes = (float(max(side, 1)) for side in sides)
-    return (*sizes, min(row_bytes, 16.0), float(item_size), machine.peak(inputs[-1].dtype))
+    sizes = (float(max(side, 1)) for side in _sides(launch, left, right, product))
+    return (*sizes, min(row_bytes, 16.0), float(item_size), machine.peak(right.dtype))
+
+
+def _factors(launch: Launch, inputs: Sequence[Buffer]) -> list[Buffer]:
+    """What is multiplied: the last two matrices, behind what is added to the product; the first two where scales or the
+    ends of groups stand behind them."""
+    matrices = [buffer for buffer in inputs if len(buffer.shape) >= 2]
+    name = operation_of(launch)
+    return matrices[:2] if "scaled" in name or "grouped" in name else matrices[-2:]
+
+
+def _sides(launch: Launch, left: Buffer, right: Buffer, product: Buffer) -> tuple[int, int, int, int]:
+    """Batch, rows, columns and inner length of a product. Groups whose sizes the data decide are taken for equal ones:
+    as many products, of that share of the rows, the columns, or (gradients of weights) the inner length."""
+    batch, (m, n), k = math.prod(product.shape[:-2]), product.shape[-2:], left.shape[-1]
+    stacked = [buffer for buffer in (left, right, product) if len(buffer.shape) == 3]
+    if "grouped" not in operation_of(launch) or len(stacked) != 1:
+        return batch, m, n, k
+    groups = stacked[0].shape[0]
+    if stacked[0] is right:
+        return groups, math.ceil(m / groups), n, k
+    return (groups, m, math.ceil(n / groups), k) if stacked[0] is left else (groups, m, n, math.ceil(k / groups))
 
 
 def _row_stride(product: Buffer) -> int:
@@ -234,15 +254,13 @@ def _convolution_shape(launch: Launch, inputs: list[Buffer], outputs: list[Buffe
 
 
 def _product(launch: Launch, inputs: list[Buffer], outputs: list[Buffer], machine: Machine) -> dict[str, float]:
-    factors = [buffer for buffer in inputs if len(buffer.shape) >= 2][-2:]
+    factors = _factors(launch, inputs)
     with_bias = operation_of(launch) in ("addmm", "baddbmm", "_addmm_activation")
     if len(factors) < 2 or not outputs:
         return {"described": 0.0}
     left, right = factors
     product = outputs[0]
-    batch = math.prod(product.shape[:-2])
-    m, n = product.shape[-2], product.shape[-1]
-    k = left.shape[-1]
+    batch, m, n, k = _sides(launch, left, right, product)
     return {
         **_tiles_of_product("gemm", batch, m, n, k, machine.num_multiprocessors),
         "described": 1.0,

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from torchledger.errors import PredictError
 from torchledger.fitting.convolution_factors import is_single_convolution
 from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches, knows_steps
 from torchledger.fitting.launch_library import EXACT_FLOAT32
@@ -15,8 +16,10 @@ from torchledger.fitting.launches import as_matrix
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.rounded_products import ROUNDED, as_bfloat16, of_rounded_product
 from torchledger.fitting.time_model import TimeModel
-from torchledger.nouns import Launch, Prediction
-from torchledger.predicting.operators import by_roofline, range_of
+from torchledger.nouns import Launch, Prediction, StepCall, TensorArgument
+from torchledger.predicting.operators import by_roofline, predict, range_of
+from torchledger.predicting.step_calls import question_of
+from torchledger.work.categories import operation_of
 from torchledger.work.step_traffic import StepTraffic
 
 
@@ -55,7 +58,7 @@ def predict_launches(
             continue
         if features is None or features.family not in model.entries:
             found[index] = _by_baseline(model, launch, features)
-        elif (own := _by_library(model, launch, features, convolution_tf32)) is not None:
+        elif (own := _by_library(model, launch, features, convolution_tf32) or _by_groups(model, launch)) is not None:
             found[index] = own
         else:
             by_family.setdefault(features.family, []).append(index)
@@ -114,6 +117,21 @@ def _by_library(
         roofline_us=features.roofline_us,
         note=None if convolution_tf32 else "float32 without TF32: no convolution of this kind was measured",
     )
+
+
+def _by_groups(model: TimeModel, launch: Launch) -> Prediction | None:
+    """A product of groups of rows by the operator of the catalogue, which was measured as such; ``None`` for others."""
+    if "grouped_mm" not in operation_of(launch):
+        return None
+    arguments = tuple(TensorArgument(each.shape, each.dtype) for each in launch.buffers if each.role == "input")
+    asked = question_of(StepCall("", launch.order, "operator", "aten::_grouped_mm", "forward", arguments=arguments))
+    if asked is None or asked.operator != "grouped_gemm":
+        return None
+    try:
+        found = predict(model, asked.operator, asked.parameters, direction=asked.direction, dtype=asked.dtype)
+    except PredictError:
+        return None
+    return replace(found, subject=launch.launch_id, note="; ".join(filter(None, (found.note, asked.note))))
 
 
 def is_foreign(model: TimeModel, launch: Launch) -> bool:

@@ -232,6 +232,21 @@ def _batched_product(first: int) -> Callable[[StepCall], Question]:
     return read
 
 
+def _grouped_product(call: StepCall) -> Question | None:
+    """Groups whose sizes the data decide are taken for equal ones; gradients of weights for a batched product."""
+    (left, right), ranks = call.arguments[:2], [len(each.shape) for each in call.arguments[:2]]
+    note = "as if all groups were as large"
+    if ranks == [2, 3]:
+        (rows, k), (groups, _, n) = left.shape, right.shape
+        sizes = {"groups": groups, "m": math.ceil(rows / max(groups, 1)), "k": k, "n": n}
+        return Question("grouped_gemm", sizes, "forward", _dtype(left), note)
+    if ranks == [2, 2]:
+        (m, rows), (_, n), groups = left.shape, right.shape, math.prod(call.arguments[2].shape)
+        sizes = {"b": groups, "m": m, "k": math.ceil(rows / max(groups, 1)), "n": n}
+        return Question("bmm", sizes, "forward", _dtype(left), note)
+    return None
+
+
 def _rowwise(operator: str, direction: str, *, note: str | None = None) -> Callable[[StepCall], Question]:
     """An operator over the last dimension; its first argument is the input, or the gradient of the output."""
 
@@ -278,6 +293,7 @@ _READERS: Mapping[str, Callable[[StepCall], Question | None]] = {
     "addmm": _product(1),
     "bmm": _batched_product(0),
     "baddbmm": _batched_product(1),
+    "_grouped_mm": _grouped_product,
     "_softmax": _rowwise("softmax", "forward"),
     "_log_softmax": _rowwise("softmax", "forward", note="priced as a softmax"),
     "_softmax_backward_data": _rowwise("softmax", "backward"),
