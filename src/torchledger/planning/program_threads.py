@@ -113,6 +113,9 @@ class Ending:
             raise StepRecorded
 
 
+_OF_THE_COMPILER = ("InductorError", "BackendCompilerFailed")
+
+
 def explain(error: BaseException, *, thread: str | None = None) -> str:
     """What failed, where in the program, and what to do about it."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -148,6 +151,11 @@ def explain(error: BaseException, *, thread: str | None = None) -> str:
         return (
             f"{failed}{line}: what runs there goes past torch to the device itself, and its results cannot be known "
             "without it. Plan the script without that part."
+        )
+    if type(error).__name__ in _OF_THE_COMPILER:
+        return (
+            f"{failed}: PyTorch's compiler gave up ({what}), as it may do with the device too. Leave that part out of "
+            "what is compiled (torch.compiler.disable): it is priced operator by operator then."
         )
     if own and frames[-1] == own[-1]:
         return (
