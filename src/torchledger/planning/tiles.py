@@ -10,7 +10,7 @@ from torchledger.fitting.launch_library import product_of
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.product_times import count_tiles
 from torchledger.nouns import Launch, StepCall
-from torchledger.predicting.step_calls import question_of
+from torchledger.predicting.questions import question_of
 from torchledger.work.element_sizes import element_size
 
 _ROW_BYTES = 16.0

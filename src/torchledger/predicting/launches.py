@@ -18,7 +18,7 @@ from torchledger.fitting.rounded_products import ROUNDED, as_bfloat16, of_rounde
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Launch, Prediction, StepCall, TensorArgument
 from torchledger.predicting.operators import by_roofline, predict, range_of
-from torchledger.predicting.step_calls import question_of
+from torchledger.predicting.questions import question_of
 from torchledger.work.categories import operation_of
 from torchledger.work.step_traffic import StepTraffic
 

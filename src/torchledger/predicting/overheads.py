@@ -26,7 +26,7 @@ from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Host, Launch, StepCall
 from torchledger.predicting.operators import predict
 from torchledger.predicting.power import is_product
-from torchledger.predicting.step_calls import is_over_lists
+from torchledger.predicting.questions import is_over_lists
 from torchledger.store.launch_file import MeasuredLaunch
 from torchledger.work.collectives import collective_kind
 from torchledger.work.graph_names import direction_of

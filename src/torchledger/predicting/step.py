@@ -52,9 +52,9 @@ from torchledger.predicting.overheads import (
     step_us,
 )
 from torchledger.predicting.power import StepWork, is_product, mean_clock, sustained_share, work_of
+from torchledger.predicting.questions import is_over_lists
 from torchledger.predicting.step_calls import (
     is_copy_to_host,
-    is_over_lists,
     is_priced,
     is_recurrent,
     predict_graph_collectives,

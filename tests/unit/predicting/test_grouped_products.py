@@ -11,7 +11,7 @@ from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Launch, StepCall, TensorArgument
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.launches import predict_launches
-from torchledger.predicting.step_calls import question_of
+from torchledger.predicting.questions import question_of
 
 Given = tuple[tuple[int, ...], str]
 

@@ -24,8 +24,9 @@ from torchledger.predicting.launches import predict_launches
 from torchledger.predicting.model_file import save_model
 from torchledger.predicting.operators import predict
 from torchledger.predicting.overheads import overheads_of
+from torchledger.predicting.questions import question_of
 from torchledger.predicting.step import predict_ledger, predict_step
-from torchledger.predicting.step_calls import price_calls, question_of
+from torchledger.predicting.step_calls import price_calls
 from torchledger.stepping.totals import StepTotals, total_step
 from torchledger.store import LedgerWriter
 

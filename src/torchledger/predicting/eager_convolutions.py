@@ -1,0 +1,112 @@
+"""Eager convolutions as the launches that compiled graphs make of them, which the models have learned.
+
+A record has the tensors that an operator was given and its FLOPs, but neither strides nor padding of a filter: the size
+of a result follows from the FLOPs, which are 2 for each of its elements and each element of the filter.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from torchledger.nouns import Buffer, Launch, StepCall, TensorArgument
+from torchledger.work.categories import operator_name
+from torchledger.work.element_sizes import element_size
+
+
+def launch_of_convolution(call: StepCall, device: str) -> Launch | None:
+    """The launch of an eager convolution or of its gradients on ``device`` (``"cuda:0"``).
+
+    ``None`` for other calls, for images of three dimensions, and where the size of the result is not certain.
+    """
+    name = operator_name(call.name)[1]
+    given = [each for each in call.arguments if len(each.shape) in (3, 4) and min(each.shape) > 0]
+    if not call.flops:
+        return None
+    if name == "convolution" and len(given) == 2:
+        image, weight = given
+        result = _result(image, weight, call.flops)
+        if result is None:
+            return None
+        inputs, outputs = [image, weight], [result]
+    elif name == "convolution_backward" and len(given) == 3:
+        result, image, weight = given
+        inputs, outputs = given, _gradients(result, image, weight, call.flops)
+    else:
+        return None
+    buffers = [_buffer(each, place, "input", device) for place, each in enumerate(inputs)]
+    buffers += [_buffer(each, len(inputs) + place, "output", device) for place, each in enumerate(outputs)]
+    if any(buffer is None for buffer in buffers):
+        return None
+    return Launch(
+        graph=call.step,
+        order=call.order,
+        kernel=name,
+        kernel_name=f"extern_kernels.{name}",
+        category="extern",
+        device=device,
+        buffers=tuple(buffer for buffer in buffers if buffer is not None),
+        aten_ops=(f"aten.{name}",),
+        flops=call.flops,
+    )
+
+
+def _result(image: TensorArgument, weight: TensorArgument, flops: int) -> TensorArgument | None:
+    """What a filter makes of an image; ``None`` where it may be a transposed one, or the sides are not the image's."""
+    count, channels, *sides = image.shape
+    out_channels, per_group, *kernel = weight.shape
+    if len(sides) != len(kernel) or channels % per_group or out_channels % (channels // per_group):
+        return None
+    if per_group < channels == out_channels and all(side % 2 == 0 for side in kernel):
+        return None  # a filter of even sides and fewer channels is a transposed one more often than one of groups
+    positions, left = divmod(flops, 2 * count * out_channels * per_group * math.prod(kernel))
+    if left or not positions:
+        return None
+    if len(sides) == 1:
+        made: tuple[int, ...] = (positions,)
+    else:
+        shrunk = math.sqrt(math.prod(sides) / positions)
+        height = max(1, round(sides[0] / shrunk))
+        made = (height, positions // height)
+        if math.prod(made) != positions:
+            return None
+    shape = (count, out_channels, *made)
+    is_channels_last = len(shape) == 4 and image.stride is not None and image.stride[1] == 1 < channels
+    return TensorArgument(shape, image.dtype, _channels_last(shape) if is_channels_last else _dense(shape))
+
+
+def _gradients(
+    result: TensorArgument, image: TensorArgument, weight: TensorArgument, flops: int
+) -> list[TensorArgument]:
+    """The gradients that were asked for: the weight's alone where the FLOPs are those of one product."""
+    # A transposed filter has a row of its weight for each channel of the image.
+    is_transposed = weight.shape[0] == image.shape[1] and math.prod(result.shape[2:]) > math.prod(image.shape[2:])
+    positions = math.prod(image.shape[2:]) if is_transposed else math.prod(result.shape[2:])
+    one = 2 * image.shape[0] * positions * math.prod(weight.shape)
+    return [weight] if flops < 1.5 * one else [image, weight]
+
+
+def _buffer(tensor: TensorArgument, place: int, role: Literal["input", "output"], device: str) -> Buffer | None:
+    size = element_size(tensor.dtype) if tensor.dtype is not None else None
+    if size is None or tensor.dtype is None:
+        return None
+    moved = size * math.prod(tensor.shape)
+    return Buffer(
+        name=f"tensor {place}",
+        role=role,
+        dtype=tensor.dtype,
+        shape=tensor.shape,
+        stride=tensor.stride if tensor.stride is not None else _dense(tensor.shape),
+        device=device,
+        bytes_read=moved if role == "input" else 0,
+        bytes_written=moved if role == "output" else 0,
+    )
+
+
+def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
+
+
+def _channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:
+    _, channels, height, width = shape
+    return (channels * height * width, 1, width * channels, channels)
