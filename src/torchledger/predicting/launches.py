@@ -58,7 +58,7 @@ def predict_launches(
             continue
         if features is None or features.family not in model.entries:
             found[index] = _by_baseline(model, launch, features)
-        elif (own := _by_library(model, launch, features, convolution_tf32) or _by_groups(model, launch)) is not None:
+        elif (own := _by_library(model, launch, features, convolution_tf32) or _by_operator(model, launch)) is not None:
             found[index] = own
         else:
             by_family.setdefault(features.family, []).append(index)
@@ -119,19 +119,26 @@ def _by_library(
     )
 
 
-def _by_groups(model: TimeModel, launch: Launch) -> Prediction | None:
-    """A product of groups of rows by the operator of the catalogue, which was measured as such; ``None`` for others."""
-    if "grouped_mm" not in operation_of(launch):
+_AS_OPERATORS = ("_grouped_mm", "_scaled_mm")
+"""Products that few programs have, so that launches taught little of them, and that were measured as operators."""
+
+
+def _by_operator(model: TimeModel, launch: Launch) -> Prediction | None:
+    """A product of groups of rows, or of elements of one byte, by the operator of the catalogue; ``None`` for others,
+    and where the model has not learned it."""
+    name = operation_of(launch)
+    if name not in _AS_OPERATORS:
         return None
     arguments = tuple(TensorArgument(each.shape, each.dtype) for each in launch.buffers if each.role == "input")
-    asked = question_of(StepCall("", launch.order, "operator", "aten::_grouped_mm", "forward", arguments=arguments))
-    if asked is None or asked.operator != "grouped_gemm":
+    asked = question_of(StepCall("", launch.order, "operator", f"aten::{name}", "forward", arguments=arguments))
+    if asked is None or asked.operator not in ("grouped_gemm", "linear_fp8"):
         return None
     try:
         found = predict(model, asked.operator, asked.parameters, direction=asked.direction, dtype=asked.dtype)
     except PredictError:
         return None
-    return replace(found, subject=launch.launch_id, note="; ".join(filter(None, (found.note, asked.note))))
+    notes = [note for note in (found.note, asked.note) if note]
+    return replace(found, subject=launch.launch_id, note="; ".join(notes) or None)
 
 
 def is_foreign(model: TimeModel, launch: Launch) -> bool:

@@ -82,6 +82,14 @@ def _batched_product(first: int) -> Callable[[StepCall], Question]:
     return read
 
 
+def _scaled_product(call: StepCall) -> Question:
+    """A product of elements of one byte with their scales behind them."""
+    left, right, *scales = call.arguments
+    (m, k), n = left.shape, right.shape[-1]
+    note = None if all(math.prod(each.shape) == 1 for each in scales[:2]) else "as if each factor had one scale"
+    return Question("linear_fp8", {"m": m, "k": k, "n": n}, "forward", _dtype(left), note)
+
+
 def _grouped_product(call: StepCall) -> Question | None:
     """Groups whose sizes the data decide are taken for equal ones; gradients of weights for a batched product."""
     (left, right), ranks = call.arguments[:2], [len(each.shape) for each in call.arguments[:2]]
@@ -144,6 +152,7 @@ _READERS: Mapping[str, Callable[[StepCall], Question | None]] = {
     "bmm": _batched_product(0),
     "baddbmm": _batched_product(1),
     "_grouped_mm": _grouped_product,
+    "_scaled_mm": _scaled_product,
     "_softmax": _rowwise("softmax", "forward"),
     "_log_softmax": _rowwise("softmax", "forward", note="priced as a softmax"),
     "_softmax_backward_data": _rowwise("softmax", "backward"),

@@ -11,6 +11,7 @@ from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Launch, StepCall, TensorArgument
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.launches import predict_launches
+from torchledger.predicting.operators import predict
 from torchledger.predicting.questions import question_of
 
 Given = tuple[tuple[int, ...], str]
@@ -78,6 +79,16 @@ def test_groups_of_rows_cost_about_what_as_many_products_of_equal_size_do(
     for way, (inputs, output) in ways.items():
         found_us = duration_us(model, library_product("_grouped_mm", inputs, output, flops))
         assert 0.6 < found_us / expected_us < 1.7, way
+
+
+def test_products_of_one_byte_are_as_quick_in_a_graph_as_the_operator_that_was_measured() -> None:
+    model = find_model("H200")
+    m, k, n = 2048, 4096, 4096
+    narrow = [((m, k), "float8_e4m3fn"), ((k, n), "float8_e4m3fn")]
+    launch = library_product("_scaled_mm", [*narrow, *[((1,), "float32")] * 2], bf16(m, n), 2 * m * k * n)
+    (found,) = predict_launches(model, [launch])
+    asked = predict(model, "linear_fp8", {"m": m, "k": k, "n": n}, direction="forward", dtype="float8_e4m3fn")
+    assert (found.duration_us, found.subject, found.note) == (asked.duration_us, launch.launch_id, asked.note)
 
 
 def test_scales_beside_elements_of_one_byte_are_not_taken_for_factors() -> None:
