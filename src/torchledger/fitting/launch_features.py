@@ -386,6 +386,8 @@ def _main_dtype(launch: Launch) -> str:
     for buffer in launch.buffers:
         if buffer.dtype.startswith(("float", "bfloat")):
             weight[buffer.dtype] = weight.get(buffer.dtype, 0) + (buffer.bytes_read or 0) + 1
+    if not weight and launch.flops:  # a product of integers runs at the rate of elements as large
+        return max(launch.buffers, key=lambda buffer: buffer.bytes_read or 0).dtype
     return max(weight, key=lambda name: weight[name]) if weight else "float32"
 
 

@@ -1,7 +1,9 @@
 """Eager convolutions as the launches that compiled graphs make of them, which the models have learned.
 
 A record has the tensors that an operator was given and its FLOPs, but neither strides nor padding of a filter: the size
-of a result follows from the FLOPs, which are 2 for each of its elements and each element of the filter.
+of a result follows from the FLOPs, which are 2 for each of its elements and each element of the filter. The weight's
+gradient of a grouped convolution counts as PyTorch's counter counts it in graphs, as if it had one group: so it was
+learned.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ def launch_of_convolution(call: StepCall, device: str) -> Launch | None:
     given = [each for each in call.arguments if len(each.shape) in (3, 4) and min(each.shape) > 0]
     if not call.flops:
         return None
+    flops = call.flops
     if name == "convolution" and len(given) == 2:
         image, weight = given
         result = _result(image, weight, call.flops)
@@ -32,6 +35,8 @@ def launch_of_convolution(call: StepCall, device: str) -> Launch | None:
     elif name == "convolution_backward" and len(given) == 3:
         result, image, weight = given
         inputs, outputs = given, _gradients(result, image, weight, call.flops)
+        groups = (result if _is_transposed(result, image, weight) else image).shape[1] // weight.shape[1]
+        flops += (max(groups, 1) - 1) * flops // len(outputs)
     else:
         return None
     buffers = [_buffer(each, place, "input", device) for place, each in enumerate(inputs)]
@@ -47,7 +52,7 @@ def launch_of_convolution(call: StepCall, device: str) -> Launch | None:
         device=device,
         buffers=tuple(buffer for buffer in buffers if buffer is not None),
         aten_ops=(f"aten.{name}",),
-        flops=call.flops,
+        flops=flops,
     )
 
 
@@ -79,11 +84,14 @@ def _gradients(
     result: TensorArgument, image: TensorArgument, weight: TensorArgument, flops: int
 ) -> list[TensorArgument]:
     """The gradients that were asked for: the weight's alone where the FLOPs are those of one product."""
-    # A transposed filter has a row of its weight for each channel of the image.
-    is_transposed = weight.shape[0] == image.shape[1] and math.prod(result.shape[2:]) > math.prod(image.shape[2:])
-    positions = math.prod(image.shape[2:]) if is_transposed else math.prod(result.shape[2:])
+    positions = math.prod((image if _is_transposed(result, image, weight) else result).shape[2:])
     one = 2 * image.shape[0] * positions * math.prod(weight.shape)
     return [weight] if flops < 1.5 * one else [image, weight]
+
+
+def _is_transposed(result: TensorArgument, image: TensorArgument, weight: TensorArgument) -> bool:
+    """A transposed filter has a row of its weight for each channel of the image, and makes a larger one."""
+    return weight.shape[0] == image.shape[1] and math.prod(result.shape[2:]) > math.prod(image.shape[2:])
 
 
 def _buffer(tensor: TensorArgument, place: int, role: Literal["input", "output"], device: str) -> Buffer | None:

@@ -64,6 +64,19 @@ def test_a_product_of_wide_elements_is_not_priced_with_half_precision_tiles() ->
     assert baseline_us("float64") >= baseline_us("float32") > 5 * baseline_us("bfloat16")
 
 
+def test_a_product_of_integers_has_the_roofline_of_elements_as_large() -> None:
+    machine = make_h200(floor_us=1.06)
+
+    def roofline_us(dtype: str) -> float:
+        launch = product(4096, 4096, 4096)
+        buffers = tuple(replace(buffer, dtype=dtype) for buffer in launch.buffers)
+        (features,) = features_of_launches([replace(launch, buffers=buffers)], machine)
+        assert features is not None
+        return features.roofline_us
+
+    assert roofline_us("int8") == roofline_us("float8_e4m3fn") <= roofline_us("bfloat16") < roofline_us("float32")
+
+
 def test_a_launch_of_elements_of_unknown_size_has_no_features() -> None:
     access = Access("x", "load", "p", (1,), "float7")
     fused = replace(pointwise(64, 64, 1), loops=(LoopNest((64,), accesses=(access,)),))

@@ -95,6 +95,14 @@ def test_a_first_layers_backward_has_the_gradient_of_its_weight_alone() -> None:
     assert launch is not None and sum(buffer.role == "output" for buffer in launch.buffers) == 2
 
 
+def test_a_grouped_weights_gradient_counts_as_in_a_graph() -> None:
+    image, weight = dense(8, 64, 56, 56), dense(64, 1, 7, 7)
+    one = 2 * 8 * 64 * 56 * 56 * 49
+    for products in (1, 2):
+        launch = launch_of_convolution(backward(image, weight, (8, 64, 56, 56), products), "cuda:0")
+        assert launch is not None and launch.flops == (products - 1 + 64) * one
+
+
 def test_a_learned_convolution_takes_longer_than_its_roofline_and_a_backward_than_its_forward(h200: TimeModel) -> None:
     image, weight, result = dense(32, 128, 56, 56), dense(128, 128, 3, 3), (32, 128, 56, 56)
     calls = [forward(image, weight, result), backward(image, weight, result, 1), backward(image, weight, result, 2)]
