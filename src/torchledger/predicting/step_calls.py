@@ -11,7 +11,7 @@ from torchledger.fitting.call_costs import CallCost, cost_keys, cost_of, is_scal
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Prediction, StepCall, TensorArgument
-from torchledger.predicting.eager_convolutions import launch_of_convolution
+from torchledger.predicting.eager_launches import launch_of
 from torchledger.predicting.launches import predict_launches
 from torchledger.predicting.operators import by_roofline, predict
 from torchledger.predicting.questions import is_over_lists, question_of
@@ -103,6 +103,9 @@ def _price(model: TimeModel, call: StepCall, *, beside_scaler: bool = False) -> 
     if cost is not None and call.bytes_moved is not None and not is_described and not _is_product(call):
         return _by_cost(model, call, cost)
     reason = f"the model has learned no {call.name}"
+    as_launch = _as_launch(model, call) if question is None or _differs(call) else None
+    if as_launch is not None:
+        return as_launch
     if question is not None:
         try:
             found = predict(
@@ -113,11 +116,29 @@ def _price(model: TimeModel, call: StepCall, *, beside_scaler: bool = False) -> 
         else:
             notes = [note for note in (found.note, question.note) if note]
             return replace(found, subject=subject_of(call), note="; ".join(notes) or None)
-    if (launch := launch_of_convolution(call, f"{model.machine.device.kind}:0")) is not None:
-        for found in predict_launches(model, [launch]):
-            if found.model in model.entries:
-                return replace(found, subject=subject_of(call))
     return _by_bytes(model, call, reason)
+
+
+def _as_launch(model: TimeModel, call: StepCall) -> Prediction | None:
+    """The call as the launch that a graph makes of it; ``None`` where there is none, or none was learned."""
+    launch = launch_of(call, f"{model.machine.device.kind}:0")
+    found = [] if launch is None else predict_launches(model, [launch])
+    return next((replace(each, subject=subject_of(call)) for each in found if each.model in model.entries), None)
+
+
+def _differs(call: StepCall) -> bool:
+    """True for attention that the catalogue's operator is not: by another backend, in single precision, or with a mask,
+    which launches of graphs have taught."""
+    name = operator_name(call.name)[1]
+    if not name.startswith("_scaled_dot_product_"):
+        return False
+    matrices = [each for each in call.arguments if len(each.shape) == 4]
+    has_mask = "_backward" not in name and len(matrices) > _MATRICES_OF_ATTENTION
+    return "_efficient_" in name or has_mask or any(each.dtype == "float32" for each in matrices)
+
+
+_MATRICES_OF_ATTENTION = 3
+"""Queries, keys and values; a fourth is a mask."""
 
 
 def _is_product(call: StepCall) -> bool:

@@ -1,18 +1,19 @@
-"""Eager convolutions are priced as the launches that a compiled graph makes of them."""
+"""Eager convolutions and attention are priced as the launches that a compiled graph makes of them."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from torchledger.fitting.time_model import TimeModel
-from torchledger.nouns import StepCall, TensorArgument
+from torchledger.nouns import Prediction, StepCall, TensorArgument
 from torchledger.predicting.devices import find_model
-from torchledger.predicting.eager_convolutions import launch_of_convolution
+from torchledger.predicting.eager_launches import launch_of
 from torchledger.predicting.step_calls import price_calls
 
 
@@ -57,15 +58,15 @@ def test_the_size_of_a_result_follows_from_the_flops(
 ) -> None:
     made = (side + 2 * (kernel // 2) - kernel) // stride + 1
     image, weight = dense(batch, groups * channels, side, side), dense(groups * out, channels, kernel, kernel)
-    launch = launch_of_convolution(forward(image, weight, (batch, groups * out, made, made)), "cuda:0")
+    launch = launch_of(forward(image, weight, (batch, groups * out, made, made)), "cuda:0")
     assert launch is not None and launch.buffers[-1].shape == (batch, groups * out, made, made)
 
 
 def test_layouts_and_single_dimensions_are_kept() -> None:
     image, weight = dense(8, 64, 56, 56, channels_last=True), dense(128, 64, 3, 3)
-    launch = launch_of_convolution(forward(image, weight, (8, 128, 28, 28)), "cuda:0")
+    launch = launch_of(forward(image, weight, (8, 128, 28, 28)), "cuda:0")
     assert launch is not None and launch.buffers[-1].stride == (128 * 28 * 28, 1, 28 * 128, 128)
-    launch = launch_of_convolution(forward(dense(4, 32, 1000), dense(64, 32, 5), (4, 64, 250)), "cuda:0")
+    launch = launch_of(forward(dense(4, 32, 1000), dense(64, 32, 5), (4, 64, 250)), "cuda:0")
     assert launch is not None and launch.buffers[-1].shape == (4, 64, 250)
 
 
@@ -81,17 +82,17 @@ def test_layouts_and_single_dimensions_are_kept() -> None:
     ids=["three dimensions", "perhaps transposed", "unknown FLOPs", "other FLOPs", "no convolution"],
 )
 def test_what_is_not_certain_is_no_launch(call: StepCall) -> None:
-    assert launch_of_convolution(call, "cuda:0") is None
+    assert launch_of(call, "cuda:0") is None
 
 
 def test_a_first_layers_backward_has_the_gradient_of_its_weight_alone() -> None:
     image, weight = dense(8, 64, 56, 56), dense(128, 64, 3, 3)
     for products, outputs in ((1, 1), (2, 2)):
-        launch = launch_of_convolution(backward(image, weight, (8, 128, 56, 56), products), "cuda:0")
+        launch = launch_of(backward(image, weight, (8, 128, 56, 56), products), "cuda:0")
         assert launch is not None and sum(buffer.role == "output" for buffer in launch.buffers) == outputs
     transposed = backward(dense(8, 64, 28, 28), dense(64, 128, 4, 4), (8, 128, 56, 56), 1)
     transposed = replace(transposed, flops=2 * 2 * 8 * 28 * 28 * 64 * 128 * 16)
-    launch = launch_of_convolution(transposed, "cuda:0")
+    launch = launch_of(transposed, "cuda:0")
     assert launch is not None and sum(buffer.role == "output" for buffer in launch.buffers) == 2
 
 
@@ -99,7 +100,7 @@ def test_a_grouped_weights_gradient_counts_as_in_a_graph() -> None:
     image, weight = dense(8, 64, 56, 56), dense(64, 1, 7, 7)
     one = 2 * 8 * 64 * 56 * 56 * 49
     for products in (1, 2):
-        launch = launch_of_convolution(backward(image, weight, (8, 64, 56, 56), products), "cuda:0")
+        launch = launch_of(backward(image, weight, (8, 64, 56, 56), products), "cuda:0")
         assert launch is not None and launch.flops == (products - 1 + 64) * one
 
 
@@ -116,3 +117,35 @@ def test_a_learned_convolution_takes_longer_than_its_roofline_and_a_backward_tha
         assert each.roofline_us is not None and each.duration_us > each.roofline_us
     assert one.subject == "aten::convolution (32, 128, 56, 56) (128, 128, 3, 3)"
     assert both.duration_us > weights.duration_us and both.duration_us > one.duration_us
+
+
+def attention(backend: str, dtype: str = "bfloat16", *, quality: str = "exact", mask: bool = False) -> StepCall:
+    shapes = [(8, 16, 2048, 64)] * 3 + [(8, 16, 2048, 2048)] * mask
+    arguments = tuple(replace(dense(*shape), dtype=dtype) for shape in shapes)
+    name = f"aten::_scaled_dot_product_{backend}_attention"
+    flops = 4 * 8 * 16 * 2048**2 * 64
+    return StepCall(
+        "step_0",
+        0,
+        "operator",
+        name,
+        "forward",
+        kernels=1,
+        arguments=arguments,
+        flops=flops,
+        flops_quality=cast(Any, quality),
+    )
+
+
+def test_attention_that_the_operator_was_not_measured_at_is_asked_for_as_a_launch(h200: TimeModel) -> None:
+    def priced(call: StepCall) -> Prediction:
+        ((_, found),) = price_calls(h200, [call], ran_on_cpu=False)
+        return found
+
+    plain, single = priced(attention("cudnn")), priced(attention("efficient", "float32"))
+    assert plain.model.startswith("sdpa/forward") and single.model == "launch:attention/forward"
+    assert single.range == "inside" and single.duration_us > 4 * plain.duration_us
+    masked = priced(attention("cudnn", mask=True))
+    assert masked.model == "launch:attention/forward" and masked.duration_us > plain.duration_us
+    causal = priced(attention("efficient", quality="upper_bound"))
+    assert causal.duration_us < 0.8 * priced(attention("efficient")).duration_us

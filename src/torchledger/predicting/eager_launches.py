@@ -1,14 +1,16 @@
-"""Eager convolutions as the launches that compiled graphs make of them, which the models have learned.
+"""Eager convolutions and attention as the launches that compiled graphs make of them, which the models have learned.
 
 A record has the tensors that an operator was given and its FLOPs, but neither strides nor padding of a filter: the size
 of a result follows from the FLOPs, which are 2 for each of its elements and each element of the filter. The weight's
 gradient of a grouped convolution counts as PyTorch's counter counts it in graphs, as if it had one group: so it was
-learned.
+learned. Whether attention is causal follows from FLOPs that are an upper bound; that it drops weights is not recorded.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from torchledger.nouns import Buffer, Launch, StepCall, TensorArgument
@@ -16,29 +18,50 @@ from torchledger.work.categories import operator_name
 from torchledger.work.element_sizes import element_size
 
 
-def launch_of_convolution(call: StepCall, device: str) -> Launch | None:
-    """The launch of an eager convolution or of its gradients on ``device`` (``"cuda:0"``).
+def launch_of(call: StepCall, device: str) -> Launch | None:
+    """The launch of an eager convolution, attention, or of their gradients on ``device`` (``"cuda:0"``).
 
     ``None`` for other calls, for images of three dimensions, and where the size of the result is not certain.
     """
     name = operator_name(call.name)[1]
-    given = [each for each in call.arguments if len(each.shape) in (3, 4) and min(each.shape) > 0]
     if not call.flops:
         return None
-    flops = call.flops
+    if name.startswith("_scaled_dot_product_"):
+        return _attention(name, call, device)
+    given = [each for each in call.arguments if len(each.shape) in (3, 4) and min(each.shape) > 0]
     if name == "convolution" and len(given) == 2:
-        image, weight = given
-        result = _result(image, weight, call.flops)
-        if result is None:
-            return None
-        inputs, outputs = [image, weight], [result]
-    elif name == "convolution_backward" and len(given) == 3:
-        result, image, weight = given
-        inputs, outputs = given, _gradients(result, image, weight, call.flops)
-        groups = (result if _is_transposed(result, image, weight) else image).shape[1] // weight.shape[1]
-        flops += (max(groups, 1) - 1) * flops // len(outputs)
-    else:
+        result = _result(given[0], given[1], call.flops)
+        return None if result is None else _launch(name, call, call.flops, given, [result], device)
+    if name != "convolution_backward" or len(given) != 3:
         return None
+    result, image, weight = given
+    gradients = _gradients(result, image, weight, call.flops)
+    groups = (result if _is_transposed(result, image, weight) else image).shape[1] // weight.shape[1]
+    flops = call.flops + (max(groups, 1) - 1) * call.flops // len(gradients)
+    return _launch(name, call, flops, given, gradients, device)
+
+
+def _attention(name: str, call: StepCall, device: str) -> Launch | None:
+    is_backward = "_backward" in name
+    given = [each for each in call.arguments if len(each.shape) in (3, 4) and min(each.shape) > 0]
+    if len(given) < 3 + is_backward or not call.flops:
+        return None
+    query, key, value = given[is_backward : 3 + is_backward]
+    result = TensorArgument((*query.shape[:-1], value.shape[-1]), query.dtype)
+    made = [query, key, value] if is_backward else [result, TensorArgument(query.shape[:-1], "float32")]
+    launch = _launch(name, call, call.flops, given, made, device)
+    causal = {"dropout_p": "0.0", "is_causal": str(call.flops_quality == "upper_bound")}
+    return None if launch is None else replace(launch, kwargs=causal)
+
+
+def _launch(
+    name: str,
+    call: StepCall,
+    flops: int,
+    inputs: Sequence[TensorArgument],
+    outputs: Sequence[TensorArgument],
+    device: str,
+) -> Launch | None:
     buffers = [_buffer(each, place, "input", device) for place, each in enumerate(inputs)]
     buffers += [_buffer(each, len(inputs) + place, "output", device) for place, each in enumerate(outputs)]
     if any(buffer is None for buffer in buffers):
