@@ -6,13 +6,16 @@ libraries; and eager calls inside steps.
 Every fourth configuration and drawn program is held out and its errors are printed, unless ``--all`` is given. All
 other families stay as they are in MODEL. ``--largest SHARE`` writes nothing: it learns fused kernels but for that share
 of them, those that move most, and prints the errors over these. ``--constants FILE`` does another thing: it fits what
-the schedules of attention cost to the configurations that are not held out, and writes the constants of the device's
-generation with them (``src/torchledger/fitting/generations``).
+attention's kernels cost to the configurations that are not held out, and writes the constants of the device's
+generation with them (``src/torchledger/fitting/generations``). ``--fold N`` and ``--seed S`` hold another quarter out:
+every fourth from the Nth on, of an order that S shuffles. ``--own-constants FILE`` asks with these constants.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +23,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from torchledger.fitting.attention_times import attention_us, fit_attention
+from torchledger.fitting.attention_schedules import TimedCall, fit_attention_kernels, scheduled_us
 from torchledger.fitting.call_costs import fit_call_costs, read_calls
-from torchledger.fitting.constants import write_constants
+from torchledger.fitting.constants import read_constants, write_constants
 from torchledger.fitting.data import read_operator_samples
 from torchledger.fitting.launch_families import family_of
+from torchledger.fitting.launch_features import features_of_launches
 from torchledger.fitting.launch_library import attention_call
 from torchledger.fitting.launches import LaunchTable, align_columns, build_launch_tables, fit_launch_table
 from torchledger.fitting.learning import Options
@@ -110,17 +114,37 @@ def rows_of(table: LaunchTable, rows: NDArray[np.bool_]) -> LaunchTable:
 
 
 def write_schedules(machine: Machine, launches: list[MeasuredLaunch], path: Path) -> None:
-    """Write constants with costs of attention's schedules fitted to these launches."""
+    """Write constants with the costs of attention's kernels fitted to these launches."""
     of_attention = [item for item in launches if (family_of(item.launch) or "").startswith("launch:attention")]
-    found = [(attention_call(item.launch), item.duration_us) for item in of_attention]
-    known = [(call, time_us) for call, time_us in found if call is not None and time_us is not None]
-    costs = fit_attention([call for call, _ in known], [time_us for _, time_us in known], machine)
-    constants = replace(machine.constants, attention=costs)
+    timed = timed_calls(of_attention, machine)
+    costs = fit_attention_kernels(timed, machine)
+    made_of = {
+        **machine.constants.made_of,
+        "attention_kernels": f"fitted to {len(timed):,} calls of {machine.device.name}",
+    }
+    constants = replace(machine.constants, attention_kernels=costs, made_of=made_of)
     write_constants(constants, path, force=True)
-    for kind, own in costs.items():
-        mine = replace(machine, own_constants=constants)
-        off = [(attention_us(call, mine) or 0.0) / time_us - 1 for call, time_us in known if call.kind == kind]
-        print(f"{kind}: {len(off)} launches, mean error {np.mean(np.abs(off)):.1%}: {own}", flush=True)
+    mine, off = replace(machine, own_constants=constants), defaultdict(list)
+    for each in timed:
+        said = scheduled_us(each.call, mine, cold_bytes=each.cold_bytes, read_bytes=each.read_bytes) or 0.0
+        off[each.call.kind, each.call.is_causal].append(abs(said / each.time_us - 1))
+    for (kind, is_causal), errors in sorted(off.items()):
+        name = "causal" if is_causal else "whole"
+        print(f"{kind}, {name}: {len(errors)} launches, mean error {np.mean(errors):.1%}", flush=True)
+
+
+def timed_calls(launches: Sequence[MeasuredLaunch], machine: Machine) -> list[TimedCall]:
+    """Calls of attention with their times, and how much of what they read the cache does not hold."""
+    described = features_of_launches(
+        [item.launch for item in launches], machine, traffic=[item.traffic for item in launches]
+    )
+    found = []
+    for item, features in zip(launches, described, strict=True):
+        call = attention_call(item.launch)
+        if call is not None and features is not None and item.duration_us:
+            read, warm = item.launch.bytes_read or 0, features.values["warm share"] * (item.launch.bytes_moved or 0)
+            found.append(TimedCall(call, max(read - warm, 0.0), read, item.duration_us))
+    return found
 
 
 def measured(*names: str) -> list[MeasuredLaunch]:
@@ -143,16 +167,22 @@ def main() -> None:
     parser.add_argument("--families", nargs="*", default=FAMILIES, help="which are learned anew")
     parser.add_argument("--all", action="store_true", help="hold nothing out")
     parser.add_argument("--largest", type=float, metavar="SHARE")
+    parser.add_argument("--fold", type=int, default=0)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--own-constants", type=Path)
     arguments = parser.parse_args()
     model = find_model(arguments.model)
+    if arguments.own_constants is not None:
+        own = read_constants(arguments.own_constants)
+        model = replace(model, machine=replace(model.machine, own_constants=own))
     drawn = measured("attention", "library", "drawn_library", "drawn_convolutions")
     exact = measured("drawn_exact_convolutions", "programs")
     rounded = measured("rounded_products", "programs_tf32")
-    held = (
-        set()
-        if arguments.all or arguments.largest is not None
-        else set(sorted({item.program for item in [*drawn, *exact, *rounded]})[::4])
-    )
+    programs = sorted({item.program for item in [*drawn, *exact, *rounded]})
+    if arguments.seed is not None:
+        random.Random(arguments.seed).shuffle(programs)
+    is_all = arguments.all or arguments.largest is not None
+    held = set() if is_all else set(programs[arguments.fold :: 4])
     learned = [item for item in drawn if item.program not in held] + measured("fused", "models") + products_of_a_sweep()
     if arguments.constants is not None:
         write_schedules(model.machine, learned, arguments.constants)

@@ -76,8 +76,9 @@ def _buffer(
     stride = (length * heads * d, d, heads * d, 1) if row["packed"] else (heads * length * d, length * d, d, 1)
     numel = batch * heads * length * d
     if name == "bias":
-        # One mask for all heads.
-        stride, numel = (length * d, 0, d, 1), batch * length * d
+        # One mask for all heads; its rows begin where sixteen bytes do, as ``attention_runs`` stores them.
+        stored = -(-d // 8) * 8
+        stride, numel = (length * stored, 0, stored, 1), batch * length * d
     return made_buffer(name, row["dtype"], shape, stride, role, numel=numel)
 
 

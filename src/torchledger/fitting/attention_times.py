@@ -4,15 +4,14 @@ goes through.
 The kernels of PyTorch 2.11 on Hopper, by their names in traces: FlashAttention 2 (blocks of 128 queries forward, of 128
 or 64 keys backward; a short grid splits the keys, by the rule of ``set_params_splitkv`` in FlashAttention's
 ``flash_api.cpp``), cuDNN's (128 queries, 128 keys) and the memory-efficient ones of CUTLASS (64). Costs are constants
-of a generation (``Constants.attention``), fitted by ``fit_attention``.
+of a generation (``Constants.attention``). Models made before kernels had schedules of their own
+(``attention_schedules.py``) are asked beside this time.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 import numpy as np
@@ -23,7 +22,6 @@ from torchledger.fitting.machine import Machine
 
 Array = NDArray[np.float64]
 
-_FEWEST = 40
 _NARROW = 64
 """Elements of a head in which widths are counted."""
 _LOADED = 1e4
@@ -35,7 +33,7 @@ class AttentionCall:
     """One call: its library (``"flash"``, ``"cudnn"``, ``"efficient"``) and direction, sizes, and what makes it dearer.
 
     ``is_strided`` says that the gradient does not lie as (batch, length, heads, d), ``is_bias_odd`` that rows of the
-    bias do not begin where sixteen bytes do.
+    bias do not begin where sixteen bytes do; ``bias_elements`` lie in memory.
     """
 
     library: str
@@ -52,6 +50,8 @@ class AttentionCall:
     is_strided: bool = False
     has_dropout: bool = False
     is_bias_odd: bool = False
+    is_float16: bool = False
+    bias_elements: int = 0
 
     @property
     def kind(self) -> str:
@@ -63,7 +63,7 @@ class AttentionCall:
 _WIDTHS = {"flash": (32, 64, 96, 128, 192, 256), "cudnn": (64, 128, 192, 256), "efficient": (64, 128, 256)}
 
 
-def _width(call: AttentionCall) -> int:
+def width_of(call: AttentionCall) -> int:
     """Elements of a head that the kernel works on."""
     return next((width for width in _WIDTHS[call.library] if width >= call.d), -(-call.d // _NARROW) * _NARROW)
 
@@ -79,7 +79,7 @@ class _Blocks:
 
 
 def _blocks(call: AttentionCall) -> _Blocks:
-    width = _width(call)
+    width = width_of(call)
     if call.library == "flash":
         step = 128 if width <= 64 else 64
         if call.is_backward:
@@ -129,7 +129,7 @@ def columns_of(call: AttentionCall, multiprocessors: int) -> tuple[float, ...]:
         if last:
             steps[last > 1] += longest
         alone, shared, waves, tail = steps[0], steps[1], float(full + bool(last)), 0.0
-    wide = _width(call) / _NARROW
+    wide = width_of(call) / _NARROW
     queries = call.batch * call.heads * call.length * wide / _LOADED
     keys = call.batch * call.heads * call.length_kv * wide / _LOADED
     is_split, is_grouped = float(splits > 1), float(call.heads_kv < call.heads and call.is_backward)
@@ -198,31 +198,10 @@ def schedule_columns(call: AttentionCall, machine: Machine) -> dict[str, float]:
         "schedule waste": math.log(parts["wave"] / filled),
         "schedule shared": parts["step_shared"] / (parts["step"] + parts["step_shared"]),
         "schedule splits": math.log(splits_of_keys(call, machine.num_multiprocessors)),
-        "schedule width": math.log(_width(call)),
-        "schedule padding": math.log(_width(call) / call.d),
+        "schedule width": math.log(width_of(call)),
+        "schedule padding": math.log(width_of(call) / call.d),
         "schedule strided": float(call.is_strided),
     }
 
 
 NAMES = tuple(AttentionCosts.__dataclass_fields__)
-
-
-def fit_attention(
-    calls: Sequence[AttentionCall], times_us: Sequence[float], machine: Machine
-) -> dict[str, AttentionCosts]:
-    """Costs by kind of call, none below zero, by least squares of relative errors; kinds with few calls are left out.
-
-    ``times_us`` were measured on ``machine``, which is the costs' reference.
-    """
-    from scipy.optimize import nnls
-
-    rows: dict[str, list[tuple[tuple[float, ...], float]]] = defaultdict(list)
-    for call, time_us in zip(calls, times_us, strict=True):
-        rows[call.kind].append((columns_of(call, machine.num_multiprocessors), time_us))
-    found = {}
-    for kind, own in sorted(rows.items()):
-        if len(own) >= _FEWEST:
-            columns, times = np.array([row for row, _ in own]), np.array([time_us for _, time_us in own])
-            costs, _ = nnls(columns / times[:, None], np.ones(len(times)))
-            found[kind] = AttentionCosts(*(float(f"{cost:.5g}") for cost in costs))
-    return found

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from torchledger.fitting.attention_schedules import rescaled_kernel
 from torchledger.fitting.attention_times import rescaled
 from torchledger.fitting.constants import Constants, Reference
 
@@ -39,10 +40,15 @@ def rescaled_constants(base: Constants, reference: Reference) -> Constants:
         kind: rescaled(costs, single if kind.endswith("float32") else per_multiprocessor, slower_memory)
         for kind, costs in (base.attention or {}).items()
     }
+    kernels = {
+        kind: rescaled_kernel(costs, single if "/float32/" in kind else per_multiprocessor, slower_memory)
+        for kind, costs in (base.attention_kernels or {}).items()
+    }
     return replace(
         with_numbers(base, values),
         reference=reference,
         attention=attention or None,
+        attention_kernels=kernels or None,
         power=base.power if base.reference.is_like(reference.device) else None,
     )
 

@@ -283,6 +283,9 @@ class Constants:
     made_of: Mapping[str, str] = field(default_factory=dict)
     attention: Mapping[str, AttentionCosts] | None = None
     """By library, direction and precision (``"flash/forward"``); ``None`` where none was fitted."""
+    attention_kernels: Mapping[str, Mapping[str, float]] | None = None
+    """Microseconds by library, direction, precision, width of a head and mask (``"flash/forward/128/causal"``), and by
+    name (``attention_schedules.py`` counts how much of each); ``None`` where none was fitted."""
     power: PowerCosts | None = None
     """``None`` where nobody measured what kernels draw."""
     loops: Mapping[str, LoopCosts] | None = None

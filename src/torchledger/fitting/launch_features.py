@@ -14,6 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from torchledger.fitting.attention_schedules import SCHEDULED, kernel_columns
 from torchledger.fitting.cache_state import CacheState
 from torchledger.fitting.kernel_details import (
     LITTLE,
@@ -26,7 +27,7 @@ from torchledger.fitting.kernel_details import (
 )
 from torchledger.fitting.launch_costs import kernel_costs
 from torchledger.fitting.launch_families import family_of
-from torchledger.fitting.launch_library import ALONE, EXPECTED, expected_columns, library_columns
+from torchledger.fitting.launch_library import ALONE, EXPECTED, attention_call, expected_columns, library_columns
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.streaming import LOOPED, STREAMED, excess_of, knows_streaming, over_fewer_rows
 from torchledger.nouns import Access, Launch, LoopNest
@@ -82,6 +83,8 @@ def baseline_column(family: str, feature_names: Sequence[str]) -> str | None:
     those of before, which learned beside the roofline or the expected time."""
     if family.startswith("launch:fused"):
         return LOOPED if LOOPED in feature_names else None
+    if family.startswith("launch:attention") and SCHEDULED in feature_names:
+        return SCHEDULED
     if family.startswith(("launch:attention", "launch:library")) and EXPECTED in feature_names:
         return EXPECTED
     return ALONE if family.startswith("launch:convolution") and ALONE in feature_names else None
@@ -184,6 +187,8 @@ def _features(
             streamed = over_fewer_rows(values, excess, machine)
     else:
         values |= {**library_columns(launch, machine), **expected}
+        if family.startswith("launch:attention") and (call := attention_call(launch)) is not None:
+            values |= kernel_columns(call, machine, cold_bytes=read - warm, read_bytes=read)
         if family == "launch:library/other":
             kernels = max(1, kernels_of_launch(launch))
             values[EXPECTED] = math.log(roofline_us + machine.floor_us * kernels)

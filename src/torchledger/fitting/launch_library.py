@@ -300,6 +300,8 @@ def attention_call(launch: Launch) -> AttentionCall | None:
         is_strided=backward and len(tensors[0].stride) == 4 and tensors[0].stride[1] > tensors[0].stride[2],
         has_dropout=has_dropout(launch),
         is_bias_odd=any(map(_is_odd, biases)),
+        is_float16=query.dtype == "float16",
+        bias_elements=max(map(_stored_elements, biases), default=0),
     )  # fmt: skip
 
 
@@ -310,6 +312,11 @@ def _biases(inputs: Sequence[Buffer], length_kv: int, d: int) -> list[Buffer]:
 def _is_odd(bias: Buffer) -> bool:
     """Whether rows of a bias do not begin where sixteen bytes do."""
     return len(bias.stride) == 4 and bias.stride[-2] * (element_size(bias.dtype) or 1) % 16 != 0
+
+
+def _stored_elements(buffer: Buffer) -> int:
+    """Elements of a tensor that lie in memory: along a stride of 0 all are one."""
+    return math.prod(size for size, stride in zip(buffer.shape, buffer.stride, strict=True) if stride)
 
 
 def has_dropout(launch: Launch) -> bool:

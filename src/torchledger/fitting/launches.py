@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchledger.errors import FitError
+from torchledger.fitting.attention_schedules import SCHEDULED
 from torchledger.fitting.baselines import forest_on_shapes, inductor_of_launch
 from torchledger.fitting.constants import Constants
 from torchledger.fitting.evaluate import Errors, Evaluation, errors_of
 from torchledger.fitting.launch_features import LaunchFeatures, baseline_column, features_of_launches
+from torchledger.fitting.launch_library import EXPECTED
 from torchledger.fitting.learning import Options, fit_blend
 from torchledger.fitting.machine import Machine, estimate_machine
 from torchledger.fitting.rounded_products import as_bfloat16, of_rounded_product
@@ -163,6 +165,7 @@ def as_matrix(features: Sequence[LaunchFeatures], names: Sequence[str]) -> Array
 
 def fit_launch_table(table: LaunchTable, options: Options | None = None) -> Entry:
     """Learn one family. Programs are held out whole; raises ``FitError`` for too few of them."""
+    table = _without_former(table)
     merged = merge_alike(table)
     _, groups = np.unique(merged.programs, return_inverse=True)
     log_baseline = merged.log_baseline_of(merged.names)
@@ -191,6 +194,14 @@ def fit_launch_table(table: LaunchTable, options: Options | None = None) -> Entr
         n_shapes=int(groups.max()) + 1,
         mape=blend.held_out_mape,
     )
+
+
+def _without_former(table: LaunchTable) -> LaunchTable:
+    """Without the columns of a schedule that counts waves alone, where blocks were handed out one by one."""
+    if SCHEDULED not in table.names:
+        return table
+    names = tuple(name for name in table.names if name != EXPECTED and not name.startswith(("schedule ", "attention ")))
+    return replace(table, names=names, values=align_columns(table.values, table.names, names))
 
 
 def merge_alike(table: LaunchTable) -> LaunchTable:
