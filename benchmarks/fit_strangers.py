@@ -152,6 +152,15 @@ def measured(*names: str) -> list[MeasuredLaunch]:
     return [item for name in names for item in read_launches(DATA / f"{name}_torch2.11.launches").launches]
 
 
+def with_their_graphs(launches: list[MeasuredLaunch], families: Sequence[str]) -> list[MeasuredLaunch]:
+    """The launches of graphs in which one of these families runs: what ran before tells what the cache holds."""
+    kinds = {family.split("/")[0] for family in families}
+    graphs = {
+        (item.program, item.launch.graph) for item in launches if str(family_of(item.launch)).split("/")[0] in kinds
+    }
+    return [item for item in launches if (item.program, item.launch.graph) in graphs]
+
+
 def products_of_a_sweep() -> list[MeasuredLaunch]:
     """Samples of products as the launches that they are."""
     samples = read_operator_samples([DATA / "operators_torch2.11.parquet"])
@@ -183,7 +192,9 @@ def main() -> None:
         random.Random(arguments.seed).shuffle(programs)
     is_all = arguments.all or arguments.largest is not None
     held = set() if is_all else set(programs[arguments.fold :: 4])
-    learned = [item for item in drawn if item.program not in held] + measured("fused", "models") + products_of_a_sweep()
+    drawn, exact, rounded = (with_their_graphs(some, arguments.families) for some in (drawn, exact, rounded))
+    more = with_their_graphs(measured("fused", "models") + products_of_a_sweep(), arguments.families)
+    learned = [item for item in drawn if item.program not in held] + more
     if arguments.constants is not None:
         write_schedules(model.machine, learned, arguments.constants)
         return
