@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from torchledger.nouns import CollectiveCurve, Fabric, NodeLinks, Placement
-from torchledger.planning.fabric import duration_on, fit_curve, price_collective
+from torchledger.planning.fabric import duration_on, fit_curve, link_factor, price_collective
 from torchledger.store.codec import encode
 from torchledger.work.collectives import bus_factor
 
@@ -158,7 +158,7 @@ def links_of_large(rows: Sequence[tuple[float, float]], kind: str, placement: Pl
     ordered = sorted(rows)
     largest = ordered[-max(1, len(ordered) // 10) :]
     rate = statistics.median(size / time_us for size, time_us in largest)
-    gb_per_s = rate * bus_factor(kind, placement.ranks) / 1e3
+    gb_per_s = rate * link_factor(kind, placement) / 1e3
     return NodeLinks(round(gb_per_s, 1), 0.0, round(ordered[0][1] / placement.ranks, 2), spread)
 
 
@@ -275,8 +275,9 @@ def page(lines: Sequence[str], fabrics: Mapping[str, Fabric]) -> str:
             "",
             *lines,
             "",
-            "Between nodes: bus bandwidth over two nodes in GB/s, the power by which it falls, latency in",
-            "microseconds a rank, and the interval as a factor.",
+            "Between nodes: bus bandwidth over two nodes in GB/s (of an all-reduce over two, that of what",
+            "crosses the links: once each byte), the power by which it falls, latency in microseconds a rank, and",
+            "the interval as a factor.",
             "",
             "| fabric | collective | GB/s | decay | us a rank | interval |",
             "|---|---|---|---|---|---|",

@@ -47,9 +47,10 @@ class CollectiveCurve:
 class NodeLinks:
     """What links nodes, as one operation over them reaches it.
 
-    ``gb_per_s`` is the bus bandwidth (1e9 bytes per second, nccl-tests' convention) of a group that fills two nodes;
-    over more nodes it falls as ``(nodes / 2) ** -decay``. ``latency_us_per_rank`` times the group's ranks is what a
-    small message takes. ``spread`` is half the interval's width in logarithms.
+    ``gb_per_s`` is the bus bandwidth (1e9 bytes per second, nccl-tests' convention) of a group that fills two nodes; an
+    all-reduce over two, whose sums cross once, has up to twice as much. Over more nodes it falls as
+    ``(nodes / 2) ** -decay``. ``latency_us_per_rank`` times the group's ranks is what a small message takes, and by
+    itself one from rank to rank. ``spread`` is half the interval's width in logarithms.
     """
 
     gb_per_s: float

@@ -245,6 +245,21 @@ def _between(curves: list[CollectiveCurve], kind: str, message_bytes: float, pla
     return _priced(log_us, spread + 0.1, f"between {lower.placement.ranks} and {upper.placement.ranks} ranks")
 
 
+def link_factor(kind: str, placement: Placement) -> float:
+    """How much of a message crosses the links of a node, each way.
+
+    That of nccl-tests' bus bandwidth, but for an all-reduce over two nodes: NCCL's trees send a node's sum across once,
+    where a ring sends nearly twice as much. So it reached 339 GB/s of bus bandwidth on links of 200 GB/s a node, and
+    362 where over four nodes it reached 160 (``nccl_h100_multinode.csv``, ``nanotron_nccl_bandwidth_h100_efa.csv``).
+
+    >>> link_factor("all_reduce", Placement(16, 2)), link_factor("all_reduce", Placement(32, 4))
+    (1.0, 1.9375)
+    """
+    if kind == "all_reduce" and placement.nodes == 2:
+        return 1.0
+    return float(bus_factor(kind, placement.ranks))
+
+
 def _across(fabric: Fabric, kind: str, message_bytes: float, placement: Placement) -> CollectivePrice:
     links = fabric.links.get(kind, fabric.links.get(_ANY))
     if links is None:
@@ -254,8 +269,8 @@ def _across(fabric: Fabric, kind: str, message_bytes: float, placement: Placemen
         )
     share = min(1.0, placement.ranks_of_node / fabric.ranks_per_node)
     gb_per_s = links.gb_per_s * share * (placement.nodes / 2) ** -links.decay
-    moving_us = message_bytes * bus_factor(kind, placement.ranks) / gb_per_s / 1e3
-    latency_us = links.latency_us_per_rank * placement.ranks
+    moving_us = message_bytes * link_factor(kind, placement) / gb_per_s / 1e3
+    latency_us = links.latency_us_per_rank * (1 if kind == "p2p" else placement.ranks)
     inside = round(placement.ranks_of_node)
     if inside > 1 and (curves := _curves(fabric, kind, 1)):
         # Where the node is the slower one, it decides: its ranks pass the whole message among themselves.
@@ -372,7 +387,7 @@ def _links_of(curves: Sequence[CollectiveCurve]) -> dict[str, NodeLinks]:
         if curve.placement.nodes < 2:
             continue
         size, time_us = curve.message_bytes[-1], curve.duration_us[-1]
-        gb_per_s = size * bus_factor(curve.operation, curve.placement.ranks) / time_us / 1e3
+        gb_per_s = size * link_factor(curve.operation, curve.placement) / time_us / 1e3
         latency_us = curve.duration_us[0] / curve.placement.ranks
         found = NodeLinks(gb_per_s=gb_per_s, latency_us_per_rank=latency_us, spread=0.3)
         links[curve.operation] = found

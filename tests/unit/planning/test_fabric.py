@@ -87,6 +87,28 @@ def test_a_group_with_one_rank_on_a_node_has_one_rank_s_share_of_its_links() -> 
     assert one_of_node == pytest.approx(8 * all_of_node * (1 / 2) / (15 / 16), rel=1e-3)
 
 
+def test_an_all_reduce_over_two_nodes_crosses_their_links_once() -> None:
+    fabric = Fabric("f", 8, (), {"*": NodeLinks(gb_per_s=80.0, latency_us_per_rank=0.001)})
+    two, four = (
+        price_collective(fabric, "all_reduce", 1024 * MIB, Placement(8 * nodes, nodes)).duration_us for nodes in (2, 4)
+    )
+    assert two == pytest.approx(1024 * MIB / 80e3, rel=1e-3)
+    assert four == pytest.approx(two * 2 * 31 / 32, rel=1e-3)
+
+
+def test_links_of_an_all_reduce_over_two_nodes_are_those_that_it_was_measured_on(tmp_path: Path) -> None:
+    path = tmp_path / "all_reduce.log"
+    path.write_text(NCCL_LOG)
+    fabric = find_fabric(path, device="NVIDIA H100 80GB HBM3")
+    curve = next(each for each in fabric.curves if each.placement == Placement(4, 2))
+    assert fabric.links["all_reduce"].gb_per_s == pytest.approx(curve.message_bytes[-1] / curve.duration_us[-1] / 1e3)
+
+
+def test_a_small_message_from_rank_to_rank_makes_one_hop() -> None:
+    fabric = Fabric("f", 8, (), {"*": NodeLinks(gb_per_s=80.0, latency_us_per_rank=20.0)})
+    assert price_collective(fabric, "p2p", 8, Placement(2, 2)).duration_us == pytest.approx(20.0, rel=0.01)
+
+
 def test_a_rank_alone_needs_no_time() -> None:
     assert price_collective(find_fabric("h100"), "all_reduce", MIB, Placement(1)).duration_us == 0
 
