@@ -18,6 +18,37 @@ from torchledger.planning.transformer_memory import memory_of_rank
 GPT_VOCABULARY = 51200
 """Megatron's: 50,257 words, padded to equal shares."""
 
+Host = tuple[float, float]
+
+MEGATRON_HOST_US: Host = (990.0, 2050.0)
+MEGATRON_PLAIN_HOST_US: Host = (1130.0, 2310.0)
+"""What a host needs for a recomputed block of Megatron-DeepSpeed, forward and backward, beside its kernels' launches;
+and where its softmax is torch's, which it is unless sequences times heads of a rank divide by four."""
+
+NANOTRON_HOST_US: dict[str, Host] = {
+    "alone": (1450.0, 1350.0),
+    "whole, 2 ranks": (1510.0, 1410.0),
+    "whole": (1640.0, 1490.0),
+    "shares, 2 ranks": (1720.0, 1720.0),
+    "shares": (1940.0, 1940.0),
+}
+"""The same for a block of nanotron, by ranks of tensor parallelism, with whole activations or in shares. Both are of
+their own code on a CPU (``framework_hosts.py``, ``docs/results/public_steps.md``); no step is in them."""
+
+
+def megatron_host_us(model: Transformer, layout: Layout) -> Host:
+    """A block's host time by the softmax that Megatron-DeepSpeed chooses."""
+    is_plain = layout.micro_batch * (model.heads // layout.tp) % 4
+    return MEGATRON_PLAIN_HOST_US if is_plain else MEGATRON_HOST_US
+
+
+def nanotron_host_us(layout: Layout) -> Host:
+    """A block's host time by how its tensors are shared."""
+    if layout.tp == 1:
+        return NANOTRON_HOST_US["alone"]
+    mode = "shares" if layout.sequence_parallel else "whole"
+    return NANOTRON_HOST_US[f"{mode}, 2 ranks" if layout.tp == 2 else mode]
+
 
 @dataclass(frozen=True)
 class Row:
@@ -59,7 +90,7 @@ def vtrain(data: Path, part: str) -> list[Row]:
         )  # fmt: skip
         rows.append(
             Row(str(n), model, layout, 1e3 * float(row["iteration_ms"]), device="A100",
-                composition=Composition(overlaps_gradients=False))
+                composition=Composition(overlaps_gradients=False, block_host_us=megatron_host_us(model, layout)))
         )  # fmt: skip
     return rows
 
@@ -105,7 +136,7 @@ def nanotron(data: Path) -> list[Row]:
                 device="H100", measured_bytes=measured_bytes,
                 mfu=float(row["mfu_pct"]) if row["mfu_pct"] else None, has_failed=has_failed,
                 composition=Composition(overlaps_gradients=not layout.zero, reduces_whole=True, clips_whole=True,
-                                        announcements=(5, 2)))
+                                        announcements=(5, 2), block_host_us=nanotron_host_us(layout)))
         )  # fmt: skip
     return rows
 

@@ -7,14 +7,13 @@ the H100 by its own model (`devices.md`), NeuSight's A100 and the B200 transferr
 holds what SimuMax's authors measured of products and attention on one (a kernel at a time, no step); products and
 attention are slowed by the energy of a step at the power limit, as measured on an H200 (`strangers.md`). An H100's
 kernels beside collectives are slowed as measured on two H200s, its attention by flash-attention 2 and its eager
-kernels as measured on one (below). A host's launch is taken to need 10 us, as usual; the lines with other launches
-take 60 us, read off vTrain's development rows on one node, most of which wait for their host, and off nothing else:
-it is asked there whether that is what such an eager program needs, another one's and on other machines too. Lines
-with a factor are all of the set's predictions times one number, the median of its development rows; the constant
-TFLOP/s is the one rate that fits the rows of its line best, known only behind them. Peers' published errors: vTrain
-8.4 % on one node, 14.7 % on several; NeuSight 7.7 %; SimuMax 5.6 % (the last two also beside the rows here). vTrain's
-links: 800 Gbit/s a node at the share of their rate that measured InfiniBand reaches; nanotron's: EFA as its authors
-measured it (`fabrics.md`)."""
+kernels as measured on one (below). A host's launch is taken to need 10 us, as usual; hosts of vTrain's and nanotron's
+programs need what their own code does (below) and 6.75 us for each launch (`fused launch host us` of the H100's
+model). Lines with a factor are all of the set's predictions times one number, the median of its development rows; the
+constant TFLOP/s is the one rate that fits the rows of its line best, known only behind them. Peers' published errors:
+vTrain 8.4 % on one node, 14.7 % on several; NeuSight 7.7 %; SimuMax 5.6 % (the last two also beside the rows here).
+vTrain's links: 800 Gbit/s a node at the share of their rate that measured InfiniBand reaches; nanotron's: EFA as its
+authors measured it (`fabrics.md`)."""
 
 DESCRIBED = """Programs are described as their public source has them. nanotron by huggingface/nanotron at the time of
 its measurements (e24d248 of 2025-02-19): copies of heads around attention, lengths counted anew by each block, eager
@@ -29,6 +28,20 @@ an empty gradient of each weight's shape, all-to-alls around attention for conte
 collectives overlapped), Megatron-LM's loss by its in-place cross entropy. NeuSight's shapes by sitar-lab/NeuSight's
 `DLmodel_configs` (6945927)."""
 
+HOSTS = """Hosts. One block of each program's own code on a CPU, with tensors of a few elements and a process group
+that sends nothing (`python benchmarks/framework_hosts.py`; torch 2.1.2 with its Triton 2.1, Python 3.11, one thread
+of an AMD EPYC of family 25, as are those of nanotron's machines), microseconds of the thread's time, forward and
+backward: Megatron-DeepSpeed (7bbd7f0e), everything recomputed, 990 and 2,050; where sequences times heads of a rank
+do not divide by four its softmax is torch's: 1,130 and 2,310. nanotron (e24d248, flash-attention 2.5.8) without
+tensor parallelism 1,450 and 1,350, with whole activations 1,510 and 1,410 (2 ranks) and 1,640 and 1,490 (more), with
+shares 1,720 and 1,720 (2 ranks), 1,940 and 1,940 (more). Other work ran beside (2026-11-23): each figure is of the
+least step of the quietest of several runs, in the shares that its medians have; that of torch's softmax is 1.13 times
+the other, as in two runs one after the other. Medians of those runs are 8 to 16 % higher; runs of a busier hour took
+up to twice as long, and so did a plain loop of Python's. Hosts by the medians of one such run (1,340 and 2,830 for
+Megatron-DeepSpeed), and nothing for launches, give vTrain's rows on one node that were looked at 11.9 % (+7.4
+signed), nanotron's 8.0. Rows below 20 % MFU, which are scored nowhere, say what nanotron's blocks need at least: 4.46
+ms (1B, 4 ranks, a sequence at a time, one node), 4.63 ms (8 ranks); here it is 4.4 with their launches."""
+
 EAGER = """Eager kernels on an H100 (80 GB, torch 2.11.0+cu130, 2026-11-23; each for a tenth of a second, bytes read
 and written over time; typed at a prompt what is now `python benchmarks/eager_kernels_cuda.py -o FILE`): additions of
 two bfloat16 tensors 3,055 GB/s; not vectorized are permuting copies of heads (1,430 to 1,510), activations of halves
@@ -42,19 +55,18 @@ at 8.7 and 12.2, without the adding up of gradients, which it had none of."""
 COLUMNS = """Neighbours are layouts of one model, world and batch that differ by a factor of two between one or two
 axes; in brackets how many pairs. The last column takes questions with at least four measured layouts."""
 
-WRONG = """What is left, from the development rows. nanotron: without tensor parallelism 6 %; with it, microbatches of
-one sequence wait for a host of which nothing is stated: without a pipeline a block takes no less than 4.5 ms of a
-step for each microbatch, forward and backward, of models of 1 to 8 billion parameters, 2 to 8 tensor-parallel ranks
-and 8 to 64 GPUs. Its layers (e24d248, run on a CPU with a group that sends nothing) call 66 to 70 operators a block
-that compute, 104 to 116 that do not, and ten collectives: 1.3 ms at 10 us for each that computes and half of it for
-the others, 4.5 ms at 60 us for each kernel. Some rows are up to twice as slow as their like (pipelines with tensor
-parallelism and many small microbatches among them; a third step may still be warming up; rows that occur twice differ
-by as much), and make the mean of the ratios. vTrain's steps on one node need their host, which is not stated. Memory:
-of SimuMax's rows all were looked at. nanotron's mode of tensor parallelism is not stated: where activations are whole
-or shared it was taken from that memory, so that its error is too kind; without tensor parallelism it is not.
-Megatron-LM's tests of two and four tensor-parallel ranks without sequence parallelism lack 0.1 GB of 1 that is not
-explained. Not built: tests that fuse the loss, defer gradients of the embedding or write a mask (only their names say
-so). Before gradients were reduced in a reducer's buckets, and with an XL of NeuSight's that was taken to be 2,048
-wide with 16 heads, the sealed rows were: nanotron 10.2 % (ratios of neighbours 11.8, first layouts 2.3 % over the
-best, 16 of 19), NeuSight 12.4 % (its two development rows 30.2); rows of 64 and more data-parallel ranks without ZeRO
-were 14 to 20 % too quick. The rows of vTrain and SimuMax, which reduce behind the last backward, are as they were."""
+WRONG = """What is left, from the rows looked at. nanotron: pipelines with tensor parallelism over several nodes, in
+microbatches of one or two sequences, take up to twice as long as their like on one node (9.5 to 10.4 ms a block where
+that takes 5.5; rows without either axis do not), of which no cause was found: they make the mean of the ratios, whose
+median is 5 %. Rows on few nodes whose device decides are 3 to 7 % too quick, those of two tensor-parallel ranks 6 to
+10 %; a third step may still be warming up, and the version of cuBLAS is not stated. vTrain on one node: eight ranks,
+whose hosts wait for the slowest of eight six times a block, are 10 to 20 % too quick. Tried and not taken, as it
+changed 0.1 % of the mean: Megatron-DeepSpeed's blocks wait for the device (each forward puts two numbers on it, each
+backward asks whether two tensors are equal), so that no pass is launched ahead of the one before. What changed the
+sealed figures, all rows of each set (before: vTrain 24.0 % on one node and 9.9 on several, nanotron 10.2): the hosts
+above; all-reduces over two nodes, whose bytes cross once; small messages between two ranks, which make one hop.
+Memory: of SimuMax's rows all were looked at. nanotron's mode of tensor parallelism is not stated: where activations
+are whole or shared it was taken from that memory, so that its error is too kind; without tensor parallelism it is
+not. Megatron-LM's tests of two and four tensor-parallel ranks without sequence parallelism lack 0.1 GB of 1 that is
+not explained. Not built: tests that fuse the loss, defer gradients of the embedding or write a mask (only their names
+say so)."""

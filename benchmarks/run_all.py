@@ -72,6 +72,7 @@ PROBES: Mapping[str, Callable[[], bool]] = {
         importlib.util.find_spec(name) is not None for name in ("nbclient", "nbconvert", "ipykernel")
     ),
     "timm": lambda: importlib.util.find_spec("timm") is not None,
+    "training frameworks": lambda: bool(os.environ.get("TORCHLEDGER_FRAMEWORKS")),
     "triton": lambda: importlib.util.find_spec("triton") is not None,
     "transformers": lambda: importlib.util.find_spec("transformers") is not None,
 }

@@ -37,7 +37,8 @@ class Composition:
     ``announcements`` are the small messages that go before a microbatch's tensors from stage to stage, forward and
     backward, each of which the host waits for.
     ``overlap`` is the norm by which host and device time of a phase are added (6: nearly the longer of both).
-    ``step_host_us`` is what the host does in a step beside launching the model.
+    ``step_host_us`` is what the host does in a step beside launching the model. ``block_host_us`` is what its code
+    needs for a block's forward and for its backward beside the launches of their kernels, where that was measured.
     """
 
     overlaps_gradients: bool = True
@@ -46,6 +47,7 @@ class Composition:
     announcements: tuple[int, int] = (0, 0)
     overlap: float = 6.0
     step_host_us: float = 400.0
+    block_host_us: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,8 @@ class Composer:
         self.micro_batches = model.batch // (layout.dp * layout.micro_batch)
         self.parts = parts_of(model, layout)
         costs = {name: self.cost(getattr(self.parts, name)) for name in vars(self.parts)}
+        for name, host_us in zip(("block", "block_backward"), composition.block_host_us, strict=True):
+            costs[name] = replace(costs[name], host_us=costs[name].host_us + host_us)
         block = costs["block"] + costs["block_backward"]
         drawn = replace(block.work, others_us=block.device_us - block.work.total_us)
         self.costs = {

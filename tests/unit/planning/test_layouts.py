@@ -150,6 +150,20 @@ def test_messages_that_announce_tensors_and_whole_clipping_take_time() -> None:
     assert shares < whole
 
 
+def test_a_host_whose_blocks_were_measured_decides_small_steps_and_no_large_ones() -> None:
+    tiny = replace(SMALL, hidden=256, ffn=1024, heads=4, length=256, vocabulary=512)
+
+    def longer(model: Transformer, layout: Layout) -> float:
+        slow = Composition(block_host_us=(2000.0, 3000.0))
+        with_host = price_layout(model, layout, PRICES, FABRIC, composition=slow, sharing=FREE).duration_us
+        return with_host - price_layout(model, layout, PRICES, FABRIC, sharing=FREE).duration_us
+
+    assert longer(tiny, Layout()) == pytest.approx(tiny.batch * tiny.layers * 5000.0, rel=0.1)
+    assert longer(tiny, Layout(micro_batch=4)) == pytest.approx(tiny.batch / 4 * tiny.layers * 5000.0, rel=0.1)
+    large = replace(SMALL, hidden=8192, heads=64, ffn=28672)
+    assert longer(large, Layout()) < 0.01 * price(Layout(), large)
+
+
 def test_gradients_of_embedding_and_output_are_accumulated_too() -> None:
     parts = parts_of(SMALL, Layout(tp=2))
     added = [p.parameters["bytes"] for p in (*parts.first_backward, *parts.last_backward) if p.role == "accumulation"]
