@@ -35,10 +35,11 @@ backward: Megatron-DeepSpeed (7bbd7f0e), everything recomputed, 990 and 2,050; w
 do not divide by four its softmax is torch's: 1,130 and 2,310. nanotron (e24d248, flash-attention 2.5.8) without
 tensor parallelism 1,450 and 1,350, with whole activations 1,510 and 1,410 (2 ranks) and 1,640 and 1,490 (more), with
 shares 1,720 and 1,720 (2 ranks), 1,940 and 1,940 (more). Other work ran beside (2026-11-23): each figure is of the
-least step of the quietest of several runs, in the shares that its medians have; that of torch's softmax is 1.13 times
-the other, as in two runs one after the other. Medians of those runs are 8 to 16 % higher; runs of a busier hour took
-up to twice as long, and so did a plain loop of Python's. Hosts by the medians of one such run (1,340 and 2,830 for
-Megatron-DeepSpeed), and nothing for launches, give vTrain's rows on one node that were looked at 11.9 % (+7.4
+least step of the quietest of several runs, in the shares that its medians have; Megatron-DeepSpeed's of a run with a
+kernel put in for its softmax; torch's softmax counts 1.13 times that, as in the quietest of three pairs of runs (0.96
+and 0.94 in the others, whose noise was larger). Medians of those runs are 8 to 16 % higher; runs of a busier hour
+took up to twice as long, and so did a plain loop of Python's. Hosts by the medians of one such run (1,340 and 2,830
+for Megatron-DeepSpeed), and nothing for launches, give vTrain's rows on one node that were looked at 11.9 % (+7.4
 signed), nanotron's 8.0. Rows below 20 % MFU, which are scored nowhere, say what nanotron's blocks need at least: 4.46
 ms (1B, 4 ranks, a sequence at a time, one node), 4.63 ms (8 ranks); here it is 4.4 with their launches."""
 
@@ -57,16 +58,20 @@ axes; in brackets how many pairs. The last column takes questions with at least 
 
 WRONG = """What is left, from the rows looked at. nanotron: pipelines with tensor parallelism over several nodes, in
 microbatches of one or two sequences, take up to twice as long as their like on one node (9.5 to 10.4 ms a block where
-that takes 5.5; rows without either axis do not), of which no cause was found: they make the mean of the ratios, whose
-median is 5 %. Rows on few nodes whose device decides are 3 to 7 % too quick, those of two tensor-parallel ranks 6 to
-10 %; a third step may still be warming up, and the version of cuBLAS is not stated. vTrain on one node: eight ranks,
-whose hosts wait for the slowest of eight six times a block, are 10 to 20 % too quick. Tried and not taken, as it
-changed 0.1 % of the mean: Megatron-DeepSpeed's blocks wait for the device (each forward puts two numbers on it, each
-backward asks whether two tensors are equal), so that no pass is launched ahead of the one before. What changed the
-sealed figures, all rows of each set (before: vTrain 24.0 % on one node and 9.9 on several, nanotron 10.2): the hosts
-above; all-reduces over two nodes, whose bytes cross once; small messages between two ranks, which make one hop.
-Memory: of SimuMax's rows all were looked at. nanotron's mode of tensor parallelism is not stated: where activations
-are whole or shared it was taken from that memory, so that its error is too kind; without tensor parallelism it is
-not. Megatron-LM's tests of two and four tensor-parallel ranks without sequence parallelism lack 0.1 GB of 1 that is
-not explained. Not built: tests that fuse the loss, defer gradients of the embedding or write a mask (only their names
-say so)."""
+that takes 5.5; rows with but one of both axes do not), of which no cause was found: they make the mean of the ratios,
+whose median is 5 %. Rows on few nodes whose device decides are 3 to 7 % too quick, those of two tensor-parallel ranks
+6 to 10 %; a third step may still be warming up, and the version of cuBLAS is not stated. vTrain on one node: steps of
+eight tensor-parallel ranks, whose hosts wait for the slowest of eight six times a block, are 10 to 23 % too quick.
+Tried and not taken, as it changed 0.1 % of the mean: Megatron-DeepSpeed's blocks wait for the device (each forward
+puts two numbers on it, each backward asks whether two tensors are equal), so that no pass is launched ahead of the
+one before. What changed the sealed figures, all rows of each set (before: vTrain 24.0 % on one node and 9.9 on
+several, nanotron 10.2): the hosts above; all-reduces over two nodes, whose bytes cross once; small messages between
+two ranks, which make one hop. NCCL's authors say of two nodes that its trees go beyond the network's rate
+(NVIDIA/nccl-tests#196, on two DGX A100s NVIDIA/nccl#812); of vTrain's rows on several nodes it betters the half that
+was looked at (9.7 to 9.5 %) and worsens the sealed one (10.2 to 12.4 %), by six rows of 16 tensor-parallel ranks on
+two nodes (7 to 30 % too quick): their 50 MB do not reach the rate of large messages, which no curve of an A100's
+network tells. It was left as it is, as nothing is set by sealed rows. Memory: of SimuMax's rows all were looked at.
+nanotron's mode of tensor parallelism is not stated: where activations are whole or shared it was taken from that
+memory, so that its error is too kind; without tensor parallelism it is not. Megatron-LM's tests of two and four
+tensor-parallel ranks without sequence parallelism lack 0.1 GB of 1 that is not explained. Not built: tests that fuse
+the loss, defer gradients of the embedding or write a mask (only their names say so)."""
