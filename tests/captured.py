@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import torchledger
 from torchledger._torch.flops import added_formulas
 from torchledger.nouns import Difference, Gap, Graph, Kernel, Launch
 from torchledger.store import open_ledger
+from unbuilt import unbuilt_kernels
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,10 @@ def read(path: Path) -> Captured:
         )
 
 
-def capture_call(path: Path, function: Callable[[], Any]) -> Captured:
-    """Run ``function`` from a clean Dynamo state under a capture."""
+def capture_call(path: Path, function: Callable[[], Any], *, builds: bool = True) -> Captured:
+    """Run ``function`` from a clean Dynamo state under a capture; unless it ``builds``, C++ kernels write zeros."""
     torch._dynamo.reset()
-    with torchledger.capture(path, force=True):
+    with contextlib.nullcontext() if builds else unbuilt_kernels(), torchledger.capture(path, force=True):
         function()
     return read(path)
 

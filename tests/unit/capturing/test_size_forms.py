@@ -85,9 +85,12 @@ def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
     # The second compilation would get the first one's graph, which serves all sizes.
     with torch._inductor.config.patch(force_disable_caches=True):
-        first = capture_call(folder / "first.ledger", lambda: step(torch.compile(model, dynamic=True), case.first))
+        first = capture_call(
+            folder / "first.ledger", lambda: step(torch.compile(model, dynamic=True), case.first), builds=False
+        )
+        free = case.later_is_free
         later = capture_call(
-            folder / "later.ledger", lambda: step(torch.compile(model, dynamic=case.later_is_free), case.later)
+            folder / "later.ledger", lambda: step(torch.compile(model, dynamic=free), case.later), builds=False
         )
     known = dict(zip(case.first, case.later, strict=True))
     sizes = {symbol: known[size] for graph in first.graphs for symbol, size in graph.symbols.items() if size in known}

@@ -36,27 +36,44 @@ def test_what_another_test_compiled_is_seen_again(ledger):
 """
 
 
-def _pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    source = str(Path(torchledger.__file__).parents[1])
-    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": source}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", pytest_plugin.__name__, "-p", "no:cacheprovider", *options]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+THREE_RUNS = """\
+import contextlib, io, json, pathlib
+import pytest
+
+def run(*options):
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told):
+        code = pytest.main(["-q", "-p", "PLUGIN", "-p", "no:cacheprovider", *options])
+    return int(code), told.getvalue()
+
+absent = run("-k", "counts")
+written = run("--ledger-update")
+path = pathlib.Path("__ledgers__/test_model.test_counts.json")
+kept = json.loads(path.read_text())
+more = "extern: aten.mm: 2 FLOPs, 12 bytes"
+path.write_text(json.dumps({graph: [*lines, more] for graph, lines in kept.items()}))
+print(json.dumps({"absent": absent, "written": written, "kept": kept, "differs": run("-k", "counts")}))
+""".replace("PLUGIN", pytest_plugin.__name__)
 
 
 def test_a_snapshot_is_written_on_request_kept_and_compared(tmp_path: Path) -> None:
     (tmp_path / "test_model.py").write_text(TESTS.replace("FACTOR", "2.0"))
-    absent = _pytest(tmp_path, "-k", "counts")
-    assert absent.returncode == 1 and "run pytest --ledger-update once" in absent.stdout
-    written = _pytest(tmp_path, "--ledger-update")
-    assert written.returncode == 0, written.stdout
-    path = tmp_path / "__ledgers__" / "test_model.test_counts.json"
-    kept = json.loads(path.read_text())
-    (lines,) = kept.values()
+    (tmp_path / "three_runs.py").write_text(THREE_RUNS)
+    source = str(Path(torchledger.__file__).parents[1])
+    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": source}
+    command = [sys.executable, "three_runs.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    code, told = found["absent"]
+    assert code == 1 and "run pytest --ledger-update once" in told
+    code, told = found["written"]
+    assert code == 0, told
+    (lines,) = found["kept"].values()
     assert re.fullmatch(r"pointwise: aten\.mul, aten\.tanh: 0 FLOPs, 64 bytes", lines[0])
-    path.write_text(json.dumps({graph: [*lines, "extern: aten.mm: 2 FLOPs, 12 bytes"] for graph in kept}))
-    differs = _pytest(tmp_path, "-k", "counts")
-    assert differs.returncode == 1
-    assert "2 launches -> 1" in differs.stdout and "extern: aten.mm" in differs.stdout
+    code, told = found["differs"]
+    assert code == 1
+    assert "2 launches -> 1" in told and "extern: aten.mm" in told
 
 
 def test_unknown_work_is_none_and_told_as_such() -> None:
