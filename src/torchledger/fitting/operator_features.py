@@ -149,7 +149,8 @@ def operator_features(
         product_us = [np.minimum(*one) for one in tiles]
     if machine.has_tile_baseline:
         for index, layout in enumerate(layouts[: len(products)]):
-            product_us[index] = learned_times(layout, products[index], item_size, peak, machine)
+            known = None if tiles is None else tiles[index]
+            product_us[index] = learned_times(layout, products[index], item_size, peak, machine, known)
     columns.update(_launch_shape_columns(works, direction, item_size, tiles, product_us, machine, count))
     columns.update(_element_columns(works, item_size, machine, count))
     columns.update(row_columns(operator, resolved, direction, item_size, machine))

@@ -19,7 +19,7 @@ from torchledger.fitting.networks import Network, of_package
 from torchledger.fitting.product_times import (
     Sides,
     product_times,
-    tiles_apart,
+    times_by_tile,
 )
 
 Array = NDArray[np.float64]
@@ -41,10 +41,17 @@ _FILLS = (8, 16, 32, 64, 128, 192, 256)
 _LOG2 = np.log2(np.maximum(np.arange(65), 1))
 
 
-def learned_times(layout: str, sides: Sides, item_size: Array, peak: Array, machine: Machine) -> Array:
+def learned_times(
+    layout: str,
+    sides: Sides,
+    item_size: Array,
+    peak: Array,
+    machine: Machine,
+    known: tuple[Array, Array] | None = None,
+) -> Array:
     """Microseconds of products [m, k] x [k, n] stored in one of ``LAYOUTS``; sides are (batch, m, n, k) arrays.
 
-    By the quickest tile alone where the machine has no networks.
+    By the quickest tile alone where the machine has no networks. ``known`` are their ``product_times``, where they are.
     """
     times = np.empty(len(item_size))
     file = machine.product_networks
@@ -53,11 +60,12 @@ def learned_times(layout: str, sides: Sides, item_size: Array, peak: Array, mach
         some = slice(start, start + _ROWS_AT_ONCE)
         own: Sides = tuple(side[some] for side in sides)  # type: ignore[assignment]
         kinds = product_class(layout, own, item_size[some])
-        features, log_us = product_features(layout, own, item_size[some], peak[some], machine, kinds)
+        tiles = None if known is None else (known[0][some], known[1][some])
+        features, log_us = product_features(layout, own, item_size[some], peak[some], machine, kinds, tiles)
         for kind, network in _learned(file).items():
-            rows = kinds == kind
-            if rows.any():
-                log_us[rows] += network.predict(features[rows])
+            rows = np.flatnonzero(kinds == kind)
+            if len(rows):
+                log_us[rows] += network.predict(features.T.take(rows, axis=1).T)
         times[some] = np.exp(log_us)
     return times
 
@@ -71,14 +79,22 @@ def product_class(layout: str, sides: Sides, item_size: Array) -> NDArray[np.int
 
 
 def product_features(
-    layout: str, sides: Sides, item_size: Array, peak: Array, machine: Machine, kinds: NDArray[np.int64]
+    layout: str,
+    sides: Sides,
+    item_size: Array,
+    peak: Array,
+    machine: Machine,
+    kinds: NDArray[np.int64],
+    known: tuple[Array, Array] | None = None,
 ) -> tuple[NDArray[np.float32], Array]:
-    """What the networks see, [rows, features], and the logarithm of the tiles' time in microseconds."""
+    """What the networks see, [rows, features], and the logarithm of the tiles' time in microseconds; ``known`` are the
+    products' ``product_times`` where they are."""
     batch, m, n, k = (np.asarray(side, dtype=np.float64) for side in sides)
     log = np.log
     moved = batch * (m * k + k * n + m * n)
     row_bytes = np.select([kinds == 2, kinds == 4], [2.0, 4.0], 16.0)
-    log_base = log(np.minimum(*product_times((batch, m, n, k), row_bytes, item_size, peak, machine)))
+    times = known or product_times((batch, m, n, k), row_bytes, item_size, peak, machine)
+    log_base = np.asarray(log(np.minimum(*times)))
     columns = [log(batch), log(m), log(n), log(k), log(batch * m * n), log(batch * m * n * k), log(moved)]
     columns += [log(batch * m * n * k / moved), log(m / n), log(np.minimum(m, n)), log_base]
     columns += [np.full(len(m), float(layout == name)) for name in LAYOUTS]
@@ -89,11 +105,16 @@ def product_features(
     for rows, cols in _WASTES:
         waves = batch * np.ceil(n / rows) * np.ceil(m / cols) / machine.num_multiprocessors
         columns.append(np.minimum(log(np.ceil(waves) / waves), _MOST))
-    whole, split = tiles_apart(_TILES, (batch, m, n, k), row_bytes, item_size, peak, machine)
-    apart = np.log(np.concatenate([whole, split], axis=1)) - log_base[:, None].astype(np.float32)
-    return np.concatenate(
-        [np.stack(columns, axis=1).astype(np.float32), np.clip(apart, -1.0, 1.5)], axis=1
-    ), np.asarray(log_base)
+    apart = times_by_tile(_TILES, (batch, m, n, k), row_bytes, item_size, peak, machine)
+    # Feature after feature: what is written row by row waits for memory.
+    described = np.empty((len(columns) + sum(map(len, apart)), len(m)), np.float32)
+    for place, column in enumerate(columns):
+        described[place] = column
+    beside = described[len(columns) :]
+    np.log(np.concatenate(apart), out=beside)
+    beside -= log_base.astype(np.float32)
+    np.clip(beside, -1.0, 1.5, out=beside)
+    return described.T, log_base
 
 
 def log2_alignment(length: Array) -> Array:

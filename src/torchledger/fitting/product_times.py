@@ -63,6 +63,8 @@ def tile_times(
     slower = _slower(fitted_peak or machine.constants.reference.half_flops_per_us, peak, machine)
     batch, m, n, k = sides
     slower32 = slower.astype(np.float32)
+    if len(slower32) and (slower32 == slower32[0]).all():
+        slower32 = slower32[:1]  # one element type: what a step costs need not be worked out for each product
     whole, split = np.full(len(m), np.inf, np.float32), np.full(len(m), np.inf, np.float32)
     down = {rows: np.ceil(n / rows) for rows in {rows for rows, _ in library.tiles}}
     along = {columns: np.ceil(m / columns) * batch for columns in {columns for _, columns in library.tiles}}
@@ -80,7 +82,8 @@ def tile_times(
         few = np.flatnonzero(waves < _MOST_WAVES_TO_SPLIT) if splits else ()
         if not len(few):
             continue
-        some, one_k, one_share, least = waves[few], per_k[few], share_k[few], split[few]
+        some, least = waves[few], split[few]
+        one_k, one_share = (each if len(each) == 1 else each[few] for each in (per_k, share_k))
         for parts in splits:
             more, own = some * parts, steps[parts][few]
             taken = np.ceil(more) * (start + own * one_k) + more * (share + own * one_share) + parts_us[parts][few]
@@ -119,7 +122,15 @@ def tiles_apart(
     tiles: tuple[tuple[int, int], ...], sides: Sides, row_bytes: Array, item_size: Array, peak: Array, machine: Machine
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Microseconds of each product by each of some tiles, [products, tiles]: whole, and with k split in four."""
-    shape = (len(item_size), len(tiles))
+    whole, split = times_by_tile(tiles, sides, row_bytes, item_size, peak, machine)
+    return whole.T, split.T
+
+
+def times_by_tile(
+    tiles: tuple[tuple[int, int], ...], sides: Sides, row_bytes: Array, item_size: Array, peak: Array, machine: Machine
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """``tiles_apart``, [tiles, products]."""
+    shape = (len(tiles), len(item_size))
     whole, split = np.empty(shape, np.float32), np.empty(shape, np.float32)
     for rows, library, fitted_peak in _kinds(row_bytes, item_size, machine):
         if not rows.any():
@@ -148,7 +159,7 @@ def tiles_apart(
         for own, out in ((own_whole, whole), (own_split, split)):
             np.maximum(own, memory, out=own)
             own += np.float32(library.launch)
-            out[rows] = own.T
+            out[:, rows] = own
     return whole, split
 
 

@@ -25,6 +25,8 @@ EDGE = 0.02
 _CHUNK = 2048
 _CELLS = 1 << 19
 """Rows times trees at once: their masks stay in the processor's cache."""
+_PAIRS = 1 << 15
+"""Rows times points at once in a kernel, likewise."""
 _MOST_COMPARED = 24
 _FEW_ROWS = 64
 _NEVER_VARIED = 1e-8
@@ -153,9 +155,15 @@ class GaussianProcess:
         """One number per row of [rows, features]."""
         return np.concatenate([self._chunk(rows[start : start + _CHUNK]) for start in range(0, len(rows), _CHUNK)])
 
+    @cached_property
+    def _varied(self) -> NDArray[np.bool_]:
+        return np.asarray(self.scale > _NEVER_VARIED)
+
     def _chunk(self, rows: Array) -> Array:
         # A feature that never varied in the fit taught nothing: another value of it later must change nothing.
-        normal = np.where(self.scale > _NEVER_VARIED, (rows - self.center) / self.scale, 0.0)
+        normal = (rows - self.center) / self.scale
+        if not self._varied.all():
+            normal[:, ~self._varied] = 0.0
         near = (normal * self.inverse_lengths).astype(np.float32)
         kernel = matern(near, self.points)
         return np.asarray(kernel @ self.weights + normal @ self.slope + self.offset)
@@ -163,19 +171,28 @@ class GaussianProcess:
 
 def matern(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.float32]:
     """The Matern-5/2 kernel between rows that are already divided by their lengths."""
-    dtype = left.dtype
-    squared = (left @ right.T) * dtype.type(-10.0)
-    squared += (dtype.type(5.0) * np.einsum("ij,ij->i", left, left))[:, None]
-    squared += dtype.type(5.0) * np.einsum("ij,ij->i", right, right)
-    np.maximum(squared, 0, out=squared)
-    distance = np.sqrt(squared)
-    squared *= dtype.type(1.0 / 3.0)
-    squared += distance
-    squared += dtype.type(1.0)
-    np.negative(distance, out=distance)
-    np.exp(distance, out=distance)
-    squared *= distance
-    return squared
+    number = left.dtype.type
+    kernel: NDArray[np.float32] = left @ right.T
+    of_left = (number(5.0) * np.einsum("ij,ij->i", left, left))[:, None]
+    of_right = number(5.0) * np.einsum("ij,ij->i", right, right)
+    step = max(_PAIRS // max(len(right), 1), 1)
+    room = np.empty((min(step, len(left)), len(right)), left.dtype)
+    # A dozen passes over some rows each, which stay in the processor's cache meanwhile.
+    for start in range(0, len(left), step):
+        squared = kernel[start : start + step]
+        distance = room[: len(squared)]
+        squared *= number(-10.0)
+        squared += of_left[start : start + step]
+        squared += of_right
+        np.maximum(squared, 0, out=squared)
+        np.sqrt(squared, out=distance)
+        squared *= number(1.0 / 3.0)
+        squared += distance
+        squared += number(1.0)
+        np.negative(distance, out=distance)
+        np.exp(distance, out=distance)
+        squared *= distance
+    return kernel
 
 
 @dataclass(frozen=True)

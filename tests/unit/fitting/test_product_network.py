@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
 from factories import make_h200
 from torchledger.device.datasheets import device_of_name
+from torchledger.fitting import operator_features as features_module
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.operator_features import operator_features
 from torchledger.fitting.product_network import LAYOUTS, learned_times, product_class
@@ -42,6 +45,31 @@ def test_a_product_costs_the_same_alone_as_among_others() -> None:
         one = tuple(side[row : row + 1] for side in SHAPES)
         alone = learned_times("nn", one, size[:1], peak[:1], H200)  # type: ignore[arg-type]
         assert alone[0] == pytest.approx(together[row], rel=1e-6)
+
+
+@pytest.mark.parametrize(("name", "direction"), itertools.product(("linear", "bmm"), ("forward", "backward")))
+def test_times_of_tiles_that_are_known_are_those_that_the_networks_would_ask_for(
+    name: str, direction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator = find_operator(name)
+    generator = np.random.default_rng(0)
+    shapes = {side: generator.integers(1, 300, 400) * generator.choice([1, 2, 4, 8], 400) for side in ("m", "n", "k")}
+    given = shapes | {each: generator.integers(1, 9, 400) for each in operator.parameters if each not in shapes}
+    dtypes = generator.choice(["bfloat16", "float16", "float32"], 400)
+    known = operator_features(operator, given, direction, dtypes, H200)
+    monkeypatch.setattr(features_module, "learned_times", lambda *given: learned_times(*given[:5]))
+    asked = operator_features(operator, given, direction, dtypes, H200)
+    np.testing.assert_array_equal(known.values, asked.values)
+
+
+def test_a_product_among_those_of_other_peaks_takes_what_it_takes_among_its_own() -> None:
+    row_bytes, size = np.full(5, 16.0), np.full(5, 2.0)
+    peaks = np.array([1.0, 0.5, 1.0, 0.5, 1.0]) * H200.peak("bfloat16")
+    mixed = product_times(SHAPES, row_bytes, size, peaks, H200)  # type: ignore[arg-type]
+    for peak in set(peaks):
+        own = product_times(SHAPES, row_bytes, size, np.full(5, peak), H200)  # type: ignore[arg-type]
+        for one, other in zip(mixed, own, strict=True):
+            np.testing.assert_array_equal(one[peaks == peak], other[peaks == peak])
 
 
 def test_the_class_follows_the_rows_that_the_layout_stores() -> None:

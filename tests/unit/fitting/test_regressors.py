@@ -45,6 +45,18 @@ def test_the_kernel_is_matern_five_halves() -> None:
     np.testing.assert_allclose(matern(left, right), Matern(nu=2.5)(left, right), atol=1e-12)
 
 
+def test_many_rows_have_the_kernel_that_the_formula_gives_at_once() -> None:
+    generator = np.random.default_rng(0)
+    left, right = (generator.normal(size=(rows, 7)).astype(np.float32) for rows in (1000, 99))
+    squared = (left @ right.T) * np.float32(-10)
+    squared += (np.float32(5) * np.einsum("ij,ij->i", left, left))[:, None]
+    squared += np.float32(5) * np.einsum("ij,ij->i", right, right)
+    squared = np.maximum(squared, 0)
+    distance = np.sqrt(squared)
+    plain = (squared * np.float32(1 / 3) + distance + np.float32(1)) * np.exp(-distance)
+    np.testing.assert_array_equal(matern(left, right), plain)
+
+
 def test_a_blend_comes_back_equal_from_its_arrays(blend: Blend) -> None:
     again = from_arrays(to_arrays(blend), features=int(blend.columns.max()) + 1)
     rows, _, _ = _data(seed=5)
