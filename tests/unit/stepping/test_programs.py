@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from torchledger.cli import cli
+from warm import WarmProcess
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = ROOT / "tests" / "programs"
@@ -21,12 +23,15 @@ STEPS = {"generation": "52", "two_threads": "3000"}
 FOUND_BY = {"generation": "period", "two_threads": "period", "compiled_optimizer": "period"}
 GRAPH_CALLS = {"layer_loop": 24, "accumulation": 8, "gan": 8, "generation": 1, "eager": 0}
 """Calls of compiled graphs in one step, by how the scripts are written."""
+OWN_PROCESS = "layer_loop"
+"""The script that a Python of its own runs, as a user's would; the others run in forks of one that is warm."""
+ENVIRONMENT = {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
 
 
 def run(*arguments: str, **environment: str) -> str:
     done = subprocess.run(
         [sys.executable, *arguments],
-        env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"} | environment,
+        env=os.environ | ENVIRONMENT | environment,
         capture_output=True,
         text=True,
     )
@@ -43,15 +48,30 @@ def eager_flops() -> dict[str, dict[str, int]]:
     return {Path(script).stem: flops for script, flops in found.items()}
 
 
+@pytest.fixture(scope="session")
+def warm() -> Iterator[WarmProcess]:
+    """What runs the command line without its imports."""
+    process = WarmProcess(os.environ | ENVIRONMENT | {"KINETO_LOG_LEVEL": "99"})
+    yield process
+    process.close()
+
+
 @pytest.fixture(scope="session", params=NAMES)
-def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+def recorded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, warm: WarmProcess
+) -> tuple[str, dict[str, Any]]:
     """The name of a script and what ``show --json`` says of its ledger."""
     name: str = request.param
     ledger = tmp_path_factory.mktemp(name) / "step.ledger"
     options = ["run", "--profile", "--count-eager", "--force", "-o", str(ledger)]
     # How two threads take turns is the system's: a step between two turns is heard in part, and its books say so.
     for _ in range(3 if name == "two_threads" else 1):
-        run("-m", "torchledger", *options, str(PROGRAMS / f"{name}.py"), STEPS.get(name, "30"))
+        command = [*options, str(PROGRAMS / f"{name}.py"), STEPS.get(name, "30")]
+        if name == OWN_PROCESS:
+            run("-m", "torchledger", *command)
+        else:
+            code, _, told = warm.run(ledger.parent, *command)
+            assert code == 0, told[-2000:]
         shown = json.loads(CliRunner().invoke(cli, ["show", str(ledger), "--json"]).stdout)
         if shown["balance"].get("step_operators", {}).get("is_balanced"):
             break
