@@ -8,8 +8,9 @@
 ``draw`` takes shapes of the catalogue's operators that no label of ``data/h200`` has. ``measure`` times each by the
 device's own clock in the loop of ``torchledger sample`` (a direction repeated), in replays of a CUDA graph that holds
 one call, and in a training loop's order: forward, wait, backward, wait, five times. ``judge`` holds what is predicted
-against all three, the last in its own state where the model knows that. ``learn`` fits it: what a direction takes
-longer in turns than repeated; it says the error with a quarter of the shapes, and of the operators, held out at a time.
+against all three, the last two in their own states where the model knows them. ``learn`` fits these: what a direction
+takes longer in turns and in replays than repeated; it says the error with a quarter of the shapes, and of the
+operators, held out at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from torchledger.fitting.timing_states import State
 
 NEEDS: tuple[str, ...] = ("cuda",)
 RUNS: tuple[tuple[str, ...], ...] = (
@@ -35,6 +38,7 @@ RUNS: tuple[tuple[str, ...], ...] = (
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "h200"
 LOOPS = ("repeated", "graph", "in turns")
+_STATES: dict[str, State] = {"graph": "graph", "in turns": "turns"}
 _GROUP = 24
 
 
@@ -173,7 +177,7 @@ def judge(path: Path, model_name: str) -> None:
 
     model = find_model(model_name)
     rows = _read(path)
-    knows_turns = any(name.startswith("turns ") for name in model.extras)
+    known = {state for state in _STATES.values() if any(name.startswith(f"{state} width") for name in model.extras)}
     off: dict[str, dict[str, list[tuple[float, bool]]]] = {loop: defaultdict(list) for loop in LOOPS}
     refused: dict[str, int] = defaultdict(int)
     for row in rows:
@@ -190,7 +194,7 @@ def judge(path: Path, model_name: str) -> None:
                         row["parameters"],
                         direction=direction,
                         dtype=row["dtype"],
-                        state="turns" if knows_turns and loop == "in turns" else "warm",
+                        state=_STATES[loop] if _STATES.get(loop) in known else "warm",
                     )
                 except PredictError as error:
                     refused[str(error)[:80]] += 1
@@ -224,51 +228,109 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 def learn(path: Path, model_name: str, output: Path) -> None:
-    """Fit what turns cost, print how far it is off on operators that were held out, and write the model with it."""
+    """Fit what turns and replays cost, print how far they are off on shapes and operators that were held out, and write
+    the model with both."""
     import numpy as np
 
+    from torchledger.fitting.replays import fit_replays, replayed_over_warm
     from torchledger.fitting.turns import fit_turns, turns_over_warm
     from torchledger.predicting.devices import find_model
     from torchledger.predicting.model_file import save_model
 
     model = find_model(model_name)
-    rows = [turns for row in _read(path) if "error" not in row for turns in _turns_of(row)]
-    operators = sorted({row.name.split(" ")[0] for row in rows})
+    rows = [row for row in _read(path) if "error" not in row]
+
+    def of_turns(costs: dict[str, float], row: Any) -> float:
+        asked = replace(model, extras={**model.extras, **costs})
+        return float(turns_over_warm(asked, row.between, np.array([row.warm_us]))[0][0])
+
+    def of_replays(costs: dict[str, float], row: Any) -> float:
+        asked = replace(model, extras={**model.extras, **costs})
+        kernels, warm_us = np.array([row.kernels]), np.array([row.warm_us])
+        return float(replayed_over_warm(asked, row.family, kernels, warm_us)[0][0])
+
+    turns = [turn for row in rows for turn in _turns_of(row)]
+    replays = [replay for row in rows for replay in _replays_of(row)]
+    _hold_out("turns", turns, [row.turns_us for row in turns], fit_turns, of_turns)
+    _hold_out("replays", replays, [row.graph_us for row in replays], fit_replays, of_replays)
+    kept = {name: value for name, value in model.extras.items() if not name.startswith(("turns ", "graph "))}
+    learned = replace(model, extras=kept | fit_turns(turns) | fit_replays(replays))
+    save_model(learned, output, force=True, beside=None if "H200" in model.device else "NVIDIA_H200")
+
+
+Row = TypeVar("Row")
+
+
+def _hold_out(
+    what: str,
+    rows: Sequence[Row],
+    measured_us: Sequence[float],
+    fit: Callable[[Sequence[Row]], dict[str, float]],
+    shift_of: Callable[[dict[str, float], Row], float],
+) -> None:
+    """Print errors with a quarter of the shapes, and of the operators, held out at a time."""
+    import numpy as np
+
+    found: list[Any] = list(rows)
+    operators = sorted({row.name.split(" ")[0] for row in found})
     for told, part_of in (
-        ("shapes", np.arange(len(rows)) // 2 % 4),
-        ("operators", np.array([operators.index(row.name.split(" ")[0]) % 4 for row in rows])),
+        ("shapes", np.arange(len(found)) // 2 % 4),
+        ("operators", np.array([operators.index(row.name.split(" ")[0]) % 4 for row in found])),
     ):
         before: dict[str, list[float]] = defaultdict(list)
         after: dict[str, list[float]] = defaultdict(list)
         for part in range(4):
-            costs = fit_turns([row for row, own in zip(rows, part_of, strict=True) if own != part])
-            asked = replace(model, extras={**model.extras, **costs})
-            for row in (row for row, own in zip(rows, part_of, strict=True) if own == part):
-                shift, _ = turns_over_warm(asked, row.between, np.array([row.warm_us]))
-                before[row.name].append(abs(row.warm_us / row.turns_us - 1))
-                after[row.name].append(abs(row.warm_us * float(np.exp(shift[0])) / row.turns_us - 1))
-        for what, found in (("as repeated", before), ("with what turns cost", after)):
-            means = [100 * statistics.mean(some) for some in found.values()]
-            print(f"{told} held out, {what}: {len(rows)} times, mean of the operators {statistics.mean(means):.2f} %")
-    save_model(replace(model, extras={**model.extras, **fit_turns(rows)}), output, force=True)
+            costs = fit([row for row, own in zip(rows, part_of, strict=True) if own != part])
+            for place in np.flatnonzero(part_of == part):
+                row, us = found[place], measured_us[place]
+                before[row.name].append(abs(row.warm_us / us - 1))
+                after[row.name].append(abs(row.warm_us * float(np.exp(shift_of(costs, row))) / us - 1))
+        for way, errors in (("as repeated", before), (f"with what {what} cost", after)):
+            means = [100 * statistics.mean(some) for some in errors.values()]
+            print(
+                f"{what}, {told} held out, {way}: {len(rows)} times, mean of the operators "
+                f"{statistics.mean(means):.2f} %"
+            )
 
 
 def _turns_of(row: dict[str, Any]) -> list[Any]:
     """A row's directions that have another one beside them."""
-    from torchledger.fitting.timing_states import family_of_operator
     from torchledger.fitting.turns import Turns, between_turns
-    from torchledger.operators import find_operator
-    from torchledger.work.element_sizes import ELEMENT_SIZES
 
-    operator, size = find_operator(row["operator"]), float(ELEMENT_SIZES[row["dtype"]])
+    operator, size, families = _facts_of(row)
     found = []
     for direction in row["in turns"]:
-        family = family_of_operator(operator, row["parameters"], direction, size)
-        between = between_turns(operator, row["parameters"], direction, size, family)
+        between = between_turns(operator, row["parameters"], direction, size, families[direction])
         if between is not None:
             times = (statistics.median(row[loop][direction]) for loop in ("repeated", "in turns"))
             found.append(Turns(f"{row['operator']} {direction}", between, *times))
     return found
+
+
+def _replays_of(row: dict[str, Any]) -> list[Any]:
+    """A row's directions that a graph could hold."""
+    from torchledger.fitting.replays import Replay, kernels_of
+
+    operator, size, families = _facts_of(row)
+    found = []
+    for direction in row["graph"]:
+        kernels = int(kernels_of(operator, row["parameters"], direction, size)[0])
+        times = (statistics.median(row[loop][direction]) for loop in ("repeated", "graph"))
+        found.append(Replay(f"{row['operator']} {direction}", families[direction], kernels, *times))
+    return found
+
+
+def _facts_of(row: dict[str, Any]) -> tuple[Any, float, dict[str, str]]:
+    """A row's operator, bytes of an element, and the family of each direction."""
+    from torchledger.fitting.timing_states import family_of_operator
+    from torchledger.operators import find_operator
+    from torchledger.work.element_sizes import ELEMENT_SIZES
+
+    operator, size = find_operator(row["operator"]), float(ELEMENT_SIZES[row["dtype"]])
+    families = {
+        direction: family_of_operator(operator, row["parameters"], direction, size) for direction in row["repeated"]
+    }
+    return operator, size, families
 
 
 def _cell(found: Sequence[tuple[float, bool]]) -> str:

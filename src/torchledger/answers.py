@@ -273,12 +273,12 @@ def predict(
     device: str | os.PathLike[str] = "H200",
     direction: str = "forward",
     dtype: str = "bfloat16",
-    state: Literal["warm", "swept", "turns"] = "warm",
+    state: Literal["warm", "swept", "turns", "graph"] = "warm",
 ) -> Prediction:
     """The time of an operator at a shape, without running it; ``device`` may also be a model file.
 
-    ``state``: just after the kernel's own repeats, after other work has swept the cache, or with forward and backward
-    in turns.
+    ``state``: just after the kernel's own repeats, after other work has swept the cache, with forward and backward
+    in turns, or in the replay of a CUDA graph.
 
     Raises ``PredictError`` for an unknown device, operator, parameter, direction or element type.
 

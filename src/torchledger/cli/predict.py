@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 @click.option("--direction", help="forward, backward or step; all that are known unless given.")
 @click.option(
     "--state",
-    type=click.Choice(("warm", "swept", "turns")),
+    type=click.Choice(("warm", "swept", "turns", "graph")),
     default="warm",
     show_default=True,
     help="warm: just after the kernel's own repeats; swept: after other work has swept the cache; "
-    "turns: forward and backward in turns.",
+    "turns: forward and backward in turns; graph: in the replay of a CUDA graph.",
 )
 @click.option(
     "--operators", multiple=True, type=click.Path(path_type=Path), help="A Python file with operators of your own."

@@ -2,7 +2,8 @@
 
 Labels of operators are warm: the kernel ran just before over the same tensors, and what fits is still in the L2. In a
 program other work lies between, and a short kernel then waits for the device's memory. Between the two lies a training
-loop's order, forward and backward in turns (``turns.py``).
+loop's order, forward and backward in turns (``turns.py``). In a CUDA graph's replay kernels follow at once
+(``replays.py``).
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
 from torchledger.operators import Operator
 
-State = Literal["warm", "swept", "turns"]
+State = Literal["warm", "swept", "turns", "graph"]
 Array = NDArray[np.float64]
 
-STATES: tuple[State, ...] = ("warm", "swept", "turns")
+STATES: tuple[State, ...] = ("warm", "swept", "turns", "graph")
 KNOTS_US = (3.0, 6.0, 12.0, 25.0, 50.0, 100.0, 300.0)
 """Warm durations at which the correction is learned; between them it is interpolated, beyond them it stays."""
 

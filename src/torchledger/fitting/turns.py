@@ -1,9 +1,9 @@
 """What a direction takes in turns with its operator's other one: forward, backward, and the forward again.
 
 Labels are of a direction repeated over the same tensors, which the cache may hold. In turns the other direction's
-traffic lies between: where both together are more than the cache keeps, what was warm comes from memory, which costs a
-miss and the bytes. What both read was touched half as long ago. Besides, a kernel that did not run just before starts
-somewhat later.
+traffic lies between: where that is more than the cache keeps, what was read warm comes from memory, which costs a miss
+and the bytes. What both read was touched half as long ago. Besides, a kernel that did not run just before starts
+somewhat later, and takes some share of its time longer.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from torchledger.operators import Operator
 Array = NDArray[np.float64]
 
 _KEPT, _SOFT = "turns kept MB", "turns soft MB"
-_COSTS = ("miss us", "MB us", "forward us", "backward us")
+_COSTS = ("miss us", "MB us", "forward us", "backward us", "forward share", "backward share")
 _KEPT_FROM, _SOFT_FROM = (35.0, 45.0, 60.0), (4.0, 10.0)  # where fits begin: what is kept or not has steps
 _FIRST = {_KEPT: 45.0, _SOFT: 4.0, "miss us": 0.6, "MB us": 0.05, "forward us": 0.1, "backward us": 0.05}
+_FIRST |= {"forward share": 0.005, "backward share": 0.003}
+_BYTES = ("own_bytes", "read_bytes", "shared_bytes", "other_bytes")
 _MEGABYTE = 1e6
 _FARTHEST = 40.0
 _SMALL = 1e-4
@@ -35,12 +37,15 @@ _SMALL = 1e-4
 @dataclass(frozen=True)
 class Between:
     """Of one operator's direction at many shapes: its family (``timing_states.family_of_operator``), whether it is the
-    forward, the bytes that it moves, and those that both move between two uses of what it reads."""
+    forward, the bytes that it moves, those that it reads, those of them that the other direction reads too, and the
+    bytes that the other one moves."""
 
     family: str
     is_forward: bool
     own_bytes: Array
-    traffic_bytes: Array
+    read_bytes: Array
+    shared_bytes: Array
+    other_bytes: Array
 
 
 @dataclass(frozen=True)
@@ -68,33 +73,36 @@ def between_turns(
         for each in ("forward", "backward")
         for side in ("bytes_read", "bytes_written")
     }
-    own = moved[direction, "bytes_read"] + moved[direction, "bytes_written"]
+    read = moved[direction, "bytes_read"]
+    own = read + moved[direction, "bytes_written"]
     # A backward reads the gradient of what its forward wrote, and what that kept for it.
     kept = np.maximum(moved["backward", "bytes_read"] - moved["forward", "bytes_written"], 0.0)
-    in_both = np.minimum(kept / np.maximum(moved[direction, "bytes_read"], 1.0), 1.0)
-    return Between(family, direction == "forward", own, sum(moved.values(), np.zeros(count)) * (1 - in_both / 2))
+    other = sum(moved.values(), np.zeros(count)) - own
+    return Between(family, direction == "forward", own, read, np.minimum(kept, read), other)
 
 
 def turns_over_warm(model: TimeModel, between: Between, warm_us: Array) -> tuple[Array, Array]:
     """The logarithm of the time in turns over that repeated, and what half an interval of it is. Raises
     ``PredictError`` where the model has not learned it."""
-    if f"turns width {between.family}" not in model.extras:
+    if not all(f"turns {between.family} {name}" in model.extras for name in _COSTS):
         raise PredictError(
             f"the model of {model.device} does not know how long {between.family} kernels take in turns with their "
             "other direction: leave out --state."
         )
     width = np.full(len(warm_us), model.extras[f"turns width {between.family}"])
-    return np.log1p(_later_us(between, model.extras) / warm_us), width
+    return np.log1p(_later_us(between, warm_us, model.extras) / warm_us), width
 
 
-def _later_us(between: Between, costs: Mapping[str, float]) -> Array:
+def _later_us(between: Between, warm_us: Array, costs: Mapping[str, float]) -> Array:
     """Microseconds that a direction takes longer in turns."""
     kept, soft = costs[_KEPT] * _MEGABYTE, costs[_SOFT] * _MEGABYTE
-    miss, byte, forward, backward = (costs[f"turns {between.family} {name}"] for name in _COSTS)
+    miss, byte, *of_direction = (costs[f"turns {between.family} {name}"] for name in _COSTS)
+    start, share = of_direction[0 if between.is_forward else 1], of_direction[2 if between.is_forward else 3]
     held = _share((kept - between.own_bytes) / soft)
-    gone = _share((between.traffic_bytes - kept) / soft)
-    start = forward if between.is_forward else backward
-    return np.asarray(start + held * gone * (miss + between.own_bytes / _MEGABYTE * byte))
+    gone, gone_of_both = (_share((between.other_bytes * part - kept) / soft) for part in (1.0, 0.5))
+    missed = held * ((between.read_bytes - between.shared_bytes) * gone + between.shared_bytes * gone_of_both)
+    missed_share = missed / np.maximum(between.read_bytes, 1.0)
+    return np.asarray(start + share * warm_us + missed_share * miss + missed / _MEGABYTE * byte)
 
 
 def _share(away: Array) -> Array:
@@ -118,8 +126,7 @@ def fit_turns(rows: Sequence[Turns]) -> dict[str, float]:
             Between(
                 family,
                 is_forward,
-                np.concatenate([row.between.own_bytes for row in some]),
-                np.concatenate([row.between.traffic_bytes for row in some]),
+                *(np.concatenate([getattr(row.between, name) for row in some]) for name in _BYTES),
             ),
             np.array([row.warm_us for row in some]),
             np.array([row.turns_us for row in some]),
@@ -132,7 +139,7 @@ def fit_turns(rows: Sequence[Turns]) -> dict[str, float]:
         costs = dict(zip(names, np.exp(logarithms), strict=True))
         total = 0.0
         for between, warm_us, turns_us, weight in columns:
-            off = np.log((warm_us + _later_us(between, costs)) / turns_us)
+            off = np.log((warm_us + _later_us(between, warm_us, costs)) / turns_us)
             total += float(weight @ np.sqrt(off**2 + _SMALL))
         return total / len(often) + 1e-5 * float(np.sum((logarithms - first) ** 2))
 
@@ -141,7 +148,7 @@ def fit_turns(rows: Sequence[Turns]) -> dict[str, float]:
     costs = {name: float(value) for name, value in zip(names, np.exp(found), strict=True)}
     for family in families:
         off = [
-            np.abs(np.log((warm_us + _later_us(between, costs)) / turns_us))
+            np.abs(np.log((warm_us + _later_us(between, warm_us, costs)) / turns_us))
             for between, warm_us, turns_us, _ in columns
             if between.family == family
         ]

@@ -15,8 +15,8 @@ class Prediction:
 
     ``low_us``/``high_us`` bound the interval of the given ``coverage``; ``range`` says where the question lies relative
     to what was measured. ``state`` is the one in which the time is meant: ``"warm"``, just after the kernel's own
-    repeats, ``"swept"``, after other work has swept the cache, or ``"turns"``, forward and backward in turns; ``None``:
-    inside the step.
+    repeats, ``"swept"``, after other work has swept the cache, ``"turns"``, forward and backward in turns, or
+    ``"graph"``, in the replay of a CUDA graph; ``None``: inside the step.
     """
 
     subject: str
@@ -29,7 +29,7 @@ class Prediction:
     model: str
     roofline_us: float | None = None
     note: str | None = None
-    state: Literal["warm", "swept", "turns"] | None = None
+    state: Literal["warm", "swept", "turns", "graph"] | None = None
 
     @property
     def is_extrapolated(self) -> bool:

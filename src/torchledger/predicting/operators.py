@@ -16,6 +16,7 @@ from torchledger.fitting.generations import FIRST_WITH
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.operator_features import operator_features
 from torchledger.fitting.regressors import EDGE
+from torchledger.fitting.replays import kernels_of, replayed_over_warm
 from torchledger.fitting.time_model import Entry, TimeModel
 from torchledger.fitting.timing_states import State, family_of_operator, swept_over_warm
 from torchledger.fitting.turns import between_turns, turns_over_warm
@@ -101,8 +102,8 @@ def predict(
     dtype: str = "bfloat16",
     state: State = "warm",
 ) -> Prediction:
-    """The time of one operator at one shape: just after its own repeats, after other work has swept the cache, or with
-    forward and backward in turns.
+    """The time of one operator at one shape: just after its own repeats, after other work has swept the cache, with
+    forward and backward in turns, or in the replay of a CUDA graph.
 
     Raises ``PredictError`` for an operator, parameter, dtype or direction that is unknown (naming the nearest known),
     for sizes that are not positive, for tensors beyond the device's memory, and for a state that the model has not
@@ -233,6 +234,12 @@ def _answer(
         if between is not None:
             shift, spread = turns_over_warm(model, between, np.exp(log_us))
             log_us, width = log_us + shift, np.hypot(width, spread)
+    elif state == "graph":
+        item_size = float(ELEMENT_SIZES[dtype])
+        family = family_of_operator(operator, parameters, direction, item_size)
+        kernels = kernels_of(operator, parameters, direction, item_size, count)
+        shift, spread = replayed_over_warm(model, family, kernels, np.exp(log_us))
+        log_us, width = log_us + shift, np.hypot(width, spread)
     return PredictionTable(
         duration_us=np.exp(log_us),
         low_us=np.exp(log_us - width),

@@ -36,6 +36,7 @@ _STATES = {
     "warm": "Warm: just after the kernel's own repeats, what fits still in the cache.",
     "swept": "Swept: after other work has swept the cache.",
     "turns": "In turns: forward and backward one after the other, as a training loop runs them.",
+    "graph": "Graph: in the replay of a CUDA graph, where kernels follow one another at once.",
 }
 
 

@@ -16,15 +16,19 @@ MODEL = find_model("H200")
 MEGABYTE = 1e6
 
 
-def between(own: float, traffic: float) -> Between:
-    return Between("memory", True, np.array([own * MEGABYTE]), np.array([traffic * MEGABYTE]))
+def between(own: float, other: float) -> Between:
+    moved, read, between_bytes = (np.array([size * MEGABYTE]) for size in (own, own / 2, other))
+    return Between("memory", True, moved, read, 0 * read, between_bytes)
 
 
-def test_what_the_backward_reads_too_was_touched_half_as_long_ago() -> None:
+def test_what_the_backward_reads_too_is_told_from_what_it_does_not() -> None:
     own = between_turns(find_operator("gelu"), {"numel": 1 << 20}, "forward", 2.0, "memory")
     assert own is not None
     # x and the result; then the gradient, x again and its gradient.
-    assert (own.own_bytes[0], own.traffic_bytes[0]) == (2 * 2**21, (2 + 3) * 2**21 / 2)
+    assert (own.own_bytes[0], own.read_bytes[0], own.other_bytes[0]) == (2 * 2**21, 2**21, 3 * 2**21)
+    assert own.shared_bytes[0] == 2**21
+    added = between_turns(find_operator("add"), {"numel": 1 << 20}, "forward", 2.0, "memory")
+    assert added is None or added.shared_bytes[0] == 0
 
 
 def test_an_operator_of_one_direction_has_no_turns() -> None:
@@ -41,14 +45,14 @@ def test_costs_of_misses_come_back_where_the_cache_cannot_keep_both() -> None:
     for number in range(400):
         own = float(np.exp(rng.uniform(0, 4)))
         other = float(np.exp(rng.uniform(0, 6)))
-        evicted = own < 45 < own + other
+        evicted = own < 45 < other
         warm_us = 2 + own / 5
         later = 0.1 + (0.7 + 0.05 * own if evicted else 0.0)
-        rows.append(Turns(f"op{number % 8} forward", between(own, own + other), warm_us, warm_us + later))
+        rows.append(Turns(f"op{number % 8} forward", between(own, other), warm_us, warm_us + later))
     model = replace(MODEL, extras=fit_turns(rows))
     shift, width = turns_over_warm(model, between(10, 200), np.array([4.0]))
     assert np.exp(shift[0]) == pytest.approx((4 + 0.1 + 0.7 + 0.5) / 4, rel=0.05)
-    shift, _ = turns_over_warm(model, between(10, 15), np.array([4.0]))
+    shift, _ = turns_over_warm(model, between(10, 5), np.array([4.0]))
     assert np.exp(shift[0]) == pytest.approx((4 + 0.1) / 4, rel=0.03)
     assert width[0] < 0.1
 
