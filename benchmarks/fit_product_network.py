@@ -4,7 +4,7 @@
         [--check] [--quick]
 
 The data are what ``benchmarks/h200_kernels.py`` measured. ``--check`` holds an eighth of the products out, says the
-error on them, and writes nothing.
+error on them, and writes nothing. ``fit_float16_products.py`` then adds the networks of float16 to the file.
 """
 
 from __future__ import annotations

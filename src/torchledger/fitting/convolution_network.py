@@ -46,14 +46,21 @@ _LEAST_BESIDE, _MOST_BESIDE = -1.5, 2.5
 
 
 def learned_convolution_times(
-    p: Mapping[str, Any], direction: str, item_size: Array, is_float16: NDArray[np.bool_], peak: Array, machine: Machine
+    p: Mapping[str, Any],
+    direction: str,
+    item_size: Array,
+    is_float16: NDArray[np.bool_],
+    peak: Array,
+    machine: Machine,
+    networks: str | None = None,
 ) -> dict[str, Array]:
     """``convolution_times`` of ``conv2d`` at its parameters, which are arrays, and ``"learned"``: what networks say.
 
     ``direction`` is ``"forward"``, ``"backward"`` (both gradients) or one of ``PASSES``. What no network knows (single
-    precision, a machine without networks) is ``"expected"``.
+    precision, a machine without networks) is ``"expected"``. ``networks`` are the file of others than the machine's of
+    single passes.
     """
-    learned = _learned(machine.convolution_networks)
+    learned = _learned(networks or machine.convolution_networks)
     count = len(item_size)
     p = as_columns(p, count)
     found: dict[str, list[Array]] = {}

@@ -8,7 +8,7 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -79,6 +79,23 @@ def correct_model(
         if progress is not None:
             progress(done, len(work), entry.key)
     return replace(model, entries=dict(sorted(entries.items()))), left_out
+
+
+def correct_again(model: TimeModel, samples: Sequence[Sample], keys: Collection[str]) -> TimeModel:
+    """A corrected model whose regressors of some entries were learned anew: their last correction, which was this
+    device's own, is learned again from its samples. Entries without samples, or without corrections, stay as they are.
+    """
+    tables, _ = operator_tables(model, samples)
+    found = [
+        _rows(replace(entry, corrections=entry.corrections[:-1]), table, model.machine)
+        for key, table in tables.items()
+        if (entry := model.entries[key]).corrections
+    ]
+    prior_rows = _prior_rows(found)
+    again = [_correct(rows, prior_rows, None) for rows in found if rows.entry.key in keys]
+    # How far an answer was off that nobody measured went into the entry when it was first corrected.
+    kept = {entry.key: replace(entry, spread=model.entries[entry.key].spread) for entry in again}
+    return replace(model, entries={**model.entries, **kept})
 
 
 def _share(entries: dict[str, Entry], found: list[_Rows]) -> tuple[dict[str, Entry], list[_Rows]]:

@@ -29,6 +29,7 @@ class Generation:
     product_networks: str | None = None
     convolution_networks: str | None = None
     pass_networks: str | None = None
+    conv2d_networks: str | None = None
 
 
 GENERATIONS: tuple[Generation, ...] = (
@@ -46,6 +47,7 @@ GENERATIONS: tuple[Generation, ...] = (
         product_networks="hopper_products.npz",
         convolution_networks="hopper_convolutions.npz",
         pass_networks="hopper_passes.npz",
+        conv2d_networks="hopper_convolutions.npz",
     ),
     Generation("Blackwell", (10, 0), lanes=128, threads=2048),
     Generation("Blackwell (12.0)", (12, 0), lanes=128, threads=1536),

@@ -91,6 +91,11 @@ class Machine:
         return self._of_constants.pass_networks if self._has_networks else None
 
     @property
+    def conv2d_networks(self) -> str | None:
+        """Likewise for the passes of the operator ``conv2d``, which learned from its labels too."""
+        return self._of_constants.conv2d_networks if self._has_networks else None
+
+    @property
     def _has_networks(self) -> bool:
         return self.has_tile_baseline and self.own_constants is None
 

@@ -150,7 +150,9 @@ def operator_features(
     if machine.has_tile_baseline:
         for index, layout in enumerate(layouts[: len(products)]):
             known = None if tiles is None else tiles[index]
-            product_us[index] = learned_times(layout, products[index], item_size, peak, machine, known)
+            product_us[index] = learned_times(
+                layout, products[index], item_size, peak, machine, is_float16=dtypes == "float16", known=known
+            )
     columns.update(_launch_shape_columns(works, direction, item_size, tiles, product_us, machine, count))
     columns.update(_element_columns(works, item_size, machine, count))
     columns.update(row_columns(operator, resolved, direction, item_size, machine))
@@ -185,7 +187,7 @@ def operator_features(
         shape=np.stack([*shape, codes], axis=1).astype(np.float64),
         n_shape=n_shape,
         has_learned_baseline=(bool(layouts) and machine.product_networks is not None)
-        or (operator.name == "conv2d" and machine.convolution_networks is not None),
+        or (operator.name == "conv2d" and machine.conv2d_networks is not None),
     )
 
 
@@ -314,7 +316,8 @@ def _convolution_columns(
         "one by one": (p.kernel == 1) & (p.stride == 1),
     }
     if machine.has_tile_baseline:
-        times = learned_convolution_times(p, direction, item_size, dtypes == "float16", peak, machine)
+        networks = machine.conv2d_networks
+        times = learned_convolution_times(p, direction, item_size, dtypes == "float16", peak, machine, networks)
         learned = times.pop("learned")
         beside = np.clip(np.log(learned / times["expected"]), -_MOST_GAIN, _MOST_GAIN)
         columns |= {f"log {name}": np.log(time) for name, time in {**times, "expected": learned}.items()}

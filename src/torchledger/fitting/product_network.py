@@ -30,6 +30,9 @@ LAYOUTS = ("tn", "nn", "nt")
 CLASSES = (2, 4, 16, 0)
 """Bytes at which every operand's rows begin (2, from 4 below 16, at least 16), and 0 for single precision."""
 
+FLOAT16_CLASSES = (2, 4)
+"""Of these the library has other kernels for float16 than for bfloat16, and float16 networks of its own."""
+
 _ROWS_AT_ONCE = 8192
 _MOST = 3.0
 _TILES = (
@@ -47,11 +50,13 @@ def learned_times(
     item_size: Array,
     peak: Array,
     machine: Machine,
+    is_float16: NDArray[np.bool_] | None = None,
     known: tuple[Array, Array] | None = None,
 ) -> Array:
     """Microseconds of products [m, k] x [k, n] stored in one of ``LAYOUTS``; sides are (batch, m, n, k) arrays.
 
-    By the quickest tile alone where the machine has no networks. ``known`` are their ``product_times``, where they are.
+    By the quickest tile alone where the machine has no networks. Elements of two bytes are bfloat16 unless said.
+    ``known`` are their ``product_times``, where they are.
     """
     times = np.empty(len(item_size))
     file = machine.product_networks
@@ -62,8 +67,14 @@ def learned_times(
         kinds = product_class(layout, own, item_size[some])
         tiles = None if known is None else (known[0][some], known[1][some])
         features, log_us = product_features(layout, own, item_size[some], peak[some], machine, kinds, tiles)
-        for kind, network in _learned(file).items():
-            rows = np.flatnonzero(kinds == kind)
+        float16 = None if is_float16 is None else is_float16[some]
+        for (kind, is_of_float16), network in _learned(file).items():
+            chosen = kinds == kind
+            if kind in FLOAT16_CLASSES and float16 is not None:
+                chosen &= float16 == is_of_float16
+            elif is_of_float16:
+                continue
+            rows = np.flatnonzero(chosen)
             if len(rows):
                 log_us[rows] += network.predict(features.T.take(rows, axis=1).T)
         times[some] = np.exp(log_us)
@@ -133,8 +144,17 @@ def _lowest_bit(value: Array) -> Array:
     return np.asarray(whole & -whole, dtype=np.float64)
 
 
+def float16_name(kind: int) -> str:
+    """What the float16 network of one of ``CLASSES`` is called in a file."""
+    return f"float16 {kind}"
+
+
 @cache
-def _learned(file: str | None) -> Mapping[int, Network]:
+def _learned(file: str | None) -> Mapping[tuple[int, bool], Network]:
+    """The networks of each class, and whether each is float16's own."""
     if file is None:
         return {}
-    return {int(kind): network for kind, network in of_package(file, [str(kind) for kind in CLASSES]).items()}
+    names = {(kind, False): str(kind) for kind in CLASSES}
+    names |= {(kind, True): float16_name(kind) for kind in FLOAT16_CLASSES}
+    found = of_package(file, list(names.values()))
+    return {key: found[name] for key, name in names.items()}

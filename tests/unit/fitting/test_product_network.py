@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +58,11 @@ def test_times_of_tiles_that_are_known_are_those_that_the_networks_would_ask_for
     given = shapes | {each: generator.integers(1, 9, 400) for each in operator.parameters if each not in shapes}
     dtypes = generator.choice(["bfloat16", "float16", "float32"], 400)
     known = operator_features(operator, given, direction, dtypes, H200)
-    monkeypatch.setattr(features_module, "learned_times", lambda *given: learned_times(*given[:5]))
+
+    def without_known(*given: Any, is_float16: Any, known: Any) -> Any:
+        return learned_times(*given, is_float16=is_float16)
+
+    monkeypatch.setattr(features_module, "learned_times", without_known)
     asked = operator_features(operator, given, direction, dtypes, H200)
     np.testing.assert_array_equal(known.values, asked.values)
 
@@ -70,6 +75,21 @@ def test_a_product_among_those_of_other_peaks_takes_what_it_takes_among_its_own(
         own = product_times(SHAPES, row_bytes, size, np.full(5, peak), H200)  # type: ignore[arg-type]
         for one, other in zip(mixed, own, strict=True):
             np.testing.assert_array_equal(one[peaks == peak], other[peaks == peak])
+
+
+def test_float16_has_kernels_of_its_own_where_rows_are_not_aligned() -> None:
+    sides = sides_of((1, 4096, 4096, 4096), (1, 1001, 1001, 1001), (64, 130, 130, 130))
+    size, peak = np.full(3, 2.0), np.full(3, H200.peak("bfloat16"))
+    usual, float16 = (
+        learned_times("nn", sides, size, peak, H200, np.full(3, is_float16))  # type: ignore[arg-type]
+        for is_float16 in (False, True)
+    )
+    unsaid = learned_times("nn", sides, size, peak, H200)  # type: ignore[arg-type]
+    assert (usual == unsaid).all()
+    assert float16[0] == usual[0]
+    assert (np.abs(np.log(float16[1:] / usual[1:])) > 0.005).all()
+    mixed = learned_times("nn", sides, size, peak, H200, np.array([False, True, False]))  # type: ignore[arg-type]
+    assert mixed.tolist() == [usual[0], float16[1], usual[2]]
 
 
 def test_the_class_follows_the_rows_that_the_layout_stores() -> None:

@@ -1,0 +1,73 @@
+"""Entries of operators of the shipped H200 model, learned anew.
+
+    python benchmarks/fit_operators.py H200 -o NEW conv2d
+
+Learns the named operators from the ``train`` group of ``data/h200/operators_torch2.11.parquet`` and puts them into the
+model; nothing else in it changes. ``torchledger fit`` learns all of them so, but for ``conv2d``: the networks of its
+baseline have seen three quarters of its labels (``fit_conv2d_networks.py``), and its entry learns from the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchledger.fitting.fit import fit_entry
+from torchledger.fitting.tables import build_tables, pool_tables
+from torchledger.predicting.devices import find_model
+from torchledger.predicting.model_file import save_model
+from torchledger.sampling.dataset import read_samples
+
+NEEDS: tuple[str, ...] = ()
+RUNS: tuple[tuple[str, ...], ...] = (("H200", "-o", "{out}/new.tlmodel", "conv2d"),)
+QUICK: tuple[tuple[str, ...], ...] = (("H200", "-o", "{out}/new.tlmodel", "conv2d"),)
+
+LABELS = Path(__file__).resolve().parents[1] / "data/h200/operators_torch2.11.parquet"
+_LEFT = 4
+"""One shape of conv2d in so many teaches its entry; the others teach networks."""
+
+
+def is_taught(parameters: Mapping[str, NDArray[np.int64]]) -> NDArray[np.bool_]:
+    """Whether networks learn from a shape of conv2d, by its sizes alone: both directions and all types of element of a
+    shape are on one side."""
+    columns = [np.asarray(parameters[name], dtype=np.int64) for name in sorted(parameters)]
+    rows = np.ascontiguousarray(np.stack(columns, axis=1))
+    return np.array([zlib.crc32(row.tobytes()) % _LEFT != 0 for row in rows], dtype=np.bool_)
+
+
+def main() -> None:
+    """Learn, say the errors held out, and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("operators", nargs="+")
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    arguments = parser.parse_args()
+    model = find_model(arguments.model)
+    samples = [sample for sample in read_samples(LABELS) if sample.group == "train" and sample.device == model.device]
+    tables, _ = pool_tables(build_tables(samples)[0])
+    wanted = {key: table for key, table in tables.items() if table.operator in arguments.operators}
+    if missing := set(arguments.operators) - {table.operator for table in wanted.values()}:
+        sys.exit(f"no labels of {', '.join(sorted(missing))}; there are {', '.join(sorted(tables))}")
+    entries = dict(model.entries)
+    for key, table in sorted(wanted.items()):
+        started = time.monotonic()
+        own = table.select(~is_taught(table.parameters)) if table.operator == "conv2d" else table
+        before = entries[key].mape if key in entries else None
+        entries[key] = fit_entry(own, model.machine)
+        told = "none before" if before is None else f"{before:.2f} before"
+        seconds = time.monotonic() - started
+        print(f"{key}: {len(own):,} labels, {entries[key].mape:.2f} % held out ({told}), {seconds:.0f} s")
+    size = save_model(replace(model, entries=entries), arguments.output, force=True)
+    print(f"{arguments.output}: {size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    main()
