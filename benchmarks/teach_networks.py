@@ -98,43 +98,24 @@ class Teacher:
     def _learn(self, seed: int, x: Any, y: Any, kinds: Any, first: Any, width: int, epochs: int) -> Any:
         torch.manual_seed(seed)
         torch.set_num_threads(1)
-        member = self.made(x.shape[1], int(kinds.max()) + 1, width)
-        for some, step in batches(len(x), epochs, [parameter for part in member for parameter in part.parameters()]):
-            step(self.loss(member, x[some], y[some], kinds[some], first[some]))
-        return (member[0].eval(), *member[1:])
-
-    def made(self, columns: int, count: int, width: int) -> Any:
-        """A member that has learned nothing, for so many features and kinds of kernels."""
-        sizes = [columns, width, width, width]
+        sizes = [x.shape[1], width, width, width]
         parts = [
             part
             for a, b in pairwise(sizes)
             for part in (torch.nn.Linear(a, b), torch.nn.SiLU(), torch.nn.Dropout(DROPPED))
         ]
-        return torch.nn.Sequential(*parts), torch.nn.Linear(width, count), torch.nn.Linear(width, count)
-
-    def tensors(self, rows: Any, goal: Any, classes: Any, each: Any) -> tuple[Any, Any, Any, Any]:
-        """What ``loss`` takes of some rows."""
-        y = torch.tensor(goal, dtype=torch.float32)
-        return self._scaled(rows), y, torch.tensor(classes), self._first(each, len(rows))
-
-    def questions(self, rows: Any, each: Any) -> tuple[Any, Any]:
-        """What ``said`` takes of some rows."""
-        return self._scaled(rows), self._first(each, len(rows))
-
-    def said(self, member: Any, x: Any, first: Any) -> Any:
-        """A member's answers, as it learns."""
-        return self._say(*member, x, first)[0]
-
-    def loss(self, member: Any, x: Any, y: Any, kinds: Any, first: Any) -> Any:
-        """How far a member is off, in units of the goal's deviation, and how well it guesses the kernels."""
-        value, guess = self._say(*member, x, first)
-        return self.off(value - y) / self.unit + 0.1 * torch.nn.functional.cross_entropy(guess, kinds)
-
-    @staticmethod
-    def off(away: Any) -> Any:
-        """Half by logarithm, half by the relative error: where two kernels are likely, the shorter time errs less."""
-        return 0.5 * (away.abs() + torch.expm1(away.clamp(-3, 1.5)).abs()).mean()
+        body, count = torch.nn.Sequential(*parts), int(kinds.max()) + 1
+        gate, off = torch.nn.Linear(width, count), torch.nn.Linear(width, count)
+        parameters = [*body.parameters(), *gate.parameters(), *off.parameters()]
+        for some, rate in _batches(len(x), epochs, parameters):
+            value, guess = self._say(body, gate, off, x[some], first[some])
+            away = value - y[some]
+            # Half by logarithm, half by the relative error: where two kernels are likely, the shorter time errs less.
+            relative = torch.expm1(away.clamp(-3, 1.5)).abs()
+            loss = 0.5 * (away.abs() + relative).mean() / self.unit
+            loss = loss + 0.1 * torch.nn.functional.cross_entropy(guess, kinds[some])
+            rate(loss)
+        return body.eval(), gate, off
 
 
 def learn(rows: Any, goal: Any, *, width: int, hidden: int, epochs: int) -> Network:
@@ -148,13 +129,13 @@ def learn(rows: Any, goal: Any, *, width: int, hidden: int, epochs: int) -> Netw
     sizes = [x.shape[1], *[width] * hidden]
     layers = [torch.nn.Linear(a, b) for a, b in pairwise(sizes)] + [torch.nn.Linear(width, 1)]
     network = torch.nn.Sequential(*[part for layer in layers for part in (layer, torch.nn.SiLU())][:-1])
-    for some, step in batches(len(x), epochs, list(network.parameters())):
+    for some, step in _batches(len(x), epochs, list(network.parameters())):
         step((network(x[some]) - y[some]).abs().mean())
     learned = [(layer.weight.detach().numpy().T.copy(), layer.bias.detach().numpy()) for layer in layers]
     return Network(center.astype(np.float32), scale.astype(np.float32), unit, learned)
 
 
-def batches(count: int, epochs: int, parameters: list[Any]) -> Any:
+def _batches(count: int, epochs: int, parameters: list[Any]) -> Any:
     """Random batches, each with a function that takes a step down its loss."""
     optimizer = torch.optim.AdamW(parameters, lr=RATE, weight_decay=DECAY, foreach=True)
     steps = max(epochs * (count // BATCH), 1)

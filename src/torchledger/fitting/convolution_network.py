@@ -60,7 +60,7 @@ def learned_convolution_times(
     precision, a machine without networks) is ``"expected"``. ``networks`` are the file of others than the machine's of
     single passes.
     """
-    learned = _learned(networks or machine.convolution_networks)
+    learned = _learned(networks or machine.convolution_networks, passes_of(direction))
     count = len(item_size)
     p = as_columns(p, count)
     found: dict[str, list[Array]] = {}
@@ -152,5 +152,5 @@ def _logarithms(columns: Sequence[Array]) -> NDArray[np.float32]:
 
 
 @cache
-def _learned(file: str | None) -> Mapping[str, Network]:
-    return {} if file is None else of_package(file, PASSES)
+def _learned(file: str | None, passes: tuple[str, ...] = PASSES) -> Mapping[str, Network]:
+    return {} if file is None else of_package(file, passes)

@@ -47,7 +47,7 @@ GENERATIONS: tuple[Generation, ...] = (
         product_networks="hopper_products.npz",
         convolution_networks="hopper_convolutions.npz",
         pass_networks="hopper_passes.npz",
-        conv2d_networks="hopper_convolutions.npz",
+        conv2d_networks="hopper_conv2d.npz",
     ),
     Generation("Blackwell", (10, 0), lanes=128, threads=2048),
     Generation("Blackwell (12.0)", (12, 0), lanes=128, threads=1536),

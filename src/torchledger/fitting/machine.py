@@ -92,7 +92,7 @@ class Machine:
 
     @property
     def conv2d_networks(self) -> str | None:
-        """Likewise for the passes of the operator ``conv2d``, which learned from its labels too."""
+        """Likewise for forwards of the operator ``conv2d``, which learned from its labels too."""
         return self._of_constants.conv2d_networks if self._has_networks else None
 
     @property

@@ -187,7 +187,7 @@ def operator_features(
         shape=np.stack([*shape, codes], axis=1).astype(np.float64),
         n_shape=n_shape,
         has_learned_baseline=(bool(layouts) and machine.product_networks is not None)
-        or (operator.name == "conv2d" and machine.conv2d_networks is not None),
+        or (operator.name == "conv2d" and machine.convolution_networks is not None),
     )
 
 
@@ -316,7 +316,7 @@ def _convolution_columns(
         "one by one": (p.kernel == 1) & (p.stride == 1),
     }
     if machine.has_tile_baseline:
-        networks = machine.conv2d_networks
+        networks = machine.conv2d_networks if direction == "forward" else None
         times = learned_convolution_times(p, direction, item_size, dtypes == "float16", peak, machine, networks)
         learned = times.pop("learned")
         beside = np.clip(np.log(learned / times["expected"]), -_MOST_GAIN, _MOST_GAIN)
