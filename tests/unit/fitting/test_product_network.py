@@ -48,7 +48,7 @@ def test_a_product_costs_the_same_alone_as_among_others() -> None:
         assert alone[0] == pytest.approx(together[row], rel=1e-6)
 
 
-@pytest.mark.parametrize(("name", "direction"), itertools.product(("linear", "bmm"), ("forward", "backward")))
+@pytest.mark.parametrize(("name", "direction"), list(itertools.product(("linear", "bmm"), ("forward", "backward"))))
 def test_times_of_tiles_that_are_known_are_those_that_the_networks_would_ask_for(
     name: str, direction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
