@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -97,3 +98,17 @@ def signals_deferred(*, at_end: bool = False) -> Iterator[None]:
             for number, handler in former.items():
                 if signal.getsignal(number) is hold:
                     signal.signal(number, handler)
+
+
+def end_with_parent(parent: int) -> None:
+    """Have Linux kill this process when the one that started it dies, so that it does not go on for nobody.
+
+    ``parent`` is the number of the process that started this one: where that has died already, this one ends at once.
+    """
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):
+        set_parent_death_signal = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)

@@ -302,3 +302,22 @@ def test_a_signal_at_a_line_of_ours_is_heard_and_the_next_compile_is_recorded(tm
     found = read(tmp_path / "a.ledger")
     assert {launch.graph for launch in found.launches}
     assert not any("told to end" in gap.reason for gap in found.gaps)
+
+
+def test_a_worker_ends_with_the_process_that_started_it() -> None:
+    worker = (
+        "import os, sys, time; from torchledger.signals import end_with_parent; "
+        "end_with_parent(int(sys.argv[1])); print(os.getpid(), flush=True); time.sleep(3600)"
+    )
+    parent = f"import os, subprocess, sys; subprocess.run([sys.executable, '-c', {worker!r}, str(os.getpid())])"
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline().strip().isdigit()
+        started.kill()
+        # The other end of the pipe is the worker's, too: it closes once both are gone.
+        assert started.stdout.read() == ""
+
+
+def test_a_worker_whose_starter_has_died_ends_at_once() -> None:
+    code = "from torchledger.signals import end_with_parent; end_with_parent(1 << 30); print('went on')"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == ""

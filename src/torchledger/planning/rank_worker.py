@@ -12,12 +12,14 @@ from pathlib import Path
 from torchledger.errors import TorchledgerError
 from torchledger.nouns import Device, WorldSpec
 from torchledger.planning.dry_run import run_without_device, script_program
+from torchledger.signals import end_with_parent
 from torchledger.store.codec import decode
 
 
 def main(request: Path) -> int:
     """Record the rank that the request asks for."""
     asked = json.loads(request.read_bytes())
+    end_with_parent(asked["parent"])
     try:
         run_without_device(
             script_program(asked["script"], asked["arguments"], is_module=asked["is_module"]),

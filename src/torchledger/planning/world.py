@@ -129,6 +129,7 @@ def _record(script: Script, path: Path, device: Device, world: WorldSpec, folder
                 "device": dataclasses.asdict(device),
                 "world": dataclasses.asdict(world),
                 "failure": str(failure),
+                "parent": os.getpid(),
             }
         )
     )

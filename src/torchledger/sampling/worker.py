@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import platform
-import signal
 import sys
 import time
 from collections import deque
@@ -40,6 +39,7 @@ from torchledger.sampling.points import Plan, Point, load_plan, point_id
 from torchledger.sampling.telemetry import Telemetry
 from torchledger.sampling.timing import DeviceFault, PointTimes, Timer, make_timer
 from torchledger.sampling.turns import Turns
+from torchledger.signals import end_with_parent
 from torchledger.store.codec import encode
 from torchledger.work.element_sizes import ELEMENT_SIZES
 
@@ -431,7 +431,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--reserve", type=float, help="share of the free memory to keep for tensors")
     options = parser.parse_args(arguments)
     if options.parent is not None:
-        _end_with_parent(options.parent)
+        end_with_parent(options.parent)
     logging.basicConfig(level=logging.WARNING, format="torchledger: %(message)s")
     try:
         run_worker(
@@ -453,17 +453,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.error("%s", error)
         return 1
     return 0
-
-
-def _end_with_parent(parent: int) -> None:
-    """Have Linux kill this worker when its supervisor dies, so that a resumed run does not meet it still measuring."""
-    import ctypes
-
-    with contextlib.suppress(OSError, AttributeError):
-        set_parent_death_signal = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)
 
 
 if __name__ == "__main__":
