@@ -22,6 +22,9 @@ _FIRST_WITH_TF32 = (8, 0)  # compute capability
 """Traffic that DRAM must carry, unless the L2 is larger yet: beyond the caches of all but the largest devices."""
 
 
+FIRST_NETWORKS, LATEST_NETWORKS = 1, 2
+
+
 @dataclass(frozen=True)
 class Machine:
     """The scales of one device: rates in FLOP and bytes per microsecond, the shortest time seen in microseconds.
@@ -40,6 +43,9 @@ class Machine:
     stand, since what was learned lies between them and the times. ``None``: the device's own."""
     reached: ReachedRates | None = None
     """Rates that others measured; ``None``: those of the data sheet that comes with torchledger."""
+    networks: int = LATEST_NETWORKS
+    """Which networks of the generation its operators learned beside: 1 for those of the first models, 2 for those
+    with products of float16 apart and forwards of ``conv2d`` by its labels. A file keeps those that it learned with."""
 
     @property
     def name(self) -> str:
@@ -93,7 +99,14 @@ class Machine:
     @property
     def conv2d_networks(self) -> str | None:
         """Likewise for forwards of the operator ``conv2d``, which learned from its labels too."""
+        if self.networks == FIRST_NETWORKS:
+            return self.convolution_networks
         return self._of_constants.conv2d_networks if self._has_networks else None
+
+    @property
+    def tells_float16(self) -> bool:
+        """Whether products of float16 have networks of their own."""
+        return self.networks > FIRST_NETWORKS
 
     @property
     def _has_networks(self) -> bool:

@@ -148,10 +148,11 @@ def operator_features(
     if tiles is not None:
         product_us = [np.minimum(*one) for one in tiles]
     if machine.has_tile_baseline:
+        is_float16 = dtypes == "float16" if machine.tells_float16 else None
         for index, layout in enumerate(layouts[: len(products)]):
             known = None if tiles is None else tiles[index]
             product_us[index] = learned_times(
-                layout, products[index], item_size, peak, machine, is_float16=dtypes == "float16", known=known
+                layout, products[index], item_size, peak, machine, is_float16=is_float16, known=known
             )
     columns.update(_launch_shape_columns(works, direction, item_size, tiles, product_us, machine, count))
     columns.update(_element_columns(works, item_size, machine, count))

@@ -96,6 +96,7 @@ def transfer_machine(machine: Machine, device: Device, reached: ReachedRates | N
         machine.own_constants,
         learned_on=machine.learned_on or machine.device.compute_capability,
         reached=reached,
+        networks=machine.networks,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from factories import make_h200
 from torchledger.device.datasheets import device_of_name
 from torchledger.fitting import operator_features as features_module
-from torchledger.fitting.machine import Machine
+from torchledger.fitting.machine import FIRST_NETWORKS, LATEST_NETWORKS, Machine
 from torchledger.fitting.operator_features import operator_features
 from torchledger.fitting.product_network import LAYOUTS, learned_times, product_class
 from torchledger.fitting.product_times import product_times, tiles_apart
@@ -116,3 +117,34 @@ def test_only_the_generation_that_was_measured_uses_the_networks() -> None:
         table = operator_features(operator, shape, "forward", np.array(["bfloat16"]), machine)
         beside = table.values[0, table.names.index("gemm 0 log tiles beside")]
         assert (beside != 0) == uses
+
+
+@pytest.mark.parametrize("name", ["linear", "conv2d"])
+def test_a_model_keeps_the_networks_that_it_learned_beside(name: str) -> None:
+    operator = find_operator(name)
+    sizes = {"linear": {"m": [1001], "n": [1001], "k": [1001]}, "conv2d": _IMAGES}[name]
+    given = {side: np.array(values) for side, values in sizes.items()}
+    first, latest = (replace(H200, networks=networks) for networks in (FIRST_NETWORKS, LATEST_NETWORKS))
+
+    def baseline(machine: Machine, dtype: str, direction: str) -> float:
+        found = operator_features(operator, given, direction, np.array([dtype]), machine)
+        return float(found.log_baseline[0])
+
+    dtype = "float16" if name == "linear" else "bfloat16"
+    assert baseline(first, dtype, "forward") != baseline(latest, dtype, "forward")
+    other = ("bfloat16", "forward") if name == "linear" else (dtype, "backward")
+    assert baseline(first, *other) == baseline(latest, *other)
+
+
+_IMAGES = {
+    "n": [8],
+    "c_in": [64],
+    "height": [56],
+    "width": [56],
+    "c_out": [128],
+    "kernel": [3],
+    "padding": [1],
+    "stride": [1],
+    "groups": [1],
+    "channels_last": [1],
+}
