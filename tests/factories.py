@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchledger.device.datasheets import device_of_name
-from torchledger.fitting.machine import Machine
+from torchledger.fitting.machine import LATEST_NETWORKS, Machine
 from torchledger.nouns import (
     Buffer,
     Collective,
@@ -84,7 +84,7 @@ def make_machine(name: str = "TEST", num_multiprocessors: int | None = 132, *rat
 def make_h200(**changes: Any) -> Machine:
     """The scales of an H200 as one was measured."""
     rates = {"bfloat16": 7.93e8, "float32": 4.57e7}
-    fields: dict[str, Any] = {"bytes_per_us": 4.32e6, "floor_us": 1.8}
+    fields: dict[str, Any] = {"bytes_per_us": 4.32e6, "floor_us": 1.8, "networks": LATEST_NETWORKS}
     return Machine(device_of_name("NVIDIA H200"), rates, **(fields | changes))
 
 

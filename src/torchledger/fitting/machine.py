@@ -43,7 +43,7 @@ class Machine:
     stand, since what was learned lies between them and the times. ``None``: the device's own."""
     reached: ReachedRates | None = None
     """Rates that others measured; ``None``: those of the data sheet that comes with torchledger."""
-    networks: int = LATEST_NETWORKS
+    networks: int = FIRST_NETWORKS
     """Which networks of the generation its operators learned beside: 1 for those of the first models, 2 for those
     with products of float16 apart and forwards of ``conv2d`` by its labels. A file keeps those that it learned with."""
 
@@ -229,4 +229,5 @@ def estimate_machine(
         bytes_per_us=float(np.quantile(bytes_moved[big] / times_us[big], 0.98)),
         floor_us=float(np.quantile(times_us, 0.002)),
         own_constants=constants,
+        networks=LATEST_NETWORKS,
     )

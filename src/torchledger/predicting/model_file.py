@@ -31,7 +31,7 @@ from torchledger.device.datasheets import device_of_name
 from torchledger.errors import PredictError
 from torchledger.fitting.constants import with_later_numbers
 from torchledger.fitting.generations import find_generation
-from torchledger.fitting.machine import FIRST_NETWORKS, Machine
+from torchledger.fitting.machine import Machine
 from torchledger.fitting.regressors import Blend, from_arrays, to_arrays
 from torchledger.fitting.time_model import Entry, Origin, TimeModel
 from torchledger.nouns import Device
@@ -258,7 +258,6 @@ def _plain(machine: Machine) -> Any:
 def _machine(plain: Mapping[str, Any], version: int) -> Machine:
     if version > 1:
         own = plain.get("own_constants")
-        plain = {"networks": FIRST_NETWORKS, **plain}
         return convert(Machine, plain if own is None else {**plain, "own_constants": with_later_numbers(own)})
     # Models of the first schema took all devices for like the reference but for their multiprocessors and generation:
     # what their record does not hold is taken from there.
@@ -270,7 +269,7 @@ def _machine(plain: Mapping[str, Any], version: int) -> Machine:
         num_multiprocessors=first.num_multiprocessors,
         compute_capability=_only_own(sheet.compute_capability),
     )
-    return Machine(device, first.flops_per_us, first.bytes_per_us, first.floor_us, networks=FIRST_NETWORKS)
+    return Machine(device, first.flops_per_us, first.bytes_per_us, first.floor_us)
 
 
 def _only_own(compute_capability: tuple[int, int] | None) -> tuple[int, int] | None:
