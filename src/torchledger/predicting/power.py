@@ -46,7 +46,7 @@ class StepWork:
         )
 
 
-_PRODUCTS = ("launch:gemm", "linear/", "bmm/")
+_PRODUCTS = ("launch:gemm", "linear/", "bmm/", "grouped_gemm/")
 _CONVOLUTIONS = ("launch:convolution", "conv2d/")
 _ATTENTION = ("launch:attention", "sdpa/")
 

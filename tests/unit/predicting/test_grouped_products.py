@@ -12,6 +12,7 @@ from torchledger.nouns import Launch, StepCall, TensorArgument
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.launches import predict_launches
 from torchledger.predicting.operators import predict
+from torchledger.predicting.power import is_product, work_of
 from torchledger.predicting.questions import question_of
 
 Given = tuple[tuple[int, ...], str]
@@ -89,6 +90,15 @@ def test_products_of_one_byte_are_as_quick_in_a_graph_as_the_operator_that_was_m
     (found,) = predict_launches(model, [launch])
     asked = predict(model, "linear_fp8", {"m": m, "k": k, "n": n}, direction="forward", dtype="float8_e4m3fn")
     assert (found.duration_us, found.subject, found.note) == (asked.duration_us, launch.launch_id, asked.note)
+
+
+def test_groups_of_rows_draw_the_power_of_products() -> None:
+    groups, m, k, n = 16, 1024, 1024, 2816
+    flops = 2 * groups * m * k * n
+    inputs = [bf16(groups * m, k), bf16(groups, k, n), ((groups,), "int32")]
+    launch = library_product("_grouped_mm", inputs, bf16(groups * m, n), flops)
+    (found,) = predict_launches(find_model("H200"), [launch])
+    assert is_product(found.model) and work_of(launch, found).product_flops == flops
 
 
 def test_scales_beside_elements_of_one_byte_are_not_taken_for_factors() -> None:
