@@ -16,6 +16,7 @@ NO_BENCHMARKS = {
     "devices_data": "turns measurements into data",
     "drawn_calls": "calls for others to time",
     "drawn_launches": "is imported by others",
+    "eager_calls_drawn": "is imported by others",
     "drawn_programs": "programs for others to run",
     "fit_corrections": "makes a shipped model of data",
     "fit_library": "makes a shipped model of data",

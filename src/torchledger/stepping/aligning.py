@@ -144,6 +144,27 @@ def thread_of(trace: Trace, lane: int) -> int:
 
 
 def _pairs(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int]]:
+    """Places of the same operators on both sides, in order: first of those that count, then of what lies between them.
+
+    Allocations and aliases come by the thousand, and a mode hears others: among all names at once they would part each
+    run of operators, and cost the square of their number.
+    """
+    if list(left) == list(right):
+        return [(place, place) for place in range(len(left))]
+    ours, theirs = ([place for place, name in enumerate(names) if name not in _UNCOUNTED] for names in (left, right))
+    anchors = _matched([left[place] for place in ours], [right[place] for place in theirs])
+    found: list[tuple[int, int]] = []
+    begin, other = 0, 0
+    for end, other_end in [*((ours[one], theirs[two]) for one, two in anchors), (len(left), len(right))]:
+        between = _matched(left[begin:end], right[other:other_end])
+        found += [(begin + one, other + two) for one, two in between]
+        if end < len(left):
+            found.append((end, other_end))
+        begin, other = end + 1, other_end + 1
+    return found
+
+
+def _matched(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int]]:
     if list(left) == list(right):
         return [(place, place) for place in range(len(left))]
     blocks = SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks()

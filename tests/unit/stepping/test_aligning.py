@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from torchledger._torch.eager_calls import EagerCall
-from torchledger.stepping.aligning import have_other_sizes, other_routes, stopped_places
+from torchledger.stepping.aligning import _pairs, have_other_sizes, other_routes, stopped_places
 from torchledger.stepping.entries import Entry
 from torchledger.work.op_shapes import OpCall, Tensor
 
@@ -61,3 +65,25 @@ def test_operators_that_one_side_only_lacks_are_missing_and_not_another_route() 
     calls = heard("aten::mm", "aten::zeros")
     assert other_routes(recorded, {0: calls[0], 1: calls[1]}, calls) == {}
     assert other_routes(recorded[:1], {0: calls[0]}, calls) == {}
+
+
+def test_operators_are_paired_though_a_mode_hears_other_aliases_between_them() -> None:
+    names = [f"aten::{name}" for name in ("mm", "add", "exp", "mm", "sum") * 400]
+    recorded = [each for place, name in enumerate(names) for each in (name, *["aten::detach"] * (place % 3 == 0))]
+    heard = [each for place, name in enumerate(names) for each in (*["aten::empty"] * (place % 2), name)]
+    pairs = _pairs(recorded, heard)
+    assert [recorded[one] for one, _ in pairs] == names == [heard[two] for _, two in pairs]
+    assert all(first < second for first, second in pairwise(pairs)) and len({two for _, two in pairs}) == len(pairs)
+
+
+@given(
+    names=st.lists(st.sampled_from(["aten::mm", "aten::add", "aten::detach", "aten::empty"]), max_size=12),
+    data=st.data(),
+)
+def test_what_is_paired_has_one_name_and_stands_in_order(names: list[str], data: st.DataObject) -> None:
+    other = [name for name in names if data.draw(st.booleans())]
+    pairs = _pairs(names, other)
+    assert all(names[one] == other[two] for one, two in pairs)
+    assert all(a < c and b < d for (a, b), (c, d) in pairwise(pairs))
+    if other == names:
+        assert len(pairs) == len(names)
