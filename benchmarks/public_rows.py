@@ -18,6 +18,8 @@ from torchledger.planning.transformer_memory import memory_of_rank
 GPT_VOCABULARY = 51200
 """Megatron's: 50,257 words, padded to equal shares."""
 
+GPUS_PER_NODE = 8
+
 Host = tuple[float, float]
 
 MEGATRON_HOST_US: Host = (990.0, 2050.0)
@@ -34,6 +36,16 @@ NANOTRON_HOST_US: dict[str, Host] = {
 }
 """The same for a block of nanotron, by ranks of tensor parallelism, with whole activations or in shares. Both are of
 their own code on a CPU (``framework_hosts.py``, ``docs/results/public_steps.md``); no step is in them."""
+
+
+def is_checked(layout: Layout) -> bool:
+    """Whether the hosts of a nanotron row check each collective of tensor parallelism before they launch it.
+
+    The launch script of these benchmarks sets ``TORCH_DISTRIBUTED_DEBUG=DETAIL``; with which rows it did is not stated.
+    Rows that no set scores say that it is those of pipelines over several nodes (``public_origin.py``). They are of the
+    script that shares activations: it knows no other mode.
+    """
+    return layout.tp > 1 and layout.pp > 1 and layout.world_size > GPUS_PER_NODE
 
 
 def megatron_host_us(model: Transformer, layout: Layout) -> Host:
@@ -62,7 +74,7 @@ class Row:
     device: str = ""
     measured_bytes: float | None = None
     peer_bytes: float | None = None
-    gpus_per_node: int = 8
+    gpus_per_node: int = GPUS_PER_NODE
     mfu: float | None = None
     has_failed: bool = False
     composition: Composition = field(default_factory=Composition)
@@ -75,7 +87,10 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 
 def vtrain(data: Path, part: str) -> list[Row]:
-    """GPT under Megatron-DeepSpeed: float16, everything recomputed, gradients reduced behind the last backward."""
+    """GPT under Megatron-DeepSpeed: float16, everything recomputed, gradients reduced behind the last backward.
+
+    Those on one node (``"single"``) are published as measured and are of vTrain's simulator (``public_origin.py``).
+    """
     rows = []
     for row in rows_of(data / f"distributed/vtrain_a100_{part}.csv"):
         n = {key: int(row[key]) for key in row if key not in ("params_b", "iteration_ms")}
@@ -90,12 +105,13 @@ def vtrain(data: Path, part: str) -> list[Row]:
         )  # fmt: skip
         rows.append(
             Row(str(n), model, layout, 1e3 * float(row["iteration_ms"]), device="A100",
-                composition=Composition(overlaps_gradients=False, block_host_us=megatron_host_us(model, layout)))
+                composition=Composition(overlaps_gradients=False, shares_sends=True,
+                                        block_host_us=megatron_host_us(model, layout)))
         )  # fmt: skip
     return rows
 
 
-def nanotron(data: Path) -> list[Row]:
+def nanotron(data: Path, check_us: Host | None = None) -> list[Row]:
     """Llamas in bfloat16 with float32 gradients, nothing recomputed, tensor with sequence parallelism.
 
     As huggingface/nanotron's llama.py has it: queries, keys and values are put in order by a copy, keys and values
@@ -104,6 +120,9 @@ def nanotron(data: Path) -> list[Row]:
     ZeRO-1 there is no DDP: all of them are all-reduced at once behind the last backward, and updated weights gathered
     into one piece. All are clipped. Before each tensor that a stage sends go two messages that describe it, and forward
     a mask goes with it.
+
+    ``check_us`` is what a check of a collective takes, and more for each rank (``checked_collectives.py``); where it is
+    not known, nothing is priced for it.
 
     The memory is what the allocator had reserved: its peak of allocated bytes is set back behind the last backward. So
     gradients in bfloat16, which come as activations go, count beside these.
@@ -129,14 +148,17 @@ def nanotron(data: Path) -> list[Row]:
         )  # fmt: skip
         has_failed = row["status"] == "failed"
         measured_bytes = 2**30 * float(row["gpu_memory_gb"]) if row["gpu_memory_gb"] else None
-        layout = nearer_mode(model, layout, measured_bytes)
+        checks = check_us if is_checked(layout) else None
+        if checks is None:
+            layout = nearer_mode(model, layout, measured_bytes)
         rows.append(
             # The table of results is written by the first rank, in GiB.
             Row(f"{row['model']} on {n['gpus']}", model, layout, None if has_failed else 1e6 * float(row["step_s"]),
                 device="H100", measured_bytes=measured_bytes,
                 mfu=float(row["mfu_pct"]) if row["mfu_pct"] else None, has_failed=has_failed,
                 composition=Composition(overlaps_gradients=not layout.zero, reduces_whole=True, clips_whole=True,
-                                        announcements=(5, 2), block_host_us=nanotron_host_us(layout)))
+                                        announcements=(5, 2), check_us=checks or (0.0, 0.0),
+                                        block_host_us=nanotron_host_us(layout)))
         )  # fmt: skip
     return rows
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import functools
+import json
 import math
 import os
 import platform
@@ -26,8 +27,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from public_rows import Row, megatron, nanotron, neusight, simumax, vtrain
-from public_texts import COLUMNS, DESCRIBED, EAGER, HOSTS, KERNELS, WRONG
+from public_rows import Host, Row, megatron, nanotron, neusight, simumax, vtrain
+from public_texts import CHECKS, COLUMNS, DESCRIBED, EAGER, HOSTS, KERNELS, NO_CHECKS, ORIGIN, WRONG
 
 from torchledger.errors import PredictError
 from torchledger.fitting.time_model import TimeModel
@@ -56,6 +57,9 @@ EAGER_LAUNCH_US = 10.0
 BARE_LAUNCH_US = 6.75
 """What a host needs for a launch with no operator around it, for programs whose blocks' code was measured by itself:
 ``fused launch host us`` of the H100's model."""
+
+LEAST_MFU = 20.0
+"""Per cent, below which nanotron's rows are in no set."""
 
 ENOUGH_TO_SCALE = 20
 """Development rows of which a median is taken."""
@@ -310,6 +314,12 @@ HEAD = (
 )
 
 
+def read_checks(path: Path) -> Host:
+    """What a check of a collective takes, and more for each rank, in microseconds."""
+    found = json.loads(path.read_text())
+    return float(found["fixed_us"]), float(found["rank_us"])
+
+
 def memory_rows(rows: Sequence[Row]) -> list[tuple[Row, float]]:
     return [
         (row, max(memory_of_rank(row.model, row.layout, stage) for stage in {0, row.layout.pp - 1})) for row in rows
@@ -330,6 +340,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=os.environ.get("TORCHLEDGER_PUBLIC_DATA"))
     parser.add_argument("--kernels", type=Path, default=ROOT / "build/public_a100.tlmodel")
+    parser.add_argument("--checks", type=Path, help="what checked_collectives.py wrote")
     parser.add_argument("--sealed", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument("--show", type=int, default=0)
@@ -339,10 +350,12 @@ def main() -> None:
         parser.error("needs --data, or TORCHLEDGER_PUBLIC_DATA")
     options.kernels.parent.mkdir(parents=True, exist_ok=True)
     predictor = Predictor(functools.cache(lambda: kernels_of_a100(options.data, options.kernels)))
+    checks = read_checks(options.checks) if options.checks else None
+    trained = nanotron(options.data, checks)
     sets: dict[str, Callable[[], list[Row]]] = {
-        "vTrain, one node": lambda: vtrain(options.data, "single"),
+        "vTrain's simulation, one node": lambda: vtrain(options.data, "single"),
         "vTrain, several nodes": lambda: vtrain(options.data, "multi"),
-        "nanotron, MFU >= 20 %": lambda: [r for r in nanotron(options.data) if r.mfu is not None and r.mfu >= 20],
+        "nanotron, MFU >= 20 %": lambda: [r for r in trained if r.mfu is not None and r.mfu >= LEAST_MFU],
         "NeuSight": lambda: neusight(options.data),
         "SimuMax, Llamas": lambda: simumax(options.data),
     }
@@ -370,16 +383,15 @@ def main() -> None:
                 scaled = [replace(each, predicted_us=scale * each.predicted_us) for each in final]
                 lines.append(summary(f"{name}, sealed, times {scale:.2f} of the development rows", scaled))
                 print(lines[-1], flush=True)
-    memory = memory_lines(options.data)
+    memory = memory_lines(options.data, trained)
     print("\n".join(memory))
     if options.output:
-        options.output.write_text(page(lines, memory))
+        options.output.write_text(page(lines, memory, checks))
 
 
-def memory_lines(data: Path) -> list[str]:
-    """Peaks beside the measured, and which rows do not fit."""
+def memory_lines(data: Path, trained: Sequence[Row]) -> list[str]:
+    """Peaks beside the measured, and which rows do not fit; ``trained`` are nanotron's."""
     lines = ["| memory of | rows | mean error, % | signed, % | peer, % |", "|---|---|---|---|---|"]
-    trained = nanotron(data)
     sets: dict[str, tuple[list[Row], int | None]] = {"SimuMax, Llamas": (simumax(data), None)}
     parts = ("development", "sealed")
     for part, rows in zip(parts, split(trained), strict=True):
@@ -412,8 +424,9 @@ def memory_lines(data: Path) -> list[str]:
     return lines
 
 
-def page(lines: Sequence[str], memory: Sequence[str]) -> str:
+def page(lines: Sequence[str], memory: Sequence[str], checks: Host | None) -> str:
     """The results as a page."""
+    told = CHECKS.format(fixed_us=checks[0], rank_us=checks[1]) if checks else NO_CHECKS
     head = (
         f"{datetime.date.today().isoformat()}, seed {SEED}, Python {platform.python_version()}; "
         "a half of each set was looked at, the rest was scored at the end and nothing set by it. Nothing is fitted to "
@@ -433,6 +446,7 @@ def page(lines: Sequence[str], memory: Sequence[str]) -> str:
             "",
             textwrap.fill(DESCRIBED, 120),
             "",
+            *(line for part in ORIGIN.format(checks=told).split("\n\n") for line in (textwrap.fill(part, 120), "")),
             textwrap.fill(HOSTS, 120),
             "",
             textwrap.fill(EAGER, 120),

@@ -23,10 +23,38 @@ buckets of 25 MiB of bfloat16 (its own default, `ddp_bucket_cap_mb`) as the back
 last where input and output share them, without ZeRO; with ZeRO-1 one all-reduce of all float32 gradients behind the
 last backward; all gradients clipped and set to zero, weights cast. Its times are those of each run's third step
 alone, on the host's clock, its memory what the allocator had reserved (the allocated peak is set back before it is
-read). SimuMax by the launch scripts of MooreThreads/SimuMax (Transformer Engine with its loss in place of the logits,
-an empty gradient of each weight's shape, all-to-alls around attention for context parallelism, nothing of the
-collectives overlapped), Megatron-LM's loss by its in-place cross entropy. NeuSight's shapes by sitar-lab/NeuSight's
-`DLmodel_configs` (6945927)."""
+read). Megatron-DeepSpeed's ranks of tensor parallelism each send their share of a tensor to the next stage, which
+gathers it (`scatter_gather_tensors_in_pipeline`, its default). SimuMax by the launch scripts of MooreThreads/SimuMax
+(Transformer Engine with its loss in place of the logits, an empty gradient of each weight's shape, all-to-alls around
+attention for context parallelism, nothing of the collectives overlapped), Megatron-LM's loss by its in-place cross
+entropy. NeuSight's shapes by sitar-lab/NeuSight's `DLmodel_configs` (6945927)."""
+
+ORIGIN = """Where rows come from (`python benchmarks/public_origin.py --tables VTRAIN`, of rows that were looked at
+and of nanotron's below 20 % MFU, which no set scores). vTrain's rows on one node are published as measurements and
+are none: they are what its simulator composes of kernels profiled on one A100. 187 of them, in 24 groups that differ
+in layers and microbatches alone, lie on planes to the last of the digits that are given (nanoseconds; a relative
+1e-14), and of 93 pairs that differ in data parallelism alone, the times of 93 differ by what two entries of the
+simulator's own tables of all-reduces differ, to the nanosecond (VIA-Research/vTrain at f8dda84, with its vocabulary
+of 50,257 words that are not padded). So they say how near we come to a peer whose own error is given as 8.4 %, not to
+steps: their host is that of a profiled run of one layer, their product with the vocabulary one whose columns no tile
+divides, and what they repeat they repeat exactly. Those on several nodes have one digit behind the millisecond, and
+two runs of one layout differ by 0.05 %. Three layouts of nanotron's were run twice or three times: 1 to 25 % apart.
+
+nanotron's pipelines over several nodes, where they have tensor parallelism too, need as much for a block as their
+ranks of tensor parallelism say, whatever its size: of rows that no set scores a tenth lie below 10.6, 14.6, 23.3, 49
+and 124 ms with 2, 4, 8, 16 and 32 ranks, where of layouts without a pipeline it is 4.6 and 4.5 with 4 and 8; where
+the device needs longer than that, it decides, so that it is the host that waits, for each rank a little more. The
+launch script of these benchmarks (`run_multinode.sh` of `scripts/scaling_benchmarks.py`, in huggingface/nanotron as
+`examples/mamba/run_multinode.sh`, 77f54c10 of 2025-03-10) sets `TORCH_DISTRIBUTED_DEBUG=DETAIL`: then the hosts of a
+group meet over Gloo before each collective, one after the other, and compare what they are about to launch. Ten
+collectives a block make that 0.2 ms for each rank; the script knows activations in shares alone. That these are the
+rows it launched is inferred, not stated. What a check takes is measured by `python
+benchmarks/checked_collectives.py`, which wants a core for each thread of as many processes; {checks}"""
+
+NO_CHECKS = """here it was not measured on such a machine, and nothing is priced for it: it is what makes the mean of
+nanotron's ratios."""
+
+CHECKS = """here {fixed_us:,.0f} us and {rank_us:,.0f} us for each rank."""
 
 HOSTS = """Hosts. One block of each program's own code on a CPU, with tensors of a few elements and a process group
 that sends nothing (`python benchmarks/framework_hosts.py`; torch 2.1.2 with its Triton 2.1, Python 3.11, one thread
@@ -56,22 +84,19 @@ at 8.7 and 12.2, without the adding up of gradients, which it had none of."""
 COLUMNS = """Neighbours are layouts of one model, world and batch that differ by a factor of two between one or two
 axes; in brackets how many pairs. The last column takes questions with at least four measured layouts."""
 
-WRONG = """What is left, from the rows looked at. nanotron: pipelines with tensor parallelism over several nodes, in
-microbatches of one or two sequences, take up to twice as long as their like on one node (9.5 to 10.4 ms a block where
-that takes 5.5; rows with but one of both axes do not), of which no cause was found: they make the mean of the ratios,
-whose median is 5 %. Rows on few nodes whose device decides are 3 to 7 % too quick, those of two tensor-parallel ranks
-6 to 10 %; a third step may still be warming up, and the version of cuBLAS is not stated. vTrain on one node: steps of
-eight tensor-parallel ranks, whose hosts wait for the slowest of eight six times a block, are 10 to 23 % too quick.
-Tried and not taken, as it changed 0.1 % of the mean: Megatron-DeepSpeed's blocks wait for the device (each forward
-puts two numbers on it, each backward asks whether two tensors are equal), so that no pass is launched ahead of the
-one before. What changed the sealed figures, all rows of each set (before: vTrain 24.0 % on one node and 9.9 on
-several, nanotron 10.2): the hosts above; all-reduces over two nodes, whose bytes cross once; small messages between
-two ranks, which make one hop. NCCL's authors say of two nodes that its trees go beyond the network's rate
-(NVIDIA/nccl-tests#196, on two DGX A100s NVIDIA/nccl#812); of vTrain's rows on several nodes it betters the half that
-was looked at (9.7 to 9.5 %) and worsens the sealed one (10.2 to 12.4 %), by six rows of 16 tensor-parallel ranks on
-two nodes (7 to 30 % too quick): their 50 MB do not reach the rate of large messages, which no curve of an A100's
-network tells. It was left as it is, as nothing is set by sealed rows. Memory: of SimuMax's rows all were looked at.
-nanotron's mode of tensor parallelism is not stated: where activations are whole or shared it was taken from that
-memory, so that its error is too kind; without tensor parallelism it is not. Megatron-LM's tests of two and four
-tensor-parallel ranks without sequence parallelism lack 0.1 GB of 1 that is not explained. Not built: tests that fuse
-the loss, defer gradients of the embedding or write a mask (only their names say so)."""
+WRONG = """What is left, from the rows looked at. nanotron: pipelines with tensor parallelism over several nodes,
+whose hosts check collectives (above). Rows on few nodes whose device decides are 3 to 7 % too quick, those of two
+tensor-parallel ranks 6 to 10 %; a third step may still be warming up, and the version of cuBLAS is not stated. Tried
+and not taken, as it changed 0.1 % of the mean: Megatron-DeepSpeed's blocks wait for the device (each forward puts two
+numbers on it, each backward asks whether two tensors are equal), so that no pass is launched ahead of the one before.
+What changed the sealed figures, all rows of each set (before: vTrain 24.0 % on one node and 9.9 on several, nanotron
+10.2): the hosts above; all-reduces over two nodes, whose bytes cross once; small messages between two ranks, which
+make one hop. NCCL's authors say of two nodes that its trees go beyond the network's rate (NVIDIA/nccl-tests#196, on
+two DGX A100s NVIDIA/nccl#812); of vTrain's rows on several nodes it betters the half that was looked at (9.7 to 9.5
+%) and worsens the sealed one (10.2 to 12.4 %), by six rows of 16 tensor-parallel ranks on two nodes (7 to 30 % too
+quick): their 50 MB do not reach the rate of large messages, which no curve of an A100's network tells. It was left as
+it is, as nothing is set by sealed rows. Memory: of SimuMax's rows all were looked at. nanotron's mode of tensor
+parallelism is not stated: where activations are whole or shared it was taken from that memory, so that its error is
+too kind; without tensor parallelism it is not. Megatron-LM's tests of two and four tensor-parallel ranks without
+sequence parallelism lack 0.1 GB of 1 that is not explained. Not built: tests that fuse the loss, defer gradients of
+the embedding or write a mask (only their names say so)."""

@@ -36,6 +36,10 @@ class Composition:
     ``clips_whole``: and takes the norm of all of them and scales them, not of its share alone.
     ``announcements`` are the small messages that go before a microbatch's tensors from stage to stage, forward and
     backward, each of which the host waits for.
+    ``shares_sends``: each rank of tensor parallelism sends its share of a whole tensor to the next stage, whose ranks
+    gather it among themselves.
+    ``check_us``: before each collective that a block asks for, the hosts of its group make sure that all ask for the
+    same (``TORCH_DISTRIBUTED_DEBUG=DETAIL``), for so long and so much more for each rank.
     ``overlap`` is the norm by which host and device time of a phase are added (6: nearly the longer of both).
     ``step_host_us`` is what the host does in a step beside launching the model. ``block_host_us`` is what its code
     needs for a block's forward and for its backward beside the launches of their kernels, where that was measured.
@@ -45,6 +49,8 @@ class Composition:
     reduces_whole: bool = False
     clips_whole: bool = False
     announcements: tuple[int, int] = (0, 0)
+    shares_sends: bool = False
+    check_us: tuple[float, float] = (0.0, 0.0)
     overlap: float = 6.0
     step_host_us: float = 400.0
     block_host_us: tuple[float, float] = (0.0, 0.0)
@@ -135,7 +141,13 @@ class Composer:
         price, kernels = total_price(self.prices, pieces)
         communication_us = sum(self.exposed_us(piece) for piece in pieces if piece.group)
         host_us = kernels * self.prices.launch_host_us
+        host_us += sum(self.check_us(piece.group) for piece in pieces if piece.group)
         return _Cost(price.duration_us, communication_us, host_us, price.spread_us, price.work)
+
+    def check_us(self, group: str) -> float:
+        """What the hosts of a group wait for each other before a collective, where they check it."""
+        fixed_us, rank_us = self.composition.check_us
+        return fixed_us + rank_us * len(self.placement(group))
 
     def exposed_us(self, piece: Piece) -> float:
         """What a collective adds to the pieces: all of it, or what it outlasts and slows the product beside it."""
@@ -202,9 +214,13 @@ class Composer:
         layout, model = self.layout, self.model
         stages = layout.pp * layout.stages_per_rank
         message = layout.micro_batch * model.length // layout.cp * model.hidden * self.size
-        if layout.sequence_parallel:
+        gather_us = 0.0
+        if layout.sequence_parallel or self.composition.shares_sends:
+            if not layout.sequence_parallel:
+                gather_us = self.collective_us("all_gather", message, "tp")
             message //= layout.tp
         tensor_us, announcing_us = (self.move_us(nbytes) for nbytes in (message, _ANNOUNCEMENT_BYTES))
+        tensor_us += gather_us
         announcing_us += self.prices.launch_host_us
         moves_us = [tensor_us + count * announcing_us for count in self.composition.announcements]
         costs = {

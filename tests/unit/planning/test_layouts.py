@@ -150,6 +150,40 @@ def test_messages_that_announce_tensors_and_whole_clipping_take_time() -> None:
     assert shares < whole
 
 
+def test_shares_of_a_sent_tensor_are_quicker_over_nodes_than_the_whole_of_it() -> None:
+    layout = Layout(tp=8, pp=2, sequence_parallel=False)
+    large = replace(SMALL, hidden=8192, heads=64, kv_heads=8, ffn=28672)
+
+    def step_us(layout: Layout, shares_sends: bool) -> float:
+        composition = Composition(shares_sends=shares_sends)
+        return price_layout(large, layout, PRICES, FABRIC, composition=composition, sharing=FREE).duration_us
+
+    assert step_us(layout, True) < step_us(layout, False)
+    # One rank has no others to share with, and rows that are shares already are not shared again.
+    for same in (replace(layout, tp=1), replace(layout, sequence_parallel=True)):
+        assert step_us(same, True) == step_us(same, False)
+
+
+def test_hosts_that_check_collectives_decide_small_steps_and_no_large_ones() -> None:
+    def longer(model: Transformer, tp: int) -> float:
+        plain, checked = (
+            price_layout(
+                model, Layout(tp=tp), PRICES, FABRIC, composition=Composition(check_us=each), sharing=FREE
+            ).duration_us
+            for each in ((0.0, 0.0), (1000.0, 500.0))
+        )
+        return checked - plain
+
+    tiny = replace(SMALL, hidden=256, ffn=1024, heads=4, length=256, vocabulary=512)
+    parts = parts_of(tiny, Layout(tp=4))
+    asked = tiny.layers * sum(bool(piece.group) for piece in (*parts.block, *parts.block_backward))
+    asked += sum(bool(p.group) for p in (*parts.first, *parts.first_backward, *parts.last, *parts.last_backward))
+    assert longer(tiny, 4) == pytest.approx(tiny.batch * asked * 3000.0, rel=0.1)
+    assert longer(tiny, 1) == 0.0
+    large = replace(SMALL, hidden=8192, heads=64, ffn=28672, length=8192)
+    assert longer(large, 2) < 0.1 * price(Layout(tp=2), large)
+
+
 def test_a_host_whose_blocks_were_measured_decides_small_steps_and_no_large_ones() -> None:
     tiny = replace(SMALL, hidden=256, ffn=1024, heads=4, length=256, vocabulary=512)
 
