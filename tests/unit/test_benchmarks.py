@@ -35,6 +35,7 @@ NO_BENCHMARKS = {
     "public_texts": "is imported by others",
     "report_screenshots": "takes the docs' pictures, of ledgers that are given to it",
     "run_all": "runs them",
+    "fit_host_steps": "makes constants of data",
     "strangers_data": "turns measurements into data",
     "strangers_errors": "judges measurements that are given to it",
     "small_training": "a program for others to run",

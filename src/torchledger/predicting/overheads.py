@@ -50,7 +50,10 @@ class StepShape:
     calls. ``further_kernels`` are those that library calls launch beyond their first. ``tensors`` are those that
     ``optimizers`` update in lists, ``foreach_tensors`` those of them in lists of foreach operators; what such
     optimizers call is not among ``eager_calls``; ``scalers`` are the gradient scalers that work beside them,
-    ``backward_graphs`` the graphs that those passes call.
+    ``backward_graphs`` the graphs that those passes call. ``parameters`` are the tensors that autograd gives a gradient
+    at the end of the step's backward, ``launching_calls`` the eager operators outside an optimizer that launch
+    something, ``distinct_calls`` how many of them differ by name, and ``listed_tensors`` the tensors in all lists of
+    the foreach operators of optimizers.
     """
 
     fused: int
@@ -67,6 +70,10 @@ class StepShape:
     further_kernels: int = 0
     scalers: int = 0
     backward_graphs: int = 0
+    parameters: int = 0
+    launching_calls: int = 0
+    distinct_calls: int = 0
+    listed_tensors: int = 0
 
     @property
     def launches(self) -> int:

@@ -37,6 +37,13 @@ from torchledger.nouns import (
     StepCall,
     StepPrediction,
 )
+from torchledger.predicting.host_steps import (
+    OVERLAP,
+    measured_host_us,
+    shape_with_calls,
+    slowness_of,
+    slowness_spread,
+)
 from torchledger.predicting.launches import is_foreign, predict_launches
 from torchledger.predicting.operators import ROOFLINE, half_width_us, predict
 from torchledger.predicting.overheads import (
@@ -44,10 +51,8 @@ from torchledger.predicting.overheads import (
     StepShape,
     begins_backward,
     gaps_us,
-    host_spread,
     host_us,
     overheads_of,
-    overheads_on,
     step_shape,
     step_us,
 )
@@ -118,7 +123,7 @@ def predict_step(
     )
     eager = () if record is None else price_calls(model, record.calls, ran_on_cpu=_ran_on_cpu(record))
     priced = [*((found, weights[found.subject]) for found in predictions), *((found, 1) for _, found in eager)]
-    overheads = overheads_on(host, overheads_of(model), trains=traffic.trains)
+    overheads = overheads_of(model)
     shape = _shape_of(called, calls, weights, record, eager, _optimizer_tensors(optimizer))
     kernels = sum(prediction.duration_us * weights[prediction.subject] for prediction in predictions)
     optimizer_us = _optimizer_us(model, optimizer) + _eager_us(eager, "optimizer")
@@ -126,7 +131,11 @@ def predict_step(
     eager_us = sum(prediction.duration_us for _, prediction in eager) - _eager_us(eager, "optimizer") - collectives_us
     gaps = gaps_us(shape, mode, overheads)
     device = kernels + gaps + optimizer_us + eager_us + collectives_us
-    needed_by_host_us = host_us(shape, mode, overheads)
+    needed_by_host_us, host_spread = host_us(shape, mode, overheads), 0.0
+    if host is not None and (slowness := slowness_of(host)) is not None:
+        needed_by_host_us = measured_host_us(shape, mode, slowness, trains=traffic.trains)
+        host_spread = slowness_spread(host)
+        overheads = {**overheads, "overlap": OVERLAP}
     by_launch = {launch.launch_id: launch for launch in called}
     worked = [
         *((found, work_of(by_launch[found.subject], found, weights[found.subject])) for found in predictions),
@@ -138,7 +147,7 @@ def predict_step(
     duration = step_us(device, needed_by_host_us, overheads)
     half = overheads["step error"] * duration + _width_us(priced)
     half *= model.extras.get("step interval host", 1.0) if needed_by_host_us > device else 1.0
-    slower_host_us = needed_by_host_us * (1 + host_spread(shape, mode, overheads))
+    slower_host_us = needed_by_host_us * (1 + host_spread)
     half += step_us(device, slower_host_us, overheads) - duration
     unlearned = [(prediction, count) for prediction, count in priced if prediction.model == ROOFLINE]
     foreign = {launch.launch_id for launch in called if is_foreign(model, launch)}
@@ -220,7 +229,7 @@ def _shape_of(
     nodes = sum(call.phase == "backward" for call in eager_calls)
     backwards = sum(count for graph, count in calls.items() if direction_of(graph) == "backward")
     passes = min(1, backwards) if record is None else len(begins_backward(record.calls))
-    return replace(
+    shape = replace(
         shape,
         backwards=min(passes, shape.graphs // 2),
         backward_graphs=backwards,
@@ -230,6 +239,9 @@ def _shape_of(
         foreach_tensors=foreach_tensors,
         scalers=sum(is_scaler(call.name) for call in record.calls) if record is not None else 0,
     )
+    if record is None:
+        return shape_with_calls(shape, called, None, ran_on_cpu=False)
+    return shape_with_calls(shape, called, record.calls, ran_on_cpu=_ran_on_cpu(record))
 
 
 def _sustained_us(
