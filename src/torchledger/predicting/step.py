@@ -65,6 +65,7 @@ from torchledger.predicting.step_calls import (
     predict_graph_collectives,
     price_calls,
 )
+from torchledger.predicting.waits import pieces_of_step, waiting_step_us, waits_for_device
 from torchledger.stepping.totals import StepTotals, times_made
 from torchledger.work.graph_collectives import graph_collectives
 from torchledger.work.graph_names import direction_of
@@ -145,10 +146,19 @@ def predict_step(
     sustained = _sustained_us(worked, short_run_us, overheads["sustained products"], model.machine)
     device += sustained
     duration = step_us(device, needed_by_host_us, overheads)
+    waits_us = 0.0
+    if record is not None and any(map(waits_for_device, record.calls)):
+        device_us: dict[str | int, float] = {found.subject: found.duration_us for found in predictions}
+        device_us |= {call.order: found.duration_us for call, found in eager}
+        pieces = pieces_of_step(
+            record.calls, called, weights, device_us, mode=mode, host_us=needed_by_host_us, whole_device_us=device
+        )
+        waits_us = max(0.0, waiting_step_us(pieces) - duration)
+        duration += waits_us
     half = overheads["step error"] * duration + _width_us(priced)
     half *= model.extras.get("step interval host", 1.0) if needed_by_host_us > device else 1.0
     slower_host_us = needed_by_host_us * (1 + host_spread)
-    half += step_us(device, slower_host_us, overheads) - duration
+    half += step_us(device, slower_host_us, overheads) - (duration - waits_us)
     unlearned = [(prediction, count) for prediction, count in priced if prediction.model == ROOFLINE]
     foreign = {launch.launch_id for launch in called if is_foreign(model, launch)}
     step = StepPrediction(
@@ -176,7 +186,12 @@ def predict_step(
         eager_calls=len(eager),
         unlearned_us=sum(prediction.duration_us * count for prediction, count in unlearned),
         foreign_us=sum(found.duration_us * weights[found.subject] for found in predictions if found.subject in foreign),
-        notes=(*_origin_notes(model), *_foreign_notes(model, called), *_record_notes(model, record, launches)),
+        notes=(
+            *_origin_notes(model),
+            *_foreign_notes(model, called),
+            *_record_notes(model, record, launches),
+            *_waits_notes(record, waits_us),
+        ),
         eager=_grouped(eager),
         host=None if host is None else host.name,
     )
@@ -385,6 +400,15 @@ def _recorded_optimizers(record: StepTotals | None) -> tuple[int, int, int]:
     tensors = sum(optimizer.tensors for optimizer in record.step.optimizers)
     is_fused = any("_fused_" in call.name for call in lists)
     return tensors, 0 if is_fused else tensors, max(1, len(record.step.optimizers))
+
+
+def _waits_notes(record: StepTotals | None, waits_us: float) -> tuple[str, ...]:
+    """That a step is longer than what device and host need, since one waits for the other."""
+    if record is None or waits_us < 1.0:
+        return ()
+    count = sum(map(waits_for_device, record.calls))
+    times = "once" if count == 1 else f"{count:,} times"
+    return (f"the host waits for the device {times} inside the step, which takes {waits_us:,.0f} us longer for it",)
 
 
 def _origin_notes(model: TimeModel) -> tuple[str, ...]:

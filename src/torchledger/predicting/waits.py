@@ -1,0 +1,142 @@
+"""How long a step takes whose host waits for the device inside it, as a gradient scaler does before its optimizer.
+
+A host that never waits is ahead of the device, and a step takes about the longer of what both need. Where it waits it
+is behind again: the device is idle until the first kernel after the wait is launched, and wherever the host is slower
+than it in what follows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchledger.nouns import Launch, StepCall
+from torchledger.predicting.host_steps import STEP_COSTS
+from torchledger.predicting.overheads import Mode, launch_kind
+from torchledger.predicting.questions import is_over_lists
+
+_WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize")
+"""Calls that wait for a stream. A wait for the whole device is how a loop is timed, and no part of a step."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Work of the host, what it launches at its end, and whether the host then waits until the device is done."""
+
+    host_us: float
+    device_us: float = 0.0
+    waits: bool = False
+
+
+def waits_for_device(call: StepCall) -> bool:
+    """True for a wait for the device inside a step."""
+    return call.kind == "synchronization" and call.name in _WAITS
+
+
+def waiting_step_us(pieces: Sequence[Piece]) -> float:
+    """What a step takes that repeats, in microseconds: from each wait to the next, the later of host and device.
+
+    >>> waiting_step_us([Piece(10.0, 50.0), Piece(10.0, 50.0, waits=True)])
+    110.0
+    """
+    last = max(place for place, piece in enumerate(pieces) if piece.waits)
+    total, segment = 0.0, list[Piece]()
+    for piece in (*pieces[last + 1 :], *pieces[: last + 1]):
+        segment.append(piece)
+        if piece.waits:
+            total += _segment_us(segment)
+            segment = []
+    return total
+
+
+def _segment_us(pieces: Sequence[Piece]) -> float:
+    launched = np.cumsum([piece.host_us for piece in pieces])
+    device = np.array([piece.device_us for piece in pieces])
+    # A kernel begins once it is launched, and all behind it follow: the latest of these chains is the end.
+    behind = np.cumsum(device[::-1])[::-1]
+    return float(max(launched[-1], np.max(np.where(device > 0, launched + behind, 0.0))))
+
+
+def pieces_of_step(
+    calls: Sequence[StepCall],
+    launches: Sequence[Launch],
+    times: Mapping[str, int],
+    device_us: Mapping[str | int, float],
+    *,
+    mode: Mode,
+    host_us: float,
+    whole_device_us: float,
+) -> list[Piece]:
+    """A recorded step in the order in which its host goes through it; ``host_us`` and ``whole_device_us`` are its sums.
+
+    ``device_us`` holds what each launch takes by ``launch_id``, each eager call by ``order``; ``times`` how often a
+    step makes each launch. The host's time is shared as ``STEP_COSTS`` say, a graph's own once for each of its calls.
+    """
+    by_graph: dict[str, list[Launch]] = {}
+    for launch in launches:
+        by_graph.setdefault(launch.graph, []).append(launch)
+    called = Counter(call.name for call in calls if call.kind == "graph")
+    shares = _Shares(calls, mode)
+    found: list[Piece] = []
+    for call in sorted(calls, key=lambda each: each.order):
+        if waits_for_device(call):
+            found.append(Piece(0.0, waits=True))
+        elif call.kind == "graph":
+            found.append(Piece(shares.of_graph(call)))
+            for launch in by_graph.get(call.name, ()):
+                made = times[launch.launch_id] / called[call.name]
+                kind = launch_kind(launch)
+                cost = 0.0 if mode == "graphs" or kind is None else STEP_COSTS[_KINDS[kind]]
+                found.append(Piece(made * cost, made * device_us.get(launch.launch_id, 0.0)))
+        else:
+            found.append(Piece(shares.of_call(call), device_us.get(call.order, 0.0)))
+    by_host, by_device = sum(piece.host_us for piece in found), sum(piece.device_us for piece in found)
+    return [
+        Piece(
+            piece.host_us * host_us / by_host if by_host else 0.0,
+            piece.device_us * whole_device_us / by_device if by_device else 0.0,
+            piece.waits,
+        )
+        for piece in found
+    ]
+
+
+_KINDS = {"fused": "fused", "library": "library", "convolution": "convolutions"}
+
+
+class _Shares:
+    """What calls cost the host beside the launches of graphs, in the order in which they are asked for."""
+
+    def __init__(self, calls: Sequence[StepCall], mode: Mode) -> None:
+        self._graphs = [call for call in calls if call.kind == "graph"]
+        self._mode = mode
+        self._quiet = sum(call.phase == "backward" and not call.kernels for call in calls if call.kind == "operator")
+        self._met: set[str] = set()
+        self._lists = sum(call.phase == "optimizer" and is_over_lists(call) for call in calls)
+
+    def of_graph(self, call: StepCall) -> float:
+        """A graph's call, before its first launch."""
+        parameters = self._quiet * STEP_COSTS["graphs parameters" if self._mode == "graphs" else "parameters"]
+        # Guards and inputs lie before the graphs, half of what a parameter costs; the rest at its gradient.
+        shared = (STEP_COSTS["trains"] + parameters / 2) / max(1, len(self._graphs))
+        if self._mode == "graphs":
+            return STEP_COSTS["graphs replays"] + STEP_COSTS["graphs step"] / max(1, len(self._graphs)) + shared
+        return STEP_COSTS["step"] / max(1, len(self._graphs)) + shared
+
+    def of_call(self, call: StepCall) -> float:
+        """An eager call, up to its launch."""
+        if call.kind != "operator":
+            return 0.0
+        if "_amp_" in call.name:
+            return STEP_COSTS["scalers"] / 2
+        if call.phase == "optimizer" and is_over_lists(call):
+            each = STEP_COSTS["fused_tensors" if "_fused_" in call.name else "foreach_tensors"]
+            return (STEP_COSTS["optimizers"] + each * (call.tensors or 0)) / max(1, self._lists)
+        if call.phase == "backward" and not call.kernels:
+            return STEP_COSTS["parameters"] / 2
+        is_new = call.name not in self._met
+        self._met.add(call.name)
+        return (STEP_COSTS["launching_calls"] + is_new * STEP_COSTS["distinct_calls"]) if call.kernels else 0.0
