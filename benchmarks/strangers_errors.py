@@ -46,6 +46,8 @@ class Found:
     """Family, predicted time, upper end of its interval, measured time."""
     step_high_us: float
     unlearned_us: float
+    again_us: float | None = None
+    """The median of the plain steps of the process that was recorded: how well the truth repeats."""
 
     @property
     def launches_held(self) -> tuple[int, int]:
@@ -93,7 +95,7 @@ def judge(name: str, path: Path, row: Mapping[str, Any], model: Any, host: str) 
     return Found(
         name, recipe, record.device_us or 0.0, work_us, own_us, step.duration_us,
         step.low_us <= own_us <= step.high_us, "host" if step.is_host_bound else "device", parts, asked,
-        step.high_us, step.unlearned_us,
+        step.high_us, step.unlearned_us, record.duration_us,
     )  # fmt: skip
 
 
@@ -154,6 +156,8 @@ def print_table(found: list[Found]) -> None:
             [e.predicted_step_us / e.step_us - 1 for e in by_device],
         ),
         ("step, host decides", [e.predicted_step_us / e.step_us - 1 for e in by_host]),
+        ("the same programs in the recorded process, host decides", _again(by_host, is_predicted=False)),
+        ("step beside the mean of both processes, host decides", _again(by_host, is_predicted=True)),
         ("fused sums", [e.parts["fused"][1] / e.parts["fused"][0] - 1 for e in found if "fused" in e.parts]),
     ):
         sizes = sorted(abs(error) for error in errors)
@@ -175,6 +179,14 @@ def print_table(found: list[Found]) -> None:
         f"\nIntervals hold {held / max(total, 1):.1%} of {total:,} launches and {sum(e.holds for e in found)} of "
         f"{len(found)} steps; {unlearned:.1%} of the device time is unlearned.\n\nIn sum: {parts}."
     )
+
+
+def _again(found: Sequence[Found], *, is_predicted: bool) -> list[float]:
+    """What the recorded process' plain steps, or predictions, are off by: from the own step, or from both's mean."""
+    pairs = [(each, each.again_us) for each in found if each.again_us]
+    if is_predicted:
+        return [each.predicted_step_us / (each.step_us * again) ** 0.5 - 1 for each, again in pairs]
+    return [again / each.step_us - 1 for each, again in pairs]
 
 
 def _off(predicted: float, measured: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from torchledger.nouns import Ceilings, Device, Host
+from torchledger.predicting.host_steps import slowness_of
 from torchledger.reporting.columns import format_ratio, format_share, format_us
 from torchledger.reporting.document import Document, Facts, Section, Sentence
 from torchledger.roofline import Bound, ridge_point
@@ -91,6 +92,8 @@ def _host_rows(host: Host) -> list[tuple[str, str]]:
     rows = [(label, format_us(cost) + spreads.get(label, "")) for label, cost in costs if cost is not None]
     if host.in_step is not None:
         rows.append(("a training step", f"{host.in_step:.2f} times what these add up to"))
+    if (slowness := slowness_of(host)) is not None:
+        rows.append(("in all", f"{slowness:.2f} times what a usual host needs"))
     return [*rows, ("measured", f"{host.measured_utc or '?'}, {host.method}")]
 
 
