@@ -5,6 +5,7 @@ host and kinds of work that it lacks, all at once, and lets them through a gate 
 in pieces, beside a piece of plain Python that says how fast the host is just then, and tells what its forward, its
 backward and its optimizer take; ``kinds`` does so with steps of one and eight blocks and graphs of few and many
 launches, parameters and tensors. OUT gets ``host_steps.json``. ``--tiny --device cpu`` tries the script itself.
+``host_pieces.py`` reads what came out.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from drawn_programs import WARM_STEPS, build, draw, leave_gate, wait_at_gate
+from drawn_programs import WARM_STEPS, build, draw, leave_gate, plain_us, wait_at_gate
 from strangers_cuda import Job, Wave
 
 NEEDS: tuple[str, ...] = ("cuda", "transformers")
@@ -89,17 +90,6 @@ class Phases:
             setattr(owner, method, self.around(name, getattr(owner, method)))
 
 
-def speed_us() -> float:
-    """Microseconds of a piece of plain Python, the best of three: how fast this host is just now."""
-    best = 1e9
-    for _ in range(3):
-        begin, kept = time.perf_counter(), {}
-        for number in range(2000):
-            kept[number & 63] = [number, str(number)]
-        best = min(best, (time.perf_counter() - begin) * 1e6)
-    return best
-
-
 def time_pieces(step: Callable[[], Any], wait: Callable[[], None], *, pieces: int = _PIECES) -> list[dict[str, float]]:
     """Pieces of steps that do not wait: microseconds a step until it is issued and until it is done, what the
     collector took of it, how busy this process was, and how fast the host was before."""
@@ -111,7 +101,7 @@ def time_pieces(step: Callable[[], Any], wait: Callable[[], None], *, pieces: in
     count = max(3, min(400, round(_PIECE_S / (time.perf_counter() - begin))))
     collections, found = Collections(), []
     for _ in range(pieces):
-        speed = speed_us()
+        speed = plain_us()
         collections.taken()
         used, switched = time.process_time(), resource.getrusage(resource.RUSAGE_SELF)
         begin = time.perf_counter()
@@ -372,7 +362,7 @@ def run_kinds(device: str) -> dict[str, Any]:
     alone: dict[str, list[float]] = {name: [] for name in made}
     speeds = []
     for _ in range(6):
-        speeds.append(round(speed_us(), 1))
+        speeds.append(round(plain_us(), 1))
         for name, run in made.items():
             run()
             wait()

@@ -14,7 +14,7 @@ import statistics
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from torchledger.device.host import find_host
 from torchledger.errors import PredictError
 from torchledger.fitting.launch_families import family_of
 from torchledger.fitting.time_model import TimeModel
-from torchledger.nouns import Step, StepCall
+from torchledger.nouns import Host, Step, StepCall
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.step import predict_ledger
 from torchledger.predicting.step_calls import price_calls
@@ -48,6 +48,8 @@ class Found:
     unlearned_us: float
     again_us: float | None = None
     """The median of the plain steps of the process that was recorded: how well the truth repeats."""
+    then_us: float | None = None
+    """The step predicted for the host as fast as it was just before and after the program's own steps."""
 
     @property
     def launches_held(self) -> tuple[int, int]:
@@ -67,7 +69,7 @@ def programs(source: Path, set_name: str) -> Iterator[tuple[str, Path]]:
             yield path.stem, path
 
 
-def judge(name: str, path: Path, row: Mapping[str, Any], model: Any, host: str) -> Found:
+def judge(name: str, path: Path, row: Mapping[str, Any], model: Any, host: str | Host) -> Found:
     """One program's step, predicted and measured."""
     recipe = row["own"]["recipe"]
     mode: Any = "graphs" if recipe["mode"] == "reduce-overhead" else "eager"
@@ -112,6 +114,19 @@ def main() -> None:
     print("\nLeft out: " + ("; ".join(left_out) or "none") + ".")
 
 
+_GOES_WITH_PLAIN = 0.29
+"""Steps go with this power of what plain Python takes, between moments of one host (``host_pieces.py``)."""
+
+
+def host_then(host: Host, plain_us: Sequence[float] | None) -> Host:
+    """The host as it was while a program ran, by plain Python before and after; as measured where that is unknown."""
+    if not plain_us or host.plain_us is None:
+        return host
+    slower = (statistics.mean(plain_us) / host.plain_us) ** _GOES_WITH_PLAIN
+    costs = {name: slower * cost for name, cost in vars(host).items() if name.endswith("_us") and cost is not None}
+    return replace(host, **costs)
+
+
 def judge_set(
     model: TimeModel, source: Path, set_name: str, ledgers: Path | None = None
 ) -> tuple[list[Found], list[str]]:
@@ -121,10 +136,14 @@ def judge_set(
     with tempfile.TemporaryDirectory() as folder:
         host = Path(folder) / "host.json"
         host.write_text(json.dumps(json.loads((source / "more.json").read_text())["host"]))
-        find_host(str(host))
+        measured = find_host(str(host))
         for name, path in programs(ledgers or source, set_name):
             try:
-                found.append(judge(name, path, rows[name], model, str(host)))
+                found.append(judge(name, path, rows[name], model, measured))
+                then = host_then(measured, rows[name]["own"].get("plain_us"))
+                if then != measured:
+                    step_us = judge(name, path, rows[name], model, then).predicted_step_us
+                    found[-1] = replace(found[-1], then_us=step_us)
             except (PredictError, ValueError, KeyError) as error:
                 left_out.append(f"{name}: {type(error).__name__}: {error}")
     missing = {name: row.get("own", {}).get("error") for name, row in rows.items() if name.startswith(set_name)}
@@ -156,6 +175,8 @@ def print_table(found: list[Found]) -> None:
             [e.predicted_step_us / e.step_us - 1 for e in by_device],
         ),
         ("step, host decides", [e.predicted_step_us / e.step_us - 1 for e in by_host]),
+        ("step by the host as it was then", [e.then_us / e.step_us - 1 for e in found if e.then_us]),
+        ("step by the host as it was then, host decides", [e.then_us / e.step_us - 1 for e in by_host if e.then_us]),
         ("the same programs in the recorded process, host decides", _again(by_host, is_predicted=False)),
         ("step beside the mean of both processes, host decides", _again(by_host, is_predicted=True)),
         ("fused sums", [e.parts["fused"][1] / e.parts["fused"][0] - 1 for e in found if "fused" in e.parts]),

@@ -23,6 +23,7 @@ NO_BENCHMARKS = {
     "fit_loops": "makes constants of data",
     "fit_strangers": "makes a shipped model of data",
     "gpu_programs": "programs for others to run",
+    "host_pieces": "judges measurements that are given to it",
     "job_programs": "programs for others to run",
     "h200_sweep": "writes a sweep",
     "lent_models": "writes shipped models again",

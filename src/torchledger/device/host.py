@@ -18,7 +18,7 @@ from typing import Any
 
 from torchledger.device.ceilings import find_place
 from torchledger.device.describe import describe_cpu
-from torchledger.device.rounds import Work, kept_rounds, settle, time_rounds
+from torchledger.device.rounds import Work, kept_rounds, plain_work, settle, time_rounds
 from torchledger.errors import MeasureError, PredictError
 from torchledger.nouns import Device, Host, Run
 from torchledger.store import LedgerWriter, open_ledger
@@ -200,6 +200,7 @@ def _costs(us: Mapping[str, float], step_launches: tuple[int, int, int] | None) 
         "foreach_optimizer_tensor_us": max(0.0, (us["many foreach tensors"] - us["few foreach tensors"]) / tensors),
         "optimizer_step_us": max(0.0, us["few fused tensors"] - _FEW_TENSORS * fused_tensor_us),
     }
+    found["plain_us"] = us.get("plain")
     if step_launches is not None and step_launches[0]:
         # On a CPU the kernels' own work is in the costs and in the step, and cannot be told apart.
         found["in_step"] = _in_step(found, step_launches, us["step"])
@@ -241,6 +242,7 @@ def _works(compiled: _Compiled, place: Any) -> dict[str, Work]:
         calls[f"many {how} tensors"] = _optimizer_step(place, _MANY_TENSORS, how)
     works = {name: Work(_without_argument(call)) for name, call in calls.items() if call is not None}
     works["backward"] = _backward(place)
+    works["plain"] = Work(lambda _: plain_work())
     if compiled.step is not None:
         # Step after step, as in a program: the host is ahead of the device.
         works["step"] = Work(_without_argument(compiled.step.run), waits=False)

@@ -31,6 +31,13 @@ class Work:
     waits: bool = True
 
 
+def plain_work() -> None:
+    """A piece of plain Python, some 0.2 ms: how long it takes says how fast the host is just then."""
+    kept: dict[int, list[object]] = {}
+    for number in range(2000):
+        kept[number & 63] = [number, str(number)]
+
+
 @dataclass(frozen=True)
 class Settled:
     """A figure over rounds: its median, and half of what nine of ten rounds span."""

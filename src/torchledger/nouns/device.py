@@ -57,8 +57,10 @@ class Host:
     are for one more of each kind: a launch of a fused kernel, of a matrix product and of a convolution inside a
     compiled function, an eager operator, a node of autograd's backward (its operator included), a tensor that a fused
     or foreach optimizer updates. ``in_step`` is how many times as long as these say a small training step takes, whose
-    code and data are not all in the host's caches. ``spreads`` holds, by the name of a field, half of what nine of ten
-    rounds of measuring span; hosts that were measured at one moment have none. Raises ``ValueError`` for a time or a
+    code and data are not all in the host's caches. ``plain_us`` is a piece of plain Python (``device.rounds``), which
+    says how fast the host was while it was measured: where others share its cores it is slower at times. ``spreads``
+    holds, by the name of a field, half of what nine of ten rounds of measuring span; hosts that were measured at one
+    moment have none. Raises ``ValueError`` for a time or a
     spread below zero, or above a quarter of an hour, and for an ``in_step`` of 0 or of more than a thousand.
     """
 
@@ -78,6 +80,7 @@ class Host:
     foreach_optimizer_tensor_us: float | None = None
     optimizer_step_us: float | None = None
     in_step: float | None = None
+    plain_us: float | None = None
     spreads: Mapping[str, float] = field(default_factory=dict)
     measured_utc: str | None = None
     method: str = "measured"

@@ -82,6 +82,7 @@ _HOST_ROWS = (
     ("a fused optimizer's step", "optimizer_step_us"),
     ("a tensor of it", "fused_optimizer_tensor_us"),
     ("a tensor of a foreach one", "foreach_optimizer_tensor_us"),
+    ("a piece of plain Python", "plain_us"),
 )
 
 

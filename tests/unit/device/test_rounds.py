@@ -28,6 +28,7 @@ US = {
     "many trained": 310.0 + 5 * 170,
     "few foreach tensors": 90.0,
     "many foreach tensors": 90.0 + 64 * 2.0,
+    "plain": 200.0,
 }
 STEP = (20, 72, 48)
 
@@ -69,6 +70,7 @@ def test_each_cost_is_what_one_more_of_its_kind_takes() -> None:
     assert host.further_training_us == pytest.approx(170 - 10)
     assert host.library_launch_us == pytest.approx(8.0)
     assert host.operator_us == pytest.approx(4.0)
+    assert host.plain_us == pytest.approx(200.0)
     assert host.in_step == pytest.approx(1500 / (285 + 20 * 5 + 72 * 8 + 48 * 0.5 + 60 - 8 * 0.5), rel=1e-3)
     assert set(host.spreads.values()) == {0.0}
     assert host.method == "median of 12 rounds, a clock"
