@@ -1,6 +1,7 @@
 """How far predictions of drawn programs are off: ``python benchmarks/strangers_errors.py FROM SET [--model FILE]``.
 
-FROM holds what ``strangers_cuda.py`` wrote: ``rows.json``, ``more.json`` and the tar of the set. Prints a table of the
+FROM holds what ``strangers_cuda.py`` wrote: ``rows.json``, ``more.json`` and the tar of the set; or a device's
+calibration with the tar of its drawn programs (``data/h100``, whose set is called ``devices``). Prints a table of the
 set's programs: device time of a step, predicted and measured in the profile; the step, predicted with the host's own
 costs, beside the script's own timer in a process without torchledger; then means, worst, and how many intervals hold.
 """
@@ -60,7 +61,11 @@ class Found:
 
 def programs(source: Path, set_name: str) -> Iterator[tuple[str, Path]]:
     """The ledgers of a set, unpacked one at a time."""
-    with tarfile.open(source / f"{set_name}.tar") as tar, tempfile.TemporaryDirectory() as folder:
+    tars = (source / f"{set_name}.tar", source / "programs_torch2.11.tar")
+    with (
+        tarfile.open(next((each for each in tars if each.exists()), tars[0])) as tar,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         for member in tar.getmembers():
             packed = tar.extractfile(member)
             assert packed is not None
@@ -131,11 +136,13 @@ def judge_set(
     model: TimeModel, source: Path, set_name: str, ledgers: Path | None = None
 ) -> tuple[list[Found], list[str]]:
     """What came out for each program of a set, and which are left out with why. ``ledgers``: where its tar lies."""
-    rows = json.loads((source / "rows.json").read_text())
+    calibration = source / "calibration.json"
+    told = json.loads((calibration if calibration.exists() else source / "more.json").read_text())
+    rows = told["rows"] if "rows" in told else json.loads((source / "rows.json").read_text())
     found, left_out = [], []
     with tempfile.TemporaryDirectory() as folder:
         host = Path(folder) / "host.json"
-        host.write_text(json.dumps(json.loads((source / "more.json").read_text())["host"]))
+        host.write_text(json.dumps(told["host"]))
         measured = find_host(str(host))
         for name, path in programs(ledgers or source, set_name):
             try:
