@@ -72,6 +72,22 @@ def test_a_graph_that_is_called_twelve_times_costs_what_twelve_layers_in_one_gra
     assert looped.host_us > whole.host_us, "eleven more calls of a graph cost the host something"
 
 
+def test_a_step_whose_host_waits_for_the_device_is_longer_and_says_so(model: TimeModel) -> None:
+    graph = make_step_call(kind="graph", name="forward_0", order=0, phase="forward")
+    norm = on_gpu("aten::sum", (4096, 4096), order=1, phase="optimizer")
+    wait = make_step_call(kind="synchronization", name="cudaStreamSynchronize", order=2, phase="optimizer")
+    # The same wait for the whole device is how a loop is timed.
+    timed = replace(wait, name="cudaDeviceSynchronize")
+    free, waiting = (
+        predict_step(model, layers(12), record=recorded([graph, norm, each], {"forward_0": 1}))[0]
+        for each in (timed, wait)
+    )
+    assert (free.device_us, free.host_us) == (waiting.device_us, waiting.host_us)
+    assert waiting.duration_us > free.duration_us and waiting.high_us > free.high_us
+    assert any("the host waits for the device once inside the step" in note for note in waiting.notes)
+    assert not any("waits" in note for note in free.notes)
+
+
 def test_ways_that_were_not_taken_and_turns_of_loops_are_said_beside_the_price(model: TimeModel) -> None:
     call = make_step_call(kind="graph", name="forward_0", phase="forward", not_taken=3, repeated=40)
     step, _ = predict_step(model, layers(1), record=recorded([call], {"forward_0": 1}))
