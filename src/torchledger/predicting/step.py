@@ -9,6 +9,7 @@ profile. What lies between kernels is of ``overheads.py``.
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -38,6 +39,7 @@ from torchledger.nouns import (
     StepPrediction,
 )
 from torchledger.predicting.host_steps import (
+    HOST_ERROR,
     OVERLAP,
     measured_host_us,
     shape_with_calls,
@@ -65,7 +67,7 @@ from torchledger.predicting.step_calls import (
     predict_graph_collectives,
     price_calls,
 )
-from torchledger.predicting.waits import pieces_of_step, waiting_step_us, waits_for_device
+from torchledger.predicting.waits import pieces_of_step, waiting_step_us, waits_for_device, waits_notes
 from torchledger.stepping.totals import StepTotals, times_made
 from torchledger.work.graph_collectives import graph_collectives
 from torchledger.work.graph_names import direction_of
@@ -132,10 +134,10 @@ def predict_step(
     eager_us = sum(prediction.duration_us for _, prediction in eager) - _eager_us(eager, "optimizer") - collectives_us
     gaps = gaps_us(shape, mode, overheads)
     device = kernels + gaps + optimizer_us + eager_us + collectives_us
-    needed_by_host_us, host_spread = host_us(shape, mode, overheads), 0.0
+    needed_by_host_us, host_error = host_us(shape, mode, overheads), 0.0
     if host is not None and (slowness := slowness_of(host)) is not None:
         needed_by_host_us = measured_host_us(shape, mode, slowness, trains=traffic.trains)
-        host_spread = slowness_spread(host)
+        host_error = max(HOST_ERROR, slowness_spread(host))
         overheads = {**overheads, "overlap": OVERLAP}
     by_launch = {launch.launch_id: launch for launch in called}
     worked = [
@@ -156,9 +158,11 @@ def predict_step(
         waits_us = max(0.0, waiting_step_us(pieces) - duration)
         duration += waits_us
     half = overheads["step error"] * duration + _width_us(priced)
-    half *= model.extras.get("step interval host", 1.0) if needed_by_host_us > device else 1.0
-    slower_host_us = needed_by_host_us * (1 + host_spread)
-    half += step_us(device, slower_host_us, overheads) - (duration - waits_us)
+    if host_error:
+        slower_us = step_us(device, needed_by_host_us * (1 + host_error), overheads)
+        half = math.hypot(half, slower_us - (duration - waits_us))
+    elif needed_by_host_us > device:
+        half *= model.extras.get("step interval host", 1.0)
     unlearned = [(prediction, count) for prediction, count in priced if prediction.model == ROOFLINE]
     foreign = {launch.launch_id for launch in called if is_foreign(model, launch)}
     step = StepPrediction(
@@ -190,7 +194,7 @@ def predict_step(
             *_origin_notes(model),
             *_foreign_notes(model, called),
             *_record_notes(model, record, launches),
-            *_waits_notes(record, waits_us),
+            *waits_notes(record.calls if record is not None else (), waits_us),
         ),
         eager=_grouped(eager),
         host=None if host is None else host.name,
@@ -400,15 +404,6 @@ def _recorded_optimizers(record: StepTotals | None) -> tuple[int, int, int]:
     tensors = sum(optimizer.tensors for optimizer in record.step.optimizers)
     is_fused = any("_fused_" in call.name for call in lists)
     return tensors, 0 if is_fused else tensors, max(1, len(record.step.optimizers))
-
-
-def _waits_notes(record: StepTotals | None, waits_us: float) -> tuple[str, ...]:
-    """That a step is longer than what device and host need, since one waits for the other."""
-    if record is None or waits_us < 1.0:
-        return ()
-    count = sum(map(waits_for_device, record.calls))
-    times = "once" if count == 1 else f"{count:,} times"
-    return (f"the host waits for the device {times} inside the step, which takes {waits_us:,.0f} us longer for it",)
 
 
 def _origin_notes(model: TimeModel) -> tuple[str, ...]:

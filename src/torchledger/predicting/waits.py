@@ -36,6 +36,15 @@ def waits_for_device(call: StepCall) -> bool:
     return call.kind == "synchronization" and call.name in _WAITS
 
 
+def waits_notes(calls: Sequence[StepCall], waits_us: float) -> tuple[str, ...]:
+    """That a step is ``waits_us`` longer than what device and host need, since one waits for the other."""
+    if waits_us < 1.0:
+        return ()
+    count = sum(map(waits_for_device, calls))
+    times = "once" if count == 1 else f"{count:,} times"
+    return (f"the host waits for the device {times} inside the step, which takes {waits_us:,.0f} us longer for it",)
+
+
 def waiting_step_us(pieces: Sequence[Piece]) -> float:
     """What a step takes that repeats, in microseconds: from each wait to the next, the later of host and device.
 
