@@ -2,9 +2,9 @@
 
 ROWS (``data/h200/host_steps_torch2.11.json``) hold drawn programs: what each step has for the host (counts), what its
 kernels took in a profile, and the step by the program's own timer in a process without torchledger. Two machines have a
-measured host; how slow the others were is a free number each. Prints the costs (``STEP_COSTS`` of
-``predicting/host_steps.py``), then errors: programs left out in sixths, machines left out one at a time, and the two
-machines with a host, whose programs taught nothing, by what was measured of it.
+measured host; how slow the host of each other set was is a free number (sets of one day may share a machine). Prints
+the costs (``STEP_COSTS`` of ``predicting/host_steps.py``), then errors: programs left out in sixths, sets left out one
+at a time, and the two machines with a host, whose programs taught nothing, by what was measured of it.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def main() -> None:
     in_sample[others] = errors
     _report("in sample", programs, in_sample, others)
     _report("a sixth of the programs left out", programs, left_out(programs, others, options.pull, 6), others)
-    _report("a machine left out", programs, machine_left_out(programs, others, options.pull), others)
+    _report("a set left out", programs, machine_left_out(programs, others, options.pull), others)
     for place, host in hosts.items():
         slow = slowness_of(host)
         assert slow is not None
