@@ -21,10 +21,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from fit_eager import with_eager_costs
 from numpy.typing import NDArray
 
 from torchledger.fitting.attention_schedules import TimedCall, fit_attention_kernels, scheduled_us
-from torchledger.fitting.call_costs import fit_call_costs, read_calls
 from torchledger.fitting.constants import read_constants, write_constants
 from torchledger.fitting.data import read_operator_samples
 from torchledger.fitting.launch_families import family_of
@@ -235,11 +235,7 @@ def main() -> None:
             )
             print(f"{family}: intervals {extras[f'{family} interval']:.2f} times as wide", flush=True)
         print(report(entries[family], asked[family]) if family in asked else family, flush=True)
-    costs = fit_call_costs(read_calls(DATA / "calls_torch2.11.json.gz"), model.machine.bytes_per_us)
-    # What a cost no longer has is not left over from the fit before.
-    extras = {name: value for name, value in extras.items() if not name.endswith((" chunk us", " kernels"))}
-    save_model(replace(model, entries=entries, extras={**extras, **costs}), arguments.output, force=True)
-    print(f"{sum(name.endswith(' slowness') for name in costs)} kinds of eager calls")
+    save_model(with_eager_costs(replace(model, entries=entries, extras=extras)), arguments.output, force=True)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 NO_BENCHMARKS = {
+    "attention_errors": "judges measurements that are given to it",
     "cuda_models": "models for others",
     "devices_data": "turns measurements into data",
     "drawn_calls": "calls for others to time",
     "drawn_launches": "is imported by others",
     "eager_calls_drawn": "is imported by others",
     "drawn_programs": "programs for others to run",
+    "fit_eager": "makes a shipped model of data",
     "fit_corrections": "makes a shipped model of data",
     "fit_library": "makes a shipped model of data",
     "fit_loops": "makes constants of data",

@@ -1,5 +1,5 @@
-"""What eager calls cost that no operator of the catalogue describes: for each, microseconds a kernel and a share of
-the bandwidth, learned from calls inside recorded steps.
+"""What eager calls cost that no operator of the catalogue describes: for each, microseconds a kernel, a share of the
+bandwidth, and of element-wise ones microseconds an element, learned from calls inside recorded steps.
 
 Enters: calls of batteries (``benchmarks/strangers_data.py``). Leaves: numbers by name, for ``TimeModel.extras``.
 """
@@ -19,6 +19,10 @@ from numpy.typing import NDArray
 
 from torchledger.errors import FitError
 from torchledger.fitting.learning import COVERAGE
+from torchledger.nouns import TensorArgument
+from torchledger.work.categories import category_of_operator, operator_name
+from torchledger.work.element_sizes import element_size
+from torchledger.work.layouts import broadcast_shape, layout_of, row_major
 from torchledger.work.list_costs import CHUNK_ELEMENTS
 
 Array = NDArray[np.float64]
@@ -34,6 +38,7 @@ _BATTERY = "battery"
 
 _KERNEL_US = np.exp(np.linspace(np.log(0.8), np.log(40.0), 32))
 _SLOWNESS = np.exp(np.linspace(np.log(0.4), np.log(80.0), 44))
+_ELEMENT_US = (0.0, *np.exp(np.linspace(np.log(0.3), np.log(60.0), 26)).tolist())
 _CHUNK_US = (0.0, *np.exp(np.linspace(np.log(1.0), np.log(60.0), 15)).tolist())
 _NARROWEST = 0.1
 """Calls of a battery are repeated: what other sizes do is not in their spread."""
@@ -44,21 +49,31 @@ class CallCost:
     """An eager call takes ``kernel_us`` a kernel, and ``slowness`` times what its bytes take at the device's bandwidth;
     90 % of calls lie within a factor ``exp(spread)``. ``kernels`` are those that it launches as a rule, for calls of
     which nothing but the operator was seen. Over a list of tensors a kernel takes ``chunk_us`` more for the chunk of a
-    tensor that one of its blocks goes through, however few there are."""
+    tensor that one of its blocks goes through, however few there are. An element-wise call takes ``element_us`` for a
+    million elements at least, however few bytes these have."""
 
     kernel_us: float
     slowness: float
     spread: float
     kernels: int = 1
     chunk_us: float = 0.0
+    element_us: float = 0.0
 
     def duration_us(
-        self, kernels: int, bytes_moved: int, bytes_per_us: float, *, chunk: float = 0.0, moves_all: bool = True
+        self,
+        kernels: int,
+        bytes_moved: int,
+        bytes_per_us: float,
+        *,
+        chunk: float = 0.0,
+        elements: int = 0,
+        moves_all: bool = True,
     ) -> float:
-        """Time of a call in microseconds; ``chunk`` is of ``share_of_chunk``. ``moves_all`` says that it moves as many
-        bytes as are counted, and not fewer."""
+        """Time of a call in microseconds; ``chunk`` is of ``share_of_chunk``, ``elements`` of ``elements_of``.
+        ``moves_all`` says that it moves as many bytes as are counted, and not fewer."""
         memory_us = bytes_moved / bytes_per_us
-        time_us = (self.kernel_us + self.chunk_us * chunk) * max(1, kernels) + self.slowness * memory_us
+        work_us = max(self.slowness * memory_us, self.element_us * elements / 1e6)
+        time_us = (self.kernel_us + self.chunk_us * chunk) * max(1, kernels) + work_us
         is_beyond = moves_all and bytes_moved > _BEYOND_CACHES
         return max(time_us, _QUICKEST * memory_us) if is_beyond else time_us
 
@@ -88,21 +103,28 @@ _FEW_ROWS = 1024
 """Rows up to which one block of a loss over classes has a thread for each."""
 
 
-def cost_keys(
-    name: str, shape: Sequence[int] = (), dtype: str | None = None, stride: Sequence[int] | None = None
-) -> tuple[str, ...]:
-    """What a call is known by, the closest first: its operator with the first argument's layout and dtype, with the
-    layout, and by itself. Over a tensor that does not lie along its last dimension an operator is another one, and over
-    one whose rows do not follow one another; so is a softmax over rows of another length, which a warp, a block or a
-    block with shared memory reads, and a loss over classes of many rows.
+def cost_keys(name: str, arguments: Sequence[TensorArgument] = ()) -> tuple[str, ...]:
+    """What a call is known by, the closest first: its operator with its tensors' layout and the first one's dtype, with
+    the layout, and by itself. Of an element-wise operator the layout is that of all its tensors (``work/layouts.py``),
+    and one that was not learned is like others of its layout and width; of any other operator it is the first tensor's:
+    not along its last dimension, or with rows that do not follow one another. A softmax is known by the length of its
+    rows, which a warp, a block or a block with shared memory reads, a loss over classes by how many rows it has.
 
-    >>> cost_keys("aten::clone", (64, 128), "float16", (1, 64))
+    >>> cost_keys("aten::clone", [TensorArgument((64, 128), "float16", (1, 64))])[:2]
     ('aten::clone across float16', 'aten::clone across')
-    >>> cost_keys("aten::_log_softmax", (4096, 32000), "float32", (32000, 1))[0]
+    >>> cost_keys("aten::_log_softmax", [TensorArgument((4096, 32000), "float32", (32000, 1))])[0]
     'aten::_log_softmax of rows 2^15'
+    >>> cost_keys("aten::exp", [TensorArgument((8, 8), "float16", (16, 1))])
+    ('aten::exp padded float16', 'aten::exp padded', 'element-wise padded, 2 bytes', 'element-wise padded')
     """
-    is_across = bool(shape) and bool(stride) and shape[-1] > 1 and (stride or (1,))[-1] != 1
-    is_padded = not is_across and len(shape) > 1 and len(stride or ()) > 1 and (stride or (0, 0))[-2] > shape[-1]
+    if not arguments:
+        return (name,)
+    if is_elementwise(name):
+        return _elementwise_keys(name, arguments)
+    joined = arguments if operator_name(name)[1] in ("cat", "stack") else arguments[:1]
+    is_across = any(map(_is_across, joined))
+    is_padded = not is_across and any(map(_is_padded, joined))
+    shape, dtype = arguments[0].shape, arguments[0].dtype
     known = f"{name} across" if is_across else f"{name} padded" if is_padded else name
     keys = (f"{known} {dtype}", known) if dtype else (known,)
     if not shape or min(shape) < 1 or is_across:
@@ -114,13 +136,84 @@ def cost_keys(
     return keys
 
 
+def _is_across(tensor: TensorArgument) -> bool:
+    return bool(tensor.shape) and bool(tensor.stride) and tensor.shape[-1] > 1 and (tensor.stride or (1,))[-1] != 1
+
+
+def _is_padded(tensor: TensorArgument) -> bool:
+    shape, stride = tensor.shape, tensor.stride or ()
+    return len(shape) > 1 and len(stride) > 1 and stride[-2] > shape[-1]
+
+
+def is_elementwise(name: str) -> bool:
+    """True for an operator that reads and writes each element of its tensors once, by one kernel, copies included."""
+    bare = operator_name(name)[1]
+    if bare.startswith(
+        ("upsample_", "_upsample_", "max_pool", "avg_pool", "_adaptive_", "grid_sampler", "affine_grid")
+    ):
+        return False
+    return bare in _COPIES or category_of_operator(name) == "pointwise"
+
+
+_COPIES = frozenset({"copy", "_to_copy", "clone"})
+
+_COMPACT = frozenset({"clone"})
+"""Operators whose result is dense as a rule, in the order of the dimensions, whatever they are given."""
+
+
+def _elementwise_keys(name: str, arguments: Sequence[TensorArgument]) -> tuple[str, ...]:
+    tensors = list(arguments)
+    if operator_name(name)[1] in _COMPACT:
+        tensors.append(TensorArgument(tensors[0].shape, tensors[0].dtype, row_major(tensors[0].shape)))
+    layout = layout_of(tensors) or "dense"
+    named = "" if layout == "dense" else f" {layout}"
+    width = max((element_size(each.dtype) or 0 for each in tensors), default=0)
+    dtype = tensors[0].dtype
+    own = (f"{name}{named} {dtype}", f"{name}{named}") if dtype else (f"{name}{named}",)
+    return (*own, f"element-wise{named}, {width} bytes", f"element-wise{named}") if width else own
+
+
+def elements_of(name: str, arguments: Sequence[TensorArgument]) -> int:
+    """What a kernel goes through, where that and not its bytes may decide: elements of an element-wise operator's
+    result, of what is reduced or scanned, joined or gathered. What one block goes through while others wait (a channel
+    of a batch norm, the rows of a loss over classes) counts as if all blocks had as much. 0 where nothing is known.
+    """
+    bare = operator_name(name)[1]
+    shapes = [each.shape for each in arguments]
+    if not shapes:
+        return 0
+    if is_elementwise(name):
+        return math.prod(broadcast_shape(shapes) or (0,))
+    if "batch_norm" in bare:
+        return _BLOCKS * math.prod(shapes[0]) // max(shapes[0][1], 1) if len(shapes[0]) > 1 else 0
+    if bare.startswith("nll_loss"):
+        return _BLOCKS * next((shape[0] for shape in shapes if len(shape) > 1), 0)
+    if bare in ("cat", "stack"):
+        return sum(map(math.prod, shapes))
+    if bare in ("gather", "index_select", "index"):
+        return math.prod(shapes[-1])
+    return math.prod(shapes[0]) if bare in _READ_WHOLE else 0
+
+
+_BLOCKS = 128
+"""About as many blocks as run at once, where each keeps a multiprocessor busy."""
+
+_READ_WHOLE = frozenset(
+    (
+        *("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "std", "var", "prod"),
+        *("logsumexp", "linalg_vector_norm", "cumsum", "cumprod", "sort", "topk", "embedding_dense_backward"),
+        *("scatter_add", "index_add", "native_group_norm", "native_group_norm_backward"),
+    )
+)
+
+
 def cost_of(keys: Sequence[str], extras: Mapping[str, float]) -> CallCost | None:
     """What a model has learned of a call, by the first of its ``cost_keys`` that it knows; ``None`` if nothing."""
     for key in keys:
         if f"{key} kernel us" in extras:
             kernel_us, slowness, spread = (extras[f"{key} {what}"] for what in ("kernel us", "slowness", "spread"))
             kernels, chunk_us = round(extras.get(f"{key} kernels", 1.0)), extras.get(f"{key} chunk us", 0.0)
-            return CallCost(kernel_us, slowness, spread, kernels, chunk_us)
+            return CallCost(kernel_us, slowness, spread, kernels, chunk_us, extras.get(f"{key} element us", 0.0))
     return None
 
 
@@ -132,11 +225,15 @@ def fit_call_costs(rows: Sequence[Mapping[str, Any]], bytes_per_us: float) -> di
     by its name whether it is of a battery.
     """
     by_name: dict[str, list[Mapping[str, Any]]] = {}
+    elements: dict[int, int] = {}
     for row in rows:
         if row["bytes_moved"] is not None and row["us"] > 0:
-            first = row["arguments"][0] if row["arguments"] else ((), None, None)
-            for key in cost_keys(str(row["name"]), *first):
-                by_name.setdefault(key, []).append(row)
+            name, tensors = str(row["name"]), tensors_of(row)
+            elements[id(row)] = elements_of(name, tensors)
+            for key in cost_keys(name, tensors):
+                # Calls of several kernels say little of what one of their kind takes.
+                if not key.startswith(_ANY) or row["kernels"] == 1:
+                    by_name.setdefault(key, []).append(row)
     found: dict[str, float] = {}
     for name, rows_of_name in sorted(by_name.items()):
         in_steps = [row for row in rows_of_name if not str(row.get("program", _BATTERY)).startswith(_BATTERY)]
@@ -147,30 +244,72 @@ def fit_call_costs(rows: Sequence[Mapping[str, Any]], bytes_per_us: float) -> di
         memory_us = np.array([row["bytes_moved"] / bytes_per_us for row in own])
         log_us = np.log([row["us"] for row in own])
         chunks = np.array([share_of_chunk(row.get("tensors"), row.get("elements")) for row in own])
-        cost = _fit(kernels, memory_us, log_us, chunks)
+        millions = np.array([elements[id(row)] / 1e6 for row in own])
+        cost = _fit(kernels, memory_us, log_us, chunks, millions)
         if cost.chunk_us:
             found[f"{name} chunk us"] = cost.chunk_us
+        if cost.element_us:
+            found[f"{name} element us"] = cost.element_us
         found |= {f"{name} kernel us": cost.kernel_us, f"{name} slowness": cost.slowness, f"{name} spread": cost.spread}
         if (usual := int(np.median(kernels))) > 1:
             found[f"{name} kernels"] = float(usual)
     return found
 
 
-def _fit(kernels: Array, memory_us: Array, log_us: Array, chunks: Array) -> CallCost:
-    best: tuple[float, float, float, float, float] | None = None
+def fit_rooflines(rows: Sequence[Mapping[str, Any]], roofline_us: Sequence[float]) -> dict[str, float]:
+    """How far products that nothing else describes stay above their rooflines (microseconds, one for each row), by
+    operator and dtype; as ``extras`` that ``cost_of`` reads by ``roofline_keys``. Rows as for ``fit_call_costs``."""
+    by_key: dict[str, list[int]] = {}
+    for place, row in enumerate(rows):
+        for key in roofline_keys(str(row["name"]), tensors_of(row)):
+            by_key.setdefault(key, []).append(place)
+    found: dict[str, float] = {}
+    for key, places in by_key.items():
+        if len(places) < _FEWEST:
+            continue
+        kernels = np.array([max(1, rows[place]["kernels"]) for place in places], dtype=np.float64)
+        scales = np.array([roofline_us[place] for place in places])
+        nothing = np.zeros(len(places))
+        cost = _fit(kernels, scales, np.log([rows[place]["us"] for place in places]), nothing, nothing)
+        found |= {f"{key} kernel us": cost.kernel_us, f"{key} slowness": cost.slowness, f"{key} spread": cost.spread}
+    return found
+
+
+def roofline_keys(name: str, arguments: Sequence[TensorArgument]) -> tuple[str, ...]:
+    """What a product is known by that is priced by its roofline, the closest first."""
+    dtype = arguments[0].dtype if arguments else None
+    known = f"{name} by its roofline"
+    return (f"{known} {dtype}", known) if dtype else (known,)
+
+
+_ANY = "element-wise"
+
+
+def tensors_of(row: Mapping[str, Any]) -> list[TensorArgument]:
+    """The tensors that a row's call was given."""
+    return [
+        TensorArgument(tuple(shape), dtype, None if stride is None else tuple(stride))
+        for shape, dtype, stride in row["arguments"]
+    ]
+
+
+def _fit(kernels: Array, memory_us: Array, log_us: Array, chunks: Array, millions: Array) -> CallCost:
+    best: tuple[float, CallCost] | None = None
+    weights = np.exp(log_us / 4)
     for chunk_us in _CHUNK_US if chunks.any() else (0.0,):
-        predicted = np.log(
-            (_KERNEL_US[:, None, None] + chunk_us * chunks) * kernels + _SLOWNESS[None, :, None] * memory_us
-        )
-        off = np.abs(predicted - log_us)
-        errors = np.average(off, axis=2, weights=np.exp(log_us / 4))
-        place = np.unravel_index(int(errors.argmin()), errors.shape)
-        if best is None or errors[place] < best[0]:
-            spread = float(np.quantile(off[place], COVERAGE))
-            best = float(errors[place]), float(_KERNEL_US[place[0]]), float(_SLOWNESS[place[1]]), spread, chunk_us
+        for element_us in _ELEMENT_US if millions.any() else (0.0,):
+            work_us = np.maximum(_SLOWNESS[None, :, None] * memory_us, element_us * millions)
+            predicted = np.log((_KERNEL_US[:, None, None] + chunk_us * chunks) * kernels + work_us)
+            off = np.abs(predicted - log_us)
+            errors = np.average(off, axis=2, weights=weights)
+            place = np.unravel_index(int(errors.argmin()), errors.shape)
+            if best is None or errors[place] < best[0]:
+                spread = max(float(np.quantile(off[place], COVERAGE)), _NARROWEST)
+                kernel_us, slowness = float(_KERNEL_US[place[0]]), float(_SLOWNESS[place[1]])
+                cost = CallCost(kernel_us, slowness, spread, chunk_us=chunk_us, element_us=float(element_us))
+                best = float(errors[place]), cost
     assert best is not None
-    _, kernel_us, slowness, spread, chunk_us = best
-    return CallCost(kernel_us, slowness, max(spread, _NARROWEST), chunk_us=chunk_us)
+    return best[1]
 
 
 def read_calls(path: Path) -> list[dict[str, Any]]:

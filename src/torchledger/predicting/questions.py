@@ -12,6 +12,7 @@ from torchledger.operators.collectives import COLLECTIVE_OPERATORS, OPERATOR_PRE
 from torchledger.work.categories import operator_name
 from torchledger.work.collectives import collective_kind
 from torchledger.work.element_sizes import element_size
+from torchledger.work.layouts import layout_of
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,8 @@ def _elementwise(operator: str, direction: str, tensors: int) -> Callable[[StepC
         given = call.arguments
         if len(given) != tensors or len({argument.shape for argument in given}) > 1:
             return None
+        if len({argument.dtype for argument in given}) > 1 or layout_of(given) not in ("dense", None):
+            return None  # the catalogue's tensors are dense and alike
         return Question(operator, {"numel": math.prod(given[0].shape)}, direction, _dtype(given[0]))
 
     return read

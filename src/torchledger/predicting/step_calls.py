@@ -7,7 +7,16 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from torchledger.errors import PredictError
-from torchledger.fitting.call_costs import CallCost, cost_keys, cost_of, is_scaler, known_name, share_of_chunk
+from torchledger.fitting.call_costs import (
+    CallCost,
+    cost_keys,
+    cost_of,
+    elements_of,
+    is_scaler,
+    known_name,
+    roofline_keys,
+    share_of_chunk,
+)
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Prediction, StepCall, TensorArgument
@@ -92,11 +101,11 @@ def is_recurrent(call: StepCall) -> bool:
 
 def _price(model: TimeModel, call: StepCall, *, beside_scaler: bool = False) -> Prediction:
     question = question_of(call)
-    first = call.arguments[0] if call.arguments else TensorArgument(())
     names = dict.fromkeys((known_name(call.name, beside_scaler=beside_scaler), call.name))
-    keys = [key for name in names for key in cost_keys(name, first.shape, first.dtype, first.stride)]
+    keys = [key for name in names for key in cost_keys(name, call.arguments)]
     # A call of another layout than those that were seen is nearer to these than to its roofline.
-    others = (*cost_keys(call.name, dtype=first.dtype), call.name, f"{call.name} across")
+    dtype = call.arguments[0].dtype if call.arguments else None
+    others = (f"{call.name} {dtype}", call.name, f"{call.name} across")
     cost = cost_of((*keys, *others), model.extras)
     # What the catalogue says of a list is of tensors alike: in a list of a model's, some fill blocks and most do not.
     is_described = question is not None and question.note is None and not is_over_lists(call)
@@ -153,7 +162,10 @@ def _by_cost(model: TimeModel, call: StepCall, cost: CallCost) -> Prediction:
     chunk = share_of_chunk(call.tensors, call.elements)
     # Its result is counted in the dtype of what it is given.
     moves_all = operator_name(call.name)[1] != "_to_copy"
-    time_us = cost.duration_us(kernels, call.bytes_moved, model.machine.bytes_per_us, chunk=chunk, moves_all=moves_all)
+    elements = elements_of(call.name, call.arguments)
+    time_us = cost.duration_us(
+        kernels, call.bytes_moved, model.machine.bytes_per_us, chunk=chunk, elements=elements, moves_all=moves_all
+    )
     wide = math.exp(cost.spread)
     return Prediction(
         subject=subject_of(call),
@@ -171,14 +183,40 @@ def _by_cost(model: TimeModel, call: StepCall, cost: CallCost) -> Prediction:
 
 def _by_bytes(model: TimeModel, call: StepCall, reason: str) -> Prediction:
     machine = model.machine
-    dtype = next((argument.dtype for argument in call.arguments if argument.dtype), "float32")
-    roofline = None
-    if call.flops is not None or call.bytes_moved is not None:
-        roofline = max((call.flops or 0) / machine.peak(dtype), (call.bytes_moved or 0) / machine.bytes_per_us)
+    roofline = roofline_of(model, call)
     if call.bytes_moved is None:
         reason += "; its bytes are unknown"
+    cost = cost_of(roofline_keys(call.name, call.arguments), model.extras) if roofline else None
+    if cost is not None and roofline is not None:
+        return _above_roofline(model, call, cost, roofline)
     time_us = (roofline or 0.0) + machine.floor_us * max(1, call.kernels)
     return by_roofline(model, subject_of(call), time_us, roofline, reason)
+
+
+def _above_roofline(model: TimeModel, call: StepCall, cost: CallCost, roofline_us: float) -> Prediction:
+    time_us = max(roofline_us * cost.slowness + cost.kernel_us * max(1, call.kernels), model.machine.floor_us)
+    wide = math.exp(cost.spread)
+    return Prediction(
+        subject=subject_of(call),
+        duration_us=time_us,
+        low_us=time_us / wide,
+        high_us=time_us * wide,
+        coverage=COVERAGE,
+        range="inside",
+        device=model.device,
+        model=f"calls of {call.name}",
+        roofline_us=roofline_us,
+        note="by its roofline, as calls in other steps stay above theirs",
+    )
+
+
+def roofline_of(model: TimeModel, call: StepCall) -> float | None:
+    """The least time of a call in microseconds, by its FLOPs and bytes; ``None`` where neither is known."""
+    if call.flops is None and call.bytes_moved is None:
+        return None
+    machine = model.machine
+    dtype = next((argument.dtype for argument in call.arguments if argument.dtype), "float32")
+    return max((call.flops or 0) / machine.peak(dtype), (call.bytes_moved or 0) / machine.bytes_per_us)
 
 
 def subject_of(call: StepCall) -> str:

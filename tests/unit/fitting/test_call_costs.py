@@ -10,7 +10,18 @@ from typing import Any
 import pytest
 
 from torchledger.errors import FitError
-from torchledger.fitting.call_costs import CallCost, cost_keys, cost_of, fit_call_costs, known_name, read_calls
+from torchledger.fitting.call_costs import (
+    CallCost,
+    cost_keys,
+    cost_of,
+    elements_of,
+    fit_call_costs,
+    fit_rooflines,
+    known_name,
+    read_calls,
+    roofline_keys,
+)
+from torchledger.nouns import TensorArgument
 
 _BYTES_PER_US = 4e6
 
@@ -40,23 +51,30 @@ def test_a_call_is_known_by_its_dtype_and_layout_first() -> None:
     rows = [_row(CallCost(2.0, 1.0, 0.0), 1, 2**place, arguments=[dense]) for place in range(12, 24)]
     rows += [_row(CallCost(2.0, 9.0, 0.0), 1, 2**place, arguments=[across]) for place in range(12, 24)]
     costs = fit_call_costs(rows, _BYTES_PER_US)
-    slowness = [cost_of(cost_keys("aten::sort", *first), costs) for first in (dense, across)]
+    slowness = [cost_of(cost_keys("aten::sort", [TensorArgument(*first)]), costs) for first in (dense, across)]
     assert all(slowness) and slowness[1].slowness > 4 * slowness[0].slowness  # type: ignore[union-attr]
-    other = cost_of(cost_keys("aten::sort", (64, 128), "float64", (128, 1)), costs)
+    other = cost_of(cost_keys("aten::sort", [TensorArgument((64, 128), "float64", (128, 1))]), costs)
     assert other == cost_of(cost_keys("aten::sort"), costs)
 
 
 def test_a_softmax_is_known_by_the_length_of_its_rows_and_a_loss_by_how_many_it_has() -> None:
-    short, long = ((512, 1000), "float32", (1000, 1)), ((512, 50257), "float32", (50257, 1))
-    assert cost_keys("aten::_log_softmax", *short)[0] != cost_keys("aten::_log_softmax", *long)[0]
-    assert cost_keys("aten::_log_softmax", *short)[1:] == cost_keys("aten::_log_softmax", *long)[1:]
-    few, many = (cost_keys("aten::nll_loss_forward", (rows, 10), "float32", (10, 1))[0] for rows in (64, 4096))
+    short, long = ([TensorArgument((512, columns), "float32", (columns, 1))] for columns in (1000, 50257))
+    assert cost_keys("aten::_log_softmax", short)[0] != cost_keys("aten::_log_softmax", long)[0]
+    assert cost_keys("aten::_log_softmax", short)[1:] == cost_keys("aten::_log_softmax", long)[1:]
+    few, many = (
+        cost_keys("aten::nll_loss_forward", [TensorArgument((rows, 10), "float32", (10, 1))])[0] for rows in (64, 4096)
+    )
     assert few != many
-    assert cost_keys("aten::_log_softmax", (), "float32", ()) == cost_keys("aten::_log_softmax", dtype="float32")
+    nothing = TensorArgument((), "float32", ())
+    assert cost_keys("aten::_log_softmax", [nothing]) == ("aten::_log_softmax float32", "aten::_log_softmax")
 
 
 def test_rows_that_do_not_follow_one_another_and_an_optimizer_beside_a_scaler_are_known_apart() -> None:
-    dense, padded = (cost_keys("aten::_to_copy", (8, 30522), "bfloat16", (row, 1)) for row in (30522, 30528))
+    dense, padded = (
+        cost_keys(name, [TensorArgument((8, 30522), "bfloat16", (row, 1))])
+        for name in ("aten::_to_copy",)
+        for row in (30522, 30528)
+    )
     assert not set(dense) & set(padded)
     named = [known_name(name, beside_scaler=True) for name in ("aten::_fused_adamw_", "aten::_foreach_mul_")]
     assert named == ["aten::_fused_adamw_ scaled", "aten::_foreach_mul_"]
@@ -96,3 +114,60 @@ def test_how_many_kernels_an_operator_launches_is_learned_for_calls_that_no_devi
     single = [_row(CallCost(3.0, 1.0, 0.0), 1, 2 ** (10 + place)) for place in range(9)]
     costs = fit_call_costs(single, _BYTES_PER_US)
     assert not any(name.endswith(" kernels") for name in costs)
+
+
+def _matrix(rows: int, columns: int, stride: tuple[int, int], dtype: str = "bfloat16") -> TensorArgument:
+    return TensorArgument((rows, columns), dtype, stride)
+
+
+def test_an_elementwise_call_that_was_not_learned_costs_what_others_of_its_layout_do() -> None:
+    size = 512
+    wide, true = [2 * size, 1], CallCost(2.0, 0.1, 0.0, element_us=3.0)
+    rows = []
+    for place in range(12):
+        count = 2 ** (8 + place)
+        us = true.duration_us(1, 4 * size * count, _BYTES_PER_US, elements=size * count)
+        tensors = [((count, size), "bfloat16", wide), ((count, size), "bfloat16", [size, 1])]
+        rows.append(_row(true, 1, 4 * size * count, name="aten::mul", arguments=tensors, us=us))
+    costs = fit_call_costs(rows, _BYTES_PER_US)
+    padded, dense = _matrix(4096, size, (2 * size, 1)), _matrix(4096, size, (size, 1))
+    found = cost_of(cost_keys("aten::silu_backward", [dense, padded]), costs)
+    assert found is not None and found.element_us == pytest.approx(3.0, rel=0.25)
+    assert cost_of(cost_keys("aten::silu_backward", [dense, dense]), costs) is None
+    assert cost_of(cost_keys("aten::sort", [padded]), costs) is None
+
+
+def test_a_call_of_more_elements_is_never_said_to_be_quicker() -> None:
+    cost = CallCost(2.0, 1.0, 0.1, element_us=5.0)
+    times = [cost.duration_us(1, 2**24, _BYTES_PER_US, elements=count) for count in (0, 10**5, 10**7, 10**9)]
+    assert times == sorted(times) and times[-1] > 1000 * times[0] / 2
+
+
+def test_what_one_block_goes_through_counts_by_the_channel_and_by_the_row() -> None:
+    few, many = (
+        elements_of("aten::native_batch_norm", [TensorArgument((8, channels, 16, 16), "float32", None)])
+        for channels in (4, 64)
+    )
+    assert few == many > 0
+    rows = [TensorArgument((), "float32", ()), TensorArgument((4096, 10), "float32", (10, 1))]
+    assert elements_of("aten::nll_loss_backward", rows) == elements_of("aten::nll_loss_forward", rows[1:]) > 4096
+    assert elements_of("aten::mm", rows[1:]) == 0 == elements_of("aten::mul", [])
+    assert elements_of("aten::cat", [rows[1], rows[1]]) == 2 * 40960
+
+
+def test_products_by_their_rooflines_are_learned_by_dtype_and_by_name() -> None:
+    rows, rooflines = [], []
+    for place in range(16):
+        roofline_us = 2.0 ** (place / 2)
+        tensors = [((2, 4, 8, 8, 8), "float16", None)]
+        rows.append(
+            {"name": "aten::convolution", "kernels": 2, "us": 2 * 3.0 + 4.0 * roofline_us, "arguments": tensors}
+        )
+        rooflines.append(roofline_us)
+    costs = fit_rooflines(rows, rooflines)
+    block = TensorArgument((1, 4, 4, 4, 4), "float16", None)
+    found = cost_of(roofline_keys("aten::convolution", [block]), costs)
+    assert found is not None and found.slowness == pytest.approx(4.0, rel=0.15)
+    other = cost_of(roofline_keys("aten::convolution", [TensorArgument((1,), "float32")]), costs)
+    assert other is not None and cost_of(roofline_keys("aten::mm", [block]), costs) is None
+    assert not fit_rooflines(rows[:3], rooflines[:3])

@@ -1,0 +1,114 @@
+"""What eager calls cost, learned into a model: ``python benchmarks/fit_eager.py MODEL -o NEW``.
+
+From ``data/h200``: calls in steps of programs and batteries (``calls_torch2.11.json.gz``), and drawn ones in every
+layout (``eager_torch2.11.json.gz``, of ``eager_strangers_cuda.py``). All else stays as it is in MODEL. ``--held-out``
+writes nothing: it learns three quarters of the drawn calls at a time and prints how far the fourth is off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torchledger.fitting.call_costs import fit_call_costs, fit_rooflines, read_calls, tensors_of
+from torchledger.fitting.time_model import TimeModel
+from torchledger.nouns import StepCall
+from torchledger.predicting.devices import find_model
+from torchledger.predicting.eager_launches import launch_of
+from torchledger.predicting.model_file import save_model
+from torchledger.predicting.step_calls import price_calls, roofline_of
+from torchledger.work.categories import operator_name
+
+DATA = Path(__file__).resolve().parent.parent / "data" / "h200"
+_FOLDS = 4
+
+Row = Mapping[str, Any]
+
+
+def measured(name: str) -> list[dict[str, Any]]:
+    """The calls of a file of ``data/h200``."""
+    return read_calls(DATA / f"{name}_torch2.11.json.gz")
+
+
+def call_of(row: Row, order: int = 0) -> StepCall:
+    """A row as the call that a step would have."""
+    fields = {name: row[name] for name in ("kernels", "bytes_moved", "flops", "tensors", "elements")}
+    return StepCall(
+        step="",
+        order=order,
+        kind="operator",
+        name=row["name"].removesuffix(" scaled"),
+        phase="other",
+        arguments=tuple(tensors_of(row)),
+        samples_us=(row["us"],),
+        **fields,
+    )
+
+
+def with_eager_costs(model: TimeModel, rows: Sequence[Row] | None = None) -> TimeModel:
+    """The model with the costs of eager calls learned of ``rows``; of all that was measured, if not given."""
+    rows = [*measured("calls"), *measured("eager")] if rows is None else rows
+    alone, rooflines = [], []
+    for row in rows:
+        if operator_name(row["name"])[1] in ("convolution", "convolution_backward") and row["flops"]:
+            call = call_of(row)
+            if launch_of(call, "cuda:0") is None:
+                alone.append(row)
+                rooflines.append(roofline_of(model, call) or 0.0)
+    costs = fit_call_costs(rows, model.machine.bytes_per_us) | fit_rooflines(alone, rooflines)
+    print(f"{sum(name.endswith(' slowness') for name in costs)} kinds of eager calls", flush=True)
+    # What a cost no longer has is not left over from the fit before.
+    ends = (" chunk us", " kernels", " element us")
+    return replace(model, extras={name: us for name, us in model.extras.items() if not name.endswith(ends)} | costs)
+
+
+def judge(model: TimeModel, rows: Sequence[Row]) -> list[tuple[float, float, bool]]:
+    """What each call took and was said to take, and whether its interval holds."""
+    priced = price_calls(model, [call_of(row, order) for order, row in enumerate(rows)], ran_on_cpu=False)
+    return [
+        (call.samples_us[0], each.duration_us, each.low_us <= call.samples_us[0] <= each.high_us)
+        for call, each in priced
+    ]
+
+
+def print_errors(what: str, found: Sequence[tuple[float, float, bool]]) -> None:
+    """One line: mean and median error, and how many intervals hold."""
+    errors = [abs(said / us - 1) for us, said, _ in found]
+    held = statistics.mean(holds for _, _, holds in found)
+    print(
+        f"{what}: {len(found):,} calls, mean error {statistics.mean(errors):.1%}, median "
+        f"{statistics.median(errors):.1%}, intervals hold {held:.0%}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Learn them all, or say how far the held out are off."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--held-out", action="store_true")
+    arguments = parser.parse_args()
+    model = find_model(arguments.model)
+    if not arguments.held_out:
+        if arguments.output is None:
+            parser.error("say -o NEW, or --held-out")
+        save_model(with_eager_costs(model), arguments.output, force=True)
+        return
+    known, drawn = measured("calls"), measured("eager")
+    print_errors("by the model as it is", judge(model, drawn))
+    random.Random(3).shuffle(drawn)
+    found = []
+    for fold in range(_FOLDS):
+        others = [row for place, row in enumerate(drawn) if place % _FOLDS != fold]
+        found += judge(with_eager_costs(model, [*known, *others]), drawn[fold::_FOLDS])
+    print_errors("held out", found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""How the tensors of an element-wise operator lie beside one another, which decides how its kernel reads them.
+
+PyTorch's element-wise kernels read several elements at once where all tensors are dense and alike ("dense"); they work
+out each element's address where one is repeated ("broadcast") or has gaps ("padded"); and where the tensors' fastest
+dimensions differ ("across"), neighbouring threads read from different lines of memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from torchledger.nouns import TensorArgument
+
+Layout = Literal["dense", "broadcast", "padded", "across"]
+
+_Strides = tuple[int, ...]
+
+
+def broadcast_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """The shape that shapes are broadcast to; ``None`` where they do not fit one another.
+
+    >>> broadcast_shape([(4, 1), (3,)]), broadcast_shape([(4, 2), (3,)])
+    ((4, 3), None)
+    """
+    width = max(map(len, shapes), default=0)
+    found = [1] * width
+    for shape in shapes:
+        for place, size in enumerate(shape, width - len(shape)):
+            if size != 1 and found[place] not in (1, size):
+                return None
+            found[place] = size if size != 1 else found[place]
+    return tuple(found)
+
+
+def layout_of(tensors: Sequence[TensorArgument]) -> Layout | None:
+    """How tensors lie beside one another; ``None`` where a stride is unknown or the shapes are not broadcast.
+
+    >>> rows, columns = TensorArgument((64, 32), "float32", (32, 1)), TensorArgument((64, 32), "float32", (1, 64))
+    >>> layout_of([rows, rows]), layout_of([columns, columns]), layout_of([rows, columns])
+    ('dense', 'dense', 'across')
+    >>> layout_of([rows, TensorArgument((64, 1), "float32", (1, 1))])
+    'broadcast'
+    """
+    shape = broadcast_shape([each.shape for each in tensors])
+    if shape is None or any(each.shape and each.stride is None for each in tensors):
+        return None
+    dims = [dim for dim, size in enumerate(shape) if size > 1]
+    if not dims:
+        return "dense"
+    strides = [_strides_over(each, shape) for each in tensors]
+    # What is repeated along some dimension does not say in which order the others are read.
+    whole = [each for each in strides if all(each[dim] for dim in dims)]
+    fastest = {min(dims, key=lambda dim, of=each: (of[dim], -dim)) for each in whole}  # type: ignore[misc]
+    if len(fastest) > 1:
+        return "across"
+    if len(whole) < len(strides):
+        return "broadcast"
+    return "dense" if len(set(strides)) == 1 and _is_dense(strides[0], shape) else "padded"
+
+
+def _strides_over(tensor: TensorArgument, shape: tuple[int, ...]) -> _Strides:
+    """Strides by the dimensions of ``shape``, 0 where the tensor is repeated or the dimension has one element."""
+    missing = len(shape) - len(tensor.shape)
+    own = zip(tensor.shape, tensor.stride or (), shape[missing:], strict=False)
+    return (*(0,) * missing, *(stride if size == wanted > 1 else 0 for size, stride, wanted in own))
+
+
+def _is_dense(strides: _Strides, shape: tuple[int, ...]) -> bool:
+    expected = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size > 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def row_major(shape: tuple[int, ...]) -> _Strides:
+    """Strides of a dense tensor whose last dimension is the fastest.
+
+    >>> row_major((2, 3, 4))
+    (12, 4, 1)
+    """
+    return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
