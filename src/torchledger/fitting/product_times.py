@@ -8,6 +8,9 @@ were fitted on another device; the regressors learn what is left.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,6 +24,10 @@ Sides = tuple[Array, Array, Array, Array]
 _SPLITS = (2, 3, 4, 6, 8, 16)
 _MOST_WAVES_TO_SPLIT = 3.0
 _K_STEP = 64
+_WHOLE_IN_SINGLE = 2.0**24
+"""Whole numbers below are the same in single precision."""
+_MOST_PICKED = 0.3
+_FOR_EVER = np.float32(1e25)
 
 
 def product_times(
@@ -66,33 +73,79 @@ def tile_times(
     if len(slower32) and (slower32 == slower32[0]).all():
         slower32 = slower32[:1]  # one element type: what a step costs need not be worked out for each product
     whole, split = np.full(len(m), np.inf, np.float32), np.full(len(m), np.inf, np.float32)
-    down = {rows: np.ceil(n / rows) for rows in {rows for rows, _ in library.tiles}}
-    along = {columns: np.ceil(m / columns) * batch for columns in {columns for _, columns in library.tiles}}
-    steps = {parts: (np.ceil(k / parts / _K_STEP) * (_K_STEP / 1e3)).astype(np.float32) for parts in (1, *splits)}
-    parts_us = {
-        parts: (batch * m * n * ((parts + library.reduce_more) * library.reduce_element)).astype(np.float32)
-        for parts in splits
+    down: dict[int, NDArray[Any]] = {rows: np.ceil(n / rows) for rows in {rows for rows, _ in library.tiles}}
+    along: dict[int, NDArray[Any]] = {
+        columns: np.ceil(m / columns) * batch for columns in {columns for _, columns in library.tiles}
     }
+    if _most(down) * _most(along) < _WHOLE_IN_SINGLE:
+        down = {side: count.astype(np.float32) for side, count in down.items()}
+        along = {side: count.astype(np.float32) for side, count in along.items()}
+    steps = (np.ceil(k / _K_STEP) * (_K_STEP / 1e3)).astype(np.float32)
+    split_steps, summed = np.empty((2, len(splits), len(m)), np.float32)
+    area = batch * m * n
+    for place, parts in enumerate(splits):
+        split_steps[place] = np.ceil(k / parts / _K_STEP) * (_K_STEP / 1e3)
+        summed[place] = area * ((parts + library.reduce_more) * library.reduce_element)
     for rows, columns in library.tiles:
         at_once, step, start, share, share_step = _tile_costs(library, rows, columns)
         per_k, share_k = step * slower32, share_step * slower32
-        waves = (down[rows] * along[columns] / (machine.num_multiprocessors * at_once)).astype(np.float32)
-        taken = np.ceil(waves) * (start + steps[1] * per_k) + waves * (share + steps[1] * share_k)
-        np.minimum(whole, taken, out=whole)
-        few = np.flatnonzero(waves < _MOST_WAVES_TO_SPLIT) if splits else ()
-        if not len(few):
+        waves = down[rows] * along[columns]
+        waves /= machine.num_multiprocessors * at_once
+        waves32: NDArray[np.float32] = waves.astype(np.float32, copy=False)
+        costs = (start, per_k, share, share_k)
+        np.minimum(whole, _in_rounds(waves32, steps, costs), out=whole)
+        if not splits:
             continue
-        some, least = waves[few], split[few]
-        one_k, one_share = (each if len(each) == 1 else each[few] for each in (per_k, share_k))
-        for parts in splits:
-            more, own = some * parts, steps[parts][few]
-            taken = np.ceil(more) * (start + own * one_k) + more * (share + own * one_share) + parts_us[parts][few]
-            np.minimum(least, taken, out=least)
-        split[few] = least
+        is_few = waves32 < _MOST_WAVES_TO_SPLIT
+        count = np.count_nonzero(is_few)
+        if count > _MOST_PICKED * len(m):
+            # To ask of all is quicker than to pick these: a wave too many says that a split takes for ever.
+            waves32[~is_few] = _FOR_EVER
+            for place, parts in enumerate(splits):
+                taken = _in_rounds(waves32 * np.float32(parts), split_steps[place], costs)
+                taken += summed[place]
+                np.minimum(split, taken, out=split)
+        elif count:
+            few = np.flatnonzero(is_few)
+            some, least = waves32[few], split[few]
+            own_steps, own_summed = split_steps.take(few, axis=1), summed.take(few, axis=1)
+            costs = (
+                start,
+                per_k if len(per_k) == 1 else per_k[few],
+                share,
+                share_k if len(share_k) == 1 else share_k[few],
+            )
+            for place, parts in enumerate(splits):
+                taken = _in_rounds(some * np.float32(parts), own_steps[place], costs)
+                taken += own_summed[place]
+                np.minimum(least, taken, out=least)
+            split[few] = least
     memory = _memory_us(library, sides, item_size, machine)
     whole_us = _longer(whole.astype(np.float64), memory) + library.launch
     split_us = _longer(np.minimum(split.astype(np.float64), 1e9), memory) + library.launch + library.reduce
     return whole_us, split_us
+
+
+def _in_rounds(
+    waves: NDArray[np.float32],
+    steps: NDArray[np.float32],
+    costs: tuple[float, NDArray[np.float32], float, NDArray[np.float32]],
+) -> NDArray[np.float32]:
+    """Microseconds of tiles in so many waves, of so many steps each: of every round its start and steps, and of every
+    wave its share of both."""
+    start, per_k, share, share_k = costs
+    taken, shared = steps * per_k, steps * share_k
+    taken += start
+    shared += share
+    shared *= waves
+    taken *= np.ceil(waves)
+    taken += shared
+    return taken
+
+
+def _most(counts: Mapping[int, NDArray[Any]]) -> float:
+    """The largest of all counts."""
+    return max((float(each.max()) for each in counts.values() if len(each)), default=0.0)
 
 
 def _tile_costs(library: Library, rows: int, columns: int) -> tuple[int, float, float, float, float]:

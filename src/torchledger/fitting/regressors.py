@@ -23,11 +23,13 @@ EDGE = 0.02
 """A question that leaves the measured range by less (2 %, in logarithms) is answered as one inside it."""
 
 _CHUNK = 2048
-_CELLS = 1 << 19
+_ROWS_COUNTED = 8192
+_CELLS = 1 << 16
 """Rows times trees at once: their masks stay in the processor's cache."""
 _PAIRS = 1 << 15
 """Rows times points at once in a kernel, likewise."""
-_MOST_COMPARED = 24
+_MOST_COMPARED = 32
+_MOST_PLACES = 128
 _FEW_ROWS = 64
 _NEVER_VARIED = 1e-8
 """Deviations up to this are those of a constant column, to which a fit adds 1e-9."""
@@ -52,7 +54,7 @@ class TreeEnsemble:
         """One number per row of [rows, features]."""
         if len(rows) <= _FEW_ROWS:
             return self.walk(rows)
-        step = max(_CELLS // len(self.feature), _FEW_ROWS)
+        step = _ROWS_COUNTED
         return np.concatenate([self._by_masks(rows[start : start + step]) for start in range(0, len(rows), step)])
 
     def walk(self, rows: Array) -> Array:
@@ -71,37 +73,66 @@ class TreeEnsemble:
 
     def _by_masks(self, rows: Array) -> Array:
         tables, leaf_values = self._masks
-        alive = np.full((len(rows), len(self.feature)), np.uint16(0xFFFF))
-        own = np.empty_like(alive)
-        for feature, thresholds, table in tables:
+        always = np.full(len(self.feature), np.uint16(0xFFFF))
+        varied: list[tuple[NDArray[np.intp], NDArray[np.uint16]]] = []
+        for features, table in tables:
             # The number of thresholds below the value says which comparisons fail, for all trees at once.
-            np.take(table, _count_below(thresholds, rows[:, feature]), axis=0, out=own, mode="clip")
+            place: Any = 0
+            for feature, thresholds in features:
+                place = place * (len(thresholds) + 1) + _count_below(thresholds, rows[:, feature])
+            if isinstance(place, int):
+                always &= table[place]
+            else:
+                varied.append((place.astype(np.intp), table))
+        found = np.empty(len(rows), np.float64)
+        first_leaf = np.arange(0, leaf_values.size, MAX_LEAVES)
+        step = max(_CELLS // len(self.feature), 1)
+        # In pieces whose masks stay in the processor's cache.
+        for start in range(0, len(rows), step):
+            some = slice(start, start + step)
+            alive = np.repeat(always[None], len(found[some]), axis=0)
+            own = np.empty_like(alive)
+            for places, table in varied:
+                np.take(table, places[some], axis=0, out=own, mode="clip")
+                alive &= own
+            np.negative(alive, out=own)
             alive &= own
-        leaf = np.take(_LOWEST_BIT, alive)
-        leaf += np.arange(0, leaf_values.size, MAX_LEAVES, dtype=np.int32)[None, :]
-        return np.asarray(self.baseline + np.take(leaf_values.ravel(), leaf).sum(axis=1, dtype=np.float64))
+            alive *= _DE_BRUIJN
+            alive >>= _DE_BRUIJN_SHIFT
+            leaf = np.take(leaf_values.ravel(), np.add(alive, first_leaf), mode="clip")
+            leaf.sum(axis=1, dtype=np.float64, out=found[some])
+        found += self.baseline
+        return found
 
     @cached_property
-    def _masks(self) -> tuple[list[tuple[int, Array, NDArray[np.uint16]]], NDArray[np.float32]]:
-        """For each feature its thresholds, and for each number of failed ones the leaves still reachable per tree.
+    def _masks(self) -> tuple[list[tuple[list[tuple[int, Array]], NDArray[np.uint16]]], NDArray[np.float32]]:
+        """For each few features their thresholds, and for each number of failed ones the leaves still reachable per
+        tree; and each tree's leaves, in the order of ``_DE_BRUIJN``.
 
         The method of QuickScorer (Lucchese et al., SIGIR 2015): leaves are numbered from left to right, a failed
-        comparison rules out the leaves on its left, and the lowest leaf left standing is the one reached.
+        comparison rules out the leaves on its left, and the lowest leaf left standing is the one reached. Features of
+        few thresholds share a table, which has a row for each of their numbers together.
         """
         trees = len(self.feature)
         leaf_values = np.zeros((trees, MAX_LEAVES), dtype=np.float32)
         splits: dict[int, list[tuple[float, int, int]]] = {}
         for tree in range(trees):
             self._number_leaves(tree, 0, 0, leaf_values, splits)
-        tables = []
-        for feature, found in sorted(splits.items()):
+        tables: list[tuple[list[tuple[int, Array]], NDArray[np.uint16]]] = []
+        for feature, found in sorted(splits.items(), key=lambda item: len({each[0] for each in item[1]})):
             thresholds = np.unique([threshold for threshold, _, _ in found])
             table = np.full((len(thresholds) + 1, trees), 0xFFFF, dtype=np.uint16)
             for threshold, tree, mask in found:
                 row = int(np.searchsorted(thresholds, threshold)) + 1
                 table[row, tree] &= np.uint16(mask)
-            tables.append((feature, thresholds, np.bitwise_and.accumulate(table, axis=0)))
-        return tables, leaf_values
+            table = np.bitwise_and.accumulate(table, axis=0)
+            if tables and len(tables[-1][1]) * len(table) <= _MOST_PLACES:
+                features, before = tables.pop()
+                both = (before[:, None] & table[None]).reshape(-1, trees)
+                tables.append(([*features, (feature, thresholds)], both))
+            else:
+                tables.append(([(feature, thresholds)], table))
+        return tables, leaf_values[:, _DE_BRUIJN_ORDER]
 
     def _number_leaves(
         self,
@@ -123,16 +154,18 @@ class TreeEnsemble:
         return on_left + on_right
 
 
-def _count_below(thresholds: Array, values: Array) -> NDArray[np.intp]:
-    """How many of some rising thresholds each value lies above. A few are compared one after the other, many values at
-    once; what is no number lies above all."""
+def _count_below(thresholds: Array, values: Array) -> int | NDArray[np.uint16]:
+    """How many of some rising thresholds each value lies above; one number where all values are the same. Not too many
+    are compared one after the other, all values at once; what is no number lies above all."""
+    if values[0] == values[-1] and (values == values[0]).all():
+        return int(np.searchsorted(thresholds, values[0], side="left"))
     if len(thresholds) > _MOST_COMPARED:
-        return np.searchsorted(thresholds, values, side="left")
+        return np.searchsorted(thresholds, values, side="left").astype(np.uint16)
     count, is_below = np.full(len(values), len(thresholds), np.uint8), np.empty(len(values), np.bool_)
     for threshold in thresholds:
         np.less_equal(values, threshold, out=is_below)
         count -= is_below.view(np.uint8)
-    return count.astype(np.intp)
+    return count.astype(np.uint16)
 
 
 @dataclass(frozen=True)
@@ -328,5 +361,7 @@ _DTYPES: Mapping[tuple[type[Any], str], type[np.generic]] = {
     (Blend, "columns"): np.int64,
 }
 """Arrays that are not float64, by the record that holds them."""
-_WORDS = np.arange(1 << 16, dtype=np.int32)
-_LOWEST_BIT = np.log2(np.maximum(_WORDS & -_WORDS, 1)).astype(np.int32)
+_DE_BRUIJN, _DE_BRUIJN_SHIFT = np.uint16(0x09AF), np.uint16(12)
+"""A power of two below 2**16 times the first has another number in its four highest bits than every other."""
+_DE_BRUIJN_ORDER = np.argsort((np.uint16(1) << np.arange(MAX_LEAVES, dtype=np.uint16)) * _DE_BRUIJN >> _DE_BRUIJN_SHIFT)
+"""Which leaf has each of these numbers."""
