@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from torchledger.fitting.fit import fit_entry
 from torchledger.fitting.learning import Options
+from torchledger.fitting.machine import LATEST_NETWORKS
 from torchledger.fitting.tables import build_tables, pool_tables
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.model_file import save_model
@@ -59,6 +60,9 @@ def main() -> None:
     wanted = {key: table for key, table in tables.items() if table.operator in arguments.operators}
     if missing := set(arguments.operators) - {table.operator for table in wanted.values()}:
         sys.exit(f"no labels of {', '.join(sorted(missing))}; there are {', '.join(sorted(tables))}")
+    if model.machine.networks < LATEST_NETWORKS and "conv2d" not in arguments.operators:
+        sys.exit(f"{arguments.model} learned beside older networks of conv2d: name conv2d too")
+    model = replace(model, machine=replace(model.machine, networks=LATEST_NETWORKS))
     entries = dict(model.entries)
     for key, table in sorted(wanted.items()):
         started = time.monotonic()

@@ -247,7 +247,7 @@ def learn(path: Path, model_name: str, output: Path) -> None:
     def of_replays(costs: dict[str, float], row: Any) -> float:
         asked = replace(model, extras={**model.extras, **costs})
         kernels, warm_us = np.array([row.kernels]), np.array([row.warm_us])
-        return float(replayed_over_warm(asked, row.family, kernels, warm_us)[0][0])
+        return float(replayed_over_warm(asked, row.family, kernels, warm_us, np.array([row.is_slow_copy]))[0][0])
 
     turns = [turn for row in rows for turn in _turns_of(row)]
     replays = [replay for row in rows for replay in _replays_of(row)]
@@ -309,14 +309,15 @@ def _turns_of(row: dict[str, Any]) -> list[Any]:
 
 def _replays_of(row: dict[str, Any]) -> list[Any]:
     """A row's directions that a graph could hold."""
-    from torchledger.fitting.replays import Replay, kernels_of
+    from torchledger.fitting.replays import Replay, copies_slowly, kernels_of
 
     operator, size, families = _facts_of(row)
     found = []
     for direction in row["graph"]:
         kernels = int(kernels_of(operator, row["parameters"], direction, size)[0])
+        is_slow = bool(copies_slowly(operator, row["parameters"], direction, size)[0])
         times = (statistics.median(row[loop][direction]) for loop in ("repeated", "graph"))
-        found.append(Replay(f"{row['operator']} {direction}", families[direction], kernels, *times))
+        found.append(Replay(f"{row['operator']} {direction}", families[direction], kernels, *times, is_slow))
     return found
 
 

@@ -30,9 +30,10 @@ log = logging.getLogger(__name__)
 
 _USUAL = Options(trees=120)
 _MANY_ROWS = 4000
-_BESIDE_NETWORKS, _OF_CONVOLUTIONS = replace(_USUAL, inducing=160), replace(_USUAL, inducing=160, trees=40)
+_BESIDE_NETWORKS, _OF_CONVOLUTIONS = replace(_USUAL, inducing=160), Options(trees=20, members=("trees",))
 """Beside a network that has learned a library's choices, trees learn the rest of many rows and a process adds little:
-it need not be a slow one. Of convolutions there is next to nothing left that could be learned."""
+it need not be a slow one. Of convolutions there is next to nothing left to learn: a process gets no weight, and more
+trees err no less."""
 
 Progress = Callable[[int, int, str], None]
 Given = TypeVar("Given")

@@ -22,7 +22,7 @@ _FIRST_WITH_TF32 = (8, 0)  # compute capability
 """Traffic that DRAM must carry, unless the L2 is larger yet: beyond the caches of all but the largest devices."""
 
 
-FIRST_NETWORKS, LATEST_NETWORKS = 1, 2
+FIRST_NETWORKS, LATEST_NETWORKS = 1, 3
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ class Machine:
     """Rates that others measured; ``None``: those of the data sheet that comes with torchledger."""
     networks: int = FIRST_NETWORKS
     """Which networks of the generation its operators learned beside: 1 for those of the first models, 2 for those
-    with products of float16 apart and forwards of ``conv2d`` by its labels. A file keeps those that it learned with."""
+    with products of float16 apart and forwards of ``conv2d`` by its labels, 3 with one network for both gradients of
+    ``conv2d``. A file keeps those that it learned with."""
 
     @property
     def name(self) -> str:
@@ -98,10 +99,16 @@ class Machine:
 
     @property
     def conv2d_networks(self) -> str | None:
-        """Likewise for forwards of the operator ``conv2d``, which learned from its labels too."""
+        """Likewise for the operator ``conv2d``: for its forwards, which learned from its labels too, and for both
+        gradients of its backwards together."""
         if self.networks == FIRST_NETWORKS:
             return self.convolution_networks
         return self._of_constants.conv2d_networks if self._has_networks else None
+
+    @property
+    def asks_gradients_together(self) -> bool:
+        """Whether one network knows both gradients of ``conv2d``."""
+        return self.networks > 2
 
     @property
     def tells_float16(self) -> bool:

@@ -317,7 +317,8 @@ def _convolution_columns(
         "one by one": (p.kernel == 1) & (p.stride == 1),
     }
     if machine.has_tile_baseline:
-        networks = machine.conv2d_networks if direction == "forward" else None
+        has_own = direction == "forward" or machine.asks_gradients_together
+        networks = machine.conv2d_networks if has_own else None
         times = learned_convolution_times(p, direction, item_size, dtypes == "float16", peak, machine, networks)
         learned = times.pop("learned")
         beside = np.clip(np.log(learned / times["expected"]), -_MOST_GAIN, _MOST_GAIN)

@@ -2,7 +2,8 @@
 
 Labels are of calls whose kernels the host launches one by one. In a replay a kernel begins as soon as the one before it
 ends, and its beginning is then part of its own time: that costs directions of several kernels some tenths of a
-microsecond, and those of one kernel nothing.
+microsecond, and those of one kernel nothing. A copy by the driver is a node of the graph, which is slower where a large
+tensor does not fill whole pages.
 """
 
 from __future__ import annotations
@@ -26,18 +27,25 @@ MOST_KERNELS = 3
 """Directions of more kernels are taken for ones of so many."""
 
 _LATER_US = np.arange(-0.5, 1.505, 0.01)
+_SHARES = np.arange(0.0, 0.3, 0.002)
+_COPY_SHARE = "graph copy share"
+_PAGE_BYTES = 4096
+"""Copies of a multiple take no longer in a replay (32,768 was seen, 256 is none)."""
+_CACHED_BYTES = 45e6
+"""Directions that move less find what they copy in the cache."""
 
 
 @dataclass(frozen=True)
 class Replay:
     """A direction that was timed both ways, at one shape: its key, its family (``timing_states.family_of_operator``),
-    its kernels, and microseconds repeated and replayed."""
+    its kernels, microseconds repeated and replayed, and whether ``copies_slowly``."""
 
     name: str
     family: str
     kernels: int
     warm_us: float
     graph_us: float
+    is_slow_copy: bool = False
 
 
 def kernels_of(
@@ -50,20 +58,38 @@ def kernels_of(
     return np.clip(launched, 1, MOST_KERNELS)
 
 
+def copies_slowly(
+    operator: Operator, parameters: Mapping[str, Any], direction: str, item_size: float, count: int = 1
+) -> NDArray[np.bool_]:
+    """Whether a direction at ``count`` shapes begins with a copy that is slower as a node of a graph."""
+    if direction not in operator.copies_first:
+        return np.zeros(count, np.bool_)
+    works = operator.work(operator.resolve(parameters), direction, item_size)  # type: ignore[arg-type]
+    moved = sum((as_column(work.bytes_moved, count) for work in works), np.zeros(count))
+    return np.asarray((as_column(works[0].bytes_read, count) % _PAGE_BYTES != 0) & (moved > _CACHED_BYTES))
+
+
 def replayed_over_warm(
-    model: TimeModel, family: str, kernels: NDArray[np.int64], warm_us: Array
+    model: TimeModel,
+    family: str,
+    kernels: NDArray[np.int64],
+    warm_us: Array,
+    slow_copies: NDArray[np.bool_] | None = None,
 ) -> tuple[Array, Array]:
-    """The logarithm of the time replayed over that repeated, and what half an interval of it is. Raises
-    ``PredictError`` where the model has not learned it."""
+    """The logarithm of the time replayed over that repeated, and what half an interval of it is; ``slow_copies`` are
+    the shapes that ``copies_slowly``. Raises ``PredictError`` where the model has not learned it."""
     if f"graph width {family}" not in model.extras:
         raise PredictError(
             f"the model of {model.device} does not know how long {family} kernels take in a CUDA graph's replay: leave "
             "out --state."
         )
-    later = np.array([model.extras[f"graph {count} us"] for count in range(1, MOST_KERNELS + 1)])
+    by_kernels = np.array([model.extras[f"graph {count} us"] for count in range(1, MOST_KERNELS + 1)])
+    later = by_kernels[kernels - 1] / warm_us
+    if slow_copies is not None:
+        later = later + np.where(slow_copies, model.extras.get(_COPY_SHARE, 0.0), 0.0)
     width = np.full(len(warm_us), model.extras[f"graph width {family}"])
     # What is learned of usual kernels may be a larger share of one that takes a microsecond.
-    return np.log1p(np.maximum(later[kernels - 1] / warm_us, -0.5)), width
+    return np.log1p(np.maximum(later, -0.5)), width
 
 
 def fit_replays(rows: Sequence[Replay]) -> dict[str, float]:
@@ -74,13 +100,18 @@ def fit_replays(rows: Sequence[Replay]) -> dict[str, float]:
     share = 1 / often[code] / len(names)
     found: dict[str, float] = {}
     later = np.zeros(len(rows))
+    is_slow = np.array([row.is_slow_copy for row in rows])
+    if is_slow.any():
+        off = np.abs(np.outer(warm_us[is_slow], 1 + _SHARES) / graph_us[is_slow, None] - 1)
+        found[_COPY_SHARE] = round(float(_SHARES[np.argmin(share[is_slow] @ off)]), 3)
+        later[is_slow] = warm_us[is_slow] * found[_COPY_SHARE]
     for count in range(1, MOST_KERNELS + 1):
-        some = kernels == count
+        some = (kernels == count) & ~is_slow
         off = np.abs((warm_us[some, None] + _LATER_US) / graph_us[some, None] - 1)
         # Of costs that say as much the least.
         best = np.argmin(share[some] @ off + 1e-6 * np.abs(_LATER_US))
         found[f"graph {count} us"] = round(float(_LATER_US[best]), 3) if some.any() else 0.0
-        later[some] = found[f"graph {count} us"]
+        later[kernels == count] += found[f"graph {count} us"]
     away = np.abs(np.log((warm_us + later) / graph_us))
     families = np.array([row.family for row in rows])
     for family in np.unique(families):

@@ -1,9 +1,11 @@
 """What a direction takes in turns with its operator's other one: forward, backward, and the forward again.
 
 Labels are of a direction repeated over the same tensors, which the cache may hold. In turns the other direction's
-traffic lies between: where that is more than the cache keeps, what was read warm comes from memory, which costs a miss
-and the bytes. What both read was touched half as long ago. Besides, a kernel that did not run just before starts
-somewhat later, and takes some share of its time longer.
+traffic lies between: where both together are more than the cache keeps, what was read warm comes from memory, which
+costs a miss and the bytes. What both touch was touched half as long ago. What a direction wrote last is in the cache
+alone, and the next one that needs the room writes it to memory: a direction that ends with writing, between ones that
+end with reading (the gradient of a norm's weights), takes less time than repeated, and they take more. Besides, a
+kernel that did not run just before starts somewhat later, and takes some share of its time longer.
 """
 
 from __future__ import annotations
@@ -24,28 +26,45 @@ from torchledger.operators import Operator
 Array = NDArray[np.float64]
 
 _KEPT, _SOFT = "turns kept MB", "turns soft MB"
+_LEFT, _WRITTEN = "turns left MB", "turns written MB us"
+_OF_ALL = (_KEPT, _SOFT, _LEFT, _WRITTEN)
 _COSTS = ("miss us", "MB us", "forward us", "backward us", "forward share", "backward share")
 _KEPT_FROM, _SOFT_FROM = (35.0, 45.0, 60.0), (4.0, 10.0)  # where fits begin: what is kept or not has steps
-_FIRST = {_KEPT: 45.0, _SOFT: 4.0, "miss us": 0.6, "MB us": 0.05, "forward us": 0.1, "backward us": 0.05}
+_FIRST = {
+    _KEPT: 45.0,
+    _SOFT: 4.0,
+    _LEFT: 12.0,
+    _WRITTEN: 0.2,
+    "miss us": 0.6,
+    "MB us": 0.05,
+    "forward us": 0.1,
+    "backward us": 0.05,
+}
 _FIRST |= {"forward share": 0.005, "backward share": 0.003}
-_BYTES = ("own_bytes", "read_bytes", "shared_bytes", "other_bytes")
+_BYTES = ("own_bytes", "read_bytes", "shared_bytes", "both_bytes", "own_left_bytes", "other_left_bytes")
+_LAST_BYTES = 45e6
+"""What a direction moved last: so much is in a cache at its end."""
 _MEGABYTE = 1e6
 _FARTHEST = 40.0
 _SMALL = 1e-4
+_MOST_SPARED = 0.3
+"""Of a direction's time, at most, that it is quicker in turns."""
 
 
 @dataclass(frozen=True)
 class Between:
     """Of one operator's direction at many shapes: its family (``timing_states.family_of_operator``), whether it is the
-    forward, the bytes that it moves, those that it reads, those of them that the other direction reads too, and the
-    bytes that the other one moves."""
+    forward, the bytes that it moves, those that it reads, those of them that the other direction touches too, the bytes
+    that both move, those of both alike once, and what each of both wrote last (of ``_LAST_BYTES``)."""
 
     family: str
     is_forward: bool
     own_bytes: Array
     read_bytes: Array
     shared_bytes: Array
-    other_bytes: Array
+    both_bytes: Array
+    own_left_bytes: Array
+    other_left_bytes: Array
 
 
 @dataclass(frozen=True)
@@ -65,26 +84,45 @@ def between_turns(
     if direction not in ("forward", "backward") or not {"forward", "backward"} <= set(operator.directions):
         return None
     resolved = operator.resolve(parameters)
+    other = "backward" if direction == "forward" else "forward"
     moved = {
-        (each, side): sum(
-            (as_column(getattr(work, side), count) for work in operator.work(resolved, each, item_size)),  # type: ignore[arg-type]
-            np.zeros(count),
-        )
-        for each in ("forward", "backward")
-        for side in ("bytes_read", "bytes_written")
+        each: [
+            (as_column(work.bytes_read, count), as_column(work.bytes_written, count))
+            for work in operator.work(resolved, each, item_size)  # type: ignore[arg-type]
+        ]
+        for each in (direction, other)
     }
-    read = moved[direction, "bytes_read"]
-    own = read + moved[direction, "bytes_written"]
+    read, written = (
+        {each: sum((one[side] for one in works), np.zeros(count)) for each, works in moved.items()} for side in (0, 1)
+    )
     # A backward reads the gradient of what its forward wrote, and what that kept for it.
-    kept = np.maximum(moved["backward", "bytes_read"] - moved["forward", "bytes_written"], 0.0)
-    other = sum(moved.values(), np.zeros(count)) - own
-    return Between(family, direction == "forward", own, read, np.minimum(kept, read), other)
+    kept = np.maximum(read["backward"] - written["forward"], 0.0)
+    shared = np.minimum(kept, read[direction])
+    own, of_other = (read[each] + written[each] for each in (direction, other))
+    if direction == "forward" and operator.keeps_result:
+        touched = np.zeros(count)
+    else:
+        touched = shared
+    left, other_left = (_left_bytes(moved[each], count) for each in (direction, other))
+    return Between(
+        family, direction == "forward", own, read[direction], touched, own + of_other - shared, left, other_left
+    )
+
+
+def _left_bytes(kernels: Sequence[tuple[Array, Array]], count: int) -> Array:
+    """Of the ``_LAST_BYTES`` that a direction's kernels moved, by bytes read and written of each, those written."""
+    room, left = np.full(count, _LAST_BYTES), np.zeros(count)
+    for read, written in reversed(kernels):
+        share = np.minimum(room / np.maximum(read + written, 1.0), 1.0)
+        left = left + share * written
+        room = room - share * (read + written)
+    return left
 
 
 def turns_over_warm(model: TimeModel, between: Between, warm_us: Array) -> tuple[Array, Array]:
     """The logarithm of the time in turns over that repeated, and what half an interval of it is. Raises
     ``PredictError`` where the model has not learned it."""
-    if not all(f"turns {between.family} {name}" in model.extras for name in _COSTS):
+    if not all(name in model.extras for name in (*_OF_ALL, *(f"turns {between.family} {name}" for name in _COSTS))):
         raise PredictError(
             f"the model of {model.device} does not know how long {between.family} kernels take in turns with their "
             "other direction: leave out --state."
@@ -95,14 +133,18 @@ def turns_over_warm(model: TimeModel, between: Between, warm_us: Array) -> tuple
 
 def _later_us(between: Between, warm_us: Array, costs: Mapping[str, float]) -> Array:
     """Microseconds that a direction takes longer in turns."""
-    kept, soft = costs[_KEPT] * _MEGABYTE, costs[_SOFT] * _MEGABYTE
+    kept, soft, most_left = (costs[name] * _MEGABYTE for name in (_KEPT, _SOFT, _LEFT))
     miss, byte, *of_direction = (costs[f"turns {between.family} {name}"] for name in _COSTS)
     start, share = of_direction[0 if between.is_forward else 1], of_direction[2 if between.is_forward else 3]
     held = _share((kept - between.own_bytes) / soft)
-    gone, gone_of_both = (_share((between.other_bytes * part - kept) / soft) for part in (1.0, 0.5))
-    missed = held * ((between.read_bytes - between.shared_bytes) * gone + between.shared_bytes * gone_of_both)
+    gone, gone_of_shared = (_share((between.both_bytes * part - kept) / soft) for part in (1.0, 0.5))
+    missed = held * ((between.read_bytes - between.shared_bytes) * gone + between.shared_bytes * gone_of_shared)
     missed_share = missed / np.maximum(between.read_bytes, 1.0)
-    return np.asarray(start + share * warm_us + missed_share * miss + missed / _MEGABYTE * byte)
+    # What does not fit beside what was left there drives it out; repeated, it drives out what it left itself.
+    left, other_left = (np.minimum(each, most_left) for each in (between.own_left_bytes, between.other_left_bytes))
+    written = (1 - held) * (other_left - left)
+    later = start + share * warm_us + missed_share * miss + missed / _MEGABYTE * byte
+    return np.asarray(np.maximum(later + written / _MEGABYTE * costs[_WRITTEN], -_MOST_SPARED * warm_us))
 
 
 def _share(away: Array) -> Array:
@@ -115,7 +157,7 @@ def fit_turns(rows: Sequence[Turns]) -> dict[str, float]:
     from scipy.optimize import minimize
 
     families = sorted({row.between.family for row in rows})
-    names = [_KEPT, _SOFT, *(f"turns {family} {name}" for family in families for name in _COSTS)]
+    names = [*_OF_ALL, *(f"turns {family} {name}" for family in families for name in _COSTS)]
     first = np.log([_FIRST.get(name) or _FIRST[" ".join(name.split(" ")[2:])] for name in names])
     groups: dict[tuple[str, bool], list[Turns]] = {}
     for row in rows:

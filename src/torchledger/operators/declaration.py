@@ -125,6 +125,10 @@ class Operator:
     """What backward time over forward time may be for shapes that keep the device busy; outside, a label is doubted."""
     feature_names: ClassVar[tuple[str, ...]] = ()
     """Names of ``features``; the parameters themselves unless given."""
+    keeps_result: ClassVar[bool] = False
+    """Its backward reads what the forward wrote, and not what that read."""
+    copies_first: ClassVar[tuple[Direction, ...]] = ()
+    """Directions whose first kernel is the driver's copy of a whole tensor."""
     guide: ClassVar[bool] = False
     """Belongs to the kernel sampling guide's list."""
     originals: ClassVar[tuple[str, ...]] = ()

@@ -119,6 +119,7 @@ class Softmax(Operator):
     """Softmax over the last dimension. Backward: the gradient of x."""
 
     name = "softmax"
+    keeps_result = True
     parameters = ("rows", "dim")
 
     def tensors(self, p: Parameters) -> dict[str, Input]:
@@ -221,6 +222,7 @@ class CrossEntropy(Operator):
     """Mean cross entropy of logits with drawn targets. Backward: the gradient of the logits."""
 
     name = "cross_entropy"
+    keeps_result = True
     parameters = ("tokens", "vocab")
     ratio_bounds = (0.5, 8.0)
 

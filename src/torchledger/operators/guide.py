@@ -199,6 +199,7 @@ class ParallelCrossEntropy(GuideOperator):
     target, times the gradient."""
 
     name = "parallel_cross_entropy_128"
+    keeps_result = True
     originals = ("_VocabParallelCrossEntropy",)
     parameters = ("mp", "b", "l")
     feature_names = ("b", "l", "vocabulary")

@@ -175,6 +175,7 @@ class FillMask(_PerHead):
     gradient, then masked_fill_ with 0."""
 
     name = "fillmask"
+    copies_first = ("backward",)
     feature_names = ("b", "heads", "l", "dim")
     ratio_bounds = (0.5, 5.0)
     in_place = True
@@ -213,6 +214,7 @@ class GuideSoftmax(_Scores):
     """Softmax over the last dimension of scores [b, h / mp, l, l]. Backward: the gradient of the scores."""
 
     name = "softmax"
+    keeps_result = True
     feature_names = ("b", "heads", "l", "columns")
 
     def general_form(self, p: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -240,6 +242,7 @@ class CausalSoftmax(_Scores):
     softmax. Backward: softmax's gradient, then the scale."""
 
     name = "ScaledUpperTriangMaskedSoftmax"
+    keeps_result = True
     originals = ("ScaledUpperTriangMaskedSoftmax",)
     feature_names = ("batch", "l", "columns")
 

@@ -16,7 +16,7 @@ from torchledger.fitting.generations import FIRST_WITH
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.operator_features import operator_features
 from torchledger.fitting.regressors import EDGE
-from torchledger.fitting.replays import kernels_of, replayed_over_warm
+from torchledger.fitting.replays import copies_slowly, kernels_of, replayed_over_warm
 from torchledger.fitting.time_model import Entry, TimeModel
 from torchledger.fitting.timing_states import State, family_of_operator, swept_over_warm
 from torchledger.fitting.turns import between_turns, turns_over_warm
@@ -238,7 +238,8 @@ def _answer(
         item_size = float(ELEMENT_SIZES[dtype])
         family = family_of_operator(operator, parameters, direction, item_size)
         kernels = kernels_of(operator, parameters, direction, item_size, count)
-        shift, spread = replayed_over_warm(model, family, kernels, np.exp(log_us))
+        slow = copies_slowly(operator, parameters, direction, item_size, count)
+        shift, spread = replayed_over_warm(model, family, kernels, np.exp(log_us), slow)
         log_us, width = log_us + shift, np.hypot(width, spread)
     return PredictionTable(
         duration_us=np.exp(log_us),

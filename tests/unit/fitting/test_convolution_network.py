@@ -43,6 +43,17 @@ def test_a_backward_is_the_sum_of_both_gradients() -> None:
     assert both == pytest.approx(image + weight)
 
 
+def test_one_network_of_both_gradients_says_much_as_those_of_each() -> None:
+    apart = learned_convolution_times(P, "backward", SIZE, IS_FLOAT16, PEAK, H200)
+    together = learned_convolution_times(P, "backward", SIZE, IS_FLOAT16, PEAK, H200, H200.conv2d_networks)
+    assert np.all(np.abs(np.log(together.pop("learned") / apart.pop("learned"))) < 0.3)
+    for way, times in together.items():
+        assert times == pytest.approx(apart[way])
+    size, peak = np.full(5, 4.0), np.full(5, H200.peak("float32"))
+    single = learned_convolution_times(P, "backward", size, IS_FLOAT16, peak, H200, H200.conv2d_networks)
+    assert single["learned"] == pytest.approx(single["expected"])
+
+
 def test_the_ways_of_both_gradients_sum_to_those_of_the_backward() -> None:
     image, weight, both = (convolution_times(P, one, SIZE, PEAK, H200) for one in ("image", "weight", "backward"))
     for way in ("product", "filters", "one each", "few channels"):

@@ -124,7 +124,7 @@ def test_a_model_keeps_the_networks_that_it_learned_beside(name: str) -> None:
     operator = find_operator(name)
     sizes = {"linear": {"m": [1001], "n": [1001], "k": [1001]}, "conv2d": _IMAGES}[name]
     given = {side: np.array(values) for side, values in sizes.items()}
-    first, latest = (replace(H200, networks=networks) for networks in (FIRST_NETWORKS, LATEST_NETWORKS))
+    first, second, latest = (replace(H200, networks=networks) for networks in (FIRST_NETWORKS, 2, LATEST_NETWORKS))
 
     def baseline(machine: Machine, dtype: str, direction: str) -> float:
         found = operator_features(operator, given, direction, np.array([dtype]), machine)
@@ -133,7 +133,8 @@ def test_a_model_keeps_the_networks_that_it_learned_beside(name: str) -> None:
     dtype = "float16" if name == "linear" else "bfloat16"
     assert baseline(first, dtype, "forward") != baseline(latest, dtype, "forward")
     other = ("bfloat16", "forward") if name == "linear" else (dtype, "backward")
-    assert baseline(first, *other) == baseline(latest, *other)
+    assert baseline(first, *other) == baseline(second, *other)
+    assert (baseline(second, *other) != baseline(latest, *other)) == (name == "conv2d")
 
 
 _IMAGES = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from torchledger.errors import PredictError
-from torchledger.fitting.replays import Replay, fit_replays, kernels_of, replayed_over_warm
+from torchledger.fitting.replays import Replay, copies_slowly, fit_replays, kernels_of, replayed_over_warm
 from torchledger.operators import find_operator
 from torchledger.predicting import find_model, predict, predict_table
 
@@ -33,6 +33,30 @@ def test_what_later_kernels_cost_comes_back() -> None:
     shift, width = replayed_over_warm(model, "memory", np.array([1, 2, 3]), np.array([4.0, 4.0, 4.0]))
     assert np.exp(shift) * 4 == pytest.approx([4.0, 4.1, 4.4], abs=0.011)
     assert width.max() < 0.01
+
+
+def test_a_large_copy_of_no_whole_pages_takes_longer_as_a_node_of_a_graph() -> None:
+    mask, shape = find_operator("guide.fillmask"), {"mp": 1, "b": 4, "h": 16, "dim": 2048}
+    lengths = np.array([2048, 2047, 151])
+    asked = shape | {"l": lengths}
+    assert copies_slowly(mask, asked, "backward", 2.0, 3).tolist() == [False, True, False]
+    assert not copies_slowly(mask, asked, "forward", 2.0, 3).any()
+    warm, graph = (
+        predict_table(MODEL, "guide.fillmask", asked, direction="backward", state=state).duration_us
+        for state in ("warm", "graph")
+    )
+    assert graph[1] / warm[1] > 1.1
+    assert graph[[0, 2]] / warm[[0, 2]] == pytest.approx(1.0, abs=0.05)
+
+
+def test_what_a_slow_copy_costs_comes_back() -> None:
+    rows = [
+        Replay(
+            f"op{number % 4} backward", "memory", 2, warm_us, warm_us * (1.12 if number % 2 else 1.0), number % 2 == 1
+        )
+        for number, warm_us in enumerate(np.random.default_rng(0).uniform(100, 900, 80))
+    ]
+    assert fit_replays(rows)["graph copy share"] == pytest.approx(0.12, abs=0.003)
 
 
 def test_a_model_that_does_not_know_says_so() -> None:
