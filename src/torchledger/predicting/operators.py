@@ -28,6 +28,7 @@ from torchledger.work.element_sizes import ELEMENT_SIZES
 Array = NDArray[np.float64]
 
 Range = Literal["inside", "edge", "extrapolated"]
+_Asked = tuple[Operator, Mapping[str, NDArray[Any]]]
 
 ROOFLINE = "roofline"
 """What ``Prediction.model`` says where nothing was learned."""
@@ -122,7 +123,7 @@ def predict(
             f"{model.total_memory_bytes / 1e9:,.1f} GB."
         )
     arrays = {key: np.array([value]) for key, value in checked.items()}
-    table = _answer(model, entry, *_as_entry(entry, declared, arrays), direction, name, state)
+    table = _answer(model, entry, _as_entry(entry, declared, arrays), (declared, arrays), direction, name, state)
     where = table.ranges[0]
     if name not in entry.dtypes:
         notes.append(f"{name} was not measured, only {', '.join(entry.dtypes)}")
@@ -191,55 +192,33 @@ def predict_table(
     checked = _check(declared, parameters)
     arrays = np.broadcast_arrays(*[np.atleast_1d(np.asarray(value)) for value in checked.values()])
     given = dict(zip(checked, arrays, strict=True))
-    asked, columns = _as_entry(entry, declared, given)
-    pieces = [
-        _answer(
-            model,
-            entry,
-            asked,
-            {key: column[start : start + _ROWS_AT_ONCE] for key, column in columns.items()},
-            direction,
-            name,
-            state,
+    general, columns = _as_entry(entry, declared, given)
+
+    def piece(start: int) -> PredictionTable:
+        of_entry, of_asked = (
+            {key: column[start : start + _ROWS_AT_ONCE] for key, column in each.items()} for each in (columns, given)
         )
-        for start in range(0, max(len(arrays[0]), 1), _ROWS_AT_ONCE)
-    ]
+        return _answer(model, entry, (general, of_entry), (declared, of_asked), direction, name, state)
+
+    pieces = [piece(start) for start in range(0, max(len(arrays[0]), 1), _ROWS_AT_ONCE)]
     names = [field.name for field in fields(PredictionTable)]
     return PredictionTable(*(np.concatenate([getattr(piece, name) for piece in pieces]) for name in names))
 
 
 def _answer(
-    model: TimeModel,
-    entry: Entry,
-    operator: Operator,
-    parameters: Mapping[str, NDArray[Any]],
-    direction: str,
-    dtype: str,
-    state: State,
+    model: TimeModel, entry: Entry, of_entry: _Asked, asked: _Asked, direction: str, dtype: str, state: State
 ) -> PredictionTable:
+    """Times by an entry, which may be of a general form; what a state costs goes by the operator that was asked, whose
+    other direction may be another."""
+    operator, parameters = of_entry
     count = len(next(iter(parameters.values())))
     dtypes = np.full(count, dtype)
     features, residual, width, distance = answer(
         entry, model.machine, lambda machine: operator_features(operator, parameters, direction, dtypes, machine)
     )
     log_us = features.log_baseline + residual
-    if state == "swept":
-        family = family_of_operator(operator, parameters, direction, float(ELEMENT_SIZES[dtype]))
-        shift, spread = swept_over_warm(model, family, np.exp(log_us))
-        log_us, width = log_us + shift, np.hypot(width, spread)
-    elif state == "turns":
-        item_size = float(ELEMENT_SIZES[dtype])
-        family = family_of_operator(operator, parameters, direction, item_size)
-        between = between_turns(operator, parameters, direction, item_size, family, count)
-        if between is not None:
-            shift, spread = turns_over_warm(model, between, np.exp(log_us))
-            log_us, width = log_us + shift, np.hypot(width, spread)
-    elif state == "graph":
-        item_size = float(ELEMENT_SIZES[dtype])
-        family = family_of_operator(operator, parameters, direction, item_size)
-        kernels = kernels_of(operator, parameters, direction, item_size, count)
-        slow = copies_slowly(operator, parameters, direction, item_size, count)
-        shift, spread = replayed_over_warm(model, family, kernels, np.exp(log_us), slow)
+    if state != "warm":
+        shift, spread = _over_warm(model, asked, direction, float(ELEMENT_SIZES[dtype]), state, np.exp(log_us))
         log_us, width = log_us + shift, np.hypot(width, spread)
     return PredictionTable(
         duration_us=np.exp(log_us),
@@ -248,6 +227,23 @@ def _answer(
         roofline_us=features.roofline_us,
         distance=distance,
     )
+
+
+def _over_warm(
+    model: TimeModel, asked: _Asked, direction: str, item_size: float, state: State, warm_us: Array
+) -> tuple[Array, Array]:
+    """The logarithm of times in a state over those warm, and what half an interval of it is."""
+    operator, parameters = asked
+    count = len(warm_us)
+    family = family_of_operator(operator, parameters, direction, item_size)
+    if state == "swept":
+        return swept_over_warm(model, family, warm_us)
+    if state == "graph":
+        kernels = kernels_of(operator, parameters, direction, item_size, count)
+        slow = copies_slowly(operator, parameters, direction, item_size, count)
+        return replayed_over_warm(model, family, kernels, warm_us, slow)
+    between = between_turns(operator, parameters, direction, item_size, family, count)
+    return (np.zeros(count), np.zeros(count)) if between is None else turns_over_warm(model, between, warm_us)
 
 
 def _find(model: TimeModel, operator: str, direction: str, dtype: str) -> tuple[Entry, Operator, str]:

@@ -93,3 +93,10 @@ def test_rows_that_a_large_gradient_drives_out_take_longer() -> None:
     assert turns.duration_us > 1.2 * warm.duration_us
     table = predict_table(MODEL, "embedding", {name: np.array([size]) for name, size in shape.items()}, state="turns")
     assert table.duration_us[0] == pytest.approx(turns.duration_us)
+
+
+def test_an_operator_that_is_answered_by_a_general_one_has_its_own_other_direction() -> None:
+    # The general addition has no backward, the residual's joins two gradients: 69 MB together, 34 alone.
+    shape = {"b": 5, "l": 273, "dim": 4352}
+    warm, turns = (predict(MODEL, "guide.res_add", shape, dtype="float16", state=state) for state in ("warm", "turns"))
+    assert turns.duration_us > 1.3 * warm.duration_us
