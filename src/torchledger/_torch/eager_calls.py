@@ -201,6 +201,16 @@ class EagerCalls(TorchDispatchMode):
             with _unseen():
                 self._storages.find_gradients()
 
+    def hear_inside(self, result: Any) -> None:
+        """A compiled graph's call has made or written ``result`` without asking an operator for it."""
+        if self._storages is None or not self._is_entered or self._inside() is None:
+            return
+        try:
+            self._storages.inside(result)
+        except Exception as error:  # the program has its tensor
+            let_through(error)
+            self.faults.append(f"a tensor inside a compiled graph: {type(error).__name__}: {error}")
+
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

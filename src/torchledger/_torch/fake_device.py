@@ -7,6 +7,7 @@ it. Everything is taken back when it is left.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -31,6 +32,12 @@ _CUDA_VERSION = "13.0"
 _NCCL_VERSION = (2, 28, 9)
 _MAX_SHARED_PER_BLOCK = 232448
 _REGISTERS = 65536
+
+
+def import_what_it_needs() -> None:
+    """Import what is imported when the device is made: for a process that is forked before."""
+    for name in ("torch._dynamo", "torch._inductor.compile_fx", "torch._inductor.select_algorithm"):
+        importlib.import_module(name)
 
 
 class FakeDevice:

@@ -14,29 +14,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from torchledger._torch.fake_tensors import FakeTensors
 from torchledger._torch.fake_triton import patch_triton
+from torchledger._torch.fake_wrappers import run_without_kernels
 from torchledger._torch.patching import Patches
 from torchledger.nouns import CUDA_GRAPH, Device
 from torchledger.work.flops import matmul_flops
 
 
-class _Kernel:
-    """What a generated wrapper holds in place of a kernel."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.fn = None
-
-    def run(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing."""
-
-
-def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[str, int], mode: FakeTensorMode) -> None:
+def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[str, int], mode: FakeTensors) -> None:
     """Have what is compiled until the patches are undone be for ``device``. Decisions are counted by name.
 
     Graphs of the host make tensors of ``mode`` and compute nothing either: what they are given has no values.
@@ -47,7 +34,7 @@ def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[st
 
     _tell_of_device(patches)
     patch_triton(patches, device.compute_capability or (0, 0))
-    _run_without_kernels(patches, mode)
+    run_without_kernels(patches, mode)
     _switch_off_graphs_and_caches(patches, note)
     _fold_on_host(patches)
     _take_libraries(patches, note)
@@ -81,37 +68,6 @@ def _tell_of_device(patches: Patches) -> None:
         cache.clear()
     DeviceProperties.create.cache_clear()
     patches.on_undo(DeviceProperties.create.cache_clear)
-
-
-def _run_without_kernels(patches: Patches, mode: FakeTensorMode) -> None:
-    """A generated wrapper allocates fake tensors, takes views of them, and calls kernels that do nothing."""
-    from torch._inductor.async_compile import AsyncCompile
-
-    patches.set(AsyncCompile, "triton", lambda self, name, source, device_str="cuda": _Kernel(name))
-    patches.set(AsyncCompile, "multi_kernel", lambda self, *args, **kwargs: _Kernel("multi_kernel"))
-    patches.set(AsyncCompile, "cpp_pybinding", lambda self, types, source, *args, **kwargs: _Kernel("cpp"))
-    patches.set(AsyncCompile, "wait", lambda self, scope: None)
-    guards: Any = torch._C._dynamo.guards
-
-    def empty(size: Any, stride: Any, dtype: Any) -> Any:
-        return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
-
-    def empty_on_host(size: Any, stride: Any, dtype: Any) -> Any:
-        with torch.utils._python_dispatch._disable_current_modes():
-            made = torch.empty_strided(size, stride, dtype=dtype, device="meta")
-        return FakeTensor(mode, made, torch.device("cpu"))
-
-    original_reinterpret = guards._reinterpret_tensor
-
-    def reinterpret(tensor: Any, size: Any, stride: Any, offset: int = 0) -> Any:
-        if not isinstance(tensor, FakeTensor):
-            return original_reinterpret(tensor, size, stride, offset)
-        with torch._C._AutoDispatchBelowAutograd():  # autograd takes it for no view, as it does the real one
-            return torch.as_strided(tensor, size, stride, tensor.storage_offset() + offset)
-
-    patches.set(guards, "_empty_strided_cuda", empty)
-    patches.set(guards, "_empty_strided_cpu", empty_on_host)
-    patches.set(guards, "_reinterpret_tensor", reinterpret)
 
 
 def _switch_off_graphs_and_caches(patches: Patches, note: Callable[[str], None]) -> None:

@@ -130,6 +130,10 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         with self._lock:
             self._stand_ins[user_line(), asked, str(value)] += 1
 
+    def made(self, tensor: FakeTensor) -> bool:
+        """Whether a tensor is one of its own, and has no value that it knows."""
+        return tensor.fake_mode is self and tensor.constant is None
+
     # --- operators ----------------------------------------------------------------------------------------------
 
     def __torch_dispatch__(

@@ -1,11 +1,17 @@
-"""One rank of a plan in a process of its own: ``python -m torchledger.planning.rank_worker REQUEST.json``.
+"""The ranks of a plan, each in a process of its own: ``python -m torchledger.planning.rank_worker PARENT ASKED TOLD``.
 
-What the script prints goes to stderr. A sentence that says why there is no ledger is left in the request's ``failure``.
+This process imports what every rank needs and then forks one child a rank, so that it is imported once. It reads lines
+from the file descriptor ``ASKED``, each a list of requests (paths of JSON files) and how many may run at once, and
+writes their exit codes to ``TOLD``. What a script prints goes to stderr. A sentence that says why there is no ledger is
+left in the request's ``failure``.
 """
 
 from __future__ import annotations
 
+import gc
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -16,10 +22,60 @@ from torchledger.signals import end_with_parent
 from torchledger.store.codec import decode
 
 
-def main(request: Path) -> int:
+def serve(parent: int, asked: int, told: int) -> int:
+    """Fork a rank for each request until there are no more; the exit code, in a child that of its rank."""
+    end_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever asked ends it
+    _import_what_ranks_need()
+    server = os.getpid()
+    with os.fdopen(asked) as lines, os.fdopen(told, "w") as answers:
+        for line in lines:
+            batch = json.loads(line)
+            codes, request = _fork_each(batch["requests"], batch["at_once"])
+            if request is not None:
+                break
+            answers.write(json.dumps(codes) + "\n")
+            answers.flush()
+        else:
+            return 0
+    return _record(Path(request), server)
+
+
+def _fork_each(requests: list[str], at_once: int) -> tuple[list[int | None], str | None]:
+    """Exit codes by request once all have ended, ``None`` for those that were not begun as one had failed; and in a
+    child its request."""
+    codes: list[int | None] = [None] * len(requests)
+    waiting = list(enumerate(requests))
+    running: dict[int, int] = {}
+    while running or (waiting and not any(codes)):
+        while waiting and len(running) < at_once and not any(codes):
+            place, request = waiting.pop(0)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            child = os.fork()
+            if not child:
+                return codes, request
+            running[child] = place
+        ended, status = os.wait()
+        if ended in running:
+            codes[running.pop(ended)] = os.waitstatus_to_exitcode(status)
+    return codes, None
+
+
+def _import_what_ranks_need() -> None:
+    """All that a rank imports before its script is here; what this makes is never garbage."""
+    from torchledger._torch.fake_device import import_what_it_needs
+
+    import_what_it_needs()
+    gc.collect()
+    gc.freeze()
+
+
+def _record(request: Path, parent: int) -> int:
     """Record the rank that the request asks for."""
+    end_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     asked = json.loads(request.read_bytes())
-    end_with_parent(asked["parent"])
     try:
         run_without_device(
             script_program(asked["script"], asked["arguments"], is_module=asked["is_module"]),
@@ -36,4 +92,4 @@ def main(request: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(serve(*map(int, sys.argv[1:4])))

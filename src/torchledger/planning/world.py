@@ -9,13 +9,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torchledger
@@ -25,14 +21,13 @@ from torchledger.errors import PlanError, UsageError
 from torchledger.memory.elsewhere import memory_on
 from torchledger.nouns import Collective, Device, DryRun, Launch, StepCall, WorldSpec
 from torchledger.planning.rank_entries import RankProgram
+from torchledger.planning.rank_processes import RankProcesses
 from torchledger.store import open_ledger
 from torchledger.store.job import empty_job, write_head
 from torchledger.work.meshes import check_mesh, parse_mesh
 
 _MOST_STAGES = 16
 """So many stages of a pipeline are recorded each; of more the first ones, and the last two."""
-
-_AT_ONCE = max(1, min(4, (os.cpu_count() or 2) // 2))
 
 
 @dataclass(frozen=True)
@@ -79,8 +74,9 @@ def record_ranks(
 ) -> list[RecordedRank]:
     """Record each rank of a world that differs from the others, as a job in ``folder``; with ``rank`` only that one.
 
-    Each runs in a process of its own, the first before the others. Raises ``UsageError`` for a rank that there is not,
-    ``StoreError`` if the folder cannot be written, and ``PlanError`` with the first rank's reason where one failed.
+    Each runs in a process of its own, the first before the others, and of these as many at once as there are cores.
+    Raises ``UsageError`` for a rank that there is not, ``StoreError`` if the folder cannot be written, and
+    ``PlanError`` with the first rank's reason where one failed.
     """
     if rank is not None and not 0 <= rank < world:
         raise UsageError(f"there is no rank {rank} in a world of {world}: --rank is 0 to {world - 1}.")
@@ -89,15 +85,12 @@ def record_ranks(
     empty_job(folder, force=force)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="torchledger-ranks-") as mail:
-
-        def record(number: int) -> Path:
-            spec = WorldSpec(number, world, min(ranks_per_node, world), mail)
-            return _record(script, folder / f"rank{number}.ledger", device, spec, Path(mail))
-
-        first = record(0 if rank is None else rank)
-        stages = _stages(first) if rank is None else [rank]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            ledgers = [first, *pool.map(record, stages[1:])]
+        spec = WorldSpec(0 if rank is None else rank, world, min(ranks_per_node, world), mail)
+        with RankProcesses() as processes:
+            (first,) = _record(processes, script, folder, device, [spec])
+            stages = _stages(first) if rank is None else [rank]
+            others = [replace(spec, rank=number) for number in stages[1:]]
+            ledgers = [first, *_record(processes, script, folder, device, others)]
     ranks = [] if rank is not None else _spread(_pipeline(first), stages, world)
     found = [
         RecordedRank(number, ledger, ranks[place] if ranks else tuple(range(world)))
@@ -116,9 +109,28 @@ def record_ranks(
     return found
 
 
-def _record(script: Script, path: Path, device: Device, world: WorldSpec, folder: Path) -> Path:
-    failure = folder / f"failure_{world.rank}.txt"
-    request = folder / f"request_{world.rank}.json"
+def _record(
+    processes: RankProcesses, script: Script, folder: Path, device: Device, ranks: Sequence[WorldSpec]
+) -> list[Path]:
+    """The ledgers of some ranks. Raises with the first rank's reason where one failed."""
+    if not ranks:
+        return []
+    paths = [folder / f"rank{each.rank}.ledger" for each in ranks]
+    requests = [_request(script, path, device, each) for path, each in zip(paths, ranks, strict=True)]
+    codes = processes.record([request for request, _ in requests])
+    for path, world, code, (_, failure) in zip(paths, ranks, codes, requests, strict=True):
+        if failure.exists():
+            kind = UsageError if code == UsageError.exit_code else PlanError
+            raise kind(f"rank {world.rank} of {world.size}: {failure.read_text()}")
+        if code is not None and (code or not path.exists()):
+            raise PlanError(f"rank {world.rank} of {world.size} ended with exit code {code}; see above.")
+    return paths
+
+
+def _request(script: Script, path: Path, device: Device, world: WorldSpec) -> tuple[Path, Path]:
+    """The file that asks for a rank, and the one that says why there is no ledger of it, if there is none."""
+    assert world.mail is not None
+    request, failure = (Path(world.mail) / name for name in (f"request_{world.rank}.json", f"failure_{world.rank}.txt"))
     request.write_text(
         json.dumps(
             {
@@ -129,19 +141,10 @@ def _record(script: Script, path: Path, device: Device, world: WorldSpec, folder
                 "device": dataclasses.asdict(device),
                 "world": dataclasses.asdict(world),
                 "failure": str(failure),
-                "parent": os.getpid(),
             }
         )
     )
-    paths = [str(Path(torchledger.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    command = [sys.executable, "-m", "torchledger.planning.rank_worker", str(request)]
-    ended = subprocess.run(command, stdout=sys.stderr.fileno(), env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)})
-    if failure.exists():
-        kind = UsageError if ended.returncode == UsageError.exit_code else PlanError
-        raise kind(f"rank {world.rank} of {world.size}: {failure.read_text()}")
-    if ended.returncode or not path.exists():
-        raise PlanError(f"rank {world.rank} of {world.size} ended with exit code {ended.returncode}; see above.")
-    return path
+    return request, failure
 
 
 # --- which ranks differ ---------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from torchledger._torch import fake_wrappers
 from torchledger.balance import balance_books
 from torchledger.books import open_books
-from torchledger.nouns import Device, Kernel, Launch, Step, StepMemory
+from torchledger.nouns import Device, Kernel, Launch, LiveStorage, Step, StepCall, StepMemory
 from torchledger.planning.dry_run import run_without_device
 from torchledger.store import open_ledger
 
@@ -70,6 +72,24 @@ def test_the_books_of_a_plan_balance(path: Path) -> None:
     assert books.accounts["launches"].is_balanced and books.accounts["flops"].is_balanced
     assert step.graph_calls == {"forward_0": 1, "backward_0": 1}
     assert memory.device == "cuda:0" and not memory.notes
+
+
+def test_a_plan_is_the_same_where_wrappers_ask_the_dispatcher_for_each_tensor(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for views, which the dispatcher makes of what is saved for the backward, and which are detached then."""
+    torch._dynamo.reset()
+    monkeypatch.setattr(fake_wrappers, "_who_is_told", lambda mode: None)
+    slow = run_without_device(program, tmp_path / "slow.ledger", MADE_UP).path
+    with open_ledger(path) as quickly, open_ledger(slow) as slowly:
+        for kind in (Launch, StepMemory):
+            assert quickly.read(kind) == slowly.read(kind)
+        calls = [[each.name for each in ledger.read(StepCall)] for ledger in (quickly, slowly)]
+        lives = [
+            Counter((each.nbytes, each.category) for each in ledger.read(LiveStorage)) for ledger in (quickly, slowly)
+        ]
+    without = [[name for name in names if name != "aten::detach"] for names in calls]
+    assert without[0] == without[1] and lives[0] == lives[1]
 
 
 def test_a_graph_that_stays_on_the_host_computes_nothing(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.factories import make_collective, make_device, make_run, make_step_call
@@ -39,8 +40,9 @@ def test_a_rank_outside_the_world_is_told_the_ranks_that_there_are(tmp_path: Pat
 def test_one_rank_of_each_stage_is_recorded_and_stands_for_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def record(script: Script, path: Path, device: object, spec: WorldSpec, folder: Path) -> Path:
-        return write_rank(path, spec, pipeline=(0, 4))
+    def record(*given: Any) -> list[Path]:
+        *_, folder, _, ranks = given
+        return [write_rank(folder / f"{each.rank}.ledger", each, pipeline=(0, 4)) for each in ranks]
 
     monkeypatch.setattr(world, "_record", record)
     found = record_ranks(Script(__file__), tmp_path / "j.job", make_device(), 8)
@@ -50,7 +52,11 @@ def test_one_rank_of_each_stage_is_recorded_and_stands_for_the_others(
 
 
 def test_one_rank_stands_for_all_where_there_is_no_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world, "_record", lambda script, path, device, spec, folder: write_rank(path, spec))
+    def record(*given: Any) -> list[Path]:
+        *_, folder, _, ranks = given
+        return [write_rank(folder / f"{each.rank}.ledger", each) for each in ranks]
+
+    monkeypatch.setattr(world, "_record", record)
     (found,) = record_ranks(Script(__file__), tmp_path / "j.job", make_device(), 4)
     assert found.stands_for == (0, 1, 2, 3)
 
