@@ -247,7 +247,7 @@ class Composer:
             else:
                 entries += self.phase(action.kind, cost, after=after)
             if 0 <= target < stages:
-                done = max(k for k, entry in enumerate(entries) if entry.stream == "compute")
+                done = next(k for k in reversed(range(len(entries))) if entries[k].stream == "compute")
                 entries.append(self.transfer("send", move_us, action.stage, target, action, (done,)))
         self.end(entries, rank)
         return entries
