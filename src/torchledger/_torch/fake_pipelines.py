@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,7 +14,9 @@ from torch.distributed import distributed_c10d as c10d
 from torchledger._torch.patching import Patches, pass_through
 from torchledger._torch.tensors import tensors_in
 from torchledger.errors import UsageError
-from torchledger.nouns import WorldSpec
+from torchledger.nouns import RUNNING, WorldSpec
+
+_LOOKS_AGAIN_S = 0.05
 
 
 class World(Protocol):
@@ -131,11 +134,14 @@ def _write_mail(world: World, stage: int, metas: Sequence[Any]) -> None:
     ]
     world.mail[stage] = plain
     if world.spec.mail is not None:
-        (Path(world.spec.mail) / f"stage_{stage}.json").write_text(json.dumps(plain))
+        path = Path(world.spec.mail) / f"stage_{stage}.json"
+        path.with_suffix(".new").write_text(json.dumps(plain))
+        path.with_suffix(".new").rename(path)  # whole, for a rank that waits for it
 
 
 def _read_mail(world: World, stage: int) -> list[dict[str, Any]]:
     """What a stage sends to the next one; of stages that nobody ran, what the nearest one before it sends."""
+    _wait_for_mail(world.spec, stage)
     found = dict(world.mail)
     if world.spec.mail is not None:
         for path in Path(world.spec.mail).glob("stage_*.json"):
@@ -149,6 +155,18 @@ def _read_mail(world: World, stage: int) -> list[dict[str, Any]]:
     if max(known) != stage:
         world.stand_in(f"what stage {stage} of the pipeline sends has the shapes of what stage {max(known)} sends")
     return found[max(known)]
+
+
+def _wait_for_mail(spec: WorldSpec, stage: int) -> None:
+    """Wait for what a stage sends, for as long as a rank before this one runs that may be it."""
+    if spec.mail is None:
+        return
+    folder = Path(spec.mail)
+    while not (folder / f"stage_{stage}.json").exists():
+        ranks = (int(path.stem.partition("_")[2]) for path in folder.glob(f"request_*{RUNNING}"))
+        if not any(rank < spec.rank for rank in ranks):
+            return
+        time.sleep(_LOOKS_AGAIN_S)
 
 
 def _dtype(meta: Mapping[str, Any]) -> torch.dtype:

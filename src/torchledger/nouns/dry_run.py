@@ -20,6 +20,10 @@ class StandIn:
     count: int = 1
 
 
+RUNNING = ".running"
+"""Beside a request for a rank (``request_4.json``) lies a file of this suffix while that rank is recorded."""
+
+
 @dataclass(frozen=True)
 class WorldSpec:
     """One rank of a world that is not there: ``ranks_per_node`` of its ranks share a node. ``mail`` is the folder in

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from torchledger.errors import TorchledgerError
-from torchledger.nouns import Device, WorldSpec
+from torchledger.nouns import RUNNING, Device, WorldSpec
 from torchledger.planning.dry_run import run_without_device, script_program
 from torchledger.signals import end_with_parent
 from torchledger.store.codec import decode
@@ -50,6 +50,7 @@ def _fork_each(requests: list[str], at_once: int) -> tuple[list[int | None], str
     while running or (waiting and not any(codes)):
         while waiting and len(running) < at_once and not any(codes):
             place, request = waiting.pop(0)
+            _running(request).touch()
             sys.stdout.flush()
             sys.stderr.flush()
             child = os.fork()
@@ -58,8 +59,15 @@ def _fork_each(requests: list[str], at_once: int) -> tuple[list[int | None], str
             running[child] = place
         ended, status = os.wait()
         if ended in running:
-            codes[running.pop(ended)] = os.waitstatus_to_exitcode(status)
+            place = running.pop(ended)
+            codes[place] = os.waitstatus_to_exitcode(status)
+            _running(requests[place]).unlink()
     return codes, None
+
+
+def _running(request: str) -> Path:
+    """What says that a rank is being recorded: others may wait for what it tells them."""
+    return Path(request).with_suffix(RUNNING)
 
 
 def _import_what_ranks_need() -> None:
