@@ -8,6 +8,7 @@ The first writes all that a shipped model answers with, the second leaves out ag
 learned anew there stands whole in the file, and no answer changes. The third takes what the H200's learned anew in the
 place of what was borrowed from it before: where a baseline of both changed, the old regressor would answer for another.
 Corrections that the other device taught stay; with its own samples the last one of these entries is learned again.
+``--eager`` takes the H200's costs of eager calls too, in the place of those that were borrowed before.
 """
 
 from __future__ import annotations
@@ -49,6 +50,16 @@ def renewed(model: TimeModel, before: TimeModel, now: TimeModel) -> tuple[TimeMo
     return replace(model, entries=entries), taken
 
 
+_EAGER = ("aten::", "element-wise")
+
+
+def with_eager_costs_of(base: TimeModel, model: TimeModel) -> TimeModel:
+    """The model with what ``base`` learned of eager calls in the place of what it had."""
+    kept = {name: value for name, value in model.extras.items() if not name.startswith(_EAGER)}
+    taken = {name: value for name, value in base.extras.items() if name.startswith(_EAGER)}
+    return replace(model, extras=kept | taken)
+
+
 def main() -> None:
     """Read and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -56,6 +67,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--before", help="the H200's model that MODEL borrowed from")
     parser.add_argument("--samples", type=Path, help="what was measured of MODEL's device")
+    parser.add_argument("--eager", action="store_true", help="take the H200's costs of eager calls")
     parser.add_argument("-o", "--output", type=Path, required=True)
     arguments = parser.parse_args()
     model = find_model(arguments.model)
@@ -70,6 +82,8 @@ def main() -> None:
             print(f"judged shapes: {error_pct(model, judged)[0]:.3f} % with the corrections of before")
             model = correct_again(model, [sample for sample in samples if sample.group != EVALUATION], taken)
             print(f"judged shapes: {error_pct(model, judged)[0]:.3f} % with corrections learned again")
+    if arguments.eager:
+        model = with_eager_costs_of(find_model("H200"), model)
     size = save_model(model, arguments.output, force=True, beside=None if arguments.what == "whole" else BASE)
     print(f"{arguments.output}: {size / 1e6:.2f} MB")
 

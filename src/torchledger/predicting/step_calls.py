@@ -18,6 +18,7 @@ from torchledger.fitting.call_costs import (
     share_of_chunk,
 )
 from torchledger.fitting.learning import COVERAGE
+from torchledger.fitting.machine import Machine
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Prediction, StepCall, TensorArgument
 from torchledger.predicting.eager_launches import launch_of
@@ -162,7 +163,7 @@ def _by_cost(model: TimeModel, call: StepCall, cost: CallCost) -> Prediction:
     chunk = share_of_chunk(call.tensors, call.elements)
     # Its result is counted in the dtype of what it is given.
     moves_all = operator_name(call.name)[1] != "_to_copy"
-    elements = elements_of(call.name, call.arguments)
+    elements = round(elements_of(call.name, call.arguments) * _slower_lanes(model.machine))
     time_us = cost.duration_us(
         kernels, call.bytes_moved, model.machine.bytes_per_us, chunk=chunk, elements=elements, moves_all=moves_all
     )
@@ -179,6 +180,17 @@ def _by_cost(model: TimeModel, call: StepCall, cost: CallCost) -> Prediction:
         roofline_us=call.bytes_moved / model.machine.bytes_per_us,
         note="by its kernels and bytes, as calls in other steps took",
     )
+
+
+def _slower_lanes(machine: Machine) -> float:
+    """How much longer a device takes for an element than the one on which its model's costs were learned: by the number
+    of their multiprocessors and their clocks; 1 for a device that taught its own, and where either is unknown."""
+    own, taught = machine.device, machine.constants.reference.device
+    known = own.num_multiprocessors, own.clock_rate_mhz, taught.num_multiprocessors, taught.clock_rate_mhz
+    if machine.learned_on is None or None in known:
+        return 1.0
+    count, clock, their_count, their_clock = (float(each or 0.0) for each in known)
+    return their_count * their_clock / (count * clock) if count * clock > 0 else 1.0
 
 
 def _by_bytes(model: TimeModel, call: StepCall, reason: str) -> Prediction:
