@@ -174,7 +174,7 @@ def _elementwise_keys(name: str, arguments: Sequence[TensorArgument]) -> tuple[s
     width = max((element_size(each.dtype) or 0 for each in tensors), default=0)
     dtype = tensors[0].dtype
     own = (f"{name}{named} {dtype}", f"{name}{named}") if dtype else (f"{name}{named}",)
-    return (*own, f"element-wise{named}, {width} bytes", f"element-wise{named}") if width else own
+    return (*own, f"{LIKE_OTHERS}{named}, {width} bytes", f"{LIKE_OTHERS}{named}") if width else own
 
 
 def elements_of(name: str, arguments: Sequence[TensorArgument]) -> int:
@@ -236,7 +236,7 @@ def fit_call_costs(rows: Sequence[Mapping[str, Any]], bytes_per_us: float) -> di
             elements[id(row)] = elements_of(name, tensors)
             for key in cost_keys(name, tensors):
                 # Calls of several kernels say little of what one of their kind takes.
-                if not key.startswith(_ANY) or row["kernels"] == 1:
+                if not key.startswith(LIKE_OTHERS) or row["kernels"] == 1:
                     by_name.setdefault(key, []).append(row)
     found: dict[str, float] = {}
     for name, rows_of_name in sorted(by_name.items()):
@@ -286,7 +286,8 @@ def roofline_keys(name: str, arguments: Sequence[TensorArgument]) -> tuple[str, 
     return (f"{known} {dtype}", known) if dtype else (known,)
 
 
-_ANY = "element-wise"
+LIKE_OTHERS = "element-wise"
+"""With what the keys of element-wise calls begin that stand for any of their layout."""
 
 
 def tensors_of(row: Mapping[str, Any]) -> list[TensorArgument]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from torchledger.errors import PredictError
 from torchledger.fitting.call_costs import (
+    LIKE_OTHERS,
     CallCost,
     cost_keys,
     cost_of,
@@ -111,7 +112,8 @@ def _price(model: TimeModel, call: StepCall, *, beside_scaler: bool = False) -> 
     # What the catalogue says of a list is of tensors alike: in a list of a model's, some fill blocks and most do not.
     is_described = question is not None and question.note is None and not is_over_lists(call)
     if cost is not None and call.bytes_moved is not None and not is_described and not _is_product(call):
-        return _by_cost(model, call, cost)
+        is_own = cost_of([key for key in (*keys, *others) if not key.startswith(LIKE_OTHERS)], model.extras) == cost
+        return _by_cost(model, call, cost, "calls" if is_own else "element-wise calls of its layout")
     reason = f"the model has learned no {call.name}"
     as_launch = _as_launch(model, call) if question is None or _differs(call) else None
     if as_launch is not None:
@@ -156,7 +158,7 @@ def _is_product(call: StepCall) -> bool:
     return operator_name(call.name)[1] in ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward")
 
 
-def _by_cost(model: TimeModel, call: StepCall, cost: CallCost) -> Prediction:
+def _by_cost(model: TimeModel, call: StepCall, cost: CallCost, taught: str) -> Prediction:
     assert call.bytes_moved is not None
     # What no device ran, as in a plan, has no kernels to count.
     kernels = call.kernels if call.samples_us else max(call.kernels, cost.kernels)
@@ -178,7 +180,7 @@ def _by_cost(model: TimeModel, call: StepCall, cost: CallCost) -> Prediction:
         device=model.device,
         model=f"calls of {call.name}",
         roofline_us=call.bytes_moved / model.machine.bytes_per_us,
-        note="by its kernels and bytes, as calls in other steps took",
+        note=f"by its kernels and bytes, as {taught} in other steps took",
     )
 
 

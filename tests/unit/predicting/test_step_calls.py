@@ -18,7 +18,7 @@ from torchledger.errors import PredictError
 from torchledger.fitting.fit_data import fit_launches
 from torchledger.fitting.launches import machine_of_launches
 from torchledger.fitting.time_model import TimeModel
-from torchledger.nouns import Device, Launch, OptimizerFacts, Profile, StepCall, TensorArgument
+from torchledger.nouns import Device, Launch, OptimizerFacts, Prediction, Profile, StepCall, TensorArgument
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.launches import predict_launches
 from torchledger.predicting.model_file import save_model
@@ -191,9 +191,8 @@ def test_an_eager_operator_that_was_learned_is_asked_for_at_its_own_sizes(
 @pytest.mark.parametrize(
     "call",
     [
-        on_gpu("aten::add.Tensor", (64, 64), (64,), bytes_moved=1000, flops=0),
         on_gpu("aten::mm", (64, 64), bytes_moved=1000, flops=0),
-        on_gpu("aten::cumprod", (64, 64), bytes_moved=1000, flops=0),
+        on_gpu("aten::logcumsumexp", (64, 64), bytes_moved=1000, flops=0),
         on_gpu("mylib::operator", (64, 64), bytes_moved=1000, flops=0),
         on_gpu("c10d::allreduce_", (64, 64), kind="collective", bytes_moved=1000, flops=0),
     ],
@@ -202,6 +201,17 @@ def test_what_was_not_learned_takes_its_bytes_and_a_launch_and_says_so(h200: Tim
     ((_, priced),) = price_calls(h200, [call], ran_on_cpu=False)
     assert priced.model == "roofline" and priced.is_extrapolated and "the model has learned no" in str(priced.note)
     assert priced.duration_us == pytest.approx(1000 / h200.machine.bytes_per_us + h200.machine.floor_us)
+
+
+def test_an_elementwise_call_that_nobody_measured_is_like_others_of_its_layout_and_says_so(h200: TimeModel) -> None:
+    def took(*strides: tuple[int, ...]) -> Prediction:
+        tensors = tuple(TensorArgument((4096, 4096), "bfloat16", stride) for stride in strides)
+        call = replace(on_gpu("aten::polygamma", (4096, 4096), bytes_moved=2**26, flops=0), arguments=tensors)
+        return price_calls(h200, [call], ran_on_cpu=False)[0][1]
+
+    dense, padded, across = took((4096, 1)), took((8192, 1)), took((4096, 1), (1, 4096))
+    assert all("element-wise calls of its layout" in str(each.note) for each in (dense, padded, across))
+    assert 1.5 * dense.duration_us < padded.duration_us < 0.7 * across.duration_us
 
 
 def test_unknown_bytes_are_said_and_not_taken_for_none(h200: TimeModel) -> None:
