@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 if os.environ.get("OMP_NUM_THREADS") != "1":
     # One core: libraries read this when they are loaded, so begin again with it set.
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
