@@ -12,7 +12,7 @@ from torchledger.operators.collectives import COLLECTIVE_OPERATORS, OPERATOR_PRE
 from torchledger.work.categories import operator_name
 from torchledger.work.collectives import collective_kind
 from torchledger.work.element_sizes import element_size
-from torchledger.work.layouts import layout_of
+from torchledger.work.tensor_layouts import layout_of
 
 
 @dataclass(frozen=True)

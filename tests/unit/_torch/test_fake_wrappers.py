@@ -70,13 +70,16 @@ def test_a_library_that_is_given_its_result_does_nothing_more(fake: FakeDevice) 
 def test_who_listens_hears_of_storages_made_and_used_in_a_graph(fake: FakeDevice) -> None:
     graph: list[str | None] = [None]
     listener = EagerCalls(lambda: graph[0])
+    before = torch.empty(12)
     assert listener.start()
     graph[0] = "forward_0"
     listener.graph_begins("forward_0", [])
     made = _made()[0]
     listener.graph_ends([made])
+    assert before.nbytes == 48
     graph[0] = None
     assert listener.stop() and listener.memory is not None and not listener.faults
-    (life,) = [each for each in listener.memory.lives if each.nbytes == 48]
+    # What other tests left alive was born before.
+    (life,) = [each for each in listener.memory.lives if each.nbytes == 48 and each.born_in is not None]
     assert (life.dtype, life.device, life.born_in) == ("bfloat16", "cuda:0", 0)
     assert not listener.calls or {each.graph for each in listener.calls} == {None}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchledger.nouns import TensorArgument
-from torchledger.work.layouts import broadcast_shape, layout_of, row_major
+from torchledger.work.tensor_layouts import broadcast_shape, layout_of, row_major
 
 SHAPES = st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple)
 
