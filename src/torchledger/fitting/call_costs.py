@@ -22,8 +22,8 @@ from torchledger.fitting.learning import COVERAGE
 from torchledger.nouns import TensorArgument
 from torchledger.work.categories import category_of_operator, operator_name
 from torchledger.work.element_sizes import element_size
-from torchledger.work.tensor_layouts import broadcast_shape, layout_of, row_major
 from torchledger.work.list_costs import CHUNK_ELEMENTS
+from torchledger.work.tensor_layouts import broadcast_shape, layout_of, row_major
 
 Array = NDArray[np.float64]
 
@@ -109,7 +109,7 @@ _FEW_ROWS = 1024
 
 def cost_keys(name: str, arguments: Sequence[TensorArgument] = ()) -> tuple[str, ...]:
     """What a call is known by, the closest first: its operator with its tensors' layout and the first one's dtype, with
-    the layout, and by itself. Of an element-wise operator the layout is that of all its tensors (``work/tensor_layouts.py``),
+    the layout, and by itself. Of an element-wise operator the layout is that of all its tensors (`work.tensor_layouts`),
     and one that was not learned is like others of its layout and width; of any other operator it is the first tensor's:
     not along its last dimension, or with rows that do not follow one another. A softmax is known by the length of its
     rows, which a warp, a block or a block with shared memory reads, a loss over classes by how many rows it has.
