@@ -109,7 +109,7 @@ _FEW_ROWS = 1024
 
 def cost_keys(name: str, arguments: Sequence[TensorArgument] = ()) -> tuple[str, ...]:
     """What a call is known by, the closest first: its operator with its tensors' layout and the first one's dtype, with
-    the layout, and by itself. Of an element-wise operator the layout is that of all its tensors (`work.tensor_layouts`),
+    the layout, and by itself. An element-wise operator has the layout of all its tensors (``work/tensor_layouts.py``),
     and one that was not learned is like others of its layout and width; of any other operator it is the first tensor's:
     not along its last dimension, or with rows that do not follow one another. A softmax is known by the length of its
     rows, which a warp, a block or a block with shared memory reads, a loss over classes by how many rows it has.
