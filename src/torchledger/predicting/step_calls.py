@@ -169,18 +169,9 @@ def _by_cost(model: TimeModel, call: StepCall, cost: CallCost, taught: str) -> P
     time_us = cost.duration_us(
         kernels, call.bytes_moved, model.machine.bytes_per_us, chunk=chunk, elements=elements, moves_all=moves_all
     )
-    wide = math.exp(cost.spread)
-    return Prediction(
-        subject=subject_of(call),
-        duration_us=time_us,
-        low_us=time_us / wide,
-        high_us=time_us * wide,
-        coverage=COVERAGE,
-        range="inside",
-        device=model.device,
-        model=f"calls of {call.name}",
-        roofline_us=call.bytes_moved / model.machine.bytes_per_us,
-        note=f"by its kernels and bytes, as {taught} in other steps took",
+    roofline_us = call.bytes_moved / model.machine.bytes_per_us
+    return _as_others(
+        model, call, cost, time_us, roofline_us, f"by its kernels and bytes, as {taught} in other steps took"
     )
 
 
@@ -209,6 +200,14 @@ def _by_bytes(model: TimeModel, call: StepCall, reason: str) -> Prediction:
 
 def _above_roofline(model: TimeModel, call: StepCall, cost: CallCost, roofline_us: float) -> Prediction:
     time_us = max(roofline_us * cost.slowness + cost.kernel_us * max(1, call.kernels), model.machine.floor_us)
+    note = "by its roofline, as calls in other steps stay above theirs"
+    return _as_others(model, call, cost, time_us, roofline_us, note)
+
+
+def _as_others(
+    model: TimeModel, call: StepCall, cost: CallCost, time_us: float, roofline_us: float, note: str
+) -> Prediction:
+    """A price by what calls in other steps cost, as sure as these agree."""
     wide = math.exp(cost.spread)
     return Prediction(
         subject=subject_of(call),
@@ -220,7 +219,7 @@ def _above_roofline(model: TimeModel, call: StepCall, cost: CallCost, roofline_u
         device=model.device,
         model=f"calls of {call.name}",
         roofline_us=roofline_us,
-        note="by its roofline, as calls in other steps stay above theirs",
+        note=note,
     )
 
 
