@@ -75,7 +75,7 @@ def main() -> None:
     found: dict[str, dict[str, float]] = {}
     for ranks in options.ranks:
         if 2 * ranks > cores:
-            print(f"{ranks} ranks want {2 * ranks} idle cores, and there are {cores}: what follows is too long.")
+            print(f"{ranks} ranks want {2 * ranks} idle cores of {cores}: too long, and left out of the line.")
         plain, checked = (measured_us(ranks, is_checked, options.rounds) for is_checked in (False, True))
         found[str(ranks)] = {
             "check_us": min(checked) - min(plain),
@@ -86,8 +86,10 @@ def main() -> None:
             f"rounds, {found[str(ranks)]['median_us']:,.0f} us in the middle one",
             flush=True,
         )
-    counts = [float(ranks) for ranks in options.ranks]
-    times = [found[str(ranks)]["check_us"] for ranks in options.ranks]
+    # Ranks that wait for a core say nothing of a check.
+    quiet = [ranks for ranks in options.ranks if 2 * ranks <= cores] or options.ranks
+    counts = [float(ranks) for ranks in quiet]
+    times = [found[str(ranks)]["check_us"] for ranks in quiet]
     # One more rank is one more to meet: a line, which one measurement alone does not give.
     rank_us, fixed_us = statistics.linear_regression(counts, times) if len(counts) > 1 else (None, None)
     if rank_us is not None:
