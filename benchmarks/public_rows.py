@@ -149,8 +149,7 @@ def nanotron(data: Path, check_us: Host | None = None) -> list[Row]:
         has_failed = row["status"] == "failed"
         measured_bytes = 2**30 * float(row["gpu_memory_gb"]) if row["gpu_memory_gb"] else None
         checks = check_us if is_checked(layout) else None
-        if checks is None:
-            layout = nearer_mode(model, layout, measured_bytes)
+        layout = nearer_mode(model, layout, measured_bytes)
         rows.append(
             # The table of results is written by the first rank, in GiB.
             Row(f"{row['model']} on {n['gpus']}", model, layout, None if has_failed else 1e6 * float(row["step_s"]),

@@ -34,6 +34,7 @@ NO_BENCHMARKS = {
     "memory_programs": "programs for others to run",
     "plan_compare": "compares recordings that are given to it",
     "plan_programs": "programs for others to run",
+    "power_steps": "turns measurements into data",
     "public_rows": "is imported by others",
     "public_texts": "is imported by others",
     "report_screenshots": "takes the docs' pictures, of ledgers that are given to it",

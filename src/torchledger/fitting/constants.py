@@ -251,7 +251,9 @@ class PowerCosts:
 
     ``product_j_per_tflop``: joules for 10^12 FLOP of matrix products and convolutions. ``attention_w`` and ``other_w``:
     watts while attention, and any other kernel, runs. ``product_clock``: the share of the full clock below which
-    products become slower than in short runs. ``limit_share``: what is drawn at the power limit, as a share of it.
+    products become slower than in short runs. ``limit_share``: what is drawn at the power limit, as a share of it, in
+    runs of a second or less; ``lasting_share``: what kernels may draw of it in training that goes on for seconds, by
+    these same joules, which are those of a cooler device; ``None`` where it was not measured.
     """
 
     idle_w: float
@@ -260,6 +262,7 @@ class PowerCosts:
     other_w: float
     product_clock: float
     limit_share: float
+    lasting_share: float | None = None
 
 
 @dataclass(frozen=True)

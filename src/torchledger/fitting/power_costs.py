@@ -1,14 +1,15 @@
 """What kernels draw at full clocks, out of kinds of kernels that each ran for seconds (``benchmarks/power_cuda.py``).
 
 Watts at rest follow from products with pauses, whose mean power is a line in the share of the time that they run. Watts
-of a kernel that the limit slows are brought to full clocks in proportion to the clock.
+of a kernel that the limit slows are brought to full clocks in proportion to the clock. Steps of training whose clocks
+were read after seconds (``benchmarks/power_steps.py``) say what a device that has become warm leaves of its limit.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from torchledger.errors import FitError
@@ -29,6 +30,19 @@ class PowerRow:
 
 
 @dataclass(frozen=True)
+class PowerStep:
+    """A step that is repeated for seconds at the power limit: its kernels at full clocks as they are predicted, in
+    microseconds, the FLOPs of its products in half precision, and what was measured: its duration and its clock."""
+
+    products_us: float
+    product_flops: float
+    attention_us: float
+    others_us: float
+    measured_us: float
+    sm_mhz: float
+
+
+@dataclass(frozen=True)
 class PowerRows:
     """What was measured on a device; ``limits`` are its power limit in watts and its highest clock in MHz, as
     ``nvidia-smi`` writes them."""
@@ -36,6 +50,7 @@ class PowerRows:
     device: str
     limits: str
     rows: Mapping[str, PowerRow]
+    steps: Mapping[str, PowerStep] = field(default_factory=dict)
 
     @property
     def limit_w(self) -> float:
@@ -64,6 +79,7 @@ def read_power(path: Path) -> PowerRows:
     except (OSError, ValueError, IndexError) as error:
         raise FitError(f"{path} holds no rows of benchmarks/power_cuda.py, or is damaged ({error}).") from error
     values = [value for row in found.rows.values() for value in (row.watts, row.sm_mhz, *row.cold.values())]
+    values += [value for step in found.steps.values() for value in (step.measured_us, step.sm_mhz)]
     if missing or min((*rates, *values)) <= 0:
         said = f"lacks {', '.join(missing)}" if missing else "has watts, clocks or times that are not above 0"
         raise FitError(f"{path} {said}: run benchmarks/power_cuda.py again, to its end.")
@@ -108,4 +124,17 @@ def fit_power(data: PowerRows) -> PowerCosts:
             f"what {data.device} draws was not measured for {', '.join(absent)}: run power_cuda.py to its end."
         )
     medians = [idle_w, *(statistics.median(each) for each in (joules, attention_w, other_w, clocks))]
-    return PowerCosts(*(round(value, 3) for value in (*medians, statistics.median(at_limit) / data.limit_w)))
+    costs = PowerCosts(*(round(value, 3) for value in (*medians, statistics.median(at_limit) / data.limit_w)))
+    shares = [_share_of_limit(step, costs, data) for step in data.steps.values()]
+    return replace(costs, lasting_share=round(statistics.median(shares), 3)) if shares else costs
+
+
+def _share_of_limit(step: PowerStep, costs: PowerCosts, data: PowerRows) -> float:
+    """What the joules of a step's kernels come to at the clock that was read, as a share of the limit."""
+    joules = (
+        step.product_flops / 1e12 * costs.product_j_per_tflop
+        + step.attention_us / 1e6 * costs.attention_w
+        + step.others_us / 1e6 * costs.other_w
+    )
+    drawn_w = costs.idle_w + joules * (step.sm_mhz / data.most_mhz) / (step.measured_us / 1e6)
+    return drawn_w / data.limit_w

@@ -128,7 +128,7 @@ class ModelPrices:
         """What a part of steps takes longer in a run of them that lasts: by the power limit, or what is usual."""
         machine = self.model.machine
         usual = overheads_of(self.model)["sustained products"]
-        clock = mean_clock(step, duration_us, machine)
+        clock = mean_clock(step, duration_us, machine, is_lasting=True)
         products = StepWork(part.products_us, part.product_flops)
         attention = StepWork(attention_us=part.attention_us)
         return sum(each.total_us * max(usual, sustained_share(each, clock, machine)) for each in (products, attention))

@@ -87,7 +87,8 @@ class TimedRank:
 
     def slow_down(self, duration_us: float, machine: Machine) -> bool:
         """Make entries as long as the power limit leaves them in a run of steps of ``duration_us``; whether any is."""
-        clock = mean_clock(sum((work for work, _ in self.worked.values()), StepWork()), duration_us, machine)
+        step = sum((work for work, _ in self.worked.values()), StepWork())
+        clock = mean_clock(step, duration_us, machine, is_lasting=True)
         found = False
         for place, (work, longer) in self.worked.items():
             slower = (1 + sustained_share(work, clock, machine)) / (1 + longer)

@@ -69,9 +69,9 @@ def work_of(piece: Launch | StepCall, prediction: Prediction, calls: int = 1) ->
     return StepWork(others_us=time_us)
 
 
-def mean_clock(work: StepWork, duration_us: float, machine: Machine) -> float:
+def mean_clock(work: StepWork, duration_us: float, machine: Machine, *, is_lasting: bool = False) -> float:
     """The share of its full clocks at which a device can go on with steps of ``duration_us``; 1 where its power limit
-    or what kernels draw is unknown."""
+    or what kernels draw is unknown. ``is_lasting``: for seconds and longer, as training does, not for a second."""
     costs, limit_w = _costs_on(machine), machine.device.power_limit_w
     if costs is None or limit_w is None or duration_us <= 0:
         return 1.0
@@ -80,7 +80,8 @@ def mean_clock(work: StepWork, duration_us: float, machine: Machine) -> float:
         + work.attention_us / 1e6 * costs.attention_w
         + work.others_us / 1e6 * costs.other_w
     )
-    left_j = (limit_w * costs.limit_share - costs.idle_w) * duration_us / 1e6
+    share = costs.lasting_share if is_lasting and costs.lasting_share is not None else costs.limit_share
+    left_j = (limit_w * share - costs.idle_w) * duration_us / 1e6
     return min(1.0, left_j / above_idle_j) if above_idle_j > 0 else 1.0
 
 

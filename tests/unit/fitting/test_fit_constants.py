@@ -166,6 +166,18 @@ def test_kernels_that_drew_twice_as_much_cost_twice_as_much(tmp_path: Path) -> N
     assert costs.product_clock == shipped.product_clock
 
 
+def test_steps_at_lower_clocks_leave_less_of_the_limit_and_without_steps_nothing_is_said(tmp_path: Path) -> None:
+    rows = json.loads(POWER.read_text())
+    for step in rows["steps"].values():
+        step["sm_mhz"] *= 0.9
+    (slower := tmp_path / "slower.json").write_text(json.dumps(rows))
+    (without := tmp_path / "without.json").write_text(json.dumps(rows | {"steps": {}}))
+    costs, shipped = fit_power(read_power(slower)), SHIPPED.power
+    assert shipped is not None and costs.lasting_share is not None and shipped.lasting_share is not None
+    assert costs.lasting_share < shipped.lasting_share < shipped.limit_share
+    assert fit_power(read_power(without)) == replace(shipped, lasting_share=None)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -41,6 +41,28 @@ def test_a_step_that_rests_longer_is_never_at_lower_clocks(busy_us: float, tflop
     assert sustained_share(work, busy, MACHINE) >= sustained_share(work, rested, MACHINE) >= 0
 
 
+@given(st.floats(1, 1e6), st.floats(0, 900))
+def test_training_that_lasts_is_never_at_higher_clocks_than_a_short_run(busy_us: float, tflops: float) -> None:
+    work = StepWork(busy_us, tflops * 1e6 * busy_us)
+    assert 0 < mean_clock(work, busy_us, MACHINE, is_lasting=True) <= mean_clock(work, busy_us, MACHINE)
+
+
+@pytest.mark.parametrize("size", MEASURED["steps"])
+def test_the_clock_of_training_that_lasts_is_as_it_was_read(size: str) -> None:
+    step = MEASURED["steps"][size]
+    work = StepWork(step["products_us"], step["product_flops"], step["attention_us"], step["others_us"])
+    clock = mean_clock(work, step["measured_us"], MACHINE, is_lasting=True)
+    assert clock == pytest.approx(step["sm_mhz"] / 1980, rel=0.06)
+
+
+def test_where_no_lasting_run_was_measured_the_short_one_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    power = MACHINE.constants.power
+    assert power is not None
+    work, short = StepWork(1e3, 1e12), mean_clock(StepWork(1e3, 1e12), 1e3, MACHINE)
+    monkeypatch.setattr("torchledger.predicting.power._costs_on", lambda machine: replace(power, lasting_share=None))
+    assert mean_clock(work, 1e3, MACHINE, is_lasting=True) == short
+
+
 def test_nothing_is_slowed_where_the_limit_is_unknown() -> None:
     unknown = replace(MACHINE, device=replace(MACHINE.device, power_limit_w=None))
     assert mean_clock(StepWork(1e3, 1e12), 1e3, unknown) == 1
