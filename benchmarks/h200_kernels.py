@@ -1,7 +1,7 @@
 """Times of single matrix products and convolutions on one CUDA device, thousands a second, with kernels' names.
 
     python benchmarks/h200_kernels.py --make-plan PLAN_FOLDER --measured DATA [--count 40000]   # anywhere
-    python benchmarks/h200_kernels.py -o OUT [--products 80] [--convolutions 170 --plan PLAN_FOLDER] [--seed 1]
+    python benchmarks/h200_kernels.py -o OUT [--products 80 [--odd]] [--convolutions 170 --plan PLAN_FOLDER] [--seed 1]
 
 Sampling an operator runs its forward and its backward many times through autograd; here each product, or one of a
 convolution's three (forward, gradient of the image, of the weight), is called alone, once to warm up and three times
@@ -58,26 +58,36 @@ class Names:
         return self.known.setdefault(names, len(self.known))
 
 
-def draw_product(draw: random.Random) -> tuple[str, str, int, int, int, int]:
-    """Layout, dtype, batch, m, n, k: every side aligned in its own way, long ones less often."""
+def draw_product(draw: random.Random, *, is_odd: bool = False) -> tuple[str, str, int, int, int, int]:
+    """Layout, dtype, batch, m, n, k: every side aligned in its own way, long ones less often.
+
+    ``is_odd`` draws what was drawn least: rows that begin at no 16 bytes, float16, float32, batches, and products of
+    attention, two of whose sides are alike.
+    """
 
     def log(low: float, high: float, multiple: int) -> int:
         return max(multiple, round(math.exp(draw.uniform(math.log(low), math.log(high))) / multiple) * multiple)
 
     while True:
         layout = draw.choice(LAYOUTS)
-        dtype = draw.choices(("bfloat16", "float16", "float32"), (0.74, 0.14, 0.12))[0]
-        every = draw.choice((0, 0, 1, 8, 64))
-        aligned = [every or draw.choice((1, 1, 1, 2, 4, 8, 8, 16, 64, 64, 128)) for _ in range(3)]
+        dtype = draw.choices(("bfloat16", "float16", "float32"), (0.4, 0.42, 0.18) if is_odd else (0.74, 0.14, 0.12))[0]
+        is_unaligned = is_odd and dtype != "float32"
+        every = draw.choice((0, 0, 1, 1, 2, 4) if is_unaligned else (0, 0, 1, 8, 64))
+        some = (1, 1, 2, 2, 4, 8) if is_unaligned else (1, 1, 1, 2, 4, 8, 8, 16, 64, 64, 128)
+        aligned = [every or draw.choice(some) for _ in range(3)]
         kind = draw.random()
         batch = 1
-        if kind < 0.55:
+        if kind < (0.45 if is_odd else 0.55):
             m, n, k = log(1, 32768, aligned[0]), log(16, 32768, aligned[1]), log(16, 32768, aligned[2])
         else:
             batch = round(math.exp(draw.uniform(0, math.log(512))))
             sides = [log(8, 4096, a) for a in aligned]
             if kind > 0.8:
-                sides[draw.randrange(3)] = draw.choice((32, 40, 48, 64, 64, 80, 96, 128, 128, 160, 256))
+                side = draw.choice((32, 40, 48, 64, 64, 80, 96, 128, 128, 160, 256))
+                place = draw.randrange(3)
+                sides[place] = side
+                if is_odd:
+                    sides[(place + 1) % 3] = sides[(place + 2) % 3]
             m, n, k = sides
         flops, elements = 2 * batch * m * n * k, batch * (m * k + k * n + m * n)
         rate = 4e7 if dtype == "float32" else 6e8
@@ -269,7 +279,7 @@ def timed(calls: Iterator[tuple[Any, Callable[[], Any]]]) -> Iterator[tuple[Any,
             yield key, [piece.busy_us for piece in here], here[-1].names
 
 
-def products(limit_s: float, seed: int, out: Path, names: Names) -> None:
+def products(limit_s: float, seed: int, out: Path, names: Names, *, is_odd: bool) -> None:
     """Draw and time products until the limit."""
     import torch
 
@@ -280,7 +290,7 @@ def products(limit_s: float, seed: int, out: Path, names: Names) -> None:
 
     def calls() -> Iterator[tuple[Any, Callable[[], Any]]]:
         for _ in range(GROUP):
-            shape = draw_product(draw)
+            shape = draw_product(draw, is_odd=is_odd)
             try:
                 yield shape, product_call(shape, cut)
             except (RuntimeError, torch.AcceleratorError) as error:
@@ -321,6 +331,7 @@ def save_products(rows: list[tuple[Any, ...]], out: Path, names: Names) -> None:
         time_us=np.array(columns[6], np.float32),
         spread=np.array(columns[7], np.float32),
         kernels=np.array(columns[8], np.int32),
+        kernel_names=np.array([" + ".join(each)[:900] for each in names.known]).astype("S"),
     )
     (out / "product_kernels.json").write_text(json.dumps([list(key) for key in names.known]))
 
@@ -458,6 +469,7 @@ def main() -> None:
     parser.add_argument("--convolutions", type=float, default=170.0, help="seconds")
     parser.add_argument("--plan", type=Path)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--odd", action="store_true", help="what was drawn least: unaligned, float16, float32")
     parser.add_argument("--part", default="1/1", help="of the plan's convolutions: every PARTS-th from the PART-th")
     parser.add_argument("--workers", type=int, default=14, help="processes that choose convolutions' kernels")
     arguments = parser.parse_args()
@@ -469,7 +481,7 @@ def main() -> None:
     gc.disable()
     if arguments.products > 0:
         try:
-            products(arguments.products, arguments.seed, arguments.out, names)
+            products(arguments.products, arguments.seed, arguments.out, names, is_odd=arguments.odd)
         except Exception:
             # What one part cannot do must not cost the other, on a machine that is there for minutes.
             traceback.print_exc()
