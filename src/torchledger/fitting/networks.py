@@ -7,6 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,21 +18,59 @@ FARTHEST = 4.0
 """Standard deviations, beyond which a feature says no more."""
 
 _CHUNK = 2048
+_NEVER_VARIED = 1e-5
 
 
 @dataclass(frozen=True)
 class Network:
     """Layers of weights [in, out] and biases with x / (1 + exp(-x)) between them, on features shifted by ``center`` and
-    divided by ``scale``; its one output is multiplied by ``unit``."""
+    divided by ``scale``; its one output is multiplied by ``unit``. ``is_rectified``: with max(x, 0) between them, which
+    is asked in half the time."""
 
     center: NDArray[np.float32]
     scale: NDArray[np.float32]
     unit: float
     layers: Sequence[tuple[NDArray[np.float32], NDArray[np.float32]]]
+    is_rectified: bool = False
 
     def predict(self, rows: NDArray[np.float32]) -> Array:
-        """One number per row of [rows, features]."""
-        return np.concatenate([self._chunk(rows[start : start + _CHUNK]) for start in range(0, len(rows), _CHUNK)])
+        """One number per row of [rows, features], quickest where features stand one after the other in memory."""
+        chunk = self._rectified_chunk if self.is_rectified else self._chunk
+        return np.concatenate([chunk(rows[start : start + _CHUNK]) for start in range(0, len(rows), _CHUNK)])
+
+    def _rectified_chunk(self, rows: NDArray[np.float32]) -> Array:
+        low, high, layers, last = self._of_columns
+        count, widest = len(rows), max(len(weight) for weight, _ in layers)
+        value = np.empty((len(low), count), np.float32)
+        np.maximum(rows.T, low, out=value)
+        np.minimum(value, high, out=value)
+        # Two layers' values in turns, in memory that stays in the processor's cache; by a number alone, instead of as
+        # many zeros as there are values, the larger one is found four times as slowly.
+        room, zeros = np.empty((2, widest * count), np.float32), np.zeros(widest * count, np.float32)
+        for place, (weight, bias) in enumerate(layers):
+            size = len(weight) * count
+            said = room[place % 2][:size].reshape(-1, count)
+            np.matmul(weight, value, out=said)
+            said += bias
+            np.maximum(said, zeros[:size].reshape(said.shape), out=said)
+            value = said
+        weight, bias = last
+        return np.asarray((weight @ value + bias)[0] * self.unit, dtype=np.float64)
+
+    @cached_property
+    def _of_columns(self) -> tuple[Any, Any, list[tuple[Any, Any]], tuple[Any, Any]]:
+        """Bounds of each feature; weights [out, in] and biases of the layers, the first one's for features as they are,
+        neither shifted nor divided; those of the output."""
+        scale, center = self.scale.astype(np.float64), self.center.astype(np.float64)
+        (first, first_bias), *others = self.layers
+        # What never varied taught nothing, and divided by next to nothing would drown the others in its rounding.
+        unscaled = np.where(scale > _NEVER_VARIED, first.T / scale, 0.0).T
+        layers: list[tuple[Any, Any]] = [(unscaled, first_bias - center @ unscaled), *others]
+        turned = [
+            (np.ascontiguousarray(weight.T, np.float32), bias[:, None].astype(np.float32)) for weight, bias in layers
+        ]
+        low, high = ((center + side * FARTHEST * scale).astype(np.float32)[:, None] for side in (-1.0, 1.0))
+        return low, high, turned[:-1], turned[-1]
 
     def _chunk(self, rows: NDArray[np.float32]) -> Array:
         value = rows - self.center
@@ -67,6 +106,8 @@ def to_file(networks: Mapping[str, Network]) -> bytes:
     for kind, network in networks.items():
         arrays |= {f"{kind}.center": network.center, f"{kind}.scale": network.scale}
         arrays[f"{kind}.unit"] = np.array(network.unit, np.float32)
+        if network.is_rectified:
+            arrays[f"{kind}.rectified"] = np.array(True)
         for index, (weight, bias) in enumerate(network.layers):
             arrays |= {f"{kind}.weight {index}": weight.astype(np.float16), f"{kind}.bias {index}": bias}
     buffer = io.BytesIO()
@@ -86,5 +127,6 @@ def of_package(file: str, kinds: Sequence[str]) -> dict[str, Network]:
             (found[f"{kind}.weight {index}"].astype(np.float32), found[f"{kind}.bias {index}"])
             for index in range(count)
         ]
-        networks[kind] = Network(found[f"{kind}.center"], found[f"{kind}.scale"], float(found[f"{kind}.unit"]), layers)
+        center, scale, unit = found[f"{kind}.center"], found[f"{kind}.scale"], float(found[f"{kind}.unit"])
+        networks[kind] = Network(center, scale, unit, layers, f"{kind}.rectified" in found)
     return networks

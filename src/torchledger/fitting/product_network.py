@@ -8,7 +8,7 @@ they learned. Networks, because on so many rows they err less than trees do, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -21,6 +21,7 @@ from torchledger.fitting.product_times import (
     product_times,
     times_by_tile,
 )
+from torchledger.fitting.rounding import in_blocks
 
 Array = NDArray[np.float64]
 
@@ -59,26 +60,43 @@ def learned_times(
     ``known`` are their ``product_times``, where they are.
     """
     times = np.empty(len(item_size))
-    file = machine.product_networks
+    networks = _learned(machine.product_networks)
     # In pieces whose features stay in the processor's cache.
     for start in range(0, len(times), _ROWS_AT_ONCE):
         some = slice(start, start + _ROWS_AT_ONCE)
-        own: Sides = tuple(side[some] for side in sides)  # type: ignore[assignment]
+        own: Sides = tuple(np.asarray(side[some], dtype=np.float64) for side in sides)  # type: ignore[assignment]
         kinds = product_class(layout, own, item_size[some])
         tiles = None if known is None else (known[0][some], known[1][some])
-        features, log_us = product_features(layout, own, item_size[some], peak[some], machine, kinds, tiles)
-        float16 = None if is_float16 is None else is_float16[some]
-        for (kind, is_of_float16), network in _learned(file).items():
-            chosen = kinds == kind
-            if kind in FLOAT16_CLASSES and float16 is not None:
-                chosen &= float16 == is_of_float16
-            elif is_of_float16:
-                continue
-            rows = np.flatnonzero(chosen)
-            if len(rows):
-                log_us[rows] += network.predict(features.T.take(rows, axis=1).T)
-        times[some] = np.exp(log_us)
+        asked = _asked_apart(kinds, None if is_float16 is None else is_float16[some])
+        # Those of one network one after the other, so that what is asked of it is no copy.
+        order = np.concatenate([rows for _, rows in asked]) if len(asked) > 1 else slice(None)
+        of_order: Sides = tuple(side[order] for side in own)  # type: ignore[assignment]
+        in_order = None if tiles is None else (tiles[0][order], tiles[1][order])
+        size, rate = item_size[some][order], peak[some][order]
+        features, log_us = product_features(layout, of_order, size, rate, machine, kinds[order], in_order)
+        first = 0
+        for name, rows in asked:
+            if name in networks:
+                log_us[first : first + len(rows)] += networks[name].predict(features[first : first + len(rows)])
+            first += len(rows)
+        times[some][order] = np.exp(log_us)
     return times
+
+
+def _asked_apart(
+    kinds: NDArray[np.int64], is_float16: NDArray[np.bool_] | None
+) -> list[tuple[tuple[int, bool], NDArray[np.intp]]]:
+    """Which network each product is asked of, and its rows: by class, and whether it is float16's own."""
+    found = []
+    for kind in CLASSES:
+        rows = np.flatnonzero(kinds == kind)
+        if kind in FLOAT16_CLASSES and is_float16 is not None:
+            own = is_float16[rows]
+            parts = [((kind, False), rows[~own]), ((kind, True), rows[own])]
+        else:
+            parts = [((kind, False), rows)]
+        found += [(name, part) for name, part in parts if len(part)]
+    return found
 
 
 def product_class(layout: str, sides: Sides, item_size: Array) -> NDArray[np.int64]:
@@ -100,32 +118,39 @@ def product_features(
 ) -> tuple[NDArray[np.float32], Array]:
     """What the networks see, [rows, features], and the logarithm of the tiles' time in microseconds; ``known`` are the
     products' ``product_times`` where they are."""
-    batch, m, n, k = (np.asarray(side, dtype=np.float64) for side in sides)
-    log = np.log
+    batch, m, n, k = sides = tuple(np.asarray(side, dtype=np.float64) for side in sides)  # type: ignore[assignment]
     moved = batch * (m * k + k * n + m * n)
     row_bytes = np.select([kinds == 2, kinds == 4], [2.0, 4.0], 16.0)
-    times = known or product_times((batch, m, n, k), row_bytes, item_size, peak, machine)
-    log_base = np.asarray(log(np.minimum(*times)))
-    columns = [log(batch), log(m), log(n), log(k), log(batch * m * n), log(batch * m * n * k), log(moved)]
-    columns += [log(batch * m * n * k / moved), log(m / n), log(np.minimum(m, n)), log_base]
-    columns += [np.full(len(m), float(layout == name)) for name in LAYOUTS]
+    times = known or product_times(sides, row_bytes, item_size, peak, machine)
+    log_base = np.asarray(np.log(np.minimum(*times)))
+    of_batch, of_m, of_n, of_k, of_moved = logs = _logarithms([batch, m, n, k, moved])
+    area = of_batch + of_m + of_n
+    columns = [*logs[:4], area, area + of_k, of_moved, area + of_k - of_moved, of_m - of_n, np.minimum(of_m, of_n)]
+    columns.append(log_base)
+    columns += [np.full(len(m), layout == name) for name in LAYOUTS]
     columns += [log2_alignment(length) for length in _row_lengths(layout, sides)]
-    for size in _FILLS:
-        columns += [np.minimum(log(np.ceil(side / size) * size / side), _MOST) for side in (m, n)]
-    columns += [np.minimum(log(np.ceil(k / size) * size / k), _MOST) for size in (16, 32, 64)]
+    shares = [(side, size) for size in _FILLS for side in (m, n)] + [(k, size) for size in (16, 32, 64)]
+    wastes = [in_blocks(side, size) * size / side for side, size in shares]
     for rows, cols in _WASTES:
-        waves = batch * np.ceil(n / rows) * np.ceil(m / cols) / machine.num_multiprocessors
-        columns.append(np.minimum(log(np.ceil(waves) / waves), _MOST))
-    apart = times_by_tile(_TILES, (batch, m, n, k), row_bytes, item_size, peak, machine)
+        waves = batch * in_blocks(n, rows) * in_blocks(m, cols) / machine.num_multiprocessors
+        wastes.append(np.ceil(waves) / waves)
+    apart = times_by_tile(_TILES, sides, row_bytes, item_size, peak, machine)
     # Feature after feature: what is written row by row waits for memory.
-    described = np.empty((len(columns) + sum(map(len, apart)), len(m)), np.float32)
+    described = np.empty((len(columns) + len(wastes) + sum(map(len, apart)), len(m)), np.float32)
     for place, column in enumerate(columns):
         described[place] = column
-    beside = described[len(columns) :]
+    wasted, beside = np.split(described[len(columns) :], [len(wastes)])
+    np.minimum(_logarithms(wastes), _MOST, out=wasted)
     np.log(np.concatenate(apart), out=beside)
     beside -= log_base.astype(np.float32)
     np.clip(beside, -1.0, 1.5, out=beside)
     return described.T, log_base
+
+
+def _logarithms(columns: Sequence[Array]) -> NDArray[np.float32]:
+    """Of each column, in the networks' precision."""
+    values = np.array(columns, np.float32)
+    return np.log(values, out=values)
 
 
 def log2_alignment(length: Array) -> Array:

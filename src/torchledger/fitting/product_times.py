@@ -72,7 +72,8 @@ def tile_times(
     slower32 = slower.astype(np.float32)
     if len(slower32) and (slower32 == slower32[0]).all():
         slower32 = slower32[:1]  # one element type: what a step costs need not be worked out for each product
-    whole, split = np.full(len(m), np.inf, np.float32), np.full(len(m), np.inf, np.float32)
+    # Row after row: k whole, then in each number of parts.
+    best = np.full((1 + len(splits), len(m)), np.inf, np.float32)
     down: dict[int, NDArray[Any]] = {rows: np.ceil(n / rows) for rows in {rows for rows, _ in library.tiles}}
     along: dict[int, NDArray[Any]] = {
         columns: np.ceil(m / columns) * batch for columns in {columns for _, columns in library.tiles}
@@ -80,46 +81,45 @@ def tile_times(
     if _most(down) * _most(along) < _WHOLE_IN_SINGLE:
         down = {side: count.astype(np.float32) for side, count in down.items()}
         along = {side: count.astype(np.float32) for side, count in along.items()}
+    parts = np.array(splits, np.float32)[:, None]
     steps = (np.ceil(k / _K_STEP) * (_K_STEP / 1e3)).astype(np.float32)
     split_steps, summed = np.empty((2, len(splits), len(m)), np.float32)
     area = batch * m * n
-    for place, parts in enumerate(splits):
-        split_steps[place] = np.ceil(k / parts / _K_STEP) * (_K_STEP / 1e3)
-        summed[place] = area * ((parts + library.reduce_more) * library.reduce_element)
+    for place, count in enumerate(splits):
+        split_steps[place] = np.ceil(k / count / _K_STEP) * (_K_STEP / 1e3)
+        summed[place] = area * ((count + library.reduce_more) * library.reduce_element)
+    room = np.empty((3, best[1:].size), np.float32)
+    one_room = np.empty((2, len(m)), np.float32)
     for rows, columns in library.tiles:
         at_once, step, start, share, share_step = _tile_costs(library, rows, columns)
-        per_k, share_k = step * slower32, share_step * slower32
+        costs = start, step * slower32, share, share_step * slower32
         waves = down[rows] * along[columns]
         waves /= machine.num_multiprocessors * at_once
         waves32: NDArray[np.float32] = waves.astype(np.float32, copy=False)
-        costs = (start, per_k, share, share_k)
-        np.minimum(whole, _in_rounds(waves32, steps, costs), out=whole)
+        np.minimum(best[0], _in_rounds(waves32, steps, costs, *one_room), out=best[0])
         if not splits:
             continue
         is_few = waves32 < _MOST_WAVES_TO_SPLIT
-        count = np.count_nonzero(is_few)
-        if count > _MOST_PICKED * len(m):
+        asked = np.count_nonzero(is_few)
+        if asked > _MOST_PICKED * len(m):
             # To ask of all is quicker than to pick these: a wave too many says that a split takes for ever.
             waves32[~is_few] = _FOR_EVER
-            for place, parts in enumerate(splits):
-                taken = _in_rounds(waves32 * np.float32(parts), split_steps[place], costs)
-                taken += summed[place]
-                np.minimum(split, taken, out=split)
-        elif count:
+            more, *others = (each.reshape(best[1:].shape) for each in room)
+            np.multiply(waves32, parts, out=more)
+            taken = _in_rounds(more, split_steps, costs, *others)
+            taken += summed
+            np.minimum(best[1:], taken, out=best[1:])
+        elif asked:
             few = np.flatnonzero(is_few)
-            some, least = waves32[few], split[few]
-            own_steps, own_summed = split_steps.take(few, axis=1), summed.take(few, axis=1)
-            costs = (
-                start,
-                per_k if len(per_k) == 1 else per_k[few],
-                share,
-                share_k if len(share_k) == 1 else share_k[few],
-            )
-            for place, parts in enumerate(splits):
-                taken = _in_rounds(some * np.float32(parts), own_steps[place], costs)
-                taken += own_summed[place]
-                np.minimum(least, taken, out=least)
-            split[few] = least
+            shape = (len(splits), asked)
+            more, *others = (each[: asked * len(splits)].reshape(shape) for each in room)
+            np.multiply(waves32[few], parts, out=more)
+            start, per_k, share, share_k = costs
+            own = start, per_k if len(per_k) == 1 else per_k[few], share, share_k if len(share_k) == 1 else share_k[few]
+            taken = _in_rounds(more, split_steps.take(few, axis=1), own, *others)
+            taken += summed.take(few, axis=1)
+            best[1:, few] = np.minimum(best[1:].take(few, axis=1), taken)
+    whole, split = best[0], best[1:].min(axis=0, initial=np.inf)
     memory = _memory_us(library, sides, item_size, machine)
     whole_us = _longer(whole.astype(np.float64), memory) + library.launch
     split_us = _longer(np.minimum(split.astype(np.float64), 1e9), memory) + library.launch + library.reduce
@@ -130,14 +130,17 @@ def _in_rounds(
     waves: NDArray[np.float32],
     steps: NDArray[np.float32],
     costs: tuple[float, NDArray[np.float32], float, NDArray[np.float32]],
+    taken: NDArray[np.float32],
+    shared: NDArray[np.float32],
 ) -> NDArray[np.float32]:
     """Microseconds of tiles in so many waves, of so many steps each: of every round its start and steps, and of every
-    wave its share of both."""
+    wave its share of both. ``taken``, which holds them then, and ``shared`` are room to work in."""
     start, per_k, share, share_k = costs
-    taken, shared = steps * per_k, steps * share_k
-    taken += start
+    np.multiply(steps, share_k, out=shared)
     shared += share
     shared *= waves
+    np.multiply(steps, per_k, out=taken)
+    taken += start
     taken *= np.ceil(waves)
     taken += shared
     return taken

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from torchledger.device.datasheets import device_of_name
 from torchledger.fitting.convolution_network import PASSES, convolution_features, learned_convolution_times
 from torchledger.fitting.convolution_times import convolution_times
 from torchledger.fitting.machine import Machine
-from torchledger.fitting.networks import Network, of_package, to_file
+from torchledger.fitting.networks import FARTHEST, Network, of_package, to_file
 from torchledger.fitting.operator_features import operator_features
 from torchledger.operators import find_operator
 
@@ -88,13 +90,31 @@ def test_only_the_generation_that_was_measured_uses_the_networks() -> None:
         assert ("log learned beside" in table.names) == uses
 
 
-def test_a_network_is_read_back_as_it_was_written(tmp_path, monkeypatch) -> None:
+def some_layers(*shapes: tuple[int, int]) -> list[Any]:
     generator = np.random.default_rng(0)
-    layers = [
-        (generator.normal(size=shape).astype(np.float16).astype(np.float32), np.zeros(shape[1], np.float32))
-        for shape in ((3, 8), (8, 1))
-    ]
-    network = Network(np.zeros(3, np.float32), np.ones(3, np.float32), 0.5, layers)
+    weights = [generator.normal(size=shape).astype(np.float16).astype(np.float32) for shape in shapes]
+    return [(weight, generator.normal(size=weight.shape[1]).astype(np.float32)) for weight in weights]
+
+
+def test_a_rectified_network_says_what_its_layers_say_one_after_the_other() -> None:
+    generator = np.random.default_rng(1)
+    center, scale = np.array([5.0, -3.0, 1.0, 2.0], np.float32), np.array([2.0, 0.1, 4.0, 1e-6], np.float32)
+    layers = some_layers((4, 8), (8, 5), (5, 1))
+    rows = (generator.normal(size=(5000, 4)) * 3 * scale + center).astype(np.float32)
+    rows[:, 3] = center[3]  # never varied
+    value = np.clip((rows - center) / scale, -FARTHEST, FARTHEST)
+    for weight, bias in layers[:-1]:
+        value = np.maximum(value @ weight + bias, 0)
+    expected = (value @ layers[-1][0] + layers[-1][1])[:, 0] * 0.5
+    network = Network(center, scale, 0.5, layers, is_rectified=True)
+    np.testing.assert_allclose(network.predict(rows), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("is_rectified", [False, True])
+def test_a_network_is_read_back_as_it_was_written(is_rectified: bool, tmp_path, monkeypatch) -> None:
+    generator = np.random.default_rng(0)
+    layers = some_layers((3, 8), (8, 1))
+    network = Network(np.zeros(3, np.float32), np.ones(3, np.float32), 0.5, layers, is_rectified)
     folder = tmp_path / "generations"
     folder.mkdir()
     (folder / "some.npz").write_bytes(to_file({"one": network}))
