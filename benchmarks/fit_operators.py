@@ -1,6 +1,6 @@
 """Entries of operators of the shipped H200 model, learned anew.
 
-    python benchmarks/fit_operators.py H200 -o NEW conv2d
+    python benchmarks/fit_operators.py H200 -o NEW linear bmm guide.baddbmm linear_fp8
 
 Learns the named operators from the ``train`` group of ``data/h200/operators_torch2.11.parquet`` and puts them into the
 model; nothing else in it changes. ``torchledger fit`` learns all of them so, but for forwards of ``conv2d``: a network
@@ -35,6 +35,9 @@ QUICK: tuple[tuple[str, ...], ...] = (("H200", "-o", "{out}/new.tlmodel", "conv2
 LABELS = Path(__file__).resolve().parents[1] / "data/h200/operators_torch2.11.parquet"
 _LITTLE_LEFT = Options(trees=12, members=("trees",))
 """Beside the network, few rows teach next to nothing: more trees err more on shapes held out (14.6 % where 14.2)."""
+_PRODUCTS = ("linear", "bmm", "guide.baddbmm", "linear_fp8")
+_ANEW = {2: (*_PRODUCTS, "conv2d"), 3: ("conv2d",), 4: _PRODUCTS}
+"""Which operators' networks are others since each number of ``Machine.networks``."""
 _LEFT = 4
 """One shape of conv2d in so many teaches its entry; the others teach networks."""
 
@@ -60,8 +63,9 @@ def main() -> None:
     wanted = {key: table for key, table in tables.items() if table.operator in arguments.operators}
     if missing := set(arguments.operators) - {table.operator for table in wanted.values()}:
         sys.exit(f"no labels of {', '.join(sorted(missing))}; there are {', '.join(sorted(tables))}")
-    if model.machine.networks < LATEST_NETWORKS and "conv2d" not in arguments.operators:
-        sys.exit(f"{arguments.model} learned beside older networks of conv2d: name conv2d too")
+    newer = {name for networks, names in _ANEW.items() if model.machine.networks < networks for name in names}
+    if left := newer - set(arguments.operators):
+        sys.exit(f"{arguments.model} learned beside older networks: name {', '.join(sorted(left))} too")
     model = replace(model, machine=replace(model.machine, networks=LATEST_NETWORKS))
     entries = dict(model.entries)
     for key, table in sorted(wanted.items()):

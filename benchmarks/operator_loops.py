@@ -3,14 +3,14 @@
     python benchmarks/operator_loops.py draw FOLDER [--count 700] [--seed 28]     # without a GPU
     python benchmarks/operator_loops.py measure FOLDER -o ROWS.json [--limit 200] # on the GPU
     python benchmarks/operator_loops.py judge ROWS.json [--model H200]
-    python benchmarks/operator_loops.py learn ROWS.json --model H200 -o NEW
+    python benchmarks/operator_loops.py learn ROWS.json [MORE.json ...] --model H200 -o NEW
 
 ``draw`` takes shapes of the catalogue's operators that no label of ``data/h200`` has. ``measure`` times each by the
 device's own clock in the loop of ``torchledger sample`` (a direction repeated), in replays of a CUDA graph that holds
 one call, and in a training loop's order: forward, wait, backward, wait, five times. ``judge`` holds what is predicted
 against all three, the last two in their own states where the model knows them. ``learn`` fits these: what a direction
 takes longer in turns and in replays than repeated; it says the error with a quarter of the shapes, and of the
-operators, held out at a time.
+operators, held out at a time, and of several files with each of them.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def learn(path: Path, model_name: str, output: Path) -> None:
+def learn(paths: Sequence[Path], model_name: str, output: Path) -> None:
     """Fit what turns and replays cost, print how far they are off on shapes and operators that were held out, and write
     the model with both."""
     import numpy as np
@@ -238,7 +238,7 @@ def learn(path: Path, model_name: str, output: Path) -> None:
     from torchledger.predicting.model_file import save_model
 
     model = find_model(model_name)
-    rows = [row for row in _read(path) if "error" not in row]
+    of_files = [[row for row in _read(path) if "error" not in row] for path in paths]
 
     def of_turns(costs: dict[str, float], row: Any) -> float:
         asked = replace(model, extras={**model.extras, **costs})
@@ -249,10 +249,12 @@ def learn(path: Path, model_name: str, output: Path) -> None:
         kernels, warm_us = np.array([row.kernels]), np.array([row.warm_us])
         return float(replayed_over_warm(asked, row.family, kernels, warm_us, np.array([row.is_slow_copy]))[0][0])
 
-    turns = [turn for row in rows for turn in _turns_of(row)]
-    replays = [replay for row in rows for replay in _replays_of(row)]
-    _hold_out("turns", turns, [row.turns_us for row in turns], fit_turns, of_turns)
-    _hold_out("replays", replays, [row.graph_us for row in replays], fit_replays, of_replays)
+    turns_of_files = [[turn for row in rows for turn in _turns_of(row)] for rows in of_files]
+    replays_of_files = [[replay for row in rows for replay in _replays_of(row)] for rows in of_files]
+    turns, replays = ([one for some in of for one in some] for of in (turns_of_files, replays_of_files))
+    turned, replayed = [len(some) for some in turns_of_files], [len(some) for some in replays_of_files]
+    _hold_out("turns", turns, [row.turns_us for row in turns], turned, fit_turns, of_turns)
+    _hold_out("replays", replays, [row.graph_us for row in replays], replayed, fit_replays, of_replays)
     kept = {name: value for name, value in model.extras.items() if not name.startswith(("turns ", "graph "))}
     learned = replace(model, extras=kept | fit_turns(turns) | fit_replays(replays))
     save_model(learned, output, force=True, beside=None if "H200" in model.device else "NVIDIA_H200")
@@ -265,21 +267,26 @@ def _hold_out(
     what: str,
     rows: Sequence[Row],
     measured_us: Sequence[float],
+    of_files: Sequence[int],
     fit: Callable[[Sequence[Row]], dict[str, float]],
     shift_of: Callable[[dict[str, float], Row], float],
 ) -> None:
-    """Print errors with a quarter of the shapes, and of the operators, held out at a time."""
+    """Print errors with a quarter of the shapes, and of the operators, held out at a time; and with a file, of which
+    there are so many rows."""
     import numpy as np
 
     found: list[Any] = list(rows)
     operators = sorted({row.name.split(" ")[0] for row in found})
-    for told, part_of in (
+    divisions = [
         ("shapes", np.arange(len(found)) // 2 % 4),
         ("operators", np.array([operators.index(row.name.split(" ")[0]) % 4 for row in found])),
-    ):
+    ]
+    if len(of_files) > 1:
+        divisions.append(("files", np.repeat(np.arange(len(of_files)), of_files)))
+    for told, part_of in divisions:
         before: dict[str, list[float]] = defaultdict(list)
         after: dict[str, list[float]] = defaultdict(list)
-        for part in range(4):
+        for part in range(int(part_of.max()) + 1):
             costs = fit([row for row, own in zip(rows, part_of, strict=True) if own != part])
             for place in np.flatnonzero(part_of == part):
                 row, us = found[place], measured_us[place]
@@ -351,6 +358,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("draw", "measure", "judge", "learn"))
     parser.add_argument("path", type=Path)
+    parser.add_argument("more", type=Path, nargs="*", help="learn: other files of rows")
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--count", type=int, default=700)
     parser.add_argument("--seed", type=int, default=28)
@@ -366,7 +374,7 @@ def main() -> None:
     elif arguments.what == "learn":
         if arguments.output is None:
             sys.exit("learn: say where to write the model with -o NEW")
-        learn(arguments.path, arguments.model, arguments.output)
+        learn([arguments.path, *arguments.more], arguments.model, arguments.output)
     else:
         judge(arguments.path, arguments.model)
 

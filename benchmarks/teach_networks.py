@@ -32,6 +32,8 @@ MACHINE = Machine(
 )
 
 RATE, DECAY, BATCH, DROPPED = 3e-3, 1e-2, 256, 0.1
+LARGER = 2
+"""Batches of rectified networks, and the rate at which they learn."""
 HELD_OUT = 0.125
 RARE = 30
 """Kernels seen less often than this are one class."""
@@ -118,28 +120,37 @@ class Teacher:
         return body.eval(), gate, off
 
 
-def learn(rows: Any, goal: Any, *, width: int, hidden: int, epochs: int) -> Network:
-    """A network for some rows, by mean absolute error."""
-    torch.manual_seed(0)
+def learn(
+    rows: Any, goal: Any, width: int, hidden: int, epochs: int, *, is_rectified: bool = False, seed: int = 0
+) -> Network:
+    """A network for some rows, by mean absolute error; rectified ones half by logarithm, half by the relative error."""
+    torch.manual_seed(seed)
     torch.set_num_threads(1)
     center, scale = rows.mean(axis=0), rows.std(axis=0) + 1e-6
     unit = float(goal.std())
     x = torch.tensor((rows - center) / scale, dtype=torch.float32).clip(-FARTHEST, FARTHEST)
     y = torch.tensor(goal / unit, dtype=torch.float32)[:, None]
     sizes = [x.shape[1], *[width] * hidden]
+    bend = torch.nn.ReLU if is_rectified else torch.nn.SiLU
     layers = [torch.nn.Linear(a, b) for a, b in pairwise(sizes)] + [torch.nn.Linear(width, 1)]
-    network = torch.nn.Sequential(*[part for layer in layers for part in (layer, torch.nn.SiLU())][:-1])
-    for some, step in _batches(len(x), epochs, list(network.parameters())):
-        step((network(x[some]) - y[some]).abs().mean())
+    network = torch.nn.Sequential(*[part for layer in layers for part in (layer, bend())][:-1])
+    larger = LARGER if is_rectified else 1
+    for some, step in _batches(len(x), epochs, list(network.parameters()), BATCH * larger, RATE * larger):
+        away = network(x[some]) - y[some]
+        loss = away.abs().mean()
+        if is_rectified:
+            relative = torch.expm1((away * unit).clamp(-3, 1.5)).abs() / unit
+            loss = 0.5 * (loss + relative.mean())
+        step(loss)
     learned = [(layer.weight.detach().numpy().T.copy(), layer.bias.detach().numpy()) for layer in layers]
-    return Network(center.astype(np.float32), scale.astype(np.float32), unit, learned)
+    return Network(center.astype(np.float32), scale.astype(np.float32), unit, learned, is_rectified)
 
 
-def _batches(count: int, epochs: int, parameters: list[Any]) -> Any:
+def _batches(count: int, epochs: int, parameters: list[Any], batch: int = BATCH, rate: float = RATE) -> Any:
     """Random batches, each with a function that takes a step down its loss."""
-    optimizer = torch.optim.AdamW(parameters, lr=RATE, weight_decay=DECAY, foreach=True)
-    steps = max(epochs * (count // BATCH), 1)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps + 1)
+    optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=DECAY, fused=True)
+    steps = max(epochs * (count // batch), 1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps + 1)
 
     def step(loss: Any) -> None:
         optimizer.zero_grad()
@@ -149,8 +160,8 @@ def _batches(count: int, epochs: int, parameters: list[Any]) -> Any:
 
     for _ in range(epochs):
         order = torch.randperm(count)
-        for start in range(0, count - BATCH + 1, BATCH):
-            yield order[start : start + BATCH], step
+        for start in range(0, count - batch + 1, batch):
+            yield order[start : start + batch], step
 
 
 def parsed(description: str | None, name: str) -> argparse.Namespace:

@@ -26,6 +26,7 @@ class Generation:
     lanes: int
     threads: int
     constants: str | None = None
+    first_product_networks: str | None = None
     product_networks: str | None = None
     convolution_networks: str | None = None
     pass_networks: str | None = None
@@ -44,7 +45,8 @@ GENERATIONS: tuple[Generation, ...] = (
         lanes=128,
         threads=2048,
         constants="hopper",
-        product_networks="hopper_products.npz",
+        first_product_networks="hopper_products.npz",
+        product_networks="hopper_matrix_products.npz",
         convolution_networks="hopper_convolutions.npz",
         pass_networks="hopper_passes.npz",
         conv2d_networks="hopper_conv2d.npz",

@@ -22,7 +22,8 @@ _FIRST_WITH_TF32 = (8, 0)  # compute capability
 """Traffic that DRAM must carry, unless the L2 is larger yet: beyond the caches of all but the largest devices."""
 
 
-FIRST_NETWORKS, LATEST_NETWORKS = 1, 3
+FIRST_NETWORKS, LATEST_NETWORKS = 1, 4
+_LAST_WITH_FIRST_PRODUCTS = 3
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Machine:
     networks: int = FIRST_NETWORKS
     """Which networks of the generation its operators learned beside: 1 for those of the first models, 2 for those
     with products of float16 apart and forwards of ``conv2d`` by its labels, 3 with one network for both gradients of
-    ``conv2d``. A file keeps those that it learned with."""
+    ``conv2d``, 4 with products of more labels and quicker networks. A file keeps those that it learned with."""
 
     @property
     def name(self) -> str:
@@ -85,7 +86,10 @@ class Machine:
     def product_networks(self) -> str | None:
         """The networks that know which kernels a library takes for products; they go with the generation's constants,
         on which they learned."""
-        return self._of_constants.product_networks if self._has_networks else None
+        if not self._has_networks:
+            return None
+        of = self._of_constants
+        return of.first_product_networks if self.networks <= _LAST_WITH_FIRST_PRODUCTS else of.product_networks
 
     @property
     def convolution_networks(self) -> str | None:

@@ -116,13 +116,15 @@ def to_file(networks: Mapping[str, Network]) -> bytes:
 
 
 def of_package(file: str, kinds: Sequence[str]) -> dict[str, Network]:
-    """The networks in a file of ``generations/``."""
+    """The networks of some names that are in a file of ``generations/``."""
     data = importlib.resources.files("torchledger.fitting").joinpath("generations", file).read_bytes()
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         found = dict(arrays)
     networks = {}
     for kind in kinds:
         count = sum(name.startswith(f"{kind}.weight ") for name in found)
+        if not count:
+            continue
         layers = [
             (found[f"{kind}.weight {index}"].astype(np.float32), found[f"{kind}.bias {index}"])
             for index in range(count)

@@ -32,7 +32,8 @@ CLASSES = (2, 4, 16, 0)
 """Bytes at which every operand's rows begin (2, from 4 below 16, at least 16), and 0 for single precision."""
 
 FLOAT16_CLASSES = (2, 4)
-"""Of these the library has other kernels for float16 than for bfloat16, and float16 networks of its own."""
+"""Of these the library has other kernels for float16 than for bfloat16: in older files float16 has networks of its own,
+later ones see which it is."""
 
 _ROWS_AT_ONCE = 8192
 _MOST = 3.0
@@ -67,17 +68,20 @@ def learned_times(
         own: Sides = tuple(np.asarray(side[some], dtype=np.float64) for side in sides)  # type: ignore[assignment]
         kinds = product_class(layout, own, item_size[some])
         tiles = None if known is None else (known[0][some], known[1][some])
-        asked = _asked_apart(kinds, None if is_float16 is None else is_float16[some])
+        has_own = is_float16 is not None and any(is_own for _, is_own in networks)
+        asked = _asked_apart(kinds, is_float16[some] if is_float16 is not None and has_own else None)
         # Those of one network one after the other, so that what is asked of it is no copy.
         order = np.concatenate([rows for _, rows in asked]) if len(asked) > 1 else slice(None)
         of_order: Sides = tuple(side[order] for side in own)  # type: ignore[assignment]
         in_order = None if tiles is None else (tiles[0][order], tiles[1][order])
         size, rate = item_size[some][order], peak[some][order]
-        features, log_us = product_features(layout, of_order, size, rate, machine, kinds[order], in_order)
+        half = None if is_float16 is None else is_float16[some][order]
+        features, log_us = product_features(layout, of_order, size, rate, machine, kinds[order], in_order, half)
         first = 0
         for name, rows in asked:
-            if name in networks:
-                log_us[first : first + len(rows)] += networks[name].predict(features[first : first + len(rows)])
+            if (network := networks.get(name)) is not None:
+                seen = features[first : first + len(rows), : len(network.center)]
+                log_us[first : first + len(rows)] += network.predict(seen)
             first += len(rows)
         times[some][order] = np.exp(log_us)
     return times
@@ -115,9 +119,11 @@ def product_features(
     machine: Machine,
     kinds: NDArray[np.int64],
     known: tuple[Array, Array] | None = None,
+    is_float16: NDArray[np.bool_] | None = None,
 ) -> tuple[NDArray[np.float32], Array]:
     """What the networks see, [rows, features], and the logarithm of the tiles' time in microseconds; ``known`` are the
-    products' ``product_times`` where they are."""
+    products' ``product_times`` where they are. The last feature is whether elements are float16: networks that were
+    learned before it was one see all others."""
     batch, m, n, k = sides = tuple(np.asarray(side, dtype=np.float64) for side in sides)  # type: ignore[assignment]
     moved = batch * (m * k + k * n + m * n)
     row_bytes = np.select([kinds == 2, kinds == 4], [2.0, 4.0], 16.0)
@@ -136,10 +142,11 @@ def product_features(
         wastes.append(np.ceil(waves) / waves)
     apart = times_by_tile(_TILES, sides, row_bytes, item_size, peak, machine)
     # Feature after feature: what is written row by row waits for memory.
-    described = np.empty((len(columns) + len(wastes) + sum(map(len, apart)), len(m)), np.float32)
+    described = np.empty((len(columns) + len(wastes) + sum(map(len, apart)) + 1, len(m)), np.float32)
+    described[-1] = 0.0 if is_float16 is None else is_float16
     for place, column in enumerate(columns):
         described[place] = column
-    wasted, beside = np.split(described[len(columns) :], [len(wastes)])
+    wasted, beside = np.split(described[len(columns) : -1], [len(wastes)])
     np.minimum(_logarithms(wastes), _MOST, out=wasted)
     np.log(np.concatenate(apart), out=beside)
     beside -= log_base.astype(np.float32)
@@ -179,7 +186,6 @@ def _learned(file: str | None) -> Mapping[tuple[int, bool], Network]:
     """The networks of each class, and whether each is float16's own."""
     if file is None:
         return {}
-    names = {(kind, False): str(kind) for kind in CLASSES}
-    names |= {(kind, True): float16_name(kind) for kind in FLOAT16_CLASSES}
-    found = of_package(file, list(names.values()))
-    return {key: found[name] for key, name in names.items()}
+    names = {str(kind): (kind, False) for kind in CLASSES}
+    names |= {float16_name(kind): (kind, True) for kind in FLOAT16_CLASSES}
+    return {names[name]: network for name, network in of_package(file, list(names)).items()}
