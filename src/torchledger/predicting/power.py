@@ -80,7 +80,10 @@ def mean_clock(work: StepWork, duration_us: float, machine: Machine, *, is_lasti
         + work.attention_us / 1e6 * costs.attention_w
         + work.others_us / 1e6 * costs.other_w
     )
-    share = costs.lasting_share if is_lasting and costs.lasting_share is not None else costs.limit_share
+    # How warm a device becomes is its own: on another one of the generation nobody read the clocks of such runs.
+    is_known = machine.constants.reference.device.name == machine.device.name
+    lasting = costs.lasting_share if is_lasting and is_known else None
+    share = costs.limit_share if lasting is None else lasting
     left_j = (limit_w * share - costs.idle_w) * duration_us / 1e6
     return min(1.0, left_j / above_idle_j) if above_idle_j > 0 else 1.0
 
