@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Bytecode is written of what is imported: of everything that is installed it takes minutes.
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-gpu lint types docs golden bench job faults fuzz versions package clean
@@ -12,16 +14,16 @@ help: ## Print this help
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "installing torchledger and PyTorch into $(VENV): some minutes, once"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(PIP) -e .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(PIP) -e ".[dev]"
 	@touch $@
 
 $(VENV)/.plan: $(VENV)/.installed
 	@echo "installing Triton, which writes kernels for a GPU that is not here: 188 MB, once"
-	-$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[plan]"
+	-$(PIP) -e ".[plan]"
 	@touch $@
 
 demo: $(VENV)/.plan ## Record a small GPT training script, show it, write its page, gpt.html, and price its step on H200s
@@ -49,7 +51,7 @@ types: $(VENV)/.dev ## Check types
 	$(BIN)/mypy
 
 docs: $(VENV)/.installed ## Build the documentation as a site, in docs/_build/html
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(PIP) -e ".[docs]"
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 

@@ -74,7 +74,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     started = time.monotonic()
-    make_forkable()
+    make_forkable(options.mode or tuple(ATTACHED))
     check_names()
     gc.freeze()
     cases = [case for case in every_case(options.mode or tuple(ATTACHED)) if options.only in case[1].label]

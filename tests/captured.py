@@ -69,7 +69,7 @@ def read(path: Path) -> Captured:
         )
 
 
-def capture_call(path: Path, function: Callable[[], Any], *, builds: bool = True) -> Captured:
+def capture_call(path: Path, function: Callable[[], Any], *, builds: bool = False) -> Captured:
     """Run ``function`` from a clean Dynamo state under a capture; unless it ``builds``, C++ kernels write zeros."""
     torch._dynamo.reset()
     with contextlib.nullcontext() if builds else unbuilt_kernels(), torchledger.capture(path, force=True):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
+import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # Several workers share few cores: one thread each, and no pool of compile processes beside each of them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -23,9 +28,29 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+if TYPE_CHECKING:
+    from warm import WarmProcess
+
 # No test asserts a time: a busy machine is no failure.
 hypothesis.settings.register_profile("torchledger", deadline=None)
 hypothesis.settings.load_profile("torchledger")
+
+
+# A compilation makes millions of objects that are no garbage: looking for some after each 700 takes its time.
+gc.set_threshold(20_000, 20, 50)
+
+
+def _link_quickly() -> None:
+    """Have g++ link by the quicker of GNU's linkers, if it is there: each C++ kernel is linked against all of torch."""
+    if linker := shutil.which("ld.gold"):
+        folder = Path(os.environ["TORCHLEDGER_TESTS_CACHE"]) / "linker"
+        folder.mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):  # another worker's
+            (folder / "ld").symlink_to(linker)
+        os.environ["COMPILER_PATH"] = str(folder)  # where g++ looks first for the programs that it calls
+
+
+_link_quickly()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,3 +69,14 @@ def golden(request: pytest.FixtureRequest):
         assert text == path.read_text(), f"{name} differs; `make golden` rewrites it if the change is meant"
 
     return compare
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[WarmProcess]:
+    """What runs the command line without its imports."""
+    from warm import WarmProcess
+
+    source = Path(__file__).parents[1] / "src"
+    process = WarmProcess(os.environ | {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "99"})
+    yield process
+    process.close()

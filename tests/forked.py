@@ -16,7 +16,7 @@ import sys
 import tempfile
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -209,8 +209,11 @@ def forking(mode: Mode, folder: Path, inside: Callable[[], object] = lambda: Non
         process.subprocess = former
 
 
-def make_forkable() -> None:
-    """One thread, all modules of ours that the program could import, and warm caches: what a fork inherits."""
+def make_forkable(modes: Collection[Mode] = tuple(ATTACHED)) -> None:
+    """One thread, all modules of ours that the program could import, and warm caches: what a fork inherits.
+
+    The caches hold what ``modes`` compile; a fork of another mode compiles for itself.
+    """
     folder = tempfile.mkdtemp()  # a TemporaryDirectory goes with what refers to it, in the first fork that forgets that
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
@@ -222,7 +225,7 @@ def make_forkable() -> None:
     # Autograd counts its devices once. A torch built for a GPU that it does not see counts none before it compiles and
     # a stand-in after, for which it would start a thread, and a process with one leaves no autograd to its forks.
     torch.ones((), requires_grad=True).backward()
-    for mode in ATTACHED:
+    for mode in modes:
         expected(mode)
     for name in sorted(PACKAGE.rglob("*.py")):
         parts = name.relative_to(PACKAGE).with_suffix("").parts

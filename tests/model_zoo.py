@@ -172,32 +172,32 @@ def _gpt2() -> Case:
     return Case(GPT2LMHeadModel(config), (torch.randint(0, 211, (2, 32)),), _labelled)
 
 
-def _llama() -> Case:
+def _llama(layers: int = 2) -> Case:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        hidden_size=64, intermediate_size=128, num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2,
         vocab_size=200, max_position_embeddings=64, use_cache=False,
     )  # fmt: skip
     return Case(LlamaForCausalLM(config), (torch.randint(0, 200, (2, 32)),), _labelled)
 
 
-def _bert() -> Case:
+def _bert(layers: int = 2) -> Case:
     from transformers import BertConfig, BertForMaskedLM
 
     config = BertConfig(
-        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, vocab_size=200,
+        hidden_size=64, intermediate_size=128, num_hidden_layers=layers, num_attention_heads=4, vocab_size=200,
         max_position_embeddings=64,
     )  # fmt: skip
     return Case(BertForMaskedLM(config), (torch.randint(0, 200, (2, 32)),), _labelled)
 
 
-def _vit() -> Case:
+def _vit(layers: int = 2) -> Case:
     from transformers import ViTConfig, ViTForImageClassification
 
     config = ViTConfig(
-        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, image_size=32, patch_size=8,
-        num_labels=10,
+        hidden_size=64, intermediate_size=128, num_hidden_layers=layers, num_attention_heads=4, image_size=32,
+        patch_size=8, num_labels=10,
     )  # fmt: skip
     return Case(ViTForImageClassification(config), (torch.randn(2, 3, 32, 32), torch.tensor([1, 2])), _pictured)
 
@@ -219,7 +219,7 @@ def _t5() -> Case:
     return Case(T5ForConditionalGeneration(config), (torch.randint(0, 200, (2, 16)),), _labelled)
 
 
-_MAKERS: dict[str, Callable[[], Case]] = {
+_MAKERS: dict[str, Callable[..., Case]] = {
     "mlp": lambda: Case(Mlp(), (torch.randn(32, 64), torch.randint(0, 10, (32,))), _classify),
     "conv_net": lambda: Case(ConvNet(), (torch.randn(2, 3, 16, 16), torch.tensor([1, 2])), _classify),
     "gpt_block": lambda: Case(GptBlock(), (torch.randn(2, 16, 64),), _summed),
@@ -240,10 +240,13 @@ REQUIRED = ("mlp", "conv_net", "gpt_block", "lstm_loop", "mixer", "gpt2", "llama
 BEYOND = tuple(name for name in _MAKERS if name not in REQUIRED)
 
 
-def make(name: str) -> Case:
-    """The named case, the same at every call. Dropout is off, so that eager and compiled do the same work."""
+def make(name: str, *, layers: int | None = None) -> Case:
+    """The named case, the same at every call. Dropout is off, so that eager and compiled do the same work.
+
+    ``layers`` is for `llama_gqa`, `bert` and `vit`, which have two layers if it is not said.
+    """
     torch.manual_seed(0)
-    case = _MAKERS[name]()
+    case = _MAKERS[name](**({} if layers is None else {"layers": layers}))
     for module in case.module.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0

@@ -3,7 +3,7 @@
 ``WarmProcess`` starts this file as a process, once, and asks it for runs. Each is the command itself in a fork, and
 what the command would start as ``python SCRIPT`` is a fork of that, in which the script's own code runs as
 ``__main__``. What comes before it in a process of its own (Python's start, the hook folder on the path) is for other
-tests.
+tests. So is what a C++ kernel computes: unless a run ``builds``, its kernels are those of ``unbuilt_kernels``.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class WarmProcess:
             [sys.executable, __file__], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def run(self, folder: Path, *arguments: str) -> Answer:
-        """``torchledger ARGUMENTS`` in a folder."""
+    def run(self, folder: Path, *arguments: str, builds: bool = False) -> Answer:
+        """``torchledger ARGUMENTS`` in a folder; unless it ``builds``, C++ kernels write zeros."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps([str(folder), *arguments]) + "\n")
+        self._process.stdin.write(json.dumps([str(folder), builds, *arguments]) + "\n")
         self._process.stdin.flush()
         code = int(self._process.stdout.readline())
         return code, *((folder / name).read_text() for name in ("warm.out", "warm.err"))
@@ -45,11 +45,11 @@ class WarmProcess:
 
 
 def main() -> None:
-    """Answer each line of JSON, a folder and arguments, with an exit code."""
+    """Answer each line of JSON (a folder, whether kernels are built, and arguments) with an exit code."""
     _warm_up()
     for line in sys.stdin:
-        folder, *arguments = json.loads(line)
-        code = os.waitstatus_to_exitcode(os.waitpid(_fork(lambda f=folder, a=arguments: _command(Path(f), a)), 0)[1])
+        asked = json.loads(line)
+        code = os.waitstatus_to_exitcode(os.waitpid(_fork(lambda a=asked: _command(Path(a[0]), a[1], a[2:])), 0)[1])
         print(code, flush=True)
 
 
@@ -82,7 +82,7 @@ def _fork(action: Callable[[], int]) -> int:
         os._exit(code)
 
 
-def _command(folder: Path, arguments: Sequence[str]) -> int:
+def _command(folder: Path, builds: bool, arguments: Sequence[str]) -> int:
     from forked import begin_anew
     from torchledger.capturing import process
     from torchledger.cli import main as command
@@ -90,6 +90,7 @@ def _command(folder: Path, arguments: Sequence[str]) -> int:
     os.chdir(folder)
     begin_anew(folder / "warm.err")
     os.dup2(os.open("warm.out", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+    _Script.builds = builds
     process.subprocess = types.SimpleNamespace(Popen=_Script)  # type: ignore[assignment]
     sys.argv = ["torchledger", *arguments]
     return _code_of(command)
@@ -98,20 +99,24 @@ def _command(folder: Path, arguments: Sequence[str]) -> int:
 class _Script:
     """The part of ``subprocess.Popen`` that ``run_script`` needs."""
 
+    builds = False
+
     def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
         self._pid = _fork(lambda: self._run(command[1:], env))
 
-    @staticmethod
-    def _run(command: Sequence[str], env: Mapping[str, str]) -> int:
+    @classmethod
+    def _run(cls, command: Sequence[str], env: Mapping[str, str]) -> int:
         import atexit
 
         from torchledger.capturing.process import start_in_process
+        from unbuilt import unbuilt_kernels
 
         atexit._clear()
         os.environ.update(env)
         sys.argv = list(command)
         start_in_process()
-        code = _code_of(lambda: runpy.run_path(command[0], run_name="__main__"))
+        with contextlib.nullcontext() if cls.builds else unbuilt_kernels():
+            code = _code_of(lambda: runpy.run_path(command[0], run_name="__main__"))
         atexit._run_exitfuncs()
         return code
 

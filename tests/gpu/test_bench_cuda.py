@@ -26,7 +26,7 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> Captured:
     ).cuda()
     tokens = torch.randint(0, 1000, (64, 128), device="cuda")
     path = tmp_path_factory.mktemp("bench") / "small.ledger"
-    return capture_call(path, lambda: torch.compile(model)(tokens).sum().backward())
+    return capture_call(path, lambda: torch.compile(model)(tokens).sum().backward(), builds=True)
 
 
 def test_every_launch_is_timed_with_its_configuration(captured: Captured) -> None:

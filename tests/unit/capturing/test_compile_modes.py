@@ -209,7 +209,7 @@ def test_checkpointed_work_is_counted_as_often_as_it_runs(tmp_path: Path) -> Non
     def checkpointed(x: Tensor) -> Tensor:
         return torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False).sum()
 
-    captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(checkpointed)(x).backward(), builds=False)
+    captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(checkpointed)(x).backward())
     assert_balanced(captured)
     assert captured.flops == eager_flops(lambda: checkpointed(x).backward())
     assert all(difference.is_eager_too for difference in captured.differences) and captured.differences
@@ -223,7 +223,7 @@ def test_what_an_eager_checkpoint_does_not_run_again_is_a_difference_from_it(tmp
     def checkpointed(x: Tensor) -> Tensor:
         return norm(torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)).square().sum()
 
-    captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(checkpointed)(x).backward(), builds=False)
+    captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(checkpointed)(x).backward())
     alone = sum(int(each.amount) for each in captured.differences if not each.is_eager_too)
     assert captured.flops == eager_flops(lambda: checkpointed(x).backward()) + alone
     assert_balanced(captured)
@@ -236,7 +236,7 @@ def test_attention_rewritten_by_a_pass_is_named(tmp_path: Path) -> None:
 
     tensors = [torch.randn(2, 4, 32, 16, requires_grad=True) for _ in range(3)]
     call = torch.compile(plain_attention)
-    captured = capture_call(tmp_path / "a.ledger", lambda: call(*tensors).sum().backward(), builds=False)
+    captured = capture_call(tmp_path / "a.ledger", lambda: call(*tensors).sum().backward())
     assert_balanced(captured)
     assert any("_scaled_dot_product" in difference.reason for difference in captured.differences)
 
@@ -255,7 +255,7 @@ def test_attention_rewritten_by_a_pass_is_named(tmp_path: Path) -> None:
 def test_library_calls_that_are_no_products_have_entries_and_no_flops(
     tmp_path: Path, function: Callable[[Tensor], Tensor]
 ) -> None:
-    captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(function)(torch.randn(8, 64)), builds=False)
+    captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(function)(torch.randn(8, 64)))
     assert_balanced(captured)
     assert captured.flops == 0
 
@@ -273,7 +273,7 @@ def test_flex_attention_is_a_template_with_the_flops_of_attention(tmp_path: Path
 
     tensors = [torch.randn(1, 2, 64, 16) for _ in range(3)]
     with torch.no_grad():
-        captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(flex_attention)(*tensors))
+        captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(flex_attention)(*tensors), builds=True)
     assert_balanced(captured)
     template = next(launch for launch in captured.calls if launch.category == "template")
     assert template.flops == 4 * 2 * 64 * 64 * 16

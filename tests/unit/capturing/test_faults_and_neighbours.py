@@ -19,6 +19,7 @@ from torchledger.capturing import session
 from torchledger.errors import StoreError
 from torchledger.nouns import Gap, Run
 from torchledger.store import LedgerWriter, ledger, open_ledger
+from warm import WarmProcess
 
 
 def doubled(x: torch.Tensor) -> torch.Tensor:
@@ -89,11 +90,11 @@ def test_the_second_of_two_runs_is_refused_and_harms_nothing(tmp_path: Path) -> 
     assert (first.returncode, run.exit_code, run.argv) == (5, 5, ("slow.py",))
 
 
-def test_a_run_that_was_killed_no_longer_holds_its_ledger(tmp_path: Path) -> None:
+def test_a_run_that_was_killed_no_longer_holds_its_ledger(tmp_path: Path, warm: WarmProcess) -> None:
     (tmp_path / "dies.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     (tmp_path / "quick.py").write_text("")
-    assert run_cli(tmp_path, "run", "-o", "a.ledger", "dies.py").returncode == 137
-    assert run_cli(tmp_path, "run", "-f", "-o", "a.ledger", "quick.py").returncode == 0
+    assert warm.run(tmp_path, "run", "-o", "a.ledger", "dies.py")[0] == 137
+    assert warm.run(tmp_path, "run", "-f", "-o", "a.ledger", "quick.py")[0] == 0
 
 
 def test_a_disk_that_fills_loses_graphs_and_says_so(
@@ -138,11 +139,11 @@ def test_a_ledger_on_a_read_only_mount_is_one_sentence(tmp_path: Path, monkeypat
         LedgerWriter(tmp_path / "a.ledger", force=True)
 
 
-def test_a_ledger_in_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+def test_a_ledger_in_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, warm: WarmProcess) -> None:
     (tmp_path / "quick.py").write_text("exit(5)\n")
-    found = run_cli(tmp_path, "run", "-o", "/proc/a.ledger", "quick.py")  # where nobody can make a file
-    (said,) = found.stderr.splitlines()
-    assert found.returncode == 1 and "cannot write /proc/a.ledger" in said and "is writable and has room" in said
+    code, _, told = warm.run(tmp_path, "run", "-o", "/proc/a.ledger", "quick.py")  # where nobody can make a file
+    (said,) = told.splitlines()
+    assert code == 1 and "cannot write /proc/a.ledger" in said and "is writable and has room" in said
 
 
 def test_a_locked_ledger_is_called_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

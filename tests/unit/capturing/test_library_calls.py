@@ -25,7 +25,9 @@ def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     threads = torch.get_num_threads()
     torch.set_num_threads(2)  # on one thread scattered sums are fused
     request.addfinalizer(lambda: torch.set_num_threads(threads))
-    return capture_call(tmp_path_factory.mktemp("calls") / "a.ledger", lambda: compiled(*inputs).backward())
+    return capture_call(
+        tmp_path_factory.mktemp("calls") / "a.ledger", lambda: compiled(*inputs).backward(), builds=True
+    )
 
 
 def _call(captured: Captured, part: str) -> Launch:

@@ -24,6 +24,12 @@ from torchledger.capturing.session import Capture
 from torchledger.errors import StoreError
 from torchledger.nouns import Gap, Launch
 from torchledger.store import LedgerWriter, open_ledger
+from warm import WarmProcess
+
+TESTS = Path(__file__).parents[2]
+WITH_TESTS = {"PYTHONPATH": os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))}
+UNBUILT = "from unbuilt import unbuilt_kernels\nunbuilt_kernels().__enter__()\n"
+"""First lines of a script of which nobody asks what its kernels compute."""
 
 TRAIN = """
 import sys
@@ -168,8 +174,8 @@ def test_a_backward_compiled_after_a_cached_forward_keeps_its_reference(
 
 
 def test_a_failing_script_keeps_its_traceback_and_exit_code(tmp_path: Path) -> None:
-    write_script(tmp_path, TRAIN, "raise RuntimeError('boom')\n")
-    result = run_cli(tmp_path, "run", "train.py")
+    write_script(tmp_path, UNBUILT, TRAIN, "raise RuntimeError('boom')\n")
+    result = run_cli(tmp_path, "run", "train.py", **WITH_TESTS)
     assert result.returncode == 1
     assert "RuntimeError: boom" in result.stderr
     assert "torchledger/" not in result.stderr.split("Traceback")[1]
@@ -200,35 +206,35 @@ def test_a_script_without_torch_imports_none(tmp_path: Path) -> None:
         assert ledger.run().status == "finished"
 
 
-def test_an_unwritable_output_is_refused_before_the_script_starts(tmp_path: Path) -> None:
+def test_an_unwritable_output_is_refused_before_the_script_starts(tmp_path: Path, warm: WarmProcess) -> None:
     write_script(tmp_path, "open('started', 'w')\n")
-    result = run_cli(tmp_path, "run", "-o", "absent/a.ledger", "train.py")
-    assert result.returncode == 1
-    assert "absent" in result.stderr
+    code, _, told = warm.run(tmp_path, "run", "-o", "absent/a.ledger", "train.py")
+    assert code == 1
+    assert "absent" in told
     assert not (tmp_path / "started").exists()
 
 
-def test_an_existing_output_needs_force(tmp_path: Path) -> None:
+def test_an_existing_output_needs_force(tmp_path: Path, warm: WarmProcess) -> None:
     write_script(tmp_path, "open('started', 'a').write('x')\n")
-    assert run_cli(tmp_path, "run", "train.py").returncode == 0
-    second = run_cli(tmp_path, "run", "train.py")
-    assert second.returncode == 1
-    assert "--force" in second.stderr
-    assert run_cli(tmp_path, "run", "--force", "train.py").returncode == 0
+    assert warm.run(tmp_path, "run", "train.py")[0] == 0
+    code, _, told = warm.run(tmp_path, "run", "train.py")
+    assert code == 1
+    assert "--force" in told
+    assert warm.run(tmp_path, "run", "--force", "train.py")[0] == 0
     assert (tmp_path / "started").read_text() == "xx"
 
 
-def test_a_script_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    result = run_cli(tmp_path, "run", "nothing.py")
-    assert result.returncode == 2
-    assert "nothing.py" in result.stderr
-    assert list(tmp_path.iterdir()) == []
+def test_a_script_that_does_not_exist_is_named(tmp_path: Path, warm: WarmProcess) -> None:
+    code, _, told = warm.run(tmp_path, "run", "nothing.py")
+    assert code == 2
+    assert "nothing.py" in told
+    assert not list(tmp_path.glob("*.ledger")) and not list(tmp_path.glob("*.job"))
 
 
-def test_a_killed_script_leaves_its_finished_graphs(tmp_path: Path) -> None:
+def test_a_killed_script_leaves_its_finished_graphs(tmp_path: Path, warm: WarmProcess) -> None:
     write_script(tmp_path, TRAIN, "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
-    result = run_cli(tmp_path, "run", "train.py")
-    assert result.returncode == 128 + 9
+    code, _, told = warm.run(tmp_path, "run", "train.py")
+    assert code == 128 + 9, told
     captured = read(tmp_path / "train.ledger")
     assert [graph.name for graph in captured.graphs] == ["forward_0", "backward_0"]
     assert len(captured.calls) == captured.wrapper_calls
@@ -282,8 +288,8 @@ def test_a_forked_child_writes_beside_its_parent(tmp_path: Path) -> None:
             os._exit(0)
         os.waitpid(pid, 0)
     """
-    path = write_script(tmp_path, script)
-    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    path = write_script(tmp_path, UNBUILT, script)
+    environment = os.environ | WITH_TESTS | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
     subprocess.run([sys.executable, str(path)], check=True, env=environment, timeout=200)
     parent = read(tmp_path / "a.ledger")
     (child_path,) = tmp_path.glob("a.pid*.ledger")
@@ -302,7 +308,7 @@ def test_a_fault_in_a_hook_is_a_gap_and_the_compile_goes_on(tmp_path: Path, monk
     x = torch.randn(3, 5)
     results = []
     captured = capture_call(
-        tmp_path / "a.ledger", lambda: results.append(torch.compile(lambda x: (x * 2 + 1).sin())(x))
+        tmp_path / "a.ledger", lambda: results.append(torch.compile(lambda x: (x * 2 + 1).sin())(x)), builds=True
     )
     assert torch.allclose(results[0], (x * 2 + 1).sin())
     assert any("planted" in gap.reason for gap in captured.gaps)
@@ -335,7 +341,7 @@ def test_compiled_results_are_the_same_bits_with_and_without_a_capture(tmp_path:
     model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4))
     x = torch.randn(8, 16)
     outputs = []
-    capture_call(tmp_path / "a.ledger", lambda: outputs.append(torch.compile(model)(x)))
+    capture_call(tmp_path / "a.ledger", lambda: outputs.append(torch.compile(model)(x)), builds=True)
     torch._dynamo.reset()
     outputs.append(torch.compile(model)(x))
     assert torch.equal(*outputs)

@@ -85,13 +85,9 @@ def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
     # The second compilation would get the first one's graph, which serves all sizes.
     with torch._inductor.config.patch(force_disable_caches=True):
-        first = capture_call(
-            folder / "first.ledger", lambda: step(torch.compile(model, dynamic=True), case.first), builds=False
-        )
+        first = capture_call(folder / "first.ledger", lambda: step(torch.compile(model, dynamic=True), case.first))
         free = case.later_is_free
-        later = capture_call(
-            folder / "later.ledger", lambda: step(torch.compile(model, dynamic=free), case.later), builds=False
-        )
+        later = capture_call(folder / "later.ledger", lambda: step(torch.compile(model, dynamic=free), case.later))
     known = dict(zip(case.first, case.later, strict=True))
     sizes = {symbol: known[size] for graph in first.graphs for symbol, size in graph.symbols.items() if size in known}
     return Compiled(first, later, sizes, eager_flops(lambda: step(model, case.later)))

@@ -29,6 +29,7 @@ from torchledger.stepping.recording import StepRecording
 from torchledger.store import open_ledger
 from torchledger.traces.reading import read_trace, trace_from_events
 from trace_factories import kernel_event
+from warm import WarmProcess
 
 
 @pytest.fixture(scope="module")
@@ -281,18 +282,15 @@ def test_a_step_that_raises_does_not_spoil_the_next_profile(tmp_path: Path) -> N
         assert [record.recorded for record in ledger.read(Step)] == [2]
 
 
-def test_run_with_profile_records_an_unmodified_script(tmp_path: Path) -> None:
+def test_run_with_profile_records_an_unmodified_script(tmp_path: Path, warm: WarmProcess) -> None:
     script = tmp_path / "loop.py"
     script.write_text(
         "import torch\nfrom torch import nn\n"
         "model = torch.compile(nn.Linear(8, 8))\n"
         "for _ in range(12):\n    model(torch.randn(2, 8)).sum().backward()\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-m", "torchledger", "run", "--profile", "loop.py"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
+    code, _, told = warm.run(tmp_path, "run", "--profile", "loop.py")
+    assert code == 0, told
     assert sorted(path.name for path in tmp_path.glob("loop.*")) == ["loop.ledger", "loop.py", "loop.trace.json.gz"]
     with open_ledger(tmp_path / "loop.ledger") as ledger:
         calls = [launch for launch in ledger.read(Launch) if launch.category != "nop"]

@@ -63,7 +63,7 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> Captured:
         model = Small()
         path = tmp_path_factory.mktemp("bench") / "small.ledger"
         tokens = torch.randint(0, 50, (3, 8))
-        return capture_call(path, lambda: torch.compile(model)(tokens).sum().backward())
+        return capture_call(path, lambda: torch.compile(model)(tokens).sum().backward(), builds=True)
     finally:
         torch.set_num_threads(threads)
 
@@ -338,7 +338,7 @@ def test_what_a_launch_changes_in_place_or_fills_itself_is_no_given_value(tmp_pa
         return (scores - most[receiver]).exp()
 
     inputs = torch.randn(6, 16), torch.randint(0, 6, (2, 20)), torch.randn(32)
-    captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(messages)(*inputs))
+    captured = capture_call(tmp_path / "a.ledger", lambda: torch.compile(messages)(*inputs), builds=True)
     results = {launch.call: _check(_module(captured, launch)) for launch in captured.calls}
     assert len(results) >= 3
     assert set(results.values()) <= {True, None}

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,9 @@ FOUND_BY = {"generation": "period", "two_threads": "period", "compiled_optimizer
 GRAPH_CALLS = {"layer_loop": 24, "accumulation": 8, "gan": 8, "generation": 1, "eager": 0}
 """Calls of compiled graphs in one step, by how the scripts are written."""
 OWN_PROCESS = "layer_loop"
-"""The script that a Python of its own runs, as a user's would; the others run in forks of one that is warm."""
+"""The script that a Python of its own runs, as a user's would; the others run in forks of one that is warm.
+
+These build their C++ kernels in the slow tests alone: nothing that is asked here depends on what a kernel computes."""
 ENVIRONMENT = {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
 
 
@@ -48,20 +49,14 @@ def eager_flops() -> dict[str, dict[str, int]]:
     return {Path(script).stem: flops for script, flops in found.items()}
 
 
-@pytest.fixture(scope="session")
-def warm() -> Iterator[WarmProcess]:
-    """What runs the command line without its imports."""
-    process = WarmProcess(os.environ | ENVIRONMENT | {"KINETO_LOG_LEVEL": "99"})
-    yield process
-    process.close()
-
-
-@pytest.fixture(scope="session", params=NAMES)
+@pytest.fixture(
+    scope="session", params=[*NAMES, *(pytest.param(f"{name} built", marks=pytest.mark.slow) for name in NAMES)]
+)
 def recorded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, warm: WarmProcess
 ) -> tuple[str, dict[str, Any]]:
     """The name of a script and what ``show --json`` says of its ledger."""
-    name: str = request.param
+    name, _, built = request.param.partition(" ")
     ledger = tmp_path_factory.mktemp(name) / "step.ledger"
     options = ["run", "--profile", "--count-eager", "--force", "-o", str(ledger)]
     # How two threads take turns is the system's: a step between two turns is heard in part, and its books say so.
@@ -70,7 +65,7 @@ def recorded(
         if name == OWN_PROCESS:
             run("-m", "torchledger", *command)
         else:
-            code, _, told = warm.run(ledger.parent, *command)
+            code, _, told = warm.run(ledger.parent, *command, builds=bool(built))
             assert code == 0, told[-2000:]
         shown = json.loads(CliRunner().invoke(cli, ["show", str(ledger), "--json"]).stdout)
         if shown["balance"].get("step_operators", {}).get("is_balanced"):

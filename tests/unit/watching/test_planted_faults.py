@@ -12,8 +12,13 @@ import torchledger
 from planted import DIVISION, LOG, MODELS, SCALE
 from watched import Case
 
+_SLOW = ("experts", "recurrent", "lookup")
+"""Models whose kernels take long to build and whose parts others have too."""
 
-@pytest.fixture(scope="module", params=list(MODELS))
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=[pytest.mark.slow] * (name in _SLOW)) for name in MODELS]
+)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
     path: Path = tmp_path_factory.mktemp(request.param) / "a.ledger"
     torch._dynamo.reset()

@@ -12,7 +12,7 @@ from planted import ROOT
 from watched import Case
 
 
-@pytest.fixture(scope="module", params=["mlp", "norm"])
+@pytest.fixture(scope="module", params=["mlp", pytest.param("norm", marks=pytest.mark.slow)])
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
     torch._dynamo.reset()
     path = tmp_path_factory.mktemp("trained") / "a.ledger"
