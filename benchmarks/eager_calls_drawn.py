@@ -44,15 +44,17 @@ class Pool:
         return values[at : at + numel].view(shape)
 
 
-def draw(seed: int, count: int, pool: Pool, *, most_elements: int) -> list[Call]:
+def draw(seed: int, count: int, pool: Pool, *, most_elements: int, drawing: type[Drawn] | None = None) -> list[Call]:
     """Named calls with the tensors whose gradients they make; all kinds come before any comes again."""
-    made = _Drawn(random.Random(f"eager calls {seed}"), pool, most_elements)
+    made = (drawing or Drawn)(random.Random(f"eager calls {seed}"), pool, most_elements)
     kinds = made.kinds()
     order = [made.rng.sample(kinds, len(kinds)) for _ in range(-(-count // len(kinds)))]
     return [(kind.__name__.lstrip("_"), *kind()) for kind in [each for some in order for each in some][:count]]
 
 
-class _Drawn:
+class Drawn:
+    """Draws calls of all kinds."""
+
     def __init__(self, rng: random.Random, pool: Pool, most_elements: int) -> None:
         import torch
 
@@ -71,13 +73,16 @@ class _Drawn:
         return max(of, drawn - drawn % of) if self.rng.random() < 0.8 else drawn
 
     def values(self, *shape: int, grad: bool = True) -> Any:
+        """A leaf of the call's dtype."""
         return self.pool.take(self.dtype, shape).detach().requires_grad_(grad)
 
     def matrix(self, most: int = 2**27, *, grad: bool = True) -> Any:
+        """A dense matrix of ``most`` elements at most."""
         columns = self.size(32, 12288, of=64)
         return self.values(self.size(16, max(17, min(most, self.most) // columns), of=8), columns, grad=grad)
 
     def image(self, most: int = 2**25) -> Any:
+        """Images, now and then with their channels last."""
         height, width = self.size(7, 96), self.size(7, 96)
         channels = self.size(3, 512, of=16)
         batch = self.size(1, max(1, min(most, self.most) // (height * width * channels)))
@@ -87,6 +92,7 @@ class _Drawn:
         return image
 
     def places(self, high: int, *shape: int) -> Any:
+        """Indices below ``high``."""
         return self.torch.randint(0, high, shape, device=self.pool.device)
 
     def laid_out(self) -> Any:

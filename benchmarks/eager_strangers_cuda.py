@@ -1,11 +1,12 @@
 """Eager calls that a seed draws, forward and backward: a script to record, and how far their prices are off.
 
-    torchledger run --profile -o EAGER.ledger benchmarks/eager_strangers_cuda.py [--seed 1] [--count 600]   # on the GPU
+    torchledger run --profile -o EAGER.ledger benchmarks/eager_strangers_cuda.py [--seed 1] [--count 600] [--along]
     python benchmarks/eager_strangers_cuda.py --judge EAGER.ledger [--model H200] [--each]
     python benchmarks/eager_strangers_cuda.py --data EAGER.ledger... -o data/h200/eager_torch2.11.json.gz
 
 Library calls and element-wise ones at drawn shapes, dtypes and layouts, none compiled (``eager_calls_drawn.py``). Calls
-that a device refuses are left out and named. ``--judge`` says for each operator what was measured and what its price
+that a device refuses are left out and named. ``--along`` draws calls that work along dimensions
+(``eager_calls_along.py``) in their stead. ``--judge`` says for each operator what was measured and what its price
 is, and how many intervals hold; ``--data`` writes the calls with their times for a fit to learn from.
 """
 
@@ -16,31 +17,39 @@ import gzip
 import json
 import statistics
 import sys
+import time
 from collections import defaultdict
 from pathlib import Path
 
 NEEDS: tuple[str, ...] = ("cuda",)
-RUNS: tuple[tuple[str, ...], ...] = (("--tiny", "--device", "cpu", "--count", "6", "--steps", "2"),)
+RUNS: tuple[tuple[str, ...], ...] = (
+    ("--tiny", "--device", "cpu", "--count", "6", "--steps", "2"),
+    ("--tiny", "--device", "cpu", "--count", "8", "--steps", "2", "--along"),
+)
 
 Row = tuple[float, float, bool]
 
 
-def run(seed: int, count: int, steps: int, device: str, *, tiny: bool) -> None:
+def run(seed: int, count: int, steps: int, device: str, *, tiny: bool, along: bool = False) -> None:
     """Each step makes every call, forward and backward, and ends with a small compiled loss and an optimizer's step."""
     import torch
-    from eager_calls_drawn import Pool, draw
+    from eager_calls_along import DrawnAlong
+    from eager_calls_drawn import Drawn, Pool, draw
 
     weight = torch.nn.Parameter(torch.ones(8, device=device))
     optimizer = torch.optim.SGD([weight], lr=1e-3)
     loss = torch.compile(lambda weight: (weight * weight).sum())
     pool = Pool(device, 2**26 if tiny else 2**30, seed)
-    calls, refused = draw(seed, count, pool, most_elements=2**12 if tiny else 2**27), set()
-    for _ in range(steps):
+    drawing = DrawnAlong if along else Drawn
+    calls, refused = draw(seed, count, pool, most_elements=2**12 if tiny else 2**27, drawing=drawing), set()
+    for step in range(steps):
         for number, (name, call, tensors) in enumerate(calls):
             if number in refused:
                 continue
             for tensor in tensors:
                 tensor.grad = None
+            is_timed = along and step == 1
+            began = _now(device) if is_timed else 0.0
             try:
                 result = call(*tensors)
                 if result.requires_grad:
@@ -50,10 +59,25 @@ def run(seed: int, count: int, steps: int, device: str, *, tiny: bool) -> None:
                 print(f"{name}: {type(error).__name__}: {str(error)[:160]!r}")
             finally:
                 result = None
+            if is_timed and _now(device) - began > _LONGEST_S:
+                refused.add(number)
+                print(f"{name}: takes over {_LONGEST_S:g} s")
         loss(weight).backward()
         optimizer.step()
         optimizer.zero_grad()
     print(f"{len(calls) - len(refused)} of {len(calls)} calls ran {steps} times")
+
+
+_LONGEST_S = 0.06
+"""Calls along dimensions may take a hundred times what others of their size do; few of those fill a recording."""
+
+
+def _now(device: str) -> float:
+    import torch
+
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def judge(path: Path, model_name: str, *, each: bool) -> None:
@@ -108,6 +132,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small sizes: to try the script itself")
+    parser.add_argument("--along", action="store_true", help="calls that work along dimensions alone")
     parser.add_argument("--judge", type=Path, metavar="LEDGER", help="a ledger of this script")
     parser.add_argument("--each", action="store_true", help="with --judge: every call, the worst first")
     parser.add_argument("--model", default="H200")
@@ -122,7 +147,7 @@ def main() -> None:
             parser.error("--data wants -o FILE")
         write_data(options.data, options.output)
     else:
-        run(options.seed, options.count, options.steps, options.device, tiny=options.tiny)
+        run(options.seed, options.count, options.steps, options.device, tiny=options.tiny, along=options.along)
 
 
 if __name__ == "__main__":

@@ -130,6 +130,8 @@ def calls_of(path: Path) -> Iterator[dict[str, Any]]:
             (each.shape, each.dtype, each.stride)
             for each in (call.arguments if call.tensors is None else call.arguments[:1])
         ]
+        if call.settings is not None:
+            item["settings"] = dict(call.settings)
         found.setdefault(json.dumps(item), []).append(statistics.median(call.samples_us))
     for text, times in found.items():
         yield {"program": path.stem, **json.loads(text), "us": round(statistics.median(times), 3)}

@@ -17,6 +17,7 @@ NO_BENCHMARKS = {
     "devices_data": "turns measurements into data",
     "drawn_calls": "calls for others to time",
     "drawn_launches": "is imported by others",
+    "eager_calls_along": "is imported by others",
     "eager_calls_drawn": "is imported by others",
     "drawn_programs": "programs for others to run",
     "fit_eager": "makes a shipped model of data",

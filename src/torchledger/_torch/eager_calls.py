@@ -29,11 +29,13 @@ from torchledger._torch.fake_tensors import FakeTensors
 from torchledger._torch.flops import flops_of_own
 from torchledger._torch.higher_order import run_inside
 from torchledger._torch.patching import Patches
+from torchledger._torch.schemas import parameters_of
 from torchledger._torch.storages import HeardMemory, StorageWatch
 from torchledger._torch.tensors import is_nested, tensors_in
 from torchledger.claims import claim
 from torchledger.signals import let_through
 from torchledger.work.op_shapes import Argument, OpCall, Tensor
+from torchledger.work.settings import Parameter
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +63,8 @@ class EagerCall:
     parts this call works. ``stops`` says that a checkpoint ended what it ran again when the next operator was about to
     run. ``group`` and ``group_size`` are those of a collective, which is heard also where a compiled
     ``graph`` asks for it. ``placed`` is its place among the streams of a device that is not there. ``flops`` are known
-    of an operator of the program's own alone, with a formula of its own.
+    of an operator of the program's own alone, with a formula of its own. ``parameters`` are those of its arguments that
+    are integers, by their places.
     """
 
     call: OpCall
@@ -81,6 +84,7 @@ class EagerCall:
     distributed: int = 0
     stops: bool = False
     flops: int | None = None
+    parameters: tuple[Parameter | None, ...] | None = None
 
 
 class EagerCalls(TorchDispatchMode):
@@ -351,6 +355,7 @@ class EagerCalls(TorchDispatchMode):
             placed=placed,
             distributed=self._distributed_of(func),
             flops=flops_of_own(func, args, kwargs, result),
+            parameters=parameters_of(func),
         )
         with self._lock:
             self.calls.append(heard)

@@ -75,7 +75,9 @@ class StepCall:
     how often they were. ``distributed`` counts the distributed tensors that an operator was given, which the host
     unpacks for it; it is known of a planned step alone. ``unasked`` are the places of the results of a backward's graph
     that nobody asked for. ``inside`` holds the FLOPs of launches for whose operator there is no formula, by their
-    ``order`` in the graph: those of the operators that ran inside them in this call.
+    ``order`` in the graph: those of the operators that ran inside them in this call. ``settings`` are the integers and
+    truth values that an eager operator was given, by their names in its schema, dimensions counted from the front
+    (``("dim", (1,))``); what equals its default is left out, ``None`` is not recorded.
     """
 
     step: str
@@ -115,6 +117,7 @@ class StepCall:
     times: tuple[tuple[int, int], ...] = ()
     unasked: tuple[int, ...] = ()
     inside: tuple[tuple[int, int], ...] = ()
+    settings: tuple[tuple[str, tuple[int, ...]], ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,7 @@ def profile_records(
     record = None
     if facts is not None and spans:
         from torchledger._torch.composites import is_composite
+        from torchledger._torch.schemas import parameters_of_recorded
 
         record = record_step(
             trace,
@@ -118,6 +119,7 @@ def profile_records(
             Ledgered(directions or {}, by_graph, () if on_device else attribution.events, forks or {}),
             graph_of=lambda mark: graph_of_mark(mark, by_graph, graph_keys),
             is_composite=is_composite,
+            parameters_of=parameters_of_recorded,
             heard=heard,
             name=f"step_{uuid.uuid4().hex[:8]}",
             clock=clock,

@@ -56,7 +56,7 @@ def record_heard_step(
     ``entries`` are the step's calls in order: the place of an eager operator in ``heard``, or the name of a compiled
     graph. ``sizes`` holds the symbols of a dynamic graph's calls, by their place among the graph calls.
     """
-    heard = [replace(each, call=_as_it_runs(each.call)) for each in heard]
+    heard = [_as_it_is_heard(each) for each in heard]
     made: list[tuple[Entry, EagerCall | None]] = []
     graphs = 0
     for place, each in enumerate(entries):
@@ -104,6 +104,11 @@ def record_heard_step(
     )
     places = {each: place for place, each in enumerate(entries) if not isinstance(each, str)}
     return StepRecord(step, tuple(calls), 0, {}, (tuple(whole),), places)
+
+
+def _as_it_is_heard(heard: EagerCall) -> EagerCall:
+    call = _as_it_runs(heard.call)
+    return heard if call is heard.call else replace(heard, call=call, parameters=None)
 
 
 def _as_it_runs(call: OpCall) -> OpCall:

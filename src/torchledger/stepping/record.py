@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -50,13 +50,17 @@ from torchledger.traces.trace import Trace
 from torchledger.work.categories import category_of_operator
 from torchledger.work.collectives import bytes_of_call, message_of_call
 from torchledger.work.op_costs import op_cost
-from torchledger.work.op_shapes import Tensor
+from torchledger.work.op_shapes import OpCall, Tensor
 from torchledger.work.product_costs import overcounted_by_torch
+from torchledger.work.settings import Parameter, settings_of
 
 if TYPE_CHECKING:
     from torchledger._torch.eager_calls import EagerCall
 
 _MOST_ARGUMENTS = 8
+
+ParametersOf = Callable[[OpCall], Sequence[Parameter | None] | None]
+"""Which arguments of a recorded call are integers; ``None`` where its schema is not known."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,7 @@ def record_step(
     *,
     graph_of: GraphOf,
     is_composite: IsComposite,
+    parameters_of: ParametersOf | None = None,
     heard: Sequence[EagerCall] | None = None,
     name: str = "step_0",
     clock: Clock = "cupti",
@@ -102,7 +107,8 @@ def record_step(
     """The record of a step out of a trace of several: ``spans`` are their beginnings and ends on the trace's clock.
 
     ``events`` are the trace's device events with their entries (none on a CPU), ``heard`` what a dispatch mode heard in
-    another step. Raises ``ValueError`` without spans.
+    another step, ``parameters_of`` tells of a call that no mode heard which of its arguments are integers. Raises
+    ``ValueError`` without spans.
     """
     heard = None if heard is None else [call for call in heard if call.graph is None]
     if not spans:
@@ -172,7 +178,7 @@ def record_step(
             if ledgered.directions.get(entry.name) == "forward":
                 call = replace(call, recomputed_for=entry.backward_node)
         else:
-            call = with_work(call, entry, heard_at.get(place), forward)
+            call = with_work(call, entry, heard_at.get(place), forward, parameters_of)
             if entry.kind == "collective":
                 call = with_group(call, entry, heard_at.get(place))
         calls.append(call)
@@ -287,7 +293,13 @@ def forward_calls(heard: Sequence[EagerCall]) -> dict[int, EagerCall]:
     return found
 
 
-def with_work(call: StepCall, entry: Entry, heard: EagerCall | None, forward: Mapping[int, EagerCall]) -> StepCall:
+def with_work(
+    call: StepCall,
+    entry: Entry,
+    heard: EagerCall | None,
+    forward: Mapping[int, EagerCall],
+    parameters_of: ParametersOf | None = None,
+) -> StepCall:
     """An eager entry with its work, arguments and origin, of which the mode heard more than the trace holds."""
     is_heard_itself = heard is not None and entry.part_of is None and is_at_sizes(entry, heard)
     shapes = heard.call if heard is not None and is_heard_itself else entry.call
@@ -301,6 +313,11 @@ def with_work(call: StepCall, entry: Entry, heard: EagerCall | None, forward: Ma
     if heard is not None and heard.node is not None and heard.sequence is not None:
         origin = forward.get(heard.sequence)
     tensors = shapes.tensors if shapes is not None else ()
+    if heard is not None and is_heard_itself:
+        settings = settings_of(heard.call, heard.parameters)
+    else:
+        known = parameters_of(entry.call) if entry.call is not None and parameters_of is not None else None
+        settings = settings_of(entry.call, known) if entry.call is not None else None
     lists = [argument for argument in (shapes.arguments if shapes is not None else ()) if isinstance(argument, tuple)]
     return replace(
         call,
@@ -316,6 +333,7 @@ def with_work(call: StepCall, entry: Entry, heard: EagerCall | None, forward: Ma
         bytes_moved=cost.bytes_moved,
         bytes_quality=cost.bytes_quality,
         reason=cost.reason,
+        settings=settings,
     )
 
 

@@ -9,6 +9,7 @@ from torchledger.nouns import StepCall
 from torchledger.stepping.heard import record_heard_step
 from torchledger.stepping.record import Ledgered, StepFacts
 from torchledger.work.op_shapes import OpCall, Tensor
+from torchledger.work.settings import Parameter
 
 
 def heard(call: OpCall) -> StepCall:
@@ -52,3 +53,19 @@ def test_copies_of_fsdp_are_those_that_a_recording_holds() -> None:
     assert call.name == "aten::_foreach_copy_" and (call.tensors, call.elements) == (2, 128)
     assert call.bytes_moved == 128 * (4 + 2)
     assert heard(OpCall("fsdp::chunk_cat", (tensors(ROWS), None, None), ("", "0", "2"))).name == "aten::_chunk_cat"
+
+
+def test_what_a_call_works_along_is_in_its_record() -> None:
+    call = OpCall("aten::cumsum", (Tensor((16, 8), "float32"), None, None), ("", "-2", ""))
+    parameters = (None, Parameter("dim"), None)
+    eager = EagerCall(call, "default", 7, device="cuda:0", parameters=parameters)
+    assert record_heard_step([0], [eager], StepFacts("period"), Ledgered({}, {})).calls[0].settings == (("dim", (0,)),)
+    assert heard(call).settings is None
+
+
+def test_an_operator_that_stands_for_another_has_none_of_its_settings() -> None:
+    shards = tuple(Tensor((numel,), "float32", (1,)) for numel in (96, 32))
+    call = OpCall("fsdp::all_gather_copy_in", (shards, None, None, None, None), ("", "", "[96, 32]", "128", "1"))
+    parameters = (None, None, Parameter("split_sizes"), Parameter("numel"), Parameter("rank"))
+    eager = EagerCall(call, "default", 7, device="cuda:0", parameters=parameters)
+    assert record_heard_step([0], [eager], StepFacts("period"), Ledgered({}, {})).calls[0].settings is None

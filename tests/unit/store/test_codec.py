@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from factories import make_buffer, make_device, make_graph, make_kernel, make_launch, make_run
-from torchledger.nouns import Ceilings, Gap, Launch, Measurement, SourceLine
+from factories import make_buffer, make_device, make_graph, make_kernel, make_launch, make_run, make_step_call
+from torchledger.nouns import Ceilings, Gap, Launch, Measurement, SourceLine, StepCall
 from torchledger.store.codec import FieldError, decode, encode
 from torchledger.store.schema import TABLES
 
@@ -23,9 +23,17 @@ def test_every_record_reads_back_as_an_equal() -> None:
         make_kernel(sub_kernels=("a", "b")),
         make_launch(kwargs={"padding": "[1, 1]"}, flops=10**18, buffers=(make_buffer(), make_buffer(name="buf1"))),
         Gap("flops", "forward_0#1", "no formula"),
+        make_step_call(settings=(("dim", (1,)), ("output_mask", (1, 0, 1)))),
+        make_step_call(settings=()),
     ]
     for record in records:
         assert decode(type(record), encode(record)) == record
+
+
+def test_a_call_that_was_written_before_settings_were_has_unknown_ones() -> None:
+    written = encode(make_step_call(settings=None)).replace(b'"settings":null', b'"later":null')
+    assert b"settings" not in written
+    assert decode(StepCall, written).settings is None
 
 
 @given(st.lists(st.floats(allow_nan=False)).map(tuple))
