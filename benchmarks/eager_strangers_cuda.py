@@ -68,7 +68,7 @@ def run(seed: int, count: int, steps: int, device: str, *, tiny: bool, along: bo
     print(f"{len(calls) - len(refused)} of {len(calls)} calls ran {steps} times")
 
 
-_LONGEST_S = 0.06
+_LONGEST_S = 0.005
 """Calls along dimensions may take a hundred times what others of their size do; few of those fill a recording."""
 
 

@@ -15,14 +15,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torchledger.fitting.call_costs import fit_call_costs, fit_rooflines, read_calls, tensors_of
+from torchledger.fitting.call_costs import (
+    LIKE_OTHERS,
+    LIKE_OTHERS_ALONG,
+    fit_call_costs,
+    fit_rooflines,
+    read_calls,
+    tensors_of,
+)
+from torchledger.fitting.catalogue_calls import fit_beside_catalogue
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import StepCall
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.eager_launches import launch_of
 from torchledger.predicting.model_file import save_model
-from torchledger.predicting.step_calls import price_calls, roofline_of
+from torchledger.predicting.step_calls import is_of_catalogue, price_calls, roofline_of
 from torchledger.work.categories import operator_name
+from torchledger.work.settings import settings_from
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "h200"
 _FOLDS = 4
@@ -46,6 +55,7 @@ def call_of(row: Row, order: int = 0) -> StepCall:
         phase="other",
         arguments=tuple(tensors_of(row)),
         samples_us=(row["us"],),
+        settings=settings_from(row.get("settings")),
         **fields,
     )
 
@@ -62,9 +72,22 @@ def with_eager_costs(model: TimeModel, rows: Sequence[Row] | None = None) -> Tim
                 rooflines.append(roofline_of(model, call) or 0.0)
     costs = fit_call_costs(rows, model.machine.bytes_per_us) | fit_rooflines(alone, rooflines)
     print(f"{sum(name.endswith(' slowness') for name in costs)} kinds of eager calls", flush=True)
-    # What a cost no longer has is not left over from the fit before.
-    ends = (" chunk us", " kernels", " element us")
-    return replace(model, extras={name: us for name, us in model.extras.items() if not name.endswith(ends)} | costs)
+    # What is no longer learned of a call is not left over from the fit before.
+    kept = {name: us for name, us in model.extras.items() if "::" not in name and not name.startswith(_ALIKE)}
+    return _with_catalogue(replace(model, extras=kept | costs), rows)
+
+
+def _with_catalogue(model: TimeModel, rows: Sequence[Row]) -> TimeModel:
+    """The model with what calls in steps take beside what the catalogue says of their operators."""
+    calls = [call_of(row, order) for order, row in enumerate(rows)]
+    described = [call for call in calls if call.kernels == 1 and is_of_catalogue(call)]
+    said = price_calls(model, described, ran_on_cpu=False)
+    names = [call.name for call, _ in said]
+    us, said_us = [call.samples_us[0] for call, _ in said], [each.duration_us for _, each in said]
+    return replace(model, extras=dict(model.extras) | fit_beside_catalogue(names, us, said_us))
+
+
+_ALIKE = (LIKE_OTHERS, LIKE_OTHERS_ALONG)
 
 
 def judge(model: TimeModel, rows: Sequence[Row]) -> list[tuple[float, float, bool]]:

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from torchledger.calibrating.choosing import EVALUATION
+from torchledger.fitting.call_costs import LIKE_OTHERS, LIKE_OTHERS_ALONG
 from torchledger.fitting.correcting import correct_again, error_pct
 from torchledger.fitting.regressors import Blend, to_arrays
 from torchledger.fitting.time_model import TimeModel
@@ -50,7 +51,7 @@ def renewed(model: TimeModel, before: TimeModel, now: TimeModel) -> tuple[TimeMo
     return replace(model, entries=entries), taken
 
 
-_EAGER = ("aten::", "element-wise")
+_EAGER = ("aten::", LIKE_OTHERS, LIKE_OTHERS_ALONG)
 
 
 def with_eager_costs_of(base: TimeModel, model: TimeModel) -> TimeModel:

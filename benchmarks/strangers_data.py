@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from drawn_launches import Row, in_both_states, is_steady, library_launch, made_buffer, write_data
 
-from torchledger.fitting.call_costs import is_scaler, known_name
+from torchledger.fitting.call_costs import is_joining, is_scaler, known_name
 from torchledger.fitting.launch_families import family_of
 from torchledger.nouns import Buffer, Launch, StepCall
 from torchledger.predicting.step_calls import is_priced
@@ -128,7 +128,7 @@ def calls_of(path: Path) -> Iterator[dict[str, Any]]:
         item["name"] = known_name(call.name, beside_scaler=beside_scaler)
         item["arguments"] = [
             (each.shape, each.dtype, each.stride)
-            for each in (call.arguments if call.tensors is None else call.arguments[:1])
+            for each in (call.arguments if call.tensors is None or is_joining(call.name) else call.arguments[:1])
         ]
         if call.settings is not None:
             item["settings"] = dict(call.settings)

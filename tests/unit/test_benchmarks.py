@@ -19,6 +19,7 @@ NO_BENCHMARKS = {
     "drawn_launches": "is imported by others",
     "eager_calls_along": "is imported by others",
     "eager_calls_drawn": "is imported by others",
+    "eager_redrawn": "writes settings into the data of calls that were recorded before they were",
     "drawn_programs": "programs for others to run",
     "fit_eager": "makes a shipped model of data",
     "fit_corrections": "makes a shipped model of data",

@@ -23,12 +23,17 @@ from torchledger.nouns import TensorArgument
 from torchledger.work.categories import category_of_operator, operator_name
 from torchledger.work.element_sizes import element_size
 from torchledger.work.list_costs import CHUNK_ELEMENTS
+from torchledger.work.settings import Settings, settings_from
 from torchledger.work.tensor_layouts import broadcast_shape, layout_of, row_major
+from torchledger.work.walks import family_of_walk, steps_of, walk_of
 
 Array = NDArray[np.float64]
 
 _FEWEST = 6
 """Calls below which an operator is left to its roofline."""
+
+_FEWEST_ALONG = 3
+"""Calls of a family that goes one way, whose steps say what it takes, below which it is not learned."""
 
 _ENOUGH = 8
 """Calls in steps of programs beyond which those of batteries are left out: one after another of their kind, these find
@@ -40,12 +45,14 @@ _KERNEL_US = np.exp(np.linspace(np.log(0.8), np.log(40.0), 32))
 _SLOWNESS = np.exp(np.linspace(np.log(0.4), np.log(80.0), 44))
 _ELEMENT_US = (0.0, *np.exp(np.linspace(np.log(0.3), np.log(60.0), 26)).tolist())
 _CHUNK_US = (0.0, *np.exp(np.linspace(np.log(1.0), np.log(60.0), 15)).tolist())
+_STEP_US = (0.0, *np.exp(np.linspace(np.log(0.01), np.log(20.0), 24)).tolist())
 _WIDER = 1.5
 """How much wider than over the learned calls intervals are, as drawn ones that were held out ask for
 (``benchmarks/fit_eager.py --held-out``)."""
 
-_NARROWEST = 0.1
-"""Calls of a battery are repeated: what other sizes do is not in their spread."""
+_SURELY = 0.25
+"""How far, as a logarithm, calls lie from the best price at least: those learned from are few or of few sizes, and what
+others do is not in their spread."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,8 @@ class CallCost:
     90 % of calls lie within a factor ``exp(spread)``. ``kernels`` are those that it launches as a rule, for calls of
     which nothing but the operator was seen. Over a list of tensors a kernel takes ``chunk_us`` more for the chunk of a
     tensor that one of its blocks goes through, however few there are. An element-wise call takes ``element_us`` for a
-    million elements at least, however few bytes these have."""
+    million elements at least, however few bytes these have, and one that goes along dimensions ``step_us`` for each of
+    its steps (``work/walks.py``)."""
 
     kernel_us: float
     slowness: float
@@ -62,6 +70,7 @@ class CallCost:
     kernels: int = 1
     chunk_us: float = 0.0
     element_us: float = 0.0
+    step_us: float = 0.0
 
     def duration_us(
         self,
@@ -71,12 +80,14 @@ class CallCost:
         *,
         chunk: float = 0.0,
         elements: int = 0,
+        steps: int = 0,
         moves_all: bool = True,
     ) -> float:
-        """Time of a call in microseconds; ``chunk`` is of ``share_of_chunk``, ``elements`` of ``elements_of``.
-        ``moves_all`` says that it moves as many bytes as are counted, and not fewer."""
+        """Time of a call in microseconds; ``chunk`` is of ``share_of_chunk``, ``elements`` of ``elements_of``,
+        ``steps`` of ``steps_along``. ``moves_all`` says that it moves as many bytes as are counted, and not fewer.
+        """
         memory_us = bytes_moved / bytes_per_us
-        work_us = max(self.slowness * memory_us, self.element_us * elements / 1e6)
+        work_us = max(self.slowness * memory_us, self.element_us * elements / 1e6, self.step_us * steps)
         time_us = (self.kernel_us + self.chunk_us * chunk) * max(1, kernels) + work_us
         is_beyond = moves_all and bytes_moved > _BEYOND_CACHES
         return max(time_us, _QUICKEST * memory_us) if is_beyond else time_us
@@ -97,6 +108,11 @@ def is_scaler(name: str) -> bool:
     return name.endswith("_amp_update_scale_")
 
 
+def is_joining(name: str) -> bool:
+    """True for operators over lists whose every tensor decides how they are priced."""
+    return operator_name(name)[1] in ("cat", "stack")
+
+
 def known_name(name: str, *, beside_scaler: bool) -> str:
     """What an operator is called whose costs are learned: a fused optimizer beside a gradient scaler is another one,
     since it divides the gradients itself and writes them."""
@@ -107,12 +123,14 @@ _FEW_ROWS = 1024
 """Rows up to which one block of a loss over classes has a thread for each."""
 
 
-def cost_keys(name: str, arguments: Sequence[TensorArgument] = ()) -> tuple[str, ...]:
+def cost_keys(name: str, arguments: Sequence[TensorArgument] = (), settings: Settings | None = None) -> tuple[str, ...]:
     """What a call is known by, the closest first: its operator with its tensors' layout and the first one's dtype, with
     the layout, and by itself. An element-wise operator has the layout of all its tensors (``work/tensor_layouts.py``),
     and one that was not learned is like others of its layout and width; of any other operator it is the first tensor's:
     not along its last dimension, or with rows that do not follow one another. A softmax is known by the length of its
-    rows, which a warp, a block or a block with shared memory reads, a loss over classes by how many rows it has.
+    rows, which a warp, a block or a block with shared memory reads, a loss over classes by how many rows it has. Where
+    it was recorded along which dimensions a call works, it is known by that first (``work/walks.py``), and one that was
+    not learned is like others of its family that go the same way.
 
     >>> cost_keys("aten::clone", [TensorArgument((64, 128), "float16", (1, 64))])[:2]
     ('aten::clone across float16', 'aten::clone across')
@@ -125,7 +143,12 @@ def cost_keys(name: str, arguments: Sequence[TensorArgument] = ()) -> tuple[str,
         return (name,)
     if is_elementwise(name):
         return _elementwise_keys(name, arguments)
-    joined = arguments if operator_name(name)[1] in ("cat", "stack") else arguments[:1]
+    along, alike = _keys_along(name, arguments, settings)
+    return (*along, *alike, *_keys_by_rows(name, arguments, way=bool(along)))
+
+
+def _keys_by_rows(name: str, arguments: Sequence[TensorArgument], *, way: bool) -> tuple[str, ...]:
+    joined = arguments if is_joining(name) else arguments[:1]
     is_across = any(map(_is_across, joined))
     is_padded = not is_across and any(map(_is_padded, joined))
     shape, dtype = arguments[0].shape, arguments[0].dtype
@@ -133,11 +156,55 @@ def cost_keys(name: str, arguments: Sequence[TensorArgument] = ()) -> tuple[str,
     keys = (f"{known} {dtype}", known) if dtype else (known,)
     if not shape or min(shape) < 1 or is_across:
         return keys
-    if "softmax" in name:
-        return (f"{name} of rows 2^{round(math.log2(shape[-1]))}", *keys)
+    if "softmax" in name and not way:
+        return (f"{name} {_rows_of(shape[-1], dtype)}", *keys)
     if "nll_loss" in name:
-        return (f"{name} of {'few' if shape[0] <= _FEW_ROWS else 'many'} rows", *keys)
+        known = f"{name} of {'few' if shape[0] <= _FEW_ROWS else 'many'} rows"
+        return (f"{known} {dtype}", known, *keys) if dtype else (known, *keys)
     return keys
+
+
+def _keys_along(
+    name: str, arguments: Sequence[TensorArgument], settings: Settings | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Keys of a call itself by the way that it goes, and of all of its family."""
+    walk = walk_of(name, arguments, settings)
+    if walk is None:
+        return (), ()
+    dtype = arguments[0].dtype
+    # Truth values and integers are made wider first.
+    of = "" if dtype is None or "float" in dtype else " of integers"
+    known, alike = f"{name} {walk.way}{of}", f"{LIKE_OTHERS_ALONG} {family_of_walk(name)} {walk.way}{of}"
+    rows: tuple[str, ...] = ()
+    if "softmax" in name and walk.way == "inner":
+        of_rows = _rows_of(walk.size, dtype)
+        rows = (f"{name} {of_rows}",)
+        if of_rows.endswith(_UNEVEN):
+            known, alike = known + _UNEVEN, alike + _UNEVEN
+    elif family_of_walk(name) == "sort":
+        known += ", rows in one block" if walk.size <= _SORTED_BY_A_BLOCK else ""
+    return (*rows, *((f"{known} {dtype}",) if dtype else ()), known), (alike,)
+
+
+def _rows_of(size: int, dtype: str | None) -> str:
+    """The length of a softmax's rows; long ones that do not begin at multiples of 16 bytes are read more often."""
+    is_uneven = size > _IN_REGISTERS and size * (element_size(dtype) or 1) % 16 != 0
+    return f"of rows 2^{round(math.log2(size))}{_UNEVEN if is_uneven else ''}"
+
+
+_IN_REGISTERS, _UNEVEN = 1024, ", uneven"
+
+LIKE_OTHERS_ALONG = "along dimensions:"
+"""With what the keys of calls begin that stand for any of their family which goes the same way."""
+
+_SORTED_BY_A_BLOCK = 4096
+"""Rows up to which one block sorts each; longer ones are sorted by their digits, all together."""
+
+
+def steps_along(name: str, arguments: Sequence[TensorArgument], settings: Settings | None) -> int:
+    """What one thread of a call does after the other along its dimensions (``work/walks.py``); 0 where unknown."""
+    walk = walk_of(name, arguments, settings)
+    return 0 if walk is None else steps_of(name, walk)
 
 
 def _is_across(tensor: TensorArgument) -> bool:
@@ -159,6 +226,10 @@ def is_elementwise(name: str) -> bool:
     return bare in _COPIES or category_of_operator(name) == "pointwise"
 
 
+def _is_cast(name: str) -> bool:
+    return operator_name(name)[1] in _COPIES
+
+
 _COPIES = frozenset({"copy", "_to_copy", "clone"})
 
 _COMPACT = frozenset({"clone"})
@@ -173,14 +244,17 @@ def _elementwise_keys(name: str, arguments: Sequence[TensorArgument]) -> tuple[s
     named = "" if layout == "dense" else f" {layout}"
     width = max((element_size(each.dtype) or 0 for each in tensors), default=0)
     dtype = tensors[0].dtype
+    # Values of several dtypes are cast one by one as they are read.
+    named += " mixed" if len({each.dtype for each in tensors if each.shape}) > 1 and not _is_cast(name) else ""
     own = (f"{name}{named} {dtype}", f"{name}{named}") if dtype else (f"{name}{named}",)
     return (*own, f"{LIKE_OTHERS}{named}, {width} bytes", f"{LIKE_OTHERS}{named}") if width else own
 
 
-def elements_of(name: str, arguments: Sequence[TensorArgument]) -> int:
+def elements_of(name: str, arguments: Sequence[TensorArgument], of_list: int | None = None) -> int:
     """What a kernel goes through, where that and not its bytes may decide: elements of an element-wise operator's
     result, of what is reduced or scanned, joined or gathered. What one block goes through while others wait (a channel
     of a batch norm, the rows of a loss over classes) counts as if all blocks had as much. 0 where nothing is known.
+    ``of_list`` are the elements of a list of tensors, of which only the first are among the arguments.
     """
     bare = operator_name(name)[1]
     shapes = [each.shape for each in arguments]
@@ -192,9 +266,9 @@ def elements_of(name: str, arguments: Sequence[TensorArgument]) -> int:
         return _BLOCKS * math.prod(shapes[0]) // max(shapes[0][1], 1) if len(shapes[0]) > 1 else 0
     if bare.startswith("nll_loss"):
         return _BLOCKS * next((shape[0] for shape in shapes if len(shape) > 1), 0)
-    if bare in ("cat", "stack"):
-        return sum(map(math.prod, shapes))
-    if bare in ("gather", "index_select", "index"):
+    if is_joining(name):
+        return of_list or sum(map(math.prod, shapes))
+    if bare in ("gather", "index_select", "index", "index_add", "scatter_add"):
         return math.prod(shapes[-1])
     return math.prod(shapes[0]) if bare in _READ_WHOLE else 0
 
@@ -206,7 +280,7 @@ _READ_WHOLE = frozenset(
     (
         *("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "std", "var", "prod"),
         *("logsumexp", "linalg_vector_norm", "cumsum", "cumprod", "sort", "topk", "embedding_dense_backward"),
-        *("scatter_add", "index_add", "native_group_norm", "native_group_norm_backward"),
+        *("native_group_norm", "native_group_norm_backward"),
     )
 )
 
@@ -217,7 +291,8 @@ def cost_of(keys: Sequence[str], extras: Mapping[str, float]) -> CallCost | None
         if f"{key} kernel us" in extras:
             kernel_us, slowness, spread = (extras[f"{key} {what}"] for what in ("kernel us", "slowness", "spread"))
             kernels, chunk_us = round(extras.get(f"{key} kernels", 1.0)), extras.get(f"{key} chunk us", 0.0)
-            return CallCost(kernel_us, slowness, spread, kernels, chunk_us, extras.get(f"{key} element us", 0.0))
+            element_us, step_us = (extras.get(f"{key} {what} us", 0.0) for what in ("element", "step"))
+            return CallCost(kernel_us, slowness, spread, kernels, chunk_us, element_us, step_us)
     return None
 
 
@@ -225,16 +300,19 @@ def fit_call_costs(rows: Sequence[Mapping[str, Any]], bytes_per_us: float) -> di
     """The costs of each operator with enough calls, by least mean absolute logarithm, long calls
     counting more than short ones (by the fourth root of their time); as ``extras``.
 
-    A row has ``name``, ``kernels``, ``bytes_moved``, ``us``, and ``arguments`` (shape, dtype, stride); ``program`` says
-    by its name whether it is of a battery.
+    A row has ``name``, ``kernels``, ``bytes_moved``, ``us``, and ``arguments`` (shape, dtype, stride), and ``settings``
+    where they were recorded; ``program`` says by its name whether it is of a battery.
     """
     by_name: dict[str, list[Mapping[str, Any]]] = {}
     elements: dict[int, int] = {}
+    steps: dict[int, int] = {}
     for row in rows:
         if row["bytes_moved"] is not None and row["us"] > 0:
             name, tensors = str(row["name"]), tensors_of(row)
-            elements[id(row)] = elements_of(name, tensors)
-            for key in cost_keys(name, tensors):
+            settings = settings_from(row.get("settings"))
+            elements[id(row)] = elements_of(name, tensors, row.get("elements"))
+            steps[id(row)] = steps_along(name, tensors, settings)
+            for key in cost_keys(name, tensors, settings):
                 # Calls of several kernels say little of what one of their kind takes.
                 if not key.startswith(LIKE_OTHERS) or row["kernels"] == 1:
                     by_name.setdefault(key, []).append(row)
@@ -242,14 +320,17 @@ def fit_call_costs(rows: Sequence[Mapping[str, Any]], bytes_per_us: float) -> di
     for name, rows_of_name in sorted(by_name.items()):
         in_steps = [row for row in rows_of_name if not str(row.get("program", _BATTERY)).startswith(_BATTERY)]
         own = in_steps if len(in_steps) >= _ENOUGH else rows_of_name
-        if len(own) < _FEWEST:
+        if len(own) < (_FEWEST_ALONG if name.startswith(LIKE_OTHERS_ALONG) else _FEWEST):
             continue
         kernels = np.array([max(1, row["kernels"]) for row in own], dtype=np.float64)
         memory_us = np.array([row["bytes_moved"] / bytes_per_us for row in own])
         log_us = np.log([row["us"] for row in own])
         chunks = np.array([share_of_chunk(row.get("tensors"), row.get("elements")) for row in own])
         millions = np.array([elements[id(row)] / 1e6 for row in own])
-        cost = _fit(kernels, memory_us, log_us, chunks, millions)
+        walked = np.array([steps[id(row)] for row in own], dtype=np.float64)
+        cost = _fit(kernels, memory_us, log_us, chunks, millions, walked)
+        if cost.step_us:
+            found[f"{name} step us"] = cost.step_us
         if cost.chunk_us:
             found[f"{name} chunk us"] = cost.chunk_us
         if cost.element_us:
@@ -274,7 +355,7 @@ def fit_rooflines(rows: Sequence[Mapping[str, Any]], roofline_us: Sequence[float
         kernels = np.array([max(1, rows[place]["kernels"]) for place in places], dtype=np.float64)
         scales = np.array([roofline_us[place] for place in places])
         nothing = np.zeros(len(places))
-        cost = _fit(kernels, scales, np.log([rows[place]["us"] for place in places]), nothing, nothing)
+        cost = _fit(kernels, scales, np.log([rows[place]["us"] for place in places]), nothing, nothing, nothing)
         found |= {f"{key} kernel us": cost.kernel_us, f"{key} slowness": cost.slowness, f"{key} spread": cost.spread}
     return found
 
@@ -298,20 +379,22 @@ def tensors_of(row: Mapping[str, Any]) -> list[TensorArgument]:
     ]
 
 
-def _fit(kernels: Array, memory_us: Array, log_us: Array, chunks: Array, millions: Array) -> CallCost:
+def _fit(kernels: Array, memory_us: Array, log_us: Array, chunks: Array, millions: Array, steps: Array) -> CallCost:
     best: tuple[float, CallCost] | None = None
     weights = np.exp(log_us / 4)
+    of_work = [(0.0, each) for each in _STEP_US] if steps.any() else [(0.0, 0.0)]
+    of_work += [(each, 0.0) for each in _ELEMENT_US[1:]] if millions.any() and not steps.any() else []
     for chunk_us in _CHUNK_US if chunks.any() else (0.0,):
-        for element_us in _ELEMENT_US if millions.any() else (0.0,):
-            work_us = np.maximum(_SLOWNESS[None, :, None] * memory_us, element_us * millions)
+        for element_us, step_us in of_work:
+            work_us = np.maximum(_SLOWNESS[None, :, None] * memory_us, element_us * millions + step_us * steps)
             predicted = np.log((_KERNEL_US[:, None, None] + chunk_us * chunks) * kernels + work_us)
             off = np.abs(predicted - log_us)
             errors = np.average(off, axis=2, weights=weights)
             place = np.unravel_index(int(errors.argmin()), errors.shape)
             if best is None or errors[place] < best[0]:
-                spread = max(_WIDER * float(np.quantile(off[place], COVERAGE)), _NARROWEST)
+                spread = math.hypot(_WIDER * float(np.quantile(off[place], COVERAGE)), _SURELY)
                 kernel_us, slowness = float(_KERNEL_US[place[0]]), float(_SLOWNESS[place[1]])
-                cost = CallCost(kernel_us, slowness, spread, chunk_us=chunk_us, element_us=float(element_us))
+                cost = CallCost(kernel_us, slowness, spread, 1, chunk_us, float(element_us), float(step_us))
                 best = float(errors[place]), cost
     assert best is not None
     return best[1]

@@ -1,9 +1,10 @@
 """Eager convolutions and attention as the launches that compiled graphs make of them, which the models have learned.
 
-A record has the tensors that an operator was given and its FLOPs, but neither strides nor padding of a filter: the size
-of a result follows from the FLOPs, which are 2 for each of its elements and each element of the filter. The weight's
-gradient of a grouped convolution counts as PyTorch's counter counts it in graphs, as if it had one group: so it was
-learned. Whether attention is causal follows from FLOPs that are an upper bound; that it drops weights is not recorded.
+A record has the tensors that an operator was given, its FLOPs, and how a filter moves (``StepCall.settings``). Where it
+lacks the last, as records of before do, the size of a result follows from the FLOPs, which are 2 for each of its
+elements and each element of the filter. The weight's gradient of a grouped convolution counts as PyTorch's counter
+counts it in graphs, as if it had one group: so it was learned. Whether attention is causal follows from FLOPs that are
+an upper bound; that it drops weights is not recorded.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Literal
 from torchledger.nouns import Buffer, Launch, StepCall, TensorArgument
 from torchledger.work.categories import operator_name
 from torchledger.work.element_sizes import element_size
+from torchledger.work.settings import Settings, setting
 
 
 def launch_of(call: StepCall, device: str) -> Launch | None:
@@ -30,15 +32,19 @@ def launch_of(call: StepCall, device: str) -> Launch | None:
         return _attention(name, call, device)
     given = [each for each in call.arguments if len(each.shape) in (3, 4) and min(each.shape) > 0]
     if name == "convolution" and len(given) == 2:
-        result = _result(given[0], given[1], call.flops)
-        return None if result is None else _launch(name, call, call.flops, given, [result], device)
+        result = _result_by_settings(*given, call.settings) or _result(given[0], given[1], call.flops)
+        launch = None if result is None else _launch(name, call, call.flops, given, [result], device)
+        return None if launch is None else replace(launch, kwargs=_kwargs(call.settings))
     if name != "convolution_backward" or len(given) != 3:
         return None
     result, image, weight = given
-    gradients = _gradients(result, image, weight, call.flops)
+    asked = setting(call.settings, "output_mask")
+    gradients = [each for each, wanted in zip((image, weight), asked or (), strict=False) if wanted]
+    gradients = gradients or _gradients(result, image, weight, call.flops)
     groups = (result if _is_transposed(result, image, weight) else image).shape[1] // weight.shape[1]
     flops = call.flops + (max(groups, 1) - 1) * call.flops // len(gradients)
-    return _launch(name, call, flops, given, gradients, device)
+    launch = _launch(name, call, flops, given, gradients, device)
+    return None if launch is None else replace(launch, kwargs=_kwargs(call.settings))
 
 
 def _attention(name: str, call: StepCall, device: str) -> Launch | None:
@@ -79,6 +85,49 @@ def _launch(
     )
 
 
+def _kwargs(settings: Settings | None) -> dict[str, str]:
+    """How a filter moves, as generated code writes it."""
+    kwargs = {
+        name: str(values)
+        for name in ("stride", "padding", "dilation", "output_padding")
+        if (values := setting(settings, name)) is not None
+    }
+    for name, texts in (("transposed", ("False", "True")), ("groups", None)):
+        if values := setting(settings, name):
+            kwargs[name] = str(values[0]) if texts is None else texts[values[0]]
+    return kwargs
+
+
+def _result_by_settings(
+    image: TensorArgument, weight: TensorArgument, settings: Settings | None
+) -> TensorArgument | None:
+    """What a filter makes of an image, as it was told to move; ``None`` where that was not recorded."""
+    moves = [setting(settings, name) for name in ("stride", "padding", "dilation", "output_padding")]
+    transposed, groups = setting(settings, "transposed"), setting(settings, "groups")
+    sides, kernel = image.shape[2:], weight.shape[2:]
+    stride, padding, dilation, further = (
+        each * len(sides) if each is not None and len(each) == 1 else each or () for each in moves
+    )
+    if not transposed or not groups or {len(sides)} != {len(kernel), *map(len, (stride, padding, dilation))}:
+        return None
+    reach = [step * (side - 1) + 1 for step, side in zip(dilation, kernel, strict=True)]
+    if transposed[0]:
+        more = further or (0,) * len(sides)
+        made = [(side - 1) * stride[at] - 2 * padding[at] + reach[at] + more[at] for at, side in enumerate(sides)]
+        channels = weight.shape[1] * groups[0]
+    else:
+        made = [(side + 2 * padding[at] - reach[at]) // stride[at] + 1 for at, side in enumerate(sides)]
+        channels = weight.shape[0]
+    if min(made) < 1:
+        return None
+    return _laid_out((image.shape[0], channels, *made), image)
+
+
+def _laid_out(shape: tuple[int, ...], image: TensorArgument) -> TensorArgument:
+    is_channels_last = len(shape) == 4 and image.stride is not None and image.stride[1] == 1 < image.shape[1]
+    return TensorArgument(shape, image.dtype, _channels_last(shape) if is_channels_last else _dense(shape))
+
+
 def _result(image: TensorArgument, weight: TensorArgument, flops: int) -> TensorArgument | None:
     """What a filter makes of an image; ``None`` where it may be a transposed one, or the sides are not the image's."""
     count, channels, *sides = image.shape
@@ -99,8 +148,7 @@ def _result(image: TensorArgument, weight: TensorArgument, flops: int) -> Tensor
         if math.prod(made) != positions:
             return None
     shape = (count, out_channels, *made)
-    is_channels_last = len(shape) == 4 and image.stride is not None and image.stride[1] == 1 < channels
-    return TensorArgument(shape, image.dtype, _channels_last(shape) if is_channels_last else _dense(shape))
+    return _laid_out(shape, image)
 
 
 def _gradients(

@@ -13,6 +13,7 @@ from torchledger.work.categories import operator_name
 from torchledger.work.collectives import collective_kind
 from torchledger.work.element_sizes import element_size
 from torchledger.work.tensor_layouts import layout_of
+from torchledger.work.walks import walk_of
 
 
 @dataclass(frozen=True)
@@ -106,10 +107,16 @@ def _grouped_product(call: StepCall) -> Question | None:
     return None
 
 
-def _rowwise(operator: str, direction: str, *, note: str | None = None) -> Callable[[StepCall], Question]:
-    """An operator over the last dimension; its first argument is the input, or the gradient of the output."""
+def _rowwise(operator: str, direction: str, *, note: str | None = None) -> Callable[[StepCall], Question | None]:
+    """An operator over the last dimension; its first argument is the input, or the gradient of the output.
 
-    def read(call: StepCall) -> Question:
+    One that was recorded to work along another dimension has a kernel of its own.
+    """
+
+    def read(call: StepCall) -> Question | None:
+        walk = walk_of(call.name, call.arguments, call.settings)
+        if walk is not None and walk.inner > 1:
+            return None
         rows, dim = _rows(call.arguments[0].shape)
         return Question(operator, {"rows": rows, "dim": dim}, direction, _dtype(call.arguments[0]), note)
 

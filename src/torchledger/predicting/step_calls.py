@@ -9,15 +9,19 @@ from dataclasses import replace
 from torchledger.errors import PredictError
 from torchledger.fitting.call_costs import (
     LIKE_OTHERS,
+    LIKE_OTHERS_ALONG,
     CallCost,
     cost_keys,
     cost_of,
     elements_of,
+    is_elementwise,
     is_scaler,
     known_name,
     roofline_keys,
     share_of_chunk,
+    steps_along,
 )
+from torchledger.fitting.catalogue_calls import beside_catalogue
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.time_model import TimeModel
@@ -104,7 +108,7 @@ def is_recurrent(call: StepCall) -> bool:
 def _price(model: TimeModel, call: StepCall, *, beside_scaler: bool = False) -> Prediction:
     question = question_of(call)
     names = dict.fromkeys((known_name(call.name, beside_scaler=beside_scaler), call.name))
-    keys = [key for name in names for key in cost_keys(name, call.arguments)]
+    keys = [key for name in names for key in cost_keys(name, call.arguments, call.settings)]
     # A call of another layout than those that were seen is nearer to these than to its roofline.
     dtype = call.arguments[0].dtype if call.arguments else None
     others = (f"{call.name} {dtype}", call.name, f"{call.name} across")
@@ -112,8 +116,12 @@ def _price(model: TimeModel, call: StepCall, *, beside_scaler: bool = False) -> 
     # What the catalogue says of a list is of tensors alike: in a list of a model's, some fill blocks and most do not.
     is_described = question is not None and question.note is None and not is_over_lists(call)
     if cost is not None and call.bytes_moved is not None and not is_described and not _is_product(call):
-        is_own = cost_of([key for key in (*keys, *others) if not key.startswith(LIKE_OTHERS)], model.extras) == cost
-        return _by_cost(model, call, cost, "calls" if is_own else "element-wise calls of its layout")
+        of_own = [key for key in (*keys, *others) if not key.startswith((LIKE_OTHERS, LIKE_OTHERS_ALONG))]
+        is_own = cost_of(of_own, model.extras) == cost
+        alike = (
+            "element-wise calls of its layout" if is_elementwise(call.name) else "calls of its kind along a dimension"
+        )
+        return _by_cost(model, call, cost, "calls" if is_own else alike)
     reason = f"the model has learned no {call.name}"
     as_launch = _as_launch(model, call) if question is None or _differs(call) else None
     if as_launch is not None:
@@ -127,8 +135,32 @@ def _price(model: TimeModel, call: StepCall, *, beside_scaler: bool = False) -> 
             reason = str(error).rstrip(".")
         else:
             notes = [note for note in (found.note, question.note) if note]
-            return replace(found, subject=subject_of(call), note="; ".join(notes) or None)
+            answer = replace(found, subject=subject_of(call), note="; ".join(notes) or None)
+            return _in_a_step(model, call, answer) if is_of_catalogue(call) else answer
     return _by_bytes(model, call, reason)
+
+
+def is_of_catalogue(call: StepCall) -> bool:
+    """True for a call that an operator of the catalogue describes, and that is no product, attention or list."""
+    if call.kind != "operator" or is_over_lists(call) or _is_product(call):
+        return False
+    question = question_of(call)
+    return question is not None and question.note is None and question.operator not in _BY_THEMSELVES
+
+
+_BY_THEMSELVES = frozenset(("linear", "linear_fp8", "bmm", "grouped_gemm", "sdpa"))
+"""What computes, of which the catalogue knows the states that it is timed in."""
+
+
+def _in_a_step(model: TimeModel, call: StepCall, said: Prediction) -> Prediction:
+    """The catalogue's word, as calls in other steps took beside it."""
+    learned = beside_catalogue(call.name, model.extras)
+    if learned is None:
+        return said
+    time_us, wide = learned.duration_us(said.duration_us), math.exp(learned.spread)
+    low_us = min(time_us / wide, learned.duration_us(said.low_us))
+    high_us = max(time_us * wide, learned.duration_us(said.high_us))
+    return replace(said, duration_us=time_us, low_us=low_us, high_us=high_us)
 
 
 def _as_launch(model: TimeModel, call: StepCall) -> Prediction | None:
@@ -165,9 +197,15 @@ def _by_cost(model: TimeModel, call: StepCall, cost: CallCost, taught: str) -> P
     chunk = share_of_chunk(call.tensors, call.elements)
     # Its result is counted in the dtype of what it is given.
     moves_all = operator_name(call.name)[1] != "_to_copy"
-    elements = round(elements_of(call.name, call.arguments) * _slower_lanes(model.machine))
+    slower = _slower_lanes(model.machine)
     time_us = cost.duration_us(
-        kernels, call.bytes_moved, model.machine.bytes_per_us, chunk=chunk, elements=elements, moves_all=moves_all
+        kernels,
+        call.bytes_moved,
+        model.machine.bytes_per_us,
+        chunk=chunk,
+        elements=round(elements_of(call.name, call.arguments, call.elements) * slower),
+        steps=round(steps_along(call.name, call.arguments, call.settings) * slower),
+        moves_all=moves_all,
     )
     roofline_us = call.bytes_moved / model.machine.bytes_per_us
     return _as_others(

@@ -122,7 +122,8 @@ def _to_copy(call: OpCall) -> Cost | None:
 def _fill(call: OpCall) -> Cost | None:
     target = call.tensor(0)
     if target is not None:
-        return memory_cost([], [target])
+        size = call.ints(1) if call.base_name.startswith("new_") else None
+        return memory_cost([], [target if size is None else Tensor(size, target.dtype)])
     place = next((at for at, text in enumerate(call.constants) if text.startswith("[")), None)
     shape = call.ints(place) if place is not None else _shape_by_numbers(call)
     if shape is None:

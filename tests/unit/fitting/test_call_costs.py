@@ -20,6 +20,7 @@ from torchledger.fitting.call_costs import (
     known_name,
     read_calls,
     roofline_keys,
+    steps_along,
 )
 from torchledger.nouns import TensorArgument
 
@@ -171,3 +172,40 @@ def test_products_by_their_rooflines_are_learned_by_dtype_and_by_name() -> None:
     other = cost_of(roofline_keys("aten::convolution", [TensorArgument((1,), "float32")]), costs)
     assert other is not None and cost_of(roofline_keys("aten::mm", [block]), costs) is None
     assert not fit_rooflines(rows[:3], rooflines[:3])
+
+
+def _along(rows: int, columns: int, dim: int, us: float) -> dict[str, Any]:
+    return {
+        "name": "aten::cumsum",
+        "kernels": 1,
+        "tensors": None,
+        "elements": None,
+        "bytes_moved": 8 * rows * columns,
+        "flops": 0,
+        "arguments": [[[rows, columns], "float32", [columns, 1]]],
+        "us": us,
+        "settings": {"dim": [dim]},
+    }
+
+
+def test_a_scan_down_columns_costs_by_its_rows_and_one_along_rows_by_its_bytes() -> None:
+    down = [_along(rows, 64, 0, 2.0 + 0.3 * rows) for rows in (100, 300, 1000, 5000, 20_000, 90_000)]
+    along = [_along(rows, 64, 1, 2.0 + 512 * rows / 3e6) for rows in (100, 300, 1000, 5000, 20_000, 90_000)]
+    costs = fit_call_costs([*down, *along], _BYTES_PER_US)
+    tensor = [TensorArgument((50_000, 64), "float32", (64, 1))]
+    for dim, expected in ((0, 15_000.0), (1, 10.5)):
+        settings = (("dim", (dim,)),)
+        cost = cost_of(cost_keys("aten::cumsum", tensor, settings), costs)
+        assert cost is not None
+        steps = steps_along("aten::cumsum", tensor, settings)
+        said = cost.duration_us(1, 8 * 50_000 * 64, _BYTES_PER_US, steps=steps, moves_all=False)
+        assert said == pytest.approx(expected, rel=0.4)
+
+
+def test_a_call_that_was_not_learned_is_like_others_of_its_family_that_go_its_way() -> None:
+    down = [_along(rows, 64, 0, 2.0 + 0.3 * rows) for rows in (100, 300, 1000, 5000, 20_000, 90_000)]
+    costs = fit_call_costs(down, _BYTES_PER_US)
+    tensor = [TensorArgument((50_000, 64), "float32", (64, 1))]
+    assert cost_of(cost_keys("aten::cumprod", tensor, (("dim", (0,)),)), costs) is not None
+    assert cost_of(cost_keys("aten::cumprod", tensor, (("dim", (1,)),)), costs) is None
+    assert cost_of(cost_keys("aten::cumprod", tensor), costs) is None

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -149,3 +150,41 @@ def test_attention_that_the_operator_was_not_measured_at_is_asked_for_as_a_launc
     assert masked.model == "launch:attention/forward" and masked.duration_us > plain.duration_us
     causal = priced(attention("efficient", quality="upper_bound"))
     assert causal.duration_us < 0.8 * priced(attention("efficient")).duration_us
+
+
+@given(
+    sides=st.integers(1, 2),
+    groups=st.sampled_from([1, 2, 4]),
+    kernel=st.integers(1, 4),
+    moves=st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(1, 2)),
+    transposed=st.booleans(),
+)
+def test_the_size_of_a_result_is_what_the_filter_was_told_to_move(
+    sides: int, groups: int, kernel: int, moves: tuple[int, int, int], transposed: bool
+) -> None:
+    stride, padding, dilation = moves
+    image = torch.empty(2, 8, *(13, 17)[:sides], device="meta")
+    weight = torch.empty(8, 8 // groups, *(kernel,) * sides, device="meta")
+    numbers = [(each,) * sides for each in (stride, padding, dilation)]
+    further = ((stride - 1 if transposed else 0),) * sides
+    result = torch.ops.aten.convolution(image, weight, None, *numbers, transposed, further, groups)
+    settings = (
+        *zip(("stride", "padding", "dilation"), numbers, strict=True),
+        *(("transposed", (int(transposed),)), ("output_padding", further), ("groups", (groups,))),
+    )
+    call = forward(dense(*image.shape), dense(*weight.shape), tuple(result.shape))
+    launch = launch_of(replace(call, settings=settings), "cuda:0")
+    assert launch is not None
+    assert next(each.shape for each in launch.buffers if each.role == "output") == tuple(result.shape)
+    assert launch.kwargs["transposed"] == str(transposed)
+
+
+def test_the_gradients_that_were_asked_for_are_made() -> None:
+    image, weight = dense(4, 16, 8, 8), dense(32, 16, 3, 3)
+    call = backward(image, weight, (4, 32, 8, 8), 1)
+    made = {}
+    for mask in ((1, 0, 0), (0, 1, 0), (1, 1, 0)):
+        launch = launch_of(replace(call, settings=(("output_mask", mask),)), "cuda:0")
+        assert launch is not None
+        made[mask] = [each.shape for each in launch.buffers if each.role == "output"]
+    assert made == {(1, 0, 0): [image.shape], (0, 1, 0): [weight.shape], (1, 1, 0): [image.shape, weight.shape]}
