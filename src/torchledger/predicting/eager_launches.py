@@ -32,7 +32,7 @@ def launch_of(call: StepCall, device: str) -> Launch | None:
         return _attention(name, call, device)
     given = [each for each in call.arguments if len(each.shape) in (3, 4) and min(each.shape) > 0]
     if name == "convolution" and len(given) == 2:
-        result = _result_by_settings(*given, call.settings) or _result(given[0], given[1], call.flops)
+        result = _result_by_settings(given[0], given[1], call.settings) or _result(given[0], given[1], call.flops)
         launch = None if result is None else _launch(name, call, call.flops, given, [result], device)
         return None if launch is None else replace(launch, kwargs=_kwargs(call.settings))
     if name != "convolution_backward" or len(given) != 3:

@@ -165,7 +165,7 @@ def _scan_steps(walk: Walk) -> int:
         threads = min(walk.inner, _SCAN_BLOCK)
         return walk.size * _waves(walk.outer * -(-walk.inner // threads), threads)
     wide = (9 + (walk.size - 1).bit_length() - (walk.outer - 1).bit_length()) // 2
-    threads = 2 ** min(max(wide, 4), 9)
+    threads = 1 << min(max(wide, 4), 9)
     blocks = -(-walk.outer // (_SCAN_BLOCK // threads))
     return -(-walk.size // (2 * threads)) * _waves(blocks, _SCAN_BLOCK)
 
@@ -204,7 +204,7 @@ _AROUND = 3
 
 
 def _power_below(count: int) -> int:
-    return 1 << (count.bit_length() - 1)
+    return int(1 << (count.bit_length() - 1))
 
 
 def _waves(blocks: int, threads: int) -> int:
