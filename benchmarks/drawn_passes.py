@@ -4,6 +4,7 @@
 does not: convolutions along one dimension (speech, positions, causal and pointwise layers, random ones), float32 with
 and without TF32, groups, patches and the strides of transposed layers; and times the forward, the gradient of the
 image and that of the weight, warm. A transposed convolution's forward is the gradient of the image of a plain one.
+``--draw layers [--weights depthwise=30 groups=20]`` draws layers of networks over images instead (``drawn_layers.py``).
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ from typing import Any
 
 import numpy as np
 from drawn_convolutions import ConvolutionCase
+from drawn_layers import KINDS, draw_layers
 from h200_kernels import chosen_and_timed, device_record, draw_convolution, say
 
 NEEDS: tuple[str, ...] = ("cuda",)
-RUNS: tuple[tuple[str, ...], ...] = (("-o", "{out}/passes.npz"),)
+RUNS: tuple[tuple[str, ...], ...] = (
+    ("-o", "{out}/passes.npz"),
+    ("--draw", "layers", "-o", "{out}/layers.npz"),
+)
 QUICK: tuple[tuple[str, ...], ...] = (("-o", "{out}/passes.npz", "--limit", "20", "--workers", "2"),)
 
 PASSES = ("forward", "image", "weight")
@@ -210,6 +215,13 @@ def save(rows: list[tuple[Any, ...]], names: list[tuple[str, ...]], path: Path) 
     )
 
 
+def _weight(text: str) -> tuple[str, float]:
+    kind, _, weight = text.partition("=")
+    if kind not in KINDS:
+        raise argparse.ArgumentTypeError(f"{kind!r} is no kind of layer: choose of {', '.join(KINDS)}")
+    return kind, float(weight)
+
+
 def main() -> None:
     """Draw and time until the limit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -218,9 +230,11 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=60_000, help="configurations at most")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=14, help="processes that choose kernels")
+    parser.add_argument("--draw", choices=("passes", "layers"), default="passes")
+    parser.add_argument("--weights", nargs="*", type=_weight, default=(), help="of layers: KIND=WEIGHT")
     options = parser.parse_args()
     gc.disable()
-    drawn = draw_passes(options.seed)
+    drawn = draw_layers(options.seed, dict(options.weights)) if options.draw == "layers" else draw_passes(options.seed)
     cases = [next(drawn) for _ in range(options.count)]
     points = [(asdict(case), case.precision) for case in cases]
     rows, names = chosen_and_timed(points, pass_calls, options.limit, options.workers)

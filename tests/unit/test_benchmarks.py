@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import re
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ NO_BENCHMARKS = {
     "drawn_calls": "calls for others to time",
     "drawn_launches": "is imported by others",
     "eager_calls_along": "is imported by others",
+    "drawn_layers": "is imported by others",
     "eager_calls_drawn": "is imported by others",
     "eager_redrawn": "writes settings into the data of calls that were recorded before they were",
     "drawn_programs": "programs for others to run",
@@ -129,3 +131,16 @@ def test_a_quick_run_takes_the_smallest_case_writes_nowhere_else_and_ends_in_tim
     slow = run_all.Benchmark("x", (), (("60",),), (("0",),))
     assert run_all.run(slow, quick=True, limit_s=30)
     assert not run_all.run(slow, limit_s=0.2) and "x took longer than 0 s" in capsys.readouterr().out
+
+
+def test_drawn_layers_can_all_be_run_and_are_the_same_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    layers = importlib.import_module("drawn_layers")
+    drawn = list(itertools.islice(layers.draw_layers(3), 600))
+    assert drawn == list(itertools.islice(layers.draw_layers(3), 600))
+    assert {case.kind for case in drawn} == set(layers.KINDS)
+    for case in drawn:
+        assert min(case.shapes[2]) > 0
+        assert case.c_in % case.groups == case.c_out % case.groups == 0
+    only = itertools.islice(layers.draw_layers(3, dict.fromkeys(layers.KINDS, 0) | {"stem": 1}), 20)
+    assert {case.kind for case in only} == {"stem"}
