@@ -13,6 +13,7 @@ import argparse
 import gc
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -35,6 +36,7 @@ COLUMNS = ("count", "c_in", "c_out", "height", "width", "kernel", "stride", "pad
 WIDTHS = (64, 80, 96, 128, 160, 192, 240, 256, 320, 384, 480, 512, 640, 768, 1024, 1280, 1536, 2048)
 _BLOCK_BYTES = 3 << 28
 _MOST_ELEMENTS = 6e7
+_LONGEST_NAME, _LONGEST_NAMES = 260, 1800
 _RATES = {"float32": 3e7, "tf32": 2e8, "bfloat16": 4e8, "float16": 4e8}
 """FLOP that a usual kernel does in a microsecond: long calls are regular and dear, and drawn less often."""
 
@@ -211,7 +213,18 @@ def save(rows: list[tuple[Any, ...]], names: list[tuple[str, ...]], path: Path) 
         time_us=np.array(times, np.float32),
         spread=np.array(spreads, np.float32),
         kernels=np.array(kernels, np.int32),
-        kernel_names=np.array([" + ".join(each)[:900] for each in names]),
+        kernel_names=np.array([told_once(each)[:_LONGEST_NAMES] for each in names]),
+    )
+
+
+def told_once(names: tuple[str, ...]) -> str:
+    """A call's kernels, each once with how often it ran: what runs for each group apart runs a thousand times.
+
+    >>> told_once(("a", "b", "a"))
+    'a x2 + b'
+    """
+    return " + ".join(
+        name[:_LONGEST_NAME] + (f" x{times}" if times > 1 else "") for name, times in Counter(names).items()
     )
 
 
