@@ -1,16 +1,15 @@
 """Learn what an H200's library takes for the operator conv2d: forwards, and both gradients of backwards together.
 
-    python benchmarks/fit_conv2d_networks.py [--out FILE] [--check] [--quick] [--only forward|backward]
+    python benchmarks/fit_pass_networks.py --answers ANSWERS.npz
+    python benchmarks/fit_conv2d_networks.py ANSWERS.npz [--out FILE] [--check] [--only forward|backward]
 
-``fit_convolution_network.py`` learns from passes timed alone. This network learns from those, from the passes of images
-in half precision that ``drawn_passes.py`` timed, and from three quarters of the labels of conv2d's forward in
-``data/h200``. The last quarter is what ``fit_operators.py`` learns the operator's entry from, which must not see labels
-of its own baseline; the error printed is of that quarter, too.
+Both networks learn to answer as the teachers of single passes in half precision do, which saw three quarters of the
+labels of conv2d's forward in ``data/h200``. The last quarter is what ``fit_operators.py`` learns the operator's entry
+from, which must not see labels of its own baseline; the error printed is of that quarter, too.
 
 A backward is asked of one network instead of one for each gradient, which takes less than half as long and errs alike.
-It learned to answer as both: half (in logarithms) what the two of ``fit_convolution_network.py`` say, half what others
-say that learned from the passes of ``drawn_passes.py`` too; labels teach nothing here. (A backward's labels are sums of
-two passes. Networks that learned of these sums were no better on the last quarter: 14.2 % as without.)
+Its labels teach nothing here: they are sums of two passes. (Networks that learned of these sums were no better on the
+last quarter: 14.2 % as without.)
 """
 
 from __future__ import annotations
@@ -18,34 +17,31 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fit_convolution_network import by_kind, costs_of_kinds, drawn, terms
+from fit_convolution_network import drawn
 from fit_operators import is_taught
-from fit_pass_networks import BEFORE, Rows, read_rows
-from teach_networks import MACHINE, ROOT, Teacher, kernel_classes, learn, parsed, write_networks
+from fit_pass_networks import BEFORE, DATA, LAYERS, Rows, layers_asked, read_rows
+from teach_networks import MACHINE, ROOT, learn, parsed, write_networks
 
-from torchledger.fitting.convolution_network import (
-    PASSES,
-    backward_features,
-    convolution_features,
-    learned_convolution_times,
-)
+from torchledger.fitting.convolution_network import backward_features, convolution_features
+from torchledger.fitting.convolution_times import PASSES
 from torchledger.fitting.networks import Network, of_package
 from torchledger.fitting.tables import build_tables
 from torchledger.sampling.dataset import read_samples
 
 NEEDS: tuple[str, ...] = ()
-RUNS: tuple[tuple[str, ...], ...] = (("--check",),)
-QUICK: tuple[tuple[str, ...], ...] = (("--check", "--quick"),)
+RUNS: tuple[tuple[str, ...], ...] = (("{out}/answers.npz", "--check"),)
 
 LABELS = ROOT / "data/h200/operators_torch2.11.parquet"
 FORWARD, BACKWARD = PASSES[0], "backward"
-MEMBERS, TEACHER_WIDTH, TEACHER_EPOCHS = 5, 144, 45
-WIDTH, HIDDEN, EPOCHS, ASKED = 144, 3, 50, 60_000
+WIDTH, HIDDEN, EPOCHS, ASKED = 144, 3, 60, 80_000
 BACKWARD_WIDTH, BACKWARD_EPOCHS = 112, 80
+LAYER_WEIGHTS = {"operator": 60}
+"""Half of the layers that are asked are drawn as the operator's labels are."""
 
 
 def facts(rows: Rows) -> tuple[Any, Any, Any]:
@@ -80,82 +76,71 @@ def read_labels(direction: str = FORWARD) -> tuple[Rows, Any]:
     return Rows(p, np.zeros(count), table.dtypes.astype("U8"), kind, table.times_us, names), is_taught(table.parameters)
 
 
-def passes_of_images(number: int, *, quick: bool) -> Rows:
-    """Both files' passes of a number among ``PASSES`` in half precision that have two dimensions."""
-    rows = read_rows(ROOT / "data/h200/passes_torch2.11.npz").joined(read_rows(BEFORE))
+def passes_of_images(number: int) -> Rows:
+    """The passes of a number among ``PASSES`` in half precision that have two dimensions."""
+    rows = read_rows(BEFORE)
+    for path in (DATA / "passes_torch2.11.npz", LAYERS):
+        rows = rows.joined(read_rows(path)) if path.exists() else rows
     of_images = np.isin(rows.precision, ("bfloat16", "float16")) & (rows.kind != "signal")
-    which = np.flatnonzero(of_images & (rows.direction == number))
-    return rows.some(which[::12] if quick else which)
+    return rows.some(np.flatnonzero(of_images & (rows.direction == number)))
 
 
 def questions_asked(count: int) -> Rows:
-    """Shapes that nobody measured."""
-    p, is_float16 = drawn(count)
-    nothing = np.zeros(count)
+    """Shapes that nobody measured, as the operator is drawn and as networks have them."""
+    p, is_float16 = drawn(count // 2)
+    nothing = np.zeros(len(is_float16))
     p |= {"kernel_height": p["kernel"], "padding_height": p["padding"]}
     precision = np.where(is_float16, "float16", "bfloat16")
-    return Rows(p, nothing, precision, np.full(count, "asked"), nothing, np.full(count, "", dtype=object))
+    empty = np.full(len(nothing), "", dtype=object)
+    layers = layers_asked(count - len(nothing), ("bfloat16", "float16"), LAYER_WEIGHTS)
+    return Rows(p, nothing, precision, np.full(len(nothing), "asked"), nothing, empty).joined(layers)
 
 
-def teach(rows: Rows, one: str, *, quick: bool) -> Callable[[Rows], tuple[Any, Any, Any]]:
-    """What says, of rows, their features, the logarithm of the expected time, and that of the time over it."""
-    seen, log_base = described(rows, one)
-    given, kinds = terms(rows.p, one), kernel_classes(rows.kernels)
-    costs = costs_of_kinds(given, rows.time_us, kinds)
-    each = by_kind(costs, given, log_base)
-    sizes = {"members": MEMBERS, "width": TEACHER_WIDTH, "epochs": 1 if quick else TEACHER_EPOCHS}
-    teacher = Teacher(seen, np.log(rows.time_us) - log_base, kinds, each, **sizes)
-
-    def say(more: Rows) -> tuple[Any, Any, Any]:
-        of_more, base = described(more, one)
-        return of_more, base, teacher.answer(of_more, by_kind(costs, terms(more.p, one), base))
-
-    return say
+def questions_of_conv2d(one: str, *, quick: bool = False) -> dict[str, Rows]:
+    """What the teacher of a pass is asked, by name; the same for each call."""
+    direction = FORWARD if one == FORWARD else BACKWARD
+    return {
+        "asked": questions_asked(1000 if quick else ASKED),
+        "labels": read_labels(direction)[0],
+        "passes": passes_of_images(0),
+    }
 
 
-def learn_forward(*, quick: bool) -> Network:
+def learn_forward(answers: Mapping[str, Any]) -> Network:
     """The network of forwards; prints its error on the labels that no network saw."""
     started = time.monotonic()
+    questions = questions_of_conv2d(FORWARD)
+    seen, goals = [], []
+    for name, rows in questions.items():
+        own, base = described(rows)
+        seen.append(own)
+        goals.append(answers[f"{FORWARD} {name}"] - base)
+    network = learn(np.concatenate(seen), np.concatenate(goals), width=WIDTH, hidden=HIDDEN, epochs=EPOCHS)
     labels, learned = read_labels()
-    rows = passes_of_images(0, quick=quick).joined(labels.some(np.flatnonzero(learned)))
-    say = teach(rows, FORWARD, quick=quick)
-    asked = [say(more) for more in (rows, labels, questions_asked(1000 if quick else ASKED))]
-    questions, answers = (np.concatenate([one[place] for one in asked]) for place in (0, 2))
-    network = learn(questions, answers, width=WIDTH, hidden=HIDDEN, epochs=1 if quick else EPOCHS)
-    print(f"{len(rows.time_us):,} forwards, {learned.sum():,} of them labels, {time.monotonic() - started:.0f} s")
-    own, base, by_teacher = asked[1]
+    own, base = described(labels)
     goal = np.log(labels.time_us) - base
-    for told, said in (("large networks", by_teacher), ("small network", network.predict(own))):
+    print(f"forward: {sum(map(len, goals)):,} answers, {time.monotonic() - started:.0f} s")
+    for told, said in (("large networks", goals[1]), ("small network", network.predict(own))):
         error = 100 * np.abs(np.expm1(said - goal))
         held = f"{error[~learned].mean():.2f} % (median {np.median(error[~learned]):.2f})"
         print(f"  {told}: {(~learned).sum():,} labels held out, error {held}; learned {error[learned].mean():.2f} %")
     return network
 
 
-def learn_backward(*, quick: bool) -> Network:
+def learn_backward(answers: Mapping[str, Any]) -> Network:
     """The network of both gradients; prints its error on labels, of which it saw none."""
     started = time.monotonic()
-    labels, _ = read_labels(BACKWARD)
-    passes = [passes_of_images(number, quick=quick) for number in (1, 2)]
-    asked = [questions_asked(1000 if quick else ASKED), labels, passes[0]]
-    total_us = [np.zeros(len(more.precision)) for more in asked]
-    for one, rows in zip(PASSES[1:], passes, strict=True):
-        say = teach(rows, one, quick=quick)
-        for place, more in enumerate(asked):
-            _, base, said = say(more)
-            total_us[place] += np.exp(base + said)
-    seen = [described_backward(more) for more in asked]
-    goals = []
-    for (_, base), more, by_teachers in zip(seen, asked, total_us, strict=True):
-        before = learned_convolution_times(more.p, BACKWARD, *facts(more), MACHINE)["learned"]
-        goals.append(0.5 * (np.log(by_teachers) + np.log(before)) - base)
-    questions = np.concatenate([own for own, _ in seen])
-    epochs = 1 if quick else BACKWARD_EPOCHS
-    network = learn(questions, np.concatenate(goals), width=BACKWARD_WIDTH, hidden=HIDDEN, epochs=epochs)
-    print(f"{sum(len(rows.time_us) for rows in passes):,} gradients, {time.monotonic() - started:.0f} s")
-    (own, base), goal = seen[1], goals[1]
-    for told, said in (("large networks and those of before", goal), ("small network", network.predict(own))):
-        error = 100 * np.abs(np.expm1(said + base - np.log(labels.time_us)))
+    seen, goals, asked = [], [], questions_of_conv2d(PASSES[1])
+    for name, rows in asked.items():
+        own, base = described_backward(rows)
+        seen.append(own)
+        goals.append(np.logaddexp(*(answers[f"{one} {name}"] for one in PASSES[1:])) - base)
+    every, goal = np.concatenate(seen), np.concatenate(goals)
+    network = learn(every, goal, width=BACKWARD_WIDTH, hidden=HIDDEN, epochs=BACKWARD_EPOCHS)
+    print(f"backward: {len(goal):,} answers, {time.monotonic() - started:.0f} s")
+    own, base = described_backward(asked["labels"])
+    for told, said in (("large networks", goals[1]), ("small network", network.predict(own))):
+        error = 100 * np.abs(np.expm1(said + base - np.log(asked["labels"].time_us)))
         print(f"  {told}: {len(error):,} labels, error {error.mean():.2f} % (median {np.median(error):.2f})")
     return network
 
@@ -163,14 +148,17 @@ def learn_backward(*, quick: bool) -> Network:
 def main() -> None:
     """Fit, say the error on labels that no network saw, and write or check."""
     parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("answers", type=Path)
     parser.add_argument("--only", choices=(FORWARD, BACKWARD))
     own, rest = parser.parse_known_args()
     sys.argv[1:] = rest
     arguments = parsed(__doc__, "conv2d")
+    with np.load(own.answers, allow_pickle=False) as given:
+        answers = dict(given)
     networks = {}
     for direction, learn_it in ((FORWARD, learn_forward), (BACKWARD, learn_backward)):
         if own.only in (None, direction):
-            networks[direction] = learn_it(quick=arguments.quick)
+            networks[direction] = learn_it(answers)
         elif not arguments.check:
             networks |= of_package("hopper_conv2d.npz", [direction])
     if not arguments.check:

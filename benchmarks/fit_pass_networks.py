@@ -1,24 +1,32 @@
 """Learn what an H200's library takes for a pass of any convolution: the networks of ``fitting/pass_networks.py``.
 
-    python benchmarks/fit_pass_networks.py [--data data/h200/passes_torch2.11.npz] [--out FILE] [--check] [--quick]
+    python benchmarks/fit_pass_networks.py [--out FILE] [--check] [--quick] [--answers FILE]
 
-The data are what ``benchmarks/drawn_passes.py`` measured and, in half precision, ``benchmarks/h200_kernels.py`` before
-it (``data/h200/convolutions_torch2.11.npz``). ``--check`` holds an eighth of the shapes out, says the error on them by
-kind and precision, and writes nothing.
+The data are what ``benchmarks/drawn_passes.py`` measured (``data/h200/passes_torch2.11.npz``, and layers of networks
+over images in ``layers_torch2.11.npz``), in half precision ``benchmarks/h200_kernels.py`` before it
+(``convolutions_torch2.11.npz``), and three quarters of the labels of conv2d's forward. An eighth of the shapes is held
+out, and the error on them is said by kind and precision. ``--check`` writes no networks; ``--answers`` writes what the
+teachers of half precision say to the questions of ``fit_conv2d_networks.py``.
 """
 
 from __future__ import annotations
 
+import argparse
+import itertools
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from drawn_convolutions import ConvolutionCase
+from drawn_layers import draw_layers
 from drawn_passes import draw_passes
-from fit_convolution_network import by_kind, costs_of_kinds, drawn, terms
-from teach_networks import HELD_OUT, MACHINE, ROOT, Teacher, held_out, kernel_classes, learn, parsed, write_networks
+from fit_convolution_network import drawn
+from teach_convolutions import KernelTeacher, kernel_kinds
+from teach_networks import HELD_OUT, MACHINE, ROOT, held_out, learn, parsed, write_networks
 
 from torchledger.fitting.networks import Network
 from torchledger.fitting.pass_networks import PASSES, SIZES, Elements, pass_features
@@ -27,13 +35,16 @@ NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = (("--check",),)
 QUICK: tuple[tuple[str, ...], ...] = (("--check", "--quick"),)
 
-BEFORE = ROOT / "data/h200/convolutions_torch2.11.npz"
+DATA = ROOT / "data/h200"
+BEFORE, LAYERS = DATA / "convolutions_torch2.11.npz", DATA / "layers_torch2.11.npz"
 PARAMETERS = (
     *("n", "c_in", "height", "width", "c_out", "kernel", "kernel_height", "stride", "padding", "padding_height"),
     *("groups", "channels_last"),
 )
-MEMBERS, TEACHER_WIDTH, TEACHER_EPOCHS = 3, 144, 36
-WIDTH, HIDDEN, EPOCHS, ASKED = 144, 3, 40, 30_000
+MEMBERS, TEACHER_WIDTH, TEACHER_EPOCHS = 2, 144, 30
+WIDTH, HIDDEN, EPOCHS, ASKED = 144, 3, 40, 45_000
+LEANING = 0.5
+"""Half way between the middle of what is likely and what errs least relative to the time: errs less than either."""
 MOST_SPREAD = 1.25
 _PRECISIONS = {"half": ("bfloat16", "float16"), "single": ("tf32", "float32")}
 
@@ -94,53 +105,71 @@ def described(rows: Rows, one: str) -> tuple[Any, Any]:
 
 
 def asked(count: int, precisions: tuple[str, str]) -> Rows:
-    """Shapes that nobody measured: of ``drawn_passes`` and, where that draws few, of ``h200_kernels``."""
-    cases: list[ConvolutionCase] = []
-    for case in draw_passes(0):
-        if case.precision in precisions:
-            cases.append(case)
-        if len(cases) == count // 2:
-            break
+    """Shapes that nobody measured: a third each of ``drawn_passes``, ``drawn_layers`` and ``h200_kernels``."""
+    of_passes = (case for case in draw_passes(0) if case.precision in precisions)
+    found = _rows_of(itertools.islice(of_passes, count // 3)).joined(layers_asked(count // 3, precisions))
+    more, is_other = drawn(count // 3)
+    more = {**more, "kernel_height": more["kernel"], "padding_height": more["padding"]}
+    nothing = np.zeros(len(is_other))
+    other = "float16" if precisions[0] == "bfloat16" else "float32"
+    plain = next(each for each in precisions if each != other)
+    third = Rows(
+        {name: more[name] for name in PARAMETERS}, nothing, np.where(is_other, other, plain), np.full(len(nothing), ""),
+        nothing, nothing,
+    )  # fmt: skip
+    return found.joined(third)
+
+
+def layers_asked(count: int, precisions: tuple[str, str], weights: Mapping[str, float] | None = None) -> Rows:
+    """Layers of networks over images that nobody measured."""
+    return _rows_of(itertools.islice((c for c in draw_layers(0, weights) if c.precision in precisions), count))
+
+
+def _rows_of(drawn_cases: Iterator[ConvolutionCase]) -> Rows:
+    cases = list(drawn_cases)
     names = {"n": "count"}
     p = {name: np.array([getattr(case, names.get(name, name), 0) for case in cases], np.float64) for name in PARAMETERS}
     kind = np.array([case.kind for case in cases])
     p["kernel_height"] = np.where(kind == "signal", 1.0, p["kernel"])
     p["padding_height"] = np.where(kind == "signal", 0.0, p["padding"])
     nothing = np.zeros(len(cases))
-    found = Rows(p, nothing, np.array([case.precision for case in cases]), kind, nothing, nothing)
-    more, is_other = drawn(count // 2)
-    more = {**more, "kernel_height": more["kernel"], "padding_height": more["padding"]}
-    nothing = np.zeros(len(is_other))
-    other = "float16" if precisions[0] == "bfloat16" else "float32"
-    plain = next(each for each in precisions if each != other)
-    second = Rows(
-        {name: more[name] for name in PARAMETERS}, nothing, np.where(is_other, other, plain), np.full(len(nothing), ""),
-        nothing, nothing,
-    )  # fmt: skip
-    return found.joined(second)
+    return Rows(p, nothing, np.array([case.precision for case in cases]), kind, nothing, nothing)
 
 
-def taught(rows: Rows, one: str, size: str, test: Any, *, quick: bool) -> tuple[Network, Any]:
-    """The network of a pass and size of element, learned from what is not ``test``; and what teachers say of all."""
-    seen, log_base = described(rows, one)
-    goal, kinds, rest = np.log(rows.time_us) - log_base, kernel_classes(rows.kernels), ~test
-    given = terms(rows.p, one)
-    costs = costs_of_kinds(given[rest], rows.time_us[rest], kinds[rest])
-    each = by_kind(costs, given, log_base)
-    sizes = {"members": MEMBERS, "width": TEACHER_WIDTH, "epochs": 1 if quick else TEACHER_EPOCHS}
-    teacher = Teacher(seen[rest], goal[rest], kinds[rest], each[rest], **sizes)
-    questions = asked(1000 if quick else ASKED, _PRECISIONS[size])
-    more, more_base = described(questions, one)
-    answers = teacher.answer(more, by_kind(costs, terms(questions.p, one), more_base))
-    said = teacher.answer(seen, each)
-    network = learn(
-        np.concatenate([seen[rest], more]),
-        np.concatenate([said[rest], answers]),
-        width=WIDTH,
-        hidden=HIDDEN,
-        epochs=1 if quick else EPOCHS,
-    )
-    return network, said
+class PassTeacher:
+    """Says what a pass takes of one size of element, learned from some rows."""
+
+    def __init__(self, rows: Rows, one: str, *, quick: bool) -> None:
+        seen, log_base = described(rows, one)
+        self.one = one
+        self.teacher = KernelTeacher(
+            rows.p, one, seen, log_base, rows.time_us, kernel_kinds(rows.kernels),
+            members=MEMBERS, width=TEACHER_WIDTH, epochs=1 if quick else TEACHER_EPOCHS,
+        )  # fmt: skip
+
+    def log_us(self, rows: Rows) -> Any:
+        """Logarithms of microseconds."""
+        seen, log_base = described(rows, self.one)
+        return log_base + self.teacher.answer(rows.p, seen, log_base, LEANING)
+
+
+def learned_from(teacher: PassTeacher, rows: Rows, size: str, *, quick: bool) -> Network:
+    """The small network of a pass and size of element: it answers as its teacher does."""
+    questions = rows.joined(asked(1000 if quick else ASKED, _PRECISIONS[size]))
+    seen, log_base = described(questions, teacher.one)
+    goal = teacher.log_us(questions) - log_base
+    return learn(seen, goal, width=WIDTH, hidden=HIDDEN, epochs=1 if quick else EPOCHS)
+
+
+def all_rows() -> Rows:
+    """Everything measured, and the labels of conv2d's forward that networks learn from."""
+    from fit_conv2d_networks import read_labels
+
+    labels, is_learned = read_labels()
+    rows = labels.some(np.flatnonzero(is_learned))
+    for path in (BEFORE, DATA / "passes_torch2.11.npz", LAYERS):
+        rows = read_rows(path).joined(rows) if path.exists() else rows
+    return rows
 
 
 def report(told: str, off: Any) -> None:
@@ -149,33 +178,50 @@ def report(told: str, off: Any) -> None:
     print(f"  {told}: {len(off):,}, error {error.mean():.1f} % (median {np.median(error):.1f})", flush=True)
 
 
+def say_errors(own: Rows, test: Any, by_teacher: Any, network: Network, one: str, size: str) -> None:
+    """Print the errors on what was held out, by kind and precision."""
+    asked_of, shown = own.some(np.flatnonzero(test)), np.log(own.time_us[test])
+    seen, log_base = described(asked_of, one)
+    report("the algorithms alone", log_base - shown)
+    report("large networks", by_teacher - shown)
+    off = log_base + network.predict(seen) - shown
+    report("small network", off)
+    for kind in np.unique(own.kind):
+        for precision in _PRECISIONS[size]:
+            cell = (asked_of.kind == kind) & (asked_of.precision == precision)
+            if cell.sum() >= 10:
+                report(f"  {kind}, {precision}", off[cell])
+
+
 def main() -> None:
     """Fit, and write or check."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--answers", type=Path)
+    more, rest = parser.parse_known_args()
+    sys.argv[1:] = rest
     arguments = parsed(__doc__, "passes")
-    rows = read_rows(arguments.data).joined(read_rows(BEFORE))
+    from fit_conv2d_networks import questions_of_conv2d
+
+    rows = all_rows()
     if arguments.quick:
         rows = rows.some(np.arange(0, len(rows.time_us), 12))
     held = held_out([*rows.p.values(), rows.precision == "tf32"], HELD_OUT)
-    networks = {}
+    networks, answers = {}, {}
     for number, one in enumerate(PASSES):
         for size in SIZES.values():
             started = time.monotonic()
             mine = np.flatnonzero((rows.direction == number) & np.isin(rows.precision, _PRECISIONS[size]))
             own, test = rows.some(mine), held[mine]
-            network, said = taught(own, one, size, test, quick=arguments.quick)
+            taught = own.some(np.flatnonzero(~test))
+            teacher = PassTeacher(taught, one, quick=arguments.quick)
+            network = learned_from(teacher, taught, size, quick=arguments.quick)
             networks[f"{one} {size}"] = network
             print(f"{one} {size}: {(~test).sum():,} passes, {time.monotonic() - started:.0f} s", flush=True)
-            seen, log_base = described(own, one)
-            goal = np.log(own.time_us) - log_base
-            report("the algorithms alone", -goal[test])
-            report("large networks", (said - goal)[test])
-            off = network.predict(seen[test]) - goal[test]
-            report("small network", off)
-            for kind in np.unique(own.kind):
-                for precision in _PRECISIONS[size]:
-                    cell = (own.kind[test] == kind) & (own.precision[test] == precision)
-                    if cell.sum() >= 10:
-                        report(f"  {kind}, {precision}", off[cell])
+            say_errors(own, test, teacher.log_us(own.some(np.flatnonzero(test))), network, one, size)
+            if more.answers is not None and size == "half":
+                for name, questions in questions_of_conv2d(one, quick=arguments.quick).items():
+                    answers[f"{one} {name}"] = teacher.log_us(questions).astype(np.float32)
+                np.savez_compressed(more.answers, **answers)
     if not arguments.check:
         write_networks(networks, arguments.out)
 
