@@ -1,6 +1,6 @@
 """Learn what an H200's library takes for a pass of any convolution: the networks of ``fitting/pass_networks.py``.
 
-    python benchmarks/fit_pass_networks.py [--out FILE] [--check] [--quick] [--answers FILE]
+    python benchmarks/fit_pass_networks.py [--out FILE] [--check] [--quick] [--answers FILE] [--only half|single]
 
 The data are what ``benchmarks/drawn_passes.py`` measured (``data/h200/passes_torch2.11.npz``, and layers of networks
 over images in ``layers_torch2.11.npz``), in half precision ``benchmarks/h200_kernels.py`` before it
@@ -28,8 +28,8 @@ from fit_convolution_network import drawn
 from teach_convolutions import KernelTeacher, kernel_kinds
 from teach_networks import HELD_OUT, MACHINE, ROOT, held_out, learn, parsed, write_networks
 
-from torchledger.fitting.networks import Network
-from torchledger.fitting.pass_networks import PASSES, SIZES, Elements, pass_features
+from torchledger.fitting.networks import Network, of_package
+from torchledger.fitting.pass_networks import NETWORKS, PASSES, SIZES, Elements, pass_features
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = (("--check",),)
@@ -41,8 +41,8 @@ PARAMETERS = (
     *("n", "c_in", "height", "width", "c_out", "kernel", "kernel_height", "stride", "padding", "padding_height"),
     *("groups", "channels_last"),
 )
-MEMBERS, TEACHER_WIDTH, TEACHER_EPOCHS = 2, 144, 30
-WIDTH, HIDDEN, EPOCHS, ASKED = 144, 3, 40, 45_000
+MEMBERS, TEACHER_WIDTH, TEACHER_EPOCHS = 2, 128, 26
+WIDTH, HIDDEN, EPOCHS, ASKED = 144, 3, 22, 90_000
 LEANING = 0.5
 """Half way between the middle of what is likely and what errs least relative to the time: errs less than either."""
 MOST_SPREAD = 1.25
@@ -197,6 +197,7 @@ def main() -> None:
     """Fit, and write or check."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--answers", type=Path)
+    parser.add_argument("--only", choices=tuple(SIZES.values()), help="size of element; the other stays as it is")
     more, rest = parser.parse_known_args()
     sys.argv[1:] = rest
     arguments = parsed(__doc__, "passes")
@@ -206,9 +207,9 @@ def main() -> None:
     if arguments.quick:
         rows = rows.some(np.arange(0, len(rows.time_us), 12))
     held = held_out([*rows.p.values(), rows.precision == "tf32"], HELD_OUT)
-    networks, answers = {}, {}
-    for number, one in enumerate(PASSES):
-        for size in SIZES.values():
+    networks, answers = of_package("hopper_passes.npz", NETWORKS) if more.only else {}, {}
+    for size in (more.only,) if more.only else SIZES.values():
+        for number, one in enumerate(PASSES):
             started = time.monotonic()
             mine = np.flatnonzero((rows.direction == number) & np.isin(rows.precision, _PRECISIONS[size]))
             own, test = rows.some(mine), held[mine]

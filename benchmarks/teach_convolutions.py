@@ -24,7 +24,7 @@ from torchledger.fitting.networks import FARTHEST
 
 RARE = 25
 """Kernels seen less often than this are one kind."""
-TREES, LEAST_SHARE = 100, 0.3
+TREES, LEAST_SHARE = 64, 0.3
 _DROPPED, _CHOICE = 0.1, 0.3
 _MOST_RESIDUAL, _LEAST, _MOST = 1.5, -3.0, 8.0
 

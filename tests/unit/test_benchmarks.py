@@ -48,6 +48,7 @@ NO_BENCHMARKS = {
     "strangers_errors": "judges measurements that are given to it",
     "small_training": "a program for others to run",
     "synthetic_trace": "writes a trace",
+    "teach_convolutions": "is imported by others",
     "teach_networks": "is imported by others",
 }
 
@@ -144,3 +145,19 @@ def test_drawn_layers_can_all_be_run_and_are_the_same_for_a_seed(monkeypatch: py
         assert case.c_in % case.groups == case.c_out % case.groups == 0
     only = itertools.islice(layers.draw_layers(3, dict.fromkeys(layers.KINDS, 0) | {"stem": 1}), 20)
     assert {case.kind for case in only} == {"stem"}
+
+
+def test_kernels_of_convolutions_are_told_by_what_computes_and_not_by_what_prepares(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    kind_of = importlib.import_module("teach_convolutions").kind_of
+    tile = "sm80_xmma_fprop_implicit_gemm_{0}{0}_{0}f32_f32_nhwckrsc_nhwc_tilesize64x64x64_stage4_warpsize1x4x1_g1"
+    changed = "void cudnn::engines_precompiled::nchwToNhwcKernel<{0}, {0}, float, false, true>"
+    bfloat16, float16 = (f"{changed} + {tile}".format(dtype) for dtype in ("bf16", "f16"))
+    assert kind_of(bfloat16) == kind_of(float16) == "sm80_xmma_fprop_implicit_gemm tilesize64x64x64"
+    native = "void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<1, c10::BFloat16, int>(float)"
+    assert kind_of(native) == "conv_depthwise2d_forward_kernel"
+    assert kind_of("convolve_common_engine_float_NHWC<bf16> x8") == "convolve_common_engine_float_NHWC*"
+    assert kind_of("Memset") == "helpers"
+    assert kind_of(" + ".join(["Memset"] * 40)) == "helpers*"
