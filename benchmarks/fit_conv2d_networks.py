@@ -38,7 +38,7 @@ RUNS: tuple[tuple[str, ...], ...] = (("{out}/answers.npz", "--check"),)
 
 LABELS = ROOT / "data/h200/operators_torch2.11.parquet"
 FORWARD, BACKWARD = PASSES[0], "backward"
-WIDTH, HIDDEN, EPOCHS, ASKED = 144, 3, 60, 80_000
+WIDTH, HIDDEN, EPOCHS, ASKED = 144, 3, 40, 80_000
 BACKWARD_WIDTH, BACKWARD_EPOCHS = 112, 80
 LAYER_WEIGHTS = {"operator": 60}
 """Half of the layers that are asked are drawn as the operator's labels are."""

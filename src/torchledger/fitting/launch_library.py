@@ -17,7 +17,7 @@ from torchledger.fitting.convolution_times import convolution_times
 from torchledger.fitting.launch_families import family_of
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.operator_features import gemm_columns
-from torchledger.fitting.pass_networks import Elements, passes_of_call, time_passes
+from torchledger.fitting.pass_networks import Elements, passes_of_call, runs_one_by_one, time_passes
 from torchledger.fitting.product_times import product_times
 from torchledger.nouns import Buffer, Launch
 from torchledger.work.categories import operation_of
@@ -67,6 +67,9 @@ _SINGLE = 4.0  # bytes of an element
 _ALONE = "alone"
 ALONE = f"log {_ALONE}"
 """Of a convolution by the networks of its single passes; the expected time where they are unknown."""
+
+ONE_BY_ONE = "one by one"
+"""The column of forwards that launch a kernel for each channel."""
 
 EXACT_FLOAT32 = "exact float32"
 """The column of convolutions of float32 that must not be rounded for the tensor cores."""
@@ -128,13 +131,15 @@ def _convolution_columns(
         alone = _passes_alone(columns, direction, elements, is_transposed, machine)
     else:
         times = convolution_times(columns, direction, item_size, peak, machine)
+    is_slow = runs_one_by_one(columns, direction, item_size) & ~is_transposed & (alone is not None)
     copied = machine.constants.convolutions.copy_over_dram * copied_bytes / machine.bytes_per_us
     copied += np.where(copied_bytes > 0, machine.floor_us, 0.0)
     times["expected"] = times["expected"] + copied
     if machine.has_tile_baseline:
         times[_ALONE] = times["expected"] if alone is None else alone + copied
     for place in range(len(given)):
-        yield {f"log {name}": math.log(time[place]) for name, time in times.items()}
+        logarithms = {f"log {name}": math.log(time[place]) for name, time in times.items()}
+        yield {**logarithms, ONE_BY_ONE: float(is_slow[place])}
 
 
 def _passes_alone(

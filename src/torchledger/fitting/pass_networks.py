@@ -28,6 +28,15 @@ SIZES: Mapping[float, str] = {2.0: "half", 4.0: "single"}
 """Bytes of an element, and what their networks are called."""
 NETWORKS = tuple(f"{one} {size}" for one in PASSES for size in SIZES.values())
 
+_HALF_SIZE = 2.0  # bytes of an element
+_PAIR = 2
+_LARGER_FILTERS: Mapping[float, float] = {4: 3.4, 5: 1.1, 7: 4.4, 9: 1.4, 11: 7.4, 13: 1.8}
+"""Microseconds of one channel by the filter's side: medians of 50 such forwards in ``data/h200/layers_torch2.11.npz``.
+"""
+ONE_BY_ONE_WIDTH = float(np.log(4.5))
+"""Half of an interval's logarithm of ``runs_one_by_one``: the library has two kernels for it, one four times slower,
+and which it takes is not known (at a filter of 7 thirteen forwards of eighteen took the slower one)."""
+
 
 @dataclass(frozen=True)
 class Elements:
@@ -77,6 +86,19 @@ def pass_features(
     return np.concatenate([seen, np.stack(more, axis=1).astype(np.float32)], axis=1), log_base
 
 
+def runs_one_by_one(p: Mapping[str, Any], one: str, item_size: Array) -> NDArray[np.bool_]:
+    """Whether the library leaves its kernels for one filter a channel and launches one kernel for each channel.
+
+    In half precision with channels last it did so in each of 50 forwards over images of 2 x 2 with filters of 4 and
+    more, and in none over images of 1 x 1, of 3 x 3 or of 4 x 4 but for two; gradients have their kernels.
+    """
+    tall = p.get("kernel_height", p["kernel"])
+    is_one_each = (p["groups"] == p["c_in"]) & (p["groups"] > 1) & (p["c_out"] == p["c_in"])
+    is_small = (p["height"] == _PAIR) & (p["width"] == _PAIR) & (np.minimum(tall, p["kernel"]) >= min(_LARGER_FILTERS))
+    is_half = (np.asarray(item_size) == _HALF_SIZE) & (p["channels_last"] > 0)
+    return np.asarray(is_one_each & is_small & is_half & (one == PASSES[0]), dtype=np.bool_)
+
+
 def time_passes(p: Mapping[str, Array], passes: Sequence[str], elements: Elements, machine: Machine) -> Array | None:
     """Microseconds of some passes together, each row's; ``None`` where no network knows the machine.
 
@@ -92,7 +114,8 @@ def time_passes(p: Mapping[str, Array], passes: Sequence[str], elements: Element
             rows = np.flatnonzero(elements.size == size)
             if len(rows):
                 log_us[rows] += networks[f"{one} {name}"].predict(features[rows])
-        total += np.exp(log_us)
+        us_per_channel = np.interp(p["kernel"], list(_LARGER_FILTERS), list(_LARGER_FILTERS.values()))
+        total += np.where(runs_one_by_one(p, one, elements.size), p["groups"] * us_per_channel, np.exp(log_us))
     return total
 
 

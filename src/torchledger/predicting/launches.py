@@ -11,9 +11,10 @@ import numpy as np
 from torchledger.errors import PredictError
 from torchledger.fitting.convolution_factors import is_single_convolution
 from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches, knows_steps
-from torchledger.fitting.launch_library import EXACT_FLOAT32
+from torchledger.fitting.launch_library import EXACT_FLOAT32, ONE_BY_ONE
 from torchledger.fitting.launches import as_matrix
 from torchledger.fitting.learning import COVERAGE
+from torchledger.fitting.pass_networks import ONE_BY_ONE_WIDTH
 from torchledger.fitting.rounded_products import ROUNDED, as_bfloat16, of_rounded_product
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Launch, Prediction, StepCall, TensorArgument
@@ -68,6 +69,7 @@ def predict_launches(
         residual, width, distance = entry.predict(as_matrix(some, entry.feature_names))
         # Launches of programs that nobody chose spread more than the rows held out of those that were sampled.
         width = width * model.extras.get(f"{family} interval", 1.0)
+        width = np.maximum(width, [ONE_BY_ONE_WIDTH * each.values.get(ONE_BY_ONE, 0.0) for each in some])
         for place, index in enumerate(indices):
             middle = some[place].log_baseline_of(entry.feature_names) + float(residual[place])
             where = range_of(float(distance[place]))

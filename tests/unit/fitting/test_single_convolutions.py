@@ -100,3 +100,18 @@ def test_factors_of_convolutions_are_medians_of_measured_over_expected_times() -
     found = fit_convolution_factors(measured, MODEL.machine)
     assert found["launch:convolution/forward float32 slowness"] == pytest.approx(2.0)
     assert 0 < found["launch:convolution/forward float32 width"] <= math.log(2 / 1.5)
+
+
+def depthwise(side: int, kernel: int, dtype: str = "bfloat16") -> Launch:
+    image, weight = (61, 1024, side, side), (1024, 1, kernel, kernel)
+    return convolution(image, weight, image, dtype=dtype, channels_last=True)
+
+
+def test_channels_of_images_of_two_by_two_run_one_by_one_under_larger_filters_and_say_so_in_their_intervals() -> None:
+    slow, quick, small = predict_launches(MODEL, [depthwise(2, 7), depthwise(3, 7), depthwise(2, 3)])
+    assert slow.duration_us is not None and quick.duration_us is not None and small.duration_us is not None
+    assert slow.duration_us > 30 * max(quick.duration_us, small.duration_us)
+    assert slow.low_us is not None and slow.high_us is not None
+    assert slow.high_us > 10 * slow.low_us
+    (single,) = predict_launches(MODEL, [depthwise(2, 7, "float32")])
+    assert single.duration_us is not None and single.duration_us < slow.duration_us / 30
