@@ -5,8 +5,9 @@
 The data are what ``benchmarks/drawn_passes.py`` measured (``data/h200/passes_torch2.11.npz``, and layers of networks
 over images in ``layers_torch2.11.npz``), in half precision ``benchmarks/h200_kernels.py`` before it
 (``convolutions_torch2.11.npz``), and three quarters of the labels of conv2d's forward. An eighth of the shapes is held
-out, and the error on them is said by kind and precision. ``--check`` writes no networks; ``--answers`` writes what the
-teachers of half precision say to the questions of ``fit_conv2d_networks.py``.
+out, and the error on them is said by kind and precision. Each network is written as soon as it is learned; ``--check``
+writes none, ``--answers`` writes what the teachers of half precision say to the questions of
+``fit_conv2d_networks.py``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from drawn_convolutions import ConvolutionCase
 from drawn_layers import draw_layers
 from drawn_passes import draw_passes
 from fit_convolution_network import drawn
-from teach_convolutions import KernelTeacher, kernel_kinds
+from teach_convolutions import KernelTeacher, kernel_kinds, numbered
 from teach_networks import HELD_OUT, MACHINE, ROOT, held_out, learn, parsed, write_networks
 
 from torchledger.fitting.networks import Network, of_package
@@ -141,9 +142,9 @@ class PassTeacher:
 
     def __init__(self, rows: Rows, one: str, *, quick: bool) -> None:
         seen, log_base = described(rows, one)
-        self.one = one
+        self.one, self.kinds = one, kernel_kinds(rows.kernels)
         self.teacher = KernelTeacher(
-            rows.p, one, seen, log_base, rows.time_us, kernel_kinds(rows.kernels),
+            rows.p, one, seen, log_base, rows.time_us, numbered(rows.kernels, self.kinds),
             members=MEMBERS, width=TEACHER_WIDTH, epochs=1 if quick else TEACHER_EPOCHS,
         )  # fmt: skip
 
@@ -151,6 +152,12 @@ class PassTeacher:
         """Logarithms of microseconds."""
         seen, log_base = described(rows, self.one)
         return log_base + self.teacher.answer(rows.p, seen, log_base, LEANING)
+
+    def told_right(self, rows: Rows) -> float:
+        """Of how many rows the likeliest kind of kernels is theirs; a share."""
+        seen, _ = described(rows, self.one)
+        likeliest = self.teacher.chances(rows.p, seen).argmax(axis=1)
+        return float(np.mean(likeliest == numbered(rows.kernels, self.kinds)))
 
 
 def learned_from(teacher: PassTeacher, rows: Rows, size: str, *, quick: bool) -> Network:
@@ -207,7 +214,7 @@ def main() -> None:
     if arguments.quick:
         rows = rows.some(np.arange(0, len(rows.time_us), 12))
     held = held_out([*rows.p.values(), rows.precision == "tf32"], HELD_OUT)
-    networks, answers = of_package("hopper_passes.npz", NETWORKS) if more.only else {}, {}
+    networks, answers = of_package("hopper_passes.npz", NETWORKS), {}
     for size in (more.only,) if more.only else SIZES.values():
         for number, one in enumerate(PASSES):
             started = time.monotonic()
@@ -218,13 +225,17 @@ def main() -> None:
             network = learned_from(teacher, taught, size, quick=arguments.quick)
             networks[f"{one} {size}"] = network
             print(f"{one} {size}: {(~test).sum():,} passes, {time.monotonic() - started:.0f} s", flush=True)
-            say_errors(own, test, teacher.log_us(own.some(np.flatnonzero(test))), network, one, size)
+            held_rows = own.some(np.flatnonzero(test))
+            print(
+                f"  {len(teacher.kinds)} kinds of kernels, {teacher.told_right(held_rows):.1%} told right", flush=True
+            )
+            say_errors(own, test, teacher.log_us(held_rows), network, one, size)
             if more.answers is not None and size == "half":
                 for name, questions in questions_of_conv2d(one, quick=arguments.quick).items():
                     answers[f"{one} {name}"] = teacher.log_us(questions).astype(np.float32)
                 np.savez_compressed(more.answers, **answers)
-    if not arguments.check:
-        write_networks(networks, arguments.out)
+            if not arguments.check:
+                write_networks(networks, arguments.out)
 
 
 if __name__ == "__main__":

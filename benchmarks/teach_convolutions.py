@@ -1,9 +1,9 @@
 """What teaches the networks of convolutions: which kernels a library takes, and what each kind of kernel needs.
 
 A library chooses among sixty kinds of kernels, and what it chooses decides by up to a hundred times. Trees tell the
-kinds apart far better than networks do (79 of 100 passes held out where networks got 72): theirs are the chances. What
-a kind needs is said by large networks, each of whose outputs learned from its own kind alone, beside what its tiles
-would take. Of the times by kinds, each with its chance, the answer is that with the least expected relative error.
+kinds apart better than networks do: theirs are the chances. What a kind needs is said by large networks, each of whose
+outputs learned from its own kind alone, beside what its tiles would take. Of the times by kinds, each with its chance,
+the answer is that with the least expected relative error.
 """
 
 from __future__ import annotations
@@ -39,12 +39,16 @@ _MANY = 12
 """Kernels of a call, more of which belong to groups that run one by one."""
 
 
-def kernel_kinds(names: Sequence[str]) -> Any:
-    """A number for each call by its kernels' names (joined by ``" + "``), whatever the dtype; 0 for rare ones."""
-    kinds = [kind_of(name) for name in names]
-    often = [name for name, count in Counter(kinds).most_common() if count >= RARE]
-    number = {name: place for place, name in enumerate(often, start=1)}
-    return np.array([number.get(name, 0) for name in kinds])
+def kernel_kinds(names: Sequence[str]) -> dict[str, int]:
+    """The number of each kind of kernels that is not rare, from 1 on, by the names of calls' kernels."""
+    counted = Counter(kind_of(name) for name in names)
+    often = [name for name, count in counted.most_common() if count >= RARE]
+    return {name: place for place, name in enumerate(often, start=1)}
+
+
+def numbered(names: Sequence[str], kinds: Mapping[str, int]) -> Any:
+    """The number of each call's kind; 0 for rare ones."""
+    return np.array([kinds.get(kind_of(name), 0) for name in names])
 
 
 def kind_of(names: str) -> str:
@@ -116,9 +120,13 @@ class KernelTeacher:
     def answer(self, p: Mapping[str, Any], seen: Any, log_base: Any, leaning: float = 1.0) -> Any:
         """The logarithm of the time over the expected one, [rows]: by ``leaning`` 1 what errs least relative to the
         time, by 0 the middle of what is likely."""
-        chance = np.zeros((len(seen), self.count))
-        chance[:, self.trees.classes_] = self.trees.predict_proba(_columns(p, seen))
-        return _likeliest(chance, self.times(p, seen, log_base), leaning)
+        return _likeliest(self.chances(p, seen), self.times(p, seen, log_base), leaning)
+
+    def chances(self, p: Mapping[str, Any], seen: Any) -> Any:
+        """Of each kind, [rows, kinds]."""
+        found = np.zeros((len(seen), self.count))
+        found[:, self.trees.classes_] = self.trees.predict_proba(_columns(p, seen))
+        return found
 
     def times(self, p: Mapping[str, Any], seen: Any, log_base: Any) -> Any:
         """By each kind, [rows, kinds]."""
