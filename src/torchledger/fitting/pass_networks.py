@@ -31,8 +31,7 @@ NETWORKS = tuple(f"{one} {size}" for one in PASSES for size in SIZES.values())
 _HALF_SIZE = 2.0  # bytes of an element
 _PAIR = 2
 _LARGER_FILTERS: Mapping[float, float] = {4: 3.4, 5: 1.1, 7: 4.4, 9: 1.4, 11: 7.4, 13: 1.8}
-"""Microseconds of one channel by the filter's side: medians of 50 such forwards in ``data/h200/layers_torch2.11.npz``.
-"""
+"""Microseconds of a channel by the filter's side: medians of 46 forwards (``benchmarks/convolution_kernels.py``)."""
 ONE_BY_ONE_WIDTH = float(np.log(4.5))
 """Half of an interval's logarithm of ``runs_one_by_one``: the library has two kernels for it, one four times slower,
 and which it takes is not known (at a filter of 7 thirteen forwards of eighteen took the slower one)."""
@@ -89,8 +88,8 @@ def pass_features(
 def runs_one_by_one(p: Mapping[str, Any], one: str, item_size: Array) -> NDArray[np.bool_]:
     """Whether the library leaves its kernels for one filter a channel and launches one kernel for each channel.
 
-    In half precision with channels last it did so in each of 50 forwards over images of 2 x 2 with filters of 4 and
-    more, and in none over images of 1 x 1, of 3 x 3 or of 4 x 4 but for two; gradients have their kernels.
+    In half precision with channels last it did so in each of 46 forwards over images of 2 x 2 with filters of 4 and
+    more, in none of 94 over images of 3 x 3 and 4 x 4, and in 4 of 23 over single pixels; gradients have their kernels.
     """
     tall = p.get("kernel_height", p["kernel"])
     is_one_each = (p["groups"] == p["c_in"]) & (p["groups"] > 1) & (p["c_out"] == p["c_in"])
