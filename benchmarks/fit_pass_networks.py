@@ -214,7 +214,7 @@ def main() -> None:
     if arguments.quick:
         rows = rows.some(np.arange(0, len(rows.time_us), 12))
     held = held_out([*rows.p.values(), rows.precision == "tf32"], HELD_OUT)
-    networks, answers = of_package("hopper_passes.npz", NETWORKS), {}
+    networks, answers = of_package("hopper_layer_passes.npz", NETWORKS), {}
     for size in (more.only,) if more.only else SIZES.values():
         for number, one in enumerate(PASSES):
             started = time.monotonic()

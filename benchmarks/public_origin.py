@@ -158,7 +158,9 @@ def main() -> None:
     lines += ["", "| nanotron, below 20 % MFU | ranks of tensor parallelism | rows | least block, ms | a tenth below |"]
     lines.append("|---|---|---|---|---|")
     unscored = [
-        row for row in nanotron(options.data) if row.measured_us and row.mfu is not None and row.mfu < LEAST_MFU
+        row
+        for row in nanotron(options.data, (0.0, 0.0))
+        if row.measured_us and row.mfu is not None and row.mfu < LEAST_MFU
     ]
     for (kind, tp), times in sorted(least_blocks(unscored).items()):
         tenth = statistics.quantiles(times, n=10)[0] if len(times) > 1 else times[0]

@@ -42,8 +42,7 @@ def is_checked(layout: Layout) -> bool:
     """Whether the hosts of a nanotron row check each collective of tensor parallelism before they launch it.
 
     The launch script of these benchmarks sets ``TORCH_DISTRIBUTED_DEBUG=DETAIL``; with which rows it did is not stated.
-    Rows that no set scores say that it is those of pipelines over several nodes (``public_origin.py``). They are of the
-    script that shares activations: it knows no other mode.
+    Rows that no set scores say that it is those of pipelines over several nodes (``public_origin.py``).
     """
     return layout.tp > 1 and layout.pp > 1 and layout.world_size > GPUS_PER_NODE
 
@@ -111,7 +110,7 @@ def vtrain(data: Path, part: str) -> list[Row]:
     return rows
 
 
-def nanotron(data: Path, check_us: Host | None = None) -> list[Row]:
+def nanotron(data: Path, check_us: Host) -> list[Row]:
     """Llamas in bfloat16 with float32 gradients, nothing recomputed, tensor with sequence parallelism.
 
     As huggingface/nanotron's llama.py has it: queries, keys and values are put in order by a copy, keys and values
@@ -121,8 +120,7 @@ def nanotron(data: Path, check_us: Host | None = None) -> list[Row]:
     into one piece. All are clipped. Before each tensor that a stage sends go two messages that describe it, and forward
     a mask goes with it.
 
-    ``check_us`` is what a check of a collective takes, and more for each rank (``checked_collectives.py``); where it is
-    not known, nothing is priced for it.
+    ``check_us`` is what a check of a collective takes, and more for each rank (``checked_collectives.py``).
 
     The memory is what the allocator had reserved: its peak of allocated bytes is set back behind the last backward. So
     gradients in bfloat16, which come as activations go, count beside these.
@@ -148,7 +146,7 @@ def nanotron(data: Path, check_us: Host | None = None) -> list[Row]:
         )  # fmt: skip
         has_failed = row["status"] == "failed"
         measured_bytes = 2**30 * float(row["gpu_memory_gb"]) if row["gpu_memory_gb"] else None
-        checks = check_us if is_checked(layout) else None
+        checks = check_us if is_checked(layout) else (0.0, 0.0)
         layout = nearer_mode(model, layout, measured_bytes)
         rows.append(
             # The table of results is written by the first rank, in GiB.
@@ -156,7 +154,7 @@ def nanotron(data: Path, check_us: Host | None = None) -> list[Row]:
                 device="H100", measured_bytes=measured_bytes,
                 mfu=float(row["mfu_pct"]) if row["mfu_pct"] else None, has_failed=has_failed,
                 composition=Composition(overlaps_gradients=not layout.zero, reduces_whole=True, clips_whole=True,
-                                        announcements=(5, 2), check_us=checks or (0.0, 0.0),
+                                        announcements=(5, 2), check_us=checks,
                                         block_host_us=nanotron_host_us(layout)))
         )  # fmt: skip
     return rows

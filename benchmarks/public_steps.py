@@ -27,8 +27,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from public_rows import Host, Row, is_checked, megatron, nanotron, neusight, simumax, vtrain
-from public_texts import CHECKS, COLUMNS, DESCRIBED, EAGER, HOSTS, KERNELS, NO_CHECKS, ORIGIN, WRONG
+from public_rows import Host, Row, megatron, nanotron, neusight, simumax, vtrain
+from public_texts import COLUMNS, DESCRIBED, EAGER, HOSTS, KERNELS, ORIGIN, WRONG
 
 from torchledger.errors import PredictError
 from torchledger.fitting.time_model import TimeModel
@@ -50,6 +50,7 @@ RUNS: tuple[tuple[str, ...], ...] = (("--sealed",),)
 
 SEED, FIRST_LOOKED_AT, LOOKED_AT = 0, 0.2, 0.5
 ROOT = Path(__file__).resolve().parents[1]
+CHECKS = ROOT / "data/h200/checked_collectives_torch2.11.json"
 EAGER_LAUNCH_US = 10.0
 """What a host needs for a launch of an eager program: the usual one (``library launch host us``)."""
 
@@ -307,15 +308,6 @@ def summary(name: str, scored: Sequence[Scored]) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
-def unchecked_lines(name: str, scored: Sequence[Scored], checks: Host | None) -> list[str]:
-    """nanotron's rows without those whose hosts check collectives, where it is not known what that takes."""
-    if checks is not None or not name.startswith("nanotron"):
-        return []
-    line = summary(f"{name}, no checked collectives", [e for e in scored if not is_checked(e.row.layout)])
-    print(line, flush=True)
-    return [line]
-
-
 HEAD = (
     "| set | rows | mean error, % | median, % | signed, % | constant TFLOP/s, % | peer, % "
     "| ratios of neighbours, mean and median, % | first layout over best, %; within 5 % |\n"
@@ -349,7 +341,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=os.environ.get("TORCHLEDGER_PUBLIC_DATA"))
     parser.add_argument("--kernels", type=Path, default=ROOT / "build/public_a100.tlmodel")
-    parser.add_argument("--checks", type=Path, help="what checked_collectives.py wrote")
+    parser.add_argument("--checks", type=Path, default=CHECKS, help="what checked_collectives.py wrote")
     parser.add_argument("--sealed", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument("--show", type=int, default=0)
@@ -359,7 +351,7 @@ def main() -> None:
         parser.error("needs --data, or TORCHLEDGER_PUBLIC_DATA")
     options.kernels.parent.mkdir(parents=True, exist_ok=True)
     predictor = Predictor(functools.cache(lambda: kernels_of_a100(options.data, options.kernels)))
-    checks = read_checks(options.checks) if options.checks else None
+    checks = read_checks(options.checks)
     trained = nanotron(options.data, checks)
     sets: dict[str, Callable[[], list[Row]]] = {
         "vTrain's simulation, one node": lambda: vtrain(options.data, "single"),
@@ -383,12 +375,10 @@ def main() -> None:
                 print(
                     f"   {each.error:+7.1f} % {each.row.measured_us / 1e3:10.1f} ms {each.row.name} {each.row.layout}"
                 )
-        lines += unchecked_lines(f"{name}, development", found, checks)
         if options.sealed:
             final = score(predictor, sealed)
             lines.append(summary(f"{name}, sealed", final))
             print(lines[-1], f"{time.time() - begun:.0f} s", flush=True)
-            lines += unchecked_lines(f"{name}, sealed", final, checks)
             if len(found) >= ENOUGH_TO_SCALE:
                 scale = statistics.median((each.row.measured_us or 1) / each.predicted_us for each in found)
                 scaled = [replace(each, predicted_us=scale * each.predicted_us) for each in final]
@@ -435,9 +425,9 @@ def memory_lines(data: Path, trained: Sequence[Row]) -> list[str]:
     return lines
 
 
-def page(lines: Sequence[str], memory: Sequence[str], checks: Host | None) -> str:
+def page(lines: Sequence[str], memory: Sequence[str], checks: Host) -> str:
     """The results as a page."""
-    told = CHECKS.format(fixed_us=checks[0], rank_us=checks[1]) if checks else NO_CHECKS
+    told = ORIGIN.format(fixed_us=checks[0], rank_us=checks[1])
     head = (
         f"{datetime.date.today().isoformat()}, seed {SEED}, Python {platform.python_version()}; "
         "a half of each set was looked at, the rest was scored at the end and nothing set by it. Nothing is fitted to "
@@ -457,7 +447,7 @@ def page(lines: Sequence[str], memory: Sequence[str], checks: Host | None) -> st
             "",
             textwrap.fill(DESCRIBED, 120),
             "",
-            *(line for part in ORIGIN.format(checks=told).split("\n\n") for line in (textwrap.fill(part, 120), "")),
+            *(line for part in told.split("\n\n") for line in (textwrap.fill(part, 120), "")),
             textwrap.fill(HOSTS, 120),
             "",
             textwrap.fill(EAGER, 120),

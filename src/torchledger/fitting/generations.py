@@ -29,6 +29,7 @@ class Generation:
     first_product_networks: str | None = None
     product_networks: str | None = None
     convolution_networks: str | None = None
+    first_pass_networks: str | None = None
     pass_networks: str | None = None
     conv2d_networks: str | None = None
 
@@ -48,7 +49,8 @@ GENERATIONS: tuple[Generation, ...] = (
         first_product_networks="hopper_products.npz",
         product_networks="hopper_matrix_products.npz",
         convolution_networks="hopper_convolutions.npz",
-        pass_networks="hopper_passes.npz",
+        first_pass_networks="hopper_passes.npz",
+        pass_networks="hopper_layer_passes.npz",
         conv2d_networks="hopper_conv2d.npz",
     ),
     Generation("Blackwell", (10, 0), lanes=128, threads=2048),

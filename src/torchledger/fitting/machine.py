@@ -23,7 +23,7 @@ _FIRST_WITH_TF32 = (8, 0)  # compute capability
 
 
 FIRST_NETWORKS, LATEST_NETWORKS = 1, 4
-_LAST_WITH_FIRST_PRODUCTS = 3
+_LAST_WITH_FIRST_NETWORKS = 3
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Machine:
         if not self._has_networks:
             return None
         of = self._of_constants
-        return of.first_product_networks if self.networks <= _LAST_WITH_FIRST_PRODUCTS else of.product_networks
+        return of.first_product_networks if self.networks <= _LAST_WITH_FIRST_NETWORKS else of.product_networks
 
     @property
     def convolution_networks(self) -> str | None:
@@ -99,7 +99,10 @@ class Machine:
     @property
     def pass_networks(self) -> str | None:
         """Likewise for single passes of any convolution."""
-        return self._of_constants.pass_networks if self._has_networks else None
+        if not self._has_networks:
+            return None
+        of = self._of_constants
+        return of.first_pass_networks if self.networks <= _LAST_WITH_FIRST_NETWORKS else of.pass_networks
 
     @property
     def conv2d_networks(self) -> str | None:

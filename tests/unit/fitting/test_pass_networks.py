@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from factories import make_h200
 from torchledger.device.datasheets import device_of_name
 from torchledger.fitting.convolution_times import convolution_times
-from torchledger.fitting.machine import Machine
+from torchledger.fitting.machine import FIRST_NETWORKS, LATEST_NETWORKS, Machine
 from torchledger.fitting.pass_networks import PASSES, Elements, passes_of_call, time_passes
 
 H200 = make_h200()
@@ -72,3 +74,11 @@ def test_a_convolution_costs_the_same_alone_as_among_others() -> None:
 def test_a_machine_of_another_generation_has_no_networks() -> None:
     other = Machine(device_of_name("NVIDIA A100-SXM4-80GB"), {"bfloat16": 2.5e8}, bytes_per_us=1.8e6, floor_us=2.0)
     assert time_passes(P, ("forward",), elements("bfloat16", other), other) is None
+
+
+def test_a_model_of_before_keeps_the_passes_that_it_learned_beside() -> None:
+    before = [replace(H200, networks=networks) for networks in (FIRST_NETWORKS, LATEST_NETWORKS - 1)]
+    first, last = (time_passes(P, ("forward",), elements("bfloat16", each), each) for each in before)
+    now = time_passes(P, ("forward",), elements("bfloat16", H200), H200)
+    assert first is not None and last is not None and now is not None
+    assert np.array_equal(first, last) and not np.array_equal(first, now)
