@@ -225,9 +225,24 @@ def _own_ops(launch: Launch) -> list[dict[str, int]]:
     for nest in launch.loops:
         looped = launch.category == "reduction" and bool(nest.reduction_extents)
         same = done.setdefault((math.prod(nest.extents) * math.prod(nest.reduction_extents), looped), {})
-        found.append({name: max(0, number - same.get(name, 0)) for name, number in nest.ops.items()})
+        own = {name: max(0, number - same.get(name, 0)) for name, number in nest.ops.items()}
+        found.append({name: number * _steps_of_op(name, nest) for name, number in own.items()})
         same |= {name: max(number, same.get(name, 0)) for name, number in nest.ops.items()}
     return found
+
+
+_OPS_OF_AN_EXCHANGE = 17
+"""Selections of one element in one exchange of a sort, by the one that was measured: 8,320 rows of 512 in bfloat16
+take 77 us on an H200."""
+
+
+def _steps_of_op(name: str, nest: LoopNest) -> int:
+    """Operations that one of a nest stands for, at one element. A sort within a block is Batcher's network: rounds of
+    1, 2, 3, ... exchanges for each doubling of its length."""
+    if name != "sort":
+        return 1
+    doublings = (max(2, math.prod(nest.reduction_extents)) - 1).bit_length()
+    return _OPS_OF_AN_EXCHANGE * doublings * (doublings + 1) // 2
 
 
 def _times_of_loops(family: str, parts: Mapping[str, float], machine: Machine) -> dict[str, float]:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from factories import make_buffer, make_launch, make_machine
+from factories import make_buffer, make_h200, make_launch, make_machine
 from torchledger.fitting.launch_costs import KernelCosts, kernel_costs
+from torchledger.fitting.launch_features import features_of_launches
 from torchledger.fitting.launch_tiles import cost_of_tiles
 from torchledger.fitting.memory_accesses import divisions_of, local_strides, memory_accesses
 from torchledger.nouns import Access, Launch, LoopNest
@@ -153,3 +154,16 @@ def test_costs_are_finite_and_a_block_is_never_without_time(
 def test_a_kernel_without_loops_costs_its_memory_and_the_launch() -> None:
     costs = kernel_costs(make_launch(loops=()), _MACHINE, cold_bytes=4.5e6, warm_us=0.0, vector_us=[])
     assert 1.0 < costs.baseline_us(_MACHINE) < 3.0
+
+
+@given(st.integers(2, 512), st.integers(1, 9))
+def test_a_longer_row_is_never_sorted_in_less_per_element(length: int, doublings: int) -> None:
+    def sorting(columns: int) -> float:
+        access = Access("in", "load", f"{columns}*p0 + p1", strides=(columns, 1), dtype="float32")
+        nest = LoopNest((4096,), reduction_extents=(columns,), ops={"sort": 1}, accesses=(access,))
+        launch = make_launch(category="persistent_reduction", device="cuda:0", loops=(nest,))
+        (found,) = features_of_launches([launch], make_h200())
+        assert found is not None
+        return sum(math.expm1(found.values[f"log {kind} ops"]) for kind in ("plain", "select")) / columns
+
+    assert 0 < sorting(length) < sorting(length * 2**doublings)
