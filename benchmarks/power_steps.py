@@ -25,14 +25,15 @@ from torchledger.predicting.power import StepWork
 PROGRAM = Path(__file__).resolve().parent / "job_programs.py"
 
 
-def work_of_step(size: str, device: str) -> StepWork:
-    """What draws power in a planned step of the transformer alone, each block compiled."""
-    seen: list[StepWork] = []
+def work_of_step(size: str, device: str) -> tuple[StepWork, float]:
+    """What draws power in a planned step of the transformer alone, each block compiled, and the step in microseconds,
+    both at full clocks."""
+    seen: list[tuple[StepWork, float]] = []
     original = TimedRank.slow_down
 
-    def noted(self: TimedRank, *arguments: Any) -> bool:
-        seen.append(sum((work for work, _ in self.worked.values()), StepWork()))
-        return original(self, *arguments)
+    def noted(self: TimedRank, duration_us: float, *others: Any) -> bool:
+        seen.append((sum((work for work, _ in self.worked.values()), StepWork()), duration_us))
+        return original(self, duration_us, *others)
 
     TimedRank.slow_down = noted  # type: ignore[method-assign]
     script = [str(PROGRAM), "alone_blocks", "--size", size, "--device", "cuda", "--steps", "12"]
@@ -59,13 +60,13 @@ def main() -> None:
         for size, found in json.loads(path.read_text())["sizes"].items():
             if options.sizes and size not in options.sizes:
                 continue
-            work = work_of_step(size, options.device)
+            work, step_us = work_of_step(size, options.device)
             step = PowerStep(
                 work.products_us,
                 work.product_flops,
                 work.attention_us,
                 work.others_us,
-                1e3 * sum(found["plain_ms"]) / len(found["plain_ms"]),
+                step_us,
                 found["sm_mhz"],
             )
             steps[size] = {name: round(value, 1) for name, value in asdict(step).items()}

@@ -31,14 +31,14 @@ class PowerRow:
 
 @dataclass(frozen=True)
 class PowerStep:
-    """A step that is repeated for seconds at the power limit: its kernels at full clocks as they are predicted, in
-    microseconds, the FLOPs of its products in half precision, and what was measured: its duration and its clock."""
+    """A step that is repeated for seconds at the power limit: its kernels and its duration at full clocks as they are
+    predicted, in microseconds, the FLOPs of its products in half precision, and the clock that was read."""
 
     products_us: float
     product_flops: float
     attention_us: float
     others_us: float
-    measured_us: float
+    step_us: float
     sm_mhz: float
 
 
@@ -79,7 +79,7 @@ def read_power(path: Path) -> PowerRows:
     except (OSError, ValueError, IndexError) as error:
         raise FitError(f"{path} holds no rows of benchmarks/power_cuda.py, or is damaged ({error}).") from error
     values = [value for row in found.rows.values() for value in (row.watts, row.sm_mhz, *row.cold.values())]
-    values += [value for step in found.steps.values() for value in (step.measured_us, step.sm_mhz)]
+    values += [value for step in found.steps.values() for value in (step.step_us, step.sm_mhz)]
     if missing or min((*rates, *values)) <= 0:
         said = f"lacks {', '.join(missing)}" if missing else "has watts, clocks or times that are not above 0"
         raise FitError(f"{path} {said}: run benchmarks/power_cuda.py again, to its end.")
@@ -136,5 +136,5 @@ def _share_of_limit(step: PowerStep, costs: PowerCosts, data: PowerRows) -> floa
         + step.attention_us / 1e6 * costs.attention_w
         + step.others_us / 1e6 * costs.other_w
     )
-    drawn_w = costs.idle_w + joules * (step.sm_mhz / data.most_mhz) / (step.measured_us / 1e6)
+    drawn_w = costs.idle_w + joules * (step.sm_mhz / data.most_mhz) / (step.step_us / 1e6)
     return drawn_w / data.limit_w

@@ -71,7 +71,8 @@ def work_of(piece: Launch | StepCall, prediction: Prediction, calls: int = 1) ->
 
 def mean_clock(work: StepWork, duration_us: float, machine: Machine, *, is_lasting: bool = False) -> float:
     """The share of its full clocks at which a device can go on with steps of ``duration_us``; 1 where its power limit
-    or what kernels draw is unknown. ``is_lasting``: for seconds and longer, as training does, not for a second."""
+    or what kernels draw is unknown; the duration is that at full clocks. ``is_lasting``: for seconds and longer, as
+    training does, not for a second."""
     costs, limit_w = _costs_on(machine), machine.device.power_limit_w
     if costs is None or limit_w is None or duration_us <= 0:
         return 1.0
