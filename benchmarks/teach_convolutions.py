@@ -11,24 +11,21 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from fit_convolution_network import costs_of_kinds, terms
-from teach_networks import _batches
+from teach_networks import OF_A_DTYPE, batches, body_of, residual, scaled
 
 from torchledger.fitting.convolution_times import result_sides
-from torchledger.fitting.networks import FARTHEST
 
 RARE = 25
 """Kernels seen less often than this are one kind."""
 TREES, LEAST_SHARE = 64, 0.3
-_DROPPED, _CHOICE = 0.1, 0.3
-_MOST_RESIDUAL, _LEAST, _MOST = 1.5, -3.0, 8.0
+_CHOICE = 0.3
+_LEAST, _MOST = -3.0, 8.0
 
-_OF_A_DTYPE = re.compile(r"__nv_bfloat16|__half|c10::BFloat16|c10::Half|bf16|f16")
 _HELPERS = re.compile(
     r"Memset|Memcpy|nchwToNhwc|nhwcToNchw|tensorTransform|AddPadding|SliceC|init_device|convertTensor|genericTranspose|"
     r"scaleTensor|precompute_indices|computeOffsets|kernel_helper|elementwise|opTensor|split_?k|split.*reduc",
@@ -58,7 +55,7 @@ def kind_of(names: str) -> str:
     'cutlass_tensorop_H_s16816fprop_64x64_32x10_nhwc*'
     """
     found: Counter[str] = Counter()
-    given = _OF_A_DTYPE.sub("H", names).split(" + ")
+    given = OF_A_DTYPE.sub("H", names).split(" + ")
     for name in given:
         often = _TIMES.search(name)
         if kernel := _kernel(name[: often.start()] if often else name):
@@ -113,7 +110,7 @@ class KernelTeacher:
         self.unit = float(goal.std())
         self.trees = ExtraTreesClassifier(TREES, max_features=LEAST_SHARE, random_state=0)
         self.trees.fit(_columns(p, seen), kinds)
-        x, first = self._scaled(seen), torch.tensor(self._by_kind(p, log_base), dtype=torch.float32)
+        x, first = scaled(seen, self.center, self.scale), torch.tensor(self._by_kind(p, log_base), dtype=torch.float32)
         y, own = torch.tensor(goal, dtype=torch.float32), torch.tensor(kinds)
         self.members = [self._learn(seed, x, first, y, own, width, epochs) for seed in range(members)]
 
@@ -130,9 +127,9 @@ class KernelTeacher:
 
     def times(self, p: Mapping[str, Any], seen: Any, log_base: Any) -> Any:
         """By each kind, [rows, kinds]."""
-        first, x = torch.tensor(self._by_kind(p, log_base), dtype=torch.float32), self._scaled(seen)
+        first, x = torch.tensor(self._by_kind(p, log_base), dtype=torch.float32), scaled(seen, self.center, self.scale)
         with torch.no_grad():
-            said = [first + _residual(off(body(x)), self.unit) for body, _, off in self.members]
+            said = [first + residual(off(body(x)), self.unit) for body, _, off in self.members]
         return np.asarray(torch.stack(said).mean(dim=0).numpy(), dtype=np.float64)
 
     def _by_kind(self, p: Mapping[str, Any], log_base: Any) -> Any:
@@ -140,33 +137,20 @@ class KernelTeacher:
         beside[:, 0] = 0.0
         return np.clip(beside, _LEAST, _MOST)
 
-    def _scaled(self, seen: Any) -> Any:
-        return torch.tensor((seen - self.center) / self.scale, dtype=torch.float32).clip(-FARTHEST, FARTHEST)
-
     def _learn(self, seed: int, x: Any, first: Any, y: Any, kinds: Any, width: int, epochs: int) -> Any:
         torch.manual_seed(seed)
         torch.set_num_threads(1)
-        sizes = [x.shape[1], width, width, width]
-        parts = [
-            part
-            for a, b in pairwise(sizes)
-            for part in (torch.nn.Linear(a, b), torch.nn.SiLU(), torch.nn.Dropout(_DROPPED))
-        ]
-        body, gate = torch.nn.Sequential(*parts), torch.nn.Linear(width, self.count)
+        body, gate = body_of(x.shape[1], width), torch.nn.Linear(width, self.count)
         off = torch.nn.Linear(width, self.count)
         parameters = [*body.parameters(), *gate.parameters(), *off.parameters()]
-        for some, step in _batches(len(x), epochs, parameters):
+        for some, step in batches(len(x), epochs, parameters):
             hidden, own = body(x[some]), kinds[some]
             said = first[some].gather(1, own[:, None])[:, 0]
-            said = said + _residual(off(hidden).gather(1, own[:, None])[:, 0], self.unit)
+            said = said + residual(off(hidden).gather(1, own[:, None])[:, 0], self.unit)
             loss = (said - y[some]).abs().mean() / self.unit
             # To tell the kinds apart helps to say what each needs.
             step(loss + _CHOICE * torch.nn.functional.cross_entropy(gate(hidden), own))
         return body.eval(), gate, off
-
-
-def _residual(said: Any, unit: float) -> Any:
-    return torch.tanh(said * unit) * _MOST_RESIDUAL
 
 
 def _columns(p: Mapping[str, Any], seen: Any) -> Any:

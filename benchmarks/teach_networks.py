@@ -37,7 +37,7 @@ LARGER = 2
 HELD_OUT = 0.125
 RARE = 30
 """Kernels seen less often than this are one class."""
-_OF_A_DTYPE = re.compile(r"__nv_bfloat16|__half|c10::BFloat16|c10::Half|bf16|f16")
+OF_A_DTYPE = re.compile(r"__nv_bfloat16|__half|c10::BFloat16|c10::Half|bf16|f16")
 _HELPERS = re.compile(r"Memset|nchwToNhwc|nhwcToNchw|tensorTransform|AddPadding|SliceC|init_device|convertTensor")
 _MOST_RESIDUAL = 1.5
 
@@ -52,7 +52,7 @@ def kernel_classes(names: Sequence[str]) -> np.ndarray:
 
 def _short(names: str) -> str:
     kept = []
-    for name in _OF_A_DTYPE.sub("H", names).split(" + "):
+    for name in OF_A_DTYPE.sub("H", names).split(" + "):
         if "split" in name.lower() and "reduc" in name.lower():
             kept.append("+")
         elif not _HELPERS.search(name):
@@ -72,14 +72,16 @@ class Teacher:
         """``each`` is a first guess of the goal by each kind of kernel, [rows, kinds]."""
         self.center, self.scale = rows.mean(axis=0), rows.std(axis=0) + 1e-6
         self.unit = float(goal.std())
-        x, y = self._scaled(rows), torch.tensor(goal, dtype=torch.float32)
+        x, y = scaled(rows, self.center, self.scale), torch.tensor(goal, dtype=torch.float32)
         kinds, first = torch.tensor(classes), self._first(each, len(rows))
         self.members = [self._learn(seed, x, y, kinds, first, width, epochs) for seed in range(members)]
 
     def answer(self, rows: Any, each: Any = None) -> Any:
         """The mean of what the members say, [rows]."""
         with torch.no_grad():
-            parts = zip(self._scaled(rows).split(8192), self._first(each, len(rows)).split(8192), strict=True)
+            parts = zip(
+                scaled(rows, self.center, self.scale).split(8192), self._first(each, len(rows)).split(8192), strict=True
+            )
             said = [
                 np.mean([self._say(*member, *part)[0].numpy() for member in self.members], axis=0) for part in parts
             ]
@@ -88,28 +90,19 @@ class Teacher:
     def _first(self, each: Any, count: int) -> Any:
         return torch.zeros((count, 1)) if each is None else torch.tensor(each, dtype=torch.float32)
 
-    def _scaled(self, rows: Any) -> Any:
-        return torch.tensor((rows - self.center) / self.scale, dtype=torch.float32).clip(-FARTHEST, FARTHEST)
-
     def _say(self, body: Any, gate: Any, off: Any, x: Any, first: Any) -> tuple[Any, Any]:
         hidden = body(x)
         guess = gate(hidden)
-        each = first + torch.tanh(off(hidden) * self.unit) * _MOST_RESIDUAL
+        each = first + residual(off(hidden), self.unit)
         return (guess.softmax(dim=1) * each).sum(dim=1), guess
 
     def _learn(self, seed: int, x: Any, y: Any, kinds: Any, first: Any, width: int, epochs: int) -> Any:
         torch.manual_seed(seed)
         torch.set_num_threads(1)
-        sizes = [x.shape[1], width, width, width]
-        parts = [
-            part
-            for a, b in pairwise(sizes)
-            for part in (torch.nn.Linear(a, b), torch.nn.SiLU(), torch.nn.Dropout(DROPPED))
-        ]
-        body, count = torch.nn.Sequential(*parts), int(kinds.max()) + 1
+        body, count = body_of(x.shape[1], width), int(kinds.max()) + 1
         gate, off = torch.nn.Linear(width, count), torch.nn.Linear(width, count)
         parameters = [*body.parameters(), *gate.parameters(), *off.parameters()]
-        for some, rate in _batches(len(x), epochs, parameters):
+        for some, rate in batches(len(x), epochs, parameters):
             value, guess = self._say(body, gate, off, x[some], first[some])
             away = value - y[some]
             # Half by logarithm, half by the relative error: where two kernels are likely, the shorter time errs less.
@@ -120,6 +113,26 @@ class Teacher:
         return body.eval(), gate, off
 
 
+def scaled(rows: Any, center: Any, scale: Any) -> Any:
+    """Features as networks see them, [rows, features]: in standard deviations, as far as these say anything."""
+    return torch.tensor((rows - center) / scale, dtype=torch.float32).clip(-FARTHEST, FARTHEST)
+
+
+def body_of(columns: int, width: int) -> Any:
+    """Three layers of a large network, whose outputs are learned beside it."""
+    parts = [
+        part
+        for a, b in pairwise([columns, width, width, width])
+        for part in (torch.nn.Linear(a, b), torch.nn.SiLU(), torch.nn.Dropout(DROPPED))
+    ]
+    return torch.nn.Sequential(*parts)
+
+
+def residual(said: Any, unit: float) -> Any:
+    """An output as a logarithm over what is expected, within bounds."""
+    return torch.tanh(said * unit) * _MOST_RESIDUAL
+
+
 def learn(
     rows: Any, goal: Any, width: int, hidden: int, epochs: int, *, is_rectified: bool = False, seed: int = 0
 ) -> Network:
@@ -128,14 +141,14 @@ def learn(
     torch.set_num_threads(1)
     center, scale = rows.mean(axis=0), rows.std(axis=0) + 1e-6
     unit = float(goal.std())
-    x = torch.tensor((rows - center) / scale, dtype=torch.float32).clip(-FARTHEST, FARTHEST)
+    x = scaled(rows, center, scale)
     y = torch.tensor(goal / unit, dtype=torch.float32)[:, None]
     sizes = [x.shape[1], *[width] * hidden]
     bend = torch.nn.ReLU if is_rectified else torch.nn.SiLU
     layers = [torch.nn.Linear(a, b) for a, b in pairwise(sizes)] + [torch.nn.Linear(width, 1)]
     network = torch.nn.Sequential(*[part for layer in layers for part in (layer, bend())][:-1])
     larger = LARGER if is_rectified else 1
-    for some, step in _batches(len(x), epochs, list(network.parameters()), BATCH * larger, RATE * larger):
+    for some, step in batches(len(x), epochs, list(network.parameters()), BATCH * larger, RATE * larger):
         away = network(x[some]) - y[some]
         loss = away.abs().mean()
         if is_rectified:
@@ -146,7 +159,7 @@ def learn(
     return Network(center.astype(np.float32), scale.astype(np.float32), unit, learned, is_rectified)
 
 
-def _batches(count: int, epochs: int, parameters: list[Any], batch: int = BATCH, rate: float = RATE) -> Any:
+def batches(count: int, epochs: int, parameters: list[Any], batch: int = BATCH, rate: float = RATE) -> Any:
     """Random batches, each with a function that takes a step down its loss."""
     optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=DECAY, fused=True)
     steps = max(epochs * (count // batch), 1)

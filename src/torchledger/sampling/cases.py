@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchledger.operators import Input, Operator, Parameters
+from torchledger.work.tensor_layouts import is_dense
 
 _ALIGNMENT = 128
 """Elements between the starts of two inputs are a multiple of this, as an allocator's blocks are aligned."""
@@ -166,16 +167,6 @@ def _without_autograd(run: Callable[[], Any]) -> Callable[[], Any]:
 def _gradient_like(output: Any, pool: InputPool) -> Any:
     dtype = str(output.dtype).removeprefix("torch.")
     stride = tuple(output.stride())
-    if output.is_contiguous() or not _is_dense(tuple(output.shape), stride):
+    if output.is_contiguous() or not is_dense(stride, tuple(output.shape)):
         stride = None  # type: ignore[assignment]
     return pool.view(tuple(output.shape), dtype, stride=stride)
-
-
-def _is_dense(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    """True if the elements fill one block without holes or overlap."""
-    expected = 1
-    for step, size in sorted((step, size) for step, size in zip(stride, shape, strict=True) if size > 1):
-        if step != expected:
-            return False
-        expected *= size
-    return True

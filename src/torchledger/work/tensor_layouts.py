@@ -57,7 +57,7 @@ def layout_of(tensors: Sequence[TensorArgument]) -> Layout | None:
         return "across"
     if len(whole) < len(strides):
         return "broadcast"
-    return "dense" if len(set(strides)) == 1 and _is_dense(strides[0], shape) else "padded"
+    return "dense" if len(set(strides)) == 1 and is_dense(strides[0], shape) else "padded"
 
 
 def _strides_over(tensor: TensorArgument, shape: tuple[int, ...]) -> _Strides:
@@ -67,7 +67,12 @@ def _strides_over(tensor: TensorArgument, shape: tuple[int, ...]) -> _Strides:
     return (*(0,) * missing, *(stride if size == wanted > 1 else 0 for size, stride, wanted in own))
 
 
-def _is_dense(strides: _Strides, shape: tuple[int, ...]) -> bool:
+def is_dense(strides: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """True if the elements fill one block without holes or overlap, in whatever order of dimensions.
+
+    >>> is_dense((1, 4), (4, 2)), is_dense((8, 1), (2, 4))
+    (True, False)
+    """
     expected = 1
     for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size > 1):
         if stride != expected:
