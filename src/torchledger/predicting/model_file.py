@@ -107,11 +107,11 @@ def save_model(
         zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive,
     ):
         sealed = {"header": json.loads(text), "sha256": hashlib.sha256(text).hexdigest()}
-        archive.writestr(zipfile.ZipInfo(_HEADER, _FIRST_DATE), json.dumps(sealed, sort_keys=True))
-        for key, blob in blobs.items():
-            info = zipfile.ZipInfo(f"entries/{key}.npz", _FIRST_DATE)
-            info.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(info, blob)
+        members = {_HEADER: json.dumps(sealed, sort_keys=True).encode()}
+        members |= {f"entries/{key}.npz": blob for key, blob in blobs.items()}
+        for name, content in members.items():
+            # A member with a date of its own is stored as it is unless it is told otherwise.
+            archive.writestr(zipfile.ZipInfo(name, _FIRST_DATE), content, zipfile.ZIP_DEFLATED)
     return path.stat().st_size
 
 
