@@ -4,7 +4,8 @@
 does not: convolutions along one dimension (speech, positions, causal and pointwise layers, random ones), float32 with
 and without TF32, groups, patches and the strides of transposed layers; and times the forward, the gradient of the
 image and that of the weight, warm. A transposed convolution's forward is the gradient of the image of a plain one.
-``--draw layers [--weights depthwise=30 groups=20]`` draws layers of networks over images instead (``drawn_layers.py``).
+``--draw layers [--weights depthwise=30 groups=20]`` draws layers of networks over images instead (``drawn_layers.py``);
+``--gradients 0.25`` times the gradients of a quarter of the configurations, and of the others the forward alone.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -171,8 +173,10 @@ def _tensor(dtype: str, place: int, shape: tuple[int, ...], channels_last: bool)
     return flat.view(count, *rest, channels).permute(0, -1, *range(1, len(rest) + 1))
 
 
-def pass_calls(parameters: dict[str, Any], precision: str, _pool: Any) -> list[Callable[[], Any]]:
-    """The three passes of one configuration, ready to be called."""
+def pass_calls(
+    parameters: dict[str, Any], precision: str, _pool: Any, gradients: float = 1.0
+) -> list[Callable[[], Any]]:
+    """The three passes of one configuration, ready to be called; gradients of this share of configurations alone."""
     import torch
 
     case = ConvolutionCase(**parameters)
@@ -195,6 +199,8 @@ def pass_calls(parameters: dict[str, Any], precision: str, _pool: Any) -> list[C
         torch.backends.cudnn.allow_tf32 = precision == "tf32"
         return torch.convolution(image, weight, None, *sizes)
 
+    if random.Random(f"gradients {sorted(parameters.items())}").random() >= gradients:
+        return [forward]
     return [forward, backward([True, False, False]), backward([False, True, False])]
 
 
@@ -245,12 +251,15 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=14, help="processes that choose kernels")
     parser.add_argument("--draw", choices=("passes", "layers"), default="passes")
     parser.add_argument("--weights", nargs="*", type=_weight, default=(), help="of layers: KIND=WEIGHT")
+    parser.add_argument("--gradients", type=float, default=1.0, metavar="SHARE", help="of configurations")
     options = parser.parse_args()
     gc.disable()
     drawn = draw_layers(options.seed, dict(options.weights)) if options.draw == "layers" else draw_passes(options.seed)
     cases = [next(drawn) for _ in range(options.count)]
     points = [(asdict(case), case.precision) for case in cases]
-    rows, names = chosen_and_timed(points, pass_calls, options.limit, options.workers)
+    rows, names = chosen_and_timed(
+        points, partial(pass_calls, gradients=options.gradients), options.limit, options.workers
+    )
     if rows:
         save(rows, list(names.known), options.output)
     say(f"{len(rows):,} passes in {options.limit:.0f} s")
