@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from fit_pass_networks import LAYERS, PASSES, Rows, read_rows
+from fit_pass_networks import DRAWN, PASSES, Rows, read_rows
 from teach_convolutions import kind_of
 
 NEEDS: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ def told(rows: Rows, which: Any, is_apart: Any) -> str:
 
 def main() -> None:
     """Count and print."""
-    rows = read_rows(LAYERS)
+    rows = read_rows(DRAWN[1])
     p = rows.p
     is_half = np.isin(rows.precision, ("bfloat16", "float16"))
     is_apart = np.array([kind_of(name).endswith("*") for name in rows.kernels])

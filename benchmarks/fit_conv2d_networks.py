@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from fit_convolution_network import drawn
 from fit_operators import is_taught
-from fit_pass_networks import BEFORE, DATA, LAYERS, Rows, layers_asked, read_rows
+from fit_pass_networks import BEFORE, DRAWN, Rows, layers_asked, read_rows
 from teach_networks import MACHINE, ROOT, learn, parsed, write_networks
 
 from torchledger.fitting.convolution_network import backward_features, convolution_features
@@ -79,8 +79,8 @@ def read_labels(direction: str = FORWARD) -> tuple[Rows, Any]:
 def passes_of_images(number: int) -> Rows:
     """The passes of a number among ``PASSES`` in half precision that have two dimensions."""
     rows = read_rows(BEFORE)
-    for path in (DATA / "passes_torch2.11.npz", LAYERS):
-        rows = rows.joined(read_rows(path)) if path.exists() else rows
+    for path in DRAWN:
+        rows = rows.joined(read_rows(path))
     of_images = np.isin(rows.precision, ("bfloat16", "float16")) & (rows.kind != "signal")
     return rows.some(np.flatnonzero(of_images & (rows.direction == number)))
 

@@ -3,7 +3,7 @@
     python benchmarks/fit_pass_networks.py [--out FILE] [--check] [--quick] [--answers FILE] [--only half|single]
 
 The data are what ``benchmarks/drawn_passes.py`` measured (``data/h200/passes_torch2.11.npz``, and layers of networks
-over images in ``layers_torch2.11.npz``), in half precision ``benchmarks/h200_kernels.py`` before it
+over images in ``layers_torch2.11.npz``, most of ``operator_layers_torch2.11.npz`` as the operator conv2d is drawn), in half precision ``benchmarks/h200_kernels.py`` before it
 (``convolutions_torch2.11.npz``), and three quarters of the labels of conv2d's forward. An eighth of the shapes is held
 out, and the error on them is said by kind and precision. Each network is written as soon as it is learned; ``--check``
 writes none, ``--answers`` writes what the teachers of half precision say to the questions of
@@ -37,7 +37,8 @@ RUNS: tuple[tuple[str, ...], ...] = (("--check",),)
 QUICK: tuple[tuple[str, ...], ...] = (("--check", "--quick"),)
 
 DATA = ROOT / "data/h200"
-BEFORE, LAYERS = DATA / "convolutions_torch2.11.npz", DATA / "layers_torch2.11.npz"
+BEFORE = DATA / "convolutions_torch2.11.npz"
+DRAWN = tuple(DATA / f"{name}_torch2.11.npz" for name in ("passes", "layers", "operator_layers"))
 PARAMETERS = (
     *("n", "c_in", "height", "width", "c_out", "kernel", "kernel_height", "stride", "padding", "padding_height"),
     *("groups", "channels_last"),
@@ -174,8 +175,8 @@ def all_rows() -> Rows:
 
     labels, is_learned = read_labels()
     rows = labels.some(np.flatnonzero(is_learned))
-    for path in (BEFORE, DATA / "passes_torch2.11.npz", LAYERS):
-        rows = read_rows(path).joined(rows) if path.exists() else rows
+    for path in (BEFORE, *DRAWN):
+        rows = read_rows(path).joined(rows)
     return rows
 
 
