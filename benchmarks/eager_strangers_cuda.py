@@ -1,12 +1,13 @@
 """Eager calls that a seed draws, forward and backward: a script to record, and how far their prices are off.
 
-    torchledger run --profile -o EAGER.ledger benchmarks/eager_strangers_cuda.py [--seed 1] [--count 600] [--along]
+    torchledger run --profile -o EAGER.ledger benchmarks/eager_strangers_cuda.py [--along] [--seconds 45]
     python benchmarks/eager_strangers_cuda.py --judge EAGER.ledger [--model H200] [--each]
     python benchmarks/eager_strangers_cuda.py --data EAGER.ledger... -o data/h200/eager_torch2.11.json.gz
 
 Library calls and element-wise ones at drawn shapes, dtypes and layouts, none compiled (``eager_calls_drawn.py``). Calls
 that a device refuses are left out and named. ``--along`` draws calls that work along dimensions
-(``eager_calls_along.py``) in their stead. ``--judge`` says for each operator what was measured and what its price
+(``eager_calls_along.py``) in their stead, and leaves out those over 5 ms; ``--seconds`` bounds the script's own time,
+after which a recorder still ends its ledger. ``--judge`` says for each operator what was measured and what its price
 is, and how many intervals hold; ``--data`` writes the calls with their times for a fit to learn from.
 """
 
@@ -15,61 +16,132 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import signal
 import statistics
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from eager_calls_drawn import Call as DrawnCall
+    from eager_calls_drawn import Pool, Tensors
 
 NEEDS: tuple[str, ...] = ("cuda",)
 RUNS: tuple[tuple[str, ...], ...] = (
     ("--tiny", "--device", "cpu", "--count", "6", "--steps", "2"),
-    ("--tiny", "--device", "cpu", "--count", "8", "--steps", "2", "--along"),
+    ("--tiny", "--device", "cpu", "--count", "8", "--steps", "2", "--along", "--seconds", "60"),
 )
 
 Row = tuple[float, float, bool]
 
 
-def run(seed: int, count: int, steps: int, device: str, *, tiny: bool, along: bool = False) -> None:
-    """Each step makes every call, forward and backward, and ends with a small compiled loss and an optimizer's step."""
+def run(options: argparse.Namespace) -> None:
+    """Try every call once; then each step makes all that were quick enough, forward and backward, and ends with a small
+    compiled loss and an optimizer's step.
+
+    What is not done in its time is left out rather than lost: a third of ``--seconds`` is for trying calls, and of
+    those tried only as many go into steps as leave room for all of these. SIGTERM ends the program as its last step
+    would, so that a recorder writes what it has.
+    """
     import torch
     from eager_calls_along import DrawnAlong
     from eager_calls_drawn import Drawn, Pool, draw
 
+    began = time.perf_counter()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(f"ended by a signal after {_since(began)}"))
+    device = options.device
     weight = torch.nn.Parameter(torch.ones(8, device=device))
     optimizer = torch.optim.SGD([weight], lr=1e-3)
     loss = torch.compile(lambda weight: (weight * weight).sum())
-    pool = Pool(device, 2**26 if tiny else 2**30, seed)
-    drawing = DrawnAlong if along else Drawn
-    calls, refused = draw(seed, count, pool, most_elements=2**12 if tiny else 2**27, drawing=drawing), set()
-    for step in range(steps):
-        for number, (name, call, tensors) in enumerate(calls):
-            if number in refused:
-                continue
-            for tensor in tensors:
-                tensor.grad = None
-            is_timed = along and step == 1
-            began = _now(device) if is_timed else 0.0
-            try:
-                result = call(*tensors)
-                if result.requires_grad:
-                    result.backward(pool.take(result.dtype, tuple(result.shape), number))
-            except Exception as error:  # a call that cannot be made is named, the others are measured
-                refused.add(number)
-                print(f"{name}: {type(error).__name__}: {str(error)[:160]!r}")
-            finally:
-                result = None
-            if is_timed and _now(device) - began > _LONGEST_S:
-                refused.add(number)
-                print(f"{name}: takes over {_LONGEST_S:g} s")
+    loss(weight).backward()
+    torch.nn.functional.conv2d(torch.ones(1, 8, 8, 8, device=device), torch.ones(8, 8, 3, 3, device=device)).sum()
+    _say(f"compiled after {_since(began)}")
+    pool = Pool(device, 2**26 if options.tiny else 2**30, options.seed)
+    drawing, most = DrawnAlong if options.along else Drawn, 2**12 if options.tiny else 2**27
+    drawn = draw(options.seed, options.count, pool, most_elements=most, drawing=drawing)
+    seconds = options.seconds or float("inf")
+    until = time.perf_counter() + _FOR_TRYING * seconds
+    calls = _tried(drawn, pool, until, _LONGEST_S if options.along else float("inf"))
+    _say(f"{len(calls)} of {len(drawn)} calls are quick enough, after {_since(began)}")
+    for step in range(options.steps):
+        step_began = time.perf_counter()
+        for number, _, call, tensors in calls:
+            _make(call, tensors, pool, number)
         loss(weight).backward()
         optimizer.step()
         optimizer.zero_grad()
-    print(f"{len(calls) - len(refused)} of {len(calls)} calls ran {steps} times")
+        took_s = _now(device) - step_began
+        _say(f"step {step + 1} of {options.steps}: {took_s:.2f} s, after {_since(began)}")
+        if step == _WATCHED:  # nothing is recorded yet
+            calls = calls[: _how_many(len(calls), took_s * (options.steps - step - 1), began + seconds)]
+    _say(f"{len(calls)} of {len(drawn)} calls ran in steps")
 
 
 _LONGEST_S = 0.005
 """Calls along dimensions may take a hundred times what others of their size do; few of those fill a recording."""
+
+_FOR_TRYING, _SLOWER, _WATCHED = 1 / 3, 2.5, 1
+"""The share of the time for trying calls, how much slower the steps are in the mean that a recorder watches, and the
+step after which calls are left out that all of these have no room for."""
+
+
+def _how_many(count: int, steps_s: float, until: float) -> int:
+    """Of ``count`` calls, whose steps would take ``steps_s``, those that end in time; some in any case, since steps
+    that are not made are not recorded."""
+    left_s = max(until - time.perf_counter(), _AT_LEAST_S)
+    if steps_s * _SLOWER <= left_s:
+        return count
+    fewer = max(1, int(count * left_s / (steps_s * _SLOWER)))
+    _say(f"the first {fewer} calls go on: more would not end in time")
+    return fewer
+
+
+_AT_LEAST_S = 10.0
+
+
+def _tried(
+    drawn: Sequence[DrawnCall], pool: Pool, until: float, longest_s: float
+) -> list[tuple[int, str, Callable[..., Any], Tensors]]:
+    """The calls, numbered, that can be made and take no longer than ``longest_s``, of those tried before ``until``."""
+    found = []
+    for number, (name, call, tensors) in enumerate(drawn):
+        if time.perf_counter() > until:
+            _say(f"{len(drawn) - number} calls are left untried: there is no time for them")
+            break
+        try:
+            took_s = _time_of(call, tensors, pool, number)
+            if longest_s < took_s < _LOADS_S:  # what it loads the first time is not its own
+                took_s = _time_of(call, tensors, pool, number)
+        except Exception as error:  # a call that cannot be made is named, the others are measured
+            _say(f"{name}: {type(error).__name__}: {str(error)[:160]!r}")
+            continue
+        if took_s > longest_s:
+            _say(f"{name}: takes {1e3 * took_s:.1f} ms")
+        else:
+            found.append((number, name, call, tensors))
+    return found
+
+
+_LOADS_S = 1.0
+"""Loading a library and its kernels takes less."""
+
+
+def _time_of(call: Callable[..., Any], tensors: Tensors, pool: Pool, number: int) -> float:
+    began = _now(pool.device)
+    _make(call, tensors, pool, number)
+    return _now(pool.device) - began
+
+
+def _make(call: Callable[..., Any], tensors: Tensors, pool: Pool, number: int) -> None:
+    """Make a call, forward and backward."""
+    for tensor in tensors:
+        tensor.grad = None
+    result = call(*tensors)
+    if result.requires_grad:
+        result.backward(pool.take(result.dtype, tuple(result.shape), number))
 
 
 def _now(device: str) -> float:
@@ -78,6 +150,14 @@ def _now(device: str) -> float:
     if device.startswith("cuda"):
         torch.cuda.synchronize()
     return time.perf_counter()
+
+
+def _since(began: float) -> str:
+    return f"{time.perf_counter() - began:.1f} s"
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
 
 
 def judge(path: Path, model_name: str, *, each: bool) -> None:
@@ -132,6 +212,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small sizes: to try the script itself")
+    parser.add_argument("--seconds", type=float, help="leave out what does not end in about this time")
     parser.add_argument("--along", action="store_true", help="calls that work along dimensions alone")
     parser.add_argument("--judge", type=Path, metavar="LEDGER", help="a ledger of this script")
     parser.add_argument("--each", action="store_true", help="with --judge: every call, the worst first")
@@ -147,7 +228,7 @@ def main() -> None:
             parser.error("--data wants -o FILE")
         write_data(options.data, options.output)
     else:
-        run(options.seed, options.count, options.steps, options.device, tiny=options.tiny, along=options.along)
+        run(options)
 
 
 if __name__ == "__main__":
