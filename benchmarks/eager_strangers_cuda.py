@@ -8,7 +8,7 @@ Library calls and element-wise ones at drawn shapes, dtypes and layouts, none co
 that a device refuses are left out and named. ``--along`` draws calls that work along dimensions
 (``eager_calls_along.py``) in their stead, and leaves out those over 5 ms; ``--seconds`` bounds the script's own time,
 after which a recorder still ends its ledger. ``--judge`` says for each operator what was measured and what its price
-is, and how many intervals hold; ``--data`` writes the calls with their times for a fit to learn from.
+is, and how many intervals hold; ``--data`` adds the calls with their times for a fit to learn from.
 """
 
 from __future__ import annotations
@@ -196,10 +196,14 @@ def _print_row(name: str, found: list[Row]) -> None:
 
 
 def write_data(ledgers: list[Path], target: Path) -> None:
-    """The calls of ledgers with their times, as ``fit_call_costs`` reads them."""
+    """Add the calls of ledgers with their times, as ``fit_call_costs`` reads them, to those of others in ``target``."""
     from strangers_data import calls_of
 
     rows = [row for path in ledgers for row in calls_of(path)]
+    if target.exists():
+        new = {row["program"] for row in rows}
+        before = json.loads(gzip.decompress(target.read_bytes()))
+        rows = [row for row in before if row["program"] not in new] + rows
     target.write_bytes(gzip.compress(json.dumps(rows, separators=(",", ":")).encode(), mtime=0))
     print(f"{len(rows):,} calls of {len({row['name'] for row in rows})} operators")
 
