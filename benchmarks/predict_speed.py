@@ -1,6 +1,10 @@
 """How quick predictions are: a table on one core, one from a cold start, a step of a thousand launches; and the fit.
 
     python benchmarks/predict_speed.py [--data DIR] [--output docs/results/predict_speed.md]
+    python benchmarks/predict_speed.py --only linear bmm step
+
+Each line is printed when it is known. ``--only`` times some operators of the shipped model of the H200, a few seconds
+each, or ``step``, and writes no page: for a core that is quiet for a moment.
 
 Learns from the public GH200 timings (``--data``, else ``TORCHLEDGER_PUBLIC_DATA/ett``) and made-up launches; asks the
 shipped model of the H200, too, at random shapes.
@@ -16,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +33,8 @@ QUICK: tuple[tuple[str, ...], ...] = (("--quick", "--output", "{out}/predict_spe
 if TYPE_CHECKING:
     import numpy as np
 
+    from torchledger.fitting.time_model import TimeModel
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 if os.environ.get("OMP_NUM_THREADS") != "1":
@@ -40,32 +46,53 @@ if os.environ.get("OMP_NUM_THREADS") != "1":
     )
 
 ROWS = 100_000
+STEP = "step"
+"""What ``--only`` calls the step of a thousand launches."""
 
 
 def main() -> None:
-    """Measure and write the page."""
+    """Measure and write the page, or print the few lines that were asked for."""
     import numpy as np
 
-    from launch_times import make_launch_set, pointwise, product
+    from torchledger.predicting import find_model
+
+    arguments = _arguments()
+    shipped = find_model("H200")
+    head = ["| what | measured | wanted |", "|---|---|---|"]
+    if arguments.only:
+        print(*head, sep="\n", flush=True)
+        for name, question in _random_shapes(np.random.default_rng(0)).items():
+            if name in arguments.only:
+                list(_printed(_tables(shipped, {name: question})))
+        if STEP in arguments.only:
+            list(_printed(_steps({"H200": shipped})))
+        return
+    title = [
+        "# How quick predictions are",
+        "",
+        f"`python benchmarks/predict_speed.py`, {datetime.datetime.now(datetime.UTC):%Y-%m-%d}, "
+        f"Python {platform.python_version()}, numpy {np.__version__}, {_processor()}.",
+        "",
+        *head,
+    ]
+    print(*title, sep="\n", flush=True)
+    lines = list(_printed(_everything(arguments, shipped)))
+    arguments.output.write_text("\n".join([*title, *lines]) + "\n")
+
+
+def _everything(arguments: argparse.Namespace, shipped: TimeModel) -> Iterator[str]:
+    """All lines of the page."""
+    import numpy as np
+
+    from launch_times import make_launch_set
     from torchledger.device.datasheets import device_of_name
     from torchledger.fitting.data import gate_public_labels, read_operator_samples
     from torchledger.fitting.fit import fit
     from torchledger.fitting.fit_data import fit_launches
     from torchledger.fitting.launches import machine_of_launches
     from torchledger.fitting.time_model import TimeModel
-    from torchledger.predicting import find_model, load_model, predict_table, save_model
-    from torchledger.predicting.step import predict_step
+    from torchledger.predicting import load_model, predict_table, save_model
 
-    arguments = _arguments()
-    lines = [
-        "# How quick predictions are",
-        "",
-        f"`python benchmarks/predict_speed.py`, {datetime.datetime.now(datetime.UTC):%Y-%m-%d}, "
-        f"Python {platform.python_version()}, numpy {np.__version__}, {_processor()}.",
-        "",
-        "| what | measured | wanted |",
-        "|---|---|---|",
-    ]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "gh200.tlmodel"
         samples = gate_public_labels(read_operator_samples([arguments.data / "Vista" / "operator"]))
@@ -75,10 +102,9 @@ def main() -> None:
         model, _ = fit(samples, jobs=2)
         seconds = time.perf_counter() - started
         size = save_model(model, path)
-        lines.append(
-            f"| fit of {len(samples):,} samples, {len(model.entries)} entries, two cores | {seconds:.0f} s | <= 180 s |"
-        )
-        lines.append(f"| model file | {size / 1e6:.1f} MB | |")
+        learned = f"{len(samples):,} samples, {len(model.entries)} entries"
+        yield f"| fit of {learned}, two cores | {seconds:.0f} s | <= 180 s |"
+        yield f"| model file | {size / 1e6:.1f} MB | |"
         generator = np.random.default_rng(0)
         lengths = generator.integers(1024, 5121, ROWS)
         questions = {
@@ -89,34 +115,56 @@ def main() -> None:
         loaded = load_model(path)
         for name, question in questions.items():
             rate = answers_per_second(partial(predict_table, loaded, f"guide.{name}", question, dtype="fp16"))
-            lines.append(f"| {name}: table of {ROWS:,}, per second of one core | {rate:,.0f} | >= 100,000 |")
-        shipped = find_model("H200")
-        for name, question in _random_shapes(generator).items():
-            for direction in ("forward", "backward"):
-                ask = partial(predict_table, shipped, name, question, dtype="bf16", direction=direction)
-                rate = answers_per_second(ask)
-                lines.append(f"| H200, {name} {direction}: the same | {rate:,.0f} | >= 100,000 |")
-        command = [sys.executable, "-m", "torchledger", "predict", "flash_atten", "mp=1", "b=4", "h=32", "l=2048"]
-        command += ["dim=4096", "--dtype", "fp16", "--device", str(path)]
-        environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-        cold = []
-        for _ in range(5):
-            begun = time.perf_counter()
-            subprocess.run(command, check=True, capture_output=True, env=environment)
-            cold.append(time.perf_counter() - begun)
-        lines.append(f"| `torchledger predict` from a cold start, best of five | {min(cold):.2f} s | < 1 s |")
+            yield f"| {name}: table of {ROWS:,}, per second of one core | {rate:,.0f} | >= 100,000 |"
+        yield from _tables(shipped, _random_shapes(generator))
+        yield _cold_start(path)
     train = make_launch_set(80)
     bare = TimeModel("TEST", machine_of_launches(device_of_name("TEST"), train.launches), {})
-    launches_model = replace(bare, entries=fit_launches(train.launches, bare)[0])
+    yield from _steps({"a small model": replace(bare, entries=fit_launches(train.launches, bare)[0]), "H200": shipped})
+
+
+def _tables(model: TimeModel, questions: Mapping[str, Mapping[str, object]]) -> Iterator[str]:
+    """Answers a second for each operator and direction."""
+    from torchledger.predicting import predict_table
+
+    for name, question in questions.items():
+        for direction in ("forward", "backward"):
+            ask = partial(predict_table, model, name, question, dtype="bf16", direction=direction)
+            rate = answers_per_second(ask)
+            yield f"| H200, {name} {direction}: the same | {rate:,.0f} | >= 100,000 |"
+
+
+def _cold_start(path: Path) -> str:
+    command = [sys.executable, "-m", "torchledger", "predict", "flash_atten", "mp=1", "b=4", "h=32", "l=2048"]
+    command += ["dim=4096", "--dtype", "fp16", "--device", str(path)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    cold = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True, env=environment)
+        cold.append(time.perf_counter() - begun)
+    return f"| `torchledger predict` from a cold start, best of five | {min(cold):.2f} s | < 1 s |"
+
+
+def _steps(models: Mapping[str, TimeModel]) -> Iterator[str]:
+    """A step of a thousand launches by each model."""
+    from launch_times import pointwise, product
+    from torchledger.predicting.step import predict_step
+
     launches = [
         product(1024, 512, 1024, order=order) if order % 3 == 1 else pointwise(1024, 1024, 3, order=order)
         for order in range(1000)
     ]
-    for name, own in (("a small model", launches_model), ("H200", shipped)):
-        seconds = _processor_s(partial(predict_step, own, launches))
-        lines.append(f"| step of 1,000 launches, {name}, of one core | {seconds:.3f} s | < 0.3 s |")
-    arguments.output.write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
+    for name, model in models.items():
+        seconds = _processor_s(partial(predict_step, model, launches))
+        yield f"| step of 1,000 launches, {name}, of one core | {seconds:.3f} s | < 0.3 s |"
+
+
+def _printed(lines: Iterable[str]) -> Iterator[str]:
+    """The lines, printed as they come."""
+    for line in lines:
+        print(line, flush=True)
+        yield line
 
 
 def answers_per_second(ask: Callable[[], object]) -> float:
@@ -158,11 +206,16 @@ def _processor() -> str:
 
 
 def _arguments() -> argparse.Namespace:
+    import numpy as np
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     public = Path(os.environ.get("TORCHLEDGER_PUBLIC_DATA") or ROOT.parent / "shared" / "data")
     parser.add_argument("--data", type=Path, default=public / "ett")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results" / "predict_speed.md")
     parser.add_argument("--quick", action="store_true", help="three operators only")
+    parser.add_argument(
+        "--only", nargs="+", choices=(*_random_shapes(np.random.default_rng(0)), STEP), help="print these alone"
+    )
     return parser.parse_args()
 
 

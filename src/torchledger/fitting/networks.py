@@ -40,37 +40,37 @@ class Network:
 
     def _rectified_chunk(self, rows: NDArray[np.float32]) -> Array:
         low, high, layers, last = self._of_columns
-        count, widest = len(rows), max(len(weight) for weight, _ in layers)
-        value = np.empty((len(low), count), np.float32)
-        np.maximum(rows.T, low, out=value)
-        np.minimum(value, high, out=value)
+        count, widest = len(rows), max(len(weight) for weight in layers)
+        # Under a layer's values stands a row of ones, by which the next layer's product adds its biases.
+        value = np.empty((len(low) + 1, count), np.float32)
+        np.maximum(rows.T, low, out=value[:-1])
+        np.minimum(value[:-1], high, out=value[:-1])
+        value[-1] = 1.0
         # Two layers' values in turns, in memory that stays in the processor's cache; by a number alone, instead of as
         # many zeros as there are values, the larger one is found four times as slowly.
-        room, zeros = np.empty((2, widest * count), np.float32), np.zeros(widest * count, np.float32)
-        for place, (weight, bias) in enumerate(layers):
+        room, zeros = np.empty((2, (widest + 1) * count), np.float32), np.zeros(widest * count, np.float32)
+        for place, weight in enumerate(layers):
             size = len(weight) * count
-            said = room[place % 2][:size].reshape(-1, count)
+            holding = room[place % 2][: size + count].reshape(-1, count)
+            said = holding[:-1]
             np.matmul(weight, value, out=said)
-            said += bias
             np.maximum(said, zeros[:size].reshape(said.shape), out=said)
-            value = said
-        weight, bias = last
-        return np.asarray((weight @ value + bias)[0] * self.unit, dtype=np.float64)
+            holding[-1] = 1.0
+            value = holding
+        return np.asarray((last @ value) * self.unit, dtype=np.float64)
 
     @cached_property
-    def _of_columns(self) -> tuple[Any, Any, list[tuple[Any, Any]], tuple[Any, Any]]:
-        """Bounds of each feature; weights [out, in] and biases of the layers, the first one's for features as they are,
-        neither shifted nor divided; those of the output."""
+    def _of_columns(self) -> tuple[Any, Any, list[NDArray[np.float32]], NDArray[np.float32]]:
+        """Bounds of each feature; weights of the layers, [out, in and biases], the first one's for features as they
+        are, neither shifted nor divided; those of the output."""
         scale, center = self.scale.astype(np.float64), self.center.astype(np.float64)
         (first, first_bias), *others = self.layers
         # What never varied taught nothing, and divided by next to nothing would drown the others in its rounding.
         unscaled = np.where(scale > _NEVER_VARIED, first.T / scale, 0.0).T
         layers: list[tuple[Any, Any]] = [(unscaled, first_bias - center @ unscaled), *others]
-        turned = [
-            (np.ascontiguousarray(weight.T, np.float32), bias[:, None].astype(np.float32)) for weight, bias in layers
-        ]
+        turned = [np.column_stack([weight.T, bias]).astype(np.float32) for weight, bias in layers]
         low, high = ((center + side * FARTHEST * scale).astype(np.float32)[:, None] for side in (-1.0, 1.0))
-        return low, high, turned[:-1], turned[-1]
+        return low, high, turned[:-1], turned[-1][0]
 
     def _chunk(self, rows: NDArray[np.float32]) -> Array:
         value = rows - self.center

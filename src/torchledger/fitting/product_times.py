@@ -8,7 +8,8 @@ were fitted on another device; the regressors learn what is left.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from torchledger.fitting.constants import Library
 from torchledger.fitting.machine import Machine
 
 Array = NDArray[np.float64]
+Singles = NDArray[np.float32]
 Sides = tuple[Array, Array, Array, Array]
 """(batch, m, n, k) of products [m, k] x [k, n]."""
 
@@ -26,7 +28,8 @@ _MOST_WAVES_TO_SPLIT = 3.0
 _K_STEP = 64
 _WHOLE_IN_SINGLE = 2.0**24
 """Whole numbers below are the same in single precision."""
-_MOST_PICKED = 0.3
+_MOST_PICKED = 0.8
+_NUMBERS_AT_ONCE = 1 << 15
 _FOR_EVER = np.float32(1e25)
 
 
@@ -72,78 +75,108 @@ def tile_times(
     slower32 = slower.astype(np.float32)
     if len(slower32) and (slower32 == slower32[0]).all():
         slower32 = slower32[:1]  # one element type: what a step costs need not be worked out for each product
-    # Row after row: k whole, then in each number of parts.
-    best = np.full((1 + len(splits), len(m)), np.inf, np.float32)
-    down: dict[int, NDArray[Any]] = {rows: np.ceil(n / rows) for rows in {rows for rows, _ in library.tiles}}
-    along: dict[int, NDArray[Any]] = {
-        columns: np.ceil(m / columns) * batch for columns in {columns for _, columns in library.tiles}
-    }
-    if _most(down) * _most(along) < _WHOLE_IN_SINGLE:
-        down = {side: count.astype(np.float32) for side, count in down.items()}
-        along = {side: count.astype(np.float32) for side, count in along.items()}
-    parts = np.array(splits, np.float32)[:, None]
+    down, along = _cuts(library.tiles, batch, m, n)
     steps = (np.ceil(k / _K_STEP) * (_K_STEP / 1e3)).astype(np.float32)
-    split_steps, summed = np.empty((2, len(splits), len(m)), np.float32)
     area = batch * m * n
+    # Only products of few waves are asked how long they take split, and these one after the other.
+    few = _maybe_few(library, area, machine) if splits else np.zeros(0, np.intp)
+    shape = (len(splits), len(few))
+    # Nothing is picked where nearly all are.
+    picked = slice(None) if len(few) == len(m) else few
+    few_k, few_area = k[picked], area[picked]
+    slower_few = slower32 if len(slower32) == 1 else slower32[picked]
+    split_steps, summed = np.empty((2, *shape), np.float32)
     for place, count in enumerate(splits):
-        split_steps[place] = np.ceil(k / count / _K_STEP) * (_K_STEP / 1e3)
-        summed[place] = area * ((count + library.reduce_more) * library.reduce_element)
-    room = np.empty((3, best[1:].size), np.float32)
-    one_room = np.empty((2, len(m)), np.float32)
-    for rows, columns in library.tiles:
-        at_once, step, start, share, share_step = _tile_costs(library, rows, columns)
+        split_steps[place] = np.ceil(few_k / count / _K_STEP) * (_K_STEP / 1e3)
+        summed[place] = few_area * ((count + library.reduce_more) * library.reduce_element)
+    parts = np.array(splits, np.float32)[:, None, None]
+    best, best_split = np.full(len(m), np.inf, np.float32), np.full(shape, np.inf, np.float32)
+    for some in _pieces(len(library.tiles), len(m)):
+        waves, (step, start, share, share_step) = _waves(library, library.tiles[some], down, along, machine)
         costs = start, step * slower32, share, share_step * slower32
-        waves = down[rows] * along[columns]
-        waves /= machine.num_multiprocessors * at_once
-        waves32: NDArray[np.float32] = waves.astype(np.float32, copy=False)
-        np.minimum(best[0], _in_rounds(waves32, steps, costs, *one_room), out=best[0])
-        if not splits:
+        np.minimum(best, _in_rounds(waves, steps, costs).min(axis=0), out=best)
+        if not len(few):
             continue
-        is_few = waves32 < _MOST_WAVES_TO_SPLIT
-        asked = np.count_nonzero(is_few)
-        if asked > _MOST_PICKED * len(m):
-            # To ask of all is quicker than to pick these: a wave too many says that a split takes for ever.
-            waves32[~is_few] = _FOR_EVER
-            more, *others = (each.reshape(best[1:].shape) for each in room)
-            np.multiply(waves32, parts, out=more)
-            taken = _in_rounds(more, split_steps, costs, *others)
-            taken += summed
-            np.minimum(best[1:], taken, out=best[1:])
-        elif asked:
-            few = np.flatnonzero(is_few)
-            shape = (len(splits), asked)
-            more, *others = (each[: asked * len(splits)].reshape(shape) for each in room)
-            np.multiply(waves32[few], parts, out=more)
-            start, per_k, share, share_k = costs
-            own = start, per_k if len(per_k) == 1 else per_k[few], share, share_k if len(share_k) == 1 else share_k[few]
-            taken = _in_rounds(more, split_steps.take(few, axis=1), own, *others)
-            taken += summed.take(few, axis=1)
-            best[1:, few] = np.minimum(best[1:].take(few, axis=1), taken)
-    whole, split = best[0], best[1:].min(axis=0, initial=np.inf)
+        waves_few = waves if len(few) == len(m) else waves.take(few, axis=1)
+        # A wave too many says that a split takes for ever.
+        waves_few[waves_few >= _MOST_WAVES_TO_SPLIT] = _FOR_EVER
+        costs = start, step * slower_few, share, share_step * slower_few
+        for own in _pieces(len(splits), waves_few.size):
+            taken = _in_rounds(waves_few * parts[own], split_steps[own, None], costs).min(axis=1)
+            taken += summed[own]
+            np.minimum(best_split[own], taken, out=best_split[own])
+    split = np.full(len(m), np.inf, np.float32)
+    split[picked] = best_split.min(axis=0, initial=np.inf)
     memory = _memory_us(library, sides, item_size, machine)
-    whole_us = _longer(whole.astype(np.float64), memory) + library.launch
+    whole_us = _longer(best.astype(np.float64), memory) + library.launch
     split_us = _longer(np.minimum(split.astype(np.float64), 1e9), memory) + library.launch + library.reduce
     return whole_us, split_us
 
 
-def _in_rounds(
-    waves: NDArray[np.float32],
-    steps: NDArray[np.float32],
-    costs: tuple[float, NDArray[np.float32], float, NDArray[np.float32]],
-    taken: NDArray[np.float32],
-    shared: NDArray[np.float32],
-) -> NDArray[np.float32]:
+def _maybe_few(library: Library, area: Array, machine: Machine) -> NDArray[np.intp]:
+    """The products that may be few enough waves to be split by one of the tiles: all of them where nearly all are."""
+    per_wave = max(
+        (rows * columns * _tile_costs(library, rows, columns)[0] for rows, columns in library.tiles), default=0
+    )
+    few = np.flatnonzero(area < _MOST_WAVES_TO_SPLIT * machine.num_multiprocessors * per_wave)
+    return np.arange(len(area)) if len(few) > _MOST_PICKED * len(area) else few
+
+
+def _pieces(count: int, each: int) -> Iterator[slice]:
+    """Slices of so many things of so many numbers each, that stay in the processor's cache while they are worked on."""
+    step = max(_NUMBERS_AT_ONCE // max(each, 1), 1)
+    return (slice(start, start + step) for start in range(0, count, step))
+
+
+def _in_rounds(waves: Singles, steps: Singles, costs: tuple[Singles, Singles, Singles, Singles]) -> Singles:
     """Microseconds of tiles in so many waves, of so many steps each: of every round its start and steps, and of every
-    wave its share of both. ``taken``, which holds them then, and ``shared`` are room to work in."""
+    wave its share of both."""
     start, per_k, share, share_k = costs
-    np.multiply(steps, share_k, out=shared)
+    shared = steps * share_k
     shared += share
-    shared *= waves
-    np.multiply(steps, per_k, out=taken)
+    taken = steps * per_k
     taken += start
-    taken *= np.ceil(waves)
+    # Only by the waves both have a number for each tile and product.
+    shared, taken = shared * waves, taken * np.ceil(waves)
     taken += shared
     return taken
+
+
+def _waves(
+    library: Library,
+    tiles: tuple[tuple[int, int], ...],
+    down: Mapping[int, NDArray[Any]],
+    along: Mapping[int, NDArray[Any]],
+    machine: Machine,
+) -> tuple[Singles, tuple[Singles, Singles, Singles, Singles]]:
+    """The waves of each product by each of some tiles, [tiles, products], and the tiles' costs, [tiles, 1] each."""
+    count = next(iter(down.values()))
+    waves = np.empty((len(tiles), len(count)), count.dtype)
+    for place, (rows, columns) in enumerate(tiles):
+        np.multiply(down[rows], along[columns], out=waves[place])
+    at_once, *costs = _costs_of_tiles(library, tiles)
+    waves /= (machine.num_multiprocessors * at_once).astype(waves.dtype)
+    step, start, share, share_step = (each.astype(np.float32) for each in costs)
+    return waves.astype(np.float32, copy=False), (step, start, share, share_step)
+
+
+@cache
+def _costs_of_tiles(library: Library, tiles: tuple[tuple[int, int], ...]) -> Array:
+    """``_tile_costs`` of some tiles, [cost, tiles, 1]."""
+    return np.array([_tile_costs(library, rows, columns) for rows, columns in tiles], dtype=np.float64).T[:, :, None]
+
+
+def _cuts(
+    tiles: Iterable[tuple[int, int]], batch: Array, m: Array, n: Array
+) -> tuple[dict[int, NDArray[Any]], dict[int, NDArray[Any]]]:
+    """Into how many pieces tiles cut each output, by their rows along n and by their columns along m and the batch: in
+    single precision where that holds all of their products exactly."""
+    down: dict[int, NDArray[Any]] = {rows: np.ceil(n / rows) for rows in {rows for rows, _ in tiles}}
+    along: dict[int, NDArray[Any]] = {columns: np.ceil(m / columns) * batch for columns in {wide for _, wide in tiles}}
+    if _most(down) * _most(along) < _WHOLE_IN_SINGLE:
+        down = {side: count.astype(np.float32) for side, count in down.items()}
+        along = {side: count.astype(np.float32) for side, count in along.items()}
+    return down, along
 
 
 def _most(counts: Mapping[int, NDArray[Any]]) -> float:
@@ -198,24 +231,21 @@ def times_by_tile(
         quarter = ((np.ceil(k / 4 / _K_STEP) * (_K_STEP / 1e3)).astype(np.float32)) * slower
         summed = batch * m * n * ((4 + library.reduce_more) * library.reduce_element) + library.reduce
         summed32 = summed.astype(np.float32)
-        down = {tall: np.ceil(n / tall) for tall in {tall for tall, _ in tiles}}
-        along = {
-            wide: np.ceil(m / wide) * (batch / machine.num_multiprocessors) for wide in {wide for _, wide in tiles}
-        }
-        own_whole, own_split = np.empty((len(tiles), len(m)), np.float32), np.empty((len(tiles), len(m)), np.float32)
-        for index, (tall, wide) in enumerate(tiles):
-            at_once, step, start, share, share_step = _tile_costs(library, tall, wide)
-            waves = (down[tall] * along[wide]).astype(np.float32)
-            if at_once > 1:
-                waves /= at_once
-            own_whole[index] = np.ceil(waves) * (steps * step + start) + waves * (steps * share_step + share)
+        down, along = _cuts(tiles, batch, m, n)
+        own_whole, own_split = np.empty((2, len(tiles), len(m)), np.float32)
+        for some in _pieces(len(tiles), len(m)):
+            waves, (step, start, share, share_step) = _waves(library, tiles[some], down, along, machine)
+            own_whole[some] = _in_rounds(waves, steps, (start, step, share, share_step))
             waves *= 4
-            own_split[index] = np.ceil(waves) * (quarter * step + start) + waves * (quarter * share_step + share)
+            own_split[some] = _in_rounds(waves, quarter, (start, step, share, share_step))
         own_split += summed32
+        # Rows that lie together are written as such.
+        place = np.flatnonzero(rows)
+        together = slice(place[0], place[-1] + 1) if place[-1] - place[0] == len(place) - 1 else place
         for own, out in ((own_whole, whole), (own_split, split)):
             np.maximum(own, memory, out=own)
-            own += np.float32(library.launch)
-            out[:, rows] = own
+            np.add(own, np.float32(library.launch), out=own)
+            out[:, together] = own
     return whole, split
 
 

@@ -28,8 +28,12 @@ _CELLS = 1 << 16
 """Rows times trees at once: their masks stay in the processor's cache."""
 _PAIRS = 1 << 15
 """Rows times points at once in a kernel, likewise."""
-_MOST_COMPARED = 32
-_MOST_PLACES = 128
+_FEW_THRESHOLDS = 12
+"""So many are compared one after the other, with all values at once."""
+_BINS = (64, 128, 256, 512, 1024, 2048)
+_ENOUGH_COMPARED, _MOST_COMPARED = 2, 6
+"""Thresholds in one bin: no more bins are tried where there are so few; more are found by halves instead."""
+_MOST_PLACES = 1536
 _FEW_ROWS = 64
 _NEVER_VARIED = 1e-8
 """Deviations up to this are those of a constant column, to which a fit adds 1e-9."""
@@ -79,13 +83,13 @@ class TreeEnsemble:
             # The number of thresholds below the value says which comparisons fail, for all trees at once.
             place: Any = 0
             for feature, thresholds in features:
-                place = place * (len(thresholds) + 1) + _count_below(thresholds, rows[:, feature])
+                place = place * (len(thresholds.rising) + 1) + thresholds.count_below(rows[:, feature])
             if isinstance(place, int):
                 always &= table[place]
             else:
                 varied.append((place.astype(np.intp), table))
         found = np.empty(len(rows), np.float64)
-        first_leaf = np.arange(0, leaf_values.size, MAX_LEAVES)
+        leaves, first_leaf = leaf_values.ravel(), np.arange(0, leaf_values.size, MAX_LEAVES)
         step = max(_CELLS // len(self.feature), 1)
         # In pieces whose masks stay in the processor's cache.
         for start in range(0, len(rows), step):
@@ -93,19 +97,19 @@ class TreeEnsemble:
             alive = np.repeat(always[None], len(found[some]), axis=0)
             own = np.empty_like(alive)
             for places, table in varied:
-                np.take(table, places[some], axis=0, out=own, mode="clip")
+                table.take(places[some], axis=0, out=own, mode="clip")
                 alive &= own
             np.negative(alive, out=own)
             alive &= own
             alive *= _DE_BRUIJN
             alive >>= _DE_BRUIJN_SHIFT
-            leaf = np.take(leaf_values.ravel(), np.add(alive, first_leaf), mode="clip")
+            leaf = leaves.take(np.add(alive, first_leaf), mode="clip")
             leaf.sum(axis=1, dtype=np.float64, out=found[some])
         found += self.baseline
         return found
 
     @cached_property
-    def _masks(self) -> tuple[list[tuple[list[tuple[int, Array]], NDArray[np.uint16]]], NDArray[np.float32]]:
+    def _masks(self) -> tuple[list[tuple[list[tuple[int, _Thresholds]], NDArray[np.uint16]]], NDArray[np.float32]]:
         """For each few features their thresholds, and for each number of failed ones the leaves still reachable per
         tree; and each tree's leaves, in the order of ``_DE_BRUIJN``.
 
@@ -118,7 +122,7 @@ class TreeEnsemble:
         splits: dict[int, list[tuple[float, int, int]]] = {}
         for tree in range(trees):
             self._number_leaves(tree, 0, 0, leaf_values, splits)
-        tables: list[tuple[list[tuple[int, Array]], NDArray[np.uint16]]] = []
+        tables: list[tuple[list[tuple[int, _Thresholds]], NDArray[np.uint16]]] = []
         for feature, found in sorted(splits.items(), key=lambda item: len({each[0] for each in item[1]})):
             thresholds = np.unique([threshold for threshold, _, _ in found])
             table = np.full((len(thresholds) + 1, trees), 0xFFFF, dtype=np.uint16)
@@ -129,9 +133,9 @@ class TreeEnsemble:
             if tables and len(tables[-1][1]) * len(table) <= _MOST_PLACES:
                 features, before = tables.pop()
                 both = (before[:, None] & table[None]).reshape(-1, trees)
-                tables.append(([*features, (feature, thresholds)], both))
+                tables.append(([*features, (feature, _Thresholds(thresholds))], both))
             else:
-                tables.append(([(feature, thresholds)], table))
+                tables.append(([(feature, _Thresholds(thresholds))], table))
         return tables, leaf_values[:, _DE_BRUIJN_ORDER]
 
     def _number_leaves(
@@ -154,18 +158,55 @@ class TreeEnsemble:
         return on_left + on_right
 
 
-def _count_below(thresholds: Array, values: Array) -> int | NDArray[np.uint16]:
-    """How many of some rising thresholds each value lies above; one number where all values are the same. Not too many
-    are compared one after the other, all values at once; what is no number lies above all."""
-    if values[0] == values[-1] and (values == values[0]).all():
-        return int(np.searchsorted(thresholds, values[0], side="left"))
-    if len(thresholds) > _MOST_COMPARED:
-        return np.searchsorted(thresholds, values, side="left").astype(np.uint16)
-    count, is_below = np.full(len(values), len(thresholds), np.uint8), np.empty(len(values), np.bool_)
-    for threshold in thresholds:
-        np.less_equal(values, threshold, out=is_below)
-        count -= is_below.view(np.uint8)
-    return count.astype(np.uint16)
+@dataclass(frozen=True)
+class _Thresholds:
+    """Some rising thresholds, and bins of one width that they lie in. A value's bin says how many thresholds lie before
+    it, and the value is compared only with the few inside."""
+
+    rising: Array
+
+    def count_below(self, values: Array) -> int | NDArray[np.uint16]:
+        """How many thresholds each value lies above; one number where all values are the same. What is no number lies
+        above all."""
+        if values[0] == values[-1] and (values == values[0]).all():
+            return int(np.searchsorted(self.rising, values[0], side="left"))
+        if len(self.rising) <= _FEW_THRESHOLDS:
+            count, is_below = np.full(len(values), len(self.rising), np.uint8), np.empty(len(values), np.bool_)
+            for threshold in self.rising:
+                np.less_equal(values, threshold, out=is_below)
+                count -= is_below.view(np.uint8)
+            return count.astype(np.uint16)
+        bins_per_unit, before, inside = self._bins
+        if len(inside) > _MOST_COMPARED:
+            return np.searchsorted(self.rising, values, side="left").astype(np.uint16)
+        place = self._places(values, bins_per_unit, len(before) - 1)
+        found = before.take(place, mode="clip")
+        for thresholds in inside:
+            found += np.greater(values, thresholds.take(place, mode="clip"))
+        return found
+
+    def _places(self, values: Array, bins_per_unit: float, last: int) -> NDArray[np.intp]:
+        """The bin of each value. Whatever rounding does, a value has no lower bin than a lesser one."""
+        place = values - self.rising[0]
+        place *= bins_per_unit
+        np.fmin(place, last, out=place)
+        np.fmax(place, 0, out=place)
+        return np.asarray(place.astype(np.intp))
+
+    @cached_property
+    def _bins(self) -> tuple[float, NDArray[np.uint16], Array]:
+        """Bins in a unit; how many thresholds lie before each bin, and the thresholds inside it, [place, bin], infinite
+        where there are no more. After the last bin comes one for what lies above all thresholds."""
+        for number in _BINS:
+            bins_per_unit = (number - 0.5) / (self.rising[-1] - self.rising[0])
+            place = self._places(self.rising, bins_per_unit, number)
+            counts = np.bincount(place, minlength=number + 1)
+            if counts.max() <= _ENOUGH_COMPARED:
+                break
+        before = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        inside = np.full((counts.max(), number + 1), np.inf)
+        inside[np.arange(len(place)) - before[place], place] = self.rising
+        return bins_per_unit, before.astype(np.uint16), inside
 
 
 @dataclass(frozen=True)
@@ -189,17 +230,17 @@ class GaussianProcess:
         return np.concatenate([self._chunk(rows[start : start + _CHUNK]) for start in range(0, len(rows), _CHUNK)])
 
     @cached_property
-    def _varied(self) -> NDArray[np.bool_]:
-        return np.asarray(self.scale > _NEVER_VARIED)
+    def _of_shifted(self) -> tuple[Array, Array]:
+        """What a shifted feature is multiplied by: for distances and for the trend."""
+        # A feature that never varied in the fit taught nothing: another value of it later must change nothing.
+        inverse_scale = np.where(self.scale > _NEVER_VARIED, 1.0 / self.scale, 0.0)
+        return inverse_scale * self.inverse_lengths, inverse_scale * self.slope
 
     def _chunk(self, rows: Array) -> Array:
-        # A feature that never varied in the fit taught nothing: another value of it later must change nothing.
-        normal = (rows - self.center) / self.scale
-        if not self._varied.all():
-            normal[:, ~self._varied] = 0.0
-        near = (normal * self.inverse_lengths).astype(np.float32)
-        kernel = matern(near, self.points)
-        return np.asarray(kernel @ self.weights + normal @ self.slope + self.offset)
+        nearness, trend = self._of_shifted
+        shifted = rows - self.center
+        near = np.multiply(shifted, nearness, out=np.empty_like(shifted, np.float32), casting="same_kind")
+        return np.asarray(matern(near, self.points) @ self.weights + shifted @ trend + self.offset)
 
 
 def matern(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -210,6 +251,8 @@ def matern(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.
     of_right = number(5.0) * np.einsum("ij,ij->i", right, right)
     step = max(_PAIRS // max(len(right), 1), 1)
     room = np.empty((min(step, len(left)), len(right)), left.dtype)
+    # By a number alone, instead of as many zeros as there are values, the larger one is found four times as slowly.
+    zeros = np.zeros_like(room)
     # A dozen passes over some rows each, which stay in the processor's cache meanwhile.
     for start in range(0, len(left), step):
         squared = kernel[start : start + step]
@@ -217,7 +260,7 @@ def matern(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.
         squared *= number(-10.0)
         squared += of_left[start : start + step]
         squared += of_right
-        np.maximum(squared, 0, out=squared)
+        np.maximum(squared, zeros[: len(squared)], out=squared)
         np.sqrt(squared, out=distance)
         squared *= number(1.0 / 3.0)
         squared += distance
