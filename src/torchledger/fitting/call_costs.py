@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from torchledger.errors import FitError
 from torchledger.fitting.learning import COVERAGE
+from torchledger.fitting.list_calls import ListCost, fit_list_calls, list_us
 from torchledger.nouns import TensorArgument
 from torchledger.work.categories import category_of_operator, operator_name
 from torchledger.work.element_sizes import element_size
-from torchledger.work.list_costs import CHUNK_ELEMENTS
+from torchledger.work.list_costs import CHUNK_ELEMENTS, ListLaunches, launches_of_list, works_on_lists
 from torchledger.work.settings import Settings, settings_from
 from torchledger.work.tensor_layouts import broadcast_shape, layout_of, row_major
 from torchledger.work.walks import family_of_walk, steps_of, walk_of
@@ -60,7 +61,8 @@ class CallCost:
     """An eager call takes ``kernel_us`` a kernel, and ``slowness`` times what its bytes take at the device's bandwidth;
     90 % of calls lie within a factor ``exp(spread)``. ``kernels`` are those that it launches as a rule, for calls of
     which nothing but the operator was seen. Over a list of tensors a kernel takes ``chunk_us`` more for the chunk of a
-    tensor that one of its blocks goes through, however few there are. An element-wise call takes ``element_us`` for a
+    tensor that one of its blocks goes through, however few there are; with a ``norm``, as ``fitting/list_calls.py``
+    has it. An element-wise call takes ``element_us`` for a
     million elements at least, however few bytes these have, and one that goes along dimensions ``step_us`` for each of
     its steps (``work/walks.py``)."""
 
@@ -71,6 +73,7 @@ class CallCost:
     chunk_us: float = 0.0
     element_us: float = 0.0
     step_us: float = 0.0
+    norm: float = 0.0
 
     def duration_us(
         self,
@@ -82,11 +85,15 @@ class CallCost:
         elements: int = 0,
         steps: int = 0,
         moves_all: bool = True,
+        launches: ListLaunches | None = None,
     ) -> float:
         """Time of a call in microseconds; ``chunk`` is of ``share_of_chunk``, ``elements`` of ``elements_of``,
-        ``steps`` of ``steps_along``. ``moves_all`` says that it moves as many bytes as are counted, and not fewer.
+        ``steps`` of ``steps_along``, ``launches`` of ``launches_of_call``. ``moves_all`` says that it moves as many
+        bytes as are counted, and not fewer.
         """
         memory_us = bytes_moved / bytes_per_us
+        if self.norm and launches is not None:
+            return list_us(ListCost(self.kernel_us, self.chunk_us, self.slowness, self.norm), launches, memory_us)
         work_us = max(self.slowness * memory_us, self.element_us * elements / 1e6, self.step_us * steps)
         time_us = (self.kernel_us + self.chunk_us * chunk) * max(1, kernels) + work_us
         is_beyond = moves_all and bytes_moved > _BEYOND_CACHES
@@ -101,6 +108,16 @@ quicker than the memory."""
 def share_of_chunk(tensors: int | None, elements: int | None) -> float:
     """How much of a chunk the mean tensor of a list fills, 1 at most; 0 of what is no list."""
     return min(1.0, elements / tensors / CHUNK_ELEMENTS) if tensors and elements else 0.0
+
+
+def launches_of_call(
+    name: str, arguments: Sequence[TensorArgument], tensors: int | None, elements: int | None, kernels: int
+) -> ListLaunches | None:
+    """How the kernels of a call over a list share it; ``None`` of any other call, and where its list is unknown."""
+    if not tensors or not elements or not works_on_lists(name):
+        return None
+    largest = max((math.prod(each.shape) for each in arguments), default=0)
+    return launches_of_list(tensors, elements, kernels, min(largest, elements))
 
 
 def is_scaler(name: str) -> bool:
@@ -141,6 +158,9 @@ def cost_keys(name: str, arguments: Sequence[TensorArgument] = (), settings: Set
     """
     if not arguments:
         return (name,)
+    if works_on_lists(name):
+        dtype = arguments[0].dtype
+        return (f"{name} {dtype}", name) if dtype else (name,)
     if is_elementwise(name):
         return _elementwise_keys(name, arguments)
     along, alike = _keys_along(name, arguments, settings)
@@ -292,7 +312,8 @@ def cost_of(keys: Sequence[str], extras: Mapping[str, float]) -> CallCost | None
             kernel_us, slowness, spread = (extras[f"{key} {what}"] for what in ("kernel us", "slowness", "spread"))
             kernels, chunk_us = round(extras.get(f"{key} kernels", 1.0)), extras.get(f"{key} chunk us", 0.0)
             element_us, step_us = (extras.get(f"{key} {what} us", 0.0) for what in ("element", "step"))
-            return CallCost(kernel_us, slowness, spread, kernels, chunk_us, element_us, step_us)
+            norm = extras.get(f"{key} norm", 0.0)
+            return CallCost(kernel_us, slowness, spread, kernels, chunk_us, element_us, step_us, norm)
     return None
 
 
@@ -325,10 +346,16 @@ def fit_call_costs(rows: Sequence[Mapping[str, Any]], bytes_per_us: float) -> di
         kernels = np.array([max(1, row["kernels"]) for row in own], dtype=np.float64)
         memory_us = np.array([row["bytes_moved"] / bytes_per_us for row in own])
         log_us = np.log([row["us"] for row in own])
-        chunks = np.array([share_of_chunk(row.get("tensors"), row.get("elements")) for row in own])
-        millions = np.array([elements[id(row)] / 1e6 for row in own])
-        walked = np.array([steps[id(row)] for row in own], dtype=np.float64)
-        cost = _fit(kernels, memory_us, log_us, chunks, millions, walked)
+        if all(_launches_of(row) for row in own):
+            small = [row for row in rows_of_name if own is in_steps and _is_small(row)]
+            cost = _fit_lists(own, small, bytes_per_us)
+        else:
+            chunks = np.array([share_of_chunk(row.get("tensors"), row.get("elements")) for row in own])
+            millions = np.array([elements[id(row)] / 1e6 for row in own])
+            walked = np.array([steps[id(row)] for row in own], dtype=np.float64)
+            cost = _fit(kernels, memory_us, log_us, chunks, millions, walked)
+        if cost.norm:
+            found[f"{name} norm"] = cost.norm
         if cost.step_us:
             found[f"{name} step us"] = cost.step_us
         if cost.chunk_us:
@@ -339,6 +366,31 @@ def fit_call_costs(rows: Sequence[Mapping[str, Any]], bytes_per_us: float) -> di
         if (usual := int(np.median(kernels))) > 1:
             found[f"{name} kernels"] = float(usual)
     return found
+
+
+def _launches_of(row: Mapping[str, Any]) -> ListLaunches | None:
+    return launches_of_call(str(row["name"]), tensors_of(row), row.get("tensors"), row.get("elements"), row["kernels"])
+
+
+def _is_small(row: Mapping[str, Any]) -> bool:
+    """True for a battery's call over a list without a tensor of any size, whose state in the cache says little."""
+    launches = _launches_of(row)
+    return str(row.get("program", _BATTERY)).startswith(_BATTERY) and launches is not None and launches.fill < _SMALL
+
+
+_SMALL, _COUNTS_LESS = 0.3, 0.3
+
+
+def _fit_lists(own: Sequence[Mapping[str, Any]], small: Sequence[Mapping[str, Any]], bytes_per_us: float) -> CallCost:
+    """What calls over lists cost, by those of programs; what a kernel takes alone is seen where all tensors are small,
+    as no model's are."""
+    rows = [*own, *small]
+    log_us = np.log([row["us"] for row in rows])
+    weights = np.exp(log_us / 4) * np.where(np.arange(len(rows)) < len(own), 1.0, _COUNTS_LESS)
+    launches = [each for each in map(_launches_of, rows) if each is not None]
+    cost, off = fit_list_calls(launches, [row["bytes_moved"] / bytes_per_us for row in rows], log_us, weights)
+    spread = math.hypot(_WIDER * float(np.quantile(off[: len(own)], COVERAGE)), _SURELY)
+    return CallCost(cost.kernel_us, cost.slowness, spread, chunk_us=cost.chunk_us, norm=cost.norm)
 
 
 def fit_rooflines(rows: Sequence[Mapping[str, Any]], roofline_us: Sequence[float]) -> dict[str, float]:

@@ -17,6 +17,7 @@ from torchledger.fitting.call_costs import (
     is_elementwise,
     is_scaler,
     known_name,
+    launches_of_call,
     roofline_keys,
     share_of_chunk,
     steps_along,
@@ -206,6 +207,7 @@ def _by_cost(model: TimeModel, call: StepCall, cost: CallCost, taught: str) -> P
         elements=round(elements_of(call.name, call.arguments, call.elements) * slower),
         steps=round(steps_along(call.name, call.arguments, call.settings) * slower),
         moves_all=moves_all,
+        launches=launches_of_call(call.name, call.arguments, call.tensors, call.elements, kernels),
     )
     roofline_us = call.bytes_moved / model.machine.bytes_per_us
     return _as_others(
