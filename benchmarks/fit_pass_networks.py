@@ -1,13 +1,14 @@
 """Learn what an H200's library takes for a pass of any convolution: the networks of ``fitting/pass_networks.py``.
 
     python benchmarks/fit_pass_networks.py [--out FILE] [--check] [--quick] [--answers FILE] [--only half|single]
+    python benchmarks/fit_pass_networks.py --answers FILE --teachers forward [--members 4]
 
 The data are what ``benchmarks/drawn_passes.py`` measured (``data/h200/passes_torch2.11.npz``, and layers of networks
-over images in ``layers_torch2.11.npz``, most of ``operator_layers_torch2.11.npz`` as the operator conv2d is drawn), in half precision ``benchmarks/h200_kernels.py`` before it
-(``convolutions_torch2.11.npz``), and three quarters of the labels of conv2d's forward. An eighth of the shapes is held
-out, and the error on them is said by kind and precision. Each network is written as soon as it is learned; ``--check``
-writes none, ``--answers`` writes what the teachers of half precision say to the questions of
-``fit_conv2d_networks.py``.
+over images in ``layers_torch2.11.npz``, most of ``operator_layers_torch2.11.npz`` as the operator conv2d is drawn), in
+half precision ``benchmarks/h200_kernels.py`` before it (``convolutions_torch2.11.npz``), and three quarters of the
+labels of conv2d's forward. An eighth of the shapes is held out, and the error on them is said by kind and precision.
+Each network is written as soon as it is learned; ``--check`` writes none, ``--answers`` writes what the teachers of
+half precision say to the questions of ``fit_conv2d_networks.py``; with ``--teachers`` that is all, of one pass.
 """
 
 from __future__ import annotations
@@ -97,19 +98,29 @@ def read_rows(path: Any) -> Rows:
     return rows.some(np.flatnonzero((found["spread"] < MOST_SPREAD) & (rows.time_us > 0)))
 
 
-def described(rows: Rows, one: str) -> tuple[Any, Any]:
-    """Features of a pass and the logarithm of its expected time."""
+def elements_of(rows: Rows) -> Elements:
+    """What the passes are of."""
     size = np.where(np.isin(rows.precision, _PRECISIONS["half"]), 2.0, 4.0)
     half, single = MACHINE.peak("bfloat16"), MACHINE.peak("float32")
     rounded = MACHINE.convolution_peak("float32")
     peak = np.where(size == 2.0, half, np.where(rows.precision == "tf32", rounded, single))
-    return pass_features(rows.p, one, Elements(size, np.isin(rows.precision, ("float16", "float32")), peak), MACHINE)
+    return Elements(size, np.isin(rows.precision, ("float16", "float32")), peak)
+
+
+def described(rows: Rows, one: str) -> tuple[Any, Any]:
+    """Features of a pass and the logarithm of its expected time."""
+    return pass_features(rows.p, one, elements_of(rows), MACHINE)
+
+
+def precisions_of(size: str) -> tuple[str, str]:
+    """The precisions of a size of element."""
+    return _PRECISIONS[size]
 
 
 def asked(count: int, precisions: tuple[str, str]) -> Rows:
     """Shapes that nobody measured: a third each of ``drawn_passes``, ``drawn_layers`` and ``h200_kernels``."""
     of_passes = (case for case in draw_passes(0) if case.precision in precisions)
-    found = _rows_of(itertools.islice(of_passes, count // 3)).joined(layers_asked(count // 3, precisions))
+    found = rows_of_cases(itertools.islice(of_passes, count // 3)).joined(layers_asked(count // 3, precisions))
     more, is_other = drawn(count // 3)
     more = {**more, "kernel_height": more["kernel"], "padding_height": more["padding"]}
     nothing = np.zeros(len(is_other))
@@ -124,10 +135,11 @@ def asked(count: int, precisions: tuple[str, str]) -> Rows:
 
 def layers_asked(count: int, precisions: tuple[str, str], weights: Mapping[str, float] | None = None) -> Rows:
     """Layers of networks over images that nobody measured."""
-    return _rows_of(itertools.islice((c for c in draw_layers(0, weights) if c.precision in precisions), count))
+    return rows_of_cases(itertools.islice((c for c in draw_layers(0, weights) if c.precision in precisions), count))
 
 
-def _rows_of(drawn_cases: Iterator[ConvolutionCase]) -> Rows:
+def rows_of_cases(drawn_cases: Iterator[ConvolutionCase]) -> Rows:
+    """Drawn convolutions as passes that nobody measured."""
     cases = list(drawn_cases)
     names = {"n": "count"}
     p = {name: np.array([getattr(case, names.get(name, name), 0) for case in cases], np.float64) for name in PARAMETERS}
@@ -141,12 +153,12 @@ def _rows_of(drawn_cases: Iterator[ConvolutionCase]) -> Rows:
 class PassTeacher:
     """Says what a pass takes of one size of element, learned from some rows."""
 
-    def __init__(self, rows: Rows, one: str, *, quick: bool) -> None:
+    def __init__(self, rows: Rows, one: str, *, quick: bool, members: int = MEMBERS) -> None:
         seen, log_base = described(rows, one)
         self.one, self.kinds = one, kernel_kinds(rows.kernels)
         self.teacher = KernelTeacher(
             rows.p, one, seen, log_base, rows.time_us, numbered(rows.kernels, self.kinds),
-            members=MEMBERS, width=TEACHER_WIDTH, epochs=1 if quick else TEACHER_EPOCHS,
+            members=members, width=TEACHER_WIDTH, epochs=1 if quick else TEACHER_EPOCHS,
         )  # fmt: skip
 
     def log_us(self, rows: Rows) -> Any:
@@ -201,16 +213,36 @@ def say_errors(own: Rows, test: Any, by_teacher: Any, network: Network, one: str
                 report(f"  {kind}, {precision}", off[cell])
 
 
+def only_answers(one: str, members: int, path: Path, *, quick: bool) -> None:
+    """Write what the teacher of a pass in half precision says to the questions of conv2d's networks."""
+    from fit_conv2d_networks import questions_of_conv2d
+
+    rows = all_rows()
+    held = held_out([*rows.p.values(), rows.precision == "tf32"], HELD_OUT)
+    mine = (rows.direction == PASSES.index(one)) & np.isin(rows.precision, _PRECISIONS["half"])
+    teacher = PassTeacher(rows.some(np.flatnonzero(mine & ~held)), one, quick=quick, members=members)
+    test = rows.some(np.flatnonzero(mine & held))
+    report("large networks", teacher.log_us(test) - np.log(test.time_us))
+    asked_of = questions_of_conv2d(one, quick=quick).items()
+    answers = {f"{one} {name}": teacher.log_us(questions).astype(np.float32) for name, questions in asked_of}
+    np.savez_compressed(path, **answers)
+
+
 def main() -> None:
     """Fit, and write or check."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--answers", type=Path)
     parser.add_argument("--only", choices=tuple(SIZES.values()), help="size of element; the other stays as it is")
+    parser.add_argument("--teachers", choices=PASSES, help="of which pass teachers of half precision answer, no more")
+    parser.add_argument("--members", type=int, default=MEMBERS)
     more, rest = parser.parse_known_args()
     sys.argv[1:] = rest
     arguments = parsed(__doc__, "passes")
     from fit_conv2d_networks import questions_of_conv2d
 
+    if more.teachers:
+        only_answers(more.teachers, more.members, more.answers, quick=arguments.quick)
+        return
     rows = all_rows()
     if arguments.quick:
         rows = rows.some(np.arange(0, len(rows.time_us), 12))

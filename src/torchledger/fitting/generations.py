@@ -31,6 +31,8 @@ class Generation:
     convolution_networks: str | None = None
     first_pass_networks: str | None = None
     pass_networks: str | None = None
+    group_networks: str | None = None
+    first_conv2d_networks: str | None = None
     conv2d_networks: str | None = None
 
 
@@ -51,7 +53,9 @@ GENERATIONS: tuple[Generation, ...] = (
         convolution_networks="hopper_convolutions.npz",
         first_pass_networks="hopper_passes.npz",
         pass_networks="hopper_layer_passes.npz",
-        conv2d_networks="hopper_conv2d.npz",
+        group_networks="hopper_groups.npz",
+        first_conv2d_networks="hopper_conv2d.npz",
+        conv2d_networks="hopper_blended_conv2d.npz",
     ),
     Generation("Blackwell", (10, 0), lanes=128, threads=2048),
     Generation("Blackwell (12.0)", (12, 0), lanes=128, threads=1536),

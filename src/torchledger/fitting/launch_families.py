@@ -26,7 +26,7 @@ def family_of(launch: Launch) -> str | None:
     if category == "attention":
         return f"launch:attention/{direction}"
     if category == "convolution":
-        gradients = [buffer for buffer in launch.buffers if buffer.role == "output" and len(buffer.shape) in (3, 4)]
+        gradients = [buffer for buffer in launch.buffers if buffer.role == "output" and len(buffer.shape) in (3, 4, 5)]
         # The first layer of a model needs no gradient of its image.
         only_weight = direction == "backward" and len(gradients) == 1
         return f"launch:convolution/{'weight' if only_weight else direction}"

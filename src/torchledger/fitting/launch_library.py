@@ -14,10 +14,11 @@ from torchledger.fitting.attention_features import attention_columns
 from torchledger.fitting.attention_times import AttentionCall, attention_us, schedule_columns
 from torchledger.fitting.convolution_network import learned_convolution_times
 from torchledger.fitting.convolution_times import convolution_times
+from torchledger.fitting.depth_folding import DEEP, is_deep, without_depth
 from torchledger.fitting.launch_families import family_of
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.operator_features import gemm_columns
-from torchledger.fitting.pass_networks import Elements, passes_of_call, runs_one_by_one, time_passes
+from torchledger.fitting.pass_networks import Elements, passes_and_choices, passes_of_call, runs_one_by_one
 from torchledger.fitting.product_times import product_times
 from torchledger.nouns import Buffer, Launch
 from torchledger.work.categories import operation_of
@@ -34,7 +35,8 @@ def library_columns(launch: Launch, machine: Machine) -> dict[str, float]:
     if kind == "launch:attention":
         return _attention(launch, inputs, machine)
     if kind == "launch:convolution":
-        return _convolution(launch, inputs, outputs, machine)
+        flat = without_depth(inputs, outputs, is_backward="backward" in operation_of(launch))
+        return {**_convolution(launch, *flat, machine), DEEP: float(is_deep(inputs))}
     largest = max(launch.buffers, key=lambda buffer: math.prod(buffer.shape), default=None)
     indices = max((math.prod(buffer.shape) for buffer in inputs if buffer.dtype in INTEGERS), default=0)
     name = operation_of(launch)
@@ -62,11 +64,13 @@ _KINDS = (
 EXPECTED = "log expected"
 """The column that holds the logarithm of the time by the library's tiles, where they are known."""
 
-
 _SINGLE = 4.0  # bytes of an element
 _ALONE = "alone"
 ALONE = f"log {_ALONE}"
 """Of a convolution by the networks of its single passes; the expected time where they are unknown."""
+
+OPEN_CHOICE = "open choice"
+"""The column that says how far a convolution's time varies over the kernels that the library may take for it."""
 
 ONE_BY_ONE = "one by one"
 """The column of forwards that launch a kernel for each channel."""
@@ -123,12 +127,12 @@ def _convolution_columns(
     item_size, peak, copied_bytes = (columns.pop(name) for name in ("item size", "peak", "copied bytes"))
     is_float16, is_transposed = (columns.pop(name) > 0 for name in ("float16", "transposed"))
     is_exact = (item_size == _SINGLE) & (peak <= machine.peak("float32"))
-    alone = None
+    alone, open_choice = None, np.zeros(len(given))
     if machine.has_tile_baseline:
         times = learned_convolution_times(columns, direction, item_size, is_float16, peak, machine)
         times["way"], times["expected"] = times["expected"], times.pop("learned")
         elements = Elements(item_size, is_float16 | is_exact, peak)
-        alone = _passes_alone(columns, direction, elements, is_transposed, machine)
+        alone, open_choice = _passes_alone(columns, direction, elements, is_transposed, machine)
     else:
         times = convolution_times(columns, direction, item_size, peak, machine)
     is_slow = runs_one_by_one(columns, direction, item_size) & ~is_transposed & (alone is not None)
@@ -139,7 +143,7 @@ def _convolution_columns(
         times[_ALONE] = times["expected"] if alone is None else alone + copied
     for place in range(len(given)):
         logarithms = {f"log {name}": math.log(time[place]) for name, time in times.items()}
-        yield {**logarithms, ONE_BY_ONE: float(is_slow[place])}
+        yield {**logarithms, ONE_BY_ONE: float(is_slow[place]), OPEN_CHOICE: float(open_choice[place])}
 
 
 def _passes_alone(
@@ -148,20 +152,21 @@ def _passes_alone(
     elements: Elements,
     is_transposed: NDArray[np.bool_],
     machine: Machine,
-) -> NDArray[np.float64] | None:
-    """Microseconds of the passes that a direction runs by their own networks, ``None`` without any."""
-    found = np.zeros(len(is_transposed))
+) -> tuple[NDArray[np.float64] | None, NDArray[np.float64]]:
+    """Microseconds of the passes that a direction runs by their own networks, ``None`` without any, and how open the
+    library's choice is."""
+    found, open_choice = np.zeros((2, len(is_transposed)))
     for side in (False, True):
         rows = np.flatnonzero(is_transposed == side)
         if not len(rows):
             continue
         passes = passes_of_call(direction, is_transposed=side)
         own = {name: value[rows] for name, value in columns.items()}
-        times = time_passes(own, passes, elements.some(rows), machine)
+        times = passes_and_choices(own, passes, elements.some(rows), machine)
         if times is None:
-            return None
-        found[rows] = times
-    return found
+            return None, open_choice
+        found[rows], open_choice[rows] = times
+    return found, open_choice
 
 
 def _tensors(launch: Launch) -> tuple[list[Buffer], list[Buffer]]:
@@ -218,6 +223,7 @@ def _row_stride(product: Buffer) -> int:
 def _convolution_shape(launch: Launch, inputs: list[Buffer], outputs: list[Buffer]) -> dict[str, float] | None:
     """The parameters of ``conv2d`` and the size of an element; ``None`` where that is unknown or the tensors are not
     plain."""
+    inputs, outputs = without_depth(inputs, outputs, is_backward="backward" in operation_of(launch))
     images = _planes(inputs)
     if "backward" in operation_of(launch):
         if len(images) < 3:

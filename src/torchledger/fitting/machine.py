@@ -22,8 +22,9 @@ _FIRST_WITH_TF32 = (8, 0)  # compute capability
 """Traffic that DRAM must carry, unless the L2 is larger yet: beyond the caches of all but the largest devices."""
 
 
-FIRST_NETWORKS, LATEST_NETWORKS = 1, 4
+FIRST_NETWORKS, LATEST_NETWORKS = 1, 5
 _LAST_WITH_FIRST_NETWORKS = 3
+_LAST_WITHOUT_GROUPS = 4
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class Machine:
     networks: int = FIRST_NETWORKS
     """Which networks of the generation its operators learned beside: 1 for those of the first models, 2 for those
     with products of float16 apart and forwards of ``conv2d`` by its labels, 3 with one network for both gradients of
-    ``conv2d``, 4 with products of more labels and quicker networks. A file keeps those that it learned with."""
+    ``conv2d``, 4 with products of more labels and quicker networks, 5 with passes in groups apart and ``conv2d`` by
+    what several teachers say. A file keeps those that it learned with."""
 
     @property
     def name(self) -> str:
@@ -105,12 +107,21 @@ class Machine:
         return of.first_pass_networks if self.networks <= _LAST_WITH_FIRST_NETWORKS else of.pass_networks
 
     @property
+    def group_networks(self) -> str | None:
+        """Likewise for single passes in groups of several channels."""
+        knows = self._has_networks and self.networks > _LAST_WITHOUT_GROUPS
+        return self._of_constants.group_networks if knows else None
+
+    @property
     def conv2d_networks(self) -> str | None:
         """Likewise for the operator ``conv2d``: for its forwards, which learned from its labels too, and for both
         gradients of its backwards together."""
         if self.networks == FIRST_NETWORKS:
             return self.convolution_networks
-        return self._of_constants.conv2d_networks if self._has_networks else None
+        if not self._has_networks:
+            return None
+        of = self._of_constants
+        return of.first_conv2d_networks if self.networks <= _LAST_WITHOUT_GROUPS else of.conv2d_networks
 
     @property
     def asks_gradients_together(self) -> bool:

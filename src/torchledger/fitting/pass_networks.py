@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from torchledger.fitting.convolution_network import convolution_features
 from torchledger.fitting.convolution_times import PASSES, result_sides
+from torchledger.fitting.group_networks import OPEN, group_features, is_grouped
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.networks import Network, of_package
 from torchledger.fitting.product_network import log2_alignment
@@ -45,6 +46,11 @@ class Elements:
     size: Array
     is_other: NDArray[np.bool_]
     peak: Array
+
+    @property
+    def is_rounded(self) -> NDArray[np.bool_]:
+        """Rows of float32 that is rounded for the tensor cores."""
+        return np.asarray((self.size != _HALF_SIZE) & ~self.is_other, dtype=np.bool_)
 
     def some(self, rows: NDArray[np.intp]) -> Elements:
         """Those of an index."""
@@ -103,21 +109,48 @@ def time_passes(p: Mapping[str, Array], passes: Sequence[str], elements: Element
 
     Rows whose elements are neither of 2 nor of 4 bytes take what their algorithms are expected to.
     """
+    found = passes_and_choices(p, passes, elements, machine)
+    return None if found is None else found[0]
+
+
+def passes_and_choices(
+    p: Mapping[str, Array], passes: Sequence[str], elements: Elements, machine: Machine
+) -> tuple[Array, Array] | None:
+    """``time_passes``, and how open the library's choice is: the standard deviation of the time over the kernels that
+    are likely, as a share of it; 0 where no network says."""
     networks = _learned(machine.pass_networks)
     if not networks:
         return None
-    total = np.zeros(len(elements.size))
+    of_groups = _learned_of_groups(machine.group_networks)
+    in_groups = is_grouped(p)
+    total, variance = np.zeros(len(elements.size)), np.zeros(len(elements.size))
     for one in passes:
         features, log_us = pass_features(p, one, elements, machine)
+        spread = np.zeros(len(elements.size))
         for size, name in SIZES.items():
-            rows = np.flatnonzero(elements.size == size)
+            is_apart = in_groups & (f"{one} {name}" in of_groups)
+            rows = np.flatnonzero((elements.size == size) & ~is_apart)
             if len(rows):
                 log_us[rows] += networks[f"{one} {name}"].predict(features[rows])
+            rows = np.flatnonzero((elements.size == size) & is_apart)
+            if len(rows):
+                own = {column: p[column][rows] for column in ("groups", "c_in", "c_out")}
+                seen = group_features(own, features[rows], elements.some(rows).is_rounded)
+                log_us[rows] += of_groups[f"{one} {name}"].predict(seen)
+                spread[rows] = np.maximum(of_groups[f"{one} {name} {OPEN}"].predict(seen), 0.0)
         us_per_channel = np.interp(p["kernel"], list(_LARGER_FILTERS), list(_LARGER_FILTERS.values()))
-        total += np.where(runs_one_by_one(p, one, elements.size), p["groups"] * us_per_channel, np.exp(log_us))
-    return total
+        time_us = np.where(runs_one_by_one(p, one, elements.size), p["groups"] * us_per_channel, np.exp(log_us))
+        total += time_us
+        variance += (time_us * spread) ** 2
+    return total, np.sqrt(variance) / total
 
 
 @cache
 def _learned(file: str | None) -> Mapping[str, Network]:
     return {} if file is None else of_package(file, NETWORKS)
+
+
+@cache
+def _learned_of_groups(file: str | None) -> Mapping[str, Network]:
+    """The networks of passes in groups that a file has."""
+    return {} if file is None else of_package(file, (*NETWORKS, *(f"{name} {OPEN}" for name in NETWORKS)))

@@ -23,14 +23,14 @@ from torchledger.work.settings import Settings, setting
 def launch_of(call: StepCall, device: str) -> Launch | None:
     """The launch of an eager convolution, attention, or of their gradients on ``device`` (``"cuda:0"``).
 
-    ``None`` for other calls, for images of three dimensions, and where the size of the result is not certain.
+    ``None`` for other calls, and where the size of the result is not certain.
     """
     name = operator_name(call.name)[1]
     if not call.flops:
         return None
     if name.startswith("_scaled_dot_product_"):
         return _attention(name, call, device)
-    given = [each for each in call.arguments if len(each.shape) in (3, 4) and min(each.shape) > 0]
+    given = [each for each in call.arguments if len(each.shape) in (3, 4, 5) and min(each.shape) > 0]
     if name == "convolution" and len(given) == 2:
         result = _result_by_settings(given[0], given[1], call.settings) or _result(given[0], given[1], call.flops)
         launch = None if result is None else _launch(name, call, call.flops, given, [result], device)
@@ -141,6 +141,10 @@ def _result(image: TensorArgument, weight: TensorArgument, flops: int) -> Tensor
         return None
     if len(sides) == 1:
         made: tuple[int, ...] = (positions,)
+    elif len(sides) == 3:
+        if positions != math.prod(sides):
+            return None
+        made = tuple(sides)
     else:
         shrunk = math.sqrt(math.prod(sides) / positions)
         height = max(1, round(sides[0] / shrunk))

@@ -10,6 +10,7 @@ import numpy as np
 
 from torchledger.errors import PredictError
 from torchledger.fitting.convolution_factors import is_single_convolution
+from torchledger.fitting.depth_folding import DEEP, DEEP_WIDTH
 from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches, knows_steps
 from torchledger.fitting.launch_library import EXACT_FLOAT32, ONE_BY_ONE
 from torchledger.fitting.launches import as_matrix
@@ -70,6 +71,7 @@ def predict_launches(
         # Launches of programs that nobody chose spread more than the rows held out of those that were sampled.
         width = width * model.extras.get(f"{family} interval", 1.0)
         width = np.maximum(width, [ONE_BY_ONE_WIDTH * each.values.get(ONE_BY_ONE, 0.0) for each in some])
+        width = np.maximum(width, [DEEP_WIDTH * each.values.get(DEEP, 0.0) for each in some])
         for place, index in enumerate(indices):
             middle = some[place].log_baseline_of(entry.feature_names) + float(residual[place])
             where = range_of(float(distance[place]))

@@ -11,7 +11,7 @@ from factories import make_h200
 from torchledger.device.datasheets import device_of_name
 from torchledger.fitting.convolution_times import convolution_times
 from torchledger.fitting.machine import FIRST_NETWORKS, LATEST_NETWORKS, Machine
-from torchledger.fitting.pass_networks import PASSES, Elements, passes_of_call, time_passes
+from torchledger.fitting.pass_networks import PASSES, Elements, passes_and_choices, passes_of_call, time_passes
 
 H200 = make_h200()
 NAMES = ("n", "c_in", "height", "width", "c_out", "kernel", "kernel_height", "stride", "padding", "padding_height")
@@ -77,8 +77,35 @@ def test_a_machine_of_another_generation_has_no_networks() -> None:
 
 
 def test_a_model_of_before_keeps_the_passes_that_it_learned_beside() -> None:
-    before = [replace(H200, networks=networks) for networks in (FIRST_NETWORKS, LATEST_NETWORKS - 1)]
-    first, last = (time_passes(P, ("forward",), elements("bfloat16", each), each) for each in before)
+    before = [replace(H200, networks=networks) for networks in (FIRST_NETWORKS, 3, 4)]
+    first, third, fourth = (time_passes(P, ("forward",), elements("bfloat16", each), each) for each in before)
     now = time_passes(P, ("forward",), elements("bfloat16", H200), H200)
-    assert first is not None and last is not None and now is not None
-    assert np.array_equal(first, last) and not np.array_equal(first, now)
+    assert first is not None and third is not None and fourth is not None and now is not None
+    assert np.array_equal(first, third) and not np.array_equal(first, now)
+    # Passes without groups are those of before.
+    assert LATEST_NETWORKS == 5 and np.array_equal(fourth, now)
+
+
+GROUPS = {name: np.full(3, value) for name, value in zip(NAMES, (29, 192, 12, 12, 192, 3, 3, 1, 1, 1), strict=True)}
+GROUPS |= {"groups": np.array([12.0, 1.0, 192.0]), "channels_last": np.ones(3)}
+
+
+@pytest.mark.parametrize("one", PASSES)
+def test_passes_in_groups_have_networks_of_their_own_which_say_how_open_a_choice_is(one: str) -> None:
+    found = passes_and_choices(GROUPS, (one,), elements("bfloat16"), H200)
+    before = replace(H200, networks=4)
+    of_before = passes_and_choices(GROUPS, (one,), elements("bfloat16", before), before)
+    assert found is not None and of_before is not None
+    (now_us, is_open), (before_us, was_open) = found, of_before
+    assert now_us[0] != before_us[0] and now_us[1:] == pytest.approx(before_us[1:], rel=1e-5)
+    assert is_open[0] >= 0 and not is_open[1:].any() and not was_open.any()
+
+
+def test_how_open_a_choice_is_counts_by_the_share_of_each_pass() -> None:
+    own = elements("bfloat16")
+    parts = [passes_and_choices(GROUPS, (one,), own, H200) for one in PASSES[1:]]
+    both = passes_and_choices(GROUPS, PASSES[1:], own, H200)
+    assert both is not None and parts[0] is not None and parts[1] is not None
+    (image_us, of_image), (weight_us, of_weight) = parts
+    together = np.hypot(image_us * of_image, weight_us * of_weight) / (image_us + weight_us)
+    assert both[1] == pytest.approx(together) and both[1][0] > 0

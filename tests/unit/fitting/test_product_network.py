@@ -127,8 +127,8 @@ def test_a_model_keeps_the_networks_that_it_learned_beside(name: str) -> None:
     operator = find_operator(name)
     sizes = {"linear": {"m": [1001], "n": [1001], "k": [1001]}, "conv2d": _IMAGES}[name]
     given = {side: np.array(values) for side, values in sizes.items()}
-    first, second, third, latest = (
-        replace(H200, networks=networks) for networks in (FIRST_NETWORKS, 2, 3, LATEST_NETWORKS)
+    first, second, third, fourth, latest = (
+        replace(H200, networks=networks) for networks in (FIRST_NETWORKS, 2, 3, 4, LATEST_NETWORKS)
     )
 
     def baseline(machine: Machine, dtype: str, direction: str) -> float:
@@ -140,7 +140,8 @@ def test_a_model_keeps_the_networks_that_it_learned_beside(name: str) -> None:
     other = ("bfloat16", "forward") if name == "linear" else (dtype, "backward")
     assert baseline(first, *other) == baseline(second, *other)
     assert (baseline(second, *other) != baseline(third, *other)) == (name == "conv2d")
-    assert (baseline(third, *other) != baseline(latest, *other)) == (name == "linear")
+    assert (baseline(third, *other) != baseline(fourth, *other)) == (name == "linear")
+    assert (baseline(fourth, *other) != baseline(latest, *other)) == (name == "conv2d")
 
 
 _IMAGES = {

@@ -9,6 +9,7 @@ import pytest
 
 from factories import make_buffer, make_launch
 from torchledger.fitting.convolution_factors import fit_convolution_factors
+from torchledger.fitting.depth_folding import DEEP
 from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches
 from torchledger.fitting.launch_library import EXACT_FLOAT32
 from torchledger.nouns import Launch
@@ -54,6 +55,22 @@ IMAGE = convolution((16, 128, 56, 56), (256, 128, 3, 3), (16, 256, 56, 56), chan
 def test_a_convolution_along_one_dimension_is_one_over_images_of_height_1() -> None:
     assert described(LINE).values == described(PLANE).values
     assert described(LINE).baseline_us == described(PLANE).baseline_us
+
+
+def test_a_convolution_of_three_dimensions_is_one_over_images_with_its_filters_depth_in_channels() -> None:
+    deep = convolution((2, 64, 16, 28, 28), (32, 64, 3, 3, 3), (2, 32, 16, 28, 28), dtype="bfloat16")
+    flat = convolution((32, 192, 28, 28), (32, 192, 3, 3), (32, 32, 28, 28), dtype="bfloat16")
+    found, like = described(deep), described(flat)
+    moved = {name for name in like.values if found.values[name] != like.values[name]}
+    assert found.values[DEEP] == 1 and like.values[DEEP] == 0
+    assert not {name for name in moved if name.startswith(("log alone", "log expected", "conv ", "kernel", "groups"))}
+    (said,) = predict_launches(MODEL, [deep])
+    assert said.low_us is not None and said.high_us is not None and said.high_us / said.low_us >= 3.9
+
+
+def test_a_transposed_convolution_of_three_dimensions_is_told_apart() -> None:
+    up = convolution((2, 64, 8, 14, 14), (64, 32, 2, 2, 2), (2, 32, 16, 28, 28), dtype="bfloat16")
+    assert described(up).values["transposed"] == 1 and described(up).values["log alone"] > 0
 
 
 def test_float32_convolutions_run_as_tf32_unless_that_is_switched_off() -> None:

@@ -69,12 +69,14 @@ def test_layouts_and_single_dimensions_are_kept() -> None:
     assert launch is not None and launch.buffers[-1].stride == (128 * 28 * 28, 1, 28 * 128, 128)
     launch = launch_of(forward(dense(4, 32, 1000), dense(64, 32, 5), (4, 64, 250)), "cuda:0")
     assert launch is not None and launch.buffers[-1].shape == (4, 64, 250)
+    launch = launch_of(forward(dense(4, 16, 8, 9, 10), dense(32, 16, 3, 3, 3), (4, 32, 8, 9, 10)), "cuda:0")
+    assert launch is not None and launch.buffers[-1].shape == (4, 32, 8, 9, 10)
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        forward(dense(4, 16, 8, 8, 8), dense(16, 16, 3, 3, 3), (4, 16, 8, 8, 8)),
+        forward(dense(4, 16, 8, 8, 8), dense(16, 16, 3, 3, 3), (4, 16, 4, 4, 4)),
         forward(dense(4, 256, 64, 64), dense(256, 128, 4, 4), (4, 256, 64, 64)),
         replace(forward(dense(4, 16, 8, 8), dense(16, 16, 3, 3), (4, 16, 8, 8)), flops=None),
         replace(forward(dense(4, 16, 8, 8), dense(16, 16, 3, 3), (4, 16, 8, 8)), flops=1234567),
