@@ -35,7 +35,7 @@ BEGIN = LoopCosts(
     | {"gathered": 0.1, "floor": 1.5},
     instructions={
         "exponential": 6.0, "error function": 30.0, "tangent": 9.0, "logarithm": 10.0, "division": 7.0, "root": 5.0,
-        "cast": 1.6, "circular": 40.0, "random": 90.0, "select": 1.5, "plain": 1.3,
+        "cast": 1.6, "scan": 20.0, "computed": 60.0, "circular": 40.0, "random": 90.0, "select": 1.5, "plain": 1.3,
     },
     power=2.5,
 )  # fmt: skip

@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from torchledger.fitting.attention_schedules import TimedCall, fit_attention_kernels, scheduled_us
 from torchledger.fitting.constants import read_constants, write_constants
 from torchledger.fitting.data import read_operator_samples
+from torchledger.fitting.launch_attention import attention_call
 from torchledger.fitting.launch_families import family_of
 from torchledger.fitting.launch_features import features_of_launches
-from torchledger.fitting.launch_library import attention_call
 from torchledger.fitting.launches import LaunchTable, align_columns, build_launch_tables, fit_launch_table
 from torchledger.fitting.learning import COVERAGE, Options
 from torchledger.fitting.machine import Machine

@@ -103,4 +103,6 @@ class CacheState:
 
 
 def _size(buffer: Buffer) -> int:
-    return math.prod(buffer.shape) * (element_size(buffer.dtype) or 0)
+    """Bytes of a buffer. What stands for a rounded product (``rounded_products.py``) writes as much as the product, of
+    elements half as large."""
+    return max(math.prod(buffer.shape) * (element_size(buffer.dtype) or 0), buffer.bytes_written or 0)

@@ -293,6 +293,8 @@ class Constants:
     """``None`` where nobody measured what kernels draw."""
     loops: Mapping[str, LoopCosts] | None = None
     """By what a fused kernel is (``"pointwise"``, ``"reduction"``); ``None`` where none was fitted."""
+    former_loops: Mapping[str, LoopCosts] | None = None
+    """The same beside the blocks of models that know no direction of a reduction (``Machine.knows_directions``)."""
 
 
 @cache

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches
-from torchledger.fitting.launch_library import EXPECTED
+from torchledger.fitting.launch_tensors import EXPECTED
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.machine import Machine
 from torchledger.nouns import Launch

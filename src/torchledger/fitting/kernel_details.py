@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torchledger.fitting.constants import LoopCosts
 from torchledger.fitting.launch_costs import ATOMICS
 from torchledger.fitting.machine import Machine
-from torchledger.nouns import Access, Launch
+from torchledger.nouns import Access, Launch, LoopNest
 from torchledger.work.element_sizes import ELEMENT_SIZES
 
 KINDS: Mapping[str, tuple[str, ...]] = {
@@ -30,6 +30,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "division": ("truediv", "div", "reciprocal", "sigmoid"),
     "root": ("sqrt", "rsqrt"),
     "cast": ("to_dtype",),
+    "scan": ("scan",),
 }
 """Operations whose instructions differ; a sigmoid is an exponential and a division."""
 
@@ -38,6 +39,7 @@ LITTLE = 0.01
 
 _SECTOR = 32  # bytes: the least that a GPU fetches from memory
 _STEP = re.compile(r"(?:(\d+)\*)?indirect\d+")
+_INDIRECT = re.compile(r"indirect\d+")
 _LEAST_MOVING = 0.05  # of all loads and stores, however many stand still
 
 
@@ -53,10 +55,13 @@ def detail_times(
     launch: Launch, ops: Sequence[Mapping[str, int]], kinds_of: Callable[[str], tuple[str, ...]], machine: Machine
 ) -> dict[str, float]:
     """Microseconds: one instruction for each operation of a kind with all lanes busy, one for each load that stands
-    still along the innermost loop, and the sectors of gathers at the memory's rate. ``ops`` are of the nests, each
-    once; ``kinds_of`` says what an operation's kinds are (``"plain"`` where it has none here)."""
-    found = dict.fromkeys((*KINDS, "circular", "random", "select", "plain", "gathered", "repeated"), 0.0)
+    still along the innermost loop, one for each index that is computed, and the sectors of gathers at the memory's
+    rate. ``ops`` are of the nests, each once; ``kinds_of`` says what an operation's kinds are (``"plain"`` where it has
+    none here)."""
+    others = ("circular", "random", "select", "plain", "gathered", "repeated", "computed")
+    found = dict.fromkeys((*KINDS, *others), 0.0)
     lanes = machine.vector_instructions_per_us
+    known: dict[tuple[int, bool], int] = {}
     for nest, own in zip(launch.loops, ops, strict=True):
         times = math.prod(nest.extents) * math.prod(nest.reduction_extents)
         each_us = times / lanes
@@ -65,6 +70,11 @@ def detail_times(
                 found[kind] += number * each_us
         moving = [place for place, extent in enumerate((*nest.extents, *nest.reduction_extents)) if extent > 1]
         last = moving[-1] if moving else None
+        # Nests that share a pass over the data share the indices.
+        shared = times, launch.category == "reduction" and bool(nest.reduction_extents)
+        computed = _computed_indices(nest, last)
+        found["computed"] += max(0, computed - known.get(shared, 0)) * each_us
+        known[shared] = max(computed, known.get(shared, 0))
         for access in nest.accesses:
             if access.is_indirect:
                 found["gathered"] += times * _bytes_of_gathered(access) / machine.bytes_per_us
@@ -81,7 +91,7 @@ def named_kinds(name: str) -> tuple[str, ...]:
 
 def detail_columns(details: Mapping[str, float]) -> dict[str, float]:
     """Their logarithms, but for operations that other columns count."""
-    kept = (*KINDS, "gathered", "repeated")
+    kept = (*KINDS, "gathered", "repeated", "computed")
     return {f"log {name} time": math.log(details[name] + LITTLE) for name in kept}
 
 
@@ -97,12 +107,14 @@ def loop_time_us(part: Mapping[str, Any], costs: LoopCosts, *, move: float, floo
     ``part`` are the parts of ``launch_costs.py`` and ``detail_times``.
     """
     share = costs.shares
+    # Those that were fitted before running sums were told apart took them for plain.
+    instructions = {"scan": costs.instructions["plain"], **costs.instructions}
     folds = sum(share[name] * part[name] for name in share if name.startswith("fold "))
     limits = (
         share["far"] * part["far"] + share["warm"] * part["warm"] + share["lone"] * part["lone"],
         share["load"] * part["load"] + share["store"] * part["store"] + share["gathered"] * part["gathered"],
         share["near"] * part["near"],
-        sum(number * part[kind] for kind, number in costs.instructions.items())
+        sum(number * part[kind] for kind, number in instructions.items())
         + share["move"] * moving_us(part, move)
         + share["divide"] * part["divide"]
         + folds,
@@ -116,6 +128,20 @@ def loop_time_us(part: Mapping[str, Any], costs: LoopCosts, *, move: float, floo
     together = longest * sum((limit / longest) ** costs.power for limit in limits) ** (1 / costs.power)
     atomics = sum(part[name] for name in ATOMICS)
     return np.asarray(together + atomics + share["gather"] * part["gather"] + share["floor"] * floor_us)
+
+
+def _computed_indices(nest: LoopNest, last: int | None) -> int:
+    """Indices of gathers and scatters that a nest computes for every element (buckets of distances, pixels of a smaller
+    image) where others load them. What it computes for them is not among its recorded operations. An access that moves
+    along the ``last`` loop by itself has an index for each row."""
+    names = {
+        name
+        for access in nest.accesses
+        if access.is_indirect and last is not None and access.strides[last : last + 1] == (0,)
+        for name in _INDIRECT.findall(access.index)
+    }
+    loaded = sum(access.kind == "load" and access.dtype in ("int64", "int32") for access in nest.accesses)
+    return max(0, len(names) - loaded)
 
 
 def _bytes_of_gathered(access: Access) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchledger.fitting.constants import KernelConstants
-from torchledger.fitting.launch_tiles import TileCost, cost_of_tiles, next_power
+from torchledger.fitting.launch_tiles import Tile, TileCost, cost_of_tiles, next_power
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.memory_accesses import MemoryAccess, divisions_of, memory_accesses
 from torchledger.nouns import Launch, LoopNest
@@ -71,6 +71,8 @@ class KernelCosts:
     shapes_us: tuple[float, ...] = ()
     filled: float = 1.0
     reads_again: bool = False
+    registers: float = 1.0
+    """Values that a thread holds at once: what it loads of a turn, and adds up."""
 
     def baseline_us(self, machine: Machine) -> float:
         """The time by the sum of the parts."""
@@ -91,6 +93,7 @@ class KernelCosts:
             "log block kept": math.log(tile.inner * tile.outer),
             "log block reduced": math.log(tile.reduced),
             "log warps": math.log(tile.warps),
+            "log registers": math.log(self.registers),
             "log thread rounds": math.log(threads / (machine.threads * machine.num_multiprocessors)),
             "two axes": float(tile.split > 0),
             "shapes": float(len(self.shapes_us)),
@@ -151,7 +154,15 @@ def kernel_costs(
         tuple(cost.time_us for cost in costs),
         filled=reduced / next_power(reduced),
         reads_again=chosen.turns > 1 and any(not access.in_reduction and access.is_load for access in accesses),
+        registers=_registers(chosen.tile, nests, accesses),
     )
+
+
+def _registers(tile: Tile, nests: Sequence[LoopNest], accesses: Sequence[MemoryAccess]) -> float:
+    elements = tile.inner * tile.outer * tile.reduced / (32 * tile.warps)
+    loads = len({access.declared.buffer for access in accesses if access.is_load and access.has_every_loop})
+    sums = sum(nest.ops.get("partial_accumulate", 0) for nest in nests)
+    return max(elements * max(loads + sums, 1), 1.0)
 
 
 def _changes(nest: LoopNest) -> bool:

@@ -25,9 +25,13 @@ from torchledger.fitting.kernel_details import (
     named_kinds,
     once,
 )
+from torchledger.fitting.launch_attention import attention_call
+from torchledger.fitting.launch_convolutions import ALONE
 from torchledger.fitting.launch_costs import kernel_costs
 from torchledger.fitting.launch_families import family_of
-from torchledger.fitting.launch_library import ALONE, EXPECTED, attention_call, expected_columns, library_columns
+from torchledger.fitting.launch_library import expected_columns, library_columns
+from torchledger.fitting.launch_products import LEARNED, TILED
+from torchledger.fitting.launch_tensors import EXPECTED
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.streaming import LOOPED, STREAMED, excess_of, knows_streaming, over_fewer_rows
 from torchledger.nouns import Access, Launch, LoopNest
@@ -79,15 +83,16 @@ class LaunchFeatures:
 
 def baseline_column(family: str, feature_names: Sequence[str]) -> str | None:
     """The column that a regressor learned beside: attention's schedule, other libraries' calls by their counts of
-    kernels, convolutions by the networks of single passes, fused kernels by their instructions. ``None`` for others and
-    those of before, which learned beside the roofline or the expected time."""
+    kernels, convolutions and products by the networks of their library, fused kernels by their instructions. ``None``
+    for others and those of before, which learned beside the roofline or the expected time."""
     if family.startswith("launch:fused"):
         return LOOPED if LOOPED in feature_names else None
     if family.startswith("launch:attention") and SCHEDULED in feature_names:
         return SCHEDULED
     if family.startswith(("launch:attention", "launch:library")) and EXPECTED in feature_names:
         return EXPECTED
-    return ALONE if family.startswith("launch:convolution") and ALONE in feature_names else None
+    columns = {"launch:convolution": (ALONE,), "launch:gemm": (LEARNED, TILED)}.get(family.partition("/")[0], ())
+    return next((column for column in columns if column in feature_names), None)
 
 
 def knows_steps(feature_names: Sequence[str]) -> bool:
@@ -169,7 +174,7 @@ def _features(
     baseline_us = roofline_us + machine.floor_us
     parts_us = streamed = None
     if family.startswith("launch:fused"):
-        own_ops = _own_ops(launch)
+        own_ops = _own_ops(launch, machine)
         vector_us = _vector_us(launch, own_ops, machine)
         values |= _loop_columns(launch, own_ops, sum(vector_us), moved, machine)
         details = detail_times(launch, [once(ops) for ops in own_ops], _kinds_of_op, machine)
@@ -217,7 +222,7 @@ def _vector_us(launch: Launch, own_ops: Sequence[Mapping[str, int]], machine: Ma
     ]
 
 
-def _own_ops(launch: Launch) -> list[dict[str, int]]:
+def _own_ops(launch: Launch, machine: Machine) -> list[dict[str, int]]:
     """Operations of each nest that no earlier one of the same pass does: nests that share a pass over the data share
     what they compute, and the recording has it in each of them."""
     done: dict[tuple[int, bool], dict[str, int]] = {}
@@ -226,7 +231,7 @@ def _own_ops(launch: Launch) -> list[dict[str, int]]:
         looped = launch.category == "reduction" and bool(nest.reduction_extents)
         same = done.setdefault((math.prod(nest.extents) * math.prod(nest.reduction_extents), looped), {})
         own = {name: max(0, number - same.get(name, 0)) for name, number in nest.ops.items()}
-        found.append({name: number * _steps_of_op(name, nest) for name, number in own.items()})
+        found.append({name: number * _steps_of_op(name, nest, launch, machine) for name, number in own.items()})
         same |= {name: max(number, same.get(name, 0)) for name, number in nest.ops.items()}
     return found
 
@@ -236,12 +241,20 @@ _OPS_OF_AN_EXCHANGE = 17
 take 77 us on an H200."""
 
 
-def _steps_of_op(name: str, nest: LoopNest) -> int:
+_SCANNED_AT_ONCE = {"persistent_reduction": 1 << 20, "split_scan": 2048}
+_LOOPED_SCAN = 32
+"""Elements of a running sum that a block takes at a time, by category; and where its loop goes over more."""
+
+
+def _steps_of_op(name: str, nest: LoopNest, launch: Launch, machine: Machine) -> int:
     """Operations that one of a nest stands for, at one element. A sort within a block is Batcher's network: rounds of
-    1, 2, 3, ... exchanges for each doubling of its length."""
+    1, 2, 3, ... exchanges for each doubling of its length. A running sum takes a step for each."""
+    length = max(2, math.prod(nest.reduction_extents))
+    if name == "scan" and machine.knows_directions:
+        return (min(length, _SCANNED_AT_ONCE.get(launch.category, _LOOPED_SCAN)) - 1).bit_length()
     if name != "sort":
         return 1
-    doublings = (max(2, math.prod(nest.reduction_extents)) - 1).bit_length()
+    doublings = (length - 1).bit_length()
     return _OPS_OF_AN_EXCHANGE * doublings * (doublings + 1) // 2
 
 
@@ -249,7 +262,7 @@ def _times_of_loops(family: str, parts: Mapping[str, float], machine: Machine) -
     """The time of a fused kernel by its instructions, which later regressors learn beside, and as a feature."""
     move = machine.constants.kernels.move
     values = {"log moving time": math.log(moving_us(parts, move) + LITTLE)}
-    costs = (machine.constants.loops or {}).get(family.rpartition("/")[2])
+    costs = machine.loop_costs.get(family.rpartition("/")[2])
     if costs is None:
         return values
     time_us = float(loop_time_us(parts, costs, move=move, floor_us=machine.floor_us))

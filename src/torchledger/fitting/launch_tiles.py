@@ -13,14 +13,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 from torchledger.fitting.machine import Machine
-from torchledger.fitting.memory_accesses import Loops, MemoryAccess, kept_and_reduced
-from torchledger.nouns import Launch, LoopNest
+from torchledger.fitting.memory_accesses import Loops, MemoryAccess, kept_and_reduced, local_strides
+from torchledger.nouns import Buffer, Launch, LoopNest
 
 _SECTOR = 32.0
 _MIXED_BLOCKS = 8  # for each multiprocessor, that Inductor aims at where a kernel also adds across its rows
 _FEW_KEPT = 64  # fewer kept elements for each multiprocessor and Inductor knows which way a reduction goes
+_FEW_REDUCED = 32  # no more reduced elements and it does not ask
+_MUCH_MORE_ALONG = 8.0  # times as many bytes along the rows as across them and it takes a reduction to go along
+
+ReductionHint = Literal["inner", "outer", "tiny", "any"]
 
 
 @dataclass(frozen=True)
@@ -138,47 +143,132 @@ def _split(accesses: Sequence[MemoryAccess], kept: int, reduced: int) -> int:
 def _reduction_tiles(
     launch: Launch, accesses: Sequence[MemoryAccess], kept: int, reduced: int, machine: Machine
 ) -> list[Tile]:
-    full = [access for access in accesses if access.in_reduction and access.is_load and access.has_every_loop]
-    by_rows = sum(access.innermost(in_reduction=True) == 1 for access in full)
-    along = across = 0.0
-    for access in accesses:
-        amount = access.size * access.elements * (1.0 if access.is_load else 2.0)
-        along += amount if access.innermost(in_reduction=True) == 1 else 0.0
-        across += amount if access.innermost(in_reduction=False) == 1 else 0.0
-    only_rows = all(access.innermost(in_reduction=True) in (0, 1) for access in accesses)
-    is_inner = only_rows or along >= 8 * max(across, 1.0)
-    is_outer = not is_inner and 2 * by_rows <= len(full) and kept < _FEW_KEPT * machine.num_multiprocessors
+    if machine.knows_directions:
+        hint, columns = reduction_hint(launch, accesses, kept, reduced, machine), next_power(kept)
+    else:
+        hint, columns = _former_hint(accesses, kept, reduced, machine), float(kept)
     whole = next_power(reduced)
     most = min(whole, 2048.0)
-    if is_outer and ((kept <= 512 and reduced <= 512) or (kept <= 256 and reduced <= 1024)):
-        # The second step of a reduction in two.
+    if hint == "tiny":
         count = max(2 * (256 // whole), 1.0)
         return [Tile(count, reduced=most, warps=_warps(count * most, 8))]
     if launch.category == "persistent_reduction":
-        if is_inner and reduced >= 256:
+        if hint == "inner" and reduced >= 256:
             alone = whole > 1024 or next_power(kept) // 8 < 128
             count = 1.0 if alone else max(1.0, min(1024.0 // whole, 8.0))
             return [Tile(count, reduced=whole, warps=_warps(whole, 8) if count == 1 else 1.0)]
         counts = [float(count) for count in (1, 8, 32, 128) if count == 1 or (whole * count <= 4096 and count <= kept)]
         return [
             Tile(count, reduced=whole, warps=_warps(count * whole, 8))
-            for count in (counts[-1:] if is_outer else counts)
+            for count in (counts[-1:] if hint == "outer" else counts)
         ]
     inner = Tile(2.0 if reduced <= 2048 else 1.0, reduced=most, warps=_warps(most, 16))
-    outer = _outer_tile(kept, whole, len({access.declared.buffer for access in accesses if access.is_load}))
-    if is_inner:
+    outer = _outer_tile(columns, whole, len({each.declared.buffer for each in accesses if each.is_load}))
+    if hint == "inner":
         return [inner]
-    if is_outer:
+    if hint == "outer":
         return [outer]
     more = ((64.0, 64.0, 16.0), (8.0, 512.0, 16.0), (64.0, 4.0, 8.0))
     return [inner, outer, *(Tile(count, reduced=min(turn, most), warps=warps) for count, turn, warps in more)]
+
+
+def reduction_hint(
+    launch: Launch, accesses: Sequence[MemoryAccess], kept: int, reduced: int, machine: Machine
+) -> ReductionHint:
+    """Which way Inductor takes a reduction to go: along its rows, across them, across the few that an earlier kernel
+    left (``"tiny"``), or it cannot tell and measures all its shapes (``"any"``)."""
+    parts = _parts_of_outputs(launch, kept)
+    largest = _FEW_KEPT * machine.num_multiprocessors
+    votes = [_goes_along(nest) for nest in launch.loops if nest.reduction_extents]
+    if _joins_parts(launch, reduced * parts) and not any(votes):
+        return "tiny" if _are_few(kept, reduced) else "outer"
+    if (parts > 1 or reduced > _FEW_REDUCED) and kept / parts < largest:
+        if all(vote is False for vote in votes):
+            return "outer"
+        if all(votes) and not _walks_across(launch, kept * reduced):
+            return "inner"
+    return "inner" if _is_mostly_along(accesses, once=True) else "any"
+
+
+def _former_hint(accesses: Sequence[MemoryAccess], kept: int, reduced: int, machine: Machine) -> ReductionHint:
+    """What ``reduction_hint`` was taken to be by models that know no directions."""
+    if _is_mostly_along(accesses, once=False):
+        return "inner"
+    full = [access for access in accesses if access.in_reduction and access.is_load and access.has_every_loop]
+    by_rows = sum(access.innermost(in_reduction=True) == 1 for access in full)
+    if 2 * by_rows > len(full) or kept >= _FEW_KEPT * machine.num_multiprocessors:
+        return "any"
+    return "tiny" if _are_few(kept, reduced) else "outer"
+
+
+def _is_mostly_along(accesses: Sequence[MemoryAccess], *, once: bool) -> bool:
+    """Whether nothing lies across the rows, or far fewer bytes do than along them; ``once`` counts what is read or
+    written of a tensor once each way."""
+    if all(access.innermost(in_reduction=True) in (0, 1) for access in accesses):
+        return True
+    amounts, counted = {True: 0.0, False: 0.0}, set()
+    for access in accesses:
+        for in_reduction in amounts:
+            place = access.declared.buffer, access.is_load, in_reduction
+            if access.innermost(in_reduction=in_reduction) == 1 and not (once and place in counted):
+                counted.add(place)
+                amounts[in_reduction] += access.size * access.elements * (1.0 if access.is_load else 2.0)
+    return amounts[True] >= _MUCH_MORE_ALONG * max(amounts[False], 1.0)
+
+
+def _are_few(kept: int, reduced: int) -> bool:
+    return (kept <= 512 and reduced <= 512) or (kept <= 256 and reduced <= 1024)
+
+
+def _parts_of_outputs(launch: Launch, kept: int) -> int:
+    """Parts that a reduction was cut into, whose sums a later kernel adds up; they are the last dimension of what this
+    one writes, and not its innermost. 1 for a whole one."""
+    for buffer in launch.buffers:
+        if buffer.role != "input" and math.prod(buffer.shape) == kept and _ends_in_parts(buffer):
+            return buffer.shape[-1]
+    return 1
+
+
+def _joins_parts(launch: Launch, parts: int) -> bool:
+    """Whether a reduction adds up so many parts that an earlier kernel left."""
+    return any(
+        buffer.role != "output" and buffer.shape[-1:] == (parts,) and _ends_in_parts(buffer)
+        for buffer in launch.buffers
+    )
+
+
+def _ends_in_parts(buffer: Buffer) -> bool:
+    return len(buffer.shape) > 1 and buffer.shape[-1] > 1 and buffer.stride[-1:] > (1,)
+
+
+def _goes_along(nest: LoopNest) -> bool | None:
+    """Whether most of what a reduction reads as a whole lies along it; ``None`` where it reads nothing as a whole."""
+    extents = (*nest.extents, *nest.reduction_extents)
+    found = []
+    for access in nest.accesses:
+        if access.kind == "load" and len(access.strides) == len(extents):
+            strides = local_strides(access.index, access.strides, extents)
+            if all(stride or extent == 1 for stride, extent in zip(strides, extents, strict=True)):
+                found.append(1 in strides[len(nest.extents) :])
+    return 2 * sum(found) > len(found) if found else None
+
+
+def _walks_across(launch: Launch, elements: int) -> bool:
+    """Whether a nest beside the reduction, over as many elements, goes over a tensor across its last loop."""
+    return any(
+        access.strides[-1] != 1 and any(access.strides[:-1])
+        for nest in launch.loops
+        if not nest.reduction_extents and math.prod(nest.extents) >= elements and len(nest.extents) > 1
+        for access in nest.accesses
+        if access.strides and access.strides[-1] != 0
+    )
 
 
 def _warps(elements: float, most: float) -> float:
     return min(max(elements / 128, 2.0), most)
 
 
-def _outer_tile(kept: int, reduced: float, loads: int) -> Tile:
+def _outer_tile(kept: float, reduced: float, loads: int) -> Tile:
     if kept <= 1024:
         count, turn = float(max(min(kept // 128, 8), 2)), 64.0
     elif kept // 4096 <= 8:

@@ -16,7 +16,7 @@ from torchledger.fitting.baselines import forest_on_shapes, inductor_of_launch
 from torchledger.fitting.constants import Constants
 from torchledger.fitting.evaluate import Errors, Evaluation, errors_of
 from torchledger.fitting.launch_features import LaunchFeatures, baseline_column, features_of_launches
-from torchledger.fitting.launch_library import EXPECTED
+from torchledger.fitting.launch_tensors import EXPECTED
 from torchledger.fitting.learning import Options, fit_blend
 from torchledger.fitting.machine import Machine, estimate_machine
 from torchledger.fitting.rounded_products import as_bfloat16, of_rounded_product

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchledger.device.datasheets import ReachedRates, find_data_sheet
-from torchledger.fitting.constants import Constants
+from torchledger.fitting.constants import Constants, LoopCosts
 from torchledger.fitting.generations import Generation, constants_of_generation, find_generation
 from torchledger.nouns import Device
 from torchledger.work.element_sizes import element_size
@@ -49,7 +49,8 @@ class Machine:
     """Which networks of the generation its operators learned beside: 1 for those of the first models, 2 for those
     with products of float16 apart and forwards of ``conv2d`` by its labels, 3 with one network for both gradients of
     ``conv2d``, 4 with products of more labels and quicker networks, 5 with passes in groups apart and ``conv2d`` by
-    what several teachers say. A file keeps those that it learned with."""
+    what several teachers say, and fused kernels as they are since (``knows_directions``). A file keeps those that it
+    learned with."""
 
     @property
     def name(self) -> str:
@@ -105,6 +106,18 @@ class Machine:
             return None
         of = self._of_constants
         return of.first_pass_networks if self.networks <= _LAST_WITH_FIRST_NETWORKS else of.pass_networks
+
+    @property
+    def knows_directions(self) -> bool:
+        """Whether fused kernels were learned beside blocks for the direction that Inductor takes a reduction to go,
+        running sums and computed indices; models of before are asked as they learned."""
+        return self.networks > _LAST_WITHOUT_GROUPS
+
+    @property
+    def loop_costs(self) -> Mapping[str, LoopCosts]:
+        """What the instructions of fused kernels cost, by what these are; empty where none was fitted."""
+        former = None if self.knows_directions else self.constants.former_loops
+        return former or self.constants.loops or {}
 
     @property
     def group_networks(self) -> str | None:

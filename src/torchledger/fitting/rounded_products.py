@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from torchledger.fitting.launch_families import family_of
 from torchledger.fitting.launch_features import LaunchFeatures
+from torchledger.fitting.launch_products import LEARNED, factors_of
 from torchledger.nouns import Buffer, Launch
 
 ROUNDED = "launch:gemm/rounded"
@@ -19,7 +20,7 @@ def as_bfloat16(launch: Launch) -> Launch:
         return launch
     if sum(buffer.role != "output" and len(buffer.shape) >= 2 for buffer in launch.buffers) < 2:
         return launch
-    left, right = _factors(launch)
+    left, right = factors_of(launch)
     if (left.dtype, right.dtype) != ("float32", "float32"):
         return launch
 
@@ -42,9 +43,10 @@ def as_bfloat16(launch: Launch) -> Launch:
 def of_rounded_product(features: LaunchFeatures, launch: Launch) -> LaunchFeatures:
     """The features of what stands for a product (``as_bfloat16``), with the layout of its own factors: tensor cores
     read bfloat16 either way, TF32 only along the sum."""
-    left, right = _factors(launch)
+    left, right = factors_of(launch)
+    # The networks learned of half precision and of float32 as it is: beside them regressors err more than without.
     values = {
-        **features.values,
+        **{name: value for name, value in features.values.items() if name != LEARNED},
         "left across": float(left.stride[-1] != 1),
         "right across": float(right.stride[-2] != 1),
         "alignment of factors": float(min(_alignment(left), _alignment(right))),
@@ -56,8 +58,3 @@ def _alignment(factor: Buffer) -> int:
     """The largest power of two up to 16 that divides the elements between rows."""
     stride = max(factor.stride[-2:])
     return min(stride & -stride, 16)
-
-
-def _factors(launch: Launch) -> tuple[Buffer, Buffer]:
-    left, right = [buffer for buffer in launch.buffers if buffer.role != "output" and len(buffer.shape) >= 2][-2:]
-    return left, right

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
-from torchledger.fitting.launch_library import product_of
+from torchledger.fitting.launch_products import product_of
 from torchledger.fitting.machine import Machine
 from torchledger.fitting.product_times import count_tiles
 from torchledger.nouns import Launch, StepCall

@@ -11,8 +11,8 @@ import numpy as np
 from torchledger.errors import PredictError
 from torchledger.fitting.convolution_factors import is_single_convolution
 from torchledger.fitting.depth_folding import DEEP, DEEP_WIDTH
+from torchledger.fitting.launch_convolutions import EXACT_FLOAT32, ONE_BY_ONE
 from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches, knows_steps
-from torchledger.fitting.launch_library import EXACT_FLOAT32, ONE_BY_ONE
 from torchledger.fitting.launches import as_matrix
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.pass_networks import ONE_BY_ONE_WIDTH

@@ -21,8 +21,9 @@ from torchledger.fitting.attention_times import (
     splits_of_keys,
 )
 from torchledger.fitting.constants import Reference
+from torchledger.fitting.launch_attention import attention_call, has_dropout
 from torchledger.fitting.launch_features import features_of_launches
-from torchledger.fitting.launch_library import EXPECTED, attention_call, has_dropout
+from torchledger.fitting.launch_tensors import EXPECTED
 from torchledger.fitting.machine import Machine
 from torchledger.nouns import Buffer, Launch
 from torchledger.predicting.devices import find_model

@@ -6,6 +6,7 @@ import pytest
 
 from factories import make_buffer, make_launch
 from torchledger.fitting.cache_state import CacheState
+from torchledger.fitting.rounded_products import as_bfloat16
 from torchledger.nouns import Buffer, Launch
 from torchledger.work.step_traffic import StepTraffic
 
@@ -74,3 +75,24 @@ def test_memory_that_is_used_again_in_place_is_warm_under_its_new_name() -> None
     assert known_by_name.warm_bytes(_launch(_buffer("buf1", "inout"))) == 0
     only_itself = _launch(_buffer("buf1", "inout"), _buffer("a"), _buffer("buf0"))
     assert cache.warm_bytes(only_itself) == 2 * SIZE
+
+
+def test_what_is_in_place_behind_a_rounded_product_is_warm() -> None:
+    product = make_launch(
+        category="extern",
+        kernel_name="extern_kernels.mm",
+        device="cuda:0",
+        aten_ops=("aten.mm.default",),
+        buffers=(
+            make_buffer(name="a", role="input", dtype="float32", shape=(64, 32), bytes_read=8192, bytes_written=0),
+            make_buffer(name="b", role="input", dtype="float32", shape=(32, 128), bytes_read=16384, bytes_written=0),
+            make_buffer(
+                name="buf0", role="output", dtype="float32", shape=(64, 128), bytes_read=0, bytes_written=32768
+            ),
+        ),
+    )
+    cache = CacheState(KEPT)
+    stands_for_it = as_bfloat16(product)
+    assert stands_for_it is not product
+    cache.touch(stands_for_it)
+    assert cache.warm_bytes(_launch(_buffer("buf1", "inout", size=32768))) == 32768

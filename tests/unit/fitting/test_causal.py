@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from factories import make_launch
-from torchledger.fitting.launch_library import is_causal
+from torchledger.fitting.launch_attention import is_causal
 
 
 @pytest.mark.parametrize(

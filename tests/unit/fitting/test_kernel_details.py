@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -122,3 +123,34 @@ def test_a_running_sum_in_pieces_takes_a_row_at_a_time() -> None:
         return found.parts_us["load"]
 
     assert sectors(1, 1024) == pytest.approx(8 * sectors(512, 1))
+
+
+def test_an_index_that_is_computed_for_each_element_costs_what_one_that_is_loaded_does_not() -> None:
+    buckets = Access("table", "load", index="16*indirect0", strides=(0, 0), dtype="float32", is_indirect=True)
+    loaded = Access("indices", "load", index="p0", strides=(1, 0), dtype="int64")
+    of_rows = Access("table", "load", index="64*indirect0 + p1", strides=(0, 1), dtype="float32", is_indirect=True)
+    lanes_us = _ROWS * _WIDTH / H200.vector_instructions_per_us
+    assert parts({}, buckets)["computed"] == pytest.approx(lanes_us)
+    assert parts({}, buckets, loaded)["computed"] == parts({}, of_rows)["computed"] == parts({})["computed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("category", "steps"), [("persistent_reduction", 9), ("reduction", 5), ("split_scan", 9), ("pointwise", 5)]
+)
+def test_a_running_sum_takes_a_step_for_each_doubling_of_what_a_block_has(category: str, steps: int) -> None:
+    access = Access("in", "load", index="p", strides=(512, 1), dtype="float32")
+    nest = LoopNest((1024,), reduction_extents=(512,), ops={"scan": 1}, accesses=(access,), reduction_type="scan")
+    (found,) = features_of_launches([make_launch(category=category, device="cuda:0", loops=(nest,))], H200)
+    assert found is not None and found.parts_us is not None
+    assert found.parts_us["scan"] == pytest.approx(steps * 1024 * 512 / H200.vector_instructions_per_us)
+
+
+def test_a_model_of_before_is_asked_as_it_learned() -> None:
+    before = replace(H200, networks=4)
+    access = Access("in", "load", index="p", strides=(512, 1), dtype="float32")
+    nest = LoopNest((1024,), reduction_extents=(512,), ops={"scan": 1}, accesses=(access,), reduction_type="scan")
+    (found,) = features_of_launches([make_launch(category="split_scan", device="cuda:0", loops=(nest,))], before)
+    assert found is not None and found.parts_us is not None
+    assert found.parts_us["scan"] == pytest.approx(1024 * 512 / H200.vector_instructions_per_us)
+    assert before.loop_costs == H200.constants.former_loops and H200.loop_costs == H200.constants.loops
+    assert before.loop_costs.keys() == H200.loop_costs.keys()

@@ -10,8 +10,8 @@ import pytest
 from factories import make_buffer, make_launch
 from torchledger.fitting.convolution_factors import fit_convolution_factors
 from torchledger.fitting.depth_folding import DEEP
+from torchledger.fitting.launch_convolutions import EXACT_FLOAT32
 from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches
-from torchledger.fitting.launch_library import EXACT_FLOAT32
 from torchledger.nouns import Launch
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.launches import predict_launches
