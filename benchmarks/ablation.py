@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from torchledger.device.datasheets import device_of_name
+from torchledger.expecting.operator_features import reduce_features
 from torchledger.fitting.data import of_group, read_operator_samples
 from torchledger.fitting.evaluate import errors_of, predict_rows
 from torchledger.fitting.fit import fit_entry
 from torchledger.fitting.learning import Options
-from torchledger.fitting.operator_features import reduce_features
 from torchledger.fitting.tables import build_tables, machine_of_tables
 
 NEEDS: tuple[str, ...] = ()

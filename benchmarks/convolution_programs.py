@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from fit_strangers import joined, measured
 
-from torchledger.fitting.launch_convolutions import ALONE
-from torchledger.fitting.launch_features import baseline_column
+from torchledger.expecting.launch_convolutions import ALONE
+from torchledger.expecting.launch_features import baseline_column
 from torchledger.fitting.launches import LaunchTable, align_columns, build_launch_tables, fit_launch_table
 from torchledger.fitting.learning import Options
 from torchledger.predicting.devices import find_model

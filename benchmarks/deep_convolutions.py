@@ -1,7 +1,7 @@
 """How far convolutions of three dimensions are off: ``python benchmarks/deep_convolutions.py [MODEL]``.
 
 Of the eager calls in ``data/h200``, none of which taught convolutions: by the convolution of two dimensions that each
-folds into (``fitting/depth_folding.py``), and by how far such calls stay above their rooflines, which learned of them.
+folds into (``expecting/depth_folding.py``), and by how far such calls stay above rooflines, which learned of them.
 """
 
 from __future__ import annotations

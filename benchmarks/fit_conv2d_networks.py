@@ -30,9 +30,9 @@ from fit_operators import is_taught
 from fit_pass_networks import BEFORE, DRAWN, Rows, layers_asked, read_rows
 from teach_networks import MACHINE, ROOT, learn, parsed, write_networks
 
-from torchledger.fitting.convolution_network import backward_features, convolution_features
-from torchledger.fitting.convolution_times import PASSES
-from torchledger.fitting.networks import Network, of_package
+from torchledger.expecting.convolution_network import backward_features, convolution_features
+from torchledger.expecting.convolution_times import PASSES
+from torchledger.expecting.networks import Network, of_package
 from torchledger.fitting.tables import build_tables
 from torchledger.sampling.dataset import read_samples
 

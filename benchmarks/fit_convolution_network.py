@@ -1,4 +1,4 @@
-"""Learn what an H200's library takes for convolutions: the networks of ``fitting/convolution_network.py``.
+"""Learn what an H200's library takes for convolutions: the networks of ``expecting/convolution_network.py``.
 
     python benchmarks/fit_convolution_network.py [--data data/h200/convolutions_torch2.11.npz] [--out FILE]
         [--check] [--quick]
@@ -29,8 +29,8 @@ from teach_networks import (
     write_networks,
 )
 
-from torchledger.fitting.convolution_network import PASSES, convolution_features
-from torchledger.fitting.convolution_times import result_sides
+from torchledger.expecting.convolution_network import PASSES, convolution_features
+from torchledger.expecting.convolution_times import result_sides
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = (("--check",),)

@@ -1,4 +1,4 @@
-"""Learn what an H200's library takes for passes in groups: the networks of ``fitting/group_networks.py``.
+"""Learn what an H200's library takes for passes in groups: the networks of ``expecting/group_networks.py``.
 
     python benchmarks/fit_group_networks.py [--out FILE] [--check] [--quick] [--only half|single]
 
@@ -32,9 +32,9 @@ from fit_pass_networks import (
 from teach_convolutions import KernelTeacher, kernel_kinds, numbered
 from teach_networks import HELD_OUT, held_out, learn, parsed, write_networks
 
-from torchledger.fitting.group_networks import OPEN, group_features, is_grouped
-from torchledger.fitting.networks import Network, of_package
-from torchledger.fitting.pass_networks import NETWORKS, PASSES, SIZES
+from torchledger.expecting.group_networks import OPEN, group_features, is_grouped
+from torchledger.expecting.networks import Network, of_package
+from torchledger.expecting.pass_networks import NETWORKS, PASSES, SIZES
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = (("--check",),)

@@ -1,8 +1,8 @@
 """What the instructions of fused kernels cost, by kind: ``python benchmarks/fit_loops.py H200 -o CONSTANTS.json``.
 
-Fits ``Constants.loops`` (``fitting/kernel_details.py``) to fused kernels of random programs, models and drawn programs
-in ``data/h200`` and writes the constants of the model's device with them. Every fourth program is held out; errors of
-the time by its parts, as before, and by its instructions are printed over these.
+Fits ``Constants.loops`` (``expecting/kernel_details.py``) to fused kernels of random programs, models and drawn
+programs in ``data/h200`` and writes the constants of the model's device with them. Every fourth program is held out;
+errors of the time by its parts, as before, and by its instructions are printed over these.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from fit_strangers import measured
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from torchledger.fitting.constants import LoopCosts, write_constants
-from torchledger.fitting.kernel_details import loop_time_us
-from torchledger.fitting.launch_costs import FOLDS
-from torchledger.fitting.launch_features import features_of_launches
-from torchledger.fitting.machine import Machine
+from torchledger.expecting.constants import LoopCosts, write_constants
+from torchledger.expecting.kernel_details import loop_time_us
+from torchledger.expecting.launch_costs import FOLDS
+from torchledger.expecting.launch_features import features_of_launches
+from torchledger.expecting.machine import Machine
 from torchledger.predicting.devices import find_model
 
 Array = NDArray[np.float64]

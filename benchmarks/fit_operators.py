@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from torchledger.expecting.machine import LATEST_NETWORKS
 from torchledger.fitting.fit import fit_entry
 from torchledger.fitting.learning import Options
-from torchledger.fitting.machine import LATEST_NETWORKS
 from torchledger.fitting.tables import build_tables, pool_tables
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.model_file import save_model

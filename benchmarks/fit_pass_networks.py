@@ -1,4 +1,4 @@
-"""Learn what an H200's library takes for a pass of any convolution: the networks of ``fitting/pass_networks.py``.
+"""Learn what an H200's library takes for a pass of any convolution: the networks of ``expecting/pass_networks.py``.
 
     python benchmarks/fit_pass_networks.py [--out FILE] [--check] [--quick] [--answers FILE] [--only half|single]
     python benchmarks/fit_pass_networks.py --answers FILE --teachers forward [--members 4]
@@ -30,8 +30,8 @@ from fit_convolution_network import drawn
 from teach_convolutions import KernelTeacher, kernel_kinds, numbered
 from teach_networks import HELD_OUT, MACHINE, ROOT, held_out, learn, parsed, write_networks
 
-from torchledger.fitting.networks import Network, of_package
-from torchledger.fitting.pass_networks import NETWORKS, PASSES, SIZES, Elements, pass_features
+from torchledger.expecting.networks import Network, of_package
+from torchledger.expecting.pass_networks import NETWORKS, PASSES, SIZES, Elements, pass_features
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = (("--check",),)

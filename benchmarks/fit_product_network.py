@@ -1,4 +1,4 @@
-"""Learn which kernels an H200's library takes for matrix products: the networks of ``fitting/product_network.py``.
+"""Learn which kernels an H200's library takes for matrix products: the networks of ``expecting/product_network.py``.
 
     python benchmarks/fit_product_network.py [--data FILE ...] [--out FILE] [--check [--judge FILE]] [--quick]
 
@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 from teach_networks import HELD_OUT, MACHINE, ROOT, held_out, learn, report_errors, write_networks
 
-from torchledger.fitting.networks import of_package
-from torchledger.fitting.product_network import CLASSES, LAYOUTS, product_class, product_features
+from torchledger.expecting.networks import of_package
+from torchledger.expecting.product_network import CLASSES, LAYOUTS, product_class, product_features
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = (("--check",),)
 QUICK: tuple[tuple[str, ...], ...] = (("--check", "--quick"),)
 
 DATA = tuple(ROOT / f"data/h200/{name}_torch2.11.npz" for name in ("products", "odd_products"))
-OUT = ROOT / "src/torchledger/fitting/generations/hopper_matrix_products.npz"
+OUT = ROOT / "src/torchledger/expecting/generations/hopper_matrix_products.npz"
 WIDTH, HIDDEN, EPOCHS = 112, 3, 50
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from torchledger.fitting.product_times import count_tiles
+from torchledger.expecting.product_times import count_tiles
 from torchledger.planning.sharing import ATTENTION, OTHER, PRODUCT, rounds_beside
 from torchledger.predicting.devices import find_model
 

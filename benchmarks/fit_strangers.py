@@ -7,7 +7,7 @@ Every fourth configuration and drawn program is held out and its errors are prin
 other families stay as they are in MODEL. ``--largest SHARE`` writes nothing: it learns fused kernels but for that share
 of them, those that move most, and prints the errors over these. ``--constants FILE`` does another thing: it fits what
 attention's kernels cost to the configurations that are not held out, and writes the constants of the device's
-generation with them (``src/torchledger/fitting/generations``). ``--fold N`` and ``--seed S`` hold another quarter out:
+generation with them (``expecting/generations``). ``--fold N`` and ``--seed S`` hold another quarter out:
 every fourth from the Nth on, of an order that S shuffles. ``--own-constants FILE`` asks with these constants.
 """
 
@@ -24,16 +24,16 @@ import numpy as np
 from fit_eager import with_eager_costs
 from numpy.typing import NDArray
 
-from torchledger.fitting.attention_schedules import TimedCall, fit_attention_kernels, scheduled_us
-from torchledger.fitting.constants import read_constants, write_constants
+from torchledger.expecting.attention_schedules import TimedCall, fit_attention_kernels, scheduled_us
+from torchledger.expecting.constants import read_constants, write_constants
+from torchledger.expecting.launch_attention import attention_call
+from torchledger.expecting.launch_families import family_of
+from torchledger.expecting.launch_features import features_of_launches
+from torchledger.expecting.machine import Machine
+from torchledger.expecting.rounded_products import ROUNDED
 from torchledger.fitting.data import read_operator_samples
-from torchledger.fitting.launch_attention import attention_call
-from torchledger.fitting.launch_families import family_of
-from torchledger.fitting.launch_features import features_of_launches
 from torchledger.fitting.launches import LaunchTable, align_columns, build_launch_tables, fit_launch_table
 from torchledger.fitting.learning import COVERAGE, Options
-from torchledger.fitting.machine import Machine
-from torchledger.fitting.rounded_products import ROUNDED
 from torchledger.fitting.sample_launches import launches_of_samples
 from torchledger.fitting.time_model import Entry
 from torchledger.predicting.devices import find_model

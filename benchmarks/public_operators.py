@@ -27,10 +27,10 @@ import numpy as np
 
 from torchledger.device.datasheets import device_of_name
 from torchledger.errors import FitError, SampleError
+from torchledger.expecting.machine import Machine
 from torchledger.fitting.data import gate_public_labels
 from torchledger.fitting.evaluate import Evaluation, evaluate_table, summarise
 from torchledger.fitting.learning import Options
-from torchledger.fitting.machine import Machine
 from torchledger.fitting.tables import SampleTable, build_tables, machine_of_tables
 from torchledger.nouns import Sample
 from torchledger.sampling.guide_csv import read_guide_csv

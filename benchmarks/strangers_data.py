@@ -25,8 +25,8 @@ from typing import Any, Literal
 
 from drawn_launches import Row, in_both_states, is_steady, library_launch, made_buffer, write_data
 
+from torchledger.expecting.launch_families import family_of
 from torchledger.fitting.call_costs import is_joining, is_scaler, known_name
-from torchledger.fitting.launch_families import family_of
 from torchledger.nouns import Buffer, Launch, StepCall
 from torchledger.predicting.step_calls import is_priced
 from torchledger.store import open_ledger

@@ -21,7 +21,7 @@ from typing import Any
 
 from torchledger.device.host import find_host
 from torchledger.errors import PredictError
-from torchledger.fitting.launch_families import family_of
+from torchledger.expecting.launch_families import family_of
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Host, Step, StepCall
 from torchledger.predicting.devices import find_model

@@ -18,7 +18,7 @@ import torch
 from fit_convolution_network import costs_of_kinds, terms
 from teach_networks import OF_A_DTYPE, batches, body_of, residual, scaled
 
-from torchledger.fitting.convolution_times import result_sides
+from torchledger.expecting.convolution_times import result_sides
 
 RARE = 25
 """Kernels seen less often than this are one kind."""

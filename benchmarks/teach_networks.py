@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchledger.fitting.constants import constants_of_package
-from torchledger.fitting.machine import Machine
-from torchledger.fitting.networks import FARTHEST, Network, to_file
+from torchledger.expecting.constants import constants_of_package
+from torchledger.expecting.machine import Machine
+from torchledger.expecting.networks import FARTHEST, Network, to_file
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = constants_of_package("hopper").reference
@@ -181,7 +181,7 @@ def parsed(description: str | None, name: str) -> argparse.Namespace:
     """The command line of both scripts; ``name`` is that of the data and of the networks."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=ROOT / f"data/h200/{name}_torch2.11.npz")
-    parser.add_argument("--out", type=Path, default=ROOT / f"src/torchledger/fitting/generations/hopper_{name}.npz")
+    parser.add_argument("--out", type=Path, default=ROOT / f"src/torchledger/expecting/generations/hopper_{name}.npz")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--quick", action="store_true", help="few rows and one pass, to see that this runs")
     return parser.parse_args()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchledger.device.datasheets import device_of_name
-from torchledger.fitting.machine import LATEST_NETWORKS, Machine
+from torchledger.expecting.machine import LATEST_NETWORKS, Machine
 from torchledger.nouns import (
     Buffer,
     Collective,

@@ -29,6 +29,7 @@ IN_ORDER = (
     ("profiling", "replaying", "watching", "comparing"),
     ("jobs",),
     ("sampling",),
+    ("expecting",),
     ("fitting",),
     ("predicting",),
     ("planning", "calibrating"),

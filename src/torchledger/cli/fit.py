@@ -45,7 +45,7 @@ def command(
     """
     from torchledger.cli.output import print_document, print_json
     from torchledger.cli.progress import progress_bar
-    from torchledger.fitting.constants import read_constants
+    from torchledger.expecting.constants import read_constants
     from torchledger.fitting.fit_data import fit_data, read_launch_files
     from torchledger.operators import load_operators
     from torchledger.predicting.model_file import save_model

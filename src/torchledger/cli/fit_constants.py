@@ -36,10 +36,10 @@ def command(
     """
     from torchledger.cli.output import print_document, print_json
     from torchledger.cli.progress import progress_bar
-    from torchledger.fitting.constants import constants_of_package, read_constants, write_constants
+    from torchledger.expecting.constants import constants_of_package, read_constants, write_constants
+    from torchledger.expecting.generations import BORROWED
     from torchledger.fitting.constants_data import read_measurements
     from torchledger.fitting.fit_constants import fit_constants
-    from torchledger.fitting.generations import BORROWED
     from torchledger.reporting.fits import constants_as_plain, constants_document
     from torchledger.store.output import check_output
 

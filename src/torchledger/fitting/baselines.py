@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchledger.device.datasheets import find_data_sheet
-from torchledger.fitting.machine import Machine
+from torchledger.expecting.machine import Machine
 from torchledger.fitting.tables import SampleTable
 from torchledger.nouns import Device, Launch
 from torchledger.operators import find_operator

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from torchledger.fitting.machine import Machine
-from torchledger.fitting.operator_features import FeatureTable
+from torchledger.expecting.machine import Machine
+from torchledger.expecting.operator_features import FeatureTable
 from torchledger.fitting.time_model import Entry
 
 Array = NDArray[np.float64]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from torchledger.fitting.attention_schedules import rescaled_kernel
-from torchledger.fitting.attention_times import rescaled
-from torchledger.fitting.constants import Constants, Reference
+from torchledger.expecting.attention_schedules import rescaled_kernel
+from torchledger.expecting.attention_times import rescaled
+from torchledger.expecting.constants import Constants, Reference
 
 Place = tuple[str, ...]
 """Where a number stands in ``Constants``: names of fields and keys."""

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from torchledger.device.datasheets import device_of_name
 from torchledger.errors import FitError
+from torchledger.expecting.product_network import LAYOUTS
 from torchledger.fitting.data import read_devices, read_operator_samples
 from torchledger.fitting.power_costs import PowerRows, read_power
-from torchledger.fitting.product_network import LAYOUTS
 from torchledger.nouns import Device, Sample
 from torchledger.store.codec import convert
 from torchledger.store.launch_file import SUFFIX, LaunchSet, MeasuredLaunch, join_launches, read_launches

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches
-from torchledger.fitting.launch_tensors import EXPECTED
+from torchledger.expecting.launch_features import LaunchFeatures, features_of_launches
+from torchledger.expecting.launch_tensors import EXPECTED
+from torchledger.expecting.machine import Machine
 from torchledger.fitting.learning import COVERAGE
-from torchledger.fitting.machine import Machine
 from torchledger.nouns import Launch
 from torchledger.store.launch_file import MeasuredLaunch
 

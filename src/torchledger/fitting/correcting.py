@@ -15,12 +15,12 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from torchledger.expecting.machine import Machine
 from torchledger.fitting.carrying import answer
 from torchledger.fitting.common_correction import learn_common, with_common
 from torchledger.fitting.fit import in_processes
 from torchledger.fitting.launches import LaunchTable, align_columns, build_launch_tables, merge_alike
 from torchledger.fitting.learning import COVERAGE, MIN_SHAPES, Options, constant_blend, fit_blend
-from torchledger.fitting.machine import Machine
 from torchledger.fitting.sample_launches import launches_of_samples
 from torchledger.fitting.tables import LeftOut, SampleTable, build_tables, join_tables, shape_groups, to_general
 from torchledger.fitting.time_model import Entry, TimeModel

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchledger.errors import FitError
+from torchledger.expecting.machine import Machine
+from torchledger.expecting.operator_features import reduce_features
 from torchledger.fitting.baselines import forest_on_shapes, inductor_of_samples, scaled_roofline
 from torchledger.fitting.fit import fit_entry
 from torchledger.fitting.learning import Options
-from torchledger.fitting.machine import Machine
-from torchledger.fitting.operator_features import reduce_features
 from torchledger.fitting.tables import SampleTable, shape_groups
 from torchledger.fitting.time_model import Entry
 

@@ -17,10 +17,10 @@ import numpy as np
 import torchledger
 from torchledger.device.datasheets import device_of_name
 from torchledger.errors import FitError
-from torchledger.fitting.constants import Constants
+from torchledger.expecting.constants import Constants
+from torchledger.expecting.machine import Machine, assumptions
+from torchledger.expecting.operator_features import reduce_features
 from torchledger.fitting.learning import Options, fit_blend
-from torchledger.fitting.machine import Machine, assumptions
-from torchledger.fitting.operator_features import reduce_features
 from torchledger.fitting.tables import LeftOut, SampleTable, build_tables, machine_of_tables, pool_tables, shape_groups
 from torchledger.fitting.time_model import Entry, TimeModel, with_units
 from torchledger.nouns import Device, Sample

@@ -17,17 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchledger.errors import FitError
+from torchledger.expecting.constants import Constants, KernelConstants, Reference
+from torchledger.expecting.convolution_times import convolution_times
+from torchledger.expecting.launch_costs import FOLDS, time_of_parts
+from torchledger.expecting.launch_features import LaunchFeatures, features_of_launches
+from torchledger.expecting.machine import Machine, estimate_machine
+from torchledger.expecting.product_network import LAYOUTS, product_class
+from torchledger.expecting.product_times import product_times
 from torchledger.fitting.constant_numbers import Place, number_at, rescaled_constants, with_numbers
-from torchledger.fitting.constants import Constants, KernelConstants, Reference
 from torchledger.fitting.constants_data import PARAMETERS, Convolutions, Measurements, Products
-from torchledger.fitting.convolution_times import convolution_times
-from torchledger.fitting.launch_costs import FOLDS, time_of_parts
-from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches
 from torchledger.fitting.launches import machine_of_launches
-from torchledger.fitting.machine import Machine, estimate_machine
 from torchledger.fitting.power_costs import fit_power
-from torchledger.fitting.product_network import LAYOUTS, product_class
-from torchledger.fitting.product_times import product_times
 from torchledger.nouns import Device
 from torchledger.store.launch_file import MeasuredLaunch
 from torchledger.work.flops import matmul_flops

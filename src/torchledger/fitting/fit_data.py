@@ -10,11 +10,11 @@ from pathlib import Path
 
 from torchledger.device.datasheets import device_of_name
 from torchledger.errors import FitError
-from torchledger.fitting.constants import Constants
+from torchledger.expecting.constants import Constants
+from torchledger.expecting.machine import assumptions
 from torchledger.fitting.data import gate_public_labels, read_devices, read_operator_samples
 from torchledger.fitting.fit import fit, in_processes, now_utc
 from torchledger.fitting.launches import LaunchTable, build_launch_tables, fit_launch_table, machine_of_launches
-from torchledger.fitting.machine import assumptions
 from torchledger.fitting.sample_launches import launches_of_samples
 from torchledger.fitting.tables import LeftOut
 from torchledger.fitting.time_model import Entry, TimeModel

@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchledger.errors import FitError
-from torchledger.fitting.attention_schedules import SCHEDULED
+from torchledger.expecting.attention_schedules import SCHEDULED
+from torchledger.expecting.constants import Constants
+from torchledger.expecting.launch_features import LaunchFeatures, baseline_column, features_of_launches
+from torchledger.expecting.launch_tensors import EXPECTED
+from torchledger.expecting.machine import Machine, estimate_machine
+from torchledger.expecting.rounded_products import as_bfloat16, of_rounded_product
+from torchledger.expecting.streaming import UNSEEN, knows_streaming
 from torchledger.fitting.baselines import forest_on_shapes, inductor_of_launch
-from torchledger.fitting.constants import Constants
 from torchledger.fitting.evaluate import Errors, Evaluation, errors_of
-from torchledger.fitting.launch_features import LaunchFeatures, baseline_column, features_of_launches
-from torchledger.fitting.launch_tensors import EXPECTED
 from torchledger.fitting.learning import Options, fit_blend
-from torchledger.fitting.machine import Machine, estimate_machine
-from torchledger.fitting.rounded_products import as_bfloat16, of_rounded_product
-from torchledger.fitting.streaming import UNSEEN, knows_streaming
 from torchledger.fitting.tables import LeftOut
 from torchledger.fitting.time_model import Entry
 from torchledger.nouns import Device

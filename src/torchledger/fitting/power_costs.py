@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from torchledger.errors import FitError
-from torchledger.fitting.constants import PowerCosts
+from torchledger.expecting.constants import PowerCosts
 from torchledger.store.codec import decode
 from torchledger.work.flops import matmul_flops
 

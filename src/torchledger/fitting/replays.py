@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchledger.errors import PredictError
+from torchledger.expecting.rounding import as_column
 from torchledger.fitting.learning import COVERAGE
-from torchledger.fitting.rounding import as_column
 from torchledger.fitting.time_model import TimeModel
 from torchledger.operators import Operator
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchledger.fitting.constants import Constants
-from torchledger.fitting.machine import Machine, estimate_machine
-from torchledger.fitting.operator_features import FeatureTable, operator_features
+from torchledger.expecting.constants import Constants
+from torchledger.expecting.machine import Machine, estimate_machine
+from torchledger.expecting.operator_features import FeatureTable, operator_features
 from torchledger.nouns import Device, Sample
 from torchledger.operators import find_operator
 from torchledger.work.element_sizes import ELEMENT_SIZES

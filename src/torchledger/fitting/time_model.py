@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchledger.errors import PredictError
-from torchledger.fitting.machine import Machine
+from torchledger.expecting.machine import Machine
 from torchledger.fitting.regressors import Blend
 
 Array = NDArray[np.float64]

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from torchledger.device.datasheets import HALF_PRECISION, METHOD, ReachedRates, find_data_sheet
 from torchledger.errors import FitError
-from torchledger.fitting.machine import Machine, assumptions, published_rates
+from torchledger.expecting.machine import Machine, assumptions, published_rates
 from torchledger.fitting.time_model import Entry, Origin, TimeModel
 from torchledger.nouns import Ceilings, Device
 

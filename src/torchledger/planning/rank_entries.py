@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any
 
 from torchledger.errors import PredictError
-from torchledger.fitting.machine import Machine
+from torchledger.expecting.machine import Machine
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Fabric, Launch, Prediction, StepCall
 from torchledger.planning.fabric import placement_of, price_collective

@@ -6,9 +6,9 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
-from torchledger.fitting.launch_products import product_of
-from torchledger.fitting.machine import Machine
-from torchledger.fitting.product_times import count_tiles
+from torchledger.expecting.launch_products import product_of
+from torchledger.expecting.machine import Machine
+from torchledger.expecting.product_times import count_tiles
 from torchledger.nouns import Launch, StepCall
 from torchledger.predicting.questions import question_of
 from torchledger.work.element_sizes import element_size

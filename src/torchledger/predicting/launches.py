@@ -9,14 +9,14 @@ from dataclasses import replace
 import numpy as np
 
 from torchledger.errors import PredictError
+from torchledger.expecting.depth_folding import DEEP, DEEP_WIDTH
+from torchledger.expecting.launch_convolutions import EXACT_FLOAT32, ONE_BY_ONE
+from torchledger.expecting.launch_features import LaunchFeatures, features_of_launches, knows_steps
+from torchledger.expecting.pass_networks import ONE_BY_ONE_WIDTH
+from torchledger.expecting.rounded_products import ROUNDED, as_bfloat16, of_rounded_product
 from torchledger.fitting.convolution_factors import is_single_convolution
-from torchledger.fitting.depth_folding import DEEP, DEEP_WIDTH
-from torchledger.fitting.launch_convolutions import EXACT_FLOAT32, ONE_BY_ONE
-from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches, knows_steps
 from torchledger.fitting.launches import as_matrix
 from torchledger.fitting.learning import COVERAGE
-from torchledger.fitting.pass_networks import ONE_BY_ONE_WIDTH
-from torchledger.fitting.rounded_products import ROUNDED, as_bfloat16, of_rounded_product
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Launch, Prediction, StepCall, TensorArgument
 from torchledger.predicting.operators import by_roofline, predict, range_of

@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 
 from torchledger.device.datasheets import device_of_name
 from torchledger.errors import PredictError
-from torchledger.fitting.constants import with_later_numbers
-from torchledger.fitting.generations import find_generation
-from torchledger.fitting.machine import Machine
+from torchledger.expecting.constants import with_later_numbers
+from torchledger.expecting.generations import find_generation
+from torchledger.expecting.machine import Machine
 from torchledger.fitting.regressors import Blend, from_arrays, to_arrays
 from torchledger.fitting.time_model import Entry, Origin, TimeModel
 from torchledger.nouns import Device

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchledger.errors import PredictError, SampleError
+from torchledger.expecting.generations import FIRST_WITH
+from torchledger.expecting.operator_features import operator_features
 from torchledger.fitting.carrying import answer
-from torchledger.fitting.generations import FIRST_WITH
 from torchledger.fitting.learning import COVERAGE
-from torchledger.fitting.operator_features import operator_features
 from torchledger.fitting.regressors import EDGE
 from torchledger.fitting.replays import copies_slowly, kernels_of, replayed_over_warm
 from torchledger.fitting.time_model import Entry, TimeModel

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchledger.errors import PredictError
+from torchledger.expecting.launch_families import USER_TRITON, family_of
 from torchledger.fitting.call_costs import is_scaler
-from torchledger.fitting.launch_families import USER_TRITON, family_of
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Host, Launch, StepCall
 from torchledger.predicting.operators import predict

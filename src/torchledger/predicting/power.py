@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchledger.fitting.constants import PowerCosts
-from torchledger.fitting.machine import Machine
+from torchledger.expecting.constants import PowerCosts
+from torchledger.expecting.machine import Machine
 from torchledger.nouns import Launch, Prediction, StepCall
 from torchledger.work.element_sizes import element_size
 

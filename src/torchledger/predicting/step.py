@@ -21,9 +21,9 @@ import numpy as np
 
 from torchledger.device.host import find_host
 from torchledger.errors import PredictError
+from torchledger.expecting.machine import Machine
 from torchledger.fitting.call_costs import is_scaler
 from torchledger.fitting.learning import COVERAGE
-from torchledger.fitting.machine import Machine
 from torchledger.fitting.time_model import TimeModel
 from torchledger.memory.elsewhere import memory_on
 from torchledger.nouns import (

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from torchledger.errors import PredictError
+from torchledger.expecting.machine import Machine
 from torchledger.fitting.call_costs import (
     LIKE_OTHERS,
     LIKE_OTHERS_ALONG,
@@ -24,7 +25,6 @@ from torchledger.fitting.call_costs import (
 )
 from torchledger.fitting.catalogue_calls import beside_catalogue
 from torchledger.fitting.learning import COVERAGE
-from torchledger.fitting.machine import Machine
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Prediction, StepCall, TensorArgument
 from torchledger.predicting.eager_launches import launch_of

@@ -10,7 +10,7 @@ from torchledger.nouns import Prediction
 from torchledger.reporting.document import Block, Document, Section, Sentence, Table, columns
 
 if TYPE_CHECKING:
-    from torchledger.fitting.constants import Constants
+    from torchledger.expecting.constants import Constants
     from torchledger.fitting.evaluate import Evaluation
     from torchledger.fitting.fit_constants import GroupFit
     from torchledger.fitting.tables import LeftOut

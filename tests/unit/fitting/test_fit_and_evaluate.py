@@ -13,6 +13,8 @@ from threadpoolctl import threadpool_info
 from factories import make_device, make_machine
 from times import make_linear_samples
 from torchledger.errors import FitError
+from torchledger.expecting.operator_features import operator_features
+from torchledger.expecting.rounding import alignment
 from torchledger.fitting import fit
 from torchledger.fitting.evaluate import (
     errors_of,
@@ -21,8 +23,6 @@ from torchledger.fitting.evaluate import (
     grouped_split,
 )
 from torchledger.fitting.fit import in_processes
-from torchledger.fitting.operator_features import operator_features
-from torchledger.fitting.rounding import alignment
 from torchledger.fitting.tables import build_tables, machine_of_tables, pool_tables, shape_groups
 from torchledger.operators import find_operator, operator_names
 from torchledger.predicting import predict

@@ -12,13 +12,13 @@ import pytest
 from factories import make_device
 from launch_times import make_launch_set
 from torchledger.errors import FitError, StoreError
-from torchledger.fitting.constants import Constants, constants_of_package, read_constants, write_constants
+from torchledger.expecting.constants import Constants, constants_of_package, read_constants, write_constants
+from torchledger.expecting.launch_features import features_of_launches
+from torchledger.expecting.machine import Machine
+from torchledger.expecting.product_times import product_times
 from torchledger.fitting.constants_data import Measurements, Products, read_measurements
 from torchledger.fitting.fit_constants import fit_constants
-from torchledger.fitting.launch_features import features_of_launches
-from torchledger.fitting.machine import Machine
 from torchledger.fitting.power_costs import fit_power, read_power
-from torchledger.fitting.product_times import product_times
 
 SHIPPED = constants_of_package("hopper")
 DEVICE = SHIPPED.reference.device

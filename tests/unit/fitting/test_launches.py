@@ -11,9 +11,9 @@ from factories import make_buffer, make_h200, make_launch, make_machine
 from launch_times import make_launch_set, pointwise, product
 from torchledger.device.datasheets import device_of_name
 from torchledger.errors import FitError
+from torchledger.expecting.launch_families import family_of
+from torchledger.expecting.launch_features import features_of_launches
 from torchledger.fitting.fit_data import fit_launches
-from torchledger.fitting.launch_families import family_of
-from torchledger.fitting.launch_features import features_of_launches
 from torchledger.fitting.launches import build_launch_tables, evaluate_on_programs, machine_of_launches
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Access, LoopNest

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from factories import make_h200
 from torchledger.device.datasheets import device_of_name
+from torchledger.expecting.convolution_times import convolution_times
+from torchledger.expecting.product_times import product_times
 from torchledger.fitting.baselines import inductor_rates
-from torchledger.fitting.convolution_times import convolution_times
-from torchledger.fitting.product_times import product_times
 
 H200 = make_h200(floor_us=1.06)
 SIDE = st.integers(1, 8192)

@@ -10,9 +10,9 @@ import pytest
 
 from factories import make_buffer, make_h200, make_launch
 from launch_times import pointwise
-from torchledger.fitting.launch_features import LaunchFeatures, features_of_launches
+from torchledger.expecting.launch_features import LaunchFeatures, features_of_launches
+from torchledger.expecting.streaming import STREAMED, UNSEEN, excess_of, over_fewer_rows
 from torchledger.fitting.launches import as_matrix
-from torchledger.fitting.streaming import STREAMED, UNSEEN, excess_of, over_fewer_rows
 from torchledger.nouns import Access, Launch, LoopNest
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.launches import predict_launches

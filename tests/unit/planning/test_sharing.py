@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories import make_buffer, make_launch, make_step_call
 
-from torchledger.fitting.product_times import count_tiles
+from torchledger.expecting.product_times import count_tiles
 from torchledger.nouns import TensorArgument
 from torchledger.planning.sharing import ATTENTION, OTHER, PRODUCT, find_sharing, rounds_beside, sharing_of
 from torchledger.planning.tiles import tiles_of_calls, tiles_of_launches

@@ -16,10 +16,10 @@ from torchledger.cli import cli
 from torchledger.device.datasheets import device_of_name
 from torchledger.device.host import store_host
 from torchledger.errors import PredictError
-from torchledger.fitting.constants import constants_of_package
+from torchledger.expecting.constants import constants_of_package
+from torchledger.expecting.rounded_products import as_bfloat16
 from torchledger.fitting.fit_data import fit_launches
 from torchledger.fitting.launches import machine_of_launches
-from torchledger.fitting.rounded_products import as_bfloat16
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Host, Launch, Measurement
 from torchledger.predicting.launches import predict_launches

@@ -12,7 +12,7 @@ import torch
 
 import torchledger
 from factories import make_launch
-from torchledger.fitting.launch_families import family_of
+from torchledger.expecting.launch_families import family_of
 from torchledger.nouns import Category
 from torchledger.profiling.time_categories import time_category
 from torchledger.work.categories import (
@@ -159,7 +159,7 @@ MAY_LIST_THEM = {
     "nouns/launch.py",
     "nouns/breakdown.py",
     "capturing/recorder.py",  # Inductor's decorators, by what it calls them
-    "fitting/launch_features.py",  # columns of a table
+    "expecting/launch_features.py",  # columns of a table
     "traces/verdict.py",  # words for them
 }
 

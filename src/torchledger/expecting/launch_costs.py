@@ -1,0 +1,217 @@
+"""What a fused kernel's time is made of: memory, caches, instructions, loops that wait, atomics.
+
+What a kernel does (bytes, instructions, turns) follows from its loops; the constants of the device's generation
+(``constants.py``) turn each into microseconds. On a device without constants of its own they scale with its
+multiprocessors and only place the baseline.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchledger.expecting.constants import KernelConstants
+from torchledger.expecting.launch_tiles import Tile, TileCost, cost_of_tiles, next_power
+from torchledger.expecting.machine import Machine
+from torchledger.expecting.memory_accesses import MemoryAccess, divisions_of, memory_accesses
+from torchledger.nouns import Launch, LoopNest
+
+FOLDS = ("persistent across", "persistent along", "looped across", "looped along")
+"""How a reduction goes."""
+
+ATOMICS = ("row atomic", "scattered atomic", "crowded atomic", "narrow atomic")
+"""Parts that come on top of all others."""
+
+PARTS = (
+    *("far", "warm", "lone", "load", "store", "near", "vector", "move", "divide", "turn", "gather"),
+    "row turn",
+    *ATOMICS,
+    *(f"fold {kind}" for kind in FOLDS),
+)
+"""What a kernel's time is made of, by name."""
+
+SMALL = 0.3
+"""Microseconds added to each part before its logarithm is taken."""
+
+LEAST_OF_COST = 0.1
+"""Microseconds added to a part before its share of the cost is taken."""
+
+
+def time_of_parts(part: Mapping[str, Any], constants: KernelConstants, floor_us: float) -> NDArray[np.float64]:
+    """Microseconds of a kernel, or of many: what limits most counts most, atomics and the launch come on top."""
+    limits = (
+        part["far"] + part["warm"] + part["lone"],
+        part["load"] + part["store"],
+        part["near"],
+        part["vector"] + part["move"] + part["divide"] + sum(part[f"fold {kind}"] for kind in FOLDS),
+        part["turn"] + part["row turn"],
+    )
+    # Of one kernel, numpy's scalars would take longer than all the rest.
+    larger = max if isinstance(part["far"], float) else np.maximum
+    longest = larger(1e-6, limits[0])
+    for limit in limits[1:]:
+        longest = larger(longest, limit)
+    together = longest * sum((limit / longest) ** constants.power for limit in limits) ** (1 / constants.power)
+    extra = part["row atomic"] + part["scattered atomic"] + part["crowded atomic"] + part["gather"]
+    extra = extra + part["narrow atomic"]
+    return np.asarray(together + extra + constants.floors * floor_us)
+
+
+@dataclass(frozen=True)
+class KernelCosts:
+    """Microseconds of each part, the shape of the blocks, and what the other shapes would have cost."""
+
+    parts: Mapping[str, float]
+    chosen: TileCost | None = None
+    shapes_us: tuple[float, ...] = ()
+    filled: float = 1.0
+    reads_again: bool = False
+    registers: float = 1.0
+    """Values that a thread holds at once: what it loads of a turn, and adds up."""
+
+    def baseline_us(self, machine: Machine) -> float:
+        """The time by the sum of the parts."""
+        return float(time_of_parts(self.parts, machine.constants.kernels, machine.floor_us))
+
+    def columns(self, machine: Machine, baseline_us: float) -> dict[str, float]:
+        """The parts as features, beside the time that they make."""
+        values = {f"log {name} us": math.log(time + SMALL) for name, time in self.parts.items()}
+        values["log cost"] = math.log(baseline_us)
+        if self.chosen is None:
+            return values
+        tile = self.chosen.tile
+        threads = 32 * tile.warps * self.chosen.blocks
+        return values | {
+            "log blocks": math.log(self.chosen.blocks),
+            "log turns": math.log(self.chosen.turns),
+            "log rounds": math.log(self.chosen.rounds),
+            "log block kept": math.log(tile.inner * tile.outer),
+            "log block reduced": math.log(tile.reduced),
+            "log warps": math.log(tile.warps),
+            "log registers": math.log(self.registers),
+            "log thread rounds": math.log(threads / (machine.threads * machine.num_multiprocessors)),
+            "two axes": float(tile.split > 0),
+            "shapes": float(len(self.shapes_us)),
+            "log first shape": math.log(self.shapes_us[0] + SMALL),
+            "log worst shape": math.log(max(self.shapes_us) + SMALL),
+            "load of cost": math.log((self.parts["load"] + LEAST_OF_COST) / baseline_us),
+            "store of cost": math.log((self.parts["store"] + LEAST_OF_COST) / baseline_us),
+            "filled": self.filled,
+            "reads again": float(self.reads_again),
+        }
+
+
+def kernel_costs(
+    launch: Launch, machine: Machine, *, cold_bytes: float, warm_us: float, vector_us: Sequence[float]
+) -> KernelCosts:
+    """The costs of a fused kernel; ``vector_us`` are its nests' instructions, in the order of its loops."""
+    constants = machine.constants.kernels
+    parts = dict.fromkeys(PARTS, 0.0)
+    parts["far"], parts["warm"] = cold_bytes / machine.bytes_per_us, warm_us
+    parts["vector"] = sum(
+        time * (1.0 if _changes(nest) else constants.unchanging)
+        for nest, time in zip(launch.loops, vector_us, strict=True)
+    )
+    nests = [nest for nest in launch.loops if math.prod(nest.extents) * math.prod(nest.reduction_extents) > 0]
+    if not nests:
+        return KernelCosts(parts)
+    accesses = memory_accesses(launch, nests)
+    costs = cost_of_tiles(launch, nests, accesses, machine)
+    chosen = min(costs, key=lambda cost: cost.time_us)
+    each = machine.num_multiprocessors * chosen.busy
+    parts["lone"] = constants.lone * parts["far"] * (1 / chosen.busy - 1)
+    parts["load"] = chosen.loaded_bytes / (constants.loaded_bytes * each)
+    # Sectors that are written whole are part of what memory carries.
+    parts["store"] = max(0.0, chosen.stored_bytes - (launch.bytes_written or 0)) / (constants.scattered_bytes * each)
+    parts["near"] = chosen.near_bytes / (constants.near_bytes * each)
+    lanes = machine.vector_instructions_per_us
+    parts["move"] = constants.move * chosen.instructions / lanes
+    divisions = sum(
+        divisions_of(access.declared.index, constants.shift, constants.clamp) * access.count
+        for access in accesses
+        if None in access.declared.strides
+    )
+    parts["divide"] = constants.divide * divisions / lanes
+    loads = sum(access.is_load for access in accesses)
+    if chosen.tile.rows:
+        parts["row turn"] = chosen.rounds * chosen.turns * constants.row_turn_us
+    else:
+        turn_us = constants.turn_us + constants.turn_of_load_us * loads
+        parts["turn"] = chosen.rounds * (chosen.turns - 1) * turn_us
+    gathered = sum(access.size * access.count for access in accesses if access.declared.is_indirect)
+    parts["gather"] = gathered / (constants.gathered_bytes * machine.num_multiprocessors)
+    _add_atomics(parts, accesses, launch, constants)
+    reduced = max((math.prod(nest.reduction_extents) for nest in nests if nest.reduction_extents), default=1)
+    _add_folds(parts, nests, accesses, next_power(reduced), launch, machine)
+    return KernelCosts(
+        parts,
+        chosen,
+        tuple(cost.time_us for cost in costs),
+        filled=reduced / next_power(reduced),
+        reads_again=chosen.turns > 1 and any(not access.in_reduction and access.is_load for access in accesses),
+        registers=_registers(chosen.tile, nests, accesses),
+    )
+
+
+def _registers(tile: Tile, nests: Sequence[LoopNest], accesses: Sequence[MemoryAccess]) -> float:
+    elements = tile.inner * tile.outer * tile.reduced / (32 * tile.warps)
+    loads = len({access.declared.buffer for access in accesses if access.is_load and access.has_every_loop})
+    sums = sum(nest.ops.get("partial_accumulate", 0) for nest in nests)
+    return max(elements * max(loads + sums, 1), 1.0)
+
+
+def _changes(nest: LoopNest) -> bool:
+    """Whether anything that a reduction touches changes along it."""
+    kept = len(nest.extents)
+    return not nest.reduction_extents or any(
+        stride != 0 for access in nest.accesses for stride in access.strides[kept:]
+    )
+
+
+def _add_atomics(
+    parts: dict[str, float], accesses: Sequence[MemoryAccess], launch: Launch, constants: KernelConstants
+) -> None:
+    """Atomics on whole rows, on scattered addresses, and on so few that they wait for one another."""
+    sizes = {buffer.name: math.prod(buffer.shape) for buffer in launch.buffers}
+    for access in accesses:
+        if access.declared.kind != "atomic":
+            continue
+        each = access.count / max(sizes.get(access.declared.buffer, 1), 1)
+        last = access.innermost()
+        if last == 1:
+            slower = 1.0 + constants.row_crowd_slower * min(each / constants.row_crowd, 1.0)
+            parts["row atomic"] += constants.row_atomic_us * access.count * slower
+        elif each > constants.crowded_from:
+            share = min(each / constants.crowded_whole, 1.0)
+            parts["crowded atomic"] += constants.crowded_atomic_us * access.count * share
+        else:
+            share = constants.short_run_share if last <= constants.short_run else 1.0
+            parts["scattered atomic"] += constants.scattered_atomic_us * access.count * share
+        if access.size == 2 and last != 1:
+            parts["narrow atomic"] += constants.narrow_atomic_us * access.count + constants.narrow_wait_us * each
+
+
+def _add_folds(
+    parts: dict[str, float],
+    nests: Sequence[LoopNest],
+    accesses: Sequence[MemoryAccess],
+    width: float,
+    launch: Launch,
+    machine: Machine,
+) -> None:
+    """Elements that reductions fold: those kept whole in registers cost most where neighbours are kept elements."""
+    full = [access for access in accesses if access.in_reduction and access.is_load and access.has_every_loop]
+    is_along = 2 * sum(access.innermost(in_reduction=True) == 1 for access in full) >= len(full)
+    whole = "persistent" if launch.category == "persistent_reduction" else "looped"
+    kind = f"{whole} {'along' if is_along else 'across'}"
+    count = 0.0
+    for nest in nests:
+        if nest.reduction_extents:
+            names = str(nest.reduction_type or "").split("+")
+            count += max(1, sum(nest.ops.get(name, 1) for name in names)) * math.prod(nest.extents) * width
+    parts[f"fold {kind}"] += count / (machine.constants.kernels.folded[kind] * machine.num_multiprocessors)
