@@ -27,6 +27,7 @@ class Generation:
     threads: int
     constants: str | None = None
     first_product_networks: str | None = None
+    second_product_networks: str | None = None
     product_networks: str | None = None
     convolution_networks: str | None = None
     first_pass_networks: str | None = None
@@ -49,7 +50,8 @@ GENERATIONS: tuple[Generation, ...] = (
         threads=2048,
         constants="hopper",
         first_product_networks="hopper_products.npz",
-        product_networks="hopper_matrix_products.npz",
+        second_product_networks="hopper_matrix_products.npz",
+        product_networks="hopper_wide_products.npz",
         convolution_networks="hopper_convolutions.npz",
         first_pass_networks="hopper_passes.npz",
         pass_networks="hopper_layer_passes.npz",

@@ -48,9 +48,9 @@ class Machine:
     networks: int = FIRST_NETWORKS
     """Which networks of the generation its operators learned beside: 1 for those of the first models, 2 for those
     with products of float16 apart and forwards of ``conv2d`` by its labels, 3 with one network for both gradients of
-    ``conv2d``, 4 with products of more labels and quicker networks, 5 with passes in groups apart and ``conv2d`` by
-    what several teachers say, and fused kernels as they are since (``knows_directions``). A file keeps those that it
-    learned with."""
+    ``conv2d``, 4 with products of more labels and quicker networks, 5 with wider ones of products, passes in groups
+    apart and ``conv2d`` by what several teachers say, and fused kernels as they are since (``knows_directions``). A
+    file keeps those that it learned with."""
 
     @property
     def name(self) -> str:
@@ -92,7 +92,9 @@ class Machine:
         if not self._has_networks:
             return None
         of = self._of_constants
-        return of.first_product_networks if self.networks <= _LAST_WITH_FIRST_NETWORKS else of.product_networks
+        if self.networks <= _LAST_WITH_FIRST_NETWORKS:
+            return of.first_product_networks
+        return of.second_product_networks if self.networks <= _LAST_WITHOUT_GROUPS else of.product_networks
 
     @property
     def convolution_networks(self) -> str | None:
