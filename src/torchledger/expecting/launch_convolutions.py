@@ -33,25 +33,17 @@ EXACT_FLOAT32 = "exact float32"
 """The column of convolutions of float32 that must not be rounded for the tensor cores."""
 
 SINGLE = 4.0  # bytes of an element
+_SIDES = 4
 
 
 def convolution_columns(
     launch: Launch, inputs: list[Buffer], outputs: list[Buffer], machine: Machine
 ) -> dict[str, float]:
     """Features of a convolution beside ``expected_convolutions``; its tensors have two dimensions or one."""
-    images = _planes(inputs)
-    if len(images) < 2 or not outputs:
+    operands = _operands(launch, inputs, outputs)
+    if operands is None:
         return {"described": 0.0}
-    backward = "backward" in operation_of(launch)
-    if backward and len(images) >= 3:
-        gradient, image, weight = images[:3]
-        result = gradient
-    else:
-        image, weight = images[:2]
-        result = next(iter(_planes(outputs)), outputs[0])
-    is_transposed = _is_transposed(image, weight, result)
-    if is_transposed:
-        image, result = result, image
+    image, weight, result, is_transposed = operands
     count, channels, height, width = image.shape
     out_channels, per_group, tall, kernel = weight.shape
     groups = max(1, channels // max(per_group, 1))
@@ -137,19 +129,12 @@ def convolution_shape(launch: Launch, inputs: list[Buffer], outputs: list[Buffer
     """The parameters of ``conv2d`` and the size of an element; ``None`` where that is unknown or the tensors are not
     plain."""
     inputs, outputs = without_depth(inputs, outputs, is_backward="backward" in operation_of(launch))
-    images = _planes(inputs)
-    if "backward" in operation_of(launch):
-        if len(images) < 3:
-            return None
-        result, image, weight = images[:3]
-    else:
-        results = _planes(outputs)
-        if len(images) < 2 or not results:
-            return None
-        image, weight, result = images[0], images[1], results[0]
-    is_transposed = _is_transposed(image, weight, result)
-    if is_transposed:
-        image, result = result, image
+    images, operands = _planes(inputs), _operands(launch, inputs, outputs)
+    if operands is None or ("backward" in operation_of(launch) and len(images) < 3):
+        return None
+    image, weight, result, is_transposed = operands
+    if len(image.shape) != _SIDES or len(result.shape) != _SIDES:
+        return None
     item_size, channels_last = element_size(image.dtype), _is_channels_last(image, weight)
     if item_size is None:
         return None
@@ -175,6 +160,23 @@ def convolution_shape(launch: Launch, inputs: list[Buffer], outputs: list[Buffer
         "transposed": float(is_transposed),
         "copied bytes": item_size * sum(_copied_elements(buffer, channels_last) for buffer in images),
     }
+
+
+def _operands(
+    launch: Launch, inputs: list[Buffer], outputs: list[Buffer]
+) -> tuple[Buffer, Buffer, Buffer, bool] | None:
+    """A convolution's image, filters and result, with the two images exchanged where it is transposed, and whether it
+    is."""
+    images = _planes(inputs)
+    if len(images) < 2 or not outputs:
+        return None
+    if "backward" in operation_of(launch) and len(images) >= 3:
+        result, image, weight = images[:3]
+    else:
+        image, weight = images[:2]
+        result = next(iter(_planes(outputs)), outputs[0])
+    is_transposed = _is_transposed(image, weight, result)
+    return (result, weight, image, True) if is_transposed else (image, weight, result, False)
 
 
 def _is_transposed(image: Buffer, weight: Buffer, result: Buffer) -> bool:
