@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from torchledger.expecting.convolution_network import learned_convolution_times
 from torchledger.expecting.convolution_times import convolution_times
-from torchledger.expecting.depth_folding import without_depth
-from torchledger.expecting.launch_tensors import alignment_of, tiles_of_product
+from torchledger.expecting.depth_folding import DEEP, is_deep, without_depth
+from torchledger.expecting.launch_tensors import alignment_of, runs_transposed, tensors_of, tiles_of_product
 from torchledger.expecting.machine import Machine
 from torchledger.expecting.pass_networks import Elements, passes_and_choices, passes_of_call, runs_one_by_one
 from torchledger.nouns import Buffer, Launch
@@ -36,20 +36,17 @@ SINGLE = 4.0  # bytes of an element
 _SIDES = 4
 
 
-def convolution_columns(
-    launch: Launch, inputs: list[Buffer], outputs: list[Buffer], machine: Machine
-) -> dict[str, float]:
-    """Features of a convolution beside ``expected_convolutions``; its tensors have two dimensions or one."""
-    operands = _operands(launch, inputs, outputs)
+def convolution_columns(launch: Launch, machine: Machine) -> dict[str, float]:
+    """Features of a convolution beside ``expected_convolutions``."""
+    operands, deep = _operands(launch), float(is_deep(tensors_of(launch)[0]))
     if operands is None:
-        return {"described": 0.0}
-    image, weight, result, is_transposed = operands
+        return {"described": 0.0, DEEP: deep}
+    image, weight, result, runs_back = operands
     count, channels, height, width = image.shape
     out_channels, per_group, tall, kernel = weight.shape
     groups = max(1, channels // max(per_group, 1))
     pixels = count * math.prod(result.shape[2:]) if len(result.shape) == 4 else count
     taps = per_group * kernel * tall
-    made = _planes(outputs)
     return {
         **tiles_of_product("conv", groups, pixels, out_channels / groups, taps, machine.num_multiprocessors),
         "described": 1.0,
@@ -61,15 +58,16 @@ def convolution_columns(
         "kernel": float(kernel),
         "log groups": math.log(groups),
         "depthwise": float(per_group == 1 and channels > 1),
-        "transposed": float(is_transposed),
+        "transposed": float(runs_back),
         "stride": float(round(width / max(result.shape[-1], 1))) if len(result.shape) == 4 else 1.0,
         "channels last": float(_is_channels_last(image, weight)),
         "image channels last": float(image.stride[1] == 1 and channels > 1),
         "weight channels last": float(weight.stride[1] == 1 and per_group > 1),
         "result channels last": float(len(result.shape) == 4 and result.stride[1] == 1),
-        "gradients": float(len(made)),
+        "gradients": float(len(_planes(_tensors(launch)[1]))),
         "channel alignment": alignment_of(per_group),
         "out channel alignment": alignment_of(out_channels),
+        DEEP: deep,
     }
 
 
@@ -125,14 +123,13 @@ def _passes_alone(
     return found, open_choice
 
 
-def convolution_shape(launch: Launch, inputs: list[Buffer], outputs: list[Buffer]) -> dict[str, float] | None:
+def convolution_shape(launch: Launch) -> dict[str, float] | None:
     """The parameters of ``conv2d`` and the size of an element; ``None`` where that is unknown or the tensors are not
     plain."""
-    inputs, outputs = without_depth(inputs, outputs, is_backward="backward" in operation_of(launch))
-    images, operands = _planes(inputs), _operands(launch, inputs, outputs)
+    images, operands = _planes(_tensors(launch)[0]), _operands(launch)
     if operands is None or ("backward" in operation_of(launch) and len(images) < 3):
         return None
-    image, weight, result, is_transposed = operands
+    image, weight, result, runs_back = operands
     if len(image.shape) != _SIDES or len(result.shape) != _SIDES:
         return None
     item_size, channels_last = element_size(image.dtype), _is_channels_last(image, weight)
@@ -157,16 +154,20 @@ def convolution_shape(launch: Launch, inputs: list[Buffer], outputs: list[Buffer
         "channels_last": float(channels_last),
         "item size": float(item_size),
         "float16": float(image.dtype == "float16"),
-        "transposed": float(is_transposed),
+        "transposed": float(runs_back),
         "copied bytes": item_size * sum(_copied_elements(buffer, channels_last) for buffer in images),
     }
 
 
-def _operands(
-    launch: Launch, inputs: list[Buffer], outputs: list[Buffer]
-) -> tuple[Buffer, Buffer, Buffer, bool] | None:
+def _tensors(launch: Launch) -> tuple[list[Buffer], list[Buffer]]:
+    """What a convolution reads and writes, three dimensions folded into two."""
+    return without_depth(*tensors_of(launch), is_backward="backward" in operation_of(launch))
+
+
+def _operands(launch: Launch) -> tuple[Buffer, Buffer, Buffer, bool] | None:
     """A convolution's image, filters and result, with the two images exchanged where it is transposed, and whether it
     is."""
+    inputs, outputs = _tensors(launch)
     images = _planes(inputs)
     if len(images) < 2 or not outputs:
         return None
@@ -175,18 +176,9 @@ def _operands(
     else:
         image, weight = images[:2]
         result = next(iter(_planes(outputs)), outputs[0])
-    is_transposed = _is_transposed(image, weight, result)
-    return (result, weight, image, True) if is_transposed else (image, weight, result, False)
-
-
-def _is_transposed(image: Buffer, weight: Buffer, result: Buffer) -> bool:
-    """Whether a convolution runs the other way round, from ``result`` to ``image``: its weight is then stored by the
-    channels of what it is given."""
-    if len(result.shape) != 4:
-        return False
-    if weight.shape[0] != result.shape[1]:
-        return True
-    return weight.shape[0] == image.shape[1] and math.prod(result.shape[2:]) > math.prod(image.shape[2:])
+    if runs_transposed(image, weight, result):
+        return result, weight, image, True
+    return image, weight, result, False
 
 
 def _planes(buffers: Sequence[Buffer]) -> list[Buffer]:

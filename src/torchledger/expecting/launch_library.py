@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 from torchledger.expecting.attention_times import attention_us, schedule_columns
-from torchledger.expecting.depth_folding import DEEP, is_deep, without_depth
 from torchledger.expecting.launch_attention import attention_call, attention_columns_of
 from torchledger.expecting.launch_convolutions import (
     EXACT_FLOAT32,
@@ -33,8 +32,7 @@ def library_columns(launch: Launch, machine: Machine) -> dict[str, float]:
     if kind == "launch:attention":
         return attention_columns_of(launch, inputs, machine)
     if kind == "launch:convolution":
-        flat = without_depth(inputs, outputs, is_backward="backward" in operation_of(launch))
-        return {**convolution_columns(launch, *flat, machine), DEEP: float(is_deep(inputs))}
+        return convolution_columns(launch, machine)
     largest = max(launch.buffers, key=lambda buffer: math.prod(buffer.shape), default=None)
     indices = max((math.prod(buffer.shape) for buffer in inputs if buffer.dtype in INTEGERS), default=0)
     name = operation_of(launch)
@@ -74,14 +72,13 @@ def expected_columns(
     convolutions: dict[str, list[tuple[int, dict[str, float]]]] = {"forward": [], "backward": [], "weight": []}
     for index, launch in enumerate(launches):
         kind = str(family_of(launch)).split("/")[0]
-        inputs, outputs = tensors_of(launch)
         if kind == "launch:gemm" and (row := product_of(launch, machine)) is not None:
             products[index] = launch, row
         elif kind == "launch:attention" and (call := attention_call(launch)) is not None:
             if (time_us := attention_us(call, machine)) is not None:
                 found[index] = {EXPECTED: math.log(time_us), **schedule_columns(call, machine)}
-        elif kind == "launch:convolution" and (given := convolution_shape(launch, inputs, outputs)) is not None:
-            given["peak"] = machine.convolution_peak(inputs[-1].dtype, allow_tf32=convolution_tf32)
+        elif kind == "launch:convolution" and (given := convolution_shape(launch)) is not None:
+            given["peak"] = machine.convolution_peak(tensors_of(launch)[0][-1].dtype, allow_tf32=convolution_tf32)
             convolutions[str(family_of(launch)).split("/")[1]].append((index, given))
     for index, of_one in zip(products, expected_products(list(products.values()), machine), strict=True):
         found[index] = of_one

@@ -21,6 +21,7 @@ LEARNED, TILED = "log learned", "log tiled"
 """The columns of products by the networks of their library and by their tiles, each with what adding to them takes
 (``_added_us``)."""
 
+_ADDING = ("addmm", "baddbmm", "_addmm_activation")
 _HALF, _SINGLE = 2.0, 4.0  # bytes of an element
 _MOST_ALIGNED = 8
 """Elements of two bytes in the 16 at which rows begin that any kernel may load."""
@@ -47,7 +48,7 @@ def product_of(launch: Launch, machine: Machine) -> tuple[float, ...] | None:
 def product_columns(launch: Launch, machine: Machine) -> dict[str, float]:
     """Features of a matrix product beside ``expected_products``: its sides, how its factors are stored and aligned."""
     factors, outputs = factors_of(launch), tensors_of(launch)[1]
-    with_bias = operation_of(launch) in ("addmm", "baddbmm", "_addmm_activation")
+    with_bias = operation_of(launch) in _ADDING
     if len(factors) < 2 or not outputs:
         return {"described": 0.0}
     left, right = factors
@@ -149,7 +150,7 @@ def _added_us(launch: Launch, machine: Machine) -> float:
     another (ATen's ``addmm`` by cuBLASLt); all else is copied to where the product will stand, and read again."""
     inputs, outputs = tensors_of(launch)
     name, product = operation_of(launch), outputs[0]
-    if name not in ("addmm", "baddbmm", "_addmm_activation"):
+    if name not in _ADDING:
         return 0.0
     written = product.bytes_written or 0
     # By bytes: what stands for a rounded product has elements half as large (``rounded_products.py``).

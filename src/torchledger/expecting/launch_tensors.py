@@ -22,6 +22,16 @@ def tensors_of(launch: Launch) -> tuple[list[Buffer], list[Buffer]]:
     return inputs, outputs
 
 
+def runs_transposed(image: Buffer, weight: Buffer, result: Buffer) -> bool:
+    """Whether a convolution runs the other way round, from ``result`` to ``image``: its weight is then stored by the
+    channels of what it is given. Of any number of dimensions; what has another number than the image is no result."""
+    if len(result.shape) != len(image.shape):
+        return False
+    if weight.shape[0] != result.shape[1]:
+        return True
+    return weight.shape[0] == image.shape[1] and math.prod(result.shape[2:]) > math.prod(image.shape[2:])
+
+
 @lru_cache(maxsize=20_000)
 def tiles_of_product(
     name: str, batch: float, m: float, n: float, k: float, multiprocessors: int
