@@ -135,7 +135,9 @@ def judge(results: Results, end: float, *, programs: int, first: int, tiny: bool
         index += 1
     work = results.work
     jobs = [Job(name, (PROGRAMS, name, "30", *extra), 12.0) for name in names]
-    recorded = [_recorded(name, (PROGRAMS, name, "24", "--seconds", "0.02", *extra), work) for name in names]
+    recorded = [
+        _recorded(name, (PROGRAMS, name, "24", "--seconds", "0.02", "--pieces", "0", *extra), work) for name in names
+    ]
     cores = os.cpu_count() or 1
     plain_wave, recorded_wave = (
         Wave(jobs, work, results.out, cores=cores),

@@ -28,7 +28,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
 
-from drawn_programs import leave_gate, wait_at_gate  # noqa: E402 - after the path is set
+from drawn_programs import SmallStep, leave_gate, wait_at_gate  # noqa: E402 - after the path is set
 
 _GROUP = 24
 """Cases in one session of the profiler."""
@@ -697,15 +697,27 @@ class _Watch:
 
 
 def run_host(device: str, out: Path) -> dict[str, Any]:
-    """What this host needs, as ``torchledger doctor`` measures it."""
+    """What this host needs, as ``torchledger doctor`` measures it, and what programs time beside their steps."""
+    import torch
+
     from torchledger.device.host import measure_host
     from torchledger.store.codec import encode
 
-    host = measure_host(device, before_timing=lambda: wait_at_gate("host"))
+    wait = torch.cuda.synchronize if device == "cuda" else (lambda: None)
+    small = SmallStep(device)
+    small.us(wait)
+    smalls: list[float] = []
+
+    def begin() -> None:
+        wait_at_gate("host")
+        smalls.extend(small.us(wait) for _ in range(10))
+
+    host = measure_host(device, before_timing=begin)
+    smalls.extend(small.us(wait) for _ in range(10))
     text = encode(host).decode()
     (out / "host.json").write_text(text)
     found: dict[str, Any] = json.loads(text)
-    return found
+    return found | {"small_us": [round(each, 1) for each in smalls]}
 
 
 def main() -> None:

@@ -6,19 +6,22 @@ layout. Weights are random; nothing is downloaded. ``SETS`` are three: one to de
 attempts, one sealed, whose figures are reported whatever they are.
 
 Run as a script, a program knows nothing of torchledger and prints its own times as a line of JSON: steps that each wait
-for the device (``synced_ms``), and the mean of steps that do not (``step_ms``), with how fast the host was before and
-after them (``plain_us``). With ``DRAWN_GATE``, a folder, it says there that it has compiled (``NAME.ready``), and waits
-for ``NAME.go`` before it goes on.
+for the device (``synced_ms``), and the mean of steps that do not (``step_ms``), in pieces (``pieces_ms``) with how fast
+the host was around each: a piece of plain Python (``plain_us``) and a small eager training step (``small_us``). With
+``DRAWN_GATE``, a folder, it says there that it has compiled (``NAME.ready``), and waits for ``NAME.go`` before it goes
+on; programs with the same ``DRAWN_TURNS``, a file, take turns when Inductor measures what it chooses among.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import json
 import math
 import os
 import random
+import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -28,6 +31,8 @@ from typing import Any
 
 SETS = ("develop", "look", "sealed", "devices")
 WARM_STEPS = 3
+_PIECE_STEPS = 10
+"""Pieces of steps are of so many at least."""
 _GENERATION = "2026-11"
 """Part of every seed: another generation of programs is another word here."""
 
@@ -681,6 +686,57 @@ def plain_us() -> float:
     return best
 
 
+class SmallStep:
+    """A training step of a small network, eager: how long this host needs for what training asks of it."""
+
+    def __init__(self, device: str) -> None:
+        import torch
+        from torch import nn
+
+        self._given = torch.ones(8, 64, device=device)
+        self._model = nn.Sequential(
+            *(nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.GELU()) for _ in range(4))
+        ).to(device)
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-4, momentum=0.9, foreach=True)
+
+    def run(self) -> None:
+        """One step."""
+        self._model(self._given).square().mean().backward()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+    def us(self, wait: Callable[[], None]) -> float:
+        """Microseconds until a step is issued, of three that follow one that warms what the host has forgotten."""
+        self.run()
+        wait()
+        begin = time.perf_counter()
+        for _ in range(3):
+            self.run()
+        taken = (time.perf_counter() - begin) * 1e6 / 3
+        wait()
+        return taken
+
+
+def take_turns() -> None:
+    """Let one process at a time measure what Inductor chooses among: those that share ``DRAWN_TURNS``."""
+    turns = os.environ.get("DRAWN_TURNS")
+    if turns is None:
+        return
+    from torch._inductor.runtime.benchmarking import benchmarker
+
+    measure: Callable[..., Any] = benchmarker.benchmark_gpu
+    file = os.open(turns, os.O_RDWR | os.O_CREAT)
+
+    def in_turn(*arguments: Any, **named: Any) -> Any:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            return measure(*arguments, **named)
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+    setattr(benchmarker, "benchmark_gpu", in_turn)  # noqa: B010 - a method is replaced on purpose
+
+
 def wait_at_gate(name: str) -> None:
     """Say in the folder ``DRAWN_GATE`` that all is compiled, and wait there to be let through."""
     folder = os.environ.get("DRAWN_GATE")
@@ -707,16 +763,23 @@ def main() -> None:
     parser.add_argument("steps", nargs="?", type=int, default=30)
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--seconds", type=float, default=0.4, help="of steps that do not wait, at least STEPS of them")
+    parser.add_argument("--seconds", type=float, default=0.8, help="of steps that do not wait, at least STEPS of them")
+    parser.add_argument(
+        "--pieces", type=int, default=8, help="of these steps at most; 0: one, and no small steps beside"
+    )
     arguments = parser.parse_args()
     import torch
 
     recipe = draw(arguments.name, tiny=arguments.tiny)
     wait = torch.cuda.synchronize if arguments.device == "cuda" else (lambda: None)
+    take_turns()
     step = build(recipe, arguments.device)
     for _ in range(WARM_STEPS):
         step()
     wait()
+    small = SmallStep(arguments.device) if arguments.pieces else None
+    if small is not None:
+        small.us(wait)
     wait_at_gate(recipe.name)
     synced = []
     for _ in range(max(arguments.steps // 2, 6)):
@@ -724,23 +787,31 @@ def main() -> None:
         step()
         wait()
         synced.append((time.perf_counter() - begin) * 1e3)
-    speeds = [plain_us()]
     count = max(arguments.steps, min(2000, round(arguments.seconds * 1e3 / min(synced))))
-    begin = time.perf_counter()
-    host_ms = 0.0
-    for _ in range(count):
-        step()
-    host_ms = (time.perf_counter() - begin) * 1e3 / count
-    wait()
-    step_ms = (time.perf_counter() - begin) * 1e3 / count
-    speeds.append(plain_us())
+    pieces = max(1, min(arguments.pieces, count // _PIECE_STEPS))
+    each = math.ceil(count / pieces)
+    speeds, smalls, issued_ms, pieces_ms = [plain_us()], [], [], []
+    for _ in range(pieces):
+        if small is not None:
+            smalls.append(small.us(wait))
+        begin = time.perf_counter()
+        for _ in range(each):
+            step()
+        issued_ms.append((time.perf_counter() - begin) * 1e3 / each)
+        wait()
+        pieces_ms.append((time.perf_counter() - begin) * 1e3 / each)
+        speeds.append(plain_us())
+    if small is not None:
+        smalls.append(small.us(wait))
     answer = {
         "recipe": asdict(recipe),
-        "step_ms": step_ms,
-        "plain_us": [round(each, 1) for each in speeds],
-        "issued_ms": host_ms,
-        "synced_ms": [round(each, 4) for each in synced],
-        "steps": count,
+        "step_ms": statistics.mean(pieces_ms),
+        "pieces_ms": [round(one, 4) for one in pieces_ms],
+        "plain_us": [round(one, 1) for one in speeds],
+        "small_us": [round(one, 1) for one in smalls],
+        "issued_ms": statistics.mean(issued_ms),
+        "synced_ms": [round(one, 4) for one in synced],
+        "steps": each * pieces,
         "memory_gb": torch.cuda.max_memory_allocated() / 1e9 if arguments.device == "cuda" else None,
     }
     leave_gate(recipe.name, answer)

@@ -2,12 +2,12 @@
 
     python benchmarks/strangers_cuda.py -o OUT [--minutes 9.4] [--sealed 0:32] [--develop 0:18] [--look 0:4]
 
-Programs (``drawn_programs.py``) go in waves: those of a wave compile at once, a process each; then one after the other
-is let through a gate and times its own steps alone on the GPU. Then the same programs again, under ``torchledger run
---profile``. Batteries of eager calls, attention, operators in two states, and the host's own costs
-(``drawn_calls.py``) pass through the same gate. OUT gets ``sealed.tar``, ``develop.tar``, ``look.tar`` and
-``battery.tar`` (ledgers, each compressed by lzma), ``rows.json`` (times and failures), ``attention.json``,
-``states.json``, ``more.json`` (host, runs that last).
+Programs (``drawn_programs.py``) go in waves: those of a wave compile at once, a process each, and take turns where
+Inductor measures kernels; then one after the other is let through a gate and times its own steps alone on the GPU. Then
+the same programs again, under ``torchledger run --profile``. Batteries of eager calls, attention, operators in two
+states, and the host's own costs (``drawn_calls.py``) pass through the same gate. OUT gets ``sealed.tar``,
+``develop.tar``, ``look.tar`` and ``battery.tar`` (ledgers, each compressed by lzma), ``rows.json`` (times and
+failures), ``attention.json``, ``states.json``, ``more.json`` (host, runs that last).
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ class Wave:
                 "PYTHONPATH": os.pathsep.join(paths),
                 "HF_HUB_OFFLINE": "1",
                 "DRAWN_GATE": str(self.gate),
+                "DRAWN_TURNS": str(work / "turns"),
                 "TORCHINDUCTOR_CACHE_DIR": str(work / "inductor"),
                 "TRITON_CACHE_DIR": str(work / "triton"),
                 "TORCHINDUCTOR_COMPILE_THREADS": "1",
@@ -232,7 +233,10 @@ def main() -> None:
             continue
         second = Wave(
             [
-                *(_recorded(name, (PROGRAMS, name, "24", "--seconds", "0.02", *extra), work) for name in ran),
+                *(
+                    _recorded(name, (PROGRAMS, name, "24", "--seconds", "0.02", "--pieces", "0", *extra), work)
+                    for name in ran
+                ),
                 *(_recorded(name, (CALLS, name, *extra), work) for name in now),
             ],
             work,

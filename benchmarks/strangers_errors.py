@@ -50,7 +50,9 @@ class Found:
     again_us: float | None = None
     """The median of the plain steps of the process that was recorded: how well the truth repeats."""
     then_us: float | None = None
-    """The step predicted for the host as fast as it was just before and after the program's own steps."""
+    """The step predicted for the host as fast as it was around the program's own steps, by plain Python."""
+    small_us: float | None = None
+    """The same, by a small training step."""
 
     @property
     def launches_held(self) -> tuple[int, int]:
@@ -123,11 +125,14 @@ _GOES_WITH_PLAIN = 0.29
 """Steps go with this power of what plain Python takes, between moments of one host (``host_pieces.py``)."""
 
 
-def host_then(host: Host, plain_us: Sequence[float] | None) -> Host:
-    """The host as it was while a program ran, by plain Python before and after; as measured where that is unknown."""
-    if not plain_us or host.plain_us is None:
+def host_then(host: Host, then_us: Sequence[float] | None, measured_us: float | None, power: float) -> Host:
+    """The host as it was while a program ran, by what a piece of work took then and while the host was measured.
+
+    As measured where either is unknown; costs go with this ``power`` of their ratio.
+    """
+    if not then_us or measured_us is None:
         return host
-    slower = (statistics.mean(plain_us) / host.plain_us) ** _GOES_WITH_PLAIN
+    slower = (statistics.mean(then_us) / measured_us) ** power
     costs = {name: slower * cost for name, cost in vars(host).items() if name.endswith("_us") and cost is not None}
     return replace(host, **costs)
 
@@ -141,16 +146,22 @@ def judge_set(
     rows = told["rows"] if "rows" in told else json.loads((source / "rows.json").read_text())
     found, left_out = [], []
     with tempfile.TemporaryDirectory() as folder:
-        host = Path(folder) / "host.json"
-        host.write_text(json.dumps(told["host"]))
-        measured = find_host(str(host))
+        host_file = Path(folder) / "host.json"
+        host_file.write_text(json.dumps(told["host"]))
+        measured = find_host(str(host_file))
+        smalls = rows.get("host", {}).get("own", {}).get("small_us")
+        small_us = statistics.median(smalls) if smalls else None
         for name, path in programs(ledgers or source, set_name):
             try:
+                own = rows[name]["own"]
                 found.append(judge(name, path, rows[name], model, measured))
-                then = host_then(measured, rows[name]["own"].get("plain_us"))
-                if then != measured:
-                    step_us = judge(name, path, rows[name], model, then).predicted_step_us
-                    found[-1] = replace(found[-1], then_us=step_us)
+                by_plain = host_then(measured, own.get("plain_us"), measured.plain_us, _GOES_WITH_PLAIN)
+                by_small = host_then(measured, own.get("small_us"), small_us, 1.0)
+                then_us, then_small_us = (
+                    None if host == measured else judge(name, path, rows[name], model, host).predicted_step_us
+                    for host in (by_plain, by_small)
+                )
+                found[-1] = replace(found[-1], then_us=then_us, small_us=then_small_us)
             except (PredictError, ValueError, KeyError) as error:
                 left_out.append(f"{name}: {type(error).__name__}: {error}")
     missing = {name: row.get("own", {}).get("error") for name, row in rows.items() if name.startswith(set_name)}
@@ -184,6 +195,8 @@ def print_table(found: list[Found]) -> None:
         ("step, host decides", [e.predicted_step_us / e.step_us - 1 for e in by_host]),
         ("step by the host as it was then", [e.then_us / e.step_us - 1 for e in found if e.then_us]),
         ("step by the host as it was then, host decides", [e.then_us / e.step_us - 1 for e in by_host if e.then_us]),
+        ("step by a small step's time then", [e.small_us / e.step_us - 1 for e in found if e.small_us]),
+        ("step by a small step's time then, host decides", [e.small_us / e.step_us - 1 for e in by_host if e.small_us]),
         ("the same programs in the recorded process, host decides", _again(by_host, is_predicted=False)),
         ("step beside the mean of both processes, host decides", _again(by_host, is_predicted=True)),
         ("fused sums", [e.parts["fused"][1] / e.parts["fused"][0] - 1 for e in found if "fused" in e.parts]),
