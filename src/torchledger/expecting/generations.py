@@ -6,10 +6,25 @@ only inform the regressors, and the baseline is the roofline.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from torchledger.expecting.constants import Constants, constants_of_package
+
+
+@dataclass(frozen=True)
+class NetworkFiles:
+    """Files of this package with what was learned of a library's choices, ``None`` where nothing was.
+
+    ``products`` are matrix products, ``convolutions`` square filters over images in half precision, ``passes`` single
+    passes of any convolution, ``groups`` those in groups of several channels, ``conv2d`` that operator.
+    """
+
+    products: str | None = None
+    convolutions: str | None = None
+    passes: str | None = None
+    groups: str | None = None
+    conv2d: str | None = None
 
 
 @dataclass(frozen=True)
@@ -17,8 +32,8 @@ class Generation:
     """``lanes`` are the single-precision instructions that a multiprocessor ends in a clock, ``threads`` those that it
     holds at most (CUDA C programming guide, tables of compute capabilities and of arithmetic throughput).
 
-    ``constants`` and the networks are names of files of this package: the fitted numbers, and what was learned beside
-    them of the choices of a library, ``None`` where nothing was.
+    ``constants`` is the name of a file of this package with the fitted numbers, ``None`` where nothing was fitted;
+    ``networks`` are those that models of each number (``Machine.networks``, from 1) learned beside.
     """
 
     name: str
@@ -26,15 +41,24 @@ class Generation:
     lanes: int
     threads: int
     constants: str | None = None
-    first_product_networks: str | None = None
-    second_product_networks: str | None = None
-    product_networks: str | None = None
-    convolution_networks: str | None = None
-    first_pass_networks: str | None = None
-    pass_networks: str | None = None
-    group_networks: str | None = None
-    first_conv2d_networks: str | None = None
-    conv2d_networks: str | None = None
+    networks: tuple[NetworkFiles, ...] = ()
+
+
+_FIRST_OF_HOPPER = NetworkFiles(
+    products="hopper_products.npz",
+    convolutions="hopper_convolutions.npz",
+    passes="hopper_passes.npz",
+    conv2d="hopper_convolutions.npz",
+)
+_THIRD_OF_HOPPER = replace(_FIRST_OF_HOPPER, conv2d="hopper_conv2d.npz")
+_FOURTH_OF_HOPPER = replace(_THIRD_OF_HOPPER, products="hopper_matrix_products.npz", passes="hopper_layer_passes.npz")
+_FIFTH_OF_HOPPER = replace(
+    _FOURTH_OF_HOPPER,
+    products="hopper_wide_products.npz",
+    groups="hopper_groups.npz",
+    conv2d="hopper_blended_conv2d.npz",
+)
+_HOPPER = (_FIRST_OF_HOPPER, _THIRD_OF_HOPPER, _THIRD_OF_HOPPER, _FOURTH_OF_HOPPER, _FIFTH_OF_HOPPER)
 
 
 GENERATIONS: tuple[Generation, ...] = (
@@ -49,15 +73,7 @@ GENERATIONS: tuple[Generation, ...] = (
         lanes=128,
         threads=2048,
         constants="hopper",
-        first_product_networks="hopper_products.npz",
-        second_product_networks="hopper_matrix_products.npz",
-        product_networks="hopper_wide_products.npz",
-        convolution_networks="hopper_convolutions.npz",
-        first_pass_networks="hopper_passes.npz",
-        pass_networks="hopper_layer_passes.npz",
-        group_networks="hopper_groups.npz",
-        first_conv2d_networks="hopper_conv2d.npz",
-        conv2d_networks="hopper_blended_conv2d.npz",
+        networks=_HOPPER,
     ),
     Generation("Blackwell", (10, 0), lanes=128, threads=2048),
     Generation("Blackwell (12.0)", (12, 0), lanes=128, threads=1536),

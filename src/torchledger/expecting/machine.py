@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 
 from torchledger.device.datasheets import ReachedRates, find_data_sheet
 from torchledger.expecting.constants import Constants, LoopCosts
-from torchledger.expecting.generations import Generation, constants_of_generation, find_generation
+from torchledger.expecting.generations import (
+    Generation,
+    NetworkFiles,
+    constants_of_generation,
+    find_generation,
+)
 from torchledger.nouns import Device
 from torchledger.work.element_sizes import element_size
 
@@ -23,7 +28,6 @@ _FIRST_WITH_TF32 = (8, 0)  # compute capability
 
 
 FIRST_NETWORKS, LATEST_NETWORKS = 1, 5
-_LAST_WITH_FIRST_NETWORKS = 3
 _LAST_WITHOUT_GROUPS = 4
 
 
@@ -89,25 +93,33 @@ class Machine:
     def product_networks(self) -> str | None:
         """The networks that know which kernels a library takes for products; they go with the generation's constants,
         on which they learned."""
-        if not self._has_networks:
-            return None
-        of = self._of_constants
-        if self.networks <= _LAST_WITH_FIRST_NETWORKS:
-            return of.first_product_networks
-        return of.second_product_networks if self.networks <= _LAST_WITHOUT_GROUPS else of.product_networks
+        return self._network_files.products
 
     @property
     def convolution_networks(self) -> str | None:
         """Likewise for convolutions."""
-        return self._of_constants.convolution_networks if self._has_networks else None
+        return self._network_files.convolutions
 
     @property
     def pass_networks(self) -> str | None:
         """Likewise for single passes of any convolution."""
-        if not self._has_networks:
-            return None
-        of = self._of_constants
-        return of.first_pass_networks if self.networks <= _LAST_WITH_FIRST_NETWORKS else of.pass_networks
+        return self._network_files.passes
+
+    @property
+    def group_networks(self) -> str | None:
+        """Likewise for single passes in groups of several channels."""
+        return self._network_files.groups
+
+    @property
+    def conv2d_networks(self) -> str | None:
+        """Likewise for the operator ``conv2d``: for its forwards, which learned from its labels too, and for both
+        gradients of its backwards together."""
+        return self._network_files.conv2d
+
+    @property
+    def _network_files(self) -> NetworkFiles:
+        known = self._of_constants.networks if self.has_tile_baseline and self.own_constants is None else ()
+        return known[min(self.networks, len(known)) - 1] if known else NetworkFiles()
 
     @property
     def knows_directions(self) -> bool:
@@ -122,23 +134,6 @@ class Machine:
         return former or self.constants.loops or {}
 
     @property
-    def group_networks(self) -> str | None:
-        """Likewise for single passes in groups of several channels."""
-        knows = self._has_networks and self.networks > _LAST_WITHOUT_GROUPS
-        return self._of_constants.group_networks if knows else None
-
-    @property
-    def conv2d_networks(self) -> str | None:
-        """Likewise for the operator ``conv2d``: for its forwards, which learned from its labels too, and for both
-        gradients of its backwards together."""
-        if self.networks == FIRST_NETWORKS:
-            return self.convolution_networks
-        if not self._has_networks:
-            return None
-        of = self._of_constants
-        return of.first_conv2d_networks if self.networks <= _LAST_WITHOUT_GROUPS else of.conv2d_networks
-
-    @property
     def asks_gradients_together(self) -> bool:
         """Whether one network knows both gradients of ``conv2d``."""
         return self.networks > 2
@@ -147,10 +142,6 @@ class Machine:
     def tells_float16(self) -> bool:
         """Whether products of float16 have networks of their own."""
         return self.networks > FIRST_NETWORKS
-
-    @property
-    def _has_networks(self) -> bool:
-        return self.has_tile_baseline and self.own_constants is None
 
     @property
     def counts_waves(self) -> bool:
