@@ -1,8 +1,8 @@
 """Some steps of a running program, recorded: a few plain ones timed, a few under the profiler, one heard, plain again.
 
 Here the program is heard, on whatever thread, and the ends of its steps are found; ``states.py`` says what each step is
-for, on the one thread whose steps these are: what torch's profiler begins on a thread has to end there. Whatever fails
-ends the recording and never the program.
+for, ``advancing.py`` what follows from its end, on the one thread whose steps these are: what torch's profiler begins
+on a thread has to end there. Whatever fails ends the recording and never the program.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from typing import Any, cast
 
 from torchledger.nouns import StepFoundBy
 from torchledger.signals import let_through
+from torchledger.stepping.advancing import advance, cut
 from torchledger.stepping.finder import FoundStep, StepFinder
 from torchledger.stepping.graph_calls import told
+from torchledger.stepping.listening import before_function
 from torchledger.stepping.meeting import Meeting
 from torchledger.stepping.recording import StepRecording
 from torchledger.stepping.states import State, States
@@ -158,7 +160,7 @@ class StepRecorder:
     def function_called(self, function: Any) -> None:
         """A compiled function is about to be called from outside: all graphs of a step are called in such calls."""
         if self._states.now is not State.DONE and self._finder.owner in (None, threading.get_ident()):
-            self._guarded(lambda: self._states.before_function(id(function)))
+            self._guarded(lambda: before_function(self._states, id(function)))
 
     def tally(self, name: str) -> bool:
         """Count a graph's call where that is all there is to do: a plain step should cost what it costs without us."""
@@ -182,7 +184,7 @@ class StepRecorder:
         """
         if self._states.now is State.DONE:
             if self._states.session.is_here:
-                self._guarded(self._states.cut)
+                self._guarded(lambda: cut(self._states))
             return proceed()
         self._guarded(
             lambda: self._before_call(name, identity, parameters),
@@ -238,13 +240,13 @@ class StepRecorder:
             return
         self._is_held = False
         ended, self._pending = self._pending, False
-        self._states.advance(ended if isinstance(ended, FoundStep) else None)
+        advance(self._states, ended if isinstance(ended, FoundStep) else None)
 
     # --- ends ---------------------------------------------------------------------------------------------------
 
     def _thread_ends(self) -> None:
         """The thread of the steps ends now: the last moment at which its session can."""
-        self._guarded(self._states.cut)
+        self._guarded(lambda: cut(self._states))
 
     def close(self) -> None:
         """The program, or the wish to record it, ends: nothing is recorded further. ``result`` says what there is.
@@ -260,7 +262,7 @@ class StepRecorder:
                 )
             self._states.close()
             if self._states.session.is_here or not self._states.session.is_open:
-                self._guarded(self._states.cut)
+                self._guarded(lambda: cut(self._states))
             else:
                 self._states.outcome.why_not = (
                     "the thread whose steps were recorded still runs, and nobody else can end its recording"

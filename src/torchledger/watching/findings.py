@@ -9,7 +9,7 @@ from torchledger.nouns import ValueFinding
 from torchledger.nouns.value_stats import Verdict
 
 if TYPE_CHECKING:  # findings are also read where there is no torch
-    from torchledger.watching.graph_watch import CallRecord, Seen
+    from torchledger.watching.call_records import CallRecord, Seen
     from torchledger.watching.reductions import Summary
 
 UNINITIALISED = "uninitialised"

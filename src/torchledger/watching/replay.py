@@ -17,7 +17,7 @@ import torch
 from torchledger.claims import claim
 from torchledger.nouns import Launch, ValueComparison
 from torchledger.signals import let_through
-from torchledger.watching.graph_watch import Event
+from torchledger.watching.call_records import Event
 
 log = logging.getLogger(__name__)
 

@@ -270,7 +270,7 @@ def test_a_call_that_leaves_its_plan_is_told_and_the_program_goes_on(
     with torch.no_grad(), torchledger.values(tmp_path / "a.ledger", level="stats") as watch:
         compiled(x)
         with monkeypatch.context() as other:
-            other.setattr(graph_watch.PlannedCall, "look", _fail)
+            other.setattr(planned.PlannedCall, "look", _fail)
             assert torch.allclose(compiled(x), torch.sin(x) @ x, atol=1e-5)
         compiled(x)
     with open_ledger(watch.path) as reader:

@@ -13,8 +13,9 @@ import torch
 from factories import make_buffer, make_launch
 from torchledger.capturing.wrapper_code import find_calls
 from torchledger.nouns import Launch
-from torchledger.watching import graph_watch
-from torchledger.watching.graph_watch import CallRecord, GraphWatch
+from torchledger.watching.call_frames import Frame
+from torchledger.watching.call_records import CallRecord
+from torchledger.watching.graph_watch import GraphWatch
 from torchledger.watching.reductions import Reducer
 from torchledger.watching.rewrite import rewrite_wrapper
 from torchledger.watching.roles import Roles
@@ -241,7 +242,7 @@ def test_a_launch_of_which_nothing_was_kept_is_a_fault(
 ) -> None:
     watch, sink, module = watched
     arguments = [torch.randn(4, 4), torch.randn(4, 4)]
-    monkeypatch.setattr(graph_watch._Frame, "before", lambda *arguments: None)
+    monkeypatch.setattr(Frame, "before", lambda *arguments: None)
     assert all(map(torch.equal, module.call(list(arguments)), watch(list(arguments))))
     assert len(sink.faults) == len(watch.sites)
 

@@ -1,0 +1,95 @@
+"""A few plain steps are timed, and then a few of the most frequent kind recorded under the profiler."""
+
+from __future__ import annotations
+
+from torchledger.claims import claim
+from torchledger.stepping.finder import FoundStep
+from torchledger.stepping.listening import begin_hearing
+from torchledger.stepping.marks import STEP_MARK
+from torchledger.stepping.states import MOST_TRIES, State, States
+
+_PAUSES = 4
+"""Before a session is begun anew, 0 to 3 steps pass in turn: steps of two kinds may alternate as sessions do."""
+
+
+def time_step(states: States, step: FoundStep) -> None:
+    """A plain step has ended: once there are enough, a session begins."""
+    states.steps.append(step.calls)
+    states.clock.tick()
+    usual = states.finder.usual
+    if states.steps.count(usual or ()) < states.timed and len(states.steps) < states.timed + MOST_TRIES:
+        return
+    states.tools.synchronize()
+    states.wanted = usual
+    states.outcome.update(plain_us=states.wanted_times())
+    _begin_session(states)
+
+
+def _begin_session(states: States) -> None:
+    if states.tools.is_profiling():
+        states.fall_back("another profiler is running: it owns the device's clock")
+        return
+    states.session.open(states.tools.recording())
+    states.calls_elsewhere = states.finder.other_threads.total()
+    states.now, states.steps = State.SETTLING, []
+
+
+@claim
+def record_step(states: States, step: FoundStep) -> bool:
+    """A step that may be one to record has ended; true: passed over, it would be taken for a part of the next."""
+    is_wanted = step.calls == states.wanted
+    is_row = bool(states.steps) and len(states.steps) >= states.longest_row[states.steps[-1]]
+    if not is_wanted and not is_row and states.tries < MOST_TRIES:
+        states.drop_session()
+        states.pauses, states.tries = states.tries % _PAUSES + 1, states.tries + 1
+        states.now = State.PAUSING
+        pause(states)
+        return True
+    if not is_wanted and not states.steps:
+        states.outcome.notes.append(
+            f"steps of the most frequent kind did not come again in {MOST_TRIES} tries: another kind is recorded"
+        )
+        states.wanted = step.calls
+        states.outcome.update(plain_us=())
+    if step.calls == states.wanted:
+        states.steps.append(step.calls)
+        # Before the mark ends, as the first tick lies before the first mark: what both cost falls into both times.
+        states.clock.tick()
+        states.session.close_step()
+        if len(states.steps) < states.repeats:
+            states.session.open_step(states.tools.mark, len(states.steps))
+            return True
+    end_times(states)
+    if states.now is State.RECORDING:
+        states.tries = 0
+        begin_hearing(states)
+    return True
+
+
+def pause(states: States) -> None:
+    """One of the steps that pass before a session is begun anew has ended."""
+    states.pauses -= 1
+    if states.pauses == 0:
+        _begin_session(states)
+
+
+def end_times(states: States, *, has_too_few: str | None = None) -> None:
+    """End the recording of times with the steps that it has; ``has_too_few`` says why those are not all."""
+    states.session.close_step()
+    states.tools.synchronize()
+    n_steps = max(len(states.steps), 1)
+    states.outcome.update(n_steps=n_steps)
+    if states.steps:
+        durations = states.clock.durations_us()
+        states.outcome.update(profiled_us=(sum(durations) / len(durations),))
+    if has_too_few is not None or 0 < len(states.steps) < states.repeats:
+        states.outcome.notes.append(has_too_few or f"{len(states.steps)} of {states.repeats} steps were recorded")
+    recording = states.session.close()
+    if states.tools.has_cuda() and not recording.saw_device():
+        recording.discard()
+        states.fall_back("the profiler recorded nothing of the device (is CUPTI there?)")
+        return
+    marks = [f"{STEP_MARK}#{index}" for index in range(n_steps)]
+    allocations, states.operators = recording.allocations(marks), recording.operators(marks)
+    states.outcome.update(allocations=allocations, times=recording.export(), found_by=states.finder.found_by)
+    states.outcome.drop_former_times()
