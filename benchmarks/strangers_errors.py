@@ -1,9 +1,10 @@
-"""How far predictions of drawn programs are off: ``python benchmarks/strangers_errors.py FROM SET [--model FILE]``.
+"""How far predictions of drawn programs are off: ``python benchmarks/strangers_errors.py FROM ... SET [--model FILE]``.
 
-FROM holds what ``strangers_cuda.py`` wrote: ``rows.json``, ``more.json`` and the tar of the set; or a device's
-calibration with the tar of its drawn programs (``data/h100``, whose set is called ``devices``). Prints a table of the
-set's programs: device time of a step, predicted and measured in the profile; the step, predicted with the host's own
-costs, beside the script's own timer in a process without torchledger; then means, worst, and how many intervals hold.
+FROM (one or several, whose programs count together) holds what ``strangers_cuda.py`` wrote: ``rows.json``,
+``more.json`` and the tar of the set; or a device's calibration with the tar of its drawn programs (``data/h100``, whose
+set is called ``devices``). Prints a table of the set's programs: device time of a step, predicted and measured in the
+profile; the step, predicted with the host's own costs, beside the script's own timer in a process without torchledger;
+then means, worst, and how many intervals hold.
 """
 
 from __future__ import annotations
@@ -111,12 +112,16 @@ def judge(name: str, path: Path, row: Mapping[str, Any], model: Any, host: str |
 def main() -> None:
     """Print the table of a set."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", type=Path)
+    parser.add_argument("sources", type=Path, nargs="+", metavar="FROM")
     parser.add_argument("set")
     parser.add_argument("--model", default="H200")
     parser.add_argument("--ledgers", type=Path, help="where the tar of the set lies, if not in FROM")
     arguments = parser.parse_args()
-    found, left_out = judge_set(find_model(arguments.model), arguments.source, arguments.set, arguments.ledgers)
+    found, left_out = [], []
+    for source in arguments.sources:
+        some, others = judge_set(find_model(arguments.model), source, arguments.set, arguments.ledgers)
+        found += some
+        left_out += others
     print_table(found)
     print("\nLeft out: " + ("; ".join(left_out) or "none") + ".")
 
