@@ -18,7 +18,7 @@ from typing import Any
 
 from torchledger.device.ceilings import find_place
 from torchledger.device.describe import describe_cpu
-from torchledger.device.rounds import Work, kept_rounds, plain_work, settle, time_rounds
+from torchledger.device.rounds import Work, plain_work, settle, time_rounds
 from torchledger.errors import MeasureError, PredictError
 from torchledger.nouns import Device, Host, Run
 from torchledger.store import LedgerWriter, open_ledger
@@ -119,9 +119,10 @@ def measure_host(
     """Measure what this host needs for each kind of work on ``device`` (``"cuda"``, ``"cuda:1"``, ``"cpu"``).
 
     All kinds are timed in each of ``rounds``, ``pause_s`` apart, as a shared host is not the same from one second to
-    the next: the median of ``bursts`` of short bursts that the device finishes as fast as they are issued, so that only
-    the host is timed; costs per kind are differences between bursts with many and with few of it. A figure is the
-    median over the rounds, and its spread is kept; rounds that are slower as a whole are left out (``kept_rounds``).
+    the next: the mean of ``bursts`` of short bursts that the device finishes as fast as they are issued, so that only
+    the host is timed; costs per kind are differences between bursts with many and with few of it. A figure is the mean
+    over the rounds, as a step pays for slow moments too, and its spread is kept; what takes more than three times the
+    median counts as that (``device.rounds``).
     On a CPU the kernels' own work is in every figure. Some eight functions are compiled before: ten to forty seconds
     the first time. ``before_timing`` is called once they are.
 
@@ -166,18 +167,16 @@ def host_of(
     ``step_launches`` are generated kernels, library calls and the optimizer's tensors of the training step; without
     them, or where the profiler saw no kernel of it, nothing is said of whole steps.
     """
-    kept = kept_rounds(times)
-    costs = [_costs({name: found[number] for name, found in times.items()}, step_launches) for number in kept]
+    count = min(map(len, times.values()))
+    costs = [_costs({name: found[number] for name, found in times.items()}, step_launches) for number in range(count)]
     fields = [name for name, cost in costs[0].items() if cost is not None]
     settled = {name: settle([cost for each in costs if (cost := each[name]) is not None]) for name in fields}
-    medians: dict[str, Any] = {name: found.median for name, found in settled.items()}
-    count = len(next(iter(times.values())))
-    left_out = f", {count - len(kept)} slower ones left out" if len(kept) < count else ""
+    means: dict[str, Any] = {name: found.mean for name, found in settled.items()}
     return replace(
         host,
-        **medians,
+        **means,
         spreads={name: found.spread for name, found in settled.items()},
-        method=f"median of {len(kept)} rounds{left_out}, {host.method}",
+        method=f"mean of {count} rounds, {host.method}",
     )
 
 

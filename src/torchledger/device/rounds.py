@@ -1,6 +1,7 @@
 """Times of a host, taken in rounds: each round times every kind of work once, so that a slow moment is one round.
 
-Nothing here imports torch: a fake clock drives it in tests.
+A host whose cores others share is slow for a part of the time, and steps pay for that part: so a figure is a mean over
+rounds, and not the median, which would be one of the two. Nothing here imports torch: a fake clock drives it in tests.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Any
 WARM_RUNS = 3
 """Runs of a kind that come before those that are timed, in each round."""
 
-_FENCE = 1.5
-"""Tukey's: what lies so many times the distance between the quartiles beyond them is an outlier."""
+_MOST = 3.0
+"""No time counts for more than so many times the median: what shares a core makes it slower by two or three, and what
+takes longer yet is something that ran once."""
 
 _LOW, _HIGH = 0.05, 0.95
 """Between these quantiles of the rounds lie nine of ten: what a prediction's interval covers too."""
@@ -40,9 +42,9 @@ def plain_work() -> None:
 
 @dataclass(frozen=True)
 class Settled:
-    """A figure over rounds: its median, and half of what nine of ten rounds span."""
+    """A figure over rounds: its mean, and half of what nine of ten rounds span."""
 
-    median: float
+    mean: float
     spread: float
 
 
@@ -55,7 +57,7 @@ def time_rounds(
     pause: Callable[[], None] = lambda: None,
     clock_ns: Callable[[], int] = time.perf_counter_ns,
 ) -> dict[str, tuple[float, ...]]:
-    """Microseconds of each kind of work in each round: the median of ``bursts`` runs.
+    """Microseconds of each kind of work in each round: the mean of ``bursts`` runs (``usual``).
 
     A round begins with another kind than the one before, so that what disturbs at equal intervals does not always meet
     the same one. ``wait`` is for the device, ``pause`` lies between rounds.
@@ -67,11 +69,11 @@ def time_rounds(
             pause()
         begin = number % len(names)
         for name in (*names[begin:], *names[:begin]):
-            times[name].append(_median_us(works[name], bursts, wait, clock_ns))
+            times[name].append(_usual_us(works[name], bursts, wait, clock_ns))
     return {name: tuple(found) for name, found in times.items()}
 
 
-def _median_us(work: Work, bursts: int, wait: Callable[[], None], clock_ns: Callable[[], int]) -> float:
+def _usual_us(work: Work, bursts: int, wait: Callable[[], None], clock_ns: Callable[[], int]) -> float:
     for _ in range(WARM_RUNS):
         work.run(work.prepare())
     taken = []
@@ -83,37 +85,27 @@ def _median_us(work: Work, bursts: int, wait: Callable[[], None], clock_ns: Call
         work.run(given)
         taken.append((clock_ns() - begin) / 1e3)
     wait()
-    return statistics.median(taken)
+    return usual(taken)
 
 
-def kept_rounds(times: Mapping[str, Sequence[float]]) -> tuple[int, ...]:
-    """The rounds that are not slower as a whole than the others, by Tukey's fence; at least three quarters of them.
+def usual(values: Sequence[float]) -> float:
+    """The mean, to which no value counts for more than three times the median.
 
-    How slow a round is, is the median over kinds of its time beside the median of that kind: one kind that is slow
-    alone does not make a slow round, and no kind's level counts.
-
-    >>> kept_rounds({"a": [1.0, 1.1, 0.9, 1.0, 1.0, 5.0], "b": [9.0, 9.1, 9.2, 9.0, 8.9, 40.0]})
-    (0, 1, 2, 3, 4)
+    >>> usual([1.0, 1.0, 1.0, 2.0, 2.0, 500.0])
+    1.9166666666666667
     """
-    usual = {name: statistics.median(found) for name, found in times.items()}
-    count = min(map(len, times.values()))
-    slowness = [
-        statistics.median(found[number] / usual[name] for name, found in times.items() if usual[name])
-        for number in range(count)
-    ]
-    lower, upper = quantile(slowness, 0.25), quantile(slowness, 0.75)
-    fence = upper + _FENCE * (upper - lower)
-    return tuple(number for number, slow in enumerate(slowness) if slow <= fence)
+    most = _MOST * statistics.median(values)
+    return statistics.fmean(min(value, most) for value in values)
 
 
 def settle(values: Sequence[float]) -> Settled:
-    """The median of a figure over rounds, and its spread.
+    """The mean of a figure over rounds (``usual``), and its spread.
 
     >>> settle([4.0, 5.0, 6.0])
-    Settled(median=5.0, spread=0.9)
+    Settled(mean=5.0, spread=0.9)
     """
     half = (quantile(values, _HIGH) - quantile(values, _LOW)) / 2
-    return Settled(statistics.median(values), round(half, 6))
+    return Settled(usual(values), round(half, 6))
 
 
 def quantile(values: Sequence[float], share: float) -> float:
