@@ -30,14 +30,19 @@ PRECISIONS: Mapping[str, int] = {"bfloat16": 44, "float16": 24, "tf32": 20, "flo
 _OPERATOR_PRECISIONS = {"bfloat16": 1, "float16": 1}
 
 
-def draw_layers(seed: int, weights: Mapping[str, float] | None = None) -> Iterator[ConvolutionCase]:
-    """Configurations without end; ``weights`` are how often each of ``KINDS`` is drawn beside the others."""
+def draw_layers(
+    seed: int, weights: Mapping[str, float] | None = None, precisions: Mapping[str, float] | None = None
+) -> Iterator[ConvolutionCase]:
+    """Configurations without end; ``weights`` are how often each of ``KINDS`` is drawn beside the others.
+
+    ``precisions`` are how often each of them is drawn, in place of ``PRECISIONS``; the operator's own stay.
+    """
     pick = random.Random(f"layers {seed}")
     weights = {kind: weight for kind, (weight, _) in KINDS.items()} | dict(weights or {})
     while True:
         kind = pick.choices(tuple(weights), tuple(weights.values()))[0]
         sizes = {"padding": 0, "stride": 1, "groups": 1, **KINDS[kind][1](pick)}
-        usual = _OPERATOR_PRECISIONS if kind == "operator" else PRECISIONS
+        usual = _OPERATOR_PRECISIONS if kind == "operator" else precisions or PRECISIONS
         precision = pick.choices(tuple(usual), tuple(usual.values()))[0]
         last = pick.random() < (0.67 if kind == "operator" else 0.62)
         case = ConvolutionCase(kind, precision, width=sizes["height"], channels_last=last, **sizes)

@@ -4,8 +4,9 @@
 does not: convolutions along one dimension (speech, positions, causal and pointwise layers, random ones), float32 with
 and without TF32, groups, patches and the strides of transposed layers; and times the forward, the gradient of the
 image and that of the weight, warm. A transposed convolution's forward is the gradient of the image of a plain one.
-``--draw layers [--weights depthwise=30 groups=20]`` draws layers of networks over images instead (``drawn_layers.py``);
-``--gradients 0.25`` times the gradients of a quarter of the configurations, and of the others the forward alone.
+``--draw layers [--weights depthwise=30 groups=20] [--precisions tf32=1 float32=1]`` draws layers of networks over
+images instead (``drawn_layers.py``); ``--gradients 0.25`` times the gradients of a quarter of the configurations, and
+of the others the forward alone; ``--first 1`` gradients alone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import gc
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any
 
 import numpy as np
 from drawn_convolutions import ConvolutionCase
-from drawn_layers import KINDS, draw_layers
+from drawn_layers import KINDS, PRECISIONS, draw_layers
 from h200_kernels import chosen_and_timed, device_record, draw_convolution, say
 
 NEEDS: tuple[str, ...] = ("cuda",)
@@ -174,9 +175,10 @@ def _tensor(dtype: str, place: int, shape: tuple[int, ...], channels_last: bool)
 
 
 def pass_calls(
-    parameters: dict[str, Any], precision: str, _pool: Any, gradients: float = 1.0
+    parameters: dict[str, Any], precision: str, _pool: Any, gradients: float = 1.0, first: int = 0
 ) -> list[Callable[[], Any]]:
-    """The three passes of one configuration, ready to be called; gradients of this share of configurations alone."""
+    """The passes of one configuration from the ``first`` on, ready to be called; gradients of this share of
+    configurations alone."""
     import torch
 
     case = ConvolutionCase(**parameters)
@@ -200,14 +202,16 @@ def pass_calls(
         return torch.convolution(image, weight, None, *sizes)
 
     if random.Random(f"gradients {sorted(parameters.items())}").random() >= gradients:
-        return [forward]
-    return [forward, backward([True, False, False]), backward([False, True, False])]
+        return [forward][first:]
+    return [forward, backward([True, False, False]), backward([False, True, False])][first:]
 
 
-def save(rows: list[tuple[Any, ...]], names: list[tuple[str, ...]], path: Path) -> None:
-    """Write what there is, with the kernels' names."""
+def save(rows: list[tuple[Any, ...]], names: list[tuple[str, ...]], path: Path, first: int = 0) -> None:
+    """Write what there is, with the kernels' names; calls are numbered from the ``first`` pass on."""
     asked, precisions, passes, times, spreads, kernels = zip(*rows, strict=True)
     path.parent.mkdir(parents=True, exist_ok=True)
+    # In order and as bytes, names take half the room: what is alike lies together.
+    told, number = np.unique([told_once(each)[:_LONGEST_NAMES].encode() for each in names], return_inverse=True)
     np.savez_compressed(
         path,
         device=device_record(),
@@ -215,11 +219,11 @@ def save(rows: list[tuple[Any, ...]], names: list[tuple[str, ...]], path: Path) 
         kind=np.array([case["kind"] for case in asked], dtype="U10"),
         **{name: np.array([case[name] for case in asked], np.int32) for name in COLUMNS},
         channels_last=np.array([case["channels_last"] for case in asked], np.int8),
-        direction=np.array(passes, np.int8),
+        direction=np.array(passes, np.int8) + np.int8(first),
         time_us=np.array(times, np.float32),
-        spread=np.array(spreads, np.float32),
-        kernels=np.array(kernels, np.int32),
-        kernel_names=np.array([told_once(each)[:_LONGEST_NAMES] for each in names]),
+        spread=np.array(spreads, np.float16),
+        kernels=number[np.array(kernels, np.int32)].astype(np.int32),
+        kernel_names=told,
     )
 
 
@@ -234,11 +238,11 @@ def told_once(names: tuple[str, ...]) -> str:
     )
 
 
-def _weight(text: str) -> tuple[str, float]:
-    kind, _, weight = text.partition("=")
-    if kind not in KINDS:
-        raise argparse.ArgumentTypeError(f"{kind!r} is no kind of layer: choose of {', '.join(KINDS)}")
-    return kind, float(weight)
+def _weight(text: str, known: Collection[str], what: str) -> tuple[str, float]:
+    name, _, weight = text.partition("=")
+    if name not in known:
+        raise argparse.ArgumentTypeError(f"{name!r} is no {what}: choose of {', '.join(known)}")
+    return name, float(weight)
 
 
 def main() -> None:
@@ -250,18 +254,28 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=14, help="processes that choose kernels")
     parser.add_argument("--draw", choices=("passes", "layers"), default="passes")
-    parser.add_argument("--weights", nargs="*", type=_weight, default=(), help="of layers: KIND=WEIGHT")
+    of_kinds = partial(_weight, known=KINDS, what="kind of layer")
+    of_precisions = partial(_weight, known=PRECISIONS, what="precision")
+    parser.add_argument("--weights", nargs="*", type=of_kinds, default=(), help="of layers: KIND=WEIGHT")
+    parser.add_argument("--precisions", nargs="*", type=of_precisions, default=(), help="of layers: NAME=WEIGHT")
     parser.add_argument("--gradients", type=float, default=1.0, metavar="SHARE", help="of configurations")
+    parser.add_argument("--first", type=int, default=0, choices=range(len(PASSES)), help="pass; 1: no forwards")
     options = parser.parse_args()
     gc.disable()
-    drawn = draw_layers(options.seed, dict(options.weights)) if options.draw == "layers" else draw_passes(options.seed)
+    if options.draw == "layers":
+        drawn = draw_layers(options.seed, dict(options.weights), dict(options.precisions))
+    else:
+        drawn = draw_passes(options.seed)
     cases = [next(drawn) for _ in range(options.count)]
     points = [(asdict(case), case.precision) for case in cases]
     rows, names = chosen_and_timed(
-        points, partial(pass_calls, gradients=options.gradients), options.limit, options.workers
+        points,
+        partial(pass_calls, gradients=options.gradients, first=options.first),
+        options.limit,
+        options.workers,
     )
     if rows:
-        save(rows, list(names.known), options.output)
+        save(rows, list(names.known), options.output, options.first)
     say(f"{len(rows):,} passes in {options.limit:.0f} s")
 
 

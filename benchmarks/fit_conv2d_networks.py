@@ -1,14 +1,13 @@
 """Learn what an H200's library takes for the operator conv2d: forwards, and both gradients of backwards together.
 
-    python benchmarks/fit_pass_networks.py --answers ANSWERS.npz
-    python benchmarks/fit_pass_networks.py --answers FORWARD.npz --teachers forward --members 4
-    python benchmarks/fit_conv2d_networks.py ANSWERS.npz FORWARD.npz [--out FILE] [--check] [--only forward|backward]
+    python benchmarks/fit_pass_networks.py --only half --answers ANSWERS.npz
+    python benchmarks/fit_conv2d_networks.py ANSWERS.npz ... [--out FILE] [--check] [--only forward|backward]
 
-Both networks learn to answer as the teachers of single passes in half precision do, blended with the networks of
-before, which other teachers had (``hopper_conv2d.npz``): the blend errs less than either. Of several files the last
-that has an answer counts. The teachers saw three quarters of the labels of conv2d's forward in ``data/h200``. The last
-quarter is what ``fit_operators.py`` learns the operator's entry from, which must not see labels of its own baseline,
-nor be asked at shapes that its baseline was asked of; the error printed is of that quarter, too.
+Both networks learn to answer as the teachers of single passes in half precision do, on shapes drawn as the operator's
+labels and as layers of networks are. Of several files the last that has an answer counts. The teachers saw three
+quarters of the labels of conv2d's forward in ``data/h200``. The last quarter is what ``fit_operators.py`` learns the
+operator's entry from, which must not see labels of its own baseline, nor be asked at shapes that its baseline was asked
+of; the error printed is of that quarter, too.
 
 A backward is asked of one network instead of one for each gradient, which takes less than half as long and errs alike.
 Its labels teach nothing here: they are sums of two passes. (Networks that learned of these sums were no better on the
@@ -20,7 +19,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ import numpy as np
 from fit_convolution_network import drawn
 from fit_operators import is_taught
 from fit_pass_networks import BEFORE, DRAWN, Rows, layers_asked, read_rows
-from teach_networks import MACHINE, ROOT, learn, parsed, write_networks
+from teach_networks import MACHINE, ROOT, learn, parsed, report_errors, write_networks
 
 from torchledger.expecting.convolution_network import backward_features, convolution_features
 from torchledger.expecting.convolution_times import PASSES
@@ -41,11 +40,8 @@ RUNS: tuple[tuple[str, ...], ...] = (("{out}/answers.npz", "--check"),)
 
 LABELS = ROOT / "data/h200/operators_torch2.11.parquet"
 FORWARD, BACKWARD = PASSES[0], "backward"
-BEFORE_THESE = "hopper_conv2d.npz"
-WIDTH, HIDDEN, EPOCHS, ASKED = 144, 3, 50, {FORWARD: 240_000, BACKWARD: 80_000}
-BACKWARD_WIDTH, BACKWARD_EPOCHS = 112, 140
-OF_TEACHER = 0.7
-"""Of a blended answer, in logarithms; the rest is what the network of before says."""
+BEFORE_THESE = "hopper_blended_conv2d.npz"
+WIDTH, HIDDEN, EPOCHS, ASKED = 256, 3, {FORWARD: 60, BACKWARD: 70}, {FORWARD: 480_000, BACKWARD: 240_000}
 LAYER_WEIGHTS = {"operator": 60}
 """Half of the layers that are asked are drawn as the operator's labels are."""
 
@@ -112,54 +108,50 @@ def questions_of_conv2d(one: str, *, quick: bool = False) -> dict[str, Rows]:
     }
 
 
-def blended(answer: Any, log_base: Any, before: Network, seen: Any) -> Any:
-    """What a network learns to say: logarithms over the expected time."""
-    return OF_TEACHER * (answer - log_base) + (1 - OF_TEACHER) * before.predict(seen)
-
-
 def learn_forward(answers: Mapping[str, Any]) -> Network:
     """The network of forwards; prints its error on the labels that no network saw, nor was asked of."""
-    started, before = time.monotonic(), of_package(BEFORE_THESE, [FORWARD])[FORWARD]
     labels, learned = read_labels()
     seen, goals = [], []
     for name, rows in questions_of_conv2d(FORWARD).items():
         own, base = described(rows)
-        goal = blended(answers[f"{FORWARD} {name}"], base, before, own)
         some = learned if name == "labels" else slice(None)
         seen.append(own[some])
-        goals.append(goal[some])
-        if name == "labels":
-            of_labels, blend = own, goal
-    network = learn(np.concatenate(seen), np.concatenate(goals), width=WIDTH, hidden=HIDDEN, epochs=EPOCHS)
-    shown = np.log(labels.time_us) - described(labels)[1]
-    print(f"forward: {sum(map(len, goals)):,} answers, {time.monotonic() - started:.0f} s")
-    said_by = {"network of before": before.predict(of_labels), "blend": blend, "network": network.predict(of_labels)}
-    for told, said in said_by.items():
-        error = 100 * np.abs(np.expm1(said - shown))
-        held = f"{error[~learned].mean():.2f} % (median {np.median(error[~learned]):.2f})"
-        print(f"  {told}: {(~learned).sum():,} labels held out, error {held}; learned {error[learned].mean():.2f} %")
+        goals.append((answers[f"{FORWARD} {name}"] - base)[some])
+    network = taught(FORWARD, seen, goals)
+    say_errors(FORWARD, network, labels.some(np.flatnonzero(~learned)), answers[f"{FORWARD} labels"][~learned])
     return network
 
 
 def learn_backward(answers: Mapping[str, Any]) -> Network:
     """The network of both gradients; prints its error on labels, of which it saw none."""
-    started, before = time.monotonic(), of_package(BEFORE_THESE, [BACKWARD])[BACKWARD]
     seen, goals, asked = [], [], questions_of_conv2d(PASSES[1])
+    together = {name: np.logaddexp(*(answers[f"{one} {name}"] for one in PASSES[1:])) for name in asked}
     for name, rows in asked.items():
-        own, times_base = described_backward(rows)
-        together = np.logaddexp(*(answers[f"{one} {name}"] for one in PASSES[1:]))
+        own, base = described_backward(rows)
         seen.append(own)
-        goals.append(blended(together, times_base, before, own))
-    every, goal = np.concatenate(seen), np.concatenate(goals)
-    network = learn(every, goal, width=BACKWARD_WIDTH, hidden=HIDDEN, epochs=BACKWARD_EPOCHS)
-    print(f"backward: {len(goal):,} answers, {time.monotonic() - started:.0f} s")
-    own, base = described_backward(asked["labels"])
-    for told, said in (
-        ("network of before", before.predict(own)), ("blend", goals[1]), ("network", network.predict(own)),
-    ):  # fmt: skip
-        error = 100 * np.abs(np.expm1(said + base - np.log(asked["labels"].time_us)))
-        print(f"  {told}: {len(error):,} labels, error {error.mean():.2f} % (median {np.median(error):.2f})")
+        goals.append(together[name] - base)
+    network = taught(BACKWARD, seen, goals)
+    say_errors(BACKWARD, network, asked["labels"], together["labels"])
     return network
+
+
+def taught(direction: str, seen: Sequence[Any], goals: Sequence[Any]) -> Network:
+    """A network that answers as was answered."""
+    started, goal = time.monotonic(), np.concatenate(goals)
+    network = learn(np.concatenate(seen), goal, width=WIDTH, hidden=HIDDEN, epochs=EPOCHS[direction], is_rectified=True)
+    print(f"{direction}: {len(goal):,} answers, {time.monotonic() - started:.0f} s")
+    return network
+
+
+def say_errors(direction: str, network: Network, labels: Rows, answers: Any) -> None:
+    """Print how far labels are off by the network of before, by what was answered, and by the network."""
+    own, base = described(labels) if direction == FORWARD else described_backward(labels)
+    before = of_package(BEFORE_THESE, [direction])[direction]
+    for told, said in (
+        ("network of before", base + before.predict(own)), ("teachers", answers),
+        ("network", base + network.predict(own)),
+    ):  # fmt: skip
+        report_errors(f"{told}, {len(base):,} labels", said, np.log(labels.time_us))
 
 
 def main() -> None:
@@ -169,7 +161,7 @@ def main() -> None:
     parser.add_argument("--only", choices=(FORWARD, BACKWARD))
     own, rest = parser.parse_known_args()
     sys.argv[1:] = rest
-    arguments = parsed(__doc__, "blended_conv2d")
+    arguments = parsed(__doc__, "wide_conv2d")
     answers: dict[str, Any] = {}
     for path in own.answers:
         with np.load(path, allow_pickle=False) as given:
@@ -179,7 +171,7 @@ def main() -> None:
         if own.only in (None, direction):
             networks[direction] = learn_it(answers)
         elif not arguments.check:
-            networks |= of_package("hopper_blended_conv2d.npz", [direction])
+            networks |= of_package("hopper_wide_conv2d.npz", [direction])
     if not arguments.check:
         write_networks(networks, arguments.out)
 

@@ -41,7 +41,7 @@ RUNS: tuple[tuple[str, ...], ...] = (("--check",),)
 QUICK: tuple[tuple[str, ...], ...] = (("--check", "--quick"),)
 
 MEMBERS, TEACHER_WIDTH, TEACHER_EPOCHS = 3, 128, 70
-WIDTH, OPEN_WIDTH, HIDDEN, EPOCHS, OPEN_EPOCHS, ASKED = 112, 40, 3, 60, 25, 40_000
+WIDTH, OPEN_WIDTH, HIDDEN, EPOCHS, OPEN_EPOCHS, ASKED = 192, 40, 3, 60, 25, 80_000
 OF_TEACHER = 0.75
 """Of the answer that is learned, in logarithms; the rest is what the networks of any pass say, which saw more rows."""
 _GROUPS_ALONE = {"groups": 1e6}
@@ -90,12 +90,12 @@ def main() -> None:
     parser.add_argument("--only", choices=tuple(SIZES.values()), help="size of element; the file then has no other")
     more, rest = parser.parse_known_args()
     sys.argv[1:] = rest
-    arguments = parsed(__doc__, "groups")
+    arguments = parsed(__doc__, "wide_groups")
     rows = all_rows()
     if arguments.quick:
         rows = rows.some(np.arange(0, len(rows.time_us), 6))
     held = held_out([*rows.p.values(), rows.precision == "tf32"], HELD_OUT)
-    before, networks = of_package("hopper_layer_passes.npz", NETWORKS), {}
+    before, networks = of_package("hopper_wide_passes.npz", NETWORKS), {}
     for size, (number, one) in itertools.product((more.only,) if more.only else SIZES.values(), enumerate(PASSES)):
         started = time.monotonic()
         precisions = precisions_of(size)
@@ -107,7 +107,7 @@ def main() -> None:
         seen, _, _ = seen_of(asked, one)
         goal, spread = teacher.answer(asked)
         epochs, open_epochs = (1, 1) if arguments.quick else (EPOCHS, OPEN_EPOCHS)
-        networks[name] = learn(seen, goal, WIDTH, HIDDEN, epochs)
+        networks[name] = learn(seen, goal, WIDTH, HIDDEN, epochs, is_rectified=True)
         networks[f"{name} {OPEN}"] = learn(seen, spread, OPEN_WIDTH, 2, open_epochs)
         print(f"{name}: {len(taught.time_us):,} passes in groups, {time.monotonic() - started:.0f} s", flush=True)
         seen, plain, log_base = seen_of(test, one)

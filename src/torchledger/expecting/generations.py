@@ -50,15 +50,28 @@ _FIRST_OF_HOPPER = NetworkFiles(
     passes="hopper_passes.npz",
     conv2d="hopper_convolutions.npz",
 )
-_THIRD_OF_HOPPER = replace(_FIRST_OF_HOPPER, conv2d="hopper_conv2d.npz")
-_FOURTH_OF_HOPPER = replace(_THIRD_OF_HOPPER, products="hopper_matrix_products.npz", passes="hopper_layer_passes.npz")
+_SECOND_OF_HOPPER = replace(_FIRST_OF_HOPPER, conv2d="hopper_conv2d.npz")
+_FOURTH_OF_HOPPER = replace(_SECOND_OF_HOPPER, products="hopper_matrix_products.npz", passes="hopper_layer_passes.npz")
 _FIFTH_OF_HOPPER = replace(
     _FOURTH_OF_HOPPER,
     products="hopper_wide_products.npz",
     groups="hopper_groups.npz",
     conv2d="hopper_blended_conv2d.npz",
 )
-_HOPPER = (_FIRST_OF_HOPPER, _THIRD_OF_HOPPER, _THIRD_OF_HOPPER, _FOURTH_OF_HOPPER, _FIFTH_OF_HOPPER)
+_SIXTH_OF_HOPPER = replace(
+    _FIFTH_OF_HOPPER,
+    passes="hopper_wide_passes.npz",
+    groups="hopper_wide_groups.npz",
+    conv2d="hopper_wide_conv2d.npz",
+)
+_HOPPER = (
+    _FIRST_OF_HOPPER,
+    _SECOND_OF_HOPPER,
+    _SECOND_OF_HOPPER,
+    _FOURTH_OF_HOPPER,
+    _FIFTH_OF_HOPPER,
+    _SIXTH_OF_HOPPER,
+)
 
 
 GENERATIONS: tuple[Generation, ...] = (

@@ -236,11 +236,13 @@ def _own_ops(launch: Launch, machine: Machine) -> list[dict[str, int]]:
     return found
 
 
-_OPS_OF_AN_EXCHANGE = 17
-"""Selections of one element in one exchange of a sort, by the one that was measured: 8,320 rows of 512 in bfloat16
-take 77 us on an H200."""
+_OPS_OF_AN_EXCHANGE, _OPS_OF_A_WIDE_ONE, _OPS_OF_ITS_INDEX = 17, 54, 43
+"""Selections of one element in one exchange of a sort, of up to two bytes and of more, and of its index where that is
+wanted too. By the three that were measured on an H200: 8,320 rows of 512 in bfloat16 take 77 us, 2,816 rows of 256 with
+indices 37, 4,608 rows of 512 in float32 with indices 242."""
 
 
+_NARROW = 2  # bytes
 _SCANNED_AT_ONCE = {"persistent_reduction": 1 << 20, "split_scan": 2048}
 _LOOPED_SCAN = 32
 """Elements of a running sum that a block takes at a time, by category; and where its loop goes over more."""
@@ -255,7 +257,12 @@ def _steps_of_op(name: str, nest: LoopNest, launch: Launch, machine: Machine) ->
     if name != "sort":
         return 1
     doublings = (length - 1).bit_length()
-    return _OPS_OF_AN_EXCHANGE * doublings * (doublings + 1) // 2
+    exchanges = doublings * (doublings + 1) // 2
+    if not machine.knows_sorted_indices:
+        return _OPS_OF_AN_EXCHANGE * exchanges
+    is_wide = any((element_size(access.dtype) or 0) > _NARROW for access in nest.accesses if access.kind == "load")
+    values, results = _OPS_OF_A_WIDE_ONE if is_wide else _OPS_OF_AN_EXCHANGE, nest.ops[name]
+    return exchanges * (values + (results - 1) * _OPS_OF_ITS_INDEX) // results
 
 
 def _times_of_loops(family: str, parts: Mapping[str, float], machine: Machine) -> dict[str, float]:

@@ -27,8 +27,9 @@ _FIRST_WITH_TF32 = (8, 0)  # compute capability
 """Traffic that DRAM must carry, unless the L2 is larger yet: beyond the caches of all but the largest devices."""
 
 
-FIRST_NETWORKS, LATEST_NETWORKS = 1, 5
+FIRST_NETWORKS, LATEST_NETWORKS = 1, 6
 _LAST_WITHOUT_GROUPS = 4
+_LAST_WITH_SORTS_ALIKE = 5
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class Machine:
     """Which networks of the generation its operators learned beside: 1 for those of the first models, 2 for those
     with products of float16 apart and forwards of ``conv2d`` by its labels, 3 with one network for both gradients of
     ``conv2d``, 4 with products of more labels and quicker networks, 5 with wider ones of products, passes in groups
-    apart and ``conv2d`` by what several teachers say, and fused kernels as they are since (``knows_directions``). A
-    file keeps those that it learned with."""
+    apart and ``conv2d`` by what several teachers say, and fused kernels as they are since (``knows_directions``), 6
+    with wider ones of convolutions, of float32 in groups too. A file keeps those that it learned with."""
 
     @property
     def name(self) -> str:
@@ -126,6 +127,11 @@ class Machine:
         """Whether fused kernels were learned beside blocks for the direction that Inductor takes a reduction to go,
         running sums and computed indices; models of before are asked as they learned."""
         return self.networks > _LAST_WITHOUT_GROUPS
+
+    @property
+    def knows_sorted_indices(self) -> bool:
+        """Whether fused kernels that sort were learned beside what wide elements and indices cost in it."""
+        return self.networks > _LAST_WITH_SORTS_ALIKE
 
     @property
     def loop_costs(self) -> Mapping[str, LoopCosts]:

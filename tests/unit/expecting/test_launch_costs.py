@@ -12,6 +12,7 @@ from factories import make_buffer, make_h200, make_launch, make_machine
 from torchledger.expecting.launch_costs import KernelCosts, kernel_costs
 from torchledger.expecting.launch_features import features_of_launches
 from torchledger.expecting.launch_tiles import cost_of_tiles
+from torchledger.expecting.machine import LATEST_NETWORKS
 from torchledger.expecting.memory_accesses import divisions_of, local_strides, memory_accesses
 from torchledger.nouns import Access, Launch, LoopNest
 
@@ -156,14 +157,28 @@ def test_a_kernel_without_loops_costs_its_memory_and_the_launch() -> None:
     assert 1.0 < costs.baseline_us(_MACHINE) < 3.0
 
 
+def _sorting_ops(columns: int, dtype: str = "float32", results: int = 1, networks: int = LATEST_NETWORKS) -> float:
+    """Instructions of a kernel that sorts 4,096 rows."""
+    access = Access("in", "load", f"{columns}*p0 + p1", strides=(columns, 1), dtype=dtype)
+    nest = LoopNest((4096,), reduction_extents=(columns,), ops={"sort": results}, accesses=(access,))
+    launch = make_launch(category="persistent_reduction", device="cuda:0", loops=(nest,))
+    (found,) = features_of_launches([launch], make_h200(networks=networks))
+    assert found is not None
+    return sum(math.expm1(found.values[f"log {kind} ops"]) for kind in ("plain", "select"))
+
+
 @given(st.integers(2, 512), st.integers(1, 9))
 def test_a_longer_row_is_never_sorted_in_less_per_element(length: int, doublings: int) -> None:
-    def sorting(columns: int) -> float:
-        access = Access("in", "load", f"{columns}*p0 + p1", strides=(columns, 1), dtype="float32")
-        nest = LoopNest((4096,), reduction_extents=(columns,), ops={"sort": 1}, accesses=(access,))
-        launch = make_launch(category="persistent_reduction", device="cuda:0", loops=(nest,))
-        (found,) = features_of_launches([launch], make_h200())
-        assert found is not None
-        return sum(math.expm1(found.values[f"log {kind} ops"]) for kind in ("plain", "select")) / columns
+    longer = length * 2**doublings
+    assert 0 < _sorting_ops(length) / length < _sorting_ops(longer) / longer
 
-    assert 0 < sorting(length) < sorting(length * 2**doublings)
+
+@pytest.mark.parametrize("columns", [2, 100, 512])
+def test_a_sort_costs_more_for_wide_elements_and_for_where_they_were(columns: int) -> None:
+    narrow, wide = (_sorting_ops(columns, dtype) for dtype in ("bfloat16", "float32"))
+    assert narrow < wide < _sorting_ops(columns, "float32", results=2)
+    assert 2 * narrow < _sorting_ops(columns, "bfloat16", results=2)
+
+
+def test_a_model_of_before_sorts_all_elements_alike() -> None:
+    assert _sorting_ops(512, "bfloat16", networks=5) == _sorting_ops(512, "float32", networks=5)

@@ -77,13 +77,15 @@ def test_a_machine_of_another_generation_has_no_networks() -> None:
 
 
 def test_a_model_of_before_keeps_the_passes_that_it_learned_beside() -> None:
-    before = [replace(H200, networks=networks) for networks in (FIRST_NETWORKS, 3, 4)]
-    first, third, fourth = (time_passes(P, ("forward",), elements("bfloat16", each), each) for each in before)
-    now = time_passes(P, ("forward",), elements("bfloat16", H200), H200)
-    assert first is not None and third is not None and fourth is not None and now is not None
-    assert np.array_equal(first, third) and not np.array_equal(first, now)
+    numbers = (FIRST_NETWORKS, 3, 4, 5, LATEST_NETWORKS)
+    machines = [replace(H200, networks=networks) for networks in numbers]
+    first, third, fourth, fifth, now = (
+        time_passes(P, ("forward",), elements("bfloat16", each), each) for each in machines
+    )
+    assert first is not None and third is not None and fourth is not None and fifth is not None and now is not None
+    assert np.array_equal(first, third) and not np.array_equal(first, fourth)
     # Passes without groups are those of before.
-    assert LATEST_NETWORKS == 5 and np.array_equal(fourth, now)
+    assert np.array_equal(fourth, fifth) and not np.array_equal(fifth, now)
 
 
 GROUPS = {name: np.full(3, value) for name, value in zip(NAMES, (29, 192, 12, 12, 192, 3, 3, 1, 1, 1), strict=True)}
@@ -92,8 +94,8 @@ GROUPS |= {"groups": np.array([12.0, 1.0, 192.0]), "channels_last": np.ones(3)}
 
 @pytest.mark.parametrize("one", PASSES)
 def test_passes_in_groups_have_networks_of_their_own_which_say_how_open_a_choice_is(one: str) -> None:
-    found = passes_and_choices(GROUPS, (one,), elements("bfloat16"), H200)
-    before = replace(H200, networks=4)
+    first_with, before = (replace(H200, networks=networks) for networks in (5, 4))
+    found = passes_and_choices(GROUPS, (one,), elements("bfloat16"), first_with)
     of_before = passes_and_choices(GROUPS, (one,), elements("bfloat16", before), before)
     assert found is not None and of_before is not None
     (now_us, is_open), (before_us, was_open) = found, of_before

@@ -43,6 +43,12 @@ def test_a_host_is_as_slow_as_its_bursts_in_the_mean() -> None:
     assert slowness_of(two) == pytest.approx(2**0.5)
 
 
+def test_a_host_that_was_measured_in_rounds_is_slower_in_steps_than_its_bursts_say() -> None:
+    in_rounds = replace(USUAL, spreads={"operator_us": 0.1})
+    assert 1.1 < (slowness_of(in_rounds) or 0.0) < 1.25
+    assert slowness_of(_slower(in_rounds, 1.7)) == pytest.approx(1.7 * (slowness_of(in_rounds) or 0.0))
+
+
 def test_a_training_step_counts_as_much_as_all_bursts() -> None:
     said_us = sum(_USUAL[name] * count for name, count in (_DOCTORS_STEP | _DOCTORS_OPTIMIZER).items())
     in_step = 2.0
