@@ -103,6 +103,23 @@ def test_passes_in_groups_have_networks_of_their_own_which_say_how_open_a_choice
     assert is_open[0] >= 0 and not is_open[1:].any() and not was_open.any()
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("one", PASSES)
+def test_how_open_a_choice_is_is_said_of_groups_in_every_precision_alone(one: str, precision: str) -> None:
+    found = passes_and_choices(GROUPS, (one,), elements(precision), H200)
+    assert found is not None
+    times_us, is_open = found
+    assert np.all(times_us > 0) and is_open[0] >= 0 and not is_open[1:].any()
+
+
+def test_groups_in_single_precision_are_asked_of_networks_of_their_own_since_the_sixth() -> None:
+    fifth = replace(H200, networks=5)
+    before = passes_and_choices(GROUPS, ("weight",), elements("float32", fifth), fifth)
+    now = passes_and_choices(GROUPS, ("weight",), elements("float32"), H200)
+    assert before is not None and now is not None
+    assert not before[1].any() and now[1][0] > 0
+
+
 def test_how_open_a_choice_is_counts_by_the_share_of_each_pass() -> None:
     own = elements("bfloat16")
     parts = [passes_and_choices(GROUPS, (one,), own, H200) for one in PASSES[1:]]
