@@ -33,7 +33,7 @@ _ELEMENTS = 256
 _LAUNCHES, _PRODUCTS, _CONVOLUTIONS, _NODES, _OPERATORS, _TRAINED = 24, 17, 9, 100, 200, 6
 _FEW_TENSORS, _MANY_TENSORS = 8, 72
 _ROUNDS, _BURSTS, _PAUSE_S = 12, 15, 0.25
-"""A figure is the median over the rounds, which span some seconds; in each it is the median of the bursts."""
+"""A figure is the mean over the rounds, which span some seconds; in each it is the mean of the bursts."""
 
 _BLOCKS = 4
 
