@@ -47,7 +47,7 @@ def is_deep(buffers: Sequence[Buffer]) -> bool:
 
 def _folded(result: Buffer, image: Buffer, weight: Buffer) -> tuple[Buffer, Buffer, Buffer]:
     """A transposed convolution leads from the tensor with a channel for each row of its weight to the other."""
-    is_back = runs_transposed(image, weight, result)
+    is_back = runs_transposed(image.shape, weight.shape, result.shape)
     source, target = (result, image) if is_back else (image, result)
     count, depth = source.shape[0] * target.shape[2], weight.shape[2]
     wide = _reshaped(source, (count, source.shape[1] * depth, *source.shape[3:]))

@@ -176,7 +176,7 @@ def _operands(launch: Launch) -> tuple[Buffer, Buffer, Buffer, bool] | None:
     else:
         image, weight = images[:2]
         result = next(iter(_planes(outputs)), outputs[0])
-    if runs_transposed(image, weight, result):
+    if runs_transposed(image.shape, weight.shape, result.shape):
         return result, weight, image, True
     return image, weight, result, False
 

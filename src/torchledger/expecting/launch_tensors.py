@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -22,14 +22,15 @@ def tensors_of(launch: Launch) -> tuple[list[Buffer], list[Buffer]]:
     return inputs, outputs
 
 
-def runs_transposed(image: Buffer, weight: Buffer, result: Buffer) -> bool:
-    """Whether a convolution runs the other way round, from ``result`` to ``image``: its weight is then stored by the
-    channels of what it is given. Of any number of dimensions; what has another number than the image is no result."""
-    if len(result.shape) != len(image.shape):
+def runs_transposed(image: Sequence[int], weight: Sequence[int], result: Sequence[int]) -> bool:
+    """Whether a convolution of these shapes runs the other way round, from ``result`` to ``image``: its weight is then
+    stored by the channels of what it is given. Of any number of dimensions; what has another number than the image is
+    no result."""
+    if len(result) != len(image):
         return False
-    if weight.shape[0] != result.shape[1]:
+    if weight[0] != result[1]:
         return True
-    return weight.shape[0] == image.shape[1] and math.prod(result.shape[2:]) > math.prod(image.shape[2:])
+    return weight[0] == image[1] and math.prod(result[2:]) > math.prod(image[2:])
 
 
 @lru_cache(maxsize=20_000)

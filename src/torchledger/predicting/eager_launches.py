@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from torchledger.expecting.launch_tensors import runs_transposed
 from torchledger.nouns import Buffer, Launch, StepCall, TensorArgument
 from torchledger.work.categories import operator_name
 from torchledger.work.element_sizes import element_size
@@ -41,7 +42,7 @@ def launch_of(call: StepCall, device: str) -> Launch | None:
     asked = setting(call.settings, "output_mask")
     gradients = [each for each, wanted in zip((image, weight), asked or (), strict=False) if wanted]
     gradients = gradients or _gradients(result, image, weight, call.flops)
-    groups = (result if _is_transposed(result, image, weight) else image).shape[1] // weight.shape[1]
+    groups = (result if runs_transposed(image.shape, weight.shape, result.shape) else image).shape[1] // weight.shape[1]
     flops = call.flops + (max(groups, 1) - 1) * call.flops // len(gradients)
     launch = _launch(name, call, flops, given, gradients, device)
     return None if launch is None else replace(launch, kwargs=_kwargs(call.settings))
@@ -159,14 +160,9 @@ def _gradients(
     result: TensorArgument, image: TensorArgument, weight: TensorArgument, flops: int
 ) -> list[TensorArgument]:
     """The gradients that were asked for: the weight's alone where the FLOPs are those of one product."""
-    positions = math.prod((image if _is_transposed(result, image, weight) else result).shape[2:])
+    positions = math.prod((image if runs_transposed(image.shape, weight.shape, result.shape) else result).shape[2:])
     one = 2 * image.shape[0] * positions * math.prod(weight.shape)
     return [weight] if flops < 1.5 * one else [image, weight]
-
-
-def _is_transposed(result: TensorArgument, image: TensorArgument, weight: TensorArgument) -> bool:
-    """A transposed filter has a row of its weight for each channel of the image, and makes a larger one."""
-    return weight.shape[0] == image.shape[1] and math.prod(result.shape[2:]) > math.prod(image.shape[2:])
 
 
 def _buffer(tensor: TensorArgument, place: int, role: Literal["input", "output"], device: str) -> Buffer | None:

@@ -190,3 +190,11 @@ def test_the_gradients_that_were_asked_for_are_made() -> None:
         assert launch is not None
         made[mask] = [each.shape for each in launch.buffers if each.role == "output"]
     assert made == {(1, 0, 0): [image.shape], (0, 1, 0): [weight.shape], (1, 1, 0): [image.shape, weight.shape]}
+
+
+def test_a_transposed_convolution_that_makes_a_smaller_image_is_told_by_its_weight() -> None:
+    image, weight = dense(1, 187, 9, 9), dense(187, 80, 2, 2)
+    one = 2 * math.prod(image.shape) * math.prod(weight.shape[1:])
+    call = replace(backward(image, weight, (1, 80, 8, 8), 2), flops=2 * one)
+    launch = launch_of(call, "cuda:0")
+    assert launch is not None and launch.flops == 2 * one
