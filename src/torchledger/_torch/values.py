@@ -73,6 +73,11 @@ def wrapper_source(compiled: Any) -> str | None:
     return getattr(compiled, "source_code", None)
 
 
+def called_of(compiled: Any) -> Any:
+    """What a ``CompiledFxGraph`` calls, the wrapper's ``call`` or what took its place; ``None`` where it has none."""
+    return getattr(compiled, "current_callable", None)
+
+
 def lowered_module(graph: Any) -> Any:
     """The FX module that a ``GraphLowering`` was made from."""
     return graph.module

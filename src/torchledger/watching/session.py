@@ -126,7 +126,7 @@ class Watch(Watcher):
             self._lowered[id(compiled)] = lowered_module(graph)
 
     def on_graph(self, name: str, compiled: Any, launches: Sequence[Launch]) -> None:
-        from torchledger._torch.values import wrapper_source
+        from torchledger._torch.values import called_of, wrapper_source
 
         with self._lock:
             self._launches.update({launch.launch_id: launch for launch in launches})
@@ -138,7 +138,10 @@ class Watch(Watcher):
                     self._capture.note_values("not watched")
                 self._capture.add(WatchedGraph(name, sum(launch.is_call for launch in launches), 0, 0, 0, reason))
                 return
-            graph = waiting.pop(0)
+            # A cache loads a wrapper again where an entry that it tried first does not serve.
+            called = called_of(compiled)
+            graph = next((each for each in waiting if each is called), waiting[0])
+            waiting.remove(graph)
             graph.identify(name, launches)
             if self.options.level == "names":  # for programs that do not live to the end
                 self._unwritten.append(WatchedGraph(name, graph.n_launches, len(graph.launches), 0, 0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 import threading
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -208,6 +209,22 @@ def test_graphs_out_of_a_warm_cache_are_watched_as_fresh_ones(tmp_path: Path) ->
         assert [graph.cache_hit for graph in reader.read(Graph)] == [True]
         (graph,) = reader.read(WatchedGraph)
     assert graph.launches == graph.watched == graph.seen > 0
+
+
+def test_a_wrapper_that_is_loaded_twice_is_told_by_the_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache with two entries loads a wrapper for the first, finds that it does not serve, and loads it again."""
+    load = Watch._on_load
+
+    def load_twice(self: Watch, module: ModuleType, path: str) -> None:
+        if hasattr(module, "call"):
+            unused = ModuleType("unused")
+            unused.call = module.call  # type: ignore[attr-defined]
+            load(self, unused, path)
+        load(self, module, path)
+
+    monkeypatch.setattr(Watch, "_on_load", load_twice)
+    watch = run_planted(times=2, level="stats")
+    assert watch.stats and all(stats.subject.startswith("inference_0") for stats in watch.stats)
 
 
 def test_what_asks_for_a_cpp_wrapper_is_watched_launch_by_launch_and_says_so(tmp_path: Path) -> None:
