@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from drawn_programs import draw
-from strangers_cuda import PROGRAMS, Job, Wave, _recorded
+from strangers_cuda import PROGRAMS, Job, Wave, recorded_program
 
 from torchledger.calibrating.choosing import SWEEP
 from torchledger.calibrating.collecting import DEVICE_FILE, FUSED, HOST_FILE, OPERATORS, CollectPlan, collect
@@ -135,9 +135,7 @@ def judge(results: Results, end: float, *, programs: int, first: int, tiny: bool
         index += 1
     work = results.work
     jobs = [Job(name, (PROGRAMS, name, "30", *extra), 12.0) for name in names]
-    recorded = [
-        _recorded(name, (PROGRAMS, name, "24", "--seconds", "0.02", "--pieces", "0", *extra), work) for name in names
-    ]
+    recorded = [recorded_program(name, extra, work) for name in names]
     cores = os.cpu_count() or 1
     plain_wave, recorded_wave = (
         Wave(jobs, work, results.out, cores=cores),

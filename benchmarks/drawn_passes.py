@@ -201,9 +201,9 @@ def pass_calls(
         torch.backends.cudnn.allow_tf32 = precision == "tf32"
         return torch.convolution(image, weight, None, *sizes)
 
-    if random.Random(f"gradients {sorted(parameters.items())}").random() >= gradients:
-        return [forward][first:]
-    return [forward, backward([True, False, False]), backward([False, True, False])][first:]
+    calls = [forward, backward([True, False, False]), backward([False, True, False])]
+    has_gradients = random.Random(f"gradients {sorted(parameters.items())}").random() < gradients
+    return calls[first : None if has_gradients else 1]
 
 
 def save(rows: list[tuple[Any, ...]], names: list[tuple[str, ...]], path: Path, first: int = 0) -> None:

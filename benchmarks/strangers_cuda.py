@@ -233,10 +233,7 @@ def main() -> None:
             continue
         second = Wave(
             [
-                *(
-                    _recorded(name, (PROGRAMS, name, "24", "--seconds", "0.02", "--pieces", "0", *extra), work)
-                    for name in ran
-                ),
+                *(recorded_program(name, extra, work) for name in ran),
                 *(_recorded(name, (CALLS, name, *extra), work) for name in now),
             ],
             work,
@@ -269,6 +266,11 @@ def _collect(wave: Wave | None, results: Results, end: float) -> None:
         results.add(job.name, "recorded", job.answer)
         assert job.ledger is not None
         results.keep(job.name, job.ledger)
+
+
+def recorded_program(name: str, extra: Sequence[str], work: Path) -> Job:
+    """A drawn program under ``torchledger run``: a few steps, and nothing beside them."""
+    return _recorded(name, (PROGRAMS, name, "24", "--seconds", "0.02", "--pieces", "0", *extra), work)
 
 
 def _recorded(name: str, program: tuple[str, ...], work: Path) -> Job:

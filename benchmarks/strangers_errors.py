@@ -117,9 +117,9 @@ def main() -> None:
     parser.add_argument("--model", default="H200")
     parser.add_argument("--ledgers", type=Path, help="where the tar of the set lies, if not in FROM")
     arguments = parser.parse_args()
-    found, left_out = [], []
+    model, found, left_out = find_model(arguments.model), [], []
     for source in arguments.sources:
-        some, others = judge_set(find_model(arguments.model), source, arguments.set, arguments.ledgers)
+        some, others = judge_set(model, source, arguments.set, arguments.ledgers)
         found += some
         left_out += others
     print_table(found)

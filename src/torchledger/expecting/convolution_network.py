@@ -65,7 +65,7 @@ def learned_convolution_times(
     """
     is_together = direction == "backward" and networks is not None
     asked = ("backward",) if is_together else passes_of(direction)
-    learned = _learned(networks or machine.convolution_networks, asked)
+    learned = _learned(networks or machine.network_files.convolutions, asked)
     count = len(item_size)
     p = as_columns(p, count)
     found: dict[str, list[Array]] = {}

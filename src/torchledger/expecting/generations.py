@@ -17,7 +17,8 @@ class NetworkFiles:
     """Files of this package with what was learned of a library's choices, ``None`` where nothing was.
 
     ``products`` are matrix products, ``convolutions`` square filters over images in half precision, ``passes`` single
-    passes of any convolution, ``groups`` those in groups of several channels, ``conv2d`` that operator.
+    passes of any convolution, ``groups`` those in groups of several channels, ``conv2d`` that operator: its forwards,
+    which learned from its labels too, and since the third both gradients of its backwards together.
     """
 
     products: str | None = None

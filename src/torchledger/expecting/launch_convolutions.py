@@ -38,7 +38,8 @@ _SIDES = 4
 
 def convolution_columns(launch: Launch, machine: Machine) -> dict[str, float]:
     """Features of a convolution beside ``expected_convolutions``."""
-    operands, deep = _operands(launch), float(is_deep(tensors_of(launch)[0]))
+    inputs, outputs = _tensors(launch)
+    operands, deep = _operands(launch, inputs, outputs), float(is_deep(tensors_of(launch)[0]))
     if operands is None:
         return {"described": 0.0, DEEP: deep}
     image, weight, result, runs_back = operands
@@ -64,7 +65,7 @@ def convolution_columns(launch: Launch, machine: Machine) -> dict[str, float]:
         "image channels last": float(image.stride[1] == 1 and channels > 1),
         "weight channels last": float(weight.stride[1] == 1 and per_group > 1),
         "result channels last": float(len(result.shape) == 4 and result.stride[1] == 1),
-        "gradients": float(len(_planes(_tensors(launch)[1]))),
+        "gradients": float(len(_planes(outputs))),
         "channel alignment": alignment_of(per_group),
         "out channel alignment": alignment_of(out_channels),
         DEEP: deep,
@@ -126,7 +127,8 @@ def _passes_alone(
 def convolution_shape(launch: Launch) -> dict[str, float] | None:
     """The parameters of ``conv2d`` and the size of an element; ``None`` where that is unknown or the tensors are not
     plain."""
-    images, operands = _planes(_tensors(launch)[0]), _operands(launch)
+    inputs, outputs = _tensors(launch)
+    images, operands = _planes(inputs), _operands(launch, inputs, outputs)
     if operands is None or ("backward" in operation_of(launch) and len(images) < 3):
         return None
     image, weight, result, runs_back = operands
@@ -164,10 +166,11 @@ def _tensors(launch: Launch) -> tuple[list[Buffer], list[Buffer]]:
     return without_depth(*tensors_of(launch), is_backward="backward" in operation_of(launch))
 
 
-def _operands(launch: Launch) -> tuple[Buffer, Buffer, Buffer, bool] | None:
+def _operands(
+    launch: Launch, inputs: Sequence[Buffer], outputs: Sequence[Buffer]
+) -> tuple[Buffer, Buffer, Buffer, bool] | None:
     """A convolution's image, filters and result, with the two images exchanged where it is transposed, and whether it
-    is."""
-    inputs, outputs = _tensors(launch)
+    is; of its ``_tensors``."""
     images = _planes(inputs)
     if len(images) < 2 or not outputs:
         return None

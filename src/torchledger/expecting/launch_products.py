@@ -84,7 +84,7 @@ def expected_products(
     expected = np.minimum(whole, split)
     learned_us = expected.copy()
     stored = [_stored_product(launch, row) for launch, row in products]
-    is_known = np.isin(item_size, (_HALF, _SINGLE)) & (machine.product_networks is not None)
+    is_known = np.isin(item_size, (_HALF, _SINGLE)) & (machine.network_files.products is not None)
     for layout, is_float16 in sorted({(each.layout, each.is_float16) for each in stored}):
         mine = np.array([(each.layout, each.is_float16) == (layout, is_float16) for each in stored])
         rows = np.flatnonzero(is_known & mine)

@@ -11,12 +11,7 @@ from numpy.typing import NDArray
 
 from torchledger.device.datasheets import ReachedRates, find_data_sheet
 from torchledger.expecting.constants import Constants, LoopCosts
-from torchledger.expecting.generations import (
-    Generation,
-    NetworkFiles,
-    constants_of_generation,
-    find_generation,
-)
+from torchledger.expecting.generations import Generation, NetworkFiles, constants_of_generation, find_generation
 from torchledger.nouns import Device
 from torchledger.work.element_sizes import element_size
 
@@ -91,34 +86,9 @@ class Machine:
         return known and self.device.num_multiprocessors is not None
 
     @property
-    def product_networks(self) -> str | None:
-        """The networks that know which kernels a library takes for products; they go with the generation's constants,
-        on which they learned."""
-        return self._network_files.products
-
-    @property
-    def convolution_networks(self) -> str | None:
-        """Likewise for convolutions."""
-        return self._network_files.convolutions
-
-    @property
-    def pass_networks(self) -> str | None:
-        """Likewise for single passes of any convolution."""
-        return self._network_files.passes
-
-    @property
-    def group_networks(self) -> str | None:
-        """Likewise for single passes in groups of several channels."""
-        return self._network_files.groups
-
-    @property
-    def conv2d_networks(self) -> str | None:
-        """Likewise for the operator ``conv2d``: for its forwards, which learned from its labels too, and for both
-        gradients of its backwards together."""
-        return self._network_files.conv2d
-
-    @property
-    def _network_files(self) -> NetworkFiles:
+    def network_files(self) -> NetworkFiles:
+        """The networks that know which kernels a library takes; they go with the generation's constants, on which they
+        learned. None of them for a device without, or with constants of its own."""
         known = self._of_constants.networks if self.has_tile_baseline and self.own_constants is None else ()
         return known[min(self.networks, len(known)) - 1] if known else NetworkFiles()
 

@@ -187,8 +187,8 @@ def operator_features(
         roofline_us=limit_us,
         shape=np.stack([*shape, codes], axis=1).astype(np.float64),
         n_shape=n_shape,
-        has_learned_baseline=(bool(layouts) and machine.product_networks is not None)
-        or (operator.name == "conv2d" and machine.convolution_networks is not None),
+        has_learned_baseline=(bool(layouts) and machine.network_files.products is not None)
+        or (operator.name == "conv2d" and machine.network_files.convolutions is not None),
     )
 
 
@@ -318,7 +318,7 @@ def _convolution_columns(
     }
     if machine.has_tile_baseline:
         has_own = direction == "forward" or machine.asks_gradients_together
-        networks = machine.conv2d_networks if has_own else None
+        networks = machine.network_files.conv2d if has_own else None
         times = learned_convolution_times(p, direction, item_size, dtypes == "float16", peak, machine, networks)
         learned = times.pop("learned")
         beside = np.clip(np.log(learned / times["expected"]), -_MOST_GAIN, _MOST_GAIN)

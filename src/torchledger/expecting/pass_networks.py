@@ -118,10 +118,10 @@ def passes_and_choices(
 ) -> tuple[Array, Array] | None:
     """``time_passes``, and how open the library's choice is: the standard deviation of the time over the kernels that
     are likely, as a share of it; 0 where no network says."""
-    networks = _learned(machine.pass_networks)
+    networks = _learned(machine.network_files.passes)
     if not networks:
         return None
-    of_groups = _learned_of_groups(machine.group_networks)
+    of_groups = _learned_of_groups(machine.network_files.groups)
     in_groups = is_grouped(p)
     total, variance = np.zeros(len(elements.size)), np.zeros(len(elements.size))
     for one in passes:

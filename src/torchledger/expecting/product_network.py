@@ -61,7 +61,7 @@ def learned_times(
     ``known`` are their ``product_times``, where they are.
     """
     times = np.empty(len(item_size))
-    networks = _learned(machine.product_networks)
+    networks = _learned(machine.network_files.products)
     # In pieces whose features stay in the processor's cache.
     for start in range(0, len(times), _ROWS_AT_ONCE):
         some = slice(start, start + _ROWS_AT_ONCE)

@@ -41,8 +41,10 @@ def launch_of(call: StepCall, device: str) -> Launch | None:
     result, image, weight = given
     asked = setting(call.settings, "output_mask")
     gradients = [each for each, wanted in zip((image, weight), asked or (), strict=False) if wanted]
-    gradients = gradients or _gradients(result, image, weight, call.flops)
-    groups = (result if runs_transposed(image.shape, weight.shape, result.shape) else image).shape[1] // weight.shape[1]
+    runs_back = runs_transposed(image.shape, weight.shape, result.shape)
+    source, made = (result, image) if runs_back else (image, result)
+    gradients = gradients or _gradients(image, weight, made, call.flops)
+    groups = source.shape[1] // weight.shape[1]
     flops = call.flops + (max(groups, 1) - 1) * call.flops // len(gradients)
     launch = _launch(name, call, flops, given, gradients, device)
     return None if launch is None else replace(launch, kwargs=_kwargs(call.settings))
@@ -156,12 +158,10 @@ def _result(image: TensorArgument, weight: TensorArgument, flops: int) -> Tensor
     return _laid_out(shape, image)
 
 
-def _gradients(
-    result: TensorArgument, image: TensorArgument, weight: TensorArgument, flops: int
-) -> list[TensorArgument]:
-    """The gradients that were asked for: the weight's alone where the FLOPs are those of one product."""
-    positions = math.prod((image if runs_transposed(image.shape, weight.shape, result.shape) else result).shape[2:])
-    one = 2 * image.shape[0] * positions * math.prod(weight.shape)
+def _gradients(image: TensorArgument, weight: TensorArgument, made: TensorArgument, flops: int) -> list[TensorArgument]:
+    """The gradients that were asked for, of what makes ``made``: the weight's alone where the FLOPs are those of one
+    product."""
+    one = 2 * image.shape[0] * math.prod(made.shape[2:]) * math.prod(weight.shape)
     return [weight] if flops < 1.5 * one else [image, weight]
 
 

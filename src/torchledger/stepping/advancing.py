@@ -61,8 +61,7 @@ def _warm(states: States) -> None:
         begin_hearing(states)
         return
     states.tools.synchronize()
-    states.now, states.steps, states.clock = State.TIMING, [], states.tools.clock()
-    states.clock.tick()
+    states.begin_timing(State.TIMING)
 
 
 def _has_met(states: States) -> bool:

@@ -12,8 +12,7 @@ _AFTER_STEPS, _MOST_AFTER = 2, 100
 def begin_after(states: States) -> None:
     """Time plain steps from here on."""
     states.tools.synchronize()
-    states.now, states.steps, states.clock = State.AFTER, [], states.tools.clock()
-    states.clock.tick()
+    states.begin_timing(State.AFTER)
 
 
 def time_after(states: States, step: FoundStep) -> None:
@@ -45,5 +44,4 @@ def _record_anew(states: States) -> None:
     states.outcome.update(plain_after_us=states.wanted_times())
     states.outcome.set_aside(states.wanted or ())
     states.operators, states.n_heard, states.tries = (), 0, 0
-    states.now, states.steps, states.clock = State.TIMING, [], states.tools.clock()
-    states.clock.tick()
+    states.begin_timing(State.TIMING)

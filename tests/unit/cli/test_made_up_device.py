@@ -126,4 +126,4 @@ def test_constants_are_fitted_and_travel_inside_the_model(data: Path, device: De
     machine = load_model(model).machine
     assert machine.own_constants is not None and machine.own_constants.name == "mine"
     assert machine.own_constants.reference.device == device
-    assert machine.has_tile_baseline and machine.product_networks is None
+    assert machine.has_tile_baseline and machine.network_files.products is None

@@ -47,12 +47,12 @@ def test_a_backward_is_the_sum_of_both_gradients() -> None:
 
 def test_one_network_of_both_gradients_says_much_as_those_of_each() -> None:
     apart = learned_convolution_times(P, "backward", SIZE, IS_FLOAT16, PEAK, H200)
-    together = learned_convolution_times(P, "backward", SIZE, IS_FLOAT16, PEAK, H200, H200.conv2d_networks)
+    together = learned_convolution_times(P, "backward", SIZE, IS_FLOAT16, PEAK, H200, H200.network_files.conv2d)
     assert np.all(np.abs(np.log(together.pop("learned") / apart.pop("learned"))) < 0.3)
     for way, times in together.items():
         assert times == pytest.approx(apart[way])
     size, peak = np.full(5, 4.0), np.full(5, H200.peak("float32"))
-    single = learned_convolution_times(P, "backward", size, IS_FLOAT16, peak, H200, H200.conv2d_networks)
+    single = learned_convolution_times(P, "backward", size, IS_FLOAT16, peak, H200, H200.network_files.conv2d)
     assert single["learned"] == pytest.approx(single["expected"])
 
 
