@@ -1,6 +1,6 @@
 """Measure the kernels that Inductor makes of random programs, on the GPU that is here.
 
-    python benchmarks/sample_fused.py --out OUT [--minutes 4] [--processes 12] [--first-seed 0]
+    python benchmarks/sample_fused.py --out OUT [--minutes 4] [--processes 12] [--first-seed 0] [--families ...]
 
 Writes ``fused-FIRST_SEED.launches`` and ``fused-FIRST_SEED.json`` (what failed and why) into OUT.
 """
@@ -27,12 +27,14 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=12)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--families", nargs="*", default=[], help="which are drawn, all alike; none: all by weight")
     arguments = parser.parse_args()
     plan = FusedPlan(
         device=arguments.device,
         minutes=arguments.minutes,
         processes=arguments.processes,
         first_seed=arguments.first_seed,
+        families=tuple(arguments.families),
     )
     arguments.out.mkdir(parents=True, exist_ok=True)
     stem = arguments.out / f"fused-{arguments.first_seed}"

@@ -56,6 +56,8 @@ class FusedPlan:
     largest_numel: int = LARGEST_NUMEL
     memory_share: float = 0.06
     programs: int | None = None
+    families: tuple[str, ...] = ()
+    """Which are drawn, all alike; none given: all of them, by their weights."""
     turns: str | None = None
     """A lock file: each graph call and each recording waits there for its turn on the device."""
 
@@ -309,6 +311,11 @@ class FusedWorker:
             torch.cuda.set_per_process_memory_fraction(plan.memory_share)
             self._sweep = torch.empty(_SWEEP_BYTES, dtype=torch.uint8, device=plan.device)
         allow_recompilations(10**6)
+        self._choosing = None
+        if self._on_cuda and plan.processes > 1 and plan.turns is None:
+            from torchledger._torch.choosing import choose_in_turn
+
+            self._choosing = choose_in_turn(Turns(ledger.with_name("choosing")).take)
         self._capture = Capture(ledger, force=True)
         self.turns = Turns(plan.turns) if plan.turns else None
         self._marks = GraphMarks(self.turns)
@@ -317,6 +324,8 @@ class FusedWorker:
     def close(self) -> None:
         """Take the hooks out."""
         self._capture.close()
+        if self._choosing is not None:
+            self._choosing.undo()
 
     def forget(self) -> None:
         """Drop what was compiled."""
@@ -335,7 +344,9 @@ class FusedWorker:
             if seed is None:
                 return
             known = set(self._marks.launches)
-            program = draw_program(seed, largest_numel=self.plan.largest_numel)
+            own = self.plan.families
+            family = own[seed // self.plan.processes % len(own)] if own else None
+            program = draw_program(seed, largest_numel=self.plan.largest_numel, family=family)
             try:
                 function = torch.compile(program.function, dynamic=False)
                 with self.turns.take(shared=True) if self.turns is not None else contextlib.nullcontext():

@@ -2,9 +2,9 @@
 
 A program is drawn from a seed, so that every process draws the same one. Chains mix pointwise functions, reductions,
 norms, softmax, gathers, cat, permutes, residuals, random masks and products; blocks are the usual parts of networks
-(attention, feed-forward, convolution with batch norm, squeeze and excite) with random sizes; networks are small models
-from inputs to loss. Each is run forward and backward, in bfloat16, under autocast with float32 parameters, or in
-float32.
+(attention, feed-forward, convolution with batch norm, squeeze and excite) with random sizes, or parts that few have;
+networks are small models from inputs to loss. Each is run forward and backward, in bfloat16, under autocast with
+float32 parameters, or in float32.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torchledger.sampling.blocks import BLOCKS
 from torchledger.sampling.chains import draw_chain
 from torchledger.sampling.drawing import Draw, Function, TensorSpec
 from torchledger.sampling.networks import NETWORKS
+from torchledger.sampling.rare_blocks import RARE_BLOCKS
 
 Precision = Literal["bfloat16", "autocast", "float32"]
 LARGEST_NUMEL = 2**27
@@ -73,4 +74,9 @@ def make_inputs(program: Program, device: str) -> dict[str, Any]:
     return tensors
 
 
-_FAMILIES: Mapping[str, tuple[Callable[[Draw], Function], float]] = {"chain": (draw_chain, 4.0), **BLOCKS, **NETWORKS}
+_FAMILIES: Mapping[str, tuple[Callable[[Draw], Function], float]] = {
+    "chain": (draw_chain, 4.0),
+    **BLOCKS,
+    **NETWORKS,
+    **RARE_BLOCKS,
+}

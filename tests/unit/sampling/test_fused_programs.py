@@ -9,6 +9,7 @@ import torch
 
 from torchledger.sampling.networks import NETWORKS
 from torchledger.sampling.programs import Program, draw_program, make_inputs
+from torchledger.sampling.rare_blocks import RARE_BLOCKS
 
 _SMALL = 2**12
 
@@ -21,7 +22,7 @@ def test_a_seed_gives_the_same_program() -> None:
 
 def test_the_first_seeds_draw_every_family_and_precision() -> None:
     programs = [draw_program(seed) for seed in range(120)]
-    assert len({program.family for program in programs}) == 11
+    assert len({program.family for program in programs}) == 11 + len(RARE_BLOCKS)
     assert {program.precision for program in programs} == {"bfloat16", "autocast", "float32"}
 
 
@@ -39,8 +40,8 @@ def test_programs_run_forward_and_backward(seed: int) -> None:
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(8, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("family", NETWORKS)
-def test_networks_of_many_seeds_run_forward_and_backward(family: str, count: int) -> None:
+@pytest.mark.parametrize("family", [*NETWORKS, *RARE_BLOCKS])
+def test_families_of_many_seeds_run_forward_and_backward(family: str, count: int) -> None:
     drawn = [draw_program(seed, largest_numel=_SMALL, family=family) for seed in range(60)]
     small = [program for program in drawn if _numel(program) < 3e6]
     assert len(small) >= 3

@@ -1,0 +1,181 @@
+"""Blocks that few networks have, at random sizes: norms side by side, ranks, scattered rows, images that grow.
+
+What random chains and usual networks hold seldom is what a model of times knows worst: gradients of several norms in
+one kernel, which hold more values than a thread has registers, sorts, running sums, atomics, and upsampled images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torchledger.sampling.drawing import Draw, Function, activate, functional, rms_norm
+
+_NORM_WIDTHS = (128, 192, 256, 256, 320, 384, 384, 480, 512, 512, 576, 640, 768, 768, 960, 1024, 1152, 1280, 1536, 2048)
+
+Layer = Callable[[Any, Mapping[str, Any]], Any]
+
+
+def _norm(draw: Draw, width: int, *, rms: bool) -> Layer:
+    weight = draw.add((width,), "weight")
+    if rms:
+        return lambda x, t: rms_norm(x, t[weight])
+    bias = draw.add((width,), "weight")
+    return lambda x, t: functional().layer_norm(x, (width,), t[weight], t[bias])
+
+
+def _drop(x: Any, share: float) -> Any:
+    return functional().dropout(x, share, training=True) if share else x
+
+
+def _norm_branches(draw: Draw) -> Function:
+    """One tensor through one to three norms side by side, each with its own product and dropout, summed; twice.
+
+    Its gradients meet in one kernel, with those of the norms' weights.
+    """
+    width = draw.choose(_NORM_WIDTHS) if draw.chance(0.85) else draw.size(128, 2048, draw.choose((1, 8, 16)))
+    rows = draw.size(512, max(1024, min(16_384, draw.largest // (4 * width))))
+    rms, dropout = draw.chance(0.35), 0.1 if draw.chance(0.5) else 0.0
+    begins, after = draw.choose(("given", "table", "tables")), draw.chance(0.25)
+    x = draw.add((1, rows, width)) if begins == "given" else ""
+    vocabulary = draw.choose((512, 1000, 8192, 30_522, 50_257))
+    table = draw.add((vocabulary, width), "weight") if not x else ""
+    ids = draw.add((1, rows), "ids", high=vocabulary) if not x else ""
+    places = draw.add((rows, width), "weight") if begins == "tables" else ""
+    first = _norm(draw, width, rms=rms) if not x and draw.chance(0.5) else None
+    layers: list[list[tuple[Layer, str, str, str]]] = []
+    for _ in range(draw.choose((1, 2, 2, 3))):
+        branches = []
+        for _ in range(draw.choose((1, 2, 2, 3))):
+            inner = draw.choose((64, 128, width))
+            bias = draw.add((width,), "weight") if draw.chance(0.5) else ""
+            weights = draw.add((inner, width), "weight"), draw.add((width, inner), "weight")
+            branches.append((_norm(draw, width, rms=rms), *weights, bias))
+        layers.append(branches)
+    last, name = _norm(draw, width, rms=rms), draw.choose(("gelu", "relu", "silu", ""))
+
+    def start(t: Mapping[str, Any]) -> Any:
+        if x:
+            return t[x]
+        h = functional().embedding(t[ids], t[table])
+        h = h + t[places] if places else h
+        return _drop(first(h, t) if first is not None else h, dropout)
+
+    def run(**t: Any) -> Any:
+        h = start(t)
+        for branches in layers:
+            made = []
+            for norm, up, down, bias in branches:
+                inner = functional().linear(h if after else norm(h, t), t[up])
+                inner = activate(name, inner) if name else inner
+                made.append(_drop(functional().linear(inner, t[down], t[bias] if bias else None), dropout))
+            h = h + sum(made[1:], made[0])
+            h = branches[0][0](h, t) if after else h
+        return last(h, t)
+
+    return run
+
+
+def _ranking(draw: Draw) -> Function:
+    """Scores of rows: sorted, the best kept, summed on, or the largest marked."""
+    width = draw.choose((32, 64, 128, 256, 256, 384, 512, 512, 768, 1024, 2048))
+    rows = draw.size(256, max(512, min(16_384, draw.largest // (2 * width))))
+    how = draw.choose(("sort", "sort both", "topk", "cumsum", "cumsum rows", "argmax"))
+    count, name = min(draw.choose((4, 16, 64)), width), draw.choose(("silu", "relu", "tanh"))
+    x, weight = draw.add((draw.choose((1, 2, 8)), rows, width)), draw.add((width, width), "weight")
+    biased = draw.add((width,), "weight") if draw.chance(0.5) else ""
+
+    def run(**t: Any) -> Any:
+        import torch
+
+        scores = functional().linear(t[x], t[weight], t[biased] if biased else None)
+        if how == "sort":
+            return activate(name, scores.sort(-1).values)
+        if how == "sort both":
+            best = scores.sort(-1, descending=True)
+            return best.values * best.indices.to(scores.dtype)
+        if how == "topk":
+            taken, where = scores.topk(count, -1)
+            return activate(name, torch.zeros_like(scores).scatter(-1, where, taken.softmax(-1).to(scores.dtype)))
+        if how.startswith("cumsum"):
+            return activate(name, scores.cumsum(-1 if how == "cumsum" else 1))
+        return scores * (scores.argmax(-1, keepdim=True) % 2)
+
+    return run
+
+
+def _scattering(draw: Draw) -> Function:
+    """Rows that are gathered by an index, changed, and added up by another; or looked up in a small table."""
+    width = draw.choose((16, 32, 64, 96, 128, 192, 256, 384, 512, 1024))
+    nodes = draw.size(256, max(512, min(65_536, draw.largest // (8 * width))))
+    edges = nodes * draw.choose((1, 2, 4, 8))
+    kind = draw.choose(("messages", "bags", "buckets"))
+    x, name = draw.add((nodes, width)), draw.choose(("relu", "silu", "gelu"))
+    source, target = draw.add((edges,), "ids", high=nodes), draw.add((edges,), "ids", high=nodes)
+    per = draw.choose((1, 4, 8))
+    few = draw.choose((32, 64, 512, 4096))
+    table, looked_up = draw.add((few, width), "weight"), draw.add((nodes, per), "ids", high=few)
+    weight = draw.add((width,), "weight")
+
+    def run(**t: Any) -> Any:
+        import torch
+
+        if kind == "messages":
+            message = activate(name, t[x][t[source]] * t[weight])
+            return torch.zeros_like(t[x], dtype=message.dtype).index_add(0, t[target], message) + t[x]
+        bags = functional().embedding(t[looked_up], t[table])
+        if kind == "bags":
+            return activate(name, bags.sum(1)) + t[x]
+        return activate(name, t[x] * bags.mean(1)) * t[weight]
+
+    return run
+
+
+def _growing_images(draw: Draw) -> Function:
+    """Images through a norm and an activation, made smaller or larger, and joined with others; or lines of them."""
+    channels = draw.choose((16, 32, 48, 64, 96, 128, 192, 256, 384))
+    side = draw.choose((7, 8, 14, 16, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112))
+    numel = draw.size(min(2**18, draw.largest // 16), draw.largest // 4)
+    count = max(1, min(128, numel // (channels * side * side)))
+    last, norm = draw.chance(0.5), draw.choose(("group", "batch", "batch", "none"))
+    way = draw.choose(("nearest", "bilinear", "max", "average", "line"))
+    line, groups = way == "line", draw.choose((1, 4, 8))
+    shape = (count, channels, side * side) if line else (count, channels, side, side)
+    x = draw.add(shape, channels_last=last and not line)
+    scale, shift = draw.add((channels,), "weight"), draw.add((channels,), "weight")
+    grown = (count, channels // 2, 2 * side, 2 * side)
+    beside = draw.add(grown, channels_last=last) if way in ("nearest", "bilinear") and draw.chance(0.6) else ""
+    name, again = draw.choose(("silu", "relu", "gelu")), draw.chance(0.5)
+    scale2, shift2 = draw.add((channels,), "weight"), draw.add((channels,), "weight")
+
+    def normed(y: Any, weight: Any, bias: Any) -> Any:
+        if norm == "group":
+            return functional().group_norm(y, groups, weight, bias)
+        return functional().batch_norm(y, None, None, weight, bias, training=True) if norm == "batch" else y
+
+    def run(**t: Any) -> Any:
+        import torch
+
+        y = activate(name, normed(t[x], t[scale], t[shift]))
+        if line:
+            return y.transpose(1, 2).log_softmax(-1) if again else y.mean(-1)
+        if way == "max":
+            y = functional().max_pool2d(y, 2)
+        elif way == "average":
+            y = functional().avg_pool2d(y, 2)
+        else:
+            y = functional().interpolate(y, scale_factor=2.0, mode=way)
+        if again:
+            y = activate(name, normed(y, t[scale2], t[shift2]))
+        return torch.cat((y, t[beside]), 1) if beside else y
+
+    return run
+
+
+RARE_BLOCKS: Mapping[str, tuple[Callable[[Draw], Function], float]] = {
+    "norm_branches": (_norm_branches, 1.5),
+    "ranking": (_ranking, 0.4),
+    "scattering": (_scattering, 0.4),
+    "growing_images": (_growing_images, 0.7),
+}
+"""How to draw a block, and its weight among the families."""
