@@ -763,9 +763,9 @@ def main() -> None:
     parser.add_argument("steps", nargs="?", type=int, default=30)
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--seconds", type=float, default=0.8, help="of steps that do not wait, at least STEPS of them")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of steps that do not wait, at least STEPS of them")
     parser.add_argument(
-        "--pieces", type=int, default=8, help="of these steps at most; 0: one, and no small steps beside"
+        "--pieces", type=int, default=12, help="of these steps at most; 0: one, and no small steps beside"
     )
     arguments = parser.parse_args()
     import torch
@@ -787,7 +787,7 @@ def main() -> None:
         step()
         wait()
         synced.append((time.perf_counter() - begin) * 1e3)
-    count = max(arguments.steps, min(2000, round(arguments.seconds * 1e3 / min(synced))))
+    count = max(arguments.steps, min(4000, round(arguments.seconds * 1e3 / min(synced))))
     pieces = max(1, min(arguments.pieces, count // _PIECE_STEPS))
     each = math.ceil(count / pieces)
     speeds, smalls, issued_ms, pieces_ms = [plain_us()], [], [], []

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from fit_strangers import joined, report, tables
 
-from torchledger.fitting.launches import fit_launch_table
-from torchledger.fitting.learning import Options
+from torchledger.fitting.launches import LaunchTable, fit_launch_table, usual_options
+from torchledger.fitting.time_model import Entry
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.model_file import save_model
 from torchledger.store.launch_file import MeasuredLaunch, read_launches
@@ -26,6 +26,11 @@ FAMILY = "launch:library/other"
 def launches(folder: str, *names: str) -> list[MeasuredLaunch]:
     """Measured launches of a device's files."""
     return [item for name in names for item in read_launches(DATA / folder / f"{name}_torch2.11.launches").launches]
+
+
+def learned(table: LaunchTable) -> Entry:
+    """The entry of a table."""
+    return fit_launch_table(table, replace(usual_options(FAMILY, len(table.times_us)), hyper_rows=160))
 
 
 def main() -> None:
@@ -44,8 +49,8 @@ def main() -> None:
     found = {
         "as it is": model.entries[FAMILY],
         "the H200's": first.entries[FAMILY],
-        "this device alone": fit_launch_table(own, Options(hyper_rows=160)),
-        "both": fit_launch_table(joined(own, of_first), Options(hyper_rows=160)),
+        "this device alone": learned(own),
+        "both": learned(joined(own, of_first)),
     }
     for name, entry in found.items():
         print(f"{name}: {report(entry, asked)}", flush=True)

@@ -32,7 +32,7 @@ BEGIN = LoopCosts(
         ("far", "warm", "lone", "load", "store", "near", "move", "divide", "turn", "row turn", "gather"), 1.0
     )
     | {f"fold {kind}": 1.0 for kind in FOLDS}
-    | {"gathered": 0.1, "floor": 1.5},
+    | {"gathered": 0.1, "floor": 1.5, "mask": 25.0},
     instructions={
         "exponential": 6.0, "error function": 30.0, "tangent": 9.0, "logarithm": 10.0, "division": 7.0, "root": 5.0,
         "cast": 1.6, "scan": 20.0, "computed": 60.0, "circular": 40.0, "random": 90.0, "select": 1.5, "plain": 1.3,
@@ -64,7 +64,7 @@ def kernels(machine: Machine) -> dict[str, dict[str, Any]]:
     """By kind of kernel: parts of all launches as columns, with times, old baselines and programs. Alike ones of a
     program are one."""
     rows: dict[str, dict[tuple[Any, ...], list[Any]]] = {"pointwise": {}, "reduction": {}}
-    for name in ("fused", "models", "programs", "programs_tf32"):
+    for name in ("fused", "rare_fused", "models", "programs", "programs_tf32"):
         items = measured(name)
         described = features_of_launches(
             [item.launch for item in items], machine, traffic=[item.traffic for item in items]

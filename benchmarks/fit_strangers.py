@@ -32,8 +32,14 @@ from torchledger.expecting.launch_features import features_of_launches
 from torchledger.expecting.machine import Machine
 from torchledger.expecting.rounded_products import ROUNDED
 from torchledger.fitting.data import read_operator_samples
-from torchledger.fitting.launches import LaunchTable, align_columns, build_launch_tables, fit_launch_table
-from torchledger.fitting.learning import COVERAGE, Options
+from torchledger.fitting.launches import (
+    LaunchTable,
+    align_columns,
+    build_launch_tables,
+    fit_launch_table,
+    usual_options,
+)
+from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.sample_launches import launches_of_samples
 from torchledger.fitting.time_model import Entry
 from torchledger.predicting.devices import find_model
@@ -204,7 +210,8 @@ def main() -> None:
     is_all = arguments.all or arguments.largest is not None
     held = set() if is_all else set(programs[arguments.fold :: 4])
     drawn, exact, rounded = (with_their_graphs(some, arguments.families) for some in (drawn, exact, rounded))
-    more = with_their_graphs(measured("fused", "models") + products_of_a_sweep(), arguments.families)
+    more = measured("fused", "rare_fused", "models") + products_of_a_sweep()
+    more = with_their_graphs(more, arguments.families)
     learned = [item for item in drawn if item.program not in held] + more
     if arguments.constants is not None:
         write_schedules(model.machine, learned, arguments.constants)
@@ -224,7 +231,9 @@ def main() -> None:
     for family, table in tables(learned, model.machine, exact, rounded).items():
         if not family.startswith(tuple(arguments.families)):
             continue
-        options = None if family.startswith("launch:fused") else Options(hyper_rows=160)
+        options = usual_options(family, len(table.times_us))
+        if not family.startswith("launch:fused"):
+            options = replace(options, hyper_rows=160)
         entries[family] = fit_launch_table(table, options)
         # What widened the intervals were programs that are among the learned now.
         extras.pop(f"{family} interval", None)

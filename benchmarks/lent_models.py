@@ -35,7 +35,9 @@ BASE = "NVIDIA_H200"
 def are_equal(one: Blend, other: Blend) -> bool:
     """Whether two regressors are the same numbers."""
     left, right = to_arrays(one), to_arrays(other)
-    return all(np.array_equal(left[name], right[name], equal_nan=left[name].dtype.kind == "f") for name in left)
+    return left.keys() == right.keys() and all(
+        np.array_equal(left[name], right[name], equal_nan=left[name].dtype.kind == "f") for name in left
+    )
 
 
 def renewed(model: TimeModel, before: TimeModel, now: TimeModel) -> tuple[TimeModel, list[str]]:

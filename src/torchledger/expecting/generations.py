@@ -65,6 +65,7 @@ _SIXTH_OF_HOPPER = replace(
     groups="hopper_wide_groups.npz",
     conv2d="hopper_wide_conv2d.npz",
 )
+_SEVENTH_OF_HOPPER = replace(_SIXTH_OF_HOPPER, products="hopper_further_products.npz")
 _HOPPER = (
     _FIRST_OF_HOPPER,
     _SECOND_OF_HOPPER,
@@ -72,6 +73,7 @@ _HOPPER = (
     _FOURTH_OF_HOPPER,
     _FIFTH_OF_HOPPER,
     _SIXTH_OF_HOPPER,
+    _SEVENTH_OF_HOPPER,
 )
 
 

@@ -127,7 +127,9 @@ def loop_time_us(part: Mapping[str, Any], costs: LoopCosts, *, move: float, floo
         longest = larger(longest, limit)
     together = longest * sum((limit / longest) ** costs.power for limit in limits) ** (1 / costs.power)
     atomics = sum(part[name] for name in ATOMICS)
-    return np.asarray(together + atomics + share["gather"] * part["gather"] + share["floor"] * floor_us)
+    # Those that were fitted before masks were told apart knew no cost of theirs.
+    masks = share.get("mask", 0.0) * part["mask"]
+    return np.asarray(together + atomics + masks + share["gather"] * part["gather"] + share["floor"] * floor_us)
 
 
 def _computed_indices(nest: LoopNest, last: int | None) -> int:

@@ -8,8 +8,8 @@ multiprocessors and only place the baseline.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ ATOMICS = ("row atomic", "scattered atomic", "crowded atomic", "narrow atomic")
 
 PARTS = (
     *("far", "warm", "lone", "load", "store", "near", "vector", "move", "divide", "turn", "gather"),
-    "row turn",
+    *("row turn", "mask"),
     *ATOMICS,
     *(f"fold {kind}" for kind in FOLDS),
 )
@@ -40,6 +40,11 @@ SMALL = 0.3
 
 LEAST_OF_COST = 0.1
 """Microseconds added to a part before its share of the cost is taken."""
+
+_MASKS_OF, _MASKS_POWER = 8.0, 1.75
+"""Where blocks take their rows in turns, a mask (a tensor of booleans) is laid out anew in each, at a cost that grows
+with this power of the elements that a thread holds: 0.5 to 1 ps an element of a mask at 8 (40 kernels of norms'
+gradients behind dropout on an H200, 2026-11-24), 5 to 20 ps at 32 (8 kernels)."""
 
 
 def time_of_parts(part: Mapping[str, Any], constants: KernelConstants, floor_us: float) -> NDArray[np.float64]:
@@ -73,6 +78,8 @@ class KernelCosts:
     reads_again: bool = False
     registers: float = 1.0
     """Values that a thread holds at once: what it loads of a turn, and adds up."""
+    held: Mapping[str, float] = field(default_factory=dict)
+    """Columns: elements of a thread, and how many tensors, masks, vectors and sums it holds of each."""
 
     def baseline_us(self, machine: Machine) -> float:
         """The time by the sum of the parts."""
@@ -103,6 +110,7 @@ class KernelCosts:
             "store of cost": math.log((self.parts["store"] + LEAST_OF_COST) / baseline_us),
             "filled": self.filled,
             "reads again": float(self.reads_again),
+            **self.held,
         }
 
 
@@ -148,6 +156,11 @@ def kernel_costs(
     _add_atomics(parts, accesses, launch, constants)
     reduced = max((math.prod(nest.reduction_extents) for nest in nests if nest.reduction_extents), default=1)
     _add_folds(parts, nests, accesses, next_power(reduced), launch, machine)
+    held = _held(chosen.tile, nests, accesses)
+    if machine.knows_masks and chosen.tile.rows:
+        elements = chosen.tile.rows * chosen.blocks * next_power(reduced) * held["masks read"]
+        each = max(1.0, math.exp(held["log thread elements"]) / _MASKS_OF) ** _MASKS_POWER
+        parts["mask"] = elements * each / lanes
     return KernelCosts(
         parts,
         chosen,
@@ -155,6 +168,7 @@ def kernel_costs(
         filled=reduced / next_power(reduced),
         reads_again=chosen.turns > 1 and any(not access.in_reduction and access.is_load for access in accesses),
         registers=_registers(chosen.tile, nests, accesses),
+        held=held,
     )
 
 
@@ -163,6 +177,29 @@ def _registers(tile: Tile, nests: Sequence[LoopNest], accesses: Sequence[MemoryA
     loads = len({access.declared.buffer for access in accesses if access.is_load and access.has_every_loop})
     sums = sum(nest.ops.get("partial_accumulate", 0) for nest in nests)
     return max(elements * max(loads + sums, 1), 1.0)
+
+
+def _held(tile: Tile, nests: Sequence[LoopNest], accesses: Sequence[MemoryAccess]) -> dict[str, float]:
+    whole = [access for access in accesses if access.has_every_loop]
+    vectors = [
+        access for access in accesses if access.is_load and not access.has_every_loop and access.innermost() == 1
+    ]
+    return {
+        "log thread elements": math.log(max(tile.inner * tile.outer * tile.reduced / (32 * tile.warps), 1.0)),
+        "masks read": float(_tensors(access for access in whole if access.is_load and _is_mask(access))),
+        "masks written": float(_tensors(access for access in whole if not access.is_load and _is_mask(access))),
+        "halves read": float(_tensors(access for access in whole if access.is_load and access.size == 2)),
+        "vectors read": float(_tensors(vectors)),
+        "added up": float(sum(nest.ops.get("partial_accumulate", 0) for nest in nests)),
+    }
+
+
+def _tensors(accesses: Iterable[MemoryAccess]) -> int:
+    return len({access.declared.buffer for access in accesses})
+
+
+def _is_mask(access: MemoryAccess) -> bool:
+    return access.declared.dtype == "bool"
 
 
 def _changes(nest: LoopNest) -> bool:

@@ -22,9 +22,10 @@ _FIRST_WITH_TF32 = (8, 0)  # compute capability
 """Traffic that DRAM must carry, unless the L2 is larger yet: beyond the caches of all but the largest devices."""
 
 
-FIRST_NETWORKS, LATEST_NETWORKS = 1, 6
+FIRST_NETWORKS, LATEST_NETWORKS = 1, 7
 _LAST_WITHOUT_GROUPS = 4
 _LAST_WITH_SORTS_ALIKE = 5
+_LAST_WITHOUT_MASKS = 6
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class Machine:
     with products of float16 apart and forwards of ``conv2d`` by its labels, 3 with one network for both gradients of
     ``conv2d``, 4 with products of more labels and quicker networks, 5 with wider ones of products, passes in groups
     apart and ``conv2d`` by what several teachers say, and fused kernels as they are since (``knows_directions``), 6
-    with wider ones of convolutions, of float32 in groups too. A file keeps those that it learned with."""
+    with wider ones of convolutions, of float32 in groups too, 7 with products of yet more labels (``knows_masks``). A
+    file keeps those that it learned with."""
 
     @property
     def name(self) -> str:
@@ -102,6 +104,11 @@ class Machine:
     def knows_sorted_indices(self) -> bool:
         """Whether fused kernels that sort were learned beside what wide elements and indices cost in it."""
         return self.networks > _LAST_WITH_SORTS_ALIKE
+
+    @property
+    def knows_masks(self) -> bool:
+        """Whether fused kernels were learned beside what masks cost where blocks take their rows in turns."""
+        return self.networks > _LAST_WITHOUT_MASKS
 
     @property
     def loop_costs(self) -> Mapping[str, LoopCosts]:

@@ -34,6 +34,9 @@ _HYPER_ROWS = 320
 _HYPER_DRAWS_OF_FUSED = 4
 _INDUCING_OF_FUSED = 2048
 """Fused kernels differ in more ways than the calls of one library."""
+_ROWS_OF_NETWORKS = 3000
+"""Fewer rows teach networks little; convolutions stand on networks already, and more beside them say nothing."""
+_WITHOUT_SHIFT = ("launch:fused", "launch:convolution")
 
 _RANGE_COLUMNS = (
     "log read",
@@ -169,11 +172,7 @@ def fit_launch_table(table: LaunchTable, options: Options | None = None) -> Entr
     merged = merge_alike(table)
     _, groups = np.unique(merged.programs, return_inverse=True)
     log_baseline = merged.log_baseline_of(merged.names)
-    is_fused = table.family.startswith("launch:fused")
-    if options is None:
-        options = Options(hyper_rows=_HYPER_ROWS)
-        if is_fused:
-            options = replace(options, inducing=_INDUCING_OF_FUSED, hyper_draws=_HYPER_DRAWS_OF_FUSED)
+    options = options or usual_options(table.family, len(merged.times_us))
     values = merged.values.copy()
     if knows_streaming(merged.names):
         values[:, np.isin(merged.names, UNSEEN)] = 0.0
@@ -184,7 +183,7 @@ def fit_launch_table(table: LaunchTable, options: Options | None = None) -> Entr
         n_shape=merged.n_range,
         options=options,
         # A few odd kernels of random programs, or the huge convolutions of a sweep, would shift the sums of all models.
-        log_baseline=None if is_fused or "convolution" in table.family else log_baseline,
+        log_baseline=None if table.family.startswith(_WITHOUT_SHIFT) else log_baseline,
     )
     return Entry(
         key=table.family,
@@ -194,6 +193,16 @@ def fit_launch_table(table: LaunchTable, options: Options | None = None) -> Entr
         n_shapes=int(groups.max()) + 1,
         mape=blend.held_out_mape,
     )
+
+
+def usual_options(family: str, n_rows: int) -> Options:
+    """How a family of so many rows is learned."""
+    options = Options(hyper_rows=_HYPER_ROWS)
+    if family.startswith("launch:fused"):
+        options = replace(options, inducing=_INDUCING_OF_FUSED, hyper_draws=_HYPER_DRAWS_OF_FUSED)
+    if n_rows >= _ROWS_OF_NETWORKS and not family.startswith("launch:convolution"):
+        options = replace(options, members=(*options.members, "networks"))
+    return options
 
 
 def _without_former(table: LaunchTable) -> LaunchTable:

@@ -1,4 +1,5 @@
-"""Making the regressors: boosted trees by scikit-learn, a Gaussian process by numpy, and the blend of both.
+"""Making the regressors: boosted trees by scikit-learn, a Gaussian process by numpy, networks by torch, and their
+blend.
 
 Everything that is chosen (the weight of each member, the width of the intervals) is chosen by error on rows held out
 inside the training data: groups of equal shapes for questions inside the measured range, the largest sizes for
@@ -14,7 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchledger.errors import FitError
-from torchledger.fitting.regressors import EDGE, MAX_LEAVES, Blend, GaussianProcess, TreeEnsemble, matern
+from torchledger.fitting.network_members import fit_networks
+from torchledger.fitting.regressors import (
+    EDGE,
+    MAX_LEAVES,
+    Blend,
+    GaussianProcess,
+    TreeEnsemble,
+    disagreement,
+    matern,
+)
 
 Array = NDArray[np.float64]
 Groups = NDArray[np.int64]
@@ -34,6 +44,7 @@ _LARGEST_SHIFT = 0.04
 _MIN_HELD_OUT = 8
 _INDUCING_HELD_OUT = 1280  # folds are six times the work, and only choose weights and widths
 _RIDGES = (1e-9, 1e-7, 1e-5, 1e-3)
+_NETWORKS, _PASSES, _PASSES_HELD_OUT = 3, 60, 30
 
 
 @dataclass(frozen=True)
@@ -41,6 +52,7 @@ class Options:
     """Which ideas a fit uses; the ablation switches them off one at a time."""
 
     members: tuple[str, ...] = ("trees", "process")
+    """Beside these ``"networks"``, which want thousands of rows."""
     robust: bool = True
     physics: Literal["all", "roofline", "work", "shape"] = "all"
     """``"roofline"``: no times of tiles, and the roofline as baseline; ``"work"``: nor how shapes divide and align;
@@ -83,28 +95,31 @@ def fit_blend(
     rows = features[:, columns]
     hyper = _usual_lengths(rows, target, options) if "process" in options.members else None
 
-    inside_trees, inside_process = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+    inside = _Said.empty(len(rows), options)
     for fold in _fold_of(groups, options.seed):
-        inside_trees[fold], inside_process[fold] = _held_out(rows, target, fold, hyper, options)
-    weight_inside = _best_weight(inside_trees, inside_process, target, options)
+        inside.put(fold, _held_out(rows, target, fold, hyper, options))
+    weights_inside = _best_weights(inside, target, options)
 
-    outside_trees, outside_process, outside_target = [inside_trees], [inside_process], [target]
-    held = _largest_of(features, size_columns or tuple(range(n_shape)), groups)
-    if held:
-        parts = [(*_held_out(rows, target, fold, hyper, options), target[fold]) for fold in held]
-        outside_trees, outside_process, outside_target = (list(column) for column in zip(*parts, strict=True))
-    beyond = [np.concatenate(part) for part in (outside_trees, outside_process, outside_target)]
-    weight_outside = _best_weight(beyond[0], beyond[1], beyond[2], options)
+    beyond, beyond_target = inside, target
+    for fold in _largest_of(features, size_columns or tuple(range(n_shape)), groups):
+        beyond = beyond.joined(_held_out(rows, target, fold, hyper, options))
+        beyond_target = np.concatenate([beyond_target, target[fold]])
+    weights_outside = _best_weights(beyond, beyond_target, options)
 
     shift = 0.0
     if log_baseline is not None:
-        said = np.exp(log_baseline + _mix(inside_trees, inside_process, weight_inside)).sum()
+        said = np.exp(log_baseline + inside.mixed(weights_inside)).sum()
         shift = float(np.clip(np.log(np.exp(log_baseline + target).sum() / said), -_LARGEST_SHIFT, _LARGEST_SHIFT))
-        inside_trees, inside_process = inside_trees + shift, inside_process + shift
-    residual = target - _mix(inside_trees, inside_process, weight_inside)
+        inside = inside.shifted(shift)
+    residual = target - inside.mixed(weights_inside)
     noise = float(np.median(np.abs(residual))) + 1e-4
     trees = _fit_trees(rows, target, options) if "trees" in options.members else _no_trees(float(np.median(target)))
     process = _fit_process(rows, target, hyper, options) if hyper is not None else _no_process(rows, target)
+    networks = None
+    if weights_inside.networks or weights_outside.networks:
+        learned = fit_networks(rows, target, count=_NETWORKS, passes=_PASSES, seed=options.seed)
+        networks = replace(learned, last_bias=learned.last_bias + np.float32(shift))
+    quantile_inside = _conformal(inside, target, weights_inside, noise)
     return Blend(
         held_out_mape=float(100 * np.mean(np.abs(np.expm1(-residual)))),
         columns=columns,
@@ -114,14 +129,14 @@ def fit_blend(
         shape_high=features[:, :n_shape].max(axis=0) + 1e-9,
         trees=replace(trees, baseline=trees.baseline + shift),
         process=replace(process, offset=process.offset + shift),
-        weight_inside=weight_inside,
-        weight_outside=weight_outside,
+        weight_inside=weights_inside.process,
+        weight_outside=weights_outside.process,
         noise=noise,
-        quantile_inside=_conformal(inside_trees, inside_process, target, weight_inside, noise),
-        quantile_outside=max(
-            _conformal(beyond[0], beyond[1], beyond[2], weight_outside, noise),
-            _conformal(inside_trees, inside_process, target, weight_inside, noise),
-        ),
+        quantile_inside=quantile_inside,
+        quantile_outside=max(_conformal(beyond, beyond_target, weights_outside, noise), quantile_inside),
+        networks=networks,
+        networks_inside=weights_inside.networks,
+        networks_outside=weights_outside.networks,
     )
 
 
@@ -150,38 +165,90 @@ def constant_blend(features: Array, target: Array, value: float, *, n_shape: int
     )
 
 
-def _held_out(
-    rows: Array, target: Array, fold: NDArray[np.bool_], hyper: _Lengths | None, options: Options
-) -> tuple[Array, Array]:
+@dataclass(frozen=True)
+class _Weights:
+    """That of the process beside the trees, and of the networks beside both."""
+
+    process: float
+    networks: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What each member says of the same rows; ``networks`` is ``None`` where there are none."""
+
+    trees: Array
+    process: Array
+    networks: Array | None
+
+    @staticmethod
+    def empty(count: int, options: Options) -> _Said:
+        networks = np.full(count, np.nan) if "networks" in options.members else None
+        return _Said(np.full(count, np.nan), np.full(count, np.nan), networks)
+
+    def put(self, fold: NDArray[np.bool_], said: _Said) -> None:
+        """Fill in what was said of the rows of a fold."""
+        self.trees[fold], self.process[fold] = said.trees, said.process
+        if self.networks is not None:
+            self.networks[fold] = said.networks
+
+    def joined(self, other: _Said) -> _Said:
+        """The rows of both."""
+        networks = None
+        if self.networks is not None and other.networks is not None:
+            networks = np.concatenate([self.networks, other.networks])
+        trees, process = np.concatenate([self.trees, other.trees]), np.concatenate([self.process, other.process])
+        return _Said(trees, process, networks)
+
+    def shifted(self, by: float) -> _Said:
+        """The same, each so much more."""
+        networks = None if self.networks is None else self.networks + by
+        return _Said(self.trees + by, self.process + by, networks)
+
+    def mixed(self, weights: _Weights) -> Array:
+        """What the blend says."""
+        said = weights.process * self.process + (1 - weights.process) * self.trees
+        return said if self.networks is None else weights.networks * self.networks + (1 - weights.networks) * said
+
+
+def _held_out(rows: Array, target: Array, fold: NDArray[np.bool_], hyper: _Lengths | None, options: Options) -> _Said:
     """What each member says of the rows of ``fold`` after learning from the others."""
     rest = ~fold
     trees = process = np.full(int(fold.sum()), float(np.median(target[rest])))
+    networks = None
+    within = np.clip(rows[fold], rows[rest].min(axis=0), rows[rest].max(axis=0))
     if "trees" in options.members:
-        model = _boosted(options).fit(rows[rest], target[rest])
-        trees = model.predict(np.clip(rows[fold], rows[rest].min(axis=0), rows[rest].max(axis=0)))
+        trees = _boosted(options).fit(rows[rest], target[rest]).predict(within)
     if hyper is not None:
         quicker = replace(options, inducing=min(options.inducing, _INDUCING_HELD_OUT))
         process = _fit_process(rows[rest], target[rest], hyper, quicker).predict(rows[fold])
-    return trees, process
+    if "networks" in options.members:
+        learned = fit_networks(rows[rest], target[rest], count=1, passes=_PASSES_HELD_OUT, seed=options.seed)
+        networks = learned.predict(within)
+    return _Said(trees, process, networks)
 
 
-def _mix(trees: Array, process: Array, weight: float) -> Array:
-    return weight * process + (1 - weight) * trees
+def _best_weights(said: _Said, target: Array, options: Options) -> _Weights:
+    """The weights with the least mean error (relative, in time): of the process first, then of the networks."""
 
+    def error(weights: _Weights) -> float:
+        return float(np.mean(np.abs(np.expm1(said.mixed(weights) - target))))
 
-def _best_weight(trees: Array, process: Array, target: Array, options: Options) -> float:
-    """The weight of the process with the least mean error (relative, in time)."""
+    process: tuple[float, ...] = _WEIGHTS
     if "trees" not in options.members:
-        return 1.0
-    if "process" not in options.members:
-        return 0.0
-    errors = [np.mean(np.abs(np.expm1(_mix(trees, process, weight) - target))) for weight in _WEIGHTS]
-    return _WEIGHTS[int(np.argmin(errors))]
+        process = (1.0,)
+    elif "process" not in options.members:
+        process = (0.0,)
+    best = min((_Weights(weight) for weight in process), key=error)
+    if said.networks is None:
+        return best
+    return min((replace(best, networks=weight) for weight in _WEIGHTS), key=error)
 
 
-def _conformal(trees: Array, process: Array, target: Array, weight: float, noise: float) -> float:
+def _conformal(said: _Said, target: Array, weights: _Weights, noise: float) -> float:
     """Split conformal quantile of |error| / spread on held-out rows (Lei et al., JASA 2018)."""
-    score = np.abs(_mix(trees, process, weight) - target) / (noise + np.abs(process - trees))
+    spread = noise + disagreement(said.trees, said.process, said.networks)
+    score = np.abs(said.mixed(weights) - target) / spread
     level = min(1.0, COVERAGE * (1 + 1 / len(score)))
     return float(np.quantile(score, level))
 

@@ -1,7 +1,8 @@
 """The regressors that a model file holds, as arrays: asked with numpy alone.
 
-Two kinds are blended: boosted regression trees, which follow steps, and a Gaussian process with a linear trend, which
-is smooth inside the data and keeps a slope outside. Both are made by ``fitting.learning``.
+Three kinds are blended: boosted regression trees, which follow steps, a Gaussian process with a linear trend, which is
+smooth inside the data and keeps a slope outside, and, where rows are many, a few networks. ``fitting.learning`` makes
+them.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ _MOST_PLACES = 1536
 _FEW_ROWS = 64
 _NEVER_VARIED = 1e-8
 """Deviations up to this are those of a constant column, to which a fit adds 1e-9."""
+_NEVER_VARIED_OF_NETWORKS = 1e-5
+FARTHEST_OF_NETWORKS = 4.0
+"""Standard deviations, beyond which a feature says no more to networks."""
 
 
 @dataclass(frozen=True)
@@ -272,11 +276,63 @@ def matern(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.
 
 
 @dataclass(frozen=True)
+class NetworkEnsemble:
+    """The mean of a few networks of three layers with max(x, 0) behind each, and one output.
+
+    Features are shifted by ``center``, divided by ``scale`` and say no more beyond four of it. Weights are [networks,
+    in, out], biases [networks, out]; ``last`` is [networks, in].
+    """
+
+    center: NDArray[np.float32]
+    scale: NDArray[np.float32]
+    first: NDArray[np.float16]
+    first_bias: NDArray[np.float32]
+    second: NDArray[np.float16]
+    second_bias: NDArray[np.float32]
+    third: NDArray[np.float16]
+    third_bias: NDArray[np.float32]
+    last: NDArray[np.float16]
+    last_bias: NDArray[np.float32]
+
+    def predict(self, rows: Array) -> Array:
+        """One number per row of [rows, features]."""
+        return np.concatenate([self._chunk(rows[start : start + _CHUNK]) for start in range(0, len(rows), _CHUNK)])
+
+    @cached_property
+    def _layers(self) -> list[list[tuple[NDArray[np.float32], NDArray[np.float32]]]]:
+        """Weights and biases by network."""
+        weights = (self.first, self.second, self.third, self.last[:, :, None])
+        biases = (self.first_bias, self.second_bias, self.third_bias, self.last_bias[:, None])
+        layers = [(weight.astype(np.float32), bias) for weight, bias in zip(weights, biases, strict=True)]
+        return [[(weight[number], bias[number]) for weight, bias in layers] for number in range(len(self.last_bias))]
+
+    def _chunk(self, rows: Array) -> Array:
+        given, said = as_networks_see(rows, self.center, self.scale), np.zeros(len(rows))
+        for layers in self._layers:
+            value = given
+            for place, (weight, bias) in enumerate(layers):
+                value = value @ weight + bias
+                if place < len(layers) - 1:
+                    np.maximum(value, np.float32(0.0), out=value)
+            said += value[:, 0]
+        return said / len(self._layers)
+
+
+def as_networks_see(rows: Array, center: NDArray[np.float32], scale: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Features shifted and divided, those that never varied in the fit as 0."""
+    # What never varied taught nothing: another value of it later must change nothing.
+    inverse_scale = np.where(scale > _NEVER_VARIED_OF_NETWORKS, 1.0 / scale, 0.0)
+    within = np.clip((rows - center) * inverse_scale, -FARTHEST_OF_NETWORKS, FARTHEST_OF_NETWORKS)
+    return np.asarray(within, dtype=np.float32)
+
+
+@dataclass(frozen=True)
 class Blend:
-    """Trees and process together, with what is known of their error.
+    """The members together, with what is known of their error.
 
     ``*_inside`` hold where a question lies within the measured range, ``*_outside`` beyond it: the weight of the
-    process and the quantile of |error| / spread, where spread is ``noise`` plus how far the two members disagree.
+    process beside the trees, that of the networks beside both, and the quantile of |error| / spread, where spread is
+    ``noise`` plus how far the members disagree.
     """
 
     columns: NDArray[np.int64]
@@ -292,6 +348,9 @@ class Blend:
     quantile_inside: float
     quantile_outside: float
     held_out_mape: float = float("nan")
+    networks: NetworkEnsemble | None = None
+    networks_inside: float = 0.0
+    networks_outside: float = 0.0
 
     def predict(self, features: Array) -> tuple[Array, Array, Array]:
         """Log residual, half width of its interval, and how far outside the measured range (0: inside), per row.
@@ -305,9 +364,14 @@ class Blend:
         by_process = self.process.predict(rows)
         is_outside = outside > EDGE
         weight = np.where(is_outside, self.weight_outside, self.weight_inside)
-        spread = self.noise + np.abs(by_process - by_trees)
         quantile = np.where(is_outside, self.quantile_outside, self.quantile_inside)
-        return weight * by_process + (1 - weight) * by_trees, quantile * spread, outside
+        said = weight * by_process + (1 - weight) * by_trees
+        by_networks = None
+        if self.networks is not None:
+            by_networks = self.networks.predict(np.clip(rows, self.low, self.high))
+            share = np.where(is_outside, self.networks_outside, self.networks_inside)
+            said = share * by_networks + (1 - share) * said
+        return said, quantile * (self.noise + disagreement(by_trees, by_process, by_networks)), outside
 
     def distance(self, features: Array) -> Array:
         """By how much (in the features' own units: logarithms) a row leaves the box of the rows learned from."""
@@ -316,11 +380,22 @@ class Blend:
         return np.asarray(np.maximum(beyond, 0).max(axis=1))
 
 
+def disagreement(by_trees: Array, by_process: Array, by_networks: Array | None = None) -> Array:
+    """How far the members of a blend are apart, [rows]."""
+    if by_networks is None:
+        return np.abs(by_process - by_trees)
+    members = np.stack([by_trees, by_process, by_networks])
+    return np.asarray(members.max(axis=0) - members.min(axis=0))
+
+
 def to_arrays(record: Any, prefix: str = "") -> dict[str, NDArray[Any]]:
-    """The fields of a regressor, nested ones with a dotted name, as arrays."""
+    """The fields of a regressor, nested ones with a dotted name, as arrays. A blend without networks has no fields of
+    theirs, so that files are what they were."""
     arrays: dict[str, NDArray[Any]] = {}
     for field in fields(record):
         value = getattr(record, field.name)
+        if field.name.startswith("networks") and getattr(record, "networks", None) is None:
+            continue
         if field.name in _NESTED:
             arrays.update(to_arrays(value, f"{prefix}{field.name}."))
         else:
@@ -341,8 +416,11 @@ def from_arrays(arrays: Mapping[str, NDArray[Any]], *, features: int) -> Blend:
 def _from_arrays(arrays: Mapping[str, NDArray[Any]], kind: type[Any], prefix: str) -> Any:
     values: dict[str, Any] = {}
     hints = get_type_hints(kind)
+    has_networks = any(name.startswith(f"{prefix}networks.") for name in arrays)
     for field in fields(kind):
         name = prefix + field.name
+        if field.name.startswith("networks") and not has_networks:
+            continue
         if field.name in _NESTED:
             values[field.name] = _from_arrays(arrays, _NESTED[field.name], f"{name}.")
             continue
@@ -373,7 +451,7 @@ def _check_blend(blend: Blend, features: int) -> None:
         and 0 < trees.feature.shape[1] < 2 * MAX_LEAVES
         and all(array.shape == trees.feature.shape for array in of_nodes)
     )
-    if not is_sound:
+    if not is_sound or not (blend.networks is None or _fits(blend.networks, used)):
         raise ValueError("its arrays do not fit each other")
     is_inner = trees.left >= 0
     tree, node = np.nonzero(is_inner)
@@ -389,11 +467,29 @@ def _check_blend(blend: Blend, features: int) -> None:
         raise ValueError("its trees are none")
 
 
+def _fits(networks: NetworkEnsemble, used: int) -> bool:
+    """Whether the layers of networks that see so many features follow one another."""
+    if networks.first.ndim != 3 or not len(networks.first):
+        return False
+    count, _, width = networks.first.shape
+    wanted = {
+        "center": (used,),
+        "scale": (used,),
+        "first": (count, used, width),
+        "second": (count, width, width),
+        "third": (count, width, width),
+        "last": (count, width),
+        **dict.fromkeys(("first_bias", "second_bias", "third_bias"), (count, width)),
+        "last_bias": (count,),
+    }
+    return all(getattr(networks, name).shape == shape for name, shape in wanted.items())
+
+
 def _within(numbers: NDArray[Any], low: int, end: int) -> bool:
     return bool(((numbers >= low) & (numbers < end)).all())
 
 
-_NESTED: Mapping[str, type[Any]] = {"trees": TreeEnsemble, "process": GaussianProcess}
+_NESTED: Mapping[str, type[Any]] = {"trees": TreeEnsemble, "process": GaussianProcess, "networks": NetworkEnsemble}
 _DTYPES: Mapping[tuple[type[Any], str], type[np.generic]] = {
     (TreeEnsemble, "feature"): np.int16,
     (TreeEnsemble, "left"): np.int16,
@@ -401,6 +497,11 @@ _DTYPES: Mapping[tuple[type[Any], str], type[np.generic]] = {
     (TreeEnsemble, "value"): np.float32,
     (GaussianProcess, "points"): np.float32,
     (GaussianProcess, "weights"): np.float32,
+    **{(NetworkEnsemble, name): np.float16 for name in ("first", "second", "third", "last")},
+    **{
+        (NetworkEnsemble, name): np.float32
+        for name in ("center", "scale", "first_bias", "second_bias", "third_bias", "last_bias")
+    },
     (Blend, "columns"): np.int64,
 }
 """Arrays that are not float64, by the record that holds them."""

@@ -39,7 +39,8 @@ from torchledger.store.codec import FieldError, convert, encode, parse
 from torchledger.store.inflate import inflated_limit
 from torchledger.store.output import check_output, output_file
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+"""Since 4, networks may be among the members of an entry."""
 SUFFIX = ".tlmodel"
 SHIPPED = Path(__file__).parent / "models"
 """Models that come with the package."""
@@ -188,7 +189,9 @@ def _borrowed(model: TimeModel, theirs: _Entries) -> dict[str, str]:
     same = {}
     for key in model.entries.keys() & theirs.keys():
         own, other = to_arrays(model.entries[key].blend), to_arrays(theirs[key].blend)
-        if all(np.array_equal(own[name], other[name], equal_nan=own[name].dtype.kind == "f") for name in other):
+        if own.keys() == other.keys() and all(
+            np.array_equal(own[name], other[name], equal_nan=own[name].dtype.kind == "f") for name in other
+        ):
             same[key] = theirs.checksum(key)
     return same
 

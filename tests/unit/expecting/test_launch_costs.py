@@ -76,6 +76,36 @@ def test_a_kernel_that_also_adds_across_its_rows_takes_them_one_after_the_other(
     assert plain.chosen.blocks == 8192
 
 
+def _gradient_of_a_norm(width: int, masks: int) -> Launch:
+    read = tuple(Access(f"mask{number}", "load", "p0", (width, 1), "bool") for number in range(masks))
+    rows = LoopNest((8192,), (width,), {"sum": 1}, (_load((width, 1)), *read), "sum")
+    columns = LoopNest((16, 512, width), ops={"partial_accumulate": 1}, accesses=(_load((512 * width, width, 1)),))
+    return _kernel(rows, columns, category="persistent_reduction")
+
+
+def test_masks_cost_most_where_a_thread_holds_many_elements_of_rows_that_come_in_turns() -> None:
+    machine = make_h200()
+
+    def cost(launch: Launch) -> KernelCosts:
+        return kernel_costs(launch, machine, cold_bytes=0.0, warm_us=0.0, vector_us=[0.0] * len(launch.loops))
+
+    narrow, wide = (cost(_gradient_of_a_norm(width, 2)) for width in (512, 1024))
+    assert narrow.held["log thread elements"] > wide.held["log thread elements"]
+    assert narrow.parts["mask"] > 3 * wide.parts["mask"] > 0
+    assert cost(_gradient_of_a_norm(512, 1)).parts["mask"] == pytest.approx(narrow.parts["mask"] / 2)
+    assert cost(_gradient_of_a_norm(512, 0)).parts["mask"] == 0
+    in_one_turn = LoopNest((8192,), (512,), {"sum": 1}, (Access("m", "load", "p0", (512, 1), "bool"),), "sum")
+    assert cost(_kernel(in_one_turn, category="persistent_reduction")).parts["mask"] == 0
+
+
+def test_a_model_that_knew_no_masks_is_asked_without_them() -> None:
+    launch = _gradient_of_a_norm(512, 2)
+    for networks, is_known in ((LATEST_NETWORKS, True), (6, False)):
+        machine = make_h200(networks=networks)
+        costs = kernel_costs(launch, machine, cold_bytes=0.0, warm_us=0.0, vector_us=[0.0] * len(launch.loops))
+        assert (costs.parts["mask"] > 0) == is_known
+
+
 def test_short_runs_that_begin_anywhere_meet_more_sectors_than_those_that_begin_where_a_sector_does() -> None:
     def turned(side: int) -> float:
         store = Access("y", "store", "p0", (1 << 20, 512, 1), "bfloat16")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from torchledger.device.datasheets import data_sheets, find_data_sheet
 from torchledger.errors import PredictError
 from torchledger.predicting import devices, find_model, predict, predict_table
 from torchledger.predicting.devices import known_devices, nearest_model
-from torchledger.predicting.model_file import SHIPPED, load_model
+from torchledger.predicting.model_file import SHIPPED, load_model, save_model
 
 SHAPE = {"m": 4096, "k": 4096, "n": 4096}
 SHEET = """\
@@ -142,3 +143,20 @@ def test_elements_that_a_device_cannot_multiply_are_said_or_refused() -> None:
     assert predict(find_model("T4"), "linear", SHAPE, dtype="fp16").range == "inside"
     with pytest.raises(PredictError, match=r"on compute capability 8\.9 and later; .*A100.* has 8\.0"):
         predict(find_model("A100"), "linear_fp8", SHAPE, dtype="float8_e4m3fn")
+
+
+def test_what_lacks_the_networks_of_the_model_beside_it_is_written_whole(tmp_path: Path) -> None:
+    shipped = find_model("H200")
+    bare_key, other_key = "launch:fused/reduction", "launch:fused/pointwise"
+    entry = shipped.entries[bare_key]
+    assert entry.blend.networks is not None
+    bare = replace(entry, blend=replace(entry.blend, networks=None, networks_inside=0.0, networks_outside=0.0))
+    path = tmp_path / "beside.tlmodel"
+    entries = {bare_key: bare, other_key: shipped.entries[other_key]}
+    save_model(replace(shipped, entries=entries), path, beside="NVIDIA_H200")
+    kept = load_model(path).entries
+    assert kept[bare_key].blend.networks is None
+    assert kept[other_key].blend.networks is not None
+    with zipfile.ZipFile(path) as archive:
+        size = {name: archive.getinfo(f"entries/{name}.npz").file_size for name in entries}
+    assert size[bare_key] > 10 * size[other_key], "what the other one has is not written again"
