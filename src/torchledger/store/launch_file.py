@@ -34,6 +34,7 @@ SUFFIX = ".launches"
 
 _NOT_KEPT: Mapping[str, Any] = {"sources": (), "fx_nodes": (), "modules": (), "wrapper_line": None}
 """What says where a launch came from says nothing of its time."""
+_NOT_KEPT_OF_BUFFERS: Mapping[str, Any] = {"fx_node": None, "argument": None}
 
 _NEXT_STEP = "Measure one with `torchledger sample --fused`, or fetch it again."
 
@@ -71,7 +72,7 @@ def write_launches(path: str | os.PathLike[str], found: LaunchSet, *, force: boo
     with (
         output_file(Path(path), force=force) as unfinished,
         open(unfinished, "wb") as plain,
-        gzip.GzipFile("", "wb", compresslevel=6, fileobj=plain, mtime=0) as file,
+        gzip.GzipFile("", "wb", compresslevel=9, fileobj=plain, mtime=0) as file,
     ):
         header: dict[str, Any] = {"format": FORMAT_VERSION, "device": found.device}
         header["versions"] = dict(found.versions)
@@ -79,7 +80,8 @@ def write_launches(path: str | os.PathLike[str], found: LaunchSet, *, force: boo
             header["record"] = json.loads(encode(found.record))
         file.write(json.dumps(header).encode() + b"\n")
         for item in found.launches:
-            slim = dataclasses.replace(item.launch, **_NOT_KEPT)
+            buffers = tuple(dataclasses.replace(buffer, **_NOT_KEPT_OF_BUFFERS) for buffer in item.launch.buffers)
+            slim = dataclasses.replace(item.launch, buffers=buffers, **_NOT_KEPT)
             times = json.dumps([round(time, 4) for time in item.times_us])
             program = json.dumps(item.program)
             step = b"" if item.traffic is None else b' "traffic": %b,' % encode(item.traffic)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from factories import make_launch, make_run
+from factories import make_buffer, make_launch, make_run
 from launch_times import make_launch_set
 from torchledger.errors import StoreError
 from torchledger.nouns import Measurement
@@ -24,6 +24,16 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert [item.launch for item in again.launches] == [item.launch for item in found.launches]
     assert again.device == "TEST" and again.versions == {"torch": "2.13.0"}
     assert again.launches[0].times_us == pytest.approx(found.launches[0].times_us, abs=1e-4)
+
+
+def test_where_a_launch_came_from_is_not_kept(tmp_path: Path) -> None:
+    found = make_launch_set(1)
+    buffer = replace(make_buffer(name="x"), fx_node="add", argument="in_ptr0")
+    launch = replace(found.launches[0].launch, buffers=(buffer,), fx_nodes=("add",), wrapper_line=7)
+    write_launches(tmp_path / "a.launches", replace(found, launches=(replace(found.launches[0], launch=launch),)))
+    (kept,) = read_launches(tmp_path / "a.launches").launches
+    assert kept.launch.buffers == (make_buffer(name="x"),)
+    assert kept.launch.fx_nodes == () and kept.launch.wrapper_line is None
 
 
 def test_the_step_that_a_launch_is_of_is_kept(tmp_path: Path) -> None:
