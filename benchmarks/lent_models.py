@@ -18,26 +18,16 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from torchledger.calibrating.choosing import EVALUATION
 from torchledger.fitting.call_costs import LIKE_OTHERS, LIKE_OTHERS_ALONG
 from torchledger.fitting.correcting import correct_again, error_pct
-from torchledger.fitting.regressors import Blend, to_arrays
+from torchledger.fitting.regressors import are_equal
 from torchledger.fitting.time_model import TimeModel
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.model_file import save_model
 from torchledger.sampling.dataset import read_samples
 
 BASE = "NVIDIA_H200"
-
-
-def are_equal(one: Blend, other: Blend) -> bool:
-    """Whether two regressors are the same numbers."""
-    left, right = to_arrays(one), to_arrays(other)
-    return left.keys() == right.keys() and all(
-        np.array_equal(left[name], right[name], equal_nan=left[name].dtype.kind == "f") for name in left
-    )
 
 
 def renewed(model: TimeModel, before: TimeModel, now: TimeModel) -> tuple[TimeModel, list[str]]:

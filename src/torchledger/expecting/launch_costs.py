@@ -173,10 +173,16 @@ def kernel_costs(
 
 
 def _registers(tile: Tile, nests: Sequence[LoopNest], accesses: Sequence[MemoryAccess]) -> float:
-    elements = tile.inner * tile.outer * tile.reduced / (32 * tile.warps)
-    loads = len({access.declared.buffer for access in accesses if access.is_load and access.has_every_loop})
-    sums = sum(nest.ops.get("partial_accumulate", 0) for nest in nests)
-    return max(elements * max(loads + sums, 1), 1.0)
+    loads = _tensors(access for access in accesses if access.is_load and access.has_every_loop)
+    return max(_thread_elements(tile) * max(loads + _added_up(nests), 1), 1.0)
+
+
+def _thread_elements(tile: Tile) -> float:
+    return tile.inner * tile.outer * tile.reduced / (32 * tile.warps)
+
+
+def _added_up(nests: Sequence[LoopNest]) -> int:
+    return sum(nest.ops.get("partial_accumulate", 0) for nest in nests)
 
 
 def _held(tile: Tile, nests: Sequence[LoopNest], accesses: Sequence[MemoryAccess]) -> dict[str, float]:
@@ -185,12 +191,12 @@ def _held(tile: Tile, nests: Sequence[LoopNest], accesses: Sequence[MemoryAccess
         access for access in accesses if access.is_load and not access.has_every_loop and access.innermost() == 1
     ]
     return {
-        "log thread elements": math.log(max(tile.inner * tile.outer * tile.reduced / (32 * tile.warps), 1.0)),
+        "log thread elements": math.log(max(_thread_elements(tile), 1.0)),
         "masks read": float(_tensors(access for access in whole if access.is_load and _is_mask(access))),
         "masks written": float(_tensors(access for access in whole if not access.is_load and _is_mask(access))),
         "halves read": float(_tensors(access for access in whole if access.is_load and access.size == 2)),
         "vectors read": float(_tensors(vectors)),
-        "added up": float(sum(nest.ops.get("partial_accumulate", 0) for nest in nests)),
+        "added up": float(_added_up(nests)),
     }
 
 

@@ -403,6 +403,14 @@ def to_arrays(record: Any, prefix: str = "") -> dict[str, NDArray[Any]]:
     return arrays
 
 
+def are_equal(one: Blend, other: Blend) -> bool:
+    """Whether two regressors are the same numbers."""
+    left, right = to_arrays(one), to_arrays(other)
+    return left.keys() == right.keys() and all(
+        np.array_equal(left[name], right[name], equal_nan=left[name].dtype.kind == "f") for name in left
+    )
+
+
 def from_arrays(arrays: Mapping[str, NDArray[Any]], *, features: int) -> Blend:
     """The regressor whose ``to_arrays`` these are, of rows of so many features.
 

@@ -32,7 +32,7 @@ from torchledger.errors import PredictError
 from torchledger.expecting.constants import with_later_numbers
 from torchledger.expecting.generations import find_generation
 from torchledger.expecting.machine import Machine
-from torchledger.fitting.regressors import Blend, from_arrays, to_arrays
+from torchledger.fitting.regressors import Blend, are_equal, from_arrays, to_arrays
 from torchledger.fitting.time_model import Entry, Origin, TimeModel
 from torchledger.nouns import Device
 from torchledger.store.codec import FieldError, convert, encode, parse
@@ -188,10 +188,7 @@ def _borrowed(model: TimeModel, theirs: _Entries) -> dict[str, str]:
     """The checksums of the shipped entries whose regressor a model's entry has, by key."""
     same = {}
     for key in model.entries.keys() & theirs.keys():
-        own, other = to_arrays(model.entries[key].blend), to_arrays(theirs[key].blend)
-        if own.keys() == other.keys() and all(
-            np.array_equal(own[name], other[name], equal_nan=own[name].dtype.kind == "f") for name in other
-        ):
+        if are_equal(model.entries[key].blend, theirs[key].blend):
             same[key] = theirs.checksum(key)
     return same
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 Function = Callable[..., Any]
+Tensors = Mapping[str, Any]
+Layer = Callable[[Any, Tensors], Any]
 
 WIDTHS = (64, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 8192)
 VOCABULARIES = (1000, 8192, 10_000, 30_522, 32_000, 32_128, 50_257, 50_304, 65_536, 128_256)
@@ -89,6 +91,20 @@ def rms_norm(x: Any, weight: Any) -> Any:
     """As models write it: in float32, then back."""
     wide = x.float()
     return weight * (wide * (wide.square().mean(-1, keepdim=True) + 1e-6).rsqrt()).to(x.dtype)
+
+
+def draw_norm(draw: Draw, width: int, *, rms: bool) -> Layer:
+    """A norm over the last axis with weights of its own."""
+    weight = draw.add((width,), "weight")
+    if rms:
+        return lambda x, t: rms_norm(x, t[weight])
+    bias = draw.add((width,), "weight")
+    return lambda x, t: functional().layer_norm(x, (width,), t[weight], t[bias])
+
+
+def drop(x: Any, share: float) -> Any:
+    """Dropout, where there is any."""
+    return functional().dropout(x, share, training=True) if share else x
 
 
 def rotate_by(x: Any, angles: Any) -> Any:

@@ -15,14 +15,14 @@ from torchledger.sampling.drawing import (
     VOCABULARIES,
     Draw,
     Function,
+    Layer,
+    Tensors,
     activate,
+    draw_norm,
+    drop,
     functional,
-    rms_norm,
     rotate_by,
 )
-
-Tensors = Mapping[str, Any]
-Layer = Callable[[Any, Tensors], Any]
 
 _SMALLEST_NUMEL = 2**19
 
@@ -84,14 +84,6 @@ def _style(draw: Draw, *, vision: bool) -> _Style:
     )
 
 
-def _norm(draw: Draw, style: _Style) -> Layer:
-    width, weight = style.width, draw.add((style.width,), "weight")
-    if style.rms:
-        return lambda x, t: rms_norm(x, t[weight])
-    bias = draw.add((width,), "weight")
-    return lambda x, t: functional().layer_norm(x, (width,), t[weight], t[bias])
-
-
 def _linear(draw: Draw, inward: int, outward: int, bias: bool) -> Layer:
     weight = draw.add((outward, inward), "weight")
     shift = draw.add((outward,), "weight") if bias else ""
@@ -129,21 +121,17 @@ def _attend(draw: Draw, style: _Style, *, causal: bool, crossed: bool) -> Callab
                 seen = torch.ones(length, key.shape[2], device=scores.device, dtype=torch.bool).tril()
                 scores = scores.masked_fill(~seen, torch.finfo(scores.dtype).min)
             weights = functional().softmax(scores.float() if style.wide_softmax else scores, -1).to(value.dtype)
-            mixed = _drop(weights, style.dropout) @ value
-        return _drop(last(mixed.transpose(1, 2).reshape(batch, length, heads * head_dim), t), style.dropout)
+            mixed = drop(weights, style.dropout) @ value
+        return drop(last(mixed.transpose(1, 2).reshape(batch, length, heads * head_dim), t), style.dropout)
 
     return run
-
-
-def _drop(x: Any, share: float) -> Any:
-    return functional().dropout(x, share, training=True) if share else x
 
 
 def _block(draw: Draw, style: _Style, *, causal: bool, crossed: bool) -> Callable[..., Any]:
     """One layer: self-attention, attention to a memory if ``crossed``, feed-forward; each with norm and residual."""
     attend = _attend(draw, style, causal=causal, crossed=False)
     look = _attend(draw, style, causal=False, crossed=True) if crossed else None
-    norms = [_norm(draw, style) for _ in range(3 if crossed else 2)]
+    norms = [draw_norm(draw, style.width, rms=style.rms) for _ in range(3 if crossed else 2)]
     scales = [draw.add((style.width,), "weight") for _ in norms] if style.layer_scale else []
     up = _linear(draw, style.width, style.hidden, style.bias)
     gate = _linear(draw, style.width, style.hidden, style.bias) if style.gated else None
@@ -151,7 +139,7 @@ def _block(draw: Draw, style: _Style, *, causal: bool, crossed: bool) -> Callabl
 
     def feed(x: Any, t: Tensors) -> Any:
         h = activate(style.activation, up(x, t))
-        return _drop(down(h * gate(x, t) if gate else h, t), style.dropout)
+        return drop(down(h * gate(x, t) if gate else h, t), style.dropout)
 
     def run(x: Any, memory: Any, t: Tensors, angles: Any = None, score_bias: Any = None) -> Any:
         parts: list[Layer] = [lambda y, t: attend(y, y, t, angles, score_bias)]
@@ -218,13 +206,13 @@ def _language(draw: Draw) -> Function:
     added, given = _positions(draw, style, length, causal=causal)
     encoder = [_block(draw, style, causal=False, crossed=False) for _ in range(layers)] if crossed else []
     decoder = [_block(draw, style, causal=causal, crossed=crossed) for _ in range(layers)]
-    norm, shifted = _norm(draw, style), draw.chance(0.5)
+    norm, shifted = draw_norm(draw, style.width, rms=style.rms), draw.chance(0.5)
     tied, with_logits, scaled = draw.chance(0.5), draw.chance(0.7), draw.chance(0.15)
     head = "" if tied else draw.add((vocabulary, style.width), "weight")
 
     def run(**t: Any) -> Any:
         embedded = functional().embedding(t[ids], t[table]) * (style.width**0.5 if scaled else 1.0)
-        x = _drop(added(embedded, t), style.dropout)
+        x = drop(added(embedded, t), style.dropout)
         angles, score_bias = given(t)
         memory = x
         for block in encoder:
@@ -254,7 +242,7 @@ def _vision_transformer(draw: Draw) -> Function:
     token = "" if pooled else draw.add((1, 1, style.width), "weight")
     table = draw.add((1, places, style.width), "weight")
     blocks = [_block(draw, style, causal=False, crossed=False) for _ in range(layers)]
-    norm, head = _norm(draw, style), _linear(draw, style.width, classes, True)
+    norm, head = draw_norm(draw, style.width, rms=style.rms), _linear(draw, style.width, classes, True)
     ids = draw.add((batch,), "ids", high=classes)
 
     def run(**t: Any) -> Any:
@@ -263,7 +251,7 @@ def _vision_transformer(draw: Draw) -> Function:
         x = functional().conv2d(t[images].to(t[weight].dtype), t[weight], t[bias], patch).flatten(2).transpose(1, 2)
         if not pooled:
             x = torch.cat((t[token].expand(batch, -1, -1), x), 1)
-        x = _drop(x + t[table], style.dropout)
+        x = drop(x + t[table], style.dropout)
         for block in blocks:
             x = block(x, None, t)
         x = norm(x, t)

@@ -9,23 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torchledger.sampling.drawing import Draw, Function, activate, functional, rms_norm
+from torchledger.sampling.drawing import Draw, Function, Layer, activate, draw_norm, drop, functional
 
 _NORM_WIDTHS = (128, 192, 256, 256, 320, 384, 384, 480, 512, 512, 576, 640, 768, 768, 960, 1024, 1152, 1280, 1536, 2048)
-
-Layer = Callable[[Any, Mapping[str, Any]], Any]
-
-
-def _norm(draw: Draw, width: int, *, rms: bool) -> Layer:
-    weight = draw.add((width,), "weight")
-    if rms:
-        return lambda x, t: rms_norm(x, t[weight])
-    bias = draw.add((width,), "weight")
-    return lambda x, t: functional().layer_norm(x, (width,), t[weight], t[bias])
-
-
-def _drop(x: Any, share: float) -> Any:
-    return functional().dropout(x, share, training=True) if share else x
 
 
 def _norm_branches(draw: Draw) -> Function:
@@ -42,7 +28,7 @@ def _norm_branches(draw: Draw) -> Function:
     table = draw.add((vocabulary, width), "weight") if not x else ""
     ids = draw.add((1, rows), "ids", high=vocabulary) if not x else ""
     places = draw.add((rows, width), "weight") if begins == "tables" else ""
-    first = _norm(draw, width, rms=rms) if not x and draw.chance(0.5) else None
+    first = draw_norm(draw, width, rms=rms) if not x and draw.chance(0.5) else None
     layers: list[list[tuple[Layer, str, str, str]]] = []
     for _ in range(draw.choose((1, 2, 2, 3))):
         branches = []
@@ -50,16 +36,16 @@ def _norm_branches(draw: Draw) -> Function:
             inner = draw.choose((64, 128, width))
             bias = draw.add((width,), "weight") if draw.chance(0.5) else ""
             weights = draw.add((inner, width), "weight"), draw.add((width, inner), "weight")
-            branches.append((_norm(draw, width, rms=rms), *weights, bias))
+            branches.append((draw_norm(draw, width, rms=rms), *weights, bias))
         layers.append(branches)
-    last, name = _norm(draw, width, rms=rms), draw.choose(("gelu", "relu", "silu", ""))
+    last, name = draw_norm(draw, width, rms=rms), draw.choose(("gelu", "relu", "silu", ""))
 
     def start(t: Mapping[str, Any]) -> Any:
         if x:
             return t[x]
         h = functional().embedding(t[ids], t[table])
         h = h + t[places] if places else h
-        return _drop(first(h, t) if first is not None else h, dropout)
+        return drop(first(h, t) if first is not None else h, dropout)
 
     def run(**t: Any) -> Any:
         h = start(t)
@@ -68,7 +54,7 @@ def _norm_branches(draw: Draw) -> Function:
             for norm, up, down, bias in branches:
                 inner = functional().linear(h if after else norm(h, t), t[up])
                 inner = activate(name, inner) if name else inner
-                made.append(_drop(functional().linear(inner, t[down], t[bias] if bias else None), dropout))
+                made.append(drop(functional().linear(inner, t[down], t[bias] if bias else None), dropout))
             h = h + sum(made[1:], made[0])
             h = branches[0][0](h, t) if after else h
         return last(h, t)
