@@ -7,7 +7,8 @@ both GPUs for itself, plain and recorded in turns. OUT gets ``jobs.json`` (own t
 ledgers say; that needs no GPU. With ``--rounds N`` each case is there N times, as ``NAME:SIZE#2`` and so on: what two
 plain runs of one program differ by is then beside what a recorded one does. With ``--watch`` each run has the median
 clocks and watts of each GPU beside its times: ``--watch alone:drawn17 ddp:drawn17 fsdp2:drawn17`` says whether what
-ranks take longer than a plan is the power limit's.
+ranks take longer than a plan is the power limit's. ``--recorded`` leaves the plain runs out, and ``--caches FOLDER``
+keeps what was compiled for the next call: more jobs than a GPU holds at once go through in several.
 """
 
 from __future__ import annotations
@@ -49,11 +50,14 @@ def jobs_of(case: str, options: argparse.Namespace, work: Path) -> tuple[Job, ..
     launch = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={options.ranks}")
     program = (*launch, PROGRAM, strategy, "--size", size, "--device", options.device, "--steps", str(options.steps))
     made = []
-    for kind in ("plain",) if options.plain else ("plain", "recorded"):
+    for kind in options.kinds:
         name = f"{strategy}-{size}{number}-{kind}"
         ledger = work / f"{strategy}-{size}{number}.ledger"
         command = program if kind == "plain" else (*RECORD, str(ledger), *program)
         environment = {"JOB_NAME": name}
+        if options.caches is not None:
+            folder = str(options.caches.resolve())
+            environment |= {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton"}
         made.append(Job(name, command, options.limit, ledger if kind == "recorded" else None, environment))
     return tuple(made)
 
@@ -85,7 +89,7 @@ def measure(options: argparse.Namespace) -> None:
     rows: dict[str, dict[str, Any]] = {}
     for case, pair in pairs.items():
         row = rows[case] = {}
-        for job, key in zip(pair, ("plain", "recorded"), strict=False):
+        for job, key in zip(pair, options.kinds, strict=True):
             if end - time.monotonic() > options.limit / 2:
                 passed_s = time.perf_counter()
                 wave.pass_one(job)
@@ -97,10 +101,11 @@ def measure(options: argparse.Namespace) -> None:
         (out / "jobs.json").write_text(json.dumps(rows))
     for watch in watches:
         watch.process.terminate()
-    for plain, *_ in pairs.values():  # what it measured is said: some take a minute to end
-        wave.end(plain)
+    for job in both:  # what a plain one measured is said: some take a minute to end
+        if job.ledger is None:
+            wave.end(job)
     print(f"-- all passed after {time.monotonic() - began:.0f} s", flush=True)
-    waiting = {case: job for case, (_, *jobs) in pairs.items() for job in jobs if job.process is not None}
+    waiting = {case: job for case, jobs in pairs.items() for job in jobs if job.process is not None and job.ledger}
     folders: dict[str, Path] = {}
     while waiting and time.monotonic() < end:
         for case, job in list(waiting.items()):
@@ -118,7 +123,7 @@ def measure(options: argparse.Namespace) -> None:
         print(f"{case}: did not end: {rows[case]['recorded_output'][-300:]}", flush=True)
         wave.end(job)
     for case, pair in pairs.items():
-        for job, key in zip(pair, ("plain", "recorded"), strict=False):
+        for job, key in zip(pair, options.kinds, strict=True):
             lines = own_lines((wave.gate / f"{job.name}.log").read_text(errors="replace"))
             rows[case][key] |= {"ranks": lines}
     (out / "jobs.json").write_text(json.dumps(rows))
@@ -143,10 +148,11 @@ def add_ledgers(folder: Path) -> None:
         for case, row in rows.items():
             job = Path(scratch) / f"{case.replace(':', '_')}.job"
             if job.is_dir():
-                row["job"] = read(job, row["plain"].get("own_ms"))
+                row["job"] = read(job, row.get("plain", {}).get("own_ms"))
     (folder / "jobs_read.json").write_text(json.dumps(rows, indent=1, default=str))
     for case, row in rows.items():
-        plain, recorded = row["plain"].get("own_ms"), row.get("recorded", {}).get("own_ms")
+        own = row.get("plain") or row.get("recorded", {})
+        plain, recorded = row.get("plain", {}).get("own_ms"), row.get("recorded", {}).get("own_ms")
         ranks = row.get("job", {}).get("ranks", [])
         said = {
             "own_ms": plain,
@@ -154,7 +160,7 @@ def add_ledgers(folder: Path) -> None:
             "covered": [rank["covered_share"] for rank in ranks],
             "parts": [round(rank["parts_over_wall"], 4) for rank in ranks],
             "profiled_over_plain": [rank["step_over_plain"] for rank in ranks],
-            "peaks": [each.get("peak_allocated_bytes") for each in row["plain"].get("ranks", [])],
+            "peaks": [each.get("peak_allocated_bytes") for each in own.get("ranks", [])],
         }
         print(case, json.dumps(said), flush=True)
 
@@ -170,12 +176,16 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=20, help="seconds for one job behind the gate")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--plain", action="store_true", help="no recordings: own times alone")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--plain", action="store_true", help="no recordings: own times alone")
+    kinds.add_argument("--recorded", action="store_true", help="recordings alone")
+    parser.add_argument("--caches", type=Path, help="a folder for what is compiled")
     parser.add_argument("--host", action="store_true", help="also what the host needs for each kind of work: host.json")
     parser.add_argument("--watch", action="store_true", help="clocks and watts of each GPU beside each run")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--rounds", type=int, default=1, help="how often each case is there")
     options = parser.parse_args()
+    options.kinds = (*(() if options.recorded else ("plain",)), *(() if options.plain else ("recorded",)))
     numbers = ("", *(f"#{number}" for number in range(2, options.rounds + 1)))
     options.cases = [f"{case}{number}" for number in numbers for case in options.cases]
     sys.path.insert(0, str(HERE.parent / "src"))
