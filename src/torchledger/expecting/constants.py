@@ -263,6 +263,7 @@ class PowerCosts:
     product_clock: float
     limit_share: float
     lasting_share: float | None = None
+    collective_w: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,7 @@ def fit_power(data: PowerRows) -> PowerCosts:
     clocks: list[float] = []
     attention_w: list[float] = []
     other_w: list[float] = []
+    collective_w: list[float] = []
     for name, row in data.rows.items():
         if " and " in name or name.startswith("step") or len(row.cold) != 1:
             continue
@@ -116,7 +117,8 @@ def fit_power(data: PowerRows) -> PowerCosts:
             if row.sm_mhz < _SLOWED * data.most_mhz and kernel in row.hot:
                 clocks.append(row.hot[kernel] / row.cold[kernel] * row.sm_mhz / data.most_mhz)
         else:
-            (attention_w if kernel == "attention" else other_w).append(above_idle_w)
+            by_kernel = {"attention": attention_w, "collective": collective_w}
+            by_kernel.get(kernel, other_w).append(above_idle_w)
     at_limit = [row.watts for row in data.rows.values() if row.sm_mhz < _AT_LIMIT * data.most_mhz]
     kinds = {"products": joules, "products at the power limit": clocks, "attention": attention_w, "others": other_w}
     if absent := [kind for kind, found in kinds.items() if not found]:
@@ -125,6 +127,8 @@ def fit_power(data: PowerRows) -> PowerCosts:
         )
     medians = [idle_w, *(statistics.median(each) for each in (joules, attention_w, other_w, clocks))]
     costs = PowerCosts(*(round(value, 3) for value in (*medians, statistics.median(at_limit) / data.limit_w)))
+    if collective_w:
+        costs = replace(costs, collective_w=round(statistics.median(collective_w), 3))
     shares = [_share_of_limit(step, costs, data) for step in data.steps.values()]
     return replace(costs, lasting_share=round(statistics.median(shares), 3)) if shares else costs
 

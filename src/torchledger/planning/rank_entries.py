@@ -13,22 +13,13 @@ from torchledger.expecting.machine import Machine
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Fabric, Launch, Prediction, StepCall
 from torchledger.planning.fabric import placement_of, price_collective
+from torchledger.planning.rank_host import RankHost
 from torchledger.planning.sharing import rounds_beside, sharing_of
 from torchledger.planning.tiles import tiles_of_calls, tiles_of_launches
 from torchledger.planning.timeline import COMPUTE_STREAM, Sharing, TimedEntry
 from torchledger.predicting.launches import predict_launches
 from torchledger.predicting.operators import ROOFLINE, half_width_us
-from torchledger.predicting.overheads import (
-    Mode,
-    begins_backward,
-    call_host_us,
-    eager_call_us,
-    further_kernels,
-    graph_collective_us,
-    idle_call_us,
-    is_backward_call,
-    launch_kind,
-)
+from torchledger.predicting.overheads import Mode, begins_backward
 from torchledger.predicting.power import StepWork, is_product, mean_clock, sustained_share, work_of
 from torchledger.predicting.step_calls import price_calls
 from torchledger.work.collectives import collective_kind
@@ -85,9 +76,10 @@ class TimedRank:
     unlearned_calls: Mapping[str, int]
     """What is priced at its roofline: its time, and the calls of operators among it."""
 
-    def slow_down(self, duration_us: float, machine: Machine) -> bool:
-        """Make entries as long as the power limit leaves them in a run of steps of ``duration_us``; whether any is."""
-        step = sum((work for work, _ in self.worked.values()), StepWork())
+    def slow_down(self, duration_us: float, communication_us: float, machine: Machine) -> bool:
+        """Make entries as long as the power limit leaves them in a run of steps of ``duration_us``; whether any is.
+        Collectives run, or wait for their ranks, for ``communication_us`` of a step."""
+        step = sum((work for work, _ in self.worked.values()), StepWork(collectives_us=communication_us))
         clock = mean_clock(step, duration_us, machine, is_lasting=True)
         found = False
         for place, (work, longer) in self.worked.items():
@@ -111,10 +103,11 @@ class EntryMaker:
         overheads: Mapping[str, float],
         mode: Mode,
         sharing: Sharing,
+        slowness: float = 1.0,
     ) -> None:
         self.taken = sharing.multiprocessors
         self.program, self.model, self.fabric, self.stands_in = program, model, fabric, stands_in
-        self.overheads, self.mode = overheads, mode
+        self.needs = RankHost(slowness, mode)
         self.entries: list[TimedEntry] = []
         self.spread_us: list[float] = []
         self.collective_spread_us = 0.0
@@ -158,7 +151,7 @@ class EntryMaker:
         self.launches += 1
         return len(self.entries) - 1
 
-    def host(self, label: str, host_us: float) -> None:
+    def by_host(self, label: str, host_us: float) -> None:
         """Work of the host alone: an entry that keeps the device busy for no time."""
         if host_us > 0:
             self.entries.append(TimedEntry(label, "compute", 0.0, "host", host_us))
@@ -182,7 +175,7 @@ class EntryMaker:
         kernels wait for each other. Messages between two ranks have a communicator of their own.
         """
         rank = self.program.rank
-        operation = name.rpartition("::")[2].rpartition(":")[2].removesuffix("_").removesuffix(".default")
+        operation = _operation_of(name)
         is_pair = operation in _POINT_TO_POINT
         ranks = self.program.groups.get(group or "", ())
         if is_pair and peer is not None:
@@ -242,7 +235,7 @@ class EntryMaker:
 
 def time_entries(maker: EntryMaker, settings: Mapping[str, bool]) -> TimedRank:
     """The entries of one rank's step; ``settings`` are those of ``predict_launches``."""
-    program, model, overheads = maker.program, maker.model, maker.overheads
+    program, model, needs = maker.program, maker.model, maker.needs
     compiled: dict[str, Prediction | GraphCollective] = {}
     traffic = step_traffic(chain.from_iterable(program.launches.values()), program.graph_calls, program.calls)
     for graph in sorted(program.graph_calls.keys() & program.launches.keys()):
@@ -266,8 +259,7 @@ def time_entries(maker: EntryMaker, settings: Mapping[str, bool]) -> TimedRank:
     main = _main_stream(program.calls)
     backwards = begins_backward(program.calls)
     placed: dict[int, int] = {}
-    in_step = overheads["graphs step host us" if maker.mode == "graphs" else "step host us"]
-    maker.host("step", in_step)
+    maker.by_host("step", needs.step_us())
     carried: tuple[int, ...] = ()
     for call in program.calls:
         after = (*carried, *(placed[order] for order in waits.get(call.order, ()) if order in placed))
@@ -292,13 +284,17 @@ def time_entries(maker: EntryMaker, settings: Mapping[str, bool]) -> TimedRank:
                 call.message_bytes,
                 call.group,
                 call.group_size,
-                host_us=call_host_us(call, overheads, by_fsdp=call.order in program.by_fsdp),
+                host_us=needs.collective_us(
+                    call,
+                    by_fsdp=call.order in program.by_fsdp,
+                    is_message=_operation_of(call.name) in _POINT_TO_POINT,
+                ),
                 after=after if program.knows_waits else (*after, *(before if call.streams else last)),
                 stream=_stream(call, main, is_collective=True),
                 peer=program.peers.get(call.order),
             )
         elif call.kind == "operator" and call.order in eager:
-            host_us = call_host_us(call, overheads)
+            host_us = needs.operator_us(call, launches=True)
             stream = _stream(call, main)
             placed[call.order] = maker.kernel(
                 eager[call.order],
@@ -312,7 +308,7 @@ def time_entries(maker: EntryMaker, settings: Mapping[str, bool]) -> TimedRank:
         else:
             carried = after  # what is not priced holds back what comes after it
         if call.kind == "operator" and call.order not in eager:
-            maker.host(call.name, idle_call_us(overheads))
+            maker.by_host(call.name, needs.operator_us(call, launches=False))
     return TimedRank(
         maker.entries,
         maker.spread_us,
@@ -336,34 +332,29 @@ def _graph(
     wakes_autograd: bool,
 ) -> None:
     """The launches of one call of a compiled graph; a wait inside it keeps what follows back."""
-    overheads = maker.overheads
-    usual = overheads["graph call host us"]
-    training = overheads.get("training call host us", 2 * usual)
-    pair_us = training if wakes_autograd else overheads.get("further training host us", 2 * usual)
-    call_us = max(usual, pair_us - usual) if is_backward_call(call) else usual
-    if maker.mode == "graphs" and "replay host us" in overheads:
-        call_us = overheads["replay host us"]
-    collective_us = graph_collective_us(overheads)
+    needs = maker.needs
     inside = [found for each in launches if isinstance(found := compiled.get(each.launch_id), GraphCollective)]
     asked = sum(found.name != WAIT for found in inside)
-    maker.host(call.name, call_us + asked * collective_us)
+    maker.by_host(call.name, needs.graph_us(call, launches, wakes_autograd=wakes_autograd, collectives=asked))
     pending: list[int] = []
     for launch in launches:
         found = compiled.get(launch.launch_id)
-        kind = launch_kind(launch)
-        host_us = 0.0 if maker.mode == "graphs" or kind is None else overheads[f"{kind} launch host us"]
-        if host_us and kind == "library":
-            host_us += eager_call_us(overheads) * further_kernels(launch)
         if isinstance(found, Prediction):
-            maker.kernel(found, host_us, after, COMPUTE_STREAM, piece=launch, tiles=tiles.get(launch.launch_id))
+            tiles_of = tiles.get(launch.launch_id)
+            maker.kernel(found, needs.launch_us(launch), after, COMPUTE_STREAM, piece=launch, tiles=tiles_of)
             after = ()
         elif found is not None and found.name == WAIT:
             after, pending = (*after, *pending), []
         elif found is not None:
             size = len(maker.program.groups.get(found.group or "", ())) or found.group_size
             message, last = found.message_bytes(size), _last_of(maker.entries)
-            asked_us = collective_us if host_us else 0.0
+            asked_us = needs.graph_collective_us()
             pending.append(maker.collective(found.name, message, found.group, None, host_us=asked_us, after=last))
+
+
+def _operation_of(name: str) -> str:
+    """``"all_reduce"`` of ``"c10d::all_reduce_"``."""
+    return name.rpartition("::")[2].rpartition(":")[2].removesuffix("_").removesuffix(".default")
 
 
 def _all_waits(program: RankProgram) -> dict[int, tuple[int, ...]]:

@@ -144,7 +144,7 @@ def shape_with_calls(
     """The shape with what its eager ``calls`` are to the host; without a record (``None``) a parameter is what the
     forward of a graph that is trained is given."""
     if calls is None:
-        return replace(shape, parameters=shape.tensors or _inputs_of_trained(launches))
+        return replace(shape, parameters=shape.tensors or _trained_inputs(launches))
     lists = [call for call in calls if call.phase == "optimizer" and is_over_lists(call)]
     eager = [
         call
@@ -165,9 +165,14 @@ def shape_with_calls(
     )
 
 
-def _inputs_of_trained(launches: Sequence[Launch]) -> int:
+def _trained_inputs(launches: Sequence[Launch]) -> int:
     if not any(direction_of(launch.graph) == "backward" for launch in launches):
         return 0
+    return inputs_of_trained(launches)
+
+
+def inputs_of_trained(launches: Sequence[Launch]) -> int:
+    """The inputs of the graphs that have launches among these and are the forward of something that is trained."""
     forward = (launch for launch in launches if direction_of(launch.graph) == "forward")
     return len(
         {(launch.graph, each.name) for launch in forward for each in launch.buffers if each.name.startswith("primals_")}

@@ -8,7 +8,6 @@ launches a graph at once and gaps are shorter.
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,12 +20,10 @@ from numpy.typing import NDArray
 
 from torchledger.errors import PredictError
 from torchledger.expecting.launch_families import USER_TRITON, family_of
-from torchledger.fitting.call_costs import is_scaler
 from torchledger.fitting.time_model import TimeModel
-from torchledger.nouns import Host, Launch, StepCall
+from torchledger.nouns import Launch, StepCall
 from torchledger.predicting.operators import predict
 from torchledger.predicting.power import is_product
-from torchledger.predicting.questions import is_over_lists
 from torchledger.store.launch_file import MeasuredLaunch
 from torchledger.work.collectives import collective_kind
 from torchledger.work.graph_names import direction_of
@@ -45,15 +42,12 @@ explain them equally well, some of them with a step that costs the host 2.4 ms b
 class StepShape:
     """What of a step decides its overheads: how many launches of which kind, graph calls, and eager operators.
 
-    ``operators`` counts the kernels that eager operators launch. ``backwards`` are the passes of autograd that call
-    graphs; ``eager_calls`` all eager operators, views included, that autograd does not call, ``nodes`` those that it
-    calls. ``further_kernels`` are those that library calls launch beyond their first. ``tensors`` are those that
-    ``optimizers`` update in lists, ``foreach_tensors`` those of them in lists of foreach operators; what such
-    optimizers call is not among ``eager_calls``; ``scalers`` are the gradient scalers that work beside them,
-    ``backward_graphs`` the graphs that those passes call. ``parameters`` are the tensors that autograd gives a gradient
-    at the end of the step's backward, ``launching_calls`` the eager operators outside an optimizer that launch
-    something, ``distinct_calls`` how many of them differ by name, and ``listed_tensors`` the tensors in all lists of
-    the foreach operators of optimizers.
+    ``operators`` counts the kernels that eager operators launch. ``further_kernels`` are those that library calls
+    launch beyond their first. ``tensors`` are those that ``optimizers`` update in lists, ``foreach_tensors`` those of
+    them in lists of foreach operators; ``scalers`` are the gradient scalers that work beside them. ``parameters`` are
+    the tensors that autograd gives a gradient at the end of the step's backward, ``launching_calls`` the eager
+    operators outside an optimizer that launch something, ``distinct_calls`` how many of them differ by name, and
+    ``listed_tensors`` the tensors in all lists of the foreach operators of optimizers.
     """
 
     fused: int
@@ -62,14 +56,10 @@ class StepShape:
     convolutions: int = 0
     tensors: int = 0
     operators: int = 0
-    backwards: int = 0
-    eager_calls: int = 0
-    nodes: int = 0
     optimizers: int = 0
     foreach_tensors: int = 0
     further_kernels: int = 0
     scalers: int = 0
-    backward_graphs: int = 0
     parameters: int = 0
     launching_calls: int = 0
     distinct_calls: int = 0
@@ -114,12 +104,6 @@ def further_kernels(launch: Launch) -> int:
     return max(0, kernels_of_launch(launch) - 1)
 
 
-def eager_call_us(overheads: Mapping[str, float]) -> float:
-    """What the host needs for an eager operator; usually as much as for a library call. Each kernel of a library call
-    beyond its first costs as much (8.3 us where an operator takes 8.6: ``benchmarks/drawn_library.py``)."""
-    return overheads.get("eager call host us", overheads["library launch host us"])
-
-
 def launch_kind(launch: Launch) -> LaunchKind | None:
     """What a launch is to the host, which calls generated kernels and templates itself; ``None`` launches nothing."""
     family = family_of(launch)
@@ -130,70 +114,9 @@ def launch_kind(launch: Launch) -> LaunchKind | None:
     return "convolution" if family.startswith("launch:convolution") else "library"
 
 
-_FSDP_OPERATORS, _GRAPH_COLLECTIVE_OPERATORS, _FUNCTIONAL_OPERATORS, _IDLE_OPERATORS = 120.0, 15.0, 11.0, 0.5
-_DISTRIBUTED_LIST_OPERATORS, _UNPACKING_OPERATORS = 17.0, 0.3
-"""What the host needs over what it needs for a plain operator: for each collective of FSDP, with the hooks around it;
-for each one inside a compiled graph, and once more on the way into that graph, as much of which is for distributed
-tensors; for one that an eager operator asks for; for operators that launch nothing; for an operator over lists of
-distributed tensors, and for each distributed tensor that an operator is given. By steps of two H200s that are so narrow
-that only the host decides, phase by phase (``docs/results/plan_ranks.md``); an operator of distributed tensors as it
-was timed alone, on a CPU."""
-
-_LIST_CALLS = 8
-"""Operators over lists in a step of AdamW by lists: what the host needs for a tensor of it is shared by them."""
-
-
 _SCALER_OPERATORS = 70.0
 """Plain operators that a gradient scaler costs the host as much as in a step: it goes through the parameters in Python
 to sort their gradients, before and after the optimizer. By 10 drawn programs that their hosts decide."""
-
-
-def call_host_us(call: StepCall, overheads: Mapping[str, float], *, by_fsdp: bool = False) -> float:
-    """What the host needs for one call of a step that is no graph's: an operator, or a collective, of FSDP or not."""
-    eager_us = eager_call_us(overheads)
-    if call.kind == "collective":
-        if by_fsdp:
-            return _FSDP_OPERATORS * eager_us
-        is_functional = call.name.startswith("_c10d_functional::")
-        return _FUNCTIONAL_OPERATORS * eager_us if is_functional else overheads["library launch host us"]
-    if is_scaler(call.name):
-        return _SCALER_OPERATORS * eager_us
-    more_us = _UNPACKING_OPERATORS * call.distributed * eager_us
-    if is_over_lists(call):
-        more_us += _DISTRIBUTED_LIST_OPERATORS * eager_us if call.distributed else 0.0
-        more_us += _lists_host_us(call, overheads) if call.phase == "optimizer" else 0.0
-    if "eager call host us" in overheads:
-        return (overheads.get("node host us", eager_us) if call.phase == "backward" else eager_us) + more_us
-    return eager_us * max(1, call.kernels) + more_us
-
-
-def _lists_host_us(call: StepCall, overheads: Mapping[str, float]) -> float:
-    """An optimizer's operator over lists: its share of what an update needs for each tensor, and of the step around."""
-    tensor_us, step_us = overheads["optimizer tensor host us"], overheads.get("optimizer step host us", 0.0)
-    if "_fused_" in call.name:
-        return step_us + tensor_us * (call.tensors or 0)
-    return (step_us + overheads.get("foreach tensor host us", tensor_us) * (call.tensors or 0)) / _LIST_CALLS
-
-
-def idle_call_us(overheads: Mapping[str, float]) -> float:
-    """What the host needs for an operator that launches nothing; 0 where plain ones were not measured."""
-    return _IDLE_OPERATORS * overheads.get("eager call host us", 0.0)
-
-
-def graph_collective_us(overheads: Mapping[str, float]) -> float:
-    """What the host needs for a collective inside a graph, and again on the way into the graph that holds it."""
-    return _GRAPH_COLLECTIVE_OPERATORS * eager_call_us(overheads)
-
-
-_IN_A_STEP, _STEP_HOST_US, _GRAPHS_STEP_HOST_US = 1.5, 100.0, 200.0
-"""How much longer the host takes inside a step than in a burst of one kind, whose code and data are in its caches,
-where that was not measured (``Host.in_step``), and what a step takes beside (microseconds; under CUDA graphs): set by
-44 drawn programs on two machines that their hosts decide. Each kind of cost has a factor between 1.3 and 1.6 there; one
-for all is as near on a machine left out."""
-
-_DOCTORS_STEP = 2.0
-"""``Host.in_step`` where a host is as usual: the step that ``doctor`` trains is of layers so narrow that it says more
-than programs need. It was 1.90, 1.96 and 2.01 on three machines, where programs took 1.5 times what bursts say."""
 
 
 def begins_backward(calls: Sequence[StepCall]) -> frozenset[int]:
@@ -220,61 +143,6 @@ def is_backward_call(call: StepCall) -> bool:
     return call.phase == "backward" or direction_of(call.name) == "backward"
 
 
-_WITHOUT_A_BACKWARD = 0.82
-"""How much of that is left in a step without a backward, which runs less Python between its kernels: by the 12 of the
-drawn programs 100 to 421 that their hosts decide, beside those that train on the same machines."""
-
-
-def overheads_on(host: Host | None, overheads: Mapping[str, float], *, trains: bool = True) -> Mapping[str, float]:
-    """The overheads with what a host was measured to need in place of the usual, for a step that ``trains`` or has no
-    backward; gaps stay the device's."""
-    if host is None:
-        return overheads
-    # What one step took on a shared host at one moment weighs as much as what is usual.
-    in_step = _IN_A_STEP * (1.0 if host.in_step is None else math.sqrt(host.in_step / _DOCTORS_STEP))
-    in_step *= 1.0 if trains else _WITHOUT_A_BACKWARD
-    # Calls of operators, views among them, are met in a burst as in a step.
-    factors = dict.fromkeys(_IN_STEPS, in_step) | dict.fromkeys(_AS_IN_BURSTS, 1.0)
-    known: dict[str, float] = {}
-    for name, measured in (_IN_STEPS | _AS_IN_BURSTS).items():
-        if (cost := getattr(host, measured)) is not None:
-            known[name] = factors[name] * cost
-            known[name + _SPREAD] = factors[name] * host.spreads.get(measured, 0.0)
-    if not known.keys() & _IN_STEPS:
-        return overheads
-    return {**overheads, "step host us": _STEP_HOST_US, "graphs step host us": _GRAPHS_STEP_HOST_US, **known}
-
-
-_IN_STEPS = {
-    "graph call host us": "graph_call_us",
-    "fused launch host us": "fused_launch_us",
-    "library launch host us": "library_launch_us",
-    "convolution launch host us": "convolution_launch_us",
-    "optimizer tensor host us": "fused_optimizer_tensor_us",
-    "foreach tensor host us": "foreach_optimizer_tensor_us",
-    "optimizer step host us": "optimizer_step_us",
-    "training call host us": "training_call_us",
-    "further training host us": "further_training_us",
-    "replay host us": "replay_call_us",
-}
-_AS_IN_BURSTS = {"eager call host us": "operator_us", "node host us": "autograd_node_us"}
-"""Overheads by the fields of a measured host: those that are larger inside a step, and those that are not."""
-
-_SPREAD = " spread"
-"""Behind an overhead's name: half of what nine of ten rounds of measuring it span."""
-
-
-def host_spread(shape: StepShape, mode: Mode, overheads: Mapping[str, float]) -> float:
-    """By what share a step's host may need more or less, as its costs differed while they were measured; 0 where they
-    were measured at one moment, or are the usual ones.
-
-    What is slow at one moment is slow for all kinds of work, so that their spreads add.
-    """
-    wider = {name: cost + overheads.get(name + _SPREAD, 0.0) for name, cost in overheads.items()}
-    needed = host_us(shape, mode, overheads)
-    return host_us(shape, mode, wider) / needed - 1 if needed else 0.0
-
-
 def overheads_of(model: TimeModel) -> dict[str, float]:
     """What a step takes beside its kernels (``Constants.steps``): learned by the model, else usual for its device."""
     return {**model.machine.constants.steps, **model.extras}
@@ -292,46 +160,20 @@ def step_us(device_us: float, host_us: float, overheads: Mapping[str, float]) ->
 
 
 def host_us(shape: StepShape, mode: Mode, overheads: Mapping[str, float]) -> float:
-    """What the host needs to launch a step, in microseconds; an eager operator costs it what a library call does."""
-    operators = overheads["library launch host us"] * shape.operators
-    if "eager call host us" in overheads:
-        node_us = overheads.get("node host us", overheads["eager call host us"])
-        operators = overheads["eager call host us"] * shape.eager_calls + node_us * shape.nodes
-    operators += _SCALER_OPERATORS * eager_call_us(overheads) * shape.scalers
-    optimizers = _optimizers_host_us(shape, overheads)
+    """What a usual host needs to launch a step, in microseconds; an eager operator costs what a library call does."""
+    library_us, call_us = overheads["library launch host us"], overheads["graph call host us"]
+    operators = library_us * (shape.operators + _SCALER_OPERATORS * shape.scalers)
     if mode == "graphs":
         # Steps of a forward and a backward were measured; each further replay is one more call.
-        if "replay host us" in overheads:
-            replays = overheads["replay host us"] * shape.graphs
-            return overheads["graphs step host us"] + replays + operators + optimizers
-        further = max(0, shape.graphs - 2)
-        return overheads["graphs step host us"] + overheads["graph call host us"] * further + operators
-    # A backward wakes autograd's thread; further graphs of it are called there.
-    trained = min(shape.backwards, shape.graphs // 2)
-    training_us = overheads.get("training call host us", 2 * overheads["graph call host us"])
-    pairs = max(0, min(shape.backward_graphs, shape.graphs // 2) - trained)
-    further_us = overheads.get("further training host us", 2 * overheads["graph call host us"])
+        return overheads["graphs step host us"] + call_us * max(0, shape.graphs - 2) + operators
     return (
         operators
-        + optimizers
         + overheads["step host us"]
-        + overheads["graph call host us"] * (shape.graphs - 2 * (trained + pairs))
-        + further_us * pairs
-        + training_us * trained
+        + overheads["optimizer tensor host us"] * shape.tensors
+        + call_us * shape.graphs
         + overheads["fused launch host us"] * shape.fused
-        + overheads["library launch host us"] * shape.library
         + overheads["convolution launch host us"] * shape.convolutions
-        + eager_call_us(overheads) * shape.further_kernels
-    )
-
-
-def _optimizers_host_us(shape: StepShape, overheads: Mapping[str, float]) -> float:
-    tensor_us = overheads["optimizer tensor host us"]
-    foreach_us = overheads.get("foreach tensor host us", tensor_us)
-    return (
-        overheads.get("optimizer step host us", 0.0) * shape.optimizers
-        + tensor_us * (shape.tensors - shape.foreach_tensors)
-        + foreach_us * shape.foreach_tensors
+        + library_us * (shape.library + shape.further_kernels)
     )
 
 

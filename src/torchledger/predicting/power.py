@@ -19,16 +19,17 @@ from torchledger.work.element_sizes import element_size
 @dataclass(frozen=True)
 class StepWork:
     """What of a step draws power: microseconds of products and convolutions in half precision and their FLOPs,
-    microseconds of attention, and of everything else."""
+    microseconds of attention, of everything else, and of the collectives beside them."""
 
     products_us: float = 0.0
     product_flops: float = 0.0
     attention_us: float = 0.0
     others_us: float = 0.0
+    collectives_us: float = 0.0
 
     @property
     def total_us(self) -> float:
-        """All of it, one after the other."""
+        """All kernels but collectives, one after the other."""
         return self.products_us + self.attention_us + self.others_us
 
     def __add__(self, other: StepWork) -> StepWork:
@@ -37,12 +38,17 @@ class StepWork:
             self.product_flops + other.product_flops,
             self.attention_us + other.attention_us,
             self.others_us + other.others_us,
+            self.collectives_us + other.collectives_us,
         )
 
     def times(self, count: float) -> StepWork:
         """So many times as much."""
         return StepWork(
-            count * self.products_us, count * self.product_flops, count * self.attention_us, count * self.others_us
+            count * self.products_us,
+            count * self.product_flops,
+            count * self.attention_us,
+            count * self.others_us,
+            count * self.collectives_us,
         )
 
 
@@ -80,6 +86,7 @@ def mean_clock(work: StepWork, duration_us: float, machine: Machine, *, is_lasti
         work.product_flops / 1e12 * costs.product_j_per_tflop
         + work.attention_us / 1e6 * costs.attention_w
         + work.others_us / 1e6 * costs.other_w
+        + work.collectives_us / 1e6 * costs.collective_w
     )
     # How warm a device becomes is its own: on another one of the generation nobody read the clocks of such runs.
     is_known = machine.constants.reference.device.name == machine.device.name

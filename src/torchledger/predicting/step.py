@@ -51,7 +51,6 @@ from torchledger.predicting.operators import ROOFLINE, half_width_us, predict
 from torchledger.predicting.overheads import (
     Mode,
     StepShape,
-    begins_backward,
     gaps_us,
     host_us,
     overheads_of,
@@ -70,7 +69,6 @@ from torchledger.predicting.step_calls import (
 from torchledger.predicting.waits import pieces_of_step, waiting_step_us, waits_for_device, waits_notes
 from torchledger.stepping.totals import StepTotals, times_made
 from torchledger.work.graph_collectives import graph_collectives
-from torchledger.work.graph_names import direction_of
 from torchledger.work.step_traffic import StepTraffic, step_traffic
 
 Priced = Sequence[tuple[StepCall, Prediction]]
@@ -240,20 +238,8 @@ def _shape_of(
         times=times,
         operators=sum(max(1, call.kernels) for call, _ in eager),
     )
-    eager_calls = [
-        call
-        for call in (record.calls if record is not None else ())
-        if call.kind == "operator" and not (optimizers and call.phase == "optimizer")
-    ]
-    nodes = sum(call.phase == "backward" for call in eager_calls)
-    backwards = sum(count for graph, count in calls.items() if direction_of(graph) == "backward")
-    passes = min(1, backwards) if record is None else len(begins_backward(record.calls))
     shape = replace(
         shape,
-        backwards=min(passes, shape.graphs // 2),
-        backward_graphs=backwards,
-        eager_calls=len(eager_calls) - nodes,
-        nodes=nodes,
         optimizers=optimizers + bool(given_tensors),
         foreach_tensors=foreach_tensors,
         scalers=sum(is_scaler(call.name) for call in record.calls) if record is not None else 0,

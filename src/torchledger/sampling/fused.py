@@ -28,7 +28,7 @@ from torchledger.capturing.session import Capture
 from torchledger.capturing.watcher import Watcher
 from torchledger.errors import SampleError
 from torchledger.nouns import Launch, Measurement
-from torchledger.sampling.programs import LARGEST_NUMEL, Program, draw_program, make_inputs
+from torchledger.sampling.programs import LARGEST_NUMEL, Program, check_families, draw_program, make_inputs
 from torchledger.sampling.turns import Turns
 from torchledger.store.launch_file import LaunchSet, MeasuredLaunch, join_launches, read_launches, write_launches
 from torchledger.store.output import check_output
@@ -82,10 +82,11 @@ def sample_fused(
 ) -> FusedReport:
     """Compile random programs, measure their kernels and write them to ``output`` (a ``.launches`` file).
 
-    Raises ``SampleError`` if nothing could be measured, and ``StoreError`` before anything is, if ``output`` exists
-    (without ``force``).
+    Raises ``SampleError`` if nothing could be measured; before anything is, for a family that nobody draws, and
+    ``StoreError`` if ``output`` exists (without ``force``).
     """
     plan = plan or FusedPlan()
+    check_families(plan.families)
     output = Path(output)
     check_output(output, force=force)
     started = time.monotonic()

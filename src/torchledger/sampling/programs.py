@@ -10,10 +10,11 @@ float32 parameters, or in float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from torchledger.errors import SampleError
 from torchledger.sampling.blocks import BLOCKS
 from torchledger.sampling.chains import draw_chain
 from torchledger.sampling.drawing import Draw, Function, TensorSpec
@@ -42,7 +43,9 @@ class Program:
 
 def draw_program(seed: int, *, largest_numel: int = LARGEST_NUMEL, family: str | None = None) -> Program:
     """The program of a seed, of a given family or of any; its activations have at most about ``largest_numel``
-    elements."""
+    elements. Raises ``SampleError`` for a family that nobody draws."""
+    if family is not None:
+        check_families((family,))
     draw = Draw(seed, largest_numel)
     family = family or draw.choose(tuple(_FAMILIES), weights=tuple(weight for _, weight in _FAMILIES.values()))
     function = _FAMILIES[family][0](draw)
@@ -50,6 +53,15 @@ def draw_program(seed: int, *, largest_numel: int = LARGEST_NUMEL, family: str |
     weights = (0.25, 0.7, 0.05) if family in NETWORKS else (0.55, 0.35, 0.1)
     precision: Precision = draw.choose(("bfloat16", "autocast", "float32"), weights=weights)
     return Program(seed, family, precision, function, dict(draw.inputs))
+
+
+def check_families(names: Iterable[str]) -> None:
+    """Raises ``SampleError`` for families that nobody draws."""
+    unknown = sorted(set(names) - _FAMILIES.keys())
+    if unknown:
+        raise SampleError(
+            f"no family of random programs is called {', '.join(unknown)}; known: {', '.join(_FAMILIES)}."
+        )
 
 
 def make_inputs(program: Program, device: str) -> dict[str, Any]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
+from torchledger.errors import SampleError
+from torchledger.sampling.fused import FusedPlan, sample_fused
 from torchledger.sampling.networks import NETWORKS
 from torchledger.sampling.programs import Program, draw_program, make_inputs
 from torchledger.sampling.rare_blocks import RARE_BLOCKS
@@ -24,6 +27,12 @@ def test_the_first_seeds_draw_every_family_and_precision() -> None:
     programs = [draw_program(seed) for seed in range(120)]
     assert len({program.family for program in programs}) == 11 + len(RARE_BLOCKS)
     assert {program.precision for program in programs} == {"bfloat16", "autocast", "float32"}
+
+
+def test_a_family_that_nobody_draws_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(SampleError, match="no family of random programs is called attentoin; known: chain, attention"):
+        sample_fused(tmp_path / "any.launches", FusedPlan(device="cpu", families=("attention", "attentoin")))
+    assert not list(tmp_path.iterdir())
 
 
 def _numel(program: Program) -> int:

@@ -1,0 +1,118 @@
+"""What the host of one rank needs for each entry of its step: the costs inside steps, and those of ranks.
+
+What a step's own work costs is that of every step (``predicting/host_steps.py``). What comes with ranks was learned of
+jobs of two GPUs whose hosts were timed phase by phase (``benchmarks/fit_rank_hosts.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torchledger.fitting.call_costs import is_scaler
+from torchledger.nouns import Launch, StepCall
+from torchledger.predicting.host_steps import STEP_COSTS, inputs_of_trained
+from torchledger.predicting.overheads import Mode, further_kernels, is_backward_call, launch_kind
+from torchledger.predicting.questions import is_over_lists
+
+RANK_COSTS: Mapping[str, float] = {
+    "collective": 150.0,
+    "fsdp forward": 1_330.0,
+    "fsdp backward": 875.0,
+    "graph collective": 270.0,
+    "functional collective": 190.0,
+    "message": 1_190.0,
+    "distributed tensor": 3.2,
+    "distributed call": 155.0,
+}
+"""Microseconds of a host of slowness 1: for a collective that the program or a reducer asks for, one of FSDP with the
+hooks around it in the forward and in the backward, one inside a compiled graph, one that an operator on distributed
+tensors asks for, a message to another stage of a pipeline with the schedule around it, a distributed tensor in an
+operator's list, and any other operator that is given one."""
+
+_LIST_CALLS = 8
+"""Operators over lists in a step of AdamW by lists: what a tensor of it costs the host is shared by them."""
+
+_WAKING_US = STEP_COSTS["trains"] - 2 * STEP_COSTS["further_graphs"]
+"""What a backward costs beside the calls of its graphs: autograd's thread is woken, and gradients are given."""
+
+_FORWARD_SHARE = 0.5
+"""Of what a parameter costs: its guard and its place among a graph's inputs; the rest is its gradient."""
+
+
+@dataclass
+class RankHost:
+    """A host of a ``slowness`` (1: usual) that launches one step, call by call in its order."""
+
+    slowness: float
+    mode: Mode
+    _met: set[str] = field(default_factory=set)
+    _is_backward: bool = False
+
+    def step_us(self) -> float:
+        """Once in a step."""
+        return self.slowness * STEP_COSTS["graphs step" if self.mode == "graphs" else "step"]
+
+    def graph_us(self, call: StepCall, launches: Sequence[Launch], *, wakes_autograd: bool, collectives: int) -> float:
+        """A call of a graph that asks for so many collectives, without its ``launches``; ``wakes_autograd``: the first
+        of a backward."""
+        self._is_backward = is_backward_call(call)
+        if self.mode == "graphs":
+            return self.slowness * STEP_COSTS["graphs replays"]
+        # Half of what a collective in a graph costs is for distributed tensors on the way into it.
+        us = STEP_COSTS["further_graphs"] + wakes_autograd * _WAKING_US
+        us += collectives * RANK_COSTS["graph collective"] / 2
+        return self.slowness * (us + _FORWARD_SHARE * STEP_COSTS["parameters"] * inputs_of_trained(launches))
+
+    def launch_us(self, launch: Launch) -> float:
+        """A launch of a graph that is no collective."""
+        kind = launch_kind(launch)
+        if self.mode == "graphs" or kind is None:
+            return 0.0
+        more = further_kernels(launch) if kind == "library" else 0
+        name = "convolutions" if kind == "convolution" else kind
+        return self.slowness * (STEP_COSTS[name] + more * STEP_COSTS["further_kernels"])
+
+    def graph_collective_us(self) -> float:
+        """A collective inside a graph, when it comes to it."""
+        return 0.0 if self.mode == "graphs" else self.slowness * RANK_COSTS["graph collective"] / 2
+
+    def collective_us(self, call: StepCall, *, by_fsdp: bool, is_message: bool) -> float:
+        """A collective that no graph asks for."""
+        name = "functional collective" if call.name.startswith("_c10d_functional::") else "collective"
+        if by_fsdp:
+            name = "fsdp backward" if self._is_backward else "fsdp forward"
+        return self.slowness * RANK_COSTS["message" if is_message else name]
+
+    def operator_us(self, call: StepCall, *, launches: bool) -> float:
+        """An eager operator; ``launches``: something on the device."""
+        self._is_backward = call.phase == "backward" or (self._is_backward and call.phase == "communication")
+        if is_scaler(call.name):
+            return self.slowness * STEP_COSTS["scalers"]
+        if is_over_lists(call):
+            return self.slowness * _list_us(call, launches=launches)
+        us = 0.0
+        if launches:
+            us = STEP_COSTS["launching_calls"]
+            us += STEP_COSTS["distinct_calls"] * (call.name not in self._met)
+            us += RANK_COSTS["distributed call"] * (call.distributed > 0)
+            self._met.add(call.name)
+        elif call.phase == "backward":
+            us = (
+                STEP_COSTS["graphs parameters"]
+                if self.mode == "graphs"
+                else (1 - _FORWARD_SHARE) * STEP_COSTS["parameters"]
+            )
+        return self.slowness * us
+
+
+def _list_us(call: StepCall, *, launches: bool) -> float:
+    """An operator over lists: an optimizer's has its share of what an update needs for each tensor."""
+    tensors = call.tensors or 0
+    us = RANK_COSTS["distributed tensor"] * call.distributed
+    if call.phase != "optimizer":
+        return us + STEP_COSTS["launching_calls"] + STEP_COSTS["listed_tensors"] * tensors
+    if "_fused_" in call.name:
+        return us + STEP_COSTS["optimizers"] + STEP_COSTS["fused_tensors"] * tensors
+    us += STEP_COSTS["listed_tensors"] * tensors * launches
+    return us + (STEP_COSTS["optimizers"] + STEP_COSTS["foreach_tensors"] * tensors) / _LIST_CALLS
