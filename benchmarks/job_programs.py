@@ -3,7 +3,8 @@
 ``torchrun --nproc-per-node N job_programs.py STRATEGY [--size S] [--device cpu|cuda] [--steps N] [--late RANK:MS]``.
 Each rank prints one JSON line: the median of its own steps after the warm-up, and its peak on a GPU. With ``--late``
 one rank is kept busy for so long in each step, between forward and backward: asleep on a CPU, with products on a GPU.
-Where ``DRAWN_GATE`` and ``JOB_NAME`` are set, the ranks wait together after the warm-up until they are let through
+With ``--clocks`` it also prints how long the device took for each phase, and at which clock. Where ``DRAWN_GATE`` and
+``JOB_NAME`` are set, the ranks wait together after the warm-up until they are let through
 (``drawn_programs.py``), none of them on the device.
 """
 
@@ -160,6 +161,13 @@ class Place:
         self.weight = torch.randn(4096, 4096, device=self.device, dtype=self.dtype) if self.device == "cuda" else None
         self.phases_ms: dict[str, list[float]] = {}
         self.marked = time.perf_counter()
+        self.clocks: Any = None
+
+    def watch_clocks(self) -> None:
+        """From now on the device writes down when it comes to each mark."""
+        from device_marks import DeviceMarks
+
+        self.clocks = DeviceMarks(8 * self.arguments.steps)
 
     def net(self, **options: Any) -> Net:
         """The model on this rank's device."""
@@ -179,6 +187,8 @@ class Place:
         """The host has launched all of a phase: what it needed since the mark before is kept."""
         now = time.perf_counter()
         self.phases_ms.setdefault(phase, []).append(1e3 * (now - self.marked))
+        if self.clocks is not None:
+            self.clocks.mark(phase)
         self.marked = now
 
     @property
@@ -251,6 +261,18 @@ def ddp(place: Place) -> Step:
     """The reducer in C++."""
     model = nn.parallel.DistributedDataParallel(place.net(), bucket_cap_mb=4)
     return _training(place, torch.compile(model))
+
+
+def ddp_apart(place: Place) -> Step:
+    """The graphs of ``ddp`` without its collectives."""
+    model = nn.parallel.DistributedDataParallel(place.net(), bucket_cap_mb=4)
+    train = _training(place, torch.compile(model))
+
+    def step() -> None:
+        with model.no_sync():
+            train()
+
+    return step
 
 
 def ddp_python(place: Place) -> Step:
@@ -409,7 +431,7 @@ def pp_zero_bubble(place: Place) -> Step:
 STRATEGIES: dict[str, Callable[[Place], Step]] = {
     each.__name__: each
     for each in (
-        *(alone, alone_blocks, ddp, ddp_python, fsdp2, fsdp2_eager, tp, tp_sp, context, experts),
+        *(alone, alone_blocks, ddp, ddp_apart, ddp_python, fsdp2, fsdp2_eager, tp, tp_sp, context, experts),
         *(pp_gpipe, pp_1f1b, pp_interleaved, pp_zero_bubble),
     )
 }
@@ -423,6 +445,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--late")
+    parser.add_argument("--clocks", action="store_true")
     arguments = parser.parse_args()
     place = Place(arguments)
     step = STRATEGIES[arguments.strategy](place)
@@ -430,6 +453,8 @@ def main() -> None:
     for number in range(arguments.steps):
         if number == WARMUP:
             place.wait_at_gate()
+            if arguments.clocks:
+                place.watch_clocks()
         if number >= WARMUP:
             place.synchronize()
             moments.append(time.perf_counter())
@@ -441,6 +466,9 @@ def main() -> None:
     own |= {f"{phase}_host_ms": statistics.median(each[WARMUP:]) for phase, each in place.phases_ms.items()}
     if place.device == "cuda":
         own["peak_allocated_bytes"] = torch.cuda.max_memory_allocated()
+    if place.clocks is not None:
+        for phase, (device_ms, mhz) in place.clocks.phases().items():
+            own |= {f"{phase}_device_ms": device_ms, f"{phase}_mhz": mhz}
     print(json.dumps(own), flush=True)
     if place.rank == 0 and "DRAWN_GATE" in os.environ:
         from drawn_programs import leave_gate

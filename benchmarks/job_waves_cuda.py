@@ -49,6 +49,7 @@ def jobs_of(case: str, options: argparse.Namespace, work: Path) -> tuple[Job, ..
     number = case.partition("#")[2]
     launch = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={options.ranks}")
     program = (*launch, PROGRAM, strategy, "--size", size, "--device", options.device, "--steps", str(options.steps))
+    program += ("--clocks",) if options.clocks else ()
     made = []
     for kind in options.kinds:
         name = f"{strategy}-{size}{number}-{kind}"
@@ -182,6 +183,7 @@ def main() -> None:
     parser.add_argument("--caches", type=Path, help="a folder for what is compiled")
     parser.add_argument("--host", action="store_true", help="also what the host needs for each kind of work: host.json")
     parser.add_argument("--watch", action="store_true", help="clocks and watts of each GPU beside each run")
+    parser.add_argument("--clocks", action="store_true", help="clocks and time of the device in each phase of a step")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--rounds", type=int, default=1, help="how often each case is there")
     options = parser.parse_args()
