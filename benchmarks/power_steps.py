@@ -1,10 +1,11 @@
 """Steps at the power limit as data to fit: what their kernels are planned to need beside the clocks that were read.
 
-    python benchmarks/power_steps.py POWER.json CLOCKS.json -o FILE.json [--sizes drawn17 drawn16]
+    python benchmarks/power_steps.py POWER.json [CLOCKS.json ...] -o FILE.json [--jobs JOBS.json ...] [--sizes drawn17]
 
-``POWER.json`` is what ``power_cuda.py`` wrote, ``CLOCKS.json`` of ``clocks_cuda.py`` on the same device. Each size is
-planned without a GPU; the output holds the rows of the first file, and the steps. ``torchledger fit-constants`` and
-``fit_power.py`` read it. Needs Triton.
+``POWER.json`` is what ``power_cuda.py`` wrote, ``CLOCKS.json`` of ``clocks_cuda.py`` on the same device, ``JOBS.json``
+of ``job_waves_cuda.py --plain --watch``, of which the tensor parallel jobs that were at the power limit are taken: what
+stands between their kernels is collectives. Each is planned without a GPU; the output holds all of the first file and
+the steps. ``torchledger fit-constants`` and ``fit_power.py`` read it. Needs Triton.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import argparse
 import contextlib
 import io
 import json
+import statistics
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,52 +28,77 @@ from torchledger.predicting.power import StepWork
 PROGRAM = Path(__file__).resolve().parent / "job_programs.py"
 
 
-def work_of_step(size: str, device: str) -> tuple[StepWork, float]:
-    """What draws power in a planned step of the transformer alone, each block compiled, and the step in microseconds,
-    both at full clocks."""
-    seen: list[tuple[StepWork, float]] = []
+LIMITED = 0.97
+"""A share of the highest clock below which the limit is what lowers it."""
+
+
+def work_of_step(strategy: str, size: str, device: str) -> tuple[StepWork, float, float]:
+    """What draws power in a planned step of the transformer, alone or of the first of two ranks; the step and its
+    collectives in microseconds: all at full clocks."""
+    seen: list[tuple[StepWork, float, float]] = []
     original = TimedRank.slow_down
 
-    def noted(self: TimedRank, duration_us: float, *others: Any) -> bool:
-        seen.append((sum((work for work, _ in self.worked.values()), StepWork()), duration_us))
-        return original(self, duration_us, *others)
+    def noted(self: TimedRank, duration_us: float, communication_us: float, *others: Any) -> bool:
+        work = sum((work for work, _ in self.worked.values()), StepWork())
+        seen.append((work, duration_us, communication_us))
+        return original(self, duration_us, communication_us, *others)
 
     TimedRank.slow_down = noted  # type: ignore[method-assign]
-    script = [str(PROGRAM), "alone_blocks", "--size", size, "--device", "cuda", "--steps", "12"]
+    world = "1" if strategy.startswith("alone") else "2"
+    script = [str(PROGRAM), strategy, "--size", size, "--device", "cuda", "--steps", "12"]
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-            torchledger(["plan", "--json", "--device", device, "--world", "1", *script])
+            torchledger(["plan", "--json", "--device", device, "--world", world, *script])
     finally:
         TimedRank.slow_down = original  # type: ignore[method-assign]
     return seen[0]
+
+
+def clocks_of_jobs(paths: Sequence[Path], most_mhz: float) -> dict[tuple[str, str], float]:
+    """Of the tensor parallel jobs that the limit slowed the mean of their GPUs' clocks, by strategy and size."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for path in paths:
+        for case, answer in json.loads(path.read_text()).items():
+            gpus = [gpu["sm_mhz"] for gpu in answer.get("plain", {}).get("gpus", [])]
+            if case.startswith("tp:") and gpus and statistics.mean(gpus) < LIMITED * most_mhz:
+                found.setdefault(("tp", case.partition(":")[2]), []).append(statistics.mean(gpus))
+    return {case: statistics.mean(clocks) for case, clocks in found.items()}
 
 
 def main() -> None:
     """Plan, and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("power", type=Path)
-    parser.add_argument("clocks", type=Path, nargs="+")
+    parser.add_argument("clocks", type=Path, nargs="*")
+    parser.add_argument("--jobs", type=Path, nargs="*", default=[])
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--sizes", nargs="*")
     parser.add_argument("--device", default="H200")
     options = parser.parse_args()
     rows = json.loads(options.power.read_text())
-    steps: dict[str, dict[str, float]] = {}
-    for path in options.clocks:
-        for size, found in json.loads(path.read_text())["sizes"].items():
-            if options.sizes and size not in options.sizes:
-                continue
-            work, step_us = work_of_step(size, options.device)
-            step = PowerStep(
-                work.products_us,
-                work.product_flops,
-                work.attention_us,
-                work.others_us,
-                step_us,
-                found["sm_mhz"],
-            )
-            steps[size] = {name: round(value, 1) for name, value in asdict(step).items()}
-            print(size, steps[size], flush=True)
+    steps: dict[str, dict[str, float]] = dict(rows.get("steps", {}))
+    wanted = {
+        ("alone_blocks", size): found["sm_mhz"]
+        for path in options.clocks
+        for size, found in json.loads(path.read_text())["sizes"].items()
+    }
+    wanted |= clocks_of_jobs(options.jobs, float(rows["limits"].split(",")[1]))
+    for (strategy, size), sm_mhz in wanted.items():
+        if options.sizes and size not in options.sizes:
+            continue
+        work, step_us, collectives_us = work_of_step(strategy, size, options.device)
+        step = PowerStep(
+            work.products_us,
+            work.product_flops,
+            work.attention_us,
+            work.others_us,
+            step_us,
+            sm_mhz,
+            collectives_us,
+        )
+        name = size if strategy == "alone_blocks" else f"{strategy} {size}"
+        steps[name] = {name: round(value, 1) for name, value in asdict(step).items()}
+        print(name, steps[name], flush=True)
     options.output.write_text(json.dumps(rows | {"steps": steps}, indent=1) + "\n")
 
 

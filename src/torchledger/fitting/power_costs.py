@@ -2,7 +2,8 @@
 
 Watts at rest follow from products with pauses, whose mean power is a line in the share of the time that they run. Watts
 of a kernel that the limit slows are brought to full clocks in proportion to the clock. Steps of training whose clocks
-were read after seconds (``benchmarks/power_steps.py``) say what a device that has become warm leaves of its limit.
+were read after seconds (``benchmarks/power_steps.py``) say what a device that has become warm leaves of its limit, and
+those of ranks whose kernels wait for collectives what these draw.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class PowerRow:
 @dataclass(frozen=True)
 class PowerStep:
     """A step that is repeated for seconds at the power limit: its kernels and its duration at full clocks as they are
-    predicted, in microseconds, the FLOPs of its products in half precision, and the clock that was read."""
+    predicted, in microseconds, the FLOPs of its products in half precision, and the clock that was read;
+    ``collectives_us`` is the time of collectives that have no kernel beside them."""
 
     products_us: float
     product_flops: float
@@ -40,6 +42,7 @@ class PowerStep:
     others_us: float
     step_us: float
     sm_mhz: float
+    collectives_us: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,6 @@ def fit_power(data: PowerRows) -> PowerCosts:
     clocks: list[float] = []
     attention_w: list[float] = []
     other_w: list[float] = []
-    collective_w: list[float] = []
     for name, row in data.rows.items():
         if " and " in name or name.startswith("step") or len(row.cold) != 1:
             continue
@@ -117,8 +119,7 @@ def fit_power(data: PowerRows) -> PowerCosts:
             if row.sm_mhz < _SLOWED * data.most_mhz and kernel in row.hot:
                 clocks.append(row.hot[kernel] / row.cold[kernel] * row.sm_mhz / data.most_mhz)
         else:
-            by_kernel = {"attention": attention_w, "collective": collective_w}
-            by_kernel.get(kernel, other_w).append(above_idle_w)
+            (attention_w if kernel == "attention" else other_w).append(above_idle_w)
     at_limit = [row.watts for row in data.rows.values() if row.sm_mhz < _AT_LIMIT * data.most_mhz]
     kinds = {"products": joules, "products at the power limit": clocks, "attention": attention_w, "others": other_w}
     if absent := [kind for kind, found in kinds.items() if not found]:
@@ -127,18 +128,29 @@ def fit_power(data: PowerRows) -> PowerCosts:
         )
     medians = [idle_w, *(statistics.median(each) for each in (joules, attention_w, other_w, clocks))]
     costs = PowerCosts(*(round(value, 3) for value in (*medians, statistics.median(at_limit) / data.limit_w)))
-    if collective_w:
-        costs = replace(costs, collective_w=round(statistics.median(collective_w), 3))
-    shares = [_share_of_limit(step, costs, data) for step in data.steps.values()]
-    return replace(costs, lasting_share=round(statistics.median(shares), 3)) if shares else costs
+    shares = [_share_of_limit(step, costs, data) for step in data.steps.values() if not step.collectives_us]
+    if not shares:
+        return costs
+    costs = replace(costs, lasting_share=round(statistics.median(shares), 3))
+    collective_w = [_collective_w(step, costs, data) for step in data.steps.values() if step.collectives_us]
+    return replace(costs, collective_w=round(statistics.median(collective_w), 1)) if collective_w else costs
 
 
 def _share_of_limit(step: PowerStep, costs: PowerCosts, data: PowerRows) -> float:
     """What the joules of a step's kernels come to at the clock that was read, as a share of the limit."""
-    joules = (
+    drawn_w = costs.idle_w + _kernels_j(step, costs) * (step.sm_mhz / data.most_mhz) / (step.step_us / 1e6)
+    return drawn_w / data.limit_w
+
+
+def _collective_w(step: PowerStep, costs: PowerCosts, data: PowerRows) -> float:
+    """What collectives must draw for a step to have the clock that was read."""
+    left_j = (data.limit_w * (costs.lasting_share or 1.0) - costs.idle_w) * step.step_us / 1e6
+    return (left_j * data.most_mhz / step.sm_mhz - _kernels_j(step, costs)) / (step.collectives_us / 1e6)
+
+
+def _kernels_j(step: PowerStep, costs: PowerCosts) -> float:
+    return (
         step.product_flops / 1e12 * costs.product_j_per_tflop
         + step.attention_us / 1e6 * costs.attention_w
         + step.others_us / 1e6 * costs.other_w
     )
-    drawn_w = costs.idle_w + joules * (step.sm_mhz / data.most_mhz) / (step.step_us / 1e6)
-    return drawn_w / data.limit_w

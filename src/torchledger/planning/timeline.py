@@ -1,9 +1,10 @@
 """Entries of ranks played on their hosts and streams: when each starts and ends, and what decides the length.
 
 An entry starts when its host has launched it, what stands before it on its stream has ended, and what it waits for
-has. A collective starts on all its ranks when the last one has come. While a collective moves beside kernels, both go
-on slower by a measured factor, for as long as they are beside each other. A product that has a block on every
-multiprocessor lets no collective begin before it has ended, and beside one it needs more rounds of blocks.
+has. A collective moves when the last of its ranks has come; until then it holds the multiprocessors of those that are
+there. Beside one kernels go on slower by a measured factor, and it beside them, for as long as they are beside each
+other. A product that has a block on every multiprocessor lets no collective begin before it has ended, and beside one
+it needs more rounds of blocks.
 """
 
 from __future__ import annotations
@@ -163,6 +164,7 @@ class _Player:
         self.arrived: dict[Hashable, list[Place]] = defaultdict(list)
         self.held: dict[Place, list[Place]] = defaultdict(list)
         self.crowded: set[Place] = set()
+        self.waits_inside: set[Place] = set()
         self.running: dict[int, dict[Place, None]] = {rank: {} for rank in ranks}
         self.left: dict[Place, float] = {}
         self.rate: dict[Place, float] = {}
@@ -257,10 +259,15 @@ class _Player:
         arrived.append(place)
         if len(arrived) == len(self.members[entry.meets]):
             for each in arrived:
+                self.waits_inside.discard(each)
                 # Whoever came last decides for all.
                 cause = self.ready[each][1] if each == place else place
                 self._begin(each, now, cause)
             self._share([each[0] for each in arrived], now)
+        elif not entry.is_bubble:
+            self.waits_inside.add(place)
+            self.running[rank][place] = None
+            self._share([rank], now)
 
     def _begin(self, place: Place, now: float, cause: Place | None) -> None:
         rank, at = place
@@ -298,7 +305,7 @@ class _Player:
         """New rates on ranks where something began or ended, and on those that a collective ties to them."""
         if all(len(self.running[rank]) <= 1 for rank in changed) and not self._is_tied(changed):
             for rank in changed:
-                for place in self.running[rank]:
+                for place in self._moving(rank):
                     self._uncrowd(place, now)
             return
         ranks = set(changed)
@@ -307,7 +314,7 @@ class _Player:
                 if (key := self.ranks[rank][at].meets) is not None:
                     ranks.update(member for member, _ in self.members[key])
         for rank in ranks:
-            for place in self.running[rank]:
+            for place in self._moving(rank):
                 entry = self.ranks[rank][place[1]]
                 if entry.kind == "compute":
                     if any(self._kind(each) == "communication" for each in self.running[rank]):
@@ -325,6 +332,10 @@ class _Player:
                         if self.ranks[member][each].kind == "compute"
                     ]
                     self._pace(place, max(factors, default=1.0), now)
+
+    def _moving(self, rank: int) -> list[Place]:
+        """What runs on a rank, without collectives that wait for others."""
+        return [place for place in self.running[rank] if place not in self.waits_inside]
 
     def _slowdown(self, entry: TimedEntry, place: Place) -> float:
         if entry.rounds is None:

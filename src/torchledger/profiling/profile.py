@@ -107,6 +107,7 @@ class StepProfiler(Watcher):
         self._modules: ModuleCalls | None = None
         self._is_compiling = False
         self._written: list[Any] = []
+        self._why_not_written: str | None = None
         # Before anything compiles: what Dynamo traces of an optimizer's step does not change in the middle of a run.
         self._cancels = [
             after_import("torch.optim.optimizer", self._watch_optimizers),
@@ -198,7 +199,10 @@ class StepProfiler(Watcher):
         try:
             recording = self._recorder.result()
             is_wanted = not self._written and (self._launches or recording.begun)
-            records = self._records(recording) if is_wanted else []
+            if self._why_not_written is not None:
+                records: list[Any] = [Gap("device_time", "profile", self._why_not_written)]
+            else:
+                records = self._records(recording) if is_wanted else []
             if self._launches and not is_hearing:
                 reason = "its hooks were not put in: kernels and steps may have passed unseen"
                 records = [*records, Gap("device_time", "profile", reason)]
@@ -239,9 +243,10 @@ class StepProfiler(Watcher):
                 records = self._records(recording)
                 self._capture.add(*records)
                 self._written = records
-        except Exception as error:  # it is tried again when the program ends
+        except Exception as error:  # what it was is said when the program ends: the trace is read but once
             let_through(error)
-            log.debug("the profile was not written yet", exc_info=error)
+            log.debug("the profile was not written", exc_info=error)
+            self._why_not_written = f"{type(error).__name__}: {error}"
 
     def _hear_no_calls(self) -> None:
         """From here on calls of graphs cost what they do without us; steps of optimizers are only counted."""

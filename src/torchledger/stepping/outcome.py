@@ -58,9 +58,10 @@ class Outcome:
 
     def drop_former_times(self) -> None:
         """What was set aside is not needed any more: there are newer times."""
-        for former in (self.before[0] if self.before is not None else None, self.of_calls):
-            if former is not None and former.times is not None:
-                former.times.unlink(missing_ok=True)
+        if self.before is not None:
+            self.before = _without_times(self.before[0]), self.before[1]
+        if self.of_calls is not None:
+            self.of_calls = _without_times(self.of_calls)
 
     def leave_to_parent(self) -> None:
         """In a child of a fork: files and what was heard are the parent's."""
@@ -87,7 +88,8 @@ class Outcome:
         """All of it. ``kind`` is what a recorded step calls; ``n_updates`` steps of optimizers have ended since the
         recording began, of which ``needed`` are enough for one, and once all was recorded the thread of the steps has
         made ``own_later`` more, others ``elsewhere_later``. ``fields`` are others of the recording."""
-        if self.of_calls is not None and self.found.times is None:
+        is_newer = self.found.times is not None or (self.before is not None and self.before[0].times is not None)
+        if self.of_calls is not None and not is_newer:
             said = (
                 f"{n_updates} steps of optimizers came after what was recorded and are none of it: "
                 f"steps of a training are recorded from some {needed} on"
@@ -153,3 +155,9 @@ def _said_of_threads(other_threads: Counter[str], stepped_later: int) -> tuple[s
 def optimizers_in(calls: Signature) -> Signature:
     """The steps of optimizers: what an eager step and a compiled one have in common."""
     return tuple((name, count) for name, count in calls if name.endswith(".step"))
+
+
+def _without_times(recording: StepRecording) -> StepRecording:
+    if recording.times is not None:
+        recording.times.unlink(missing_ok=True)
+    return replace(recording, times=None)

@@ -175,7 +175,24 @@ def test_steps_at_lower_clocks_leave_less_of_the_limit_and_without_steps_nothing
     costs, shipped = fit_power(read_power(slower)), SHIPPED.power
     assert shipped is not None and costs.lasting_share is not None and shipped.lasting_share is not None
     assert costs.lasting_share < shipped.lasting_share < shipped.limit_share
-    assert fit_power(read_power(without)) == replace(shipped, lasting_share=None)
+    assert fit_power(read_power(without)) == replace(shipped, lasting_share=None, collective_w=0.0)
+
+
+def test_ranks_at_lower_clocks_say_that_their_collectives_draw_more(tmp_path: Path) -> None:
+    rows = json.loads(POWER.read_text())
+    ranks = {name: step for name, step in rows["steps"].items() if step.get("collectives_us")}
+    assert len(ranks) >= 3
+    for step in ranks.values():
+        step["sm_mhz"] *= 0.95
+    (slower := tmp_path / "slower.json").write_text(json.dumps(rows))
+    (alone := tmp_path / "alone.json").write_text(
+        json.dumps(rows | {"steps": {name: step for name, step in rows["steps"].items() if name not in ranks}})
+    )
+    shipped = SHIPPED.power
+    assert shipped is not None
+    costs = fit_power(read_power(slower))
+    assert costs.lasting_share == shipped.lasting_share and costs.collective_w > shipped.collective_w > 0
+    assert fit_power(read_power(alone)) == replace(shipped, collective_w=0.0)
 
 
 @pytest.mark.parametrize(

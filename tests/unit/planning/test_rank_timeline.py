@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -118,6 +120,27 @@ def test_a_product_on_every_multiprocessor_lets_no_collective_begin() -> None:
     first, second, moving = played.ranks[0].entries[1:]
     assert (first.end_us, moving.start_us, second.start_us) == (11, 11, 11)
     assert second.end_us == 11 + 2 * 3  # its late blocks begin behind the others, before the collective ends
+
+
+def test_a_collective_that_waits_for_another_rank_slows_the_kernels_beside_it() -> None:
+    def entries(late_us: float) -> list[TimedEntry]:
+        return [kernel(late_us), collective(1, after=(0,), meets=("all",)), kernel(10)]
+
+    sharing = Sharing({"other": 1.5}, {"other": 1.0})
+    early, late = (play({0: entries(1), 1: entries(late_us)}, sharing=sharing).ranks[0] for late_us in (1, 7))
+    assert early.entries[2].end_us == pytest.approx(1 + 1 + (10 - 1 / 1.5))
+    assert late.entries[1].start_us == 7
+    assert late.entries[2].end_us == pytest.approx(1 + 7 + (10 - 7 / 1.5))
+
+
+def test_a_message_that_waits_for_its_stage_slows_nothing() -> None:
+    def entries(late_us: float) -> list[TimedEntry]:
+        moving = collective(1, after=(0,), meets=("pair", 0, 1))
+        return [kernel(late_us), replace(moving, is_bubble=True), kernel(10)]
+
+    sharing = Sharing({"other": 1.5}, {"other": 1.0})
+    line = play({0: entries(1), 1: entries(50)}, sharing=sharing).ranks[0]
+    assert line.entries[2].end_us == 11
 
 
 def test_blocks_that_a_collective_kept_out_take_a_round_of_their_own() -> None:

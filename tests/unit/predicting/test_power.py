@@ -50,7 +50,13 @@ def test_training_that_lasts_is_never_at_higher_clocks_than_a_short_run(busy_us:
 @pytest.mark.parametrize("size", MEASURED["steps"])
 def test_the_clock_of_training_that_lasts_is_as_it_was_read(size: str) -> None:
     step = MEASURED["steps"][size]
-    work = StepWork(step["products_us"], step["product_flops"], step["attention_us"], step["others_us"])
+    work = StepWork(
+        step["products_us"],
+        step["product_flops"],
+        step["attention_us"],
+        step["others_us"],
+        step.get("collectives_us", 0.0),
+    )
     clock = mean_clock(work, step["step_us"], MACHINE, is_lasting=True)
     assert clock == pytest.approx(step["sm_mhz"] / 1980, rel=0.06)
 
