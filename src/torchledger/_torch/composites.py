@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import torch
 
+from torchledger._torch.schemas import schemas_named
+
 
 @functools.cache
 def is_composite(name: str) -> bool | None:
@@ -29,5 +31,7 @@ _BACKENDS = ("CPU", "CUDA")
 
 
 def _overloads(name: str) -> list[str]:
-    schemas = torch._C._jit_get_schemas_for_operator(name)
-    return [f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name for schema in schemas]
+    return [
+        f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+        for schema in schemas_named(name)
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,6 +20,12 @@ _WITHOUT_EFFECT = frozenset(("keepdim", "keep_dim"))
 """What changes the shape of a result and nothing of the work."""
 
 _INSERTING = frozenset(("aten::stack", "aten::unsqueeze", "aten::_stack"))
+
+
+def schemas_named(name: str) -> Sequence[Any]:
+    """The overloads of ``"aten::linear"``; none of what is no operator, which may have no namespace either, as the
+    ranges of c10d have (``"record_param_comms"``)."""
+    return torch._C._jit_get_schemas_for_operator(name) if "::" in name else ()
 
 
 @functools.cache
@@ -38,7 +45,7 @@ def parameters_of_recorded(call: OpCall) -> Parameters | None:
 def _of_recorded(name: str, kinds: str) -> Parameters | None:
     found = [
         _parameters(schema)
-        for schema in torch._C._jit_get_schemas_for_operator(name)
+        for schema in schemas_named(name)
         if len(schema.arguments) == len(kinds) and all(map(_fits, schema.arguments, kinds))
     ]
     if not found:

@@ -13,9 +13,11 @@ import torch
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
+from torchledger._torch.composites import is_composite
 from torchledger._torch.eager_calls import EagerCalls
 from torchledger._torch.schemas import parameters_of_recorded
 from torchledger.traces.recorded_calls import call_from_arguments
+from torchledger.work.op_shapes import OpCall, Tensor
 from torchledger.work.settings import Settings, settings_of
 
 
@@ -100,3 +102,10 @@ def test_where_overloads_differ_only_what_they_agree_on_is_taken() -> None:
     assert block is not None
     known = parameters_of_recorded(block)
     assert known is not None and known[1] is not None and known[1].name == "dim" and known[2] is None
+
+
+def test_a_range_without_a_namespace_is_no_operator() -> None:
+    """As ``c10d`` writes one for messages between the stages of a pipeline, outside any of its operators."""
+    message = Tensor((4, 8), "bfloat16")
+    assert parameters_of_recorded(OpCall("record_param_comms", (message,))) is None
+    assert is_composite("record_param_comms") is False
