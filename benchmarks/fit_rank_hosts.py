@@ -1,7 +1,7 @@
 """What ranks cost their hosts (``planning/rank_host.py``), by jobs whose hosts were timed phase by phase.
 
     python benchmarks/fit_rank_hosts.py plan JOBS.json [JOBS.json ...] -o FILE [--sizes drawn48 drawn63]
-    python benchmarks/fit_rank_hosts.py [FILE]
+    python benchmarks/fit_rank_hosts.py [FILE] [--groups 0 1]
 
 ``JOBS.json`` is what ``job_waves_cuda.py --plain`` wrote; each is a group of jobs of one machine at one time. Each job
 is planned without a GPU: FILE holds, phase by phase, what a host of slowness 1 needs for all that has a price in every
@@ -15,7 +15,7 @@ import argparse
 import contextlib
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,6 @@ RUNS: tuple[tuple[str, ...], ...] = ((),)
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parent / "data/h200/rank_hosts_torch2.11.json"
 PHASES = ("forward", "backward", "optimizer", "schedule")
-_KEPT = 0.05
-"""A phase that takes less than this share of its step says nothing."""
 
 
 def program_of_job(strategy: str, size: str, device: str) -> tuple[RankProgram, Any]:
@@ -120,11 +118,11 @@ def plan(options: argparse.Namespace) -> None:
             options.output.write_text(json.dumps(rows, indent=0) + "\n")
 
 
-def fit(path: Path) -> None:
+def fit(path: Path, wanted: Collection[int] | None) -> None:
     """Print the costs, and how far each phase is from them."""
     from scipy.optimize import least_squares
 
-    rows = json.loads(path.read_text())
+    rows = [row for row in json.loads(path.read_text()) if wanted is None or row["group"] in wanted]
     names = list(rank_host.RANK_COSTS)
     groups = sorted({row["group"] for row in rows})
     bases = np.array([row["base_ms"] for row in rows])
@@ -158,13 +156,14 @@ def main() -> None:
     parser.add_argument("jobs", nargs="*", type=Path, default=[DATA])
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--sizes", nargs="*")
+    parser.add_argument("--groups", nargs="*", type=int, help="which are fitted to; none: all")
     parser.add_argument("--device", default="H200")
     options = parser.parse_args()
     if str(options.jobs[0]) == "plan":
         options.jobs = options.jobs[1:]
         plan(options)
     else:
-        fit(options.jobs[0])
+        fit(options.jobs[0], options.groups)
 
 
 if __name__ == "__main__":
