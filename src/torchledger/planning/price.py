@@ -15,16 +15,13 @@ from torchledger.nouns import Fabric, Host, PlannedRank, PlannedStep
 from torchledger.planning.rank_entries import EntryMaker, RankProgram, TimedRank, time_entries
 from torchledger.planning.sharing import find_sharing
 from torchledger.planning.timeline import PlayedStep, Sharing, play
-from torchledger.predicting.host_steps import HOST_ERROR, slowness_of, slowness_spread
+from torchledger.predicting.host_steps import HOST_ERROR, USUAL_HOST_ERROR, slowness_of, slowness_spread
 from torchledger.predicting.overheads import Mode, overheads_of
 
 _COUNTS = 0.02
 """A share of the device's time that is worth a sentence."""
 
 _MOST_NAMED = 4
-
-_USUAL_HOST_ERROR = 0.5
-"""Nine of ten steps that an unknown host decides are off by less: hosts of one processor differ by a factor of two."""
 
 
 def plan_price(
@@ -66,7 +63,7 @@ def plan_price(
     ]
     if any(slowed):
         played = play({rank: each.entries for rank, each in timed.items()}, sharing=sharing)
-    host_error = _USUAL_HOST_ERROR if host is None or slowness is None else max(HOST_ERROR, slowness_spread(host))
+    host_error = USUAL_HOST_ERROR if host is None or slowness is None else max(HOST_ERROR, slowness_spread(host))
     return _as_step(programs, model, fabric, timed, played, subject, overheads, sharing, host_error)
 
 

@@ -69,8 +69,12 @@ training steps of set 1200 that their host decides took 1.06 times what it said.
 HOST_ERROR = 0.29
 """Nine of ten steps that their host decides are off by less, held out: what is not known of a host, and its moments."""
 
+USUAL_HOST_ERROR = 0.5
+"""The same where nobody measured the host, and it is taken for one of slowness 1."""
+
 OVERLAP = 12.0
-"""The norm by which device and host time are added where the host was measured: nearly the longer of both."""
+"""The norm by which device and host time are added where a step's work for its host is known: nearly the longer of
+both."""
 
 
 def slowness_of(host: Host) -> float | None:

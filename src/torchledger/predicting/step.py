@@ -41,6 +41,7 @@ from torchledger.nouns import (
 from torchledger.predicting.host_steps import (
     HOST_ERROR,
     OVERLAP,
+    USUAL_HOST_ERROR,
     measured_host_us,
     shape_with_calls,
     slowness_of,
@@ -98,8 +99,9 @@ def predict_step(
     it each graph counts once. ``optimizer`` is ``"adamw:NUMEL"`` or ``"adamw:NUMEL:TENSORS"``: one fused step over so
     many parameters. ``measured`` maps launch ids to measured microseconds. ``host`` is the host whose measured costs
     count (``None``: usual ones); ``allow_tf32`` and ``convolution_tf32`` are of ``predict_launches``; ``group_sizes``
-    are ranks by the name of a process group, for collectives that compiled graphs call. Raises ``PredictError`` if
-    there are neither launches nor a record, and for an ``optimizer`` beside a record that has one.
+    are ranks by the name of a process group, for collectives that compiled graphs call. A recorded step's usual host is
+    one of slowness 1 (``host_steps.py``), that of graphs alone what the model's overheads say. Raises ``PredictError``
+    if there are neither launches nor a record, and for an ``optimizer`` beside a record that has one.
     """
     if not launches and record is None:
         raise PredictError(f"{subject} holds no launches: nothing was compiled while it was recorded.")
@@ -133,9 +135,12 @@ def predict_step(
     gaps = gaps_us(shape, mode, overheads)
     device = kernels + gaps + optimizer_us + eager_us + collectives_us
     needed_by_host_us, host_error = host_us(shape, mode, overheads), 0.0
-    if host is not None and (slowness := slowness_of(host)) is not None:
-        needed_by_host_us = measured_host_us(shape, mode, slowness, trains=traffic.trains)
-        host_error = max(HOST_ERROR, slowness_spread(host))
+    slowness = None if host is None else slowness_of(host)
+    if slowness is not None or record is not None:
+        needed_by_host_us = measured_host_us(shape, mode, slowness or 1.0, trains=traffic.trains)
+        host_error = USUAL_HOST_ERROR
+        if host is not None and slowness is not None:
+            host_error = max(HOST_ERROR, slowness_spread(host))
         overheads = {**overheads, "overlap": OVERLAP}
     by_launch = {launch.launch_id: launch for launch in called}
     worked = [
