@@ -54,6 +54,8 @@ class Found:
     """The step predicted for the host as fast as it was around the program's own steps, by plain Python."""
     small_us: float | None = None
     """The same, by a small training step."""
+    usual_us: float | None = None
+    """The same for a usual host, as where nobody measured it."""
 
     @property
     def launches_held(self) -> tuple[int, int]:
@@ -166,7 +168,8 @@ def judge_set(
                     None if host == measured else judge(name, path, rows[name], model, host).predicted_step_us
                     for host in (by_plain, by_small)
                 )
-                found[-1] = replace(found[-1], then_us=then_us, small_us=then_small_us)
+                usual_us = judge(name, path, rows[name], model, "usual").predicted_step_us
+                found[-1] = replace(found[-1], then_us=then_us, small_us=then_small_us, usual_us=usual_us)
             except (PredictError, ValueError, KeyError) as error:
                 left_out.append(f"{name}: {type(error).__name__}: {error}")
     missing = {name: row.get("own", {}).get("error") for name, row in rows.items() if name.startswith(set_name)}
@@ -198,6 +201,8 @@ def print_table(found: list[Found]) -> None:
             [e.predicted_step_us / e.step_us - 1 for e in by_device],
         ),
         ("step, host decides", [e.predicted_step_us / e.step_us - 1 for e in by_host]),
+        ("step by a usual host", [e.usual_us / e.step_us - 1 for e in found if e.usual_us]),
+        ("step by a usual host, host decides", [e.usual_us / e.step_us - 1 for e in by_host if e.usual_us]),
         ("step by the host as it was then", [e.then_us / e.step_us - 1 for e in found if e.then_us]),
         ("step by the host as it was then, host decides", [e.then_us / e.step_us - 1 for e in by_host if e.then_us]),
         ("step by a small step's time then", [e.small_us / e.step_us - 1 for e in found if e.small_us]),
