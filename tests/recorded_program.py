@@ -129,6 +129,7 @@ class FakeTools:
         self.n_open = self.n_held = 0
         self.in_backward = self.is_taken = self.on_gpu = self.fails_to_start = self.fails_to_hear = False
         self.sees_device = True
+        self.has_optimizer = False
         self.recorded, self.heard = ["aten::mul", "aten::mul"], ["aten::mul"]
         self.faults: dict[str, list[str]] = {}
 
@@ -169,8 +170,8 @@ class FakeTools:
     def call_site(self) -> str:
         return "program.py:1"
 
-    def holds_optimizer(self, parameters: Collection[int]) -> bool:
-        return False
+    def holds_optimizer(self, parameters: Collection[int] | None) -> bool:
+        return parameters is None and self.has_optimizer
 
 
 class Program:

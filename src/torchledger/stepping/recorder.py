@@ -64,7 +64,8 @@ class StepRecorder:
         self._modules: set[int] = set()
         self._lock = threading.RLock()
         self._parameters: set[int] = set()
-        self._finder = StepFinder(has_optimizer=lambda: self._tools.holds_optimizer(self._parameters))
+        # Graphs that were given no parameters (a function between eager layers) may be part of anybody's training.
+        self._finder = StepFinder(has_optimizer=lambda: self._tools.holds_optimizer(self._parameters or None))
         self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._called: set[str] = set()
         self._is_graphed = False

@@ -47,5 +47,5 @@ class Tools(Protocol):
     def facts_of_optimizer(self, optimizer: Any) -> OptimizerFacts:
         """What an optimizer updates."""
 
-    def holds_optimizer(self, parameters: Collection[int]) -> bool:
-        """True if an optimizer updates one of these parameters, given by ``id``."""
+    def holds_optimizer(self, parameters: Collection[int] | None) -> bool:
+        """True if an optimizer updates one of these parameters, given by ``id``; ``None``: any."""

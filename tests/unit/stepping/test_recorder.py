@@ -44,6 +44,25 @@ def test_steps_are_timed_recorded_heard_and_timed_again() -> None:
     assert result.why_not is None
 
 
+@pytest.mark.parametrize("places", [4, 8, 9, 10, 60])
+def test_a_function_that_is_given_no_parameters_is_part_of_the_training_around_it(places: int) -> None:
+    """A compiled function between eager layers, called once for each place of a sequence."""
+    program = Program()
+    program.tools.has_optimizer = True
+    for number in range(12):
+        for name in ("forward_0", "backward_0"):
+            if name == "backward_0" and not number:  # it is compiled when it is first asked for
+                program.graphs.append(program.compile(name))
+            for _ in range(places):
+                program.call(name)
+                program.tools.now_us += 1.0
+        program.tools.now_us += 100.0
+        program.recorder.optimizer_stepped(program.optimizer)
+    result = program.result()
+    assert result.found_by == "optimizer"
+    assert result.kinds[0].calls == {"forward_0": places, "backward_0": places, "Compiled.step": 1}
+
+
 @pytest.mark.parametrize(("is_each", "n_heard"), [(False, 2), (True, 5)])
 def test_a_step_with_more_operators_than_the_recorded_ones_is_heard_again(is_each: bool, n_heard: int) -> None:
     program = Program()
