@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
+from device_marks import read_clocks
 from job_programs import SIZES, VOCABULARY, Net, loss_of
 from power_cuda import Smi
 from torch import nn
@@ -33,16 +32,6 @@ RUNS: tuple[tuple[str, ...], ...] = (("-o", "{out}/clocks.json", "--steps", "10"
 
 DRAWN = ("drawn17", "drawn16", "drawn21", "drawn22", "drawn5", "drawn7")
 WARM = 4
-
-
-@triton.jit
-def _read_clock(out):  # type: ignore[no-untyped-def]  # Triton reads annotations
-    cycles = tl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
-    now_ns = tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
-    place = tl.inline_asm_elementwise("mov.u32 $0, %smid;", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
-    tl.store(out, cycles)
-    tl.store(out + 1, now_ns)
-    tl.store(out + 2, place.to(tl.int64))
 
 
 class Marks:
@@ -56,7 +45,7 @@ class Marks:
     def mark(self, name: str) -> None:
         """The work launched since the mark before is this phase's."""
         if self.is_on and len(self.names) < len(self.read):
-            _read_clock[(1,)](self.read[len(self.names)], num_warps=1)
+            read_clocks[(1,)](self.read[len(self.names)], num_warps=1)
             self.names.append(name)
 
     def spans(self) -> list[tuple[str, float, float]]:

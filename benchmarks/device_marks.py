@@ -13,12 +13,9 @@ import torch
 import triton
 import triton.language as tl
 
-NEEDS: tuple[str, ...] = ("cuda",)
-RUNS: tuple[tuple[str, ...], ...] = ()
-
 
 @triton.jit
-def _read_clocks(out):  # type: ignore[no-untyped-def]  # Triton reads annotations
+def read_clocks(out):  # type: ignore[no-untyped-def]  # Triton reads annotations
     cycles = tl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
     now_ns = tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
     place = tl.inline_asm_elementwise("mov.u32 $0, %smid;", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
@@ -35,12 +32,12 @@ class DeviceMarks:
         self.blocks = 2 * torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
         self.read = torch.zeros(most, self.blocks, 3, dtype=torch.int64, device="cuda")
         self.names: list[str] = []
-        _read_clocks[(self.blocks,)](self.read[0], num_warps=1)  # compiled before it is needed
+        read_clocks[(self.blocks,)](self.read[0], num_warps=1)  # compiled before it is needed
 
     def mark(self, name: str) -> None:
         """The work launched since the mark before is this phase's."""
         if len(self.names) < len(self.read):
-            _read_clocks[(self.blocks,)](self.read[len(self.names)], num_warps=1)
+            read_clocks[(self.blocks,)](self.read[len(self.names)], num_warps=1)
             self.names.append(name)
 
     def phases(self) -> dict[str, tuple[float, float]]:

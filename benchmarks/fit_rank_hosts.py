@@ -12,8 +12,6 @@ explain it best, with a slowness of its own for each group, beside those in use.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -22,9 +20,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from planned_jobs import plan_job
 
 import torchledger.planning.plan as planning
-from torchledger.cli import main as torchledger
 from torchledger.planning import rank_host
 from torchledger.planning.rank_entries import EntryMaker, RankProgram, time_entries
 from torchledger.planning.sharing import ALONE
@@ -33,9 +31,7 @@ from torchledger.predicting.overheads import overheads_of
 
 NEEDS: tuple[str, ...] = ("triton",)
 RUNS: tuple[tuple[str, ...], ...] = ((),)
-HERE = Path(__file__).resolve().parent
-DATA = HERE.parent / "data/h200/rank_hosts_torch2.11.json"
-PHASES = ("forward", "backward", "optimizer", "schedule")
+DATA = Path(__file__).resolve().parent.parent / "data/h200/rank_hosts_torch2.11.json"
 
 
 def program_of_job(strategy: str, size: str, device: str) -> tuple[RankProgram, Any]:
@@ -48,11 +44,8 @@ def program_of_job(strategy: str, size: str, device: str) -> tuple[RankProgram, 
         return original(programs, model, fabric, *others, **options)
 
     planning.plan_price = noted  # type: ignore[assignment]
-    world = "1" if strategy.startswith("alone") else "2"
-    script = [str(HERE / "job_programs.py"), strategy, "--size", size, "--device", "cuda", "--steps", "12"]
     try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-            torchledger(["plan", "--json", "--device", device, "--world", world, *script])
+        plan_job(strategy, size, device)
     finally:
         planning.plan_price = original
     return seen[0]

@@ -11,8 +11,6 @@ the steps. ``torchledger fit-constants`` and ``fit_power.py`` read it. Needs Tri
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import json
 import statistics
 from collections.abc import Sequence
@@ -20,13 +18,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from torchledger.cli import main as torchledger
+from planned_jobs import plan_job
+
 from torchledger.fitting.power_costs import PowerStep
 from torchledger.planning.rank_entries import TimedRank
 from torchledger.predicting.power import StepWork
-
-PROGRAM = Path(__file__).resolve().parent / "job_programs.py"
-
 
 LIMITED = 0.97
 """A share of the highest clock below which the limit is what lowers it."""
@@ -44,11 +40,8 @@ def work_of_step(strategy: str, size: str, device: str) -> tuple[StepWork, float
         return original(self, duration_us, communication_us, *others)
 
     TimedRank.slow_down = noted  # type: ignore[method-assign]
-    world = "1" if strategy.startswith("alone") else "2"
-    script = [str(PROGRAM), strategy, "--size", size, "--device", "cuda", "--steps", "12"]
     try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-            torchledger(["plan", "--json", "--device", device, "--world", world, *script])
+        plan_job(strategy, size, device)
     finally:
         TimedRank.slow_down = original  # type: ignore[method-assign]
     return seen[0]

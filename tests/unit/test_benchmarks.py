@@ -18,6 +18,8 @@ NO_BENCHMARKS = {
     "devices_data": "turns measurements into data",
     "drawn_calls": "calls for others to time",
     "drawn_launches": "is imported by others",
+    "device_marks": "is imported by others",
+    "planned_jobs": "is imported by others",
     "eager_calls_along": "is imported by others",
     "drawn_layers": "is imported by others",
     "eager_calls_drawn": "is imported by others",

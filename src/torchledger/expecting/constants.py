@@ -253,7 +253,8 @@ class PowerCosts:
     watts while attention, and any other kernel, runs. ``product_clock``: the share of the full clock below which
     products become slower than in short runs. ``limit_share``: what is drawn at the power limit, as a share of it, in
     runs of a second or less; ``lasting_share``: what kernels may draw of it in training that goes on for seconds, by
-    these same joules, which are those of a cooler device; ``None`` where it was not measured.
+    these same joules, which are those of a cooler device; ``None`` where it was not measured. ``collective_w``: watts
+    while a collective runs within a step, beside kernels or between them; 0 where it was not measured.
     """
 
     idle_w: float
@@ -264,6 +265,17 @@ class PowerCosts:
     limit_share: float
     lasting_share: float | None = None
     collective_w: float = 0.0
+
+    def above_idle_j(
+        self, product_flops: float, attention_us: float, others_us: float, collectives_us: float = 0.0
+    ) -> float:
+        """Joules of a step's work at full clocks, beside those of a device that rests."""
+        return (
+            product_flops / 1e12 * self.product_j_per_tflop
+            + attention_us / 1e6 * self.attention_w
+            + others_us / 1e6 * self.other_w
+            + collectives_us / 1e6 * self.collective_w
+        )
 
 
 @dataclass(frozen=True)

@@ -149,8 +149,4 @@ def _collective_w(step: PowerStep, costs: PowerCosts, data: PowerRows) -> float:
 
 
 def _kernels_j(step: PowerStep, costs: PowerCosts) -> float:
-    return (
-        step.product_flops / 1e12 * costs.product_j_per_tflop
-        + step.attention_us / 1e6 * costs.attention_w
-        + step.others_us / 1e6 * costs.other_w
-    )
+    return costs.above_idle_j(step.product_flops, step.attention_us, step.others_us)

@@ -15,7 +15,7 @@ from torchledger.nouns import Fabric, Host, PlannedRank, PlannedStep
 from torchledger.planning.rank_entries import EntryMaker, RankProgram, TimedRank, time_entries
 from torchledger.planning.sharing import find_sharing
 from torchledger.planning.timeline import PlayedStep, Sharing, play
-from torchledger.predicting.host_steps import HOST_ERROR, USUAL_HOST_ERROR, slowness_of, slowness_spread
+from torchledger.predicting.host_steps import expected_host
 from torchledger.predicting.overheads import Mode, overheads_of
 
 _COUNTS = 0.02
@@ -46,12 +46,12 @@ def plan_price(
         fabric = replace(fabric, ranks_per_node=ranks_per_node)
     sharing = find_sharing(model.device) if sharing is None else sharing
     overheads = overheads_of(model)
-    slowness = None if host is None else slowness_of(host)
+    slowness, host_error = expected_host(host)
     stands_in = {rank: program.rank for program in programs for rank in (*program.stands_for, program.rank)}
     settings = {"allow_tf32": allow_tf32, "convolution_tf32": convolution_tf32}
     timed = {
         program.rank: time_entries(
-            EntryMaker(program, model, fabric, stands_in, overheads, mode, sharing, slowness or 1.0), settings
+            EntryMaker(program, model, fabric, stands_in, overheads, mode, sharing, slowness), settings
         )
         for program in programs
     }
@@ -63,7 +63,6 @@ def plan_price(
     ]
     if any(slowed):
         played = play({rank: each.entries for rank, each in timed.items()}, sharing=sharing)
-    host_error = USUAL_HOST_ERROR if host is None or slowness is None else max(HOST_ERROR, slowness_spread(host))
     return _as_step(programs, model, fabric, timed, played, subject, overheads, sharing, host_error)
 
 

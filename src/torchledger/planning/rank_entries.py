@@ -27,7 +27,6 @@ from torchledger.work.graph_collectives import WAIT, GraphCollective, graph_coll
 from torchledger.work.step_traffic import step_traffic
 
 _PRICED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "p2p")
-_POINT_TO_POINT = ("send", "recv", "isend", "irecv")
 
 
 @dataclass(frozen=True)
@@ -175,13 +174,13 @@ class EntryMaker:
         kernels wait for each other. Messages between two ranks have a communicator of their own.
         """
         rank = self.program.rank
-        operation = _operation_of(name)
-        is_pair = operation in _POINT_TO_POINT
+        operation = name.rpartition("::")[2].rpartition(":")[2].removesuffix("_").removesuffix(".default")
+        kind = collective_kind(operation) or operation
+        is_pair = kind == "p2p"
         ranks = self.program.groups.get(group or "", ())
         if is_pair and peer is not None:
             ranks = tuple(sorted((rank, peer)))
         size = len(ranks) or group_size or 0
-        kind = collective_kind(operation) or operation
         if size < 2 or kind in ("barrier",) or not message_bytes:
             price_us = spread_us = 0.0
             if size != 1 and kind in _PRICED:
@@ -219,7 +218,7 @@ class EntryMaker:
     def _meets(self, operation: str, ranks: tuple[int, ...], peer: int | None) -> tuple[Any, ...] | None:
         """The key that a collective shares with its other given ranks; ``None`` where there are none."""
         rank = self.program.rank
-        if operation in _POINT_TO_POINT:
+        if collective_kind(operation) == "p2p":
             if peer is None or self.stands_in.get(peer, rank) == rank:
                 return None
             ends = (rank, self.stands_in[peer])
@@ -284,11 +283,7 @@ def time_entries(maker: EntryMaker, settings: Mapping[str, bool]) -> TimedRank:
                 call.message_bytes,
                 call.group,
                 call.group_size,
-                host_us=needs.collective_us(
-                    call,
-                    by_fsdp=call.order in program.by_fsdp,
-                    is_message=_operation_of(call.name) in _POINT_TO_POINT,
-                ),
+                host_us=needs.collective_us(call, by_fsdp=call.order in program.by_fsdp),
                 after=after if program.knows_waits else (*after, *(before if call.streams else last)),
                 stream=_stream(call, main, is_collective=True),
                 peer=program.peers.get(call.order),
@@ -350,11 +345,6 @@ def _graph(
             message, last = found.message_bytes(size), _last_of(maker.entries)
             asked_us = needs.graph_collective_us()
             pending.append(maker.collective(found.name, message, found.group, None, host_us=asked_us, after=last))
-
-
-def _operation_of(name: str) -> str:
-    """``"all_reduce"`` of ``"c10d::all_reduce_"``."""
-    return name.rpartition("::")[2].rpartition(":")[2].removesuffix("_").removesuffix(".default")
 
 
 def _all_waits(program: RankProgram) -> dict[int, tuple[int, ...]]:

@@ -14,6 +14,7 @@ from torchledger.nouns import Launch, StepCall
 from torchledger.predicting.host_steps import STEP_COSTS, inputs_of_trained
 from torchledger.predicting.overheads import Mode, further_kernels, is_backward_call, launch_kind
 from torchledger.predicting.questions import is_over_lists
+from torchledger.work.collectives import collective_kind
 
 RANK_COSTS: Mapping[str, float] = {
     "collective": 150.0,
@@ -77,12 +78,15 @@ class RankHost:
         """A collective inside a graph, when it comes to it."""
         return 0.0 if self.mode == "graphs" else self.slowness * RANK_COSTS["graph collective"] / 2
 
-    def collective_us(self, call: StepCall, *, by_fsdp: bool, is_message: bool) -> float:
+    def collective_us(self, call: StepCall, *, by_fsdp: bool) -> float:
         """A collective that no graph asks for."""
-        name = "functional collective" if call.name.startswith("_c10d_functional::") else "collective"
-        if by_fsdp:
+        if collective_kind(call.name) == "p2p":
+            name = "message"
+        elif by_fsdp:
             name = "fsdp backward" if self._is_backward else "fsdp forward"
-        return self.slowness * RANK_COSTS["message" if is_message else name]
+        else:
+            name = "functional collective" if call.name.startswith("_c10d_functional::") else "collective"
+        return self.slowness * RANK_COSTS[name]
 
     def operator_us(self, call: StepCall, *, launches: bool) -> float:
         """An eager operator; ``launches``: something on the device."""
@@ -97,12 +101,10 @@ class RankHost:
             us += STEP_COSTS["distinct_calls"] * (call.name not in self._met)
             us += RANK_COSTS["distributed call"] * (call.distributed > 0)
             self._met.add(call.name)
+        elif call.phase == "backward" and self.mode == "graphs":
+            us = STEP_COSTS["graphs parameters"]
         elif call.phase == "backward":
-            us = (
-                STEP_COSTS["graphs parameters"]
-                if self.mode == "graphs"
-                else (1 - _FORWARD_SHARE) * STEP_COSTS["parameters"]
-            )
+            us = (1 - _FORWARD_SHARE) * STEP_COSTS["parameters"]
         return self.slowness * us
 
 

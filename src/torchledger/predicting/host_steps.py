@@ -88,6 +88,15 @@ def slowness_of(host: Host) -> float | None:
     return said * _OF_MEDIANS if said is not None and host.spreads and host.method.startswith("median") else said
 
 
+def expected_host(host: Host | None) -> tuple[float, float]:
+    """How slow a host is taken to be, and by what share nine of ten steps that it decides are off by less; a usual one
+    where none is given, or nothing was measured of it."""
+    slowness = None if host is None else slowness_of(host)
+    if host is None or slowness is None:
+        return 1.0, USUAL_HOST_ERROR
+    return slowness, max(HOST_ERROR, slowness_spread(host))
+
+
 def _said_slowness(host: Host) -> float | None:
     logarithms = [math.log(cost / usual) for name, usual in _USUAL.items() if (cost := getattr(host, name))]
     if not logarithms:

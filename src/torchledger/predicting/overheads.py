@@ -114,11 +114,6 @@ def launch_kind(launch: Launch) -> LaunchKind | None:
     return "convolution" if family.startswith("launch:convolution") else "library"
 
 
-_SCALER_OPERATORS = 70.0
-"""Plain operators that a gradient scaler costs the host as much as in a step: it goes through the parameters in Python
-to sort their gradients, before and after the optimizer. By 10 drawn programs that their hosts decide."""
-
-
 def begins_backward(calls: Sequence[StepCall]) -> frozenset[int]:
     """The graph calls, by ``order``, that are the first of a backward pass: only those wake autograd's thread.
 
@@ -160,20 +155,18 @@ def step_us(device_us: float, host_us: float, overheads: Mapping[str, float]) ->
 
 
 def host_us(shape: StepShape, mode: Mode, overheads: Mapping[str, float]) -> float:
-    """What a usual host needs to launch a step, in microseconds; an eager operator costs what a library call does."""
-    library_us, call_us = overheads["library launch host us"], overheads["graph call host us"]
-    operators = library_us * (shape.operators + _SCALER_OPERATORS * shape.scalers)
+    """What a host needs to launch compiled graphs of which no step was recorded, in microseconds."""
+    call_us = overheads["graph call host us"]
     if mode == "graphs":
         # Steps of a forward and a backward were measured; each further replay is one more call.
-        return overheads["graphs step host us"] + call_us * max(0, shape.graphs - 2) + operators
+        return overheads["graphs step host us"] + call_us * max(0, shape.graphs - 2)
     return (
-        operators
-        + overheads["step host us"]
+        overheads["step host us"]
         + overheads["optimizer tensor host us"] * shape.tensors
         + call_us * shape.graphs
         + overheads["fused launch host us"] * shape.fused
         + overheads["convolution launch host us"] * shape.convolutions
-        + library_us * (shape.library + shape.further_kernels)
+        + overheads["library launch host us"] * (shape.library + shape.further_kernels)
     )
 
 

@@ -82,12 +82,7 @@ def mean_clock(work: StepWork, duration_us: float, machine: Machine, *, is_lasti
     costs, limit_w = _costs_on(machine), machine.device.power_limit_w
     if costs is None or limit_w is None or duration_us <= 0:
         return 1.0
-    above_idle_j = (
-        work.product_flops / 1e12 * costs.product_j_per_tflop
-        + work.attention_us / 1e6 * costs.attention_w
-        + work.others_us / 1e6 * costs.other_w
-        + work.collectives_us / 1e6 * costs.collective_w
-    )
+    above_idle_j = costs.above_idle_j(work.product_flops, work.attention_us, work.others_us, work.collectives_us)
     # How warm a device becomes is its own: on another one of the generation nobody read the clocks of such runs.
     is_known = machine.constants.reference.device.name == machine.device.name
     lasting = costs.lasting_share if is_lasting and is_known else None

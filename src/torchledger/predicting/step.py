@@ -39,13 +39,11 @@ from torchledger.nouns import (
     StepPrediction,
 )
 from torchledger.predicting.host_steps import (
-    HOST_ERROR,
     OVERLAP,
-    USUAL_HOST_ERROR,
+    expected_host,
     measured_host_us,
     shape_with_calls,
     slowness_of,
-    slowness_spread,
 )
 from torchledger.predicting.launches import is_foreign, predict_launches
 from torchledger.predicting.operators import ROOFLINE, half_width_us, predict
@@ -134,13 +132,11 @@ def predict_step(
     eager_us = sum(prediction.duration_us for _, prediction in eager) - _eager_us(eager, "optimizer") - collectives_us
     gaps = gaps_us(shape, mode, overheads)
     device = kernels + gaps + optimizer_us + eager_us + collectives_us
-    needed_by_host_us, host_error = host_us(shape, mode, overheads), 0.0
-    slowness = None if host is None else slowness_of(host)
-    if slowness is not None or record is not None:
-        needed_by_host_us = measured_host_us(shape, mode, slowness or 1.0, trains=traffic.trains)
-        host_error = USUAL_HOST_ERROR
-        if host is not None and slowness is not None:
-            host_error = max(HOST_ERROR, slowness_spread(host))
+    if record is None and (host is None or slowness_of(host) is None):
+        needed_by_host_us, host_error = host_us(shape, mode, overheads), 0.0
+    else:
+        slowness, host_error = expected_host(host)
+        needed_by_host_us = measured_host_us(shape, mode, slowness, trains=traffic.trains)
         overheads = {**overheads, "overlap": OVERLAP}
     by_launch = {launch.launch_id: launch for launch in called}
     worked = [

@@ -199,10 +199,7 @@ class StepProfiler(Watcher):
         try:
             recording = self._recorder.result()
             is_wanted = not self._written and (self._launches or recording.begun)
-            if self._why_not_written is not None:
-                records: list[Any] = [Gap("device_time", "profile", self._why_not_written)]
-            else:
-                records = self._records(recording) if is_wanted else []
+            records = self._records(recording) if is_wanted else []
             if self._launches and not is_hearing:
                 reason = "its hooks were not put in: kernels and steps may have passed unseen"
                 records = [*records, Gap("device_time", "profile", reason)]
@@ -318,7 +315,7 @@ class StepProfiler(Watcher):
         for record in records:
             if isinstance(record, Breakdown):
                 return record
-        raise MeasureError(f"nothing was profiled: {recording.why_not}.")
+        raise MeasureError(f"nothing was profiled: {self._why_not_written or recording.why_not}.")
 
     def abandon(self) -> None:
         """End the profile and keep nothing of it: what it should have watched has failed."""
@@ -330,6 +327,8 @@ class StepProfiler(Watcher):
                 path.unlink(missing_ok=True)
 
     def _records(self, recording: StepRecording) -> list[Any]:
+        if self._why_not_written is not None:
+            return [Gap("device_time", "profile", self._why_not_written)]
         launches = [launch for group in self._launches.values() for launch in group]
         if recording.times is not None:
             return records_of_recording(

@@ -15,7 +15,7 @@ _KINDS = {
     "all_to_all": "all_to_all all_to_allv alltoall alltoall_base all_to_all_single",
     "broadcast": "broadcast _broadcast_oop",
     "reduce": "reduce _reduce_oop",
-    "p2p": "send recv",
+    "p2p": "send recv isend irecv",
 }
 _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 

@@ -34,7 +34,7 @@ def test_all_costs_go_with_the_slowness() -> None:
             graph_us(host, BACKWARD, wakes=True),
             host.launch_us(FUSED),
             host.graph_collective_us(),
-            host.collective_us(REDUCE, by_fsdp=False, is_message=False),
+            host.collective_us(REDUCE, by_fsdp=False),
             host.operator_us(LIST, launches=True),
             host.operator_us(VIEW, launches=True),
             host.operator_us(GRADIENT, launches=False),
@@ -93,14 +93,14 @@ def test_distributed_tensors_cost_more_than_their_parts() -> None:
 
 def test_hooks_of_fsdp_cost_by_whether_the_step_is_in_its_backward() -> None:
     host = RankHost(1.0, "eager")
-    before = host.collective_us(REDUCE, by_fsdp=True, is_message=False)
+    before = host.collective_us(REDUCE, by_fsdp=True)
     graph_us(host, BACKWARD, wakes=True)
-    behind = host.collective_us(REDUCE, by_fsdp=True, is_message=False)
+    behind = host.collective_us(REDUCE, by_fsdp=True)
     assert (before, behind) == (RANK_COSTS["fsdp forward"], RANK_COSTS["fsdp backward"])
-    plain = host.collective_us(REDUCE, by_fsdp=False, is_message=False)
+    plain = host.collective_us(REDUCE, by_fsdp=False)
     assert plain < behind < before
     graph_us(host, FORWARD)
-    assert host.collective_us(REDUCE, by_fsdp=True, is_message=False) == before
+    assert host.collective_us(REDUCE, by_fsdp=True) == before
 
 
 def test_a_replayed_graph_costs_the_host_once_whatever_it_launches() -> None:

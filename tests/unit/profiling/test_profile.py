@@ -421,3 +421,25 @@ def test_a_plan_of_steps_that_are_all_unlike_does_not_say_that_they_are_too_few(
     recording = StepRecording(found_by="optimizer", begun=6)
     said = why_no_step(recording, graphs=6, warmup=1, needed=2, is_plan=True)
     assert "6 steps" in said and "alike" in said and "needs 2" not in said
+
+
+def test_a_rank_whose_profile_cannot_be_written_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is written when all is recorded; the trace is gone when the program ends."""
+
+    def fail(recording: StepRecording, *_: Any, **__: Any) -> Any:
+        assert recording.times is not None
+        recording.times.unlink()
+        raise ValueError("no such operator")
+
+    monkeypatch.setattr("torchledger.profiling.profile.records_of_recording", fail)
+    monkeypatch.setattr("torchledger.profiling.profile.own_world_size", lambda: 2)
+    monkeypatch.setattr("torchledger.profiling.profile.own_rank", lambda: 0)
+    torch._dynamo.reset()
+    with torchledger.capture(tmp_path / "a.ledger") as run:
+        attach(run, {"warmup": 2, "repeats": 3})
+        compiled = torch.compile(lambda x: x.sin() + 1)
+        for _ in range(40):
+            compiled(torch.randn(16, 32))
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        (gap,) = [each for each in ledger.read(Gap) if (each.account, each.where) == ("device_time", "profile")]
+    assert gap.reason == "ValueError: no such operator"

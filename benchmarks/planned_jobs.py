@@ -1,0 +1,19 @@
+"""Jobs of ``job_programs.py``, planned without a GPU and without a word: for those who listen in on the pricing."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+
+from torchledger.cli import main as torchledger
+
+PROGRAM = Path(__file__).resolve().parent / "job_programs.py"
+
+
+def plan_job(strategy: str, size: str, device: str) -> None:
+    """Plan a strategy for two ranks, or for one where each rank is for itself."""
+    world = "1" if strategy.startswith("alone") else "2"
+    script = [str(PROGRAM), strategy, "--size", size, "--device", "cuda", "--steps", "12"]
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        torchledger(["plan", "--json", "--device", device, "--world", world, *script])
