@@ -765,7 +765,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=2.0, help="of steps that do not wait, at least STEPS of them")
     parser.add_argument(
-        "--pieces", type=int, default=12, help="of these steps at most; 0: one, and no small steps beside"
+        "--pieces", type=int, default=48, help="of these steps at most; 0: one, and no small steps beside"
     )
     arguments = parser.parse_args()
     import torch

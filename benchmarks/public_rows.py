@@ -136,7 +136,7 @@ def nanotron(data: Path, check_us: Host) -> list[Row]:
             layers=n["layers"], hidden=n["hidden"], heads=n["heads"], kv_heads=n["kv_heads"], ffn=n["ffn"],
             vocabulary=n["vocab"], length=n["seq"], batch=n["global_batch"], tied=row["model"] in ("1B", "3B"),
             fused=False, head_copies=2.5, spare_gradient_bytes=4 if n["dp"] > 1 else 2,
-            overlaps_shards=True, counts_lengths=True,
+            overlaps_shards=True, counts_lengths=True, loss_in_steps=True,
         )  # fmt: skip
         # nanotron deals blocks to stages by what they cost, the output among them.
         model = replace(model, head_layers=model.vocabulary * model.hidden / model.block_parameters)
@@ -172,16 +172,22 @@ def neusight(data: Path) -> list[Row]:
     """GPTs in float32 on four GPUs, attention unfused, nothing recomputed; a pipeline of one microbatch.
 
     Shapes are those of sitar-lab/NeuSight's ``scripts/asplos/data/DLmodel_configs`` (its XL is 3,072 wide, not 2,048).
+    Its script (``collect_label_distributed.py``) times Megatron-LM's own training step (core_r0.5.0, called by
+    accelerate 1.0.0), optimizer and all: float32 scores are masked by a kernel of their own, products add to gradients
+    themselves, the gradient of an input is summed beside the weight's, the loss is written step by step; behind the
+    backward gradients are scaled and reduced at once, before the next they are set to zero.
     """
     shapes = {"gpt2_large": (36, 1280, 20), "gpt3_xl": (24, 3072, 24)}
     rows = []
     for row in rows_of(data / "distributed/neusight_distributed.csv"):
         layers, hidden, heads = shapes[row["model"]]
         batch, kind = int(row["global_batch"]), row["parallel"][:2]
+        shares = 128 * (4 if kind == "tp" else 1)
         model = Transformer(
-            layers=layers, hidden=hidden, heads=heads, ffn=4 * hidden, vocabulary=50304, length=int(row["seq"]),
+            layers=layers, hidden=hidden, heads=heads, ffn=4 * hidden, vocabulary=shares * math.ceil(50257 / shares),
+            length=int(row["seq"]),
             batch=batch, gated=False, norm="layer", attention="unfused", bias=True, rotary=False, tied=True,
-            dtype="float32", fused=False,
+            dtype="float32", fused=False, own_kernels=True, overlaps_inputs=True, loss_in_steps=True,
         )  # fmt: skip
         layout = Layout(
             dp=4 if kind == "dp" else 1, tp=4 if kind == "tp" else 1, pp=4 if kind == "pp" else 1,
@@ -189,7 +195,8 @@ def neusight(data: Path) -> list[Row]:
         )  # fmt: skip
         rows.append(
             Row(f"{row['gpu']} {row['model']} {row['parallel']} {batch}", model, layout,
-                1e3 * float(row["measured_ms"]), 1e3 * float(row["neusight_ms"]), device=row["gpu"].split("-")[0])
+                1e3 * float(row["measured_ms"]), 1e3 * float(row["neusight_ms"]), device=row["gpu"].split("-")[0],
+                composition=Composition(overlaps_gradients=False, gradient_passes=3))
         )  # fmt: skip
     return rows
 

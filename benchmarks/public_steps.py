@@ -109,6 +109,8 @@ class GuidePrices:
         return self.ask("guide.res_add", "forward", {"b": 1, "l": rows, "dim": 4096})
 
     def price(self, piece: Piece) -> PiecePrice:
+        if piece.role in ("bias", "score copies"):
+            return PiecePrice(0.0)  # The guide's products have these in them.
         if piece.operator == "elementwise":
             return PiecePrice(self.copy_us(piece.parameters["bytes"]))
         name = f"guide.{self.ROLES[piece.role]}"

@@ -27,7 +27,13 @@ read). Megatron-DeepSpeed's ranks of tensor parallelism each send their share of
 gathers it (`scatter_gather_tensors_in_pipeline`, its default). SimuMax by the launch scripts of MooreThreads/SimuMax
 (Transformer Engine with its loss in place of the logits, an empty gradient of each weight's shape, all-to-alls around
 attention for context parallelism, nothing of the collectives overlapped), Megatron-LM's loss by its in-place cross
-entropy. NeuSight's shapes by sitar-lab/NeuSight's `DLmodel_configs` (6945927)."""
+entropy. NeuSight's shapes by sitar-lab/NeuSight's `DLmodel_configs` (6945927), its program by its
+`collect_label_distributed.py` and what that calls: Megatron-LM's own training step (core_r0.5.0, by accelerate 1.0.0,
+97d413ef), the optimizer in it. So scores in float32 are masked in place in a view (Megatron's softmax kernels are of
+half precision), for which autograd copies their gradient four times and clears it once, and `baddbmm` copies the
+buffer it is given; products add to gradients themselves; an input's gradient is summed over the ranks beside the
+product of the weight's; the loss over a shared vocabulary is written step by step; gradients are scaled, reduced at
+once behind the backward, clipped, and set to zero before the next step."""
 
 ORIGIN = """Where rows come from (`python benchmarks/public_origin.py --tables VTRAIN`, of rows that were looked at
 and of nanotron's below 20 % MFU, which no set scores). vTrain's rows on one node are published as measurements and
@@ -83,12 +89,32 @@ to float32 (1,980) and bfloat16 gradients added to float32 ones (2,400); vectori
 reductions 2,630 to 3,130. Flash-attention 2 took 1.54 and 1.59 times (forward, backward; heads of 64) and 1.92 and
 1.75 times (of 128) as long as cuDNN's attention. A whole eager block of nanotron's sizes (plain torch, forward and
 backward, seconds long; widths 2,048 and 4,096, 8,192 and 4,096 tokens) took 9.1 and 12.9 ms; as pieces it is priced
-at 8.7 and 12.2, without the adding up of gradients, which it had none of."""
+at 8.7 and 12.2, without the adding up of gradients, which it had none of.
+
+A block of a GPT in float32 as Megatron-LM runs it, eager, on an H100 (2026-11-25, torch 2.11.0+cu130, the same as
+above; `python benchmarks/float32_blocks_cuda.py -o FILE`, which is `data/h100/float32_blocks_torch2.11.json`, and
+`python benchmarks/float32_blocks_cuda.py data/h100/float32_blocks_torch2.11.json` for what its pieces say). Eight
+sizes, one rank's share, forward and backward without collectives: the pieces are 0.1 to 6.8 % off, 3.6 in the mean,
+seven of eight too quick (before masks, copies of scores and sums of biases were pieces: 6 to 18 %). Products of
+float32 and these blocks take the same in their first iterations behind a rest and after seconds: a power limit takes
+nothing of them. Masks reach 2,420 GB/s where additions reach 3,030 (of what they read and write), softmax's backward,
+two kernels, 1,510."""
 
 COLUMNS = """Neighbours are layouts of one model, world and batch that differ by a factor of two between one or two
 axes; in brackets how many pairs. The last column takes questions with at least four measured layouts."""
 
-WRONG = """What is left, from the rows looked at. nanotron: rows on few nodes whose device decides are 3 to 7 % too
+WRONG = """On 2026-11-25 two things were found by reading the looked-at rows beside the programs' source. A reduction
+of gradients that waits for the last backward lay in front of what a stage of a pipeline sends to the one before it,
+so that each stage's reduction was waited for by all before it; it lies behind it now, as in Megatron and nanotron
+(looked at, sealed: SimuMax 3.0 to 2.4, 3.7 to 3.4 %; nanotron 6.8 to 6.4, 6.6 to 6.2, its ratios 7.8 to 7.5, 7.3 to
+6.8; vTrain on several nodes 8.1 to 9.2, 11.0 to 11.6, all too quick now, its ratios 6.4 to 6.7, 9.5 to 9.3). And
+NeuSight's program is described as above, its H100 with kernels that were measured (5.0 to 3.4, 10.8 to 5.7 %; 4.7 in
+all, where the peer's own are 7.7). vTrain's rows on several nodes with eight ranks of tensor parallelism are 3 to 6 %
+too quick since, nearly all alike; those with fewer are so too, or up to 20 % more: its 64-device rows as if gradients
+went over one of four network cards wherever a group has more than one rank on a node, its 512-device rows not. That
+was tried and not taken (looked at: 9.2 to 12.9 %).
+
+What is left, from the rows looked at. nanotron: rows on few nodes whose device decides are 3 to 7 % too
 quick, those of two tensor-parallel ranks 6 to 10 %; a third step may still be warming up, and the version of cuBLAS
 is not stated. Tried and not taken, as it changed 0.1 % of the mean: Megatron-DeepSpeed's blocks wait for the device
 (each forward puts two numbers on it, each backward asks whether two tensors are equal), so that no pass is launched

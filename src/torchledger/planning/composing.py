@@ -33,6 +33,7 @@ class Composition:
 
     ``overlaps_gradients``: gradients are reduced beside the last backward (DDP's buckets); else behind it.
     ``reduces_whole``: every rank is given all summed gradients, also where ZeRO-1 or 2 needs a share of them.
+    ``gradient_passes``: how often every gradient is read or written beside all that: set to zero, scaled.
     ``clips_whole``: and takes the norm of all of them and scales them, not of its share alone.
     ``announcements`` are the small messages that go before a microbatch's tensors from stage to stage, forward and
     backward, each of which the host waits for.
@@ -47,6 +48,7 @@ class Composition:
 
     overlaps_gradients: bool = True
     reduces_whole: bool = False
+    gradient_passes: int = 0
     clips_whole: bool = False
     announcements: tuple[int, int] = (0, 0)
     shares_sends: bool = False
@@ -270,20 +272,25 @@ class Composer:
         weights = parameters_of_rank(self.model, self.layout, is_first=stage == 0, is_last=stage == self.layout.pp - 1)
         return weights * self.model.gradient_bytes
 
+    @property
+    def has_replicas(self) -> bool:
+        """Whether other ranks hold the same weights, with gradients of their own."""
+        return self.layout.dp * self.layout.cp > 1
+
+    @property
+    def reduction_kind(self) -> str:
+        """The collective that gradients are summed by."""
+        return "reduce_scatter" if self.layout.zero and not self.composition.reduces_whole else "all_reduce"
+
     def last_backward(self, entries: list[TimedEntry], cost: _Cost, stage: int) -> None:
-        """The last backward, its gradients reduced in buckets beside it, or behind it."""
-        nbytes = self.gradient_bytes(stage)
-        kind = "reduce_scatter" if self.layout.zero and not self.composition.reduces_whole else "all_reduce"
-        if self.layout.dp * self.layout.cp < 2:
+        """The last backward, and gradients that are reduced in buckets beside it; those that are not are left to the
+        end, behind what the stage sends."""
+        if not (self.has_replicas and self.composition.overlaps_gradients):
             entries += self.phase("backward", cost)
             return
-        if not self.composition.overlaps_gradients:
-            entries += self.phase("backward", cost)
-            reduce_us = self.collective_us(kind, nbytes, "dp", None)
-            entries.append(TimedEntry("gradients", "communication", reduce_us, "compute"))
-            return
+        kind = self.reduction_kind
         if self.layout.zero or self.layout.stages_per_rank > 1:
-            bucket_us = self.collective_us(kind, nbytes / _BUCKETS, "dp")
+            bucket_us = self.collective_us(kind, self.gradient_bytes(stage) / _BUCKETS, "dp")
             for _ in range(_BUCKETS):
                 entries += self.phase("backward", cost.times(1 / _BUCKETS))
                 entries.append(self.reduction(bucket_us, len(entries) - 1))
@@ -359,6 +366,9 @@ class Composer:
     def end(self, entries: list[TimedEntry], stage: int) -> None:
         """What is left behind the last backward: gradients that are still moving, the optimizer, gathered weights."""
         model, layout = self.model, self.layout
+        if self.has_replicas and layout.zero < 3 and not self.composition.overlaps_gradients:
+            reduce_us = self.collective_us(self.reduction_kind, self.gradient_bytes(stage), "dp")
+            entries.append(TimedEntry("gradients", "communication", reduce_us, "compute"))
         moving = tuple(place for place, entry in enumerate(entries) if entry.stream == "gradients")[-1:]
         weights = parameters_of_rank(model, layout, is_first=stage == 0, is_last=stage == layout.pp - 1)
         if layout.pp > 1 and model.tied and stage in (0, layout.pp - 1):
@@ -379,11 +389,12 @@ class Composer:
         entries.append(TimedEntry("step", "host", self.composition.step_host_us, "compute"))
 
     def beside_update_us(self, weights: float, own: float) -> float:
-        """What is done beside the update of float32 weights: they are cast, all float32 gradients are set to zero, and
-        those that no rank needs are clipped."""
+        """What is done beside the update of float32 weights: they are cast, all float32 gradients are set to zero,
+        gradients are passed over as the program does, and those that no rank needs are clipped."""
         moved = 0.0
         if self.model.gradient_bytes > self.size:
             moved = (4 + self.size) * own + self.model.gradient_bytes * weights
+        moved += self.composition.gradient_passes * self.model.gradient_bytes * weights
         if self.composition.clips_whole:
             moved += CLIPPING_PASSES * self.model.gradient_bytes * (weights - own)
         if not moved:

@@ -32,8 +32,10 @@ class Transformer:
     ``exchanges_heads`` says that ranks of context parallelism exchange tokens for heads around attention (and keep what
     attention gave before it is exchanged back), in place of gathering keys and values. ``overlaps_shards``: with
     sequence parallelism a rank multiplies its own rows while the others' are gathered, then those in front and those
-    behind, and collectives of the backward run beside products that do not need them. ``counts_lengths``: each block
-    counts the lengths of its sequences anew, in six small kernels.
+    behind, and collectives of the backward run beside products that do not need them. ``overlaps_inputs``: without
+    sequence parallelism the gradient of a product's input is summed over the ranks beside the product of its weight's.
+    ``counts_lengths``: each block counts the lengths of its sequences anew, in six small kernels. ``loss_in_steps``:
+    each step of the loss is written in float32 by a kernel of its own.
     ``gradient_bytes`` is the size of an accumulated gradient's element, ``spare_gradient_bytes`` that of another copy,
     ``optimizer_bytes`` what the optimizer keeps for a parameter, ``logit_bytes`` what the loss holds of a logit at once
     (logits, a float32 copy and one that is worked on; 6 where it is worked on in place). ``head_layers`` is how many
@@ -61,6 +63,8 @@ class Transformer:
     exchanges_heads: bool = False
     overlaps_shards: bool = False
     counts_lengths: bool = False
+    overlaps_inputs: bool = False
+    loss_in_steps: bool = False
     gradient_bytes: int = 4
     spare_gradient_bytes: int = 0
     optimizer_bytes: int = 12
@@ -156,6 +160,8 @@ _UNVECTORIZED: Mapping[tuple[str, Direction], float] = {
     ("loss", "forward"): 1.25,
     ("loss", "backward"): 1.3,
     ("accumulation", "backward"): 1.3,
+    ("mask", "forward"): 1.25,
+    ("mask", "backward"): 1.25,
 }
 """How many times as long an eager program's kernels of a role take as additions that move as many bytes: torch reads
 and writes strided tensors, halves of rows, broadcast factors and two dtypes one element at a time. Measured a kernel at
@@ -251,6 +257,10 @@ class _Maker:
 
     def column(self, role: str, k: int, n: int, direction: Direction) -> list[Piece]:
         """A product whose columns the ranks of tensor parallelism share, with its collectives."""
+        if direction == "backward" and self.model.overlaps_inputs and self.layout.tp > 1 and not self.is_sharded:
+            weights = self.product(role, n, self.tokens, k)
+            reduced = self.collective("all_reduce", self.tokens * self.model.hidden * self.size, "tp", weights)
+            return [reduced, self.linear(role, k, n, direction)]
         if not (self.is_sharded and self.model.overlaps_shards):
             return [*self.gather(direction), self.linear(role, k, n, direction)]
         message = self.tokens * self.model.hidden * self.size
@@ -278,6 +288,14 @@ class _Maker:
         own, tp = self.rows, self.layout.tp
         others = (tp - 1,) if tp == 2 else (tp // 2, tp - 1 - tp // 2)
         return [self.product(role, own, k, n), *(self.product(role, count * own, k, n) for count in others)]
+
+    def biases(self, columns: int, direction: Direction, *, is_added: bool = False) -> list[Piece]:
+        """A bias that an eager program adds behind the product, where no kernel behind it does; its gradient is summed
+        over the rows."""
+        if self.model.fused or not self.model.bias or (direction == "forward" and not is_added):
+            return []
+        passes = 2 if direction == "forward" else 1
+        return [self.elementwise(passes * self.tokens * columns * self.size, direction, "bias")]
 
     def product(self, role: str, m: int, k: int, n: int) -> Piece:
         """One product of m by k with k by n."""
@@ -310,6 +328,7 @@ class _Maker:
         pieces += [
             Piece("bmm", {"b": batch * heads, "m": own, "k": model.head, "n": model.length}, direction, "scores",
                   1 if is_forward else 2),
+            *self.mask(scores, direction),
             Piece("softmax", {"rows": batch * heads * own, "dim": model.length}, direction, "softmax"),
         ]  # fmt: skip
         if model.bias:
@@ -319,6 +338,23 @@ class _Maker:
                   1 if is_forward else 2)
         )  # fmt: skip
         return pieces
+
+    def mask(self, scores: int, direction: Direction) -> list[Piece]:
+        """What an eager program does to scores before it exponentiates them, as Megatron's ``CoreAttention``.
+
+        ``baddbmm`` copies the buffer that it is given. Kernels that mask as they exponentiate are of half precision;
+        scores of float32 are masked in place, in a view: autograd then copies their gradient four times and clears it
+        once.
+        """
+        if self.model.fused:
+            return []
+        size = scores * self.size
+        copied = [self.elementwise(2 * size, direction, "score copies")] if direction == "forward" else []
+        if self.size < 4:
+            return copied
+        if direction == "backward":
+            copied.append(self.elementwise(9 * size, direction, "score copies", 5))
+        return [*copied, self.elementwise(2 * size, direction, "mask")]
 
     def copies(self, direction: Direction) -> list[Piece]:
         """Rearranging heads before and behind attention, and rotary positions."""
@@ -372,16 +408,20 @@ class _Maker:
         attention = [
             self.norm(direction),
             *self.column("qkv", model.hidden, qkv, direction),
+            *self.biases(qkv, direction, is_added=True),
             *self.copies(direction),
             *self.attention(direction),
             *self.row("out", model.hidden // tp, model.hidden, direction),
+            *self.biases(model.hidden, direction),
             *self.residual(direction),
         ]
         feed = [
             self.norm(direction),
             *self.column("up", model.hidden, up, direction),
+            *self.biases(up, direction),
             self.activation(direction),
             *self.row("down", model.ffn // tp, model.hidden, direction),
+            *self.biases(model.hidden, direction),
             *self.residual(direction),
         ]
         return attention, feed
@@ -422,11 +462,12 @@ class _Maker:
         return pieces
 
     def loss(self, vocabulary: int, direction: Direction) -> Piece:
-        """Cross entropy; eager programs that share the vocabulary write each of its steps in float32."""
-        if self.model.fused or self.model.own_kernels or self.model.attention == "unfused":
+        """Cross entropy; programs that share the vocabulary write each of its steps in float32."""
+        if not self.model.loss_in_steps:
             return Piece("cross_entropy", {"tokens": self.tokens, "vocab": vocabulary}, direction, "loss", 3)
         # Forward: cast, largest, subtract, exponential, sum, divide; backward: scale, cast.
-        moved = {"forward": self.size + 4 + 4 + 8 + 8 + 4 + 8}.get(direction, 8 + 4 + self.size)
+        cast = self.size + 4 if self.size < 4 else 0
+        moved = cast + 4 + 8 + 8 + 4 + 8 if direction == "forward" else 8 + cast
         return self.elementwise(moved * self.tokens * vocabulary, direction, "loss", 7)
 
     def output(self, direction: Direction) -> list[Piece]:

@@ -216,6 +216,87 @@ def test_reducing_all_gradients_takes_longer_than_their_shares() -> None:
     assert shares < whole
 
 
+def test_a_reduction_behind_the_pipeline_is_waited_for_once_and_not_by_each_stage() -> None:
+    layout, late = Layout(dp=2, pp=4), Composition(overlaps_gradients=False)
+    slower = replace(
+        FABRIC,
+        curves=tuple(
+            replace(each, duration_us=tuple(10 * us for us in each.duration_us))
+            if each.operation == "all_reduce"
+            else each
+            for each in FABRIC.curves
+        ),
+    )
+    quick, slow = (
+        price_layout(SMALL, layout, PRICES, fabric, composition=late, sharing=FREE).duration_us
+        for fabric in (FABRIC, slower)
+    )
+    makers = [Composer(SMALL, layout, PRICES, fabric, late, FREE) for fabric in (FABRIC, slower)]
+    reductions = [max(m.collective_us("all_reduce", m.gradient_bytes(k), "dp") for k in range(4)) for m in makers]
+    # No stage ends before the first, which ends last; the reduction of the largest may begin before that.
+    assert 0 < slow - quick <= reductions[1] - reductions[0] + 1e-6
+
+
+GPT = replace(SMALL, gated=False, norm="layer", attention="unfused", bias=True, rotary=False, fused=False)
+
+
+def moved(model: Transformer, role: str, direction: str) -> int:
+    parts = parts_of(model, Layout())
+    pieces = parts.block if direction == "forward" else parts.block_backward
+    return sum(piece.parameters["bytes"] for piece in pieces if piece.role == role)
+
+
+def test_scores_in_float32_are_masked_by_kernels_of_their_own() -> None:
+    exact = replace(GPT, dtype="float32")
+    scores = 4 * SMALL.heads * SMALL.length**2
+    assert moved(exact, "score copies", "forward") == 2 * scores
+    assert moved(exact, "score copies", "backward") == 9 * scores
+    assert all(moved(exact, "mask", each) == 2.5 * scores for each in ("forward", "backward"))
+    assert moved(GPT, "mask", "forward") == moved(GPT, "mask", "backward") == 0
+    assert moved(GPT, "score copies", "forward") == scores and moved(GPT, "score copies", "backward") == 0
+    compiled = replace(exact, fused=True)
+    assert all(moved(compiled, role, "backward") == 0 for role in ("mask", "score copies", "bias"))
+
+
+def test_an_eager_program_sums_the_gradient_of_each_bias() -> None:
+    columns = SMALL.hidden + 2 * SMALL.kv * SMALL.head + SMALL.hidden + SMALL.ffn + SMALL.hidden
+    assert moved(GPT, "bias", "backward") == 2 * SMALL.length * columns
+    assert moved(GPT, "bias", "forward") == 2 * 2 * SMALL.length * (SMALL.hidden + 2 * SMALL.kv * SMALL.head)
+    assert moved(replace(GPT, bias=False), "bias", "backward") == 0
+
+
+def test_a_sum_of_gradients_beside_a_product_costs_less_and_is_no_other_sum() -> None:
+    layout = Layout(tp=4, sequence_parallel=False)
+    beside = replace(GPT, overlaps_inputs=True)
+    assert price(layout, beside) < price(layout, GPT)
+    kinds = [sorted(p.operator for p in parts_of(m, layout).block_backward if p.group) for m in (GPT, beside)]
+    assert kinds[0] == kinds[1] == ["collective.all_reduce"] * 2
+    shares = Layout(tp=4)
+    assert parts_of(beside, shares) == parts_of(GPT, shares)
+
+
+def test_a_loss_in_steps_takes_longer_than_one_kernel_and_casts_half_precision_alone() -> None:
+    steps = replace(GPT, loss_in_steps=True)
+    assert price(Layout(), steps) > price(Layout(), GPT)
+
+    def loss_bytes(dtype: str) -> float:
+        (piece,) = [p for p in parts_of(replace(steps, dtype=dtype), Layout()).last if p.role == "loss"]
+        return piece.parameters["bytes"] / SMALL.length / SMALL.vocabulary
+
+    assert loss_bytes("bfloat16") - loss_bytes("float32") == pytest.approx(6 * 1.25)
+
+
+def test_passes_over_gradients_take_time() -> None:
+    none, three = (
+        price_layout(
+            SMALL, Layout(), PRICES, FABRIC, composition=Composition(gradient_passes=each), sharing=FREE
+        ).duration_us
+        for each in (0, 3)
+    )
+    least_us = 3 * SMALL.gradient_bytes * SMALL.parameters / PRICES.model.machine.bytes_per_us
+    assert 0.8 * least_us < three - none < 2 * least_us
+
+
 def test_a_table_ranks_what_fits_and_says_what_the_rest_needs() -> None:
     layouts = find_layouts(SMALL, 8, micro_batches=(1, 2), recomputations=("none",), zeros=(0, 3))
     assert all(layout.world_size == 8 for layout in layouts)
