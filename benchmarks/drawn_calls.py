@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import math
 import os
@@ -388,6 +389,42 @@ class AttentionCase:
     is_causal: bool
     has_bias: bool
     packed: bool
+    dropout: float = 0.0
+    bias_over: str = "batch"
+    """Which of a bias' first two dimensions lie in memory: ``"batch"``, ``"heads"`` or ``"both"``."""
+
+
+_WINDOWS = (4, 9, 16, 25, 36, 49, 49, 64, 64, 81, 100, 144, 144, 196, 256)
+"""Places of a square window, as vision transformers attend within."""
+
+
+def draw_windows(backend: str, count: int, *, seed: str) -> Iterator[AttentionCase]:
+    """Cases of many short sequences, most with a bias, as windows of pictures are; one in three with dropout.
+
+    One in four is as long as sentences are, for the dropout alone.
+    """
+    pick = random.Random(f"{seed}/windows/{backend}")
+    found = 0
+    while found < count:
+        is_window = pick.random() < 0.75
+        length = pick.choice(_WINDOWS) if pick.random() < 0.8 else pick.randint(2, 64)
+        length = length if is_window else round(2 ** pick.uniform(6, 11)) // 8 * 8
+        d = pick.choice((8, 16, 24, 32, 32, 32, 32, 48, 64, 64) if is_window else (32, 64, 64, 80, 128))
+        heads = pick.choice((1, 2, 3, 4, 6, 8, 12, 16, 24, 32))
+        batch = round(2 ** pick.uniform(3, 12)) if is_window else round(2 ** pick.uniform(0, 6))
+        if not 1e5 < 4 * batch * heads * length**2 * d < 1e11 or batch * heads * length * d > 2**26:
+            continue
+        found += 1
+        has_bias = backend != "flash" and pick.random() < (0.75 if is_window else 0.2)
+        dtypes = ("float32", "float32", "bfloat16") if backend == "efficient" else ("bfloat16", "bfloat16", "float16")
+        yield AttentionCase(
+            backend, pick.choice(dtypes), batch, heads, heads, length, length, d,
+            is_causal=not has_bias and pick.random() < 0.3,
+            has_bias=has_bias,
+            packed=pick.random() < 0.8,
+            dropout=pick.choice((0.0, 0.0, 0.1) if is_window else (0.0, 0.1, 0.1)),
+            bias_over=pick.choice(("batch", "heads", "heads", "both")),
+        )  # fmt: skip
 
 
 def draw_attention(backend: str, count: int, *, tiny: bool = False, seed: str = "2026-11") -> Iterator[AttentionCase]:
@@ -438,30 +475,42 @@ def attention_runs(case: AttentionCase, place: Any) -> dict[str, Call]:
     if case.has_bias:
         # Rows that begin where sixteen bytes do, as the kernels ask for.
         stored = -(-case.length_kv // 8) * 8
-        bias = torch.zeros(case.batch, 1, case.length, stored, device=place, dtype=dtype)[..., : case.length_kv]
+        count = case.batch if case.bias_over != "heads" else 1, case.heads if case.bias_over != "batch" else 1
+        bias = torch.zeros(*count, case.length, stored, device=place, dtype=dtype)[..., : case.length_kv]
         bias = bias.expand(case.batch, case.heads, case.length, case.length_kv)
     aten = torch.ops.aten
     if case.backend == "flash":
-        forward = lambda: aten._scaled_dot_product_flash_attention(q, k, v, 0.0, case.is_causal)  # noqa: E731
+        forward = lambda: aten._scaled_dot_product_flash_attention(q, k, v, case.dropout, case.is_causal)  # noqa: E731
     else:
         operator = getattr(aten, f"_scaled_dot_product_{case.backend}_attention")
-        forward = lambda: operator(q, k, v, bias, True, 0.0, case.is_causal)  # noqa: E731
+        forward = lambda: operator(q, k, v, bias, True, case.dropout, case.is_causal)  # noqa: E731
     made = forward()
     out, logsumexp = made[0], made[1]
     grad = torch.randn_like(out)
     if case.backend == "flash":
         _, _, cum_q, cum_k, max_q, max_k, seed, offset, _ = made
         backward = lambda: aten._scaled_dot_product_flash_attention_backward(  # noqa: E731
-            grad, q, k, v, out, logsumexp, cum_q, cum_k, max_q, max_k, 0.0, case.is_causal, seed, offset
+            grad, q, k, v, out, logsumexp, cum_q, cum_k, max_q, max_k, case.dropout, case.is_causal, seed, offset
         )
     elif case.backend == "cudnn":
         _, _, cum_q, cum_k, max_q, max_k, seed, offset, _ = made
         backward = lambda: aten._scaled_dot_product_cudnn_attention_backward(  # noqa: E731
-            grad, q, k, v, out, logsumexp, seed, offset, bias, cum_q, cum_k, max_q, max_k, 0.0, case.is_causal
+            grad, q, k, v, out, logsumexp, seed, offset, bias, cum_q, cum_k, max_q, max_k, case.dropout, case.is_causal
         )
     else:
         backward = lambda: aten._scaled_dot_product_efficient_attention_backward(  # noqa: E731
-            grad, q, k, v, bias, out, logsumexp, made[2], made[3], 0.0, [True, True, True, False], case.is_causal
+            grad,
+            q,
+            k,
+            v,
+            bias,
+            out,
+            logsumexp,
+            made[2],
+            made[3],
+            case.dropout,
+            [True, True, True, False],
+            case.is_causal,
         )
     return {"forward": forward, "backward": backward}
 
@@ -554,12 +603,15 @@ def time_all(cases: Sequence[tuple[dict[str, Any], Callable[[], dict[str, Call]]
     return len(rows)
 
 
-def run_attention(out: Path, *, tiny: bool, limit_s: float, skip: int = 0, seed: str = "2026-11") -> dict[str, Any]:
+def run_attention(
+    out: Path, *, tiny: bool, limit_s: float, skip: int = 0, seed: str = "2026-11", windows: bool = False
+) -> dict[str, Any]:
     """All backends' cases in turns, so that what the limit cuts off is a part of each."""
     import torch
 
     place = torch.device("cuda")
-    drawn = [list(draw_attention(backend, count, tiny=tiny, seed=seed)) for backend, count in _ATTENTION.items()]
+    draw = draw_windows if windows else functools.partial(draw_attention, tiny=tiny)
+    drawn = [list(draw(backend, count, seed=seed)) for backend, count in _ATTENTION.items()]
     turns = range(max(map(len, drawn)))
     cases = [each[turn] for turn in turns for each in drawn if turn < len(each)][skip:]
     torch.empty(1, device=place)
@@ -729,6 +781,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of each loop of `sustained`")
     parser.add_argument("--skip", type=int, default=0, help="configurations of `attention` to leave out")
     parser.add_argument("--seed", default="2026-11", help="of `attention`'s configurations")
+    parser.add_argument("--windows", action="store_true", help="of short sequences with biases and dropout")
     parser.add_argument("--limit", type=float, default=60.0)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
     arguments = parser.parse_args()
@@ -738,8 +791,9 @@ def main() -> None:
         answer = run_battery(part, arguments.device, tiny=tiny)
     elif part == "attention":
         answer = run_attention(
-            arguments.out, tiny=tiny, limit_s=arguments.limit, skip=arguments.skip, seed=arguments.seed
-        )
+            arguments.out, tiny=tiny, limit_s=arguments.limit, skip=arguments.skip, seed=arguments.seed,
+            windows=arguments.windows,
+        )  # fmt: skip
     elif part == "states":
         answer = run_states(arguments.out, limit_s=arguments.limit)
     elif part == "sustained":

@@ -58,9 +58,10 @@ def _attention_launch(row: Row, graph: str, order: int) -> Launch:
     if row["has_bias"]:
         inputs.append(_buffer("bias", score, row))
     name = f"_scaled_dot_product_{row['backend']}_attention{'_backward' if backward else ''}"
-    flags = {"cudnn": ("True", "0.0"), "efficient": ("True", "0.0"), "flash": ("0.0",)}[row["backend"]]
-    if backward:
-        flags = {"efficient": ("0.0", "True", "True", "True", "False")}.get(row["backend"], ("0.0",))
+    dropout = str(row.get("dropout", 0.0))
+    flags = (dropout,) if backward or row["backend"] == "flash" else ("True", dropout)
+    if backward and row["backend"] == "efficient":
+        flags = (dropout, "True", "True", "True", "False")
     flops = round(
         4 * row["batch"] * row["heads"] * row["length"] * row["length_kv"] * row["d"] * (2.5 if backward else 1)
     )
@@ -76,9 +77,12 @@ def _buffer(
     stride = (length * heads * d, d, heads * d, 1) if row["packed"] else (heads * length * d, length * d, d, 1)
     numel = batch * heads * length * d
     if name == "bias":
-        # One mask for all heads; its rows begin where sixteen bytes do, as ``attention_runs`` stores them.
-        stored = -(-d // 8) * 8
-        stride, numel = (length * stored, 0, stored, 1), batch * length * d
+        # Its rows begin where sixteen bytes do, as ``attention_runs`` stores them, for all heads or all of the batch.
+        stored, over = -(-d // 8) * 8, row.get("bias_over", "batch")
+        of_heads, of_batch = (over != "batch", over != "heads")
+        per_head = length * stored
+        stride = (per_head * (heads if of_heads else 1) * of_batch, per_head * of_heads, stored, 1)
+        numel = (batch if of_batch else 1) * (heads if of_heads else 1) * length * d
     return made_buffer(name, row["dtype"], shape, stride, role, numel=numel)
 
 
@@ -142,7 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)
-    parser.add_argument("--more", nargs="*", type=Path, default=[], metavar="TAR")
+    parser.add_argument("--more", nargs="*", type=Path, default=[], metavar="TAR", help="or attention.json")
     arguments = parser.parse_args()
     target: Path = arguments.target
     launches: list[MeasuredLaunch] = []
@@ -162,6 +166,9 @@ def main() -> None:
         launches += attention_launches(json.loads((arguments.source / "attention.json").read_text()))
     seen = {item.program for item in (*programs, *programs_tf32)}
     for source in (*sources, *arguments.more):
+        if source.suffix == ".json":
+            launches += attention_launches(json.loads(source.read_text()))
+            continue
         for path in ledgers_of(source):
             if path.stem in seen:
                 continue

@@ -123,8 +123,12 @@ def read_guide_folder(folder: str | os.PathLike[str]) -> list[Sample]:
 
 
 def guide_file_stem(device: str, operator: str, precision: str, parts: int, part: int) -> str:
-    """``{GPU}_{operator}_{precision}_{parts}_{part}``, the GPU's name without spaces, as the guide writes it."""
-    return f"{file_name(device.replace(' ', ''))}_{operator}_{short_precision(precision)}_{parts}_{part}"
+    """``{GPU}_{operator}_{precision}_{parts}_{part}``, the GPU's name without spaces, as the guide writes it.
+
+    What no file's name holds is a hyphen in the device's: behind its first underscore stands the operator.
+    """
+    plain = file_name(device.replace(" ", "")).replace("_", "-")
+    return f"{plain}_{operator}_{short_precision(precision)}_{parts}_{part}"
 
 
 def short_precision(dtype: str) -> str:

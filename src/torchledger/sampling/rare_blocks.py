@@ -117,6 +117,49 @@ def _scattering(draw: Draw) -> Function:
     return run
 
 
+def _places(draw: Draw) -> Function:
+    """Scores to which a number is added for how far two places are apart, out of a small table for each head.
+
+    The table's gradient is summed by atomics, most of which meet at a few places of it: distances in buckets, or those
+    within a window of a picture.
+    """
+    heads = draw.choose((1, 2, 4, 6, 8, 12, 16, 16, 24, 32))
+    is_window = draw.chance(0.35)
+    side = draw.choose((2, 4, 7, 7, 8, 8, 12, 16))
+    length = side * side if is_window else draw.size(32, 1024, draw.choose((1, 8, 32, 64)))
+    count = max(1, min(draw.choose((1, 2, 4, 8, 16, 64, 256)), draw.largest // (4 * heads * length**2)))
+    kind = "window" if is_window else draw.choose(("buckets", "buckets", "clipped", "all"))
+    buckets = draw.choose((16, 32, 32, 64))
+    rows = {"window": (2 * side - 1) ** 2, "buckets": buckets, "clipped": 2 * buckets + 1, "all": 2 * length - 1}[kind]
+    scores, table = draw.add((count, heads, length, length)), draw.add((rows, heads), "weight")
+    dropout, masked = 0.1 if draw.chance(0.5) else 0.0, draw.chance(0.3)
+
+    def distances(device: Any) -> Any:
+        import torch
+
+        place = torch.arange(length, device=device)
+        if kind == "window":
+            row, column = (each[:, None] - each[None, :] + side - 1 for each in (place // side, place % side))
+            return row * (2 * side - 1) + column
+        apart = place[None, :] - place[:, None]
+        if kind == "all":
+            return apart + length - 1
+        if kind == "clipped":
+            return apart.clamp(-buckets, buckets) + buckets
+        half, near = buckets // 2, buckets // 4
+        far = near + ((apart.abs().float() / near).clamp(min=1).log() / 2.8 * (half - near)).long()
+        return (apart > 0).long() * half + torch.where(apart.abs() < near, apart.abs(), far.clamp(max=half - 1))
+
+    def run(**t: Any) -> Any:
+        added = functional().embedding(distances(t[scores].device), t[table]).permute(2, 0, 1)
+        y = t[scores] * 0.125 + added.to(t[scores].dtype)
+        if masked:
+            y = y.masked_fill(t[scores].detach() > 3, -1e4)
+        return drop(y.softmax(-1), dropout)
+
+    return run
+
+
 def _growing_images(draw: Draw) -> Function:
     """Images through a norm and an activation, made smaller or larger, and joined with others; or lines of them."""
     channels = draw.choose((16, 32, 48, 64, 96, 128, 192, 256, 384))
@@ -162,6 +205,7 @@ RARE_BLOCKS: Mapping[str, tuple[Callable[[Draw], Function], float]] = {
     "norm_branches": (_norm_branches, 1.5),
     "ranking": (_ranking, 0.4),
     "scattering": (_scattering, 0.4),
+    "places": (_places, 0.3),
     "growing_images": (_growing_images, 0.7),
 }
 """How to draw a block, and its weight among the families."""
