@@ -29,7 +29,7 @@ from torchledger.expecting.constants import read_constants, write_constants
 from torchledger.expecting.launch_attention import attention_call
 from torchledger.expecting.launch_families import family_of
 from torchledger.expecting.launch_features import features_of_launches
-from torchledger.expecting.machine import Machine
+from torchledger.expecting.machine import LATEST_NETWORKS, Machine
 from torchledger.expecting.rounded_products import ROUNDED
 from torchledger.fitting.data import read_operator_samples
 from torchledger.fitting.launches import (
@@ -198,6 +198,9 @@ def main() -> None:
     parser.add_argument("--own-constants", type=Path)
     arguments = parser.parse_args()
     model = find_model(arguments.model)
+    if any(family.startswith("launch:fused") for family in arguments.families):
+        # What fused kernels are learned beside is what is known of them now.
+        model = replace(model, machine=replace(model.machine, networks=LATEST_NETWORKS))
     if arguments.own_constants is not None:
         own = read_constants(arguments.own_constants)
         model = replace(model, machine=replace(model.machine, own_constants=own))

@@ -197,6 +197,10 @@ class KernelConstants:
     """Scattered atomics on elements of two bytes, which compare and swap the four around them..."""
     narrow_wait_us: float = 0.0
     """...and wait for as many others as there are on each element."""
+    line_atomic_us: float = 0.0
+    """One of the atomics that meet in a line of memory (``atomic_lines.py``)."""
+    split_store_us: float = 0.0
+    """A scattered store into a row that several blocks write: what it costs more than others."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torchledger.expecting.atomic_lines import is_by_distance, most_in_line
 from torchledger.expecting.constants import KernelConstants
 from torchledger.expecting.launch_tiles import Tile, TileCost, cost_of_tiles, next_power
 from torchledger.expecting.machine import Machine
@@ -153,7 +154,9 @@ def kernel_costs(
         parts["turn"] = chosen.rounds * (chosen.turns - 1) * turn_us
     gathered = sum(access.size * access.count for access in accesses if access.declared.is_indirect)
     parts["gather"] = gathered / (constants.gathered_bytes * machine.num_multiprocessors)
-    _add_atomics(parts, accesses, launch, constants)
+    if machine.knows_distances:
+        parts["gather"] += constants.split_store_us * _stores_that_meet(accesses, chosen.tile)
+    _add_atomics(parts, accesses, launch, machine)
     reduced = max((math.prod(nest.reduction_extents) for nest in nests if nest.reduction_extents), default=1)
     _add_folds(parts, nests, accesses, next_power(reduced), launch, machine)
     held = _held(chosen.tile, nests, accesses)
@@ -216,10 +219,19 @@ def _changes(nest: LoopNest) -> bool:
     )
 
 
-def _add_atomics(
-    parts: dict[str, float], accesses: Sequence[MemoryAccess], launch: Launch, constants: KernelConstants
-) -> None:
+def _stores_that_meet(accesses: Sequence[MemoryAccess], tile: Tile) -> int:
+    """Scattered stores into rows of which a block makes a part: sectors are written by several blocks."""
+    return sum(
+        access.count
+        for access in accesses
+        if access.declared.kind == "store" and access.declared.is_indirect and tile.reduced == 1
+        if min((abs(stride) for _, stride, _ in access.loops if stride), default=0) > tile.inner * tile.outer
+    )
+
+
+def _add_atomics(parts: dict[str, float], accesses: Sequence[MemoryAccess], launch: Launch, machine: Machine) -> None:
     """Atomics on whole rows, on scattered addresses, and on so few that they wait for one another."""
+    constants = machine.constants.kernels
     sizes = {buffer.name: math.prod(buffer.shape) for buffer in launch.buffers}
     for access in accesses:
         if access.declared.kind != "atomic":
@@ -229,6 +241,9 @@ def _add_atomics(
         if last == 1:
             slower = 1.0 + constants.row_crowd_slower * min(each / constants.row_crowd, 1.0)
             parts["row atomic"] += constants.row_atomic_us * access.count * slower
+        elif machine.knows_distances and constants.line_atomic_us and (most := _in_line(access, accesses, launch)):
+            scattered_us = constants.scattered_atomic_us * access.count
+            parts["crowded atomic"] += max(constants.line_atomic_us * most, scattered_us)
         elif each > constants.crowded_from:
             share = min(each / constants.crowded_whole, 1.0)
             parts["crowded atomic"] += constants.crowded_atomic_us * access.count * share
@@ -237,6 +252,25 @@ def _add_atomics(
             parts["scattered atomic"] += constants.scattered_atomic_us * access.count * share
         if access.size == 2 and last != 1:
             parts["narrow atomic"] += constants.narrow_atomic_us * access.count + constants.narrow_wait_us * each
+
+
+def _in_line(access: MemoryAccess, accesses: Sequence[MemoryAccess], launch: Launch) -> float | None:
+    """The atomics that meet in one line of a table which the distance of two places is looked up in; else ``None``."""
+    shapes = {buffer.name: buffer.shape for buffer in launch.buffers}
+    table = shapes.get(access.declared.buffer, ())
+    if len(table) < 2:
+        return None
+    rows, width = math.prod(table[:-1]), table[-1]
+    for each in accesses:
+        index = shapes.get(each.declared.buffer, ())
+        is_index = each.is_load and (each.declared.dtype or "").startswith("int")
+        if not is_index or width * math.prod(index) != access.count:
+            continue
+        places = math.isqrt(math.prod(index))
+        is_square = places**2 == math.prod(index) and (len(index) < 2 or index[-1] == index[-2])
+        if is_square and is_by_distance(places, rows):
+            return most_in_line(places, rows, width, access.size)
+    return None
 
 
 def _add_folds(

@@ -22,10 +22,11 @@ _FIRST_WITH_TF32 = (8, 0)  # compute capability
 """Traffic that DRAM must carry, unless the L2 is larger yet: beyond the caches of all but the largest devices."""
 
 
-FIRST_NETWORKS, LATEST_NETWORKS = 1, 7
+FIRST_NETWORKS, LATEST_NETWORKS = 1, 8
 _LAST_WITHOUT_GROUPS = 4
 _LAST_WITH_SORTS_ALIKE = 5
 _LAST_WITHOUT_MASKS = 6
+_LAST_WITHOUT_DISTANCES = 7
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,9 @@ class Machine:
     with products of float16 apart and forwards of ``conv2d`` by its labels, 3 with one network for both gradients of
     ``conv2d``, 4 with products of more labels and quicker networks, 5 with wider ones of products, passes in groups
     apart and ``conv2d`` by what several teachers say, and fused kernels as they are since (``knows_directions``), 6
-    with wider ones of convolutions, of float32 in groups too, 7 with products of yet more labels (``knows_masks``). A
-    file keeps those that it learned with."""
+    with wider ones of convolutions, of float32 in groups too, 7 with products of yet more labels (``knows_masks``), 8
+    with the same, and with what atomics and scattered stores that meet cost (``knows_distances``). A file keeps those
+    that it learned with."""
 
     @property
     def name(self) -> str:
@@ -109,6 +111,12 @@ class Machine:
     def knows_masks(self) -> bool:
         """Whether fused kernels were learned beside what masks cost where blocks take their rows in turns."""
         return self.networks > _LAST_WITHOUT_MASKS
+
+    @property
+    def knows_distances(self) -> bool:
+        """Whether fused kernels were learned beside what atomics cost that meet in one line of memory, and scattered
+        stores into rows that several blocks write."""
+        return self.networks > _LAST_WITHOUT_DISTANCES
 
     @property
     def loop_costs(self) -> Mapping[str, LoopCosts]:

@@ -139,6 +139,21 @@ def test_scattered_atomics_on_two_bytes_cost_many_times_those_on_four() -> None:
     assert narrow_us("float32", (1, 0)) == narrow_us("bfloat16", (0, 1)) == 0
 
 
+def test_scattered_stores_cost_more_in_rows_that_several_blocks_write() -> None:
+    def scattered(width: int, networks: int = LATEST_NETWORKS) -> float:
+        index = Access("index", "load", "p0", (width, 1), "int64")
+        store = Access("y", "store", f"{width}*p0 + indirect0", (width, 0), "float32", is_indirect=True)
+        nest = LoopNest((2**22 // width, width), accesses=(_load((width, 1)), index, store))
+        buffers = (make_buffer(name="x"), make_buffer(name="index"), make_buffer(name="y", role="output"))
+        launch = make_launch(category="pointwise", loops=(nest,), buffers=buffers)
+        machine = make_h200(networks=networks)
+        return kernel_costs(launch, machine, cold_bytes=0.0, warm_us=0.0, vector_us=[0.0]).parts["gather"]
+
+    assert scattered(512) == pytest.approx(scattered(768), rel=0.01)
+    assert scattered(2048) > 5 * scattered(512)
+    assert scattered(2048, networks=7) == pytest.approx(scattered(512), rel=0.01)
+
+
 def test_strides_that_are_no_constant_are_those_of_a_usual_step() -> None:
     assert local_strides("64*(p0 // 4) + (p1 % 32)", (None, None), (16, 64)) == (0, 1)
     assert local_strides("min(p0, 56)*3584 + p1", (None, 1), (40, 64)) == (3584, 1)
