@@ -34,6 +34,7 @@ from typing import Any
 
 import numpy as np
 from devices_data import TORCH
+from drawn_launches import clips_as_no_model_does
 from strangers_errors import judge, programs
 
 from torchledger.calibrating.calibrate import learn
@@ -104,7 +105,8 @@ def read_measured(folder: Path) -> Measured:
     samples = read_samples(operators) if operators.exists() else []
     told = json.loads((folder / "calibration.json").read_text())
     record = decode(Device, json.dumps(told["device"]).encode())
-    return Measured(record, samples, read_launches(folder / f"fused_{TORCH}.launches").launches, told, folder)
+    launches = read_launches(folder / f"fused_{TORCH}.launches").launches
+    return Measured(record, samples, [item for item in launches if not clips_as_no_model_does(item)], told, folder)
 
 
 def judge_launches(model: TimeModel, launches: Sequence[MeasuredLaunch]) -> dict[str, Any]:

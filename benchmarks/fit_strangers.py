@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from drawn_launches import clips_as_no_model_does
 from fit_eager import with_eager_costs
 from numpy.typing import NDArray
 
@@ -176,13 +177,6 @@ def with_their_graphs(launches: list[MeasuredLaunch], families: Sequence[str]) -
         (item.program, item.launch.graph) for item in launches if str(family_of(item.launch)).split("/")[0] in kinds
     }
     return [item for item in launches if (item.program, item.launch.graph) in graphs]
-
-
-def clips_as_no_model_does(item: MeasuredLaunch) -> bool:
-    """Atomics by the distance of two places of our own random language models: many clip or step distances so that half
-    of all pairs meet in one row of a table for all of them, which no kernel tells and no known model does."""
-    atomics = [access for nest in item.launch.loops for access in nest.accesses if access.kind == "atomic"]
-    return item.program.startswith("language-") and any(each.strides and each.strides[-1] == 0 for each in atomics)
 
 
 def products_of_a_sweep() -> list[MeasuredLaunch]:
