@@ -498,19 +498,9 @@ def attention_runs(case: AttentionCase, place: Any) -> dict[str, Call]:
             grad, q, k, v, out, logsumexp, seed, offset, bias, cum_q, cum_k, max_q, max_k, case.dropout, case.is_causal
         )
     else:
+        asked = [True, True, True, False]
         backward = lambda: aten._scaled_dot_product_efficient_attention_backward(  # noqa: E731
-            grad,
-            q,
-            k,
-            v,
-            bias,
-            out,
-            logsumexp,
-            made[2],
-            made[3],
-            case.dropout,
-            [True, True, True, False],
-            case.is_causal,
+            grad, q, k, v, bias, out, logsumexp, made[2], made[3], case.dropout, asked, case.is_causal
         )
     return {"forward": forward, "backward": backward}
 

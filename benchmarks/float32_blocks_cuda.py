@@ -20,6 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from eager_kernels_cuda import row
+
 from torchledger.nouns import Layout
 from torchledger.planning.prices import ModelPrices
 from torchledger.planning.transformer import Transformer, parts_of
@@ -41,7 +43,6 @@ BLOCKS = (
 """Width, heads, ranks that share them, sequences, tokens of a sequence."""
 
 SECONDS, REST_S, FIRST = 2.0, 1.0, slice(2, 8)
-BURST_US = 1e5
 
 Row = dict[str, Any]
 
@@ -151,21 +152,7 @@ def kernel_rows() -> list[Row]:
         "add a bias": (lambda: wide + bias, 8 * wide.numel()),
         "sum over rows": (lambda: wide.sum((0, 1)), 4 * wide.numel()),
     }
-    rows: list[Row] = []
-    for name, (call, moved) in calls.items():
-        call()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        took_us = 0.0
-        for count in (5, 200):
-            begin.record()
-            for _ in range(count):
-                call()
-            end.record()
-            end.synchronize()
-            took_us = begin.elapsed_time(end) * 1e3 / count
-        rows.append({"name": name, "us": took_us, "gb_per_s": moved / took_us / 1e3})
-        print(rows[-1], flush=True)
-    return rows
+    return [row(name, call, moved) for name, (call, moved) in calls.items()]
 
 
 def priced_ms(sizes: tuple[int, int, int, int, int], prices: ModelPrices) -> dict[str, float]:

@@ -35,13 +35,13 @@ from torchledger.store.launch_file import MeasuredLaunch, launches_of_ledger, re
 _ITEM_FIELDS = ("name", "kernels", "tensors", "elements", "bytes_moved", "flops")
 
 
-def attention_launches(rows: Sequence[Row]) -> Iterator[MeasuredLaunch]:
+def attention_launches(rows: Sequence[Row], name: str = "attention") -> Iterator[MeasuredLaunch]:
     """Two launches a row: over inputs that the cache has lost, and the same again. Rows whose times differ from one
-    call to the next are left out."""
+    call to the next are left out. ``name`` tells the graphs of several files apart."""
     for number, row in enumerate(rows):
         if is_steady(row):
-            pair = (_attention_launch(row, f"attention_{number}", order) for order in range(2))
-            yield from in_both_states(row, pair, f"attention-{number - number % 2}")
+            pair = (_attention_launch(row, f"{name}_{number}", order) for order in range(2))
+            yield from in_both_states(row, pair, f"{name}-{number - number % 2}")
 
 
 def _attention_launch(row: Row, graph: str, order: int) -> Launch:
@@ -167,7 +167,9 @@ def main() -> None:
     seen = {item.program for item in (*programs, *programs_tf32)}
     for source in (*sources, *arguments.more):
         if source.suffix == ".json":
-            launches += attention_launches(json.loads(source.read_text()))
+            there = {item.program for item in launches}
+            rows = attention_launches(json.loads(source.read_text()), source.stem)
+            launches += [item for item in rows if item.program not in there]
             continue
         for path in ledgers_of(source):
             if path.stem in seen:

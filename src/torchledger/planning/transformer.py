@@ -231,13 +231,14 @@ class _Maker:
             bytes_moved *= _UNVECTORIZED.get((role, direction), 1.0)
         return Piece("elementwise", {"bytes": max(1, int(bytes_moved))}, direction, role, kernels)
 
-    def gather(self, direction: Direction) -> list[Piece]:
-        """Before a product split by columns: rows are gathered, or in the backward its input's gradient reduced."""
+    def gather(self, direction: Direction, *, beside: Piece | None = None) -> list[Piece]:
+        """Before a product split by columns: rows are gathered, or in the backward its input's gradient reduced, where
+        rows are whole ``beside`` a product."""
         if self.layout.tp == 1:
             return []
         message = self.tokens * self.model.hidden * self.size
         if not self.is_sharded:
-            return [] if direction == "forward" else [self.collective("all_reduce", message, "tp")]
+            return [] if direction == "forward" else [self.collective("all_reduce", message, "tp", beside)]
         if direction == "forward":
             return [self.collective("all_gather", message, "tp")]
         # The gathered rows are not kept: the weight's gradient gathers them again.
@@ -257,12 +258,9 @@ class _Maker:
 
     def column(self, role: str, k: int, n: int, direction: Direction) -> list[Piece]:
         """A product whose columns the ranks of tensor parallelism share, with its collectives."""
-        if direction == "backward" and self.model.overlaps_inputs and self.layout.tp > 1 and not self.is_sharded:
-            weights = self.product(role, n, self.tokens, k)
-            reduced = self.collective("all_reduce", self.tokens * self.model.hidden * self.size, "tp", weights)
-            return [reduced, self.linear(role, k, n, direction)]
         if not (self.is_sharded and self.model.overlaps_shards):
-            return [*self.gather(direction), self.linear(role, k, n, direction)]
+            weights = self.product(role, n, self.tokens, k) if self.model.overlaps_inputs else None
+            return [*self.gather(direction, beside=weights), self.linear(role, k, n, direction)]
         message = self.tokens * self.model.hidden * self.size
         if direction == "forward":
             own, *others = self.by_shards(role, k, n)
