@@ -270,7 +270,7 @@ def _collect(wave: Wave | None, results: Results, end: float) -> None:
 
 def recorded_program(name: str, extra: Sequence[str], work: Path) -> Job:
     """A drawn program under ``torchledger run``: a few steps, and nothing beside them."""
-    return _recorded(name, (PROGRAMS, name, "24", "--seconds", "0.02", "--pieces", "0", *extra), work)
+    return _recorded(name, (PROGRAMS, name, "24", "--seconds", "0.6", "--pieces", "0", *extra), work)
 
 
 def _recorded(name: str, program: tuple[str, ...], work: Path) -> Job:

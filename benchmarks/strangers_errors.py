@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torchledger.device.host import find_host
+from torchledger.device.host import find_host, put_host_into
 from torchledger.errors import PredictError
 from torchledger.expecting.launch_families import family_of
 from torchledger.fitting.time_model import TimeModel
@@ -56,6 +56,9 @@ class Found:
     """The same, by a small training step."""
     usual_us: float | None = None
     """The same for a usual host, as where nobody measured it."""
+    seen_us: float | None = None
+    """The same as by a ledger that knows its host, whose plain steps are heard then."""
+    seen_holds: bool | None = None
 
     @property
     def launches_held(self) -> tuple[int, int]:
@@ -169,7 +172,16 @@ def judge_set(
                     for host in (by_plain, by_small)
                 )
                 usual_us = judge(name, path, rows[name], model, "usual").predicted_step_us
-                found[-1] = replace(found[-1], then_us=then_us, small_us=then_small_us, usual_us=usual_us)
+                put_host_into(path, measured)
+                seen = judge(name, path, rows[name], model, "ledger")
+                found[-1] = replace(
+                    found[-1],
+                    then_us=then_us,
+                    small_us=then_small_us,
+                    usual_us=usual_us,
+                    seen_us=seen.predicted_step_us,
+                    seen_holds=seen.holds,
+                )
             except (PredictError, ValueError, KeyError) as error:
                 left_out.append(f"{name}: {type(error).__name__}: {error}")
     missing = {name: row.get("own", {}).get("error") for name, row in rows.items() if name.startswith(set_name)}
@@ -201,6 +213,9 @@ def print_table(found: list[Found]) -> None:
             [e.predicted_step_us / e.step_us - 1 for e in by_device],
         ),
         ("step, host decides", [e.predicted_step_us / e.step_us - 1 for e in by_host]),
+        ("step by what the ledger saw of its host", [e.seen_us / e.step_us - 1 for e in found if e.seen_us]),
+        ("the same, device decides", [e.seen_us / e.step_us - 1 for e in by_device if e.seen_us]),
+        ("the same, host decides", [e.seen_us / e.step_us - 1 for e in by_host if e.seen_us]),
         ("step by a usual host", [e.usual_us / e.step_us - 1 for e in found if e.usual_us]),
         ("step by a usual host, host decides", [e.usual_us / e.step_us - 1 for e in by_host if e.usual_us]),
         ("step by the host as it was then", [e.then_us / e.step_us - 1 for e in found if e.then_us]),
@@ -228,7 +243,8 @@ def print_table(found: list[Found]) -> None:
     parts = ", ".join(f"{part} {was / 1e3:.1f} ms {_off(said, was)}" for part, (was, said) in sorted(by_part.items()))
     print(
         f"\nIntervals hold {held / max(total, 1):.1%} of {total:,} launches and {sum(e.holds for e in found)} of "
-        f"{len(found)} steps; {unlearned:.1%} of the device time is unlearned.\n\nIn sum: {parts}."
+        f"{len(found)} steps ({sum(bool(e.seen_holds) for e in found)} by what ledgers saw); {unlearned:.1%} of the "
+        f"device time is unlearned.\n\nIn sum: {parts}."
     )
 
 

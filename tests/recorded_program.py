@@ -94,6 +94,9 @@ class Clock:
     def durations_us(self) -> tuple[float, ...]:
         return tuple(after - before for before, after in zip(self._ticks, self._ticks[1:], strict=False))
 
+    def issued_us(self) -> tuple[float, ...]:
+        return tuple(each / 2 for each in self.durations_us())
+
     @property
     def elapsed_us(self) -> float:
         return self._tools.now_us - self._ticks[0]

@@ -295,21 +295,22 @@ def predict_step(
     path: str | os.PathLike[str],
     *,
     device: str | os.PathLike[str] = "H200",
-    graphs: bool = False,
+    graphs: bool | None = None,
     optimizer: str | None = None,
     host: str | None = None,
 ) -> StepAnswer:
     """The time of the step that a ledger recorded on another device, and that of each of its launches, as a pair.
 
-    ``graphs``: launched as CUDA graphs; ``optimizer`` adds a fused one (``"adamw:124000000"``) where the ledger's step
-    holds none. ``host`` says whose costs of launching count: ``"ledger"``, ``"usual"`` or the name of a host that
-    `torchledger doctor` kept; without it the ledger's where it holds any. Raises ``StoreError`` for a file that cannot
-    be read, ``PredictError`` for an unknown device, host or optimizer, or one beside the step's own.
+    ``graphs``: launched as CUDA graphs (``None``: if they were so where recorded); ``optimizer`` adds a fused one
+    (``"adamw:124000000"``) where the ledger's step holds none. ``host`` says whose costs of launching count:
+    ``"ledger"``, ``"usual"`` or the name of a host that `torchledger doctor` kept; without it the ledger's where it
+    holds any. Raises ``StoreError`` for a file that cannot be read,
+    ``PredictError`` for an unknown device, host or optimizer, or one beside the step's own.
     """
     from torchledger.predicting import find_model
-    from torchledger.predicting.step import predict_ledger
+    from torchledger.predicting.step import asked_mode, predict_ledger
 
     step, predictions, *_ = predict_ledger(
-        find_model(device), path, mode="graphs" if graphs else "eager", optimizer=optimizer, host=host
+        find_model(device), path, mode=asked_mode(graphs), optimizer=optimizer, host=host
     )
     return StepAnswer(step, predictions)

@@ -128,6 +128,13 @@ class StepClock:
             return tuple(
                 before.elapsed_time(after) * 1e3 for before, after in zip(self._events, self._events[1:], strict=False)
             )
+        return self._between_moments_us()
+
+    def issued_us(self) -> tuple[float, ...]:
+        """The host's own microseconds between ticks, where the durations are the GPU's; empty elsewhere."""
+        return self._between_moments_us() if self._events and len(self._events) == len(self._moments) else ()
+
+    def _between_moments_us(self) -> tuple[float, ...]:
         return tuple((after - before) * 1e6 for before, after in zip(self._moments, self._moments[1:], strict=False))
 
     @property

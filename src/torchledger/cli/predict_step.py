@@ -12,7 +12,11 @@ from torchledger.cli.output import json_option
 @click.command(name="predict-step")
 @click.argument("ledger", type=click.Path(path_type=Path))
 @click.option("--device", default="H200", show_default=True, help="A device whose model is shipped, or a model file.")
-@click.option("--graphs", is_flag=True, help="Launched as CUDA graphs (mode reduce-overhead), not one by one.")
+@click.option(
+    "--graphs/--no-graphs",
+    default=None,
+    help="Launched as CUDA graphs (mode reduce-overhead), or one by one; default: as where recorded.",
+)
 @click.option("--optimizer", help="adamw:NUMEL or adamw:NUMEL:TENSORS: add a fused step where LEDGER holds none.")
 @click.option(
     "--host", help="ledger (as it was measured where recorded), usual, or the name of a host that doctor kept."
@@ -23,7 +27,7 @@ from torchledger.cli.output import json_option
 def command(
     ledger: Path,
     device: str,
-    graphs: bool,
+    graphs: bool | None,
     optimizer: str | None,
     host: str | None,
     top: int,
@@ -39,22 +43,18 @@ def command(
     from torchledger.cli.output import print_document, print_json
     from torchledger.predicting.devices import find_model
     from torchledger.predicting.job import predict_job
-    from torchledger.predicting.step import predict_ledger
+    from torchledger.predicting.step import asked_mode, predict_ledger
     from torchledger.reporting.steps import job_steps_as_plain, job_steps_document, step_as_plain, step_document
     from torchledger.store.job import is_job
 
     if is_job(ledger):
-        ranks = predict_job(
-            find_model(device), ledger, mode="graphs" if graphs else "eager", optimizer=optimizer, host=host
-        )
+        ranks = predict_job(find_model(device), ledger, mode=asked_mode(graphs), optimizer=optimizer, host=host)
         if as_json:
             print_json(job_steps_as_plain(ranks))
         else:
             print_document(job_steps_document(ranks, top=top, sort_by=sort_by))
         return
-    found = predict_ledger(
-        find_model(device), ledger, mode="graphs" if graphs else "eager", optimizer=optimizer, host=host
-    )
+    found = predict_ledger(find_model(device), ledger, mode=asked_mode(graphs), optimizer=optimizer, host=host)
     if as_json:
         print_json(step_as_plain(*found))
     else:

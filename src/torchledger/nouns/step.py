@@ -124,7 +124,9 @@ class StepCall:
 class Step:
     """One step, found, timed and recorded: the sums over its calls, and what they are checked against.
 
-    ``plain_us`` are host times of steps without the profiler, ``profiled_us`` of those under it. ``seen``
+    ``plain_us`` are times of steps without the profiler, from the beginning of one to that of the next on the GPU's
+    stream (without a GPU: on the host), ``issued_us`` those of the same steps on the host where a GPU works: what the
+    host needs for one unless something makes it wait. ``profiled_us`` are those under the profiler. ``seen``
     counts the steps that the program did while it was watched (compilation aside), ``recorded`` those under the
     profiler; ``kinds`` says which of them were alike, the recorded kind first. ``device_us`` is the device time
     of one step (median over the recorded ones), ``covered_us`` the part that belongs to calls, ``known_us`` the
@@ -143,6 +145,7 @@ class Step:
     found_by: StepFoundBy
     clock: Clock
     plain_us: tuple[float, ...] = ()
+    issued_us: tuple[float, ...] = ()
     profiled_us: tuple[float, ...] = ()
     seen: int = 0
     recorded: int = 0
@@ -167,7 +170,7 @@ class Step:
 
     @property
     def duration_us(self) -> float | None:
-        """Median host time of a step without the profiler, in microseconds; ``None`` if none was timed."""
+        """Median time of a step without the profiler, in microseconds; ``None`` if none was timed."""
         return statistics.median(self.plain_us) if self.plain_us else None
 
     @property

@@ -29,7 +29,7 @@ def predict_job(
     model: TimeModel,
     path: str | os.PathLike[str],
     *,
-    mode: Mode = "eager",
+    mode: Mode | None = None,
     optimizer: str | None = None,
     host: str | None = None,
 ) -> list[RankPrediction]:

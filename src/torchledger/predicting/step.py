@@ -28,6 +28,7 @@ from torchledger.fitting.time_model import TimeModel
 from torchledger.memory.elsewhere import memory_on
 from torchledger.nouns import (
     Collective,
+    Graph,
     Host,
     Launch,
     Phase,
@@ -40,7 +41,6 @@ from torchledger.nouns import (
 )
 from torchledger.predicting.host_steps import (
     OVERLAP,
-    expected_host,
     measured_host_us,
     shape_with_calls,
     slowness_of,
@@ -58,6 +58,7 @@ from torchledger.predicting.overheads import (
 )
 from torchledger.predicting.power import StepWork, is_product, mean_clock, sustained_share, work_of
 from torchledger.predicting.questions import is_over_lists
+from torchledger.predicting.recorded_host import RecordedOn, drawn_to_seen, seen_host
 from torchledger.predicting.step_calls import (
     is_copy_to_host,
     is_priced,
@@ -90,6 +91,7 @@ def predict_step(
     allow_tf32: bool = False,
     convolution_tf32: bool = True,
     group_sizes: Mapping[str, int] | None = None,
+    recorded_on: RecordedOn | None = None,
 ) -> tuple[StepPrediction, list[Prediction]]:
     """The step of a ledger, and the prediction of each launch of the graphs that it calls.
 
@@ -97,8 +99,9 @@ def predict_step(
     it each graph counts once. ``optimizer`` is ``"adamw:NUMEL"`` or ``"adamw:NUMEL:TENSORS"``: one fused step over so
     many parameters. ``measured`` maps launch ids to measured microseconds. ``host`` is the host whose measured costs
     count (``None``: usual ones); ``allow_tf32`` and ``convolution_tf32`` are of ``predict_launches``; ``group_sizes``
-    are ranks by the name of a process group, for collectives that compiled graphs call. A recorded step's usual host is
-    one of slowness 1 (``host_steps.py``), that of graphs alone what the model's overheads say. Raises ``PredictError``
+    are ranks by the name of a process group, for collectives that compiled graphs call. ``recorded_on`` says where and
+    how the record's own steps ran: they are then heard on what their host needs. A recorded step's usual host is one
+    of slowness 1 (``host_steps.py``), that of graphs alone what the model's overheads say. Raises ``PredictError``
     if there are neither launches nor a record, and for an ``optimizer`` beside a record that has one.
     """
     if not launches and record is None:
@@ -135,8 +138,12 @@ def predict_step(
     if record is None and (host is None or slowness_of(host) is None):
         needed_by_host_us, host_error = host_us(shape, mode, overheads), 0.0
     else:
-        slowness, host_error = expected_host(host)
-        needed_by_host_us = measured_host_us(shape, mode, slowness, trains=traffic.trains)
+        seen = None
+        if record is not None and recorded_on is not None and recorded_on.mode == mode:
+            seen = seen_host(record, called, weights, measured or {}, mode=mode, gaps_us=gaps)
+        needed_by_host_us, host_error = drawn_to_seen(
+            host, measured_host_us(shape, mode, 1.0, trains=traffic.trains), seen, recorded_on or RecordedOn()
+        )
         overheads = {**overheads, "overlap": OVERLAP}
     by_launch = {launch.launch_id: launch for launch in called}
     worked = [
@@ -272,16 +279,17 @@ def predict_ledger(
     model: TimeModel,
     path: str | os.PathLike[str],
     *,
-    mode: Mode = "eager",
+    mode: Mode | None = None,
     optimizer: str | None = None,
     host: str | Host | None = None,
     convolution_tf32: bool | None = None,
 ) -> tuple[StepPrediction, list[Prediction], dict[str, float], list[Launch]]:
     """``predict_step`` for a ledger, with the measured times of its launches (empty without a profile).
 
-    ``host`` is ``"ledger"`` (the host that recorded it), ``"usual"``, a host or the name of a kept one; ``None`` takes
-    the ledger's where it holds one. ``convolution_tf32`` is of ``predict_launches`` (``None``: as the ledger's settings
-    say, or PyTorch's default). Raises ``PredictError`` for a host that is not kept, or not in the ledger.
+    ``mode`` is how launches reach the device (``None``: as they did where recorded). ``host`` is ``"ledger"`` (the
+    host that recorded it), ``"usual"``, a host or the name of a kept one; ``None`` takes the ledger's where it holds
+    one. ``convolution_tf32`` is of ``predict_launches`` (``None``: as the ledger's settings say, or PyTorch's default).
+    Raises ``PredictError`` for a host that is not kept, or not in the ledger.
     """
     from torchledger.books import read_memory, read_step
     from torchledger.store import open_ledger
@@ -300,6 +308,7 @@ def predict_ledger(
             for each in reader.iterate(Collective)
             if each.group is not None and each.group_size is not None
         }
+        recorded_mode = _mode_of(reader.read(Graph), launches)
         record = read_step(reader, Counter(launch.graph for launch in launches if launch.is_call))
         memory = None if record is None else read_memory(reader, record.step.name)
     measured_us = profile.plain_step_us if profile is not None else None
@@ -310,10 +319,13 @@ def predict_ledger(
             f"{path} does not say what its host needs. Run `torchledger doctor {path}` on the machine that wrote it, "
             "or give --host usual."
         )
+    # Where nobody measured the host that recorded, what it took says nothing of a usual one.
+    is_unlike = host == "usual" and run.host is None
     step, predictions = predict_step(
         model,
         launches,
-        mode=mode,
+        mode=mode or recorded_mode,
+        recorded_on=None if is_unlike else RecordedOn(run.host, recorded_mode),
         subject=path.name,
         optimizer=optimizer,
         measured_us=measured_us,
@@ -338,6 +350,21 @@ def predict_ledger(
             memory_by_category={str(name): nbytes for name, nbytes in there.by_category.items()},
         )
     return step, predictions, measured, launches
+
+
+def asked_mode(graphs: bool | None) -> Mode | None:
+    """The mode by the word of a user, who may leave it to the ledger."""
+    return None if graphs is None else "graphs" if graphs else "eager"
+
+
+def _mode_of(graphs: Sequence[Graph], launches: Sequence[Launch]) -> Mode:
+    """How most of the launches reached their device: replayed as CUDA graphs, where Inductor was asked to and could."""
+    replayed = {
+        graph.name
+        for graph in graphs
+        if graph.config.get("triton.cudagraphs") == "True" and graph.cudagraph_skip_reason is None
+    }
+    return "graphs" if sum(launch.graph in replayed for launch in launches) > len(launches) / 2 else "eager"
 
 
 def _host_of(run: Run, asked: str | Host | None) -> Host | None:

@@ -277,6 +277,7 @@ def facts_of_recording(recording: StepRecording) -> StepFacts | None:
     return StepFacts(
         recording.found_by,
         plain_us=plain_times_us(recording),
+        issued_us=(*recording.issued_us, *recording.issued_after_us),
         profiled_us=recording.profiled_us,
         seen=recording.seen,
         kinds=recording.kinds,

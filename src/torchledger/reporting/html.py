@@ -101,7 +101,7 @@ def _predictions(file: str | os.PathLike[str], device: str) -> Sequence[Predicti
     from torchledger.predicting.step import predict_ledger
 
     model = find_model(device)
-    step, launches, _, _ = predict_ledger(model, file)
+    step, launches, _, _ = predict_ledger(model, file, mode="eager")
     as_graphs, _, _, _ = predict_ledger(model, file, mode="graphs")
     return (step, as_graphs, *launches)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchledger.stepping.finder import FoundStep
 from torchledger.stepping.states import State, States
 
-_AFTER_STEPS, _MOST_AFTER = 2, 100
+_AFTER_STEPS, _MOST_AFTER = 2, 400
 """After the recording at least, and at most, so many plain steps are timed."""
 
 
@@ -25,7 +25,7 @@ def time_after(states: States, step: FoundStep) -> None:
     n_wanted = states.steps.count(states.wanted or ())
     is_enough = n_wanted >= _AFTER_STEPS and states.clock.elapsed_us >= states.after_us
     if is_enough or len(states.steps) >= _MOST_AFTER:
-        states.outcome.update(plain_after_us=states.wanted_times())
+        states.keep_plain()
         states.end()
 
 
@@ -41,7 +41,7 @@ def _is_outnumbered(states: States) -> bool:
 
 def _record_anew(states: States) -> None:
     """Begin a second recording; the first stays for a program that ends before it is there."""
-    states.outcome.update(plain_after_us=states.wanted_times())
+    states.keep_plain()
     states.outcome.set_aside(states.wanted or ())
     states.operators, states.n_heard, states.tries = (), 0, 0
     states.begin_timing(State.TIMING)

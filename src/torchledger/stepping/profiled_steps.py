@@ -21,7 +21,7 @@ def time_step(states: States, step: FoundStep) -> None:
         return
     states.tools.synchronize()
     states.wanted = usual
-    states.outcome.update(plain_us=states.wanted_times())
+    states.keep_plain()
     _begin_session(states)
 
 
@@ -50,7 +50,7 @@ def record_step(states: States, step: FoundStep) -> bool:
             f"steps of the most frequent kind did not come again in {MOST_TRIES} tries: another kind is recorded"
         )
         states.wanted = step.calls
-        states.outcome.update(plain_us=())
+        states.outcome.update(plain_us=(), issued_us=())
     if step.calls == states.wanted:
         states.steps.append(step.calls)
         # Before the mark ends, as the first tick lies before the first mark: what both cost falls into both times.

@@ -69,6 +69,7 @@ class StepFacts:
 
     found_by: StepFoundBy
     plain_us: tuple[float, ...] = ()
+    issued_us: tuple[float, ...] = ()
     profiled_us: tuple[float, ...] = ()
     seen: int = 0
     kinds: tuple[StepKind, ...] = ()
@@ -398,6 +399,7 @@ def _sums(
         found_by=facts.found_by,
         clock=clock,
         plain_us=facts.plain_us,
+        issued_us=facts.issued_us,
         profiled_us=facts.profiled_us,
         seen=facts.seen,
         recorded=number,

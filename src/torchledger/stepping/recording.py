@@ -20,6 +20,7 @@ class StepRecording:
     """What was recorded of a program's steps; times in microseconds.
 
     ``plain_us`` and ``plain_after_us`` are steps of the recorded kind without a profiler, before and after it;
+    ``issued_us`` and ``issued_after_us`` are the host's own times of these where the others are a GPU's;
     ``profiled_us`` holds the mean of those under it. ``times`` is a Kineto trace with ``n_steps`` marked steps that
     are alike, ``first_calls`` are traces of graphs' first calls (before CUDA graphs replay them): files that the
     reader removes. ``heard`` are the eager operators of another step, ``memory`` its storages, ``eager_flops`` the
@@ -33,6 +34,8 @@ class StepRecording:
     found_by: StepFoundBy | None = None
     plain_us: tuple[float, ...] = ()
     plain_after_us: tuple[float, ...] = ()
+    issued_us: tuple[float, ...] = ()
+    issued_after_us: tuple[float, ...] = ()
     profiled_us: tuple[float, ...] = ()
     seen: int = 0
     kinds: tuple[StepKind, ...] = ()

@@ -127,10 +127,16 @@ class States:
         """How many steps without compilation it takes before one is recorded."""
         return self.warmup + (0 if self.only_hears else self.timed) + 1
 
-    def wanted_times(self) -> tuple[float, ...]:
-        """Times of the plain steps that are of the kind to be recorded."""
-        durations = self.clock.durations_us()
-        return tuple(took for took, calls in zip(durations, self.steps, strict=False) if calls == self.wanted)
+    def keep_plain(self) -> None:
+        """Keep what the plain steps took that are of the kind to be recorded, and their host."""
+        times, issued = self._of_wanted(self.clock.durations_us()), self._of_wanted(self.clock.issued_us())
+        if self.now is State.AFTER:
+            self.outcome.update(plain_after_us=times, issued_after_us=issued)
+        else:
+            self.outcome.update(plain_us=times, issued_us=issued)
+
+    def _of_wanted(self, durations_us: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(took for took, calls in zip(durations_us, self.steps, strict=False) if calls == self.wanted)
 
     def compiles(self) -> None:
         """Something was compiled: the steps seen before begin anew, but what was recorded keeps those it came of."""
@@ -231,7 +237,7 @@ class States:
             return
         self.finder.keeps_owner = False
         self.now, self.steps = State.WARMING, []
-        self.outcome.update(plain_us=())
+        self.outcome.update(plain_us=(), issued_us=())
 
     def has_lost_session(self) -> bool:
         """True if the program has begun a profile of its own, which ended ours."""
@@ -290,7 +296,7 @@ class States:
         """The program ends in a step that nothing ends: what it was for is kept as far as it went."""
         self._is_closed = True
         if self.now is State.AFTER:
-            self.outcome.update(plain_after_us=self.wanted_times())
+            self.keep_plain()
         elif self.now is State.PAUSING:
             self.outcome.why_not = TOO_SOON
         elif self.now is State.BY_EVENTS:
