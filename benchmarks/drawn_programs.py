@@ -737,6 +737,9 @@ def take_turns() -> None:
     setattr(benchmarker, "benchmark_gpu", in_turn)  # noqa: B010 - a method is replaced on purpose
 
 
+_LONGEST_STAY_S = 120.0
+
+
 def wait_at_gate(name: str) -> None:
     """Say in the folder ``DRAWN_GATE`` that all is compiled, and wait there to be let through."""
     folder = os.environ.get("DRAWN_GATE")
@@ -748,12 +751,18 @@ def wait_at_gate(name: str) -> None:
 
 
 def leave_gate(name: str, answer: Mapping[str, Any]) -> None:
-    """Say in the folder ``DRAWN_GATE`` what was measured: the next program may go on."""
+    """Say in the folder ``DRAWN_GATE`` what was measured: the next program may go on.
+
+    With ``DRAWN_STAYS`` wait until all have: what this process does at its end would keep the host of others busy.
+    """
     folder = os.environ.get("DRAWN_GATE")
     if folder is not None:
         unfinished = Path(folder) / f".{name}.done"
         unfinished.write_text(json.dumps(answer))
         unfinished.rename(Path(folder) / f"{name}.done")
+        until = time.monotonic() + (_LONGEST_STAY_S if "DRAWN_STAYS" in os.environ else 0.0)
+        while time.monotonic() < until and not (Path(folder) / "all.done").exists():
+            time.sleep(0.05)
 
 
 def main() -> None:

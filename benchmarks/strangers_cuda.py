@@ -35,6 +35,9 @@ HERE = Path(__file__).resolve().parent
 PROGRAMS, CALLS = str(HERE / "drawn_programs.py"), str(HERE / "drawn_calls.py")
 _RECORD = ("-m", "torchledger", "run", "--profile", "--warmup", "5", "--repeats", "5", "-f", "-o")
 
+_WRITING_S = 35.0
+"""What the processes of a wave need at most to write their ledgers, all at once."""
+
 
 @dataclass
 class Job:
@@ -118,6 +121,10 @@ class Wave:
         job.answer["gate_s"] = round(time.monotonic() - begin, 2)
         shown = {key: value for key, value in job.answer.items() if key != "recipe"}
         print(f"{job.name}: {json.dumps(shown)[:400]}", flush=True)
+
+    def open_way(self) -> None:
+        """All have passed that will: those that stayed may end."""
+        (self.gate / "all.done").touch()
 
     def finish(self, limit_s: float) -> None:
         """Wait for the processes to end, and end those that do not."""
@@ -242,8 +249,9 @@ def main() -> None:
         )
         second.wait_ready(min(60.0, max(end - time.monotonic() - 20, 5)))
         for job in second.jobs:
-            if end - time.monotonic() > 10:
+            if end - time.monotonic() > _WRITING_S:
                 second.pass_one(job)
+        second.open_way()
         recorded = second
         print(f"-- wave {number} done at {time.monotonic() - results.begin:.0f} s", flush=True)
     _collect(recorded, results, end)
@@ -260,7 +268,7 @@ def _collect(wave: Wave | None, results: Results, end: float) -> None:
     """Let a recorded wave end, and keep what it wrote."""
     if wave is None:
         return
-    wave.finish(min(15.0, max(end - time.monotonic() - 3, 1)))
+    wave.finish(min(60.0, max(end - time.monotonic() - 3, 1)))
     for job in wave.jobs:
         job.answer.pop("recipe", None)
         results.add(job.name, "recorded", job.answer)
@@ -275,7 +283,7 @@ def recorded_program(name: str, extra: Sequence[str], work: Path) -> Job:
 
 def _recorded(name: str, program: tuple[str, ...], work: Path) -> Job:
     ledger = work / f"{name}.ledger"
-    return Job(name, (*_RECORD, str(ledger), *program), 20.0, ledger)
+    return Job(name, (*_RECORD, str(ledger), *program), 20.0, ledger, {"DRAWN_STAYS": "1"})
 
 
 def _names(set_name: str, span: str) -> list[str]:

@@ -22,7 +22,8 @@ class OptimizerWatch:
     """Hears each step of every optimizer, after it was made, until ``undo``.
 
     What ``stepped`` raises goes to ``on_fault``, and not to the program. Once ``only_count`` was called, ``counted``
-    has the steps of each thread since; a class whose step calls that of its base counts twice there.
+    has the steps of each thread since; a class whose step calls that of its base counts twice there. While it
+    ``is_muted`` nobody hears a step and none is counted.
 
     A step that is compiled is a call of a graph, and no signal of its own: Dynamo traces this hook with it, as nothing.
     """
@@ -32,10 +33,10 @@ class OptimizerWatch:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         self.counted: dict[Hashable, int] = {}
-        self._only_counts = False
+        self._only_counts = self.is_muted = False
 
         def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if torch.compiler.is_compiling():
+            if torch.compiler.is_compiling() or self.is_muted:
                 return
             if self._only_counts:
                 thread = threading.get_ident()

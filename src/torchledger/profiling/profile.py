@@ -89,6 +89,7 @@ class StepProfiler(Watcher):
         self._places: dict[str, tuple[int, ...]] = {}
         self._patches: list[Any] = []
         self._call_patches: list[Any] = []
+        self._quiet_patches: list[Any] = []
         self._optimizers: OptimizerWatch | None = None
         self._recorder = StepRecorder(
             warmup=warmup,
@@ -102,6 +103,7 @@ class StepProfiler(Watcher):
             on_again=self._hear_calls_again,
             later_steps=lambda: self._optimizers.counted if self._optimizers is not None else {},
             meeting=lambda: _meeting_of(capture),
+            quiet=self._hear_quietly,
         )
         self._counts_eager, self._only_hears = counts_eager, only_hears
         self._modules: ModuleCalls | None = None
@@ -183,6 +185,27 @@ class StepProfiler(Watcher):
 
             self._call_patches.append(watch_compiled_functions(self._recorder.function_called))
 
+    def _hear_quietly(self, called: Callable[[Any], None] | None) -> bool:
+        """Only count calls of graphs, so that plain steps cost what they cost without us, or hear all again.
+
+        Optimizers are heard on where one might begin to train what is called.
+        """
+        from torchledger._torch.profiler import count_graph_calls
+
+        if not self._call_patches:
+            return False
+        with contextlib.ExitStack() as rest:
+            for patches in self._quiet_patches if called is None else self._call_patches:
+                rest.callback(patches.undo)
+        if self._optimizers is not None:
+            self._optimizers.is_muted = called is not None and not self._recorder.waits_for_training
+        if called is not None:
+            self._quiet_patches = [count_graph_calls(called)]
+        elif self._quiet_patches:
+            self._quiet_patches = []
+            self._hear_calls()
+        return True
+
     def on_graph(self, name: str, compiled: Any, launches: Sequence[Launch]) -> None:
         from torchledger._torch.profiler import compiles_cuda_graphs
 
@@ -219,7 +242,7 @@ class StepProfiler(Watcher):
         if self in _current:
             _current.remove(self)
         with contextlib.ExitStack() as rest:  # each of them, whatever another raises; the last one first
-            for patches in self._patches:
+            for patches in (*self._patches, *self._quiet_patches):
                 rest.callback(patches.undo)
             rest.callback(self._recorder.close)
             rest.callback(self._hear_no_modules)

@@ -266,8 +266,13 @@ def records_of_recording(
 
 
 def plain_times_us(recording: StepRecording) -> tuple[float, ...]:
-    """Steps without the profiler, before the recording and after it: those before are few and may still warm up."""
-    return (*recording.plain_us, *recording.plain_after_us)
+    """Steps without the profiler: those after the recording, if there are several. Those before it are few, may still
+    warm up, and were listened to."""
+    return recording.plain_after_us if _has_plain_after(recording) else (*recording.plain_us, *recording.plain_after_us)
+
+
+def _has_plain_after(recording: StepRecording) -> bool:
+    return len(recording.plain_after_us) > 1
 
 
 def facts_of_recording(recording: StepRecording) -> StepFacts | None:
@@ -277,7 +282,7 @@ def facts_of_recording(recording: StepRecording) -> StepFacts | None:
     return StepFacts(
         recording.found_by,
         plain_us=plain_times_us(recording),
-        issued_us=(*recording.issued_us, *recording.issued_after_us),
+        issued_us=(*(() if _has_plain_after(recording) else recording.issued_us), *recording.issued_after_us),
         profiled_us=recording.profiled_us,
         seen=recording.seen,
         kinds=recording.kinds,

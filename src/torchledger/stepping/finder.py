@@ -281,6 +281,11 @@ class StepFinder:
             self._start_over("optimizer")
         return self._take(_Signal(f"{name}.step", key, is_optimizer=True))
 
+    def passed(self, kind: Signature, count: int) -> None:
+        """So many more steps of a kind were seen by whoever counts them for itself."""
+        if count:
+            self._kinds[kind] += count
+
     def forget(self, step: FoundStep) -> None:
         """A step that ended was not as the program makes it: it counts for no kind."""
         if step.is_plain and self._kinds[step.calls]:

@@ -17,10 +17,12 @@ from typing import Any, cast
 from torchledger.nouns import StepFoundBy
 from torchledger.signals import let_through
 from torchledger.stepping.advancing import advance, cut
+from torchledger.stepping.afterwards import hear_again
 from torchledger.stepping.finder import FoundStep, StepFinder
 from torchledger.stepping.graph_calls import told
 from torchledger.stepping.listening import before_function
 from torchledger.stepping.meeting import Meeting
+from torchledger.stepping.quiet import Quiet
 from torchledger.stepping.recording import StepRecording
 from torchledger.stepping.states import State, States
 from torchledger.stepping.tools import Tools
@@ -41,7 +43,7 @@ class StepRecorder:
     turns out to be untrue, because an optimizer steps where only calls were recorded; it answers whether calls can be
     heard again. ``later_steps`` says how many steps of optimizers each thread has made since ``on_done``. ``meeting``
     makes ranks of one job begin with the same step; it is asked for once the warm-up is about to end (``None``: there
-    are no others).
+    are no others). ``quiet`` has the plain steps after a recording pass unheard but for the number of their calls.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class StepRecorder:
         on_again: Callable[[], bool] = lambda: True,
         later_steps: Callable[[], Mapping[Hashable, int]] = dict,
         meeting: Callable[[], Meeting | None] = lambda: None,
+        quiet: Quiet = lambda _: False,
     ) -> None:
         self.warmup = warmup
         self._given_tools = tools
@@ -86,6 +89,9 @@ class StepRecorder:
             later_steps=later_steps,
             on_thread_end=self._thread_ends,
             find_meeting=meeting,
+            ask_quiet=quiet,
+            quietly=lambda begins: lambda graphs: self._guarded(lambda: begins(graphs)),
+            graphs=lambda: {key: name for key, (_, name) in self._names.items()},
         )
 
     @property
@@ -105,6 +111,8 @@ class StepRecorder:
             self._is_graphed = self._is_graphed or is_graphed
             key = id(compiled)
             self._names[key] = (weakref.ref(compiled, lambda _: self._names.pop(key, None)), name)
+            if self._states.quiet is not None:
+                self._guarded(lambda: hear_again(self._states))
             self._states.compiles()
 
     def name_of(self, compiled: Any) -> str | None:
@@ -113,8 +121,8 @@ class StepRecorder:
         return known[1] if known is not None and known[0]() is compiled else None
 
     def marked(self, found_by: StepFoundBy) -> None:
-        """The program says that a step ends here."""
-        if self._states.now is not State.DONE:
+        """The program says that a step ends here; of quiet steps that is known."""
+        if self._states.now is not State.DONE and self._states.quiet is None:
             self._states.ended[found_by] += 1
             self._guarded(lambda: self._end_of(self._finder.marked(found_by), is_mark=True))
 
@@ -134,6 +142,8 @@ class StepRecorder:
             self._guarded(lambda: self._after_optimizer(optimizer))
 
     def _after_optimizer(self, optimizer: Any) -> None:
+        if self._states.quiet is not None:
+            hear_again(self._states)
         thread = threading.get_ident()
         if self._states.puts_off_training(thread) or self._states.now is State.DONE:
             return

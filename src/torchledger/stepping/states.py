@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any
 
@@ -19,6 +19,7 @@ from torchledger.stepping.function_calls import FunctionCalls
 from torchledger.stepping.graph_calls import GraphCalls
 from torchledger.stepping.meeting import Meeting
 from torchledger.stepping.outcome import Outcome
+from torchledger.stepping.quiet import Quiet, QuietSteps
 from torchledger.stepping.recording import StepRecording
 from torchledger.stepping.session import Session
 from torchledger.stepping.tools import Tools
@@ -60,7 +61,8 @@ class States:
     and ``ended`` counts the ends that were told, by what told them.
 
     ``tools`` is asked for where it is needed first, ``finder`` knows the steps, ``has_graphs`` says whether the program
-    has compiled something that lives. The other arguments are those of ``StepRecorder``.
+    has compiled something that lives, ``graphs`` names what it has compiled by ``id``, and ``quietly`` guards what is
+    done where a quiet step begins; ``quiet`` are those under way. The other arguments are those of ``StepRecorder``.
     """
 
     def __init__(
@@ -80,6 +82,9 @@ class States:
         later_steps: Callable[[], Mapping[Hashable, int]],
         on_thread_end: Callable[[], None],
         find_meeting: Callable[[], Meeting | None],
+        ask_quiet: Quiet,
+        quietly: Callable[[Callable[[Sequence[int]], None]], Callable[[Sequence[int]], None]],
+        graphs: Callable[[], Mapping[int, str]],
     ) -> None:
         self.now = State.WARMING
         self.warmup, self.timed, self.repeats = warmup, timed, repeats
@@ -90,6 +95,8 @@ class States:
         self.has_graphs = has_graphs
         self._on_done, self._on_again, self._later_steps = on_done, on_again, later_steps
         self.find_meeting = find_meeting
+        self.ask_quiet, self.quietly, self.graphs = ask_quiet, quietly, graphs
+        self.quiet: QuietSteps | None = None
         self.meeting: Meeting | None = None
         self.ended: Counter[str] = Counter()
         self.has_compiled = False
@@ -278,6 +285,7 @@ class States:
     def end(self) -> None:
         """Want nothing further of the program, unless a thread has begun to train meanwhile."""
         self.now = State.DONE
+        self.end_quiet()
         if self.session.is_open:
             return
         if self._trainer is not None and self.waits_for_training:
@@ -291,6 +299,13 @@ class States:
             self.outcome.notes.append(
                 f"what listens to the program could not be ended: {type(error).__name__}: {error}"
             )
+
+    def end_quiet(self) -> None:
+        """Steps that went by quietly were seen all the same."""
+        quiet, self.quiet = self.quiet, None
+        if quiet is not None:
+            self.finder.passed(self.wanted or (), len(self.steps))
+            self.ask_quiet(None)
 
     def close(self) -> None:
         """The program ends in a step that nothing ends: what it was for is kept as far as it went."""
@@ -307,6 +322,7 @@ class States:
         """In a child of a fork: what is under way is the parent's."""
         if self.now is not State.WARMING or self.tries:
             self.session.forget()
+            self.quiet = None
             self.graph_calls.first.clear()
             self.outcome.leave_to_parent()
             self.now = State.DONE
