@@ -48,6 +48,7 @@ DRAWN = tuple(
         "single_layers",
         "further_operator_layers",
         "operator_gradients",
+        "half_layers",
     )
 )
 PARAMETERS = (
