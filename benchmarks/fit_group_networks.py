@@ -95,7 +95,7 @@ def main() -> None:
     if arguments.quick:
         rows = rows.some(np.arange(0, len(rows.time_us), 6))
     held = held_out([*rows.p.values(), rows.precision == "tf32"], HELD_OUT)
-    before, networks = of_package("hopper_wide_passes.npz", NETWORKS), {}
+    before, networks = of_package("hopper_further_passes.npz", NETWORKS), {}
     for size, (number, one) in itertools.product((more.only,) if more.only else SIZES.values(), enumerate(PASSES)):
         started = time.monotonic()
         precisions = precisions_of(size)

@@ -259,7 +259,7 @@ def main() -> None:
     if arguments.quick:
         rows = rows.some(np.arange(0, len(rows.time_us), 12))
     held = held_out([*rows.p.values(), rows.precision == "tf32"], HELD_OUT)
-    networks, answers = of_package("hopper_wide_passes.npz", NETWORKS), {}
+    networks, answers = of_package("hopper_further_passes.npz", NETWORKS), {}
     for size in (more.only,) if more.only else SIZES.values():
         for one in more.passes:
             started, number = time.monotonic(), PASSES.index(one)

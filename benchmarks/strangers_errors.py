@@ -26,6 +26,7 @@ from torchledger.expecting.launch_families import family_of
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Host, Step, StepCall
 from torchledger.predicting.devices import find_model
+from torchledger.predicting.operators import tail_us
 from torchledger.predicting.step import predict_ledger
 from torchledger.predicting.step_calls import price_calls
 from torchledger.store import open_ledger
@@ -99,14 +100,15 @@ def judge(name: str, path: Path, row: Mapping[str, Any], model: Any, host: str |
         if each.subject in measured and count:
             was, predicted = parts.get(families[each.subject], (0.0, 0.0))
             us = measured[each.subject]
-            parts[families[each.subject]] = was + count * us, predicted + count * each.duration_us
+            # As a step adds them up: in the mean, of which a launch's own prediction is the middle.
+            parts[families[each.subject]] = was + count * us, predicted + count * (each.duration_us + tail_us(each))
             asked.append((each.model, each.duration_us, each.high_us, us))
     for call, priced in price_calls(model, calls, ran_on_cpu=False):
         if call.samples_us:
             was, predicted = parts.get("eager", (0.0, 0.0))
             parts["eager"] = was + statistics.median(call.samples_us), predicted + priced.duration_us
     own_us = row["own"]["step_ms"] * 1e3
-    work_us = step.kernels_us + step.eager_us + step.optimizer_us + step.collectives_us
+    work_us = step.kernels_us + step.tails_us + step.eager_us + step.optimizer_us + step.collectives_us
     return Found(
         name, recipe, record.device_us or 0.0, work_us, own_us, step.duration_us,
         step.low_us <= own_us <= step.high_us, "host" if step.is_host_bound else "device", parts, asked,

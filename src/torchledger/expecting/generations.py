@@ -66,6 +66,7 @@ _SIXTH_OF_HOPPER = replace(
     conv2d="hopper_wide_conv2d.npz",
 )
 _SEVENTH_OF_HOPPER = replace(_SIXTH_OF_HOPPER, products="hopper_further_products.npz")
+_NINTH_OF_HOPPER = replace(_SEVENTH_OF_HOPPER, passes="hopper_further_passes.npz", groups="hopper_further_groups.npz")
 _HOPPER = (
     _FIRST_OF_HOPPER,
     _SECOND_OF_HOPPER,
@@ -74,6 +75,8 @@ _HOPPER = (
     _FIFTH_OF_HOPPER,
     _SIXTH_OF_HOPPER,
     _SEVENTH_OF_HOPPER,
+    _SEVENTH_OF_HOPPER,
+    _NINTH_OF_HOPPER,
 )
 
 

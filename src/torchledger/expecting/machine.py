@@ -22,7 +22,7 @@ _FIRST_WITH_TF32 = (8, 0)  # compute capability
 """Traffic that DRAM must carry, unless the L2 is larger yet: beyond the caches of all but the largest devices."""
 
 
-FIRST_NETWORKS, LATEST_NETWORKS = 1, 8
+FIRST_NETWORKS, LATEST_NETWORKS = 1, 9
 _LAST_WITHOUT_GROUPS = 4
 _LAST_WITH_SORTS_ALIKE = 5
 _LAST_WITHOUT_MASKS = 6
@@ -53,8 +53,8 @@ class Machine:
     ``conv2d``, 4 with products of more labels and quicker networks, 5 with wider ones of products, passes in groups
     apart and ``conv2d`` by what several teachers say, and fused kernels as they are since (``knows_directions``), 6
     with wider ones of convolutions, of float32 in groups too, 7 with products of yet more labels (``knows_masks``), 8
-    with the same, and with what atomics and scattered stores that meet cost (``knows_distances``). A file keeps those
-    that it learned with."""
+    with the same, and with what atomics and scattered stores that meet cost (``knows_distances``), 9 with convolutions
+    of more layers in half precision. A file keeps those that it learned with."""
 
     @property
     def name(self) -> str:

@@ -57,9 +57,10 @@ class StepPrediction:
 
     ``mode`` is how launches reach the device: one by one from the host, or replayed as CUDA graphs. ``device_us`` is
     the device's time: ``kernels_us`` of compiled graphs, ``eager_us`` of operators outside of them, ``optimizer_us``
-    and ``collectives_us``, ``gaps_us`` between kernels, and ``sustained_us``, what products take longer at the power
-    limit of a run that lasts. ``host_us`` is what the host needs to launch it all; the step takes the longer of both.
-    ``measured_us`` is the ledger's own step time, if it holds one.
+    and ``collectives_us``, ``gaps_us`` between kernels, ``sustained_us``, what products take longer at the power limit
+    of a run that lasts, and ``tails_us``, by how much the sum of what kernels take in the mean exceeds that of their
+    middles, which ``kernels_us`` adds. ``host_us`` is what the host needs to launch it all; the step takes the longer
+    of both. ``measured_us`` is the ledger's own step time, if it holds one.
 
     ``graph_calls`` says how often each graph counts: as the ledger's step calls it, or once where it holds no step
     (``holds_record``). ``launches`` are calls times launches, ``eager_calls`` those of ``eager``, optimizer and
@@ -86,6 +87,7 @@ class StepPrediction:
     measured_us: float | None = None
     measured_kernels_us: float | None = None
     sustained_us: float = 0.0
+    tails_us: float = 0.0
     graph_calls: Mapping[str, int] = field(default_factory=dict)
     holds_record: bool = False
     eager_us: float = 0.0
@@ -102,7 +104,7 @@ class StepPrediction:
     @property
     def device_us(self) -> float:
         """Time that the device needs."""
-        work_us = self.kernels_us + self.eager_us + self.optimizer_us + self.collectives_us
+        work_us = self.kernels_us + self.tails_us + self.eager_us + self.optimizer_us + self.collectives_us
         return work_us + self.gaps_us + self.sustained_us
 
     @property

@@ -18,7 +18,7 @@ from torchledger.planning.sharing import rounds_beside, sharing_of
 from torchledger.planning.tiles import tiles_of_calls, tiles_of_launches
 from torchledger.planning.timeline import COMPUTE_STREAM, Sharing, TimedEntry
 from torchledger.predicting.launches import predict_launches
-from torchledger.predicting.operators import ROOFLINE, half_width_us
+from torchledger.predicting.operators import ROOFLINE, half_width_us, tail_us
 from torchledger.predicting.overheads import Mode, begins_backward
 from torchledger.predicting.power import StepWork, is_product, mean_clock, sustained_share, work_of
 from torchledger.predicting.step_calls import price_calls
@@ -138,7 +138,8 @@ class EntryMaker:
             if isinstance(piece, StepCall):
                 self.unlearned_calls[piece.name] += 1
         self.worked[len(self.entries)] = (work_of(piece, found), longer)
-        time_us = found.duration_us * (1 + longer) + self.gap_us * kernels
+        tail = tail_us(found) if isinstance(piece, Launch) else 0.0
+        time_us = found.duration_us * (1 + longer) + tail + self.gap_us * kernels
         self.spread_us.append(half_width_us(found))
         rounds = None
         if tiles is not None and self.taken is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -78,6 +79,23 @@ def half_width_us(found: Prediction) -> float:
     nothing is known, and is no width of a sum.
     """
     return min(max(found.high_us - found.duration_us, found.duration_us - found.low_us), found.duration_us)
+
+
+_NINE_OF_TEN, _WIDEST = 1.645, 0.4
+"""Standard deviations within which nine of ten of a normal distribution lie, and the widest that counts as chance: of
+wider ones most is what nobody knows."""
+
+
+def tail_us(found: Prediction) -> float:
+    """How much longer a launch takes in the mean than in the middle, which ``duration_us`` is, in microseconds.
+
+    A kernel may take three times what it is likely to, and never a third: sums of many are sums of means. By a
+    log-normal distribution through the upper end of the interval; none of what rests on a roofline.
+    """
+    if found.model == ROOFLINE or found.duration_us <= 0:
+        return 0.0
+    spread = min(math.log(max(found.high_us / found.duration_us, 1.0)) / _NINE_OF_TEN, _WIDEST)
+    return found.duration_us * math.expm1(spread**2 / 2)
 
 
 def by_roofline(model: TimeModel, subject: str, time_us: float, roofline_us: float | None, reason: str) -> Prediction:

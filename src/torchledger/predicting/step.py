@@ -46,7 +46,7 @@ from torchledger.predicting.host_steps import (
     slowness_of,
 )
 from torchledger.predicting.launches import is_foreign, predict_launches
-from torchledger.predicting.operators import ROOFLINE, half_width_us, predict
+from torchledger.predicting.operators import ROOFLINE, half_width_us, predict, tail_us
 from torchledger.predicting.overheads import (
     Mode,
     StepShape,
@@ -134,7 +134,8 @@ def predict_step(
     collectives_us = _eager_us(eager, "communication")
     eager_us = sum(prediction.duration_us for _, prediction in eager) - _eager_us(eager, "optimizer") - collectives_us
     gaps = gaps_us(shape, mode, overheads)
-    device = kernels + gaps + optimizer_us + eager_us + collectives_us
+    tails = sum(tail_us(prediction) * weights[prediction.subject] for prediction in predictions)
+    device = kernels + tails + gaps + optimizer_us + eager_us + collectives_us
     if record is None and (host is None or slowness_of(host) is None):
         needed_by_host_us, host_error = host_us(shape, mode, overheads), 0.0
     else:
@@ -180,6 +181,7 @@ def predict_step(
         coverage=COVERAGE,
         device=model.device,
         kernels_us=kernels,
+        tails_us=tails,
         gaps_us=gaps,
         host_us=needed_by_host_us,
         optimizer_us=optimizer_us,

@@ -30,6 +30,8 @@ def step_document(
         ("decided by", f"the {first}: it needs {format_us(needs[first])}, the {second} {format_us(needs[second])}"),
         ("kernels", f"{format_us(step.kernels_us)} in {graphs}"),
     ]
+    if step.tails_us:
+        facts.append(("long tails", f"{format_us(step.tails_us)} more: kernels are late by more than they are early"))
     if step.holds_record:
         facts.append(("eager operators", f"{format_us(step.eager_us)} outside compiled graphs"))
     if step.optimizer_us:

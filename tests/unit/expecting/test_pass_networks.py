@@ -77,15 +77,20 @@ def test_a_machine_of_another_generation_has_no_networks() -> None:
 
 
 def test_a_model_of_before_keeps_the_passes_that_it_learned_beside() -> None:
-    numbers = (FIRST_NETWORKS, 3, 4, 5, LATEST_NETWORKS)
+    numbers = (FIRST_NETWORKS, 3, 4, 5, 6, 8, LATEST_NETWORKS)
     machines = [replace(H200, networks=networks) for networks in numbers]
-    first, third, fourth, fifth, now = (
-        time_passes(P, ("forward",), elements("bfloat16", each), each) for each in machines
-    )
-    assert first is not None and third is not None and fourth is not None and fifth is not None and now is not None
+    found = [time_passes(P, ("forward",), elements("bfloat16", each), each) for each in machines]
+    first, third, fourth, fifth, sixth, eighth, now = (each for each in found if each is not None)
     assert np.array_equal(first, third) and not np.array_equal(first, fourth)
     # Passes without groups are those of before.
-    assert np.array_equal(fourth, fifth) and not np.array_equal(fifth, now)
+    assert np.array_equal(fourth, fifth) and not np.array_equal(fifth, sixth)
+    assert np.array_equal(sixth, eighth) and not np.array_equal(eighth, now)
+
+
+def test_layers_of_half_precision_alone_taught_the_latest_networks_of_passes() -> None:
+    now, before = (replace(H200, networks=networks) for networks in (LATEST_NETWORKS, 8))
+    rounded = (time_passes(P, ("weight",), elements("tf32", each), each) for each in (now, before))
+    assert np.array_equal(*(each for each in rounded if each is not None))
 
 
 GROUPS = {name: np.full(3, value) for name, value in zip(NAMES, (29, 192, 12, 12, 192, 3, 3, 1, 1, 1), strict=True)}

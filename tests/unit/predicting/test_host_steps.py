@@ -12,6 +12,8 @@ from torchledger.predicting.host_steps import (
     _DOCTORS_STEP,
     _USUAL,
     STEP_COSTS,
+    USUAL_HOST_ERROR,
+    expected_host,
     measured_host_us,
     shape_with_calls,
     slowness_of,
@@ -134,3 +136,11 @@ def test_eager_calls_are_told_by_what_they_are_to_the_host() -> None:
     # What an optimizer does to one tensor after the other is eager work like any other.
     singly = shape_with_calls(StepShape(1, 0, 2), (), calls, ran_on_cpu=False)
     assert singly.launching_calls == 4
+
+
+def test_steps_follow_part_of_what_a_host_says_of_its_slowness() -> None:
+    slowness, _ = expected_host(_slower(USUAL, 2.0))
+    quick, _ = expected_host(_slower(USUAL, 0.5))
+    assert 1.0 < slowness < 2.0 and 0.5 < quick < 1.0
+    assert slowness * quick == pytest.approx(1.0)
+    assert expected_host(None) == (1.0, USUAL_HOST_ERROR) == expected_host(Host("unmeasured", "TEST"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import subprocess
 import sys
 import zipfile
@@ -24,7 +25,7 @@ from torchledger.fitting import TimeModel, fit
 from torchledger.fitting.time_model import Origin
 from torchledger.operators import find_operator
 from torchledger.predicting import find_model, load_model, predict, predict_table, save_model
-from torchledger.predicting.operators import parse_parameters, range_of
+from torchledger.predicting.operators import ROOFLINE, parse_parameters, range_of, tail_us
 
 _SHAPE = {"m": 512, "k": 512, "n": 512}
 
@@ -47,6 +48,21 @@ def test_a_prediction_lies_inside_its_interval_and_names_device_and_entry(model:
     assert prediction.range == "inside" and prediction.device == "TEST" and not prediction.is_extrapolated
     assert prediction.model.startswith("linear/forward")
     assert prediction.duration_us == pytest.approx(4 + 2 * 512**3 / 5e8, rel=0.2)
+
+
+def test_a_launch_takes_longer_in_the_mean_than_in_the_middle_by_how_wide_its_interval_is(model: TimeModel) -> None:
+    found = replace(predict(model, "linear", _SHAPE), low_us=8.0, duration_us=10.0, high_us=12.5)
+    # Nine of ten of a log-normal distribution lie within 1.645 standard deviations.
+    spread = math.log(1.25) / 1.645
+    assert tail_us(found) == pytest.approx(10.0 * (math.exp(spread**2 / 2) - 1))
+    wider = [tail_us(replace(found, high_us=high)) for high in (10.0, 11.0, 15.0, 20.0, 1e6)]
+    assert wider[0] == 0.0 and wider == sorted(wider)
+    # Of a launch of which little is known the interval says that, and not what chance does.
+    assert tail_us(replace(found, high_us=1e9)) == wider[-1] < 1.0
+
+
+def test_what_stands_at_its_roofline_has_no_tail(model: TimeModel) -> None:
+    assert tail_us(replace(predict(model, "linear", _SHAPE), model=ROOFLINE, high_us=1e3)) == 0.0
 
 
 def test_a_file_answers_as_the_model_that_was_saved(model: TimeModel, file: Path) -> None:

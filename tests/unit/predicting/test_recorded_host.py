@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.factories import make_step, make_step_call
 
+from factories import make_step, make_step_call
 from torchledger.nouns import Host, StepCall
-from torchledger.predicting.host_steps import _USUAL, HOST_ERROR, USUAL_HOST_ERROR
+from torchledger.predicting.host_steps import _USUAL, HOST_ERROR, USUAL_HOST_ERROR, expected_host
 from torchledger.predicting.recorded_host import RecordedOn, SeenHost, drawn_to_seen, seen_host
 from torchledger.stepping.totals import total_step
 
@@ -82,7 +81,7 @@ def test_of_another_host_less_is_believed_than_of_the_same() -> None:
     long = SeenHost(1500.0, LONG_US)
     same, error = drawn_to_seen(USUAL, 1000.0, long, RecordedOn(USUAL))
     other, other_error = drawn_to_seen(SLOW, 1000.0, long, RecordedOn(USUAL))
-    assert 1000.0 < other / 2 < same < 1500.0
+    assert 1000.0 < other / expected_host(SLOW)[0] < same < 1500.0
     assert error < other_error
 
 
@@ -107,7 +106,8 @@ def test_the_longer_a_host_was_watched_the_more_it_is_believed(beyond: float, sh
 
 
 def test_a_slow_host_took_what_it_took_for_being_slow() -> None:
-    """The same program on a host that is known to be twice as slow says the same of a usual one."""
+    """What a program took beyond its work on a host that is known to be slow says less of a usual one."""
+    slowness, _ = expected_host(SLOW)
     quick, _ = drawn_to_seen(USUAL, 1000.0, SeenHost(1200.0, LONG_US), RecordedOn(USUAL))
-    of_slow, _ = drawn_to_seen(USUAL, 1000.0, SeenHost(2400.0, LONG_US), RecordedOn(replace(SLOW)))
+    of_slow, _ = drawn_to_seen(USUAL, 1000.0, SeenHost(1200.0 * slowness, LONG_US), RecordedOn(SLOW))
     assert 1000.0 < of_slow < quick

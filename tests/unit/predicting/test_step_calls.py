@@ -133,7 +133,7 @@ def test_parts_of_a_recorded_step_add_up_to_its_device_time(model: TimeModel) ->
     step, _ = predict_step(model, layers(1), record=recorded(calls, {"forward_0": 2}))
     assert step.eager_us > 0 and step.optimizer_us > 0 and step.collectives_us > 0
     parts = step.kernels_us + step.eager_us + step.optimizer_us + step.collectives_us
-    assert step.device_us == pytest.approx(parts + step.gaps_us + step.sustained_us)
+    assert step.device_us == pytest.approx(parts + step.gaps_us + step.tails_us + step.sustained_us)
     assert sum(each.total_us for each in step.eager) == pytest.approx(parts - step.kernels_us)
     assert step.eager_calls == 3 and step.unlearned == 3
     assert step.unlearned_us == pytest.approx(parts - step.kernels_us)

@@ -58,7 +58,7 @@ def test_a_step_is_the_sum_of_its_launches_and_what_lies_between(model: TimeMode
     assert step.kernels_us == pytest.approx(sum(item.duration_us for item in predictions))
     products = sum(item.duration_us for item in predictions if item.model == "launch:gemm/any")
     assert step.sustained_us == pytest.approx(USUAL["sustained products"] * products) and products > 0
-    assert step.device_us == pytest.approx(step.kernels_us + step.sustained_us + 200 * USUAL["gap us"])
+    assert step.device_us == pytest.approx(step.kernels_us + step.tails_us + step.sustained_us + 200 * USUAL["gap us"])
     assert max(step.device_us, step.host_us) <= step.duration_us < step.device_us + step.host_us
     assert step.low_us < step.duration_us < step.high_us
     assert step.kernels_us == pytest.approx(sum(time_of(launch) for launch in launches), rel=0.1)

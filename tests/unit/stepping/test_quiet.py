@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.recorded_program import Compiled, Program, in_thread
 
+from recorded_program import Compiled, Program, in_thread
 from torchledger.nouns import StepKind
 from torchledger.stepping.states import State
 
