@@ -164,7 +164,8 @@ def explain(error: BaseException, *, thread: str | None = None) -> str:
         )
     return (
         f"{failed}: {what}. A value that was not computed, or an extension that wants a real device, cannot be stood "
-        "in for there: plan the script without that part."
+        "in for there: plan the script without that part. If nothing of that kind is there, it may fail so on the "
+        "device, too."
     )
 
 
@@ -179,7 +180,13 @@ def _place(own: Sequence[traceback.FrameSummary]) -> str:
 
 
 def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {first_line(error).rstrip('.')}"
+    """What an error says, and the one that it was first raised from."""
+    said, first = f"{type(error).__name__}: {first_line(error).rstrip('.: ')}", error
+    while first.__cause__ is not None:
+        first = first.__cause__
+    if first is error or first_line(first) in said:
+        return said
+    return f"{said}, of {type(first).__name__}: {first_line(first).rstrip('.: ')}"
 
 
 def _is_of_extension(error: BaseException, frames: Sequence[traceback.FrameSummary]) -> bool:

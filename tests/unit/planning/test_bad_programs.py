@@ -51,6 +51,11 @@ def plan(text: str, folder: Path, *arguments: str, world: WorldSpec | None = Non
         ),
         ("import ctypes\nctypes.CDLL('libmine.so.9')", PlanError, r"extension for CUDA at .*:2 \(`ctypes.CDLL"),
         ("raise ValueError('bad rate')", PlanError, r"train.py:1: ValueError: bad rate. If that comes of a value"),
+        (
+            "try:\n    {}['width']\nexcept KeyError as error:\n    raise RuntimeError('stage 0 failed:') from error",
+            PlanError,
+            r"train.py:4: RuntimeError: stage 0 failed, of KeyError: 'width'. If that",
+        ),
         ("for each in range(3)\n    pass", PlanError, r"train.py:1 is not Python"),
         ("import os\nos.environ['LOCAL_RANK']", PlanError, r"train.py:2 which of how many ranks it is: .*--world N"),
         (
