@@ -379,8 +379,8 @@ def main() -> None:
                 )
         if options.sealed:
             final = score(predictor, sealed)
-            lines.append(summary(f"{name}, sealed", final))
-            print(lines[-1], f"{time.time() - begun:.0f} s", flush=True)
+            lines += [summary(f"{name}, sealed", final), summary(f"{name}, both halves", [*found, *final])]
+            print("\n".join(lines[-2:]), f"{time.time() - begun:.0f} s", flush=True)
             if len(found) >= ENOUGH_TO_SCALE:
                 scale = statistics.median((each.row.measured_us or 1) / each.predicted_us for each in found)
                 scaled = [replace(each, predicted_us=scale * each.predicted_us) for each in final]
