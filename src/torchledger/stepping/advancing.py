@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from torchledger.stepping.afterwards import time_after
+from torchledger.stepping.afterwards import begin_after, time_after
 from torchledger.stepping.finder import FoundStep
-from torchledger.stepping.listening import begin_hearing, count_step, hear_step, keep_heard
-from torchledger.stepping.profiled_steps import end_times, pause, record_step, time_step
-from torchledger.stepping.states import TOO_SOON, UNDER_PROFILER, State, States
+from torchledger.stepping.listening import begin_hearing, count_step, hear_no_more, hear_step, keep_heard
+from torchledger.stepping.profiled_steps import begin_session, end_times, record_step, time_step
+from torchledger.stepping.states import MOST_TRIES, TOO_SOON, UNDER_PROFILER, State, States
 
 
 def advance(states: States, step: FoundStep | None) -> None:
@@ -26,7 +26,7 @@ def advance(states: States, step: FoundStep | None) -> None:
     elif states.now is State.TIMING:
         time_step(states, step)
     elif states.now is State.PAUSING:
-        pause(states)
+        states.step_passed()
     elif states.now is State.SETTLING:
         states.now = State.RECORDING
         states.tools.synchronize()
@@ -83,6 +83,33 @@ def _count_of_steps(states: States) -> int:
     if states.finder.found_by == "optimizer":
         return states.ended["optimizer"] // states.finder.optimizers_in_step
     return states.ended[states.finder.found_by or "period"]
+
+
+def interrupt(states: States) -> None:
+    """The process is about to fork, as for the workers of an epoch: its child may not inherit what is open. That is
+    begun anew behind the step under way; steps that were recorded are kept."""
+    if states.now is State.COUNTING:
+        states.drop_session()
+        states.outcome.why_no_count = "the program began a process in the step that was counted"
+        begin_after(states)
+        return
+    if states.now is State.RECORDING and states.steps:
+        said = f"the program began a process after {len(states.steps)} of {states.repeats} steps to profile"
+        end_times(states, has_too_few=said)
+        if states.now is State.RECORDING:
+            states.tries = 0
+            states.pause(1, begin_hearing)
+        return
+    resume = begin_hearing if states.now is State.HEARING else begin_session
+    states.drop_session()
+    states.tries += 1
+    if states.tries <= MOST_TRIES:
+        states.pause(1, resume)
+    elif resume is begin_session:
+        states.give_up(f"the program began a process in each of {MOST_TRIES} recordings of its steps")
+    else:
+        states.outcome.not_heard("eager operators were not heard: the program began a process in each step")
+        hear_no_more(states)
 
 
 def cut(states: States) -> None:

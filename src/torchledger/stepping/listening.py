@@ -73,12 +73,17 @@ def keep_heard(states: States, listener: Any) -> None:
         states.outcome.not_heard(f"not heard of the step ({len(listener.faults)}): {listener.faults[0]}")
 
 
-def _begin_counting(states: States) -> None:
+def hear_no_more(states: States) -> None:
+    """Go on without an eager step that is counted."""
     if states.only_hears:
         states.end()
-        return
-    if not states.counts_eager:
+    else:
         begin_after(states)
+
+
+def _begin_counting(states: States) -> None:
+    if states.only_hears or not states.counts_eager:
+        hear_no_more(states)
         return
     states.now = State.COUNTING
     if states.finder.found_by != "period" or not states.has_graphs():

@@ -22,10 +22,11 @@ def time_step(states: States, step: FoundStep) -> None:
     states.tools.synchronize()
     states.wanted = usual
     states.keep_plain()
-    _begin_session(states)
+    begin_session(states)
 
 
-def _begin_session(states: States) -> None:
+def begin_session(states: States) -> None:
+    """Record the steps behind the next one."""
     if states.tools.is_profiling():
         states.fall_back("another profiler is running: it owns the device's clock")
         return
@@ -41,9 +42,11 @@ def record_step(states: States, step: FoundStep) -> bool:
     is_row = bool(states.steps) and len(states.steps) >= states.longest_row[states.steps[-1]]
     if not is_wanted and not is_row and states.tries < MOST_TRIES:
         states.drop_session()
-        states.pauses, states.tries = states.tries % _PAUSES + 1, states.tries + 1
-        states.now = State.PAUSING
-        pause(states)
+        n_steps, states.tries = states.tries % _PAUSES, states.tries + 1
+        if n_steps:
+            states.pause(n_steps, begin_session)
+        else:
+            begin_session(states)
         return True
     if not is_wanted and not states.steps:
         states.outcome.notes.append(
@@ -64,13 +67,6 @@ def record_step(states: States, step: FoundStep) -> bool:
         states.tries = 0
         begin_hearing(states)
     return True
-
-
-def pause(states: States) -> None:
-    """One of the steps that pass before a session is begun anew has ended."""
-    states.pauses -= 1
-    if states.pauses == 0:
-        _begin_session(states)
 
 
 def end_times(states: States, *, has_too_few: str | None = None) -> None:

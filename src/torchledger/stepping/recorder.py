@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from torchledger.nouns import StepFoundBy
 from torchledger.signals import let_through
-from torchledger.stepping.advancing import advance, cut
+from torchledger.stepping.advancing import advance, cut, interrupt
 from torchledger.stepping.afterwards import hear_again
 from torchledger.stepping.finder import FoundStep, StepFinder
 from torchledger.stepping.graph_calls import told
@@ -284,7 +284,7 @@ class StepRecorder:
     def before_fork(self) -> None:
         """The process is about to fork: its child may not inherit a session that is open on this thread."""
         if self._states.session.is_here:
-            self._guarded(self._states.begin_again)
+            self._guarded(lambda: interrupt(self._states))
 
     def leave(self) -> None:
         """The process ends: it meets no other rank any more."""

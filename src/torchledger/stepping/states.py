@@ -33,6 +33,10 @@ MOST_TRIES = 8
 TOO_SOON = "the program ended before a step of the most frequent kind came again: give it some more steps"
 
 
+def _nothing(_: States) -> None:
+    """What follows steps that pass, before any have."""
+
+
 class State(Enum):
     """What the step under way is for."""
 
@@ -104,7 +108,8 @@ class States:
         self.wanted: Signature | None = None
         self.clock: Any = None
         self.steps: list[Signature] = []
-        self.pauses = 0
+        self._pauses = 0
+        self._resume: Callable[[States], None] = _nothing
         self.row: tuple[Signature | None, int] = (None, 0)
         self.longest_row: Counter[Signature] = Counter()
         self.functions = FunctionCalls()
@@ -220,6 +225,18 @@ class States:
         self.now, self.steps, self.has_compiled = State.WARMING, [], False
         self.finder.hand_over(thread)
 
+    # --- steps that pass ------------------------------------------------------------------------------------------
+
+    def pause(self, n_steps: int, resume: Callable[[States], None]) -> None:
+        """Let so many steps pass before ``resume``; one that is under way is the first."""
+        self.now, self._pauses, self._resume = State.PAUSING, n_steps, resume
+
+    def step_passed(self) -> None:
+        """A step that was to pass has ended."""
+        self._pauses -= 1
+        if self._pauses == 0:
+            self._resume(self)
+
     # --- what is open, and how it ends -----------------------------------------------------------------------------
 
     def drop_session(self) -> None:
@@ -312,7 +329,7 @@ class States:
         self._is_closed = True
         if self.now is State.AFTER:
             self.keep_plain()
-        elif self.now is State.PAUSING:
+        elif self.now is State.PAUSING and self.outcome.found.times is None:
             self.outcome.why_not = TOO_SOON
         elif self.now is State.BY_EVENTS:
             # The one under way: its calls have been timed.

@@ -503,11 +503,42 @@ def test_a_backward_on_a_thread_of_its_own_starts_and_stops_nothing() -> None:
     assert program.result().n_steps == 2
 
 
-def test_a_fork_on_the_recorded_thread_ends_the_session_before_it_and_the_recording_begins_anew() -> None:
-    program = Program().steps(7)
+@pytest.mark.parametrize(("n_before", "n_recorded"), [(5, 2), (6, 2), (7, 1), (8, 2)])
+def test_a_fork_ends_what_is_open_and_it_begins_anew_but_for_steps_that_were_recorded(
+    n_before: int, n_recorded: int
+) -> None:
+    program = Program(counts_eager=True).steps(n_before)
+    program.call("forward_0")
     program.recorder.before_fork()
     assert program.tools.n_open == 0
-    assert program.steps(20).result().n_steps == 2
+    program.call("backward_0")
+    program.recorder.optimizer_stepped(program.optimizer)
+    result = program.steps(20).result()
+    assert result.n_steps == n_recorded and result.heard is not None and result.why_not is None
+    assert result.plain_us == (100.0, 100.0, 100.0) and result.eager_flops is not None
+    assert result.times is not None and program.tools.n_open == 0
+
+
+def test_epochs_of_three_steps_whose_workers_are_forked_have_a_step_after_all() -> None:
+    program = Program()
+    for number in range(24):
+        if number % 3 == 0:
+            program.recorder.before_fork()
+        program.step()
+    result = program.result()
+    assert (result.n_steps, result.why_not) == (1, None) and result.heard is not None
+    assert any("began a process after 1 of 2 steps" in note for note in result.notes)
+
+
+def test_a_program_that_forks_in_each_step_is_told_so() -> None:
+    program = Program()
+    for _ in range(40):
+        program.call("forward_0")
+        program.recorder.before_fork()
+        program.call("backward_0")
+        program.recorder.optimizer_stepped(program.optimizer)
+    result = program.result()
+    assert result.times is None and "began a process in each of 8" in str(result.why_not)
 
 
 def test_a_forked_child_has_no_recording_of_its_parents() -> None:
