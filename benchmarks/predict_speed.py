@@ -1,10 +1,10 @@
 """How quick predictions are: a table on one core, one from a cold start, a step of a thousand launches; and the fit.
 
-    python benchmarks/predict_speed.py [--data DIR] [--output docs/results/predict_speed.md]
+    python benchmarks/predict_speed.py [--data DIR] [--output FILE]
     python benchmarks/predict_speed.py --only linear bmm step
 
 Each line is printed when it is known. ``--only`` times some operators of the shipped model of the H200, a few seconds
-each, or ``step``, and writes no page: for a core that is quiet for a moment.
+each, or ``step``, and nothing is written: for a core that is quiet for a moment.
 
 Learns from the public GH200 timings (``--data``, else ``TORCHLEDGER_PUBLIC_DATA/ett``) and made-up launches; asks the
 shipped model of the H200, too, at random shapes.
@@ -51,7 +51,7 @@ STEP = "step"
 
 
 def main() -> None:
-    """Measure and write the page, or print the few lines that were asked for."""
+    """Measure and print all lines, or the few that were asked for."""
     import numpy as np
 
     from torchledger.predicting import find_model
@@ -77,7 +77,8 @@ def main() -> None:
     ]
     print(*title, sep="\n", flush=True)
     lines = list(_printed(_everything(arguments, shipped)))
-    arguments.output.write_text("\n".join([*title, *lines]) + "\n")
+    if arguments.output is not None:
+        arguments.output.write_text("\n".join([*title, *lines]) + "\n")
 
 
 def _everything(arguments: argparse.Namespace, shipped: TimeModel) -> Iterator[str]:
@@ -211,7 +212,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     public = Path(os.environ.get("TORCHLEDGER_PUBLIC_DATA") or ROOT.parent / "shared" / "data")
     parser.add_argument("--data", type=Path, default=public / "ett")
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results" / "predict_speed.md")
+    parser.add_argument("--output", type=Path, help="a page with the same lines")
     parser.add_argument("--quick", action="store_true", help="three operators only")
     parser.add_argument(
         "--only", nargs="+", choices=(*_random_shapes(np.random.default_rng(0)), STEP), help="print these alone"
