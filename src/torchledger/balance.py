@@ -282,6 +282,10 @@ def step_operators_account(books: Books) -> Account | None:
         notes.append(f"{step.operators_elsewhere:,} more on threads that no mode listened to")
     if (differ := _counts_apart(step)) is not None:
         notes.append(f"recorded steps differ ({differ} eager operators); this one does what was heard in another")
+    elif len(step.operators_by_step) == 1 and step.operators != (step.operators_heard or 0) + sum(
+        step.operators_otherwise.values()
+    ):
+        notes.append("one step alone was recorded: whether steps differ is not known")
     reason = "autograd's formula calls other operators while a mode listens"
     differences = tuple(
         Difference("step_operators", node, reason, more) for node, more in step.operators_otherwise.items()

@@ -275,6 +275,17 @@ def test_steps_that_differ_are_a_reference_of_each_other_only_where_this_one_doe
         assert account.reference == reference and "12 to 14 eager operators" in (account.note or "")
 
 
+@pytest.mark.parametrize(("heard", "is_said"), [(9, False), (8, True)])
+def test_one_recorded_step_that_is_unlike_the_heard_one_may_be_of_steps_that_differ(
+    path: Path, heard: int, is_said: bool
+) -> None:
+    step = make_step(
+        operators=12, operators_heard=heard, operators_by_step=(12,), operators_otherwise={"PowBackward0": 3}
+    )
+    account = _balance(path, step, make_step_call()).accounts["step_operators"]
+    assert account.is_balanced is not is_said and ("one step alone" in (account.note or "")) is is_said
+
+
 def test_a_batch_of_another_thread_and_numbers_beside_it_are_named_each(path: Path) -> None:
     batch = LiveStorage("step_0", 0, "inputs", 1000, "cpu", freed=0, freed_in=0)
     weight = LiveStorage("step_0", 1, "parameters", 50, "cpu")
