@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 from torchledger._torch.living import living
-from torchledger._torch.patching import Patches
+from torchledger._torch.patching import Patches, pass_through
 
 FRAMES = "frames"
 COMPILED = "compiled frames"
@@ -73,6 +74,18 @@ def before_compiling(action: Callable[[], None]) -> Patches:
 
     patches.around(sys.modules[MAKES_COMPILED].OptimizeContext, "__init__", make)
     return patches
+
+
+def keep_out_of(patches: Patches, folder: str) -> None:
+    """Never begin to compile in a frame of code in ``folder``, which stands where torch's own C++ does: a graph that
+    breaks there calls it, as it calls that. What is traced into it is compiled as before."""
+    from torch._dynamo import trace_rules
+
+    def check(original: Callable[..., bool], asked: Any, *args: Any, **kwargs: Any) -> bool:
+        is_ours = isinstance(asked, CodeType) and asked.co_filename.startswith(folder)
+        return is_ours or original(asked, *args, **kwargs)
+
+    pass_through(patches, trace_rules, "check", check)
 
 
 def makes_compiled() -> bool:

@@ -174,6 +174,27 @@ def test_modules_of_the_host_are_sharded_on_the_device(tmp_path: Path) -> None:
     assert found == {"all_gather": whole, "reduce_scatter": whole}
 
 
+def test_what_stands_for_the_device_is_not_compiled_where_a_graph_breaks_into_it(tmp_path: Path) -> None:
+    """FSDP's first version has its hooks called between graphs, which record streams."""
+
+    def program() -> None:
+        from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+
+        dist.init_process_group("nccl")
+        halves = MixedPrecision(param_dtype=torch.bfloat16)
+        layers = FullyShardedDataParallel(
+            nn.Linear(1024, 1024), device_id=0, use_orig_params=True, mixed_precision=halves
+        )
+        compiled = torch.compile(layers, backend="eager")
+        _train(lambda: compiled(torch.zeros(4, 1024, device="cuda")).sum(), layers.parameters())
+
+    run_without_device(program, tmp_path / "plan.ledger", GPU, world=WorldSpec(0, 2))
+    with open_ledger(tmp_path / "plan.ledger") as ledger:
+        found = {each.operation: each.message_bytes for each in ledger.read(Collective)}
+    whole = (1024 * 1024 + 1024) * 2
+    assert found == {"all_gather": whole, "reduce_scatter": whole}
+
+
 def test_messages_to_experts_have_equal_shares_of_the_tokens(tmp_path: Path) -> None:
     tokens, width, experts = 48, 16, 8
 
