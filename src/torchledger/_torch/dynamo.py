@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import CodeType
 from typing import Any
 
@@ -86,6 +87,32 @@ def keep_out_of(patches: Patches, folder: str) -> None:
         return is_ours or original(asked, *args, **kwargs)
 
     pass_through(patches, trace_rules, "check", check)
+
+
+def make_states_under(patches: Patches, mode: AbstractContextManager[Any]) -> None:
+    """What an optimizer first keeps of its parameters is made under ``mode`` where its step is compiled, too.
+
+    Dynamo has it made while it compiles, when it has put all modes away.
+    """
+    from torch._dynamo.variables.optimizer import OptimizerVariable
+
+    def call_method(original: Callable[..., Any], variable: Any, tx: Any, name: str, *args: Any, **named: Any) -> Any:
+        optimizer = variable.value
+        if name != "_init_group" or not hasattr(optimizer, name):
+            return original(variable, tx, name, *args, **named)
+        make = optimizer._init_group
+
+        def under_mode(*group: Any, **more: Any) -> Any:
+            with mode:
+                return make(*group, **more)
+
+        optimizer.__dict__[name] = under_mode
+        try:
+            return original(variable, tx, name, *args, **named)
+        finally:
+            del optimizer.__dict__[name]
+
+    pass_through(patches, OptimizerVariable, "call_method", call_method)
 
 
 def makes_compiled() -> bool:

@@ -33,7 +33,7 @@ def _can_cudnn(asked: Any, capability: tuple[int, int]) -> bool:
         and asked.query_3 % 8 == 0
         and asked.value_3 % 8 == 0
         and max(asked.query_3, asked.value_3) <= widest
-        and asked.query_2 > 1
+        and (asked.query_2 > 1 or not asked.has_dropout)
         and asked.key_2 > 1
         and _shares_heads(asked)
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from torchledger._torch.dynamo import keep_out_of
+from torchledger._torch.dynamo import keep_out_of, make_states_under
 from torchledger._torch.fake_tensors import FakeTensors
 from torchledger._torch.fake_triton import patch_triton
 from torchledger._torch.fake_wrappers import run_without_kernels
@@ -35,6 +35,7 @@ def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[st
         decisions[what] = decisions.get(what, 0) + 1
 
     keep_out_of(patches, str(Path(__file__).parent))
+    make_states_under(patches, mode)
     _tell_of_device(patches)
     patch_triton(patches, device.compute_capability or (0, 0))
     run_without_kernels(patches, mode)

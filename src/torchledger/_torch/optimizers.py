@@ -111,6 +111,13 @@ def holds_optimizer(parameters: Collection[int] | None) -> bool:
     return False
 
 
+def has_other_optimizer(known: Collection[int]) -> bool:
+    """True if an optimizer lives that updates something and is none of these, given by ``id``."""
+    from torch.optim.optimizer import Optimizer
+
+    return any(id(each) not in known and bool(getattr(each, "param_groups", ())) for each in living(Optimizer))
+
+
 def fused_adamw_step(tensors: Mapping[str, Any]) -> Any:
     """One fused AdamW update in place; ``tensors`` holds ``parameter_i``, ``gradient_i``, ``mean_i``, ``square_i`` and
     ``step``. The private call is what ``torch.optim.AdamW(fused=True)`` makes for each group, without its increment of

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import runpy
 import sys
+import time
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,6 +42,10 @@ _WARMUP = 1
 
 _MOST_HINTS = 2
 
+_MOST_LOOKED_ON, _LOOKED_ON_S, _LOOKED_ON_SHARE = 64, 1.0, 0.25
+"""Behind a step that may be a part of a longer one so many more are let pass at most, for a second or this share of the
+time that the program has taken until then."""
+
 
 @dataclass(frozen=True)
 class DryRunOutcome:
@@ -55,10 +61,12 @@ class _StepHearer(StepProfiler):
     def __init__(self, capture: Capture, ending: Ending, groups: Mapping[str, MadeGroup] | None = None) -> None:
         self._ending = ending
         self._marks: list[str] = []
-        self._listeners: list[EagerCalls] = []
+        self._listeners: list[tuple[EagerCalls, int]] = []
         self._groups: Mapping[str, MadeGroup] = {} if groups is None else groups
         self.has_step = False
         self._is_running = True
+        self._kept: StepRecording | None = None
+        self._begun_s, self._until_s, self._looked_on = time.monotonic(), math.inf, 0
         super().__init__(capture, warmup=_WARMUP, only_hears=True, tools=_tools(self._marks, self._listeners))
 
     def _hear_modules_until_compiled(self) -> None:
@@ -75,17 +83,51 @@ class _StepHearer(StepProfiler):
         """The program has ended: nothing more is recorded."""
         self._is_running = False
         self._stop()
+        self._keep()
         return True
 
     def _hear_no_calls(self) -> None:
         super()._hear_no_calls()
         if not self._is_running:
             return
+        self._keep()
+        self._ending.end()
+
+    def _keep(self) -> None:
+        """Write down the step that was heard, if it was not yet."""
         recording = self._recorder.result()
-        if recording.heard is not None and recording.memory is not None:
+        if recording.heard is None or recording.found_by is None:
+            recording = self._kept or recording
+        if not self.has_step and recording.heard is not None and recording.memory is not None:
             self._capture.add(*self._records(recording))
             self.has_step = True
-        self._ending.end()
+
+    def _lingers(self) -> bool:
+        recording = self._recorder.result()
+        if recording.heard is None or self._groups:
+            return False
+        now_s = time.monotonic()
+        if self._kept is None:
+            self._until_s = now_s + max(_LOOKED_ON_S, _LOOKED_ON_SHARE * (now_s - self._begun_s))
+        self._kept = recording
+        self._looked_on += 1
+        return self._looked_on <= _MOST_LOOKED_ON and now_s < self._until_s and self._may_be_a_part(recording)
+
+    def _may_be_a_part(self, recording: StepRecording) -> bool:
+        """Whether more may belong to a turn of the program's loop than the step that was heard: the rest of calls that
+        nothing updates, graphs that it does not call, or an optimizer that has not stepped in it."""
+        from torchledger._torch.optimizers import has_other_optimizer
+
+        if recording.found_by not in ("optimizer", "period"):
+            return False
+        called = {name for kind in recording.kinds[:1] for name in kind.calls}
+        others = recording.found_by == "period" or not self._launches.keys() <= called
+        return others or has_other_optimizer(self._recorder.optimizers)
+
+    @property
+    def has_heard(self) -> bool:
+        """True once a step was heard: what comes of the program behind it is not asked."""
+        return self._kept is not None
 
     def why_not(self) -> str:
         """Why there is no step."""
@@ -97,13 +139,14 @@ class _StepHearer(StepProfiler):
         assert facts is not None and recording.heard is not None and recording.memory is not None
         directions = {name: direction_of(name) for name in self._launches}
         ledgered = Ledgered(directions, dict(self._launches), forks=dict(self._forks))
-        marked = [parse_graph_mark(mark) for mark in self._marks]
+        listener, begin = next(each for each in self._listeners if each[0].memory is recording.memory)
+        marked = [parse_graph_mark(mark) for mark in self._marks[begin : begin + _graph_calls(recording)]]
         record = record_heard_step(
             recording.memory.entries,
             recording.heard,
             facts,
             ledgered,
-            sizes=dict(enumerate(mark[1] for mark in marked[-_graph_calls(recording) :] if mark is not None)),
+            sizes=dict(enumerate(mark[1] for mark in marked if mark is not None)),
         )
         memory = record_memory(
             Heard(recording.memory, recording.heard),
@@ -111,7 +154,7 @@ class _StepHearer(StepProfiler):
             ledgered.launches,
             devices=self._capture.run.devices,
         )
-        calls = place_calls(record, recording.heard, self._listeners[-1].graphs)
+        calls = place_calls(record, recording.heard, listener.graphs)
         collectives = collectives_of_step(
             calls,
             ledgered.launches,
@@ -126,8 +169,9 @@ def _graph_calls(recording: StepRecording) -> int:
     return sum(isinstance(entry, str) for entry in recording.memory.entries)
 
 
-def _tools(marks: list[str], listeners: list[EagerCalls]) -> Tools:
-    """What a recorder needs of torch, on a device that does nothing; it keeps marks of graph calls, and listeners."""
+def _tools(marks: list[str], listeners: list[tuple[EagerCalls, int]]) -> Tools:
+    """What a recorder needs of torch, on a device that does nothing; it keeps marks of graph calls, and listeners, each
+    with how many marks there were before it."""
     from torchledger._torch import steps
 
     def mark(name: str) -> Any:
@@ -135,8 +179,8 @@ def _tools(marks: list[str], listeners: list[EagerCalls]) -> Tools:
         return contextlib.nullcontext()
 
     def listener(inside: Callable[[], str | None]) -> EagerCalls:
-        listeners.append(steps.listener(inside))
-        return listeners[-1]
+        listeners.append((steps.listener(inside), len(marks)))
+        return listeners[-1][0]
 
     tools = types.SimpleNamespace(**vars(steps))
     tools.listener = listener
@@ -176,6 +220,10 @@ def run_without_device(
         try:
             _run_to_its_step(lambda: ending.run(program, fake.join), around)
             status = "finished"
+        except PlanError:
+            if not hearer.has_heard:
+                raise
+            status = "finished"
         finally:
             fake.tensors.end()
             stand_ins = (*fake.tensors.stand_ins, *_of_world(around))
@@ -183,8 +231,8 @@ def run_without_device(
             dry_run = DryRun(device.name, stand_ins, dict(fake.decisions), world, groups)
             capture.note(f"made without a device: the program ran on fake tensors for {device.name}")
             capture.add(dry_run)
-            why_not = None if hearer.has_step else hearer.why_not()
             capture.close(status=status, exit_code=0 if status == "finished" else 1)
+            why_not = None if hearer.has_step else hearer.why_not()
     if why_not is not None:
         raise PlanError(f"no step was recorded: {why_not}.{ending.hint}")
     return DryRunOutcome(path, dry_run)

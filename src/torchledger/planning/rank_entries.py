@@ -17,6 +17,7 @@ from torchledger.planning.rank_host import RankHost
 from torchledger.planning.sharing import rounds_beside, sharing_of
 from torchledger.planning.tiles import tiles_of_calls, tiles_of_launches
 from torchledger.planning.timeline import COMPUTE_STREAM, Sharing, TimedEntry
+from torchledger.predicting.call_sizes import at_usual_sizes, predict_at_sizes, sizes_of_calls
 from torchledger.predicting.launches import predict_launches
 from torchledger.predicting.operators import ROOFLINE, half_width_us, tail_us
 from torchledger.predicting.overheads import Mode, begins_backward
@@ -237,12 +238,16 @@ def time_entries(maker: EntryMaker, settings: Mapping[str, bool]) -> TimedRank:
     """The entries of one rank's step; ``settings`` are those of ``predict_launches``."""
     program, model, needs = maker.program, maker.model, maker.needs
     compiled: dict[str, Prediction | GraphCollective] = {}
-    traffic = step_traffic(chain.from_iterable(program.launches.values()), program.graph_calls, program.calls)
+    sizes = sizes_of_calls(program.calls)
+    whole = at_usual_sizes(chain.from_iterable(program.launches.values()), sizes)
+    traffic = step_traffic(whole, program.graph_calls, program.calls)
     for graph in sorted(program.graph_calls.keys() & program.launches.keys()):
         launches = program.launches[graph]
         collectives = graph_collectives(launches)
         others = [launch for launch in launches if launch.launch_id not in collectives]
-        predictions = predict_launches(model, others, traffic=traffic, **settings)
+        predictions = predict_at_sizes(
+            others, sizes, lambda some: predict_launches(model, some, traffic=traffic, **settings)
+        )
         compiled |= {found.subject: found for found in predictions}
         compiled |= collectives
     eager = {

@@ -14,6 +14,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -39,6 +40,7 @@ from torchledger.nouns import (
     StepCall,
     StepPrediction,
 )
+from torchledger.predicting.call_sizes import at_usual_sizes, measured_of_calls, predict_at_sizes, sizes_of_calls
 from torchledger.predicting.host_steps import (
     OVERLAP,
     measured_host_us,
@@ -115,15 +117,21 @@ def predict_step(
     weights = {launch.launch_id: calls.get(launch.graph, 0) for launch in launches}
     if record is not None:
         weights = times_made(record, launches)
-    called = [launch for launch in launches if weights[launch.launch_id]]
+    sizes = {} if record is None else sizes_of_calls(record.calls)
+    compiled = [launch for launch in launches if weights[launch.launch_id]]
+    called = at_usual_sizes(compiled, sizes)
     traffic = step_traffic(called, calls, () if record is None else record.calls, times=weights)
-    predictions = _predict_called(
-        model,
-        called,
-        group_sizes or {},
-        allow_tf32=allow_tf32,
-        convolution_tf32=convolution_tf32,
-        traffic=traffic,
+    predictions = predict_at_sizes(
+        compiled,
+        sizes,
+        partial(
+            _predict_called,
+            model,
+            group_sizes=group_sizes or {},
+            allow_tf32=allow_tf32,
+            convolution_tf32=convolution_tf32,
+            traffic=traffic,
+        ),
     )
     eager = () if record is None else price_calls(model, record.calls, ran_on_cpu=_ran_on_cpu(record))
     priced = [*((found, weights[found.subject]) for found in predictions), *((found, 1) for _, found in eager)]
@@ -213,8 +221,8 @@ def predict_step(
 def _predict_called(
     model: TimeModel,
     launches: Sequence[Launch],
-    group_sizes: Mapping[str, int],
     *,
+    group_sizes: Mapping[str, int],
     allow_tf32: bool,
     convolution_tf32: bool,
     traffic: StepTraffic,
@@ -301,9 +309,7 @@ def predict_ledger(
     with open_ledger(path) as reader:
         launches = reader.read(Launch)
         run = reader.run()
-        measured = {
-            item.subject: item.duration_us for item in latest_measurements(reader) if item.kind in ("profile", "sample")
-        }
+        measurements = [item for item in latest_measurements(reader) if item.kind in ("profile", "sample")]
         profile = latest(reader, Profile)
         group_sizes = {
             each.group: each.group_size
@@ -313,6 +319,7 @@ def predict_ledger(
         recorded_mode = _mode_of(reader.read(Graph), launches)
         record = read_step(reader, Counter(launch.graph for launch in launches if launch.is_call))
         memory = None if record is None else read_memory(reader, record.step.name)
+    measured = measured_of_calls(measurements, () if record is None else record.calls)
     measured_us = profile.plain_step_us if profile is not None else None
     if record is not None and record.step.duration_us is not None:
         measured_us = record.step.duration_us
@@ -453,6 +460,11 @@ def _record_notes(model: TimeModel, record: StepTotals | None, launches: Sequenc
     stale = sorted({launch.graph for launch in launches} - {name for name, n in record.step.graph_calls.items() if n})
     if stale:
         notes.append(f"not called in the step, and not in its price: {', '.join(stale)}")
+    if len(record.step.kinds) > 1:
+        notes.append(
+            f"steps differ, and the price is that of {record.step.kinds[0].count:,} of {record.step.seen:,} seen: "
+            "where a turn of the program's loop is more than one step of its optimizer, end it with torchledger.step()"
+        )
     # Ledgers of before do not say which launches these are.
     untold = [call for call in record.calls if not call.times]
     if not_taken := sum(call.not_taken for call in untold):

@@ -59,6 +59,7 @@ class Attribution:
     ``inside_ns`` is the time of kernels launched inside calls of compiled graphs, ``matched_ns`` that of those given to
     an entry, ``copied_ns`` that of copies to where a CUDA graph reads its inputs, ``decided_ns`` that of reading which
     way a conditional takes or whether a loop goes on; ``unmatched`` maps why the rest was not given to its time.
+    ``call_starts_ns`` says of each event when the graph call that launched it began, where that is known.
     """
 
     events: tuple[DeviceEvent, ...]
@@ -70,6 +71,7 @@ class Attribution:
     calls: Mapping[str, int] = field(default_factory=dict)
     entries_seen: int = 0
     entries: int = 0
+    call_starts_ns: tuple[int | None, ...] = ()
 
     @property
     def matched_share(self) -> float | None:
@@ -165,6 +167,7 @@ def attribute_events(
         calls=Counter(call.graph for call in {id(call): call for call in call_of.values()}.values()),
         entries_seen=len({entry.launch_id for entry in order_of.values()}),
         entries=len([launch for launch in launches if launch.category != "nop"]),
+        call_starts_ns=tuple(call_of[index].start_ns if index in call_of else None for index in range(len(events))),
     )
 
 

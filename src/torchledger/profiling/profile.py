@@ -104,6 +104,7 @@ class StepProfiler(Watcher):
             later_steps=lambda: self._optimizers.counted if self._optimizers is not None else {},
             meeting=lambda: _meeting_of(capture),
             quiet=self._hear_quietly,
+            lingers=self._lingers,
         )
         self._counts_eager, self._only_hears = counts_eager, only_hears
         self._modules: ModuleCalls | None = None
@@ -118,6 +119,10 @@ class StepProfiler(Watcher):
             after_import(PACKAGES, self._watch_packages),
         ]
         _watch_forks(self._recorder)
+
+    def _lingers(self) -> bool:
+        """Whether to look on behind a step that was only heard."""
+        return False
 
     # --- watching the capture ----------------------------------------------------------------------------------
 

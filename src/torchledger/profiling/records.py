@@ -435,13 +435,19 @@ def _entries_without_time(attribution: Attribution, launches: Sequence[Launch]) 
 def _measurements(attribution: Attribution, launches: Sequence[Launch], clock: Clock) -> list[Measurement]:
     """Per entry one sample for each call of its graph: the time of all its kernels in that call."""
     per_entry: dict[str, list[DeviceEvent]] = {}
+    starts = attribution.call_starts_ns or (None,) * len(attribution.events)
+    call_of = {id(event): start for event, start in zip(attribution.events, starts, strict=True)}
     for event in attribution.events:
         if event.launch_id is not None:
             per_entry.setdefault(event.launch_id, []).append(event)
     graph_of = {launch.launch_id: launch.graph for launch in launches}
     found = []
     for subject, events in per_entry.items():
-        samples = _per_call(events, attribution.calls.get(graph_of[subject], 0))
+        known = [start for event in events if (start := call_of[id(event)]) is not None]
+        if len(known) == len(events):
+            samples = _by_call(events, known)
+        else:
+            samples = _per_call(events, attribution.calls.get(graph_of[subject], 0))
         longest = max(events, key=lambda event: event.duration_ns)
         found.append(
             Measurement(
@@ -459,6 +465,15 @@ def _measurements(attribution: Attribution, launches: Sequence[Launch], clock: C
             )
         )
     return found
+
+
+def _by_call(events: Sequence[DeviceEvent], starts: Sequence[int]) -> tuple[float, ...]:
+    """Sum an entry's kernels by the call that launched them, in order of the calls: a library may launch one in some
+    of them and several in others."""
+    sums: dict[int, int] = {}
+    for event, start in zip(events, starts, strict=True):
+        sums[start] = sums.get(start, 0) + event.duration_ns
+    return tuple(sums[start] / 1e3 for start in sorted(sums))
 
 
 def _per_call(events: Sequence[DeviceEvent], n_calls: int) -> tuple[float, ...]:

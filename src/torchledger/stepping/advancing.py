@@ -41,6 +41,8 @@ def advance(states: States, step: FoundStep | None) -> None:
         count_step(states, step)
     elif states.now is State.AFTER:
         time_after(states, step)
+    elif states.now is State.LINGERING:
+        states.linger()
     elif states.now is State.BY_EVENTS:
         states.outcome.update(n_steps=states.outcome.found.n_steps + 1)
         if states.outcome.found.n_steps >= states.repeats:

@@ -162,6 +162,11 @@ class StepFinder:
         return self.found_by != "period" or self._is_by_site or self._sites.is_decided
 
     @property
+    def has_round(self) -> bool:
+        """False before it is known where steps end, and again once that turns out to be untrue."""
+        return self._is_marked or self._round is not None
+
+    @property
     def under_way(self) -> Signature:
         """What the step under way has called so far."""
         return tuple(sorted(self._open.calls.items()))

@@ -76,7 +76,7 @@ def keep_heard(states: States, listener: Any) -> None:
 def hear_no_more(states: States) -> None:
     """Go on without an eager step that is counted."""
     if states.only_hears:
-        states.end()
+        states.linger()
     else:
         begin_after(states)
 

@@ -44,6 +44,8 @@ class StepRecorder:
     heard again. ``later_steps`` says how many steps of optimizers each thread has made since ``on_done``. ``meeting``
     makes ranks of one job begin with the same step; it is asked for once the warm-up is about to end (``None``: there
     are no others). ``quiet`` has the plain steps after a recording pass unheard but for the number of their calls.
+    ``lingers`` is asked behind a step that was only heard, and behind each that follows, whether to look on for a
+    longer step that it is a part of; what was heard is kept until there is one.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class StepRecorder:
         later_steps: Callable[[], Mapping[Hashable, int]] = dict,
         meeting: Callable[[], Meeting | None] = lambda: None,
         quiet: Quiet = lambda _: False,
+        lingers: Callable[[], bool] = lambda: False,
     ) -> None:
         self.warmup = warmup
         self._given_tools = tools
@@ -92,6 +95,7 @@ class StepRecorder:
             ask_quiet=quiet,
             quietly=lambda begins: lambda graphs: self._guarded(lambda: begins(graphs)),
             graphs=lambda: {key: name for key, (_, name) in self._names.items()},
+            lingers=lingers,
         )
 
     @property
@@ -239,6 +243,7 @@ class StepRecorder:
         """A step has ended. What follows from it is done on the thread of the steps, maybe later."""
         if step is not None or is_mark:
             self._pending = step or True
+        self._states.look_on()
         if self._states.has_lost_session():
             if self._states.session.is_here:
                 self._states.lose_session()
@@ -295,6 +300,11 @@ class StepRecorder:
         """In a child of a fork: what is under way is the parent's."""
         self._lock = threading.RLock()
         self._states.after_fork()
+
+    @property
+    def optimizers(self) -> frozenset[int]:
+        """The optimizers of the step that was heard, by ``id``."""
+        return frozenset(self._states.outcome.optimizers)
 
     # --- what came of it ----------------------------------------------------------------------------------------
 

@@ -48,11 +48,12 @@ class State(Enum):
     HEARING = auto()
     COUNTING = auto()
     AFTER = auto()
+    LINGERING = auto()
     BY_EVENTS = auto()
     DONE = auto()
 
 
-_PLAIN = (State.WARMING, State.TIMING, State.PAUSING, State.AFTER)
+_PLAIN = (State.WARMING, State.TIMING, State.PAUSING, State.AFTER, State.LINGERING)
 
 UNDER_PROFILER = (State.SETTLING, State.RECORDING)
 """States in which a session of the profiler is open."""
@@ -89,6 +90,7 @@ class States:
         ask_quiet: Quiet,
         quietly: Callable[[Callable[[Sequence[int]], None]], Callable[[Sequence[int]], None]],
         graphs: Callable[[], Mapping[int, str]],
+        lingers: Callable[[], bool],
     ) -> None:
         self.now = State.WARMING
         self.warmup, self.timed, self.repeats = warmup, timed, repeats
@@ -98,7 +100,7 @@ class States:
         self.only_hears = only_hears
         self.has_graphs = has_graphs
         self._on_done, self._on_again, self._later_steps = on_done, on_again, later_steps
-        self.find_meeting = find_meeting
+        self.find_meeting, self.lingers = find_meeting, lingers
         self.ask_quiet, self.quietly, self.graphs = ask_quiet, quietly, graphs
         self.quiet: QuietSteps | None = None
         self.meeting: Meeting | None = None
@@ -262,6 +264,18 @@ class States:
         self.finder.keeps_owner = False
         self.now, self.steps = State.WARMING, []
         self.outcome.update(plain_us=(), issued_us=())
+
+    def linger(self) -> None:
+        """A step was heard and is kept: look on for a while whether it is a part of a longer one."""
+        if self.lingers():
+            self.now = State.LINGERING
+        else:
+            self.end()
+
+    def look_on(self) -> None:
+        """Something was called behind the step that was heard: what it was a part of is looked for anew."""
+        if self.now is State.LINGERING and not self.finder.has_round:
+            self.begin_again()
 
     def has_lost_session(self) -> bool:
         """True if the program has begun a profile of its own, which ended ours."""

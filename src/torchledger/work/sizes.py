@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from torchledger.nouns import Buffer, Launch
+from torchledger.nouns import Buffer, Launch, LoopNest
 from torchledger.nouns.launch import Quality
 from torchledger.work.size_expressions import size_at
 
@@ -19,8 +19,9 @@ def sizes_at(launches: Sequence[Launch], symbols: Mapping[str, int]) -> tuple[La
 
     What the capture kept an expression for stays as exact as it was recorded; what it did not is scaled with the
     elements of the buffers and is ``"estimated"``; where a shape needs a symbol that is not given, it is ``None`` and
-    ``"unavailable"``. Loops, grids and offsets stay those that the graph was compiled at. With the sizes that it was
-    compiled at, the launches come back as they were recorded.
+    ``"unavailable"``. Extents and strides of loops that are products of adjacent sizes of its buffers are those of the
+    buffers as they are then; other ones, grids and offsets stay those that the graph was compiled at. With the sizes
+    that it was compiled at, the launches come back as they were recorded.
     """
     return tuple(_launch_at(launch, symbols) for launch in launches)
 
@@ -42,8 +43,44 @@ def _launch_at(launch: Launch, symbols: Mapping[str, int]) -> Launch:
         flops_by_op=by_op or {},
         flops_quality=quality,
         vector_flops=vector_flops,
+        loops=launch.loops if growth in (1, None) else _loops_at(launch.loops, launch.buffers, buffers),
         reason=launch.reason if by_op is not None else launch.reason or _NOT_AT_THESE_SIZES,
     )
+
+
+def _loops_at(loops: Sequence[LoopNest], before: Sequence[Buffer], after: Sequence[Buffer]) -> tuple[LoopNest, ...]:
+    """Loops whose extents and strides follow those of the buffers they go over."""
+    at: dict[int, int] = {}
+    for old, new in zip(before, after, strict=True):
+        for known, now in zip(_runs(old.shape), _runs(new.shape), strict=True):
+            at.setdefault(known, now)
+        for known, now in zip(old.stride, new.stride, strict=True):
+            at.setdefault(known, now)
+    for fixed in (0, 1):
+        at[fixed] = fixed
+
+    def moved(sizes: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(at.get(size, size) for size in sizes)
+
+    return tuple(
+        replace(
+            nest,
+            extents=moved(nest.extents),
+            reduction_extents=moved(nest.reduction_extents),
+            accesses=tuple(
+                replace(access, strides=tuple(None if step is None else at.get(step, step) for step in access.strides))
+                for access in nest.accesses
+            ),
+        )
+        for nest in loops
+    )
+
+
+def _runs(shape: tuple[int, ...]) -> list[int]:
+    """The products of adjacent sizes, the longest first: what loops are merged to."""
+    places = range(len(shape))
+    ends = sorted(((start, end + 1) for start in places for end in places[start:]), key=lambda span: span[0] - span[1])
+    return [math.prod(shape[start:end]) for start, end in ends]
 
 
 def _flops_at(

@@ -64,6 +64,22 @@ def test_attention_runs_the_kernel_that_the_device_would_take(path: Path) -> Non
     assert any("_scaled_dot_product_cudnn_attention_backward" in name for name in names)
 
 
+def test_the_state_of_an_optimizer_that_is_compiled_is_made_on_the_device(tmp_path: Path) -> None:
+    def training() -> None:
+        model = nn.Linear(WIDTH, WIDTH).cuda()
+        optimizer = torch.optim.AdamW(model.parameters(), torch.tensor(1e-3))
+        update = torch.compile(lambda: optimizer.step())
+        while True:
+            model(torch.randn(BATCH, WIDTH, device="cuda")).sum().backward()
+            update()
+            optimizer.zero_grad()
+
+    with open_ledger(run_without_device(training, tmp_path / "plan.ledger", MADE_UP).path) as reader:
+        (step,) = reader.read(Step)
+        launches = reader.read(Launch)
+    assert len(step.graph_calls) == 1 and any(launch.category == "foreach" for launch in launches)
+
+
 def test_the_books_of_a_plan_balance(path: Path) -> None:
     with open_ledger(path) as reader:
         books = balance_books(open_books(reader))

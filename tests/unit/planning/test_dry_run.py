@@ -133,6 +133,36 @@ def test_a_program_that_fails_is_told_with_its_line(tmp_path: Path) -> None:
         run_without_device(script_program(str(script), ()), tmp_path / "broken.ledger", H200)
 
 
+def adversaries(turns: int, fails: bool = False) -> Callable[[], None]:
+    """A critic that is updated three times for each update of the other."""
+
+    def program() -> None:
+        maker, critic = nn.Linear(32, 64).cuda(), nn.Linear(64, 1).cuda()
+        of_maker, of_critic = (torch.optim.SGD(each.parameters(), 0.1) for each in (maker, critic))
+        for _ in range(turns):
+            for _ in range(3):
+                critic(maker(torch.randn(8, 32, device="cuda")).detach()).mean().backward()
+                of_critic.step()
+            (-critic(maker(torch.randn(8, 32, device="cuda"))).mean()).backward()
+            of_maker.step()
+        if fails:
+            raise RuntimeError("behind its last step")
+
+    return program
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_step_is_the_whole_turn_of_two_optimizers(tmp_path: Path, fails: bool) -> None:
+    step, calls = read(run_without_device(adversaries(4, fails=fails), tmp_path / "gan.ledger", H200))
+    assert len(step.optimizers) == 2
+    assert sum(call.name == "aten::addmm" for call in calls) == 3 * 2 + 2
+
+
+def test_a_turn_that_the_program_does_not_end_leaves_the_step_that_was_heard(tmp_path: Path) -> None:
+    step, calls = read(run_without_device(adversaries(1), tmp_path / "gan.ledger", H200))
+    assert len(step.optimizers) == 1 and sum(call.name == "aten::addmm" for call in calls) == 2
+
+
 def test_a_program_that_ends_too_soon_is_told(tmp_path: Path) -> None:
     script = tmp_path / "short.py"
     script.write_text("import sys, torch\nassert sys.argv[1:] == ['--steps', '1']\n(torch.ones(4).cuda() * 2).sum()\n")

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from factories import make_launch
-from torchledger.nouns import Launch
+from torchledger.nouns import Launch, Measurement
 from torchledger.profiling.attribution import attribute_events, cpu_events, learn_sequence
+from torchledger.profiling.records import profile_records
+from torchledger.profiling.steps import Steps
 from torchledger.stepping.marks import PACKAGE_MARK
 from torchledger.traces.costs import device_events
 from torchledger.traces.reading import trace_from_events
@@ -40,14 +42,18 @@ def device(name: str, start: float, duration: float, correlation: int, **argumen
 
 
 def un_graphed_trace(
-    calls: int = 1, extra_kernel: bool = False, launched: tuple[tuple[str, ...], ...] = KERNELS
+    calls: int = 1,
+    extra_kernel: bool = False,
+    launched: tuple[tuple[str, ...], ...] = KERNELS,
+    last: tuple[tuple[str, ...], ...] | None = None,
 ) -> Trace:
-    """Calls of the graph, each operator launching its kernels, then an eager kernel outside any graph."""
+    """Calls of the graph, each operator launching its kernels (in the last call ``last``), then an eager kernel outside
+    any graph."""
     events: list[dict[str, Any]] = []
     correlation, clock, busy = 0, 0.0, 1000.0
-    for _ in range(calls):
+    for call in range(calls):
         start = clock
-        for name, kernels in zip(OPERATORS, launched, strict=True):
+        for name, kernels in zip(OPERATORS, last if last and call == calls - 1 else launched, strict=True):
             events.append(host(name, clock + 1, 20))
             if name.startswith("aten"):
                 events.append(host("aten::inner", clock + 2, 18))
@@ -109,6 +115,14 @@ def test_time_inside_graphs_is_matched_or_named() -> None:
     assert sum(attribution.unmatched.values()) == 2 * 7_000
     assert "aten::mystery" in next(iter(attribution.unmatched))
     assert attribution.calls == {"forward_0": 2}
+
+
+def test_a_sample_is_one_call_however_many_kernels_the_library_takes_for_it() -> None:
+    one = (*KERNELS[:1], ("gemm",), *KERNELS[2:])
+    trace = un_graphed_trace(calls=3, last=one)
+    records, _ = profile_records(trace, LAUNCHES, steps=Steps(), learned={}, devices=(), n_steps=1)
+    (measured,) = (each for each in records if isinstance(each, Measurement) and each.subject == "forward_0#1")
+    assert measured.samples_us == (14.0, 14.0, 10.0)
 
 
 def test_an_entrys_work_counts_once_however_many_kernels_do_it() -> None:

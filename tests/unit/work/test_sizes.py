@@ -7,6 +7,7 @@ import sympy
 from torch.utils._sympy.functions import CeilToInt, FloorDiv, IntTrueDiv, Max, Min, Mod, ModularIndexing
 
 from factories import make_buffer, make_launch
+from torchledger.nouns import Access, LoopNest
 from torchledger.work.size_expressions import size_at
 from torchledger.work.sizes import sizes_at
 
@@ -66,6 +67,22 @@ def test_counts_at_sizes_that_are_not_given_are_unknown() -> None:
     assert (called.flops, called.bytes_moved) == (None, None)
     assert (called.flops_quality, called.bytes_quality) == ("unavailable", "unavailable")
     assert called.reason
+
+
+def test_loops_go_over_the_buffers_as_they_are_then() -> None:
+    whole = make_buffer(
+        shape=(4, 8, 16), shape_expr=("s0", "8", "s1"), stride=(128, 16, 1), stride_expr=("8*s1", "s1", "1")
+    )
+    nest = LoopNest(
+        extents=(32, 16),
+        reduction_extents=(7,),
+        accesses=(Access(buffer="buf0", kind="store", index="16*x + y", strides=(16, 1, None)),),
+    )
+    (called,) = sizes_at([make_launch(buffers=(whole,), loops=(nest,))], {"s0": 3, "s1": 10})
+    (moved,) = called.loops
+    assert (moved.extents, moved.reduction_extents) == ((3 * 8, 10), (7,))
+    assert moved.accesses[0].strides == (10, 1, None)
+    assert sizes_at([make_launch(buffers=(whole,), loops=(nest,))], {"s0": 4, "s1": 16})[0].loops == (nest,)
 
 
 def test_a_bound_stays_a_bound_at_other_sizes() -> None:
