@@ -522,6 +522,16 @@ def _as_shape(tensor: torch.Tensor) -> Tensor:
 
 
 def _as_text(value: Any) -> str:
+    """What is no tensor: numbers, names and lists of these. Of anything else the kind: a storage would read its bytes
+    one by one from the device."""
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
-    return str(list(value)) if isinstance(value, tuple) else str(value)
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_as_text, value))}]"
+    return str(value) if isinstance(value, _SAID) else type(value).__name__
+
+
+_SAID = (
+    *(int, float, complex, str, type(None), torch.SymInt, torch.SymFloat, torch.SymBool),
+    *(torch.device, torch.layout, torch.memory_format, torch.qscheme),
+)

@@ -187,7 +187,19 @@ def _table(registered: int, has_transformers: bool) -> Mapping[Any, Callable[...
         packet = getattr(getattr(torch.ops, namespace), operator, None)
         if packet is not None:
             table[packet] = _on_shapes(formula)
+    for packet, flex in _of_flex().items():
+        table.setdefault(packet, _on_shapes(flex))
     return table
+
+
+def _of_flex() -> Mapping[Any, Formula]:
+    """Attention by a kernel that is written for its scores and mask; all blocks count, as where a mask is causal."""
+    from torch._higher_order_ops.flex_attention import flex_attention, flex_attention_backward
+
+    def backward(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        return _attention_backward(None, query, key, value)
+
+    return {flex_attention: _attention, flex_attention_backward: backward}
 
 
 def flops_of_own(func: Any, args: Any, kwargs: Any, result: Any) -> int | None:

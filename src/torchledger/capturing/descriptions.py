@@ -6,11 +6,12 @@ import hashlib
 import logging
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from torchledger._torch import inductor, symbol_sizes
+from torchledger._torch.flex_masks import facts_of_flex
 from torchledger._torch.flops import formulas
 from torchledger.capturing import flops as flop_count
 from torchledger.capturing import provenance
@@ -144,7 +145,7 @@ def _launch(
         category=category,
         device=device,
         buffers=buffers,
-        kwargs=inductor.extern_constants(snodes[0]) if entry.kind == "extern" and snodes else {},
+        kwargs=_constants(entry, category, origins),
         aten_ops=tuple(op for _, op in calls),
         recomputed_ops=tuple(recomputed),
         fx_nodes=tuple(node.name for node in shown),
@@ -158,6 +159,13 @@ def _launch(
         compiler_estimate_us=_estimate(graph, snodes) if entry.kind in ("fused", "extern") else None,
     )
     return launch, origins
+
+
+def _constants(entry: Entry, category: Category, origins: list[Any]) -> Mapping[str, str]:
+    """What a library call is given beside tensors, and what a template of attention leaves out."""
+    if category == "template":
+        return facts_of_flex(origins)
+    return inductor.extern_constants(entry.snodes[0]) if entry.kind == "extern" and entry.snodes else {}
 
 
 def _estimate(graph: Any, snodes: list[Any]) -> float | None:

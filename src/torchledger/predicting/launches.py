@@ -19,6 +19,7 @@ from torchledger.fitting.launches import as_matrix
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Launch, Prediction, StepCall, TensorArgument
+from torchledger.predicting.flex_launches import flex_prediction
 from torchledger.predicting.operators import by_roofline, predict, range_of
 from torchledger.predicting.questions import question_of
 from torchledger.work.categories import operation_of
@@ -58,7 +59,9 @@ def predict_launches(
             features = described[index] = of_rounded_product(features, launch)
         if launch.category == "nop":
             continue
-        if features is None or features.family not in model.entries:
+        if (flex := flex_prediction(model, launch)) is not None:
+            found[index] = flex
+        elif features is None or features.family not in model.entries:
             found[index] = _by_baseline(model, launch, features)
         elif (own := _by_library(model, launch, features, convolution_tf32) or _by_operator(model, launch)) is not None:
             found[index] = own

@@ -105,6 +105,28 @@ def test_an_operator_whose_parts_fail_is_asked_itself() -> None:
     assert total == 24
 
 
+def test_what_a_storage_holds_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recurrent layers put their weights into one storage: to print it takes an hour on a GPU."""
+
+    def read(storage: Any) -> str:
+        raise AssertionError("the storage was printed")
+
+    for kind in (torch.UntypedStorage, torch.TypedStorage):
+        monkeypatch.setattr(kind, "__repr__", read)
+        monkeypatch.setattr(kind, "__str__", read)
+    tensor, other = torch.zeros(4), torch.ones(4)
+    heard = EagerCalls(lambda: None)
+    assert heard.start()
+    try:
+        with torch.no_grad():
+            tensor.set_(other.untyped_storage(), 1, (2,), (1,))
+    finally:
+        assert heard.stop()
+    assert not heard.faults and tensor.tolist() == [1, 1]
+    (call,) = (each.call for each in heard.calls if each.call.name == "aten::set_")
+    assert "UntypedStorage" in call.constants and call.ints(3) == (2,)
+
+
 def test_an_operator_that_changes_its_tensors_shape_is_heard_with_the_one_that_it_was_given() -> None:
     heard = EagerCalls(lambda: None)
     tensor = torch.ones(4, 1)

@@ -277,3 +277,27 @@ def test_flex_attention_is_a_template_with_the_flops_of_attention(tmp_path: Path
     assert_balanced(captured)
     template = next(launch for launch in captured.calls if launch.category == "template")
     assert template.flops == 4 * 2 * 64 * 64 * 16
+    assert template.kwargs == {"simple_score_operations": "0", "hard_score_operations": "0"} | {
+        "visited_blocks": "1",
+        "partial_blocks": "0",
+    }
+
+
+def test_flex_attention_says_which_blocks_its_mask_leaves(tmp_path: Path) -> None:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    length, window, slope = 512, 128, 0.5
+    tensors = [torch.randn(1, 2, length, 16) for _ in range(3)]
+    mask = create_block_mask(lambda b, h, q, k: (q >= k) & (q - k < window), None, None, length, length, device="cpu")
+
+    def call() -> torch.Tensor:
+        compiled = torch.compile(flex_attention)
+        return compiled(*tensors, score_mod=lambda s, b, h, q, k: torch.tanh(s * slope), block_mask=mask)
+
+    with torch.no_grad():
+        captured = capture_call(tmp_path / "a.ledger", call, builds=True)
+    (template,) = (launch for launch in captured.calls if launch.category == "template")
+    # The diagonal and the blocks below it, of sixteen; a window ends inside each.
+    assert float(template.kwargs["visited_blocks"]) == (4 + 3) / 16
+    assert float(template.kwargs["partial_blocks"]) == (4 + 3) / 16
+    assert (template.kwargs["simple_score_operations"], template.kwargs["hard_score_operations"]) == ("1", "1")

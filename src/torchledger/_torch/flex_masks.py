@@ -1,0 +1,98 @@
+"""What a block mask of ``flex_attention`` leaves to compute, by the function that says which pairs attend."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from torchledger.signals import let_through
+from torchledger.work.flex import HARD, PARTIAL, SIMPLE, VISITED
+
+log = logging.getLogger(__name__)
+
+_HARD = frozenset(
+    {"tanh", "exp", "exp2", "log", "log2", "log1p", "sin", "cos", "pow", "sigmoid", "erf", "sqrt", "rsqrt"}
+)
+
+_OPERATORS = ("flex_attention", "flex_attention_backward")
+_MOST_ROWS_OF_BLOCKS = 32
+_USUAL_BLOCK = 128
+
+
+def facts_of_flex(origins: Iterable[Any]) -> Mapping[str, str]:
+    """What the call of ``flex_attention`` among FX nodes does, as text; empty where there is none.
+
+    ``VISITED`` and ``PARTIAL`` are missing where they depend on tensors that the mask closes over.
+    """
+    for node in origins:
+        if str(getattr(node, "target", "")) in _OPERATORS and node.op == "call_function":
+            facts: dict[str, str] = {}
+            try:
+                names = _score_operators(node)
+                hard = sum(name in _HARD for name in names)
+                facts |= {SIMPLE: str(len(names) - hard), HARD: str(hard)}
+                found = _shares(node)
+                if found is not None:
+                    facts |= {VISITED: f"{found[0]:.6g}", PARTIAL: f"{found[1]:.6g}"}
+            except Exception as error:  # a mask of the program's own, asked for places that it may not expect
+                let_through(error)
+                log.debug("a call of flex_attention could not be read", exc_info=error)
+            return facts
+    return {}
+
+
+def _score_operators(node: Any) -> list[str]:
+    """The operators that make a score another one."""
+    function = next((each for each in node.args if _is_function(each)), None)
+    if function is None:
+        return []
+    graph = getattr(node.graph.owning_module, function.target).graph
+    return [str(each.target).split(".")[1] for each in graph.nodes if str(each.target).startswith("aten.")]
+
+
+def _shares(node: Any) -> tuple[float, float] | None:
+    mask = next(
+        (each for each in node.args if isinstance(each, (tuple, list)) and len(each) > 4 and _is_function(each[-1])),
+        None,
+    )
+    if mask is None or node.args[-1]:  # tensors that the mask closes over come last
+        return None
+    function = getattr(node.graph.owning_module, mask[-1].target)
+    query, key = (node.args[place].meta["val"].shape[-2] for place in (0, 1))
+    rows, columns = int(query), int(key)
+    block_rows, block_columns = (each if isinstance(each, int) else _USUAL_BLOCK for each in mask[-3:-1])
+    if min(rows, columns) < 1:
+        return None
+    starts = list(range(0, rows, block_rows))
+    starts = starts[:: max(1, -(-len(starts) // _MOST_ROWS_OF_BLOCKS))]
+    visited = partial = 0.0
+    with _on_host():
+        first = torch.zeros((), dtype=torch.int32)
+        keys = torch.arange(columns, dtype=torch.int32)
+        for start in starts:
+            queries = torch.arange(start, min(start + block_rows, rows), dtype=torch.int32)
+            seen = function(first, first, queries[:, None], keys[None, :])
+            seen = seen[0] if isinstance(seen, (tuple, list)) else seen
+            seen = seen.broadcast_to((len(queries), columns))
+            blocks = list(seen.split(block_columns, dim=1))
+            has_any = [bool(part.any()) for part in blocks]
+            visited += sum(has_any) / len(blocks)
+            partial += sum(any_ and not bool(part.all()) for any_, part in zip(has_any, blocks, strict=True)) / len(
+                blocks
+            )
+    return visited / len(starts), partial / len(starts)
+
+
+def _is_function(value: Any) -> bool:
+    return isinstance(value, torch.fx.Node) and value.op == "get_attr"
+
+
+@contextlib.contextmanager
+def _on_host() -> Any:
+    with _disable_current_modes(), torch.no_grad(), torch.device("cpu"):
+        yield
