@@ -42,9 +42,18 @@ _FOLDS = 4
 Row = Mapping[str, Any]
 
 
+FURTHER = DATA.parent / "h100" / "eager_further_torch2.11.json.gz"
+"""Calls of ``eager_calls_further.py`` on an H100: those of which the memory's rate decides nothing are learned."""
+
+_NOT_BY_MEMORY = ("topk", "scatter_", "cudnn_batch_norm", "cudnn_batch_norm_backward")
+
+
 def measured(name: str) -> list[dict[str, Any]]:
-    """The calls of a file of ``data/h200``."""
-    return read_calls(DATA / f"{name}_torch2.11.json.gz")
+    """The calls of a file of ``data/h200``; with the drawn ones (``"eager"``) those of an H100 that hold there, too."""
+    rows = read_calls(DATA / f"{name}_torch2.11.json.gz")
+    if name == "eager":
+        rows += [row for row in read_calls(FURTHER) if row["name"].removeprefix("aten::") in _NOT_BY_MEMORY]
+    return rows
 
 
 def call_of(row: Row, order: int = 0) -> StepCall:

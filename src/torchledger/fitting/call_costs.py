@@ -201,6 +201,8 @@ def _keys_along(
         rows = (f"{name} {of_rows}",)
         if of_rows.endswith(_UNEVEN):
             known, alike = known + _UNEVEN, alike + _UNEVEN
+    elif operator_name(name)[1] == "topk":
+        known += "" if _is_counted_by_digits(arguments[0]) else ", rows in one block"
     elif family_of_walk(name) == "sort":
         known += ", rows in one block" if walk.size <= _SORTED_BY_A_BLOCK else ""
     return (*rows, *((f"{known} {dtype}",) if dtype else ()), known), (alike,)
@@ -283,7 +285,9 @@ def elements_of(name: str, arguments: Sequence[TensorArgument], of_list: int | N
     if is_elementwise(name):
         return math.prod(broadcast_shape(shapes) or (0,))
     if "batch_norm" in bare:
-        return _BLOCKS * math.prod(shapes[0]) // max(shapes[0][1], 1) if len(shapes[0]) > 1 else 0
+        return _elements_of_channels(shapes[0]) if len(shapes[0]) > 1 else 0
+    if bare == "topk" and not _is_counted_by_digits(arguments[0]):
+        return _BLOCKS * shapes[0][-1] * -(-math.prod(shapes[0][:-1]) // _ROWS_AT_ONCE) if shapes[0] else 0
     if bare.startswith("nll_loss"):
         return _BLOCKS * next((shape[0] for shape in shapes if len(shape) > 1), 0)
     if is_joining(name):
@@ -292,6 +296,35 @@ def elements_of(name: str, arguments: Sequence[TensorArgument], of_list: int | N
         return math.prod(shapes[-1])
     return math.prod(shapes[0]) if bare in _READ_WHOLE else 0
 
+
+def _elements_of_channels(shape: tuple[int, ...]) -> int:
+    """Of a batch norm: what one block reads of its channel. Where a norm is of single images (``instance_norm``, whose
+    channels are those of all images) there are more of these than run at once."""
+    channel = math.prod(shape) // max(shape[1], 1)
+    rounds = max(1.0, shape[1] / _CHANNELS_AT_ONCE) if shape[0] == 1 else 1.0
+    return round(_BLOCKS * (channel * rounds + _BEGUN_ANEW * (rounds - 1)))
+
+
+_CHANNELS_AT_ONCE, _BEGUN_ANEW = 528, 2000
+"""Channels that have a block each at once (on an H100, four for each multiprocessor), and what the next ones take to
+begin, in elements."""
+
+_ROWS_AT_ONCE = 264
+"""Rows of which one block each finds the largest at once."""
+
+
+def _is_counted_by_digits(tensor: TensorArgument) -> bool:
+    """Whether the largest of long rows are found by several blocks for each row, as PyTorch decides: it counts digits
+    (``aten/src/ATen/native/cuda/TensorTopK.cu``, ``should_use_multiblock``)."""
+    if not tensor.shape:
+        return False
+    rows, size = math.prod(tensor.shape[:-1]), tensor.shape[-1]
+    least = next((size_of for most, size_of in _LONG_ROWS if rows <= most), 400)
+    return size >= least
+
+
+_LONG_ROWS = ((20, 20000), (40, 10000), (79, 8000), (199, 5000), (799, 3000), (4000, 800))
+"""Up to how many rows how long ones are counted by several blocks."""
 
 _BLOCKS = 128
 """About as many blocks as run at once, where each keeps a multiprocessor busy."""

@@ -75,6 +75,8 @@ from torchledger.work.step_traffic import StepTraffic, step_traffic
 
 Priced = Sequence[tuple[StepCall, Prediction]]
 
+_MOST_NAMED = 4
+
 _FUSED = ("launch:fused/pointwise", "launch:fused/reduction")
 """Entries that every model of steps has: where they have no rows, launches of that device taught nothing."""
 
@@ -464,6 +466,12 @@ def _record_notes(model: TimeModel, record: StepTotals | None, launches: Sequenc
         notes.append(
             f"steps differ, and the price is that of {record.step.kinds[0].count:,} of {record.step.seen:,} seen: "
             "where a turn of the program's loop is more than one step of its optimizer, end it with torchledger.step()"
+        )
+    if record.step.found_by == "period":
+        called = ", ".join(f"{name} x{count}" for name, count in list(record.step.graph_calls.items())[:_MOST_NAMED])
+        notes.append(
+            f"a step is what repeats among the calls{f' ({called})' if called else ''}: where a turn of the program's "
+            "loop holds more, end it with torchledger.step()"
         )
     # Ledgers of before do not say which launches these are.
     untold = [call for call in record.calls if not call.times]

@@ -32,6 +32,7 @@ from torchledger.predicting.launches import predict_launches
 from torchledger.predicting.operators import by_roofline, predict
 from torchledger.predicting.questions import is_over_lists, question_of
 from torchledger.work.categories import operator_name
+from torchledger.work.element_sizes import element_size
 from torchledger.work.graph_collectives import WAIT, GraphCollective
 
 
@@ -98,7 +99,8 @@ def is_priced(call: StepCall, *, ran_on_cpu: bool) -> bool:
 
 def is_copy_to_host(call: StepCall) -> bool:
     """True for copies between host and device, reading one number of a tensor (``item()``) included."""
-    return call.kind == "copy" or operator_name(call.name)[1] == "_local_scalar_dense"
+    is_read = operator_name(call.name)[1] == "_local_scalar_dense" and not (call.device or "").startswith("cpu")
+    return call.kind == "copy" or is_read
 
 
 def is_recurrent(call: StepCall) -> bool:
@@ -191,8 +193,23 @@ def _is_product(call: StepCall) -> bool:
     return operator_name(call.name)[1] in ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward")
 
 
+def _bytes_of(call: StepCall, recorded: int) -> int:
+    """What a call moves: of places that are written where indices say, recordings of before had all of the target."""
+    if operator_name(call.name)[1] != "scatter" or not call.name.endswith("_") or len(call.arguments) < _OF_SCATTER:
+        return recorded
+    target, *others = call.arguments
+    size = element_size(target.dtype) or 1
+    sources = sum(math.prod(each.shape) * (element_size(each.dtype) or 1) for each in others)
+    return min(recorded, sources + size * max(math.prod(each.shape) for each in others))
+
+
+_OF_SCATTER = 3
+"""Target, indices and values."""
+
+
 def _by_cost(model: TimeModel, call: StepCall, cost: CallCost, taught: str) -> Prediction:
     assert call.bytes_moved is not None
+    moved = _bytes_of(call, call.bytes_moved)
     # What no device ran, as in a plan, has no kernels to count.
     kernels = call.kernels if call.samples_us else max(call.kernels, cost.kernels)
     chunk = share_of_chunk(call.tensors, call.elements)
@@ -201,7 +218,7 @@ def _by_cost(model: TimeModel, call: StepCall, cost: CallCost, taught: str) -> P
     slower = _slower_lanes(model.machine)
     time_us = cost.duration_us(
         kernels,
-        call.bytes_moved,
+        moved,
         model.machine.bytes_per_us,
         chunk=chunk,
         elements=round(elements_of(call.name, call.arguments, call.elements) * slower),
@@ -209,7 +226,7 @@ def _by_cost(model: TimeModel, call: StepCall, cost: CallCost, taught: str) -> P
         moves_all=moves_all,
         launches=launches_of_call(call.name, call.arguments, call.tensors, call.elements, kernels),
     )
-    roofline_us = call.bytes_moved / model.machine.bytes_per_us
+    roofline_us = moved / model.machine.bytes_per_us
     return _as_others(
         model, call, cost, time_us, roofline_us, f"by its kernels and bytes, as {taught} in other steps took"
     )

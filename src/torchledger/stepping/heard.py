@@ -37,6 +37,10 @@ _BACKWARD = "autograd::engine::evaluate_function: "
 _COLLECTIVE = ("c10d::", "_c10d_functional::", "c10d_functional::", "symm_mem::")
 _FOREACH = re.compile(r"^aten::(_foreach_|_fused_(adam|sgd|adagrad)|_amp_foreach)")
 _READS_A_NUMBER = "aten::_local_scalar_dense"
+_STREAM_WAIT = "cudaStreamSynchronize"
+_MOVES, _TARGET, _NON_BLOCKING = "aten::_to_copy", 3, 5
+"""The operator of ``tensor.to``, and where its arguments say to which device and whether the host goes on meanwhile."""
+
 _WAITS = "_c10d_functional::wait_tensor"
 
 """Operators that launch several kernels: as most of their calls in recordings did (``data/h200/calls_...``)."""
@@ -58,14 +62,20 @@ def record_heard_step(
     """
     heard = [_as_it_is_heard(each) for each in heard]
     made: list[tuple[Entry, EagerCall | None]] = []
+    places: dict[int, int] = {}
     graphs = 0
-    for place, each in enumerate(entries):
+    for each in entries:
+        place = len(made)
         if isinstance(each, str):
             mark = graph_mark(each, (sizes or {}).get(graphs, {}))
             graphs += 1
             made.append((Entry("graph", each, place, 0, place, place, mark=mark), None))
-        else:
-            made.append((_entry(place, heard[each]), heard[each]))
+            continue
+        places[each] = place
+        made.append((_entry(place, heard[each]), heard[each]))
+        if _has_host_wait(heard[each]):
+            waits = Entry("synchronization", _STREAM_WAIT, place + 1, 0, place + 1, place + 1)
+            made.append((waits, None))
     whole = [entry for entry, _ in made]
     phases = phases_of(
         whole,
@@ -79,7 +89,9 @@ def record_heard_step(
     calls = []
     for place, ((entry, of_mode), phase) in enumerate(zip(made, phases, strict=True)):
         call = StepCall(step=name, order=place, kind=entry.kind, name=entry.name, phase=phase)
-        if of_mode is None:
+        if entry.kind == "synchronization":
+            pass
+        elif of_mode is None:
             call = with_graph(call, entry, ledgered, counted[entry.name])
             counted[entry.name] += 1
         else:
@@ -102,7 +114,6 @@ def record_heard_step(
         optimizers=facts.optimizers,
         notes=facts.notes,
     )
-    places = {each: place for place, each in enumerate(entries) if not isinstance(each, str)}
     return StepRecord(step, tuple(calls), 0, {}, (tuple(whole),), places)
 
 
@@ -126,7 +137,7 @@ def _entry(place: int, heard: EagerCall) -> Entry:
     kind: CallKind = "operator"
     if name.startswith(_COLLECTIVE) and name != _WAITS:
         kind = "collective"
-    elif name == _READS_A_NUMBER:
+    elif _reads_a_number(heard) or _is_between_host_and_device(heard):
         kind = "copy"
     return Entry(
         kind,
@@ -139,6 +150,30 @@ def _entry(place: int, heard: EagerCall) -> Entry:
         call=heard.call,
         cost=op_cost(heard.call),
     )
+
+
+def _is_between_host_and_device(heard: EagerCall) -> bool:
+    """True for a tensor that is moved from the host to the device (``.cuda()``) or back (``.cpu()``)."""
+    if heard.call.name != _MOVES or heard.device is None:
+        return False
+    target = heard.call.constant(_TARGET)
+    return bool(target) and _is_host(target) != _is_host(heard.device)
+
+
+def _has_host_wait(heard: EagerCall) -> bool:
+    """True for a copy that PyTorch waits for: one between host and device that is not asked to be non-blocking, and the
+    reading of one number."""
+    is_moved = _is_between_host_and_device(heard) and heard.call.constant(_NON_BLOCKING) != "True"
+    return is_moved or _reads_a_number(heard)
+
+
+def _reads_a_number(heard: EagerCall) -> bool:
+    """True for ``item()`` of a tensor on the device."""
+    return heard.call.name == _READS_A_NUMBER and heard.device is not None and not _is_host(heard.device)
+
+
+def _is_host(device: str) -> bool:
+    return device.partition(":")[0] == "cpu"
 
 
 def _with_kernels(call: StepCall, heard: EagerCall, thread: int) -> StepCall:

@@ -306,7 +306,7 @@ def with_work(
     shapes = heard.call if heard is not None and is_heard_itself else entry.call
     cost = entry.cost
     if heard is not None and is_heard_itself and entry.kind == "operator":
-        exact = op_cost(heard.call)
+        exact = op_cost(_as_made(entry, heard.call))
         cost = exact if exact.is_known or not cost.is_known else cost
         if heard.flops is not None:
             cost = replace(cost, flops=heard.flops, flops_quality="exact", reason=None)
@@ -336,6 +336,12 @@ def with_work(
         reason=cost.reason,
         settings=settings,
     )
+
+
+def _as_made(entry: Entry, heard: OpCall) -> OpCall:
+    """What was heard, as the recorded call: where somebody listens some gradients are made anew that are else written
+    in place."""
+    return replace(heard, name=entry.name) if entry.name == f"{heard.name}_" else heard
 
 
 def _argument(tensor: Tensor) -> TensorArgument:

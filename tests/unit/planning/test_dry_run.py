@@ -133,6 +133,27 @@ def test_a_program_that_fails_is_told_with_its_line(tmp_path: Path) -> None:
         run_without_device(script_program(str(script), ()), tmp_path / "broken.ledger", H200)
 
 
+def test_the_host_waits_for_copies_to_and_from_the_device_as_there(tmp_path: Path) -> None:
+    def serving() -> None:
+        layer = nn.Linear(512, 512).cuda()
+        while True:
+            asked = torch.zeros(64, 512).to("cuda", non_blocking=True)
+            layer(asked).sum().cpu()
+            torch.zeros(3).cuda()
+            torch.zeros(3, device="cuda").sum().item()
+            torch.zeros(3).sum().item()
+
+    _, calls = read(run_without_device(serving, tmp_path / "serving.ledger", H200))
+    kinds = [call.kind for call in calls if call.kind in ("copy", "synchronization")]
+    # From one call of the layer to the next; the first copy of a turn is asked not to block.
+    assert kinds == ["copy", "synchronization"] * 3 + ["copy"]
+    assert [call.order for call in calls] == list(range(len(calls)))
+    predicted, *_ = predict_ledger(find_model("H200"), tmp_path / "serving.ledger")
+    assert any(note.startswith("the host waits for the device 3 times") for note in predicted.notes)
+    assert predicted.duration_us > max(predicted.device_us, predicted.host_us)
+    assert any("Linear.forward x1" in note or "what repeats among the calls" in note for note in predicted.notes)
+
+
 def adversaries(turns: int, fails: bool = False) -> Callable[[], None]:
     """A critic that is updated three times for each update of the other."""
 
