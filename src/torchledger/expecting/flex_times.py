@@ -17,7 +17,7 @@ import numpy as np
 
 _BLOCK = 128
 _WIDTHS = (32, 64, 128, 256)
-_MULTIPROCESSORS = 132
+COMPUTE_CAPABILITY, _MULTIPROCESSORS = (9, 0), 132
 """Of the device that the constants are of."""
 
 
@@ -89,11 +89,14 @@ BACKWARD: Mapping[str, float] = {
 multiprocessor; ``product`` and ``single`` (float32) are by the width of a head, for each of its elements."""
 
 
-def flex_us(call: FlexCall, constants: Mapping[str, float] | None = None, *, multiprocessors: int = 132) -> float:
-    """The time of a call on the device, in microseconds; constants are of ``fit_flex`` (``None``: as shipped)."""
+def flex_us(
+    call: FlexCall, constants: Mapping[str, float] | None = None, *, multiprocessors: int | None = None
+) -> float:
+    """The time of a call on the device, in microseconds; constants are of ``fit_flex`` (``None``: as shipped), and
+    ``multiprocessors`` the device's (``None``: as many as theirs)."""
     known = constants or (BACKWARD if call.backward else FORWARD)
     costs = np.array([known[name] for name in _names()])
-    return float(_times(_columns([call]), costs)[0]) * _MULTIPROCESSORS / multiprocessors
+    return float(_times(_columns([call]), costs)[0]) * _MULTIPROCESSORS / (multiprocessors or _MULTIPROCESSORS)
 
 
 def fit_flex(measured: Sequence[tuple[FlexCall, float]]) -> dict[str, float]:

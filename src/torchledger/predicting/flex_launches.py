@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from torchledger.expecting.flex_times import FlexCall, flex_us
+from torchledger.expecting.flex_times import COMPUTE_CAPABILITY, FlexCall, flex_us
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Launch, Prediction
@@ -18,7 +18,6 @@ _FORWARD_WIDTH, _BACKWARD_WIDTH = math.log(1.36), math.log(1.24)
 _UNKNOWN_SHARE, _UNKNOWN_WIDTH = 0.5, math.log(2.5)
 """Of the blocks, where a mask depends on data; and how far off that may be."""
 
-_HOPPER = (9, 0)
 _ELSEWHERE_WIDTH = math.log(2.0)
 _PARTS = {False: 4, True: 10}
 """FLOPs for a pair and an element of a head: two products, or five."""
@@ -49,16 +48,17 @@ def flex_prediction(model: TimeModel, launch: Launch) -> Prediction | None:
         simple=int(launch.kwargs.get(SIMPLE, 0)),
         hard=int(launch.kwargs.get(HARD, 0)),
     )
-    us = flex_us(call, multiprocessors=device.num_multiprocessors or 132)
+    us = flex_us(call, multiprocessors=device.num_multiprocessors)
+    was_measured = device.compute_capability == COMPUTE_CAPABILITY
     width = _BACKWARD_WIDTH if backward else _FORWARD_WIDTH
-    width += _UNKNOWN_WIDTH * (visited is None) + _ELSEWHERE_WIDTH * (device.compute_capability != _HOPPER)
+    width += _UNKNOWN_WIDTH * (visited is None) + _ELSEWHERE_WIDTH * (not was_measured)
     return Prediction(
         subject=launch.launch_id,
         duration_us=us,
         low_us=us / math.exp(width),
         high_us=us * math.exp(width),
         coverage=COVERAGE,
-        range="inside" if visited is not None and device.compute_capability == _HOPPER else "extrapolated",
+        range="inside" if visited is not None and was_measured else "extrapolated",
         device=model.device,
         model="launch:attention/flex",
         note=None if visited is not None else "its mask depends on data: half of the blocks are taken to be visited",

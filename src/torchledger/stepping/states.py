@@ -274,7 +274,8 @@ class States:
 
     def look_on(self) -> None:
         """Something was called behind the step that was heard: what it was a part of is looked for anew."""
-        if self.now is State.LINGERING and not self.finder.has_round:
+        is_other = self.finder.found_by != self.recorded_by or not self.finder.has_round
+        if self.now is State.LINGERING and is_other:
             self.begin_again()
 
     def has_lost_session(self) -> bool:
