@@ -43,6 +43,7 @@ def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[st
     _fold_on_host(patches)
     _take_libraries(patches, note)
     _decide_padding(patches, device, note)
+    _keep_first_splits(patches, note)
 
 
 def _tell_of_device(patches: Patches) -> None:
@@ -124,6 +125,19 @@ def _fold_on_host(patches: Patches) -> None:
     patches.set(proxy_tensor, "unset_fake_temporarily", unset_fake_on_host)
 
 
+def _keep_first_splits(patches: Patches, note: Callable[[str], None]) -> None:
+    """Where Inductor would time in how many parts a reduction is cut that goes both ways, the first guess stays."""
+    from torch._inductor.runtime import coordinate_descent_tuner
+
+    def first(fn: Any, init_val: Any, *args: Any, **kwargs: Any) -> Any:
+        note("in how many parts a reduction is cut: as first guessed")
+        return init_val
+
+    tuner = coordinate_descent_tuner.CoordescTuner
+    if hasattr(tuner, "autotune_single_field"):  # torch 2.9 and before have no such reductions
+        patches.set(tuner, "autotune_single_field", staticmethod(first))
+
+
 def _decide_padding(patches: Patches, device: Device, note: Callable[[str], None]) -> None:
     """Where Inductor would time a product with and without padding, a rule decides."""
     from torch._inductor.fx_passes import pad_mm
@@ -174,19 +188,29 @@ def _is_padding_faster(mat1: Any, mat2: Any, device: Device) -> bool:
     Without alignment cuBLAS takes kernels of an older generation, at about a third of the rate; the copies of both
     operands are read and written once. Where only the rows of the result are odd, it takes those of this one.
     """
-    batch = mat1.shape[0] if mat1.dim() == 3 else 1
-    rows, inner, columns = int(mat1.shape[-2]), int(mat1.shape[-1]), int(mat2.shape[-1])
+    sizes = [_hint(size) for size in (mat1.shape[0] if mat1.dim() == 3 else 1, *mat1.shape[-2:], mat2.shape[-1])]
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes):
+        return False
+    batch, rows, inner, columns = known
     if inner % _ALIGNED == columns % _ALIGNED == 0:
         return False
-    flops = matmul_flops(rows, inner, columns, int(batch))
+    flops = matmul_flops(rows, inner, columns, batch)
     ceilings = device.ceilings
     rate = ceilings.tflops_per_s.get(str(mat1.dtype).removeprefix("torch.")) if ceilings else None
     bandwidth = ceilings.copy_gb_per_s if ceilings else None
     if not rate or not bandwidth:
         return False  # nothing says that the copies would pay
-    copied = 2 * mat1.element_size() * int(batch) * (rows * inner + inner * columns + rows * columns)
+    copied = 2 * mat1.element_size() * batch * (rows * inner + inner * columns + rows * columns)
     saved_us = flops / (rate * 1e6) * (1 / 0.25 - 1 / 0.7)
     return saved_us > copied / (bandwidth * 1e3)
+
+
+def _hint(size: Any) -> int | None:
+    """A size as it is while compiling, with no guard: to ask a symbol for its number would keep the graph to it."""
+    if isinstance(size, torch.SymInt):
+        return None if size.node.hint is None else int(size.node.hint)
+    return int(size)
 
 
 def _refill(cache: dict[Any, Any], content: dict[Any, Any]) -> None:

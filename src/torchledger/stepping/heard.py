@@ -98,6 +98,7 @@ def record_heard_step(
             call = with_work(call, entry, of_mode, forward)
             if entry.kind == "collective":
                 call = with_group(call, entry, of_mode)
+            call = _as_copied(call, of_mode)
             call = replace(_with_kernels(call, of_mode, threads[of_mode.thread]), distributed=of_mode.distributed)
         calls.append(call)
     operators = sum(call is not None and is_counted(call) for _, call in made)
@@ -150,6 +151,12 @@ def _entry(place: int, heard: EagerCall) -> Entry:
         call=heard.call,
         cost=op_cost(heard.call),
     )
+
+
+def _as_copied(call: StepCall, heard: EagerCall) -> StepCall:
+    """A copy between host and device moves its tensor once, as a recording says."""
+    first = next(iter(heard.call.tensors), None)
+    return call if first is None or call.kind != "copy" else replace(call, bytes_moved=first.bytes)
 
 
 def _is_between_host_and_device(heard: EagerCall) -> bool:

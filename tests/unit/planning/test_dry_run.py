@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import torchledger
 from torchledger.errors import PlanError, UsageError
 from torchledger.nouns import Device, DryRun, LiveStorage, Run, Step, StepCall
 from torchledger.planning.dry_run import DryRunOutcome, run_without_device, script_program
@@ -177,6 +178,24 @@ def test_a_step_is_the_whole_turn_of_two_optimizers(tmp_path: Path, fails: bool)
     step, calls = read(run_without_device(adversaries(4, fails=fails), tmp_path / "gan.ledger", H200))
     assert len(step.optimizers) == 2
     assert sum(call.name == "aten::addmm" for call in calls) == 3 * 2 + 2
+
+
+def test_a_step_that_the_program_ends_itself_is_whole(tmp_path: Path) -> None:
+    """Four updates of one optimizer are a turn, and the first mark comes behind the first of them."""
+
+    def program() -> None:
+        policy = nn.Linear(32, 4).cuda()
+        idle = nn.Linear(4, 4).cuda()
+        optimizer, _later = torch.optim.SGD(policy.parameters(), 0.1), torch.optim.SGD(idle.parameters(), 0.1)
+        for _ in range(6):
+            for _ in range(4):
+                policy(torch.randn(8, 32, device="cuda")).mean().backward()
+                optimizer.step()
+            torchledger.step()
+
+    step, calls = read(run_without_device(program, tmp_path / "marked.ledger", H200))
+    assert step.found_by == "torchledger.step"
+    assert sum(call.name == "aten::addmm" for call in calls) == 4
 
 
 def test_a_turn_that_the_program_does_not_end_leaves_the_step_that_was_heard(tmp_path: Path) -> None:
