@@ -1,0 +1,56 @@
+"""How the programs here time their own steps."""
+
+import json, os, statistics, sys, time
+from pathlib import Path
+import torch
+
+NAME = Path(sys.argv[0]).stem
+
+
+def _gate():
+    folder = os.environ.get("DRAWN_GATE")
+    if folder is None:
+        return
+    torch.cuda.empty_cache()
+    (Path(folder) / f"{NAME}.ready").touch()
+    while not (Path(folder) / f"{NAME}.go").exists():
+        time.sleep(0.01)
+
+
+def _leave(answer):
+    folder = os.environ.get("DRAWN_GATE")
+    if folder is None:
+        return
+    (Path(folder) / f"{NAME}.done.new").write_text(json.dumps(answer))
+    (Path(folder) / f"{NAME}.done.new").rename(Path(folder) / f"{NAME}.done")
+    if "DRAWN_STAYS" in os.environ:
+        until = time.monotonic() + 300
+        while not (Path(folder) / "all.done").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+
+
+def steps(warmup=4, pieces=5, count=12):
+    """Yields the number of the step. Steps behind the warm-up are timed, in pieces of `count` steps."""
+    for i in range(warmup):
+        yield i
+    torch.cuda.synchronize()
+    _gate()
+    for i in range(2):
+        yield warmup + i
+    times = []
+    if "TICK_SHORT" in os.environ:
+        pieces, count = 2, 10
+    for piece in range(pieces):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for i in range(count):
+            yield warmup + 2 + piece * count + i
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - begin) / count * 1e3)
+    answer = {
+        "step_ms": statistics.median(times),
+        "pieces_ms": times,
+        "peak_gb": torch.cuda.max_memory_allocated() / 1e9,
+    }
+    print(json.dumps(answer), flush=True)
+    _leave(answer)

@@ -1,0 +1,114 @@
+"""Scripts as people of many fields write them, on a GPU and predicted: ``benchmarks/stranger_scripts``.
+
+    python benchmarks/stranger_scripts_cuda.py measure -o OUT [--minutes 9.6] [--wave 11] [NAMES ...]     # on the GPU
+    python benchmarks/stranger_scripts_cuda.py judge OUT [--model H100]
+
+Each script times its own steps, alone on the GPU, in a process without torchledger, and runs again under ``torchledger
+run --profile``; those of a wave compile at once (the gate of ``strangers_cuda.py``). OUT gets ``rows.json`` and
+``scripts.tar`` with the ledgers. ``judge`` prints the device time of a step, measured and predicted, and the step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from strangers_cuda import _RECORD, Job, Results, Wave, _collect
+from strangers_errors import programs
+
+NEEDS: tuple[str, ...] = ("cuda", "transformers")
+RUNS: tuple[tuple[str, ...], ...] = ()
+
+SCRIPTS = Path(__file__).resolve().parent / "stranger_scripts"
+_LONGEST_S = 30.0
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Run the scripts, plainly and recorded."""
+    names = options.names or sorted(path.stem for path in SCRIPTS.glob("*.py") if path.stem != "tick")
+    end, out = time.monotonic() + 60 * options.minutes, options.output.resolve()
+    results, work = Results(out), Path(tempfile.mkdtemp(prefix="strangers-"))
+    cores, recorded = os.cpu_count() or 1, None
+    while names and end - time.monotonic() > 2 * _LONGEST_S:
+        now, names = names[: options.wave], names[options.wave :]
+        first = Wave([Job(name, (str(SCRIPTS / f"{name}.py"),), _LONGEST_S) for name in now], work, out, cores=cores)
+        _collect(recorded, results, end)
+        first.wait_ready(min(options.compile_limit, max(end - time.monotonic() - 40, 10)))
+        for job in first.jobs:
+            if end - time.monotonic() > 8:
+                first.pass_one(job)
+            results.add(job.name, "own", job.answer)
+        first.finish(6)
+        ran = [name for name in now if "error" not in results.rows[name]["own"]]
+        second = Wave([_recorded(name, work) for name in ran], work, out, cores=cores)
+        second.wait_ready(min(90.0, max(end - time.monotonic() - 20, 5)))
+        for job in second.jobs:
+            if end - time.monotonic() > _LONGEST_S:
+                second.pass_one(job)
+        second.open_way()
+        recorded = second
+    _collect(recorded, results, end)
+
+
+def _recorded(name: str, work: Path) -> Job:
+    ledger = work / f"scripts-{name}.ledger"
+    command = (*_RECORD, str(ledger), str(SCRIPTS / f"{name}.py"))
+    return Job(name, command, _LONGEST_S, ledger, {"DRAWN_STAYS": "1", "TICK_SHORT": "1"})
+
+
+def judge(options: argparse.Namespace) -> None:
+    """Print what each step takes and is said to take."""
+    from torchledger.errors import PredictError
+    from torchledger.nouns import Step
+    from torchledger.predicting.devices import find_model
+    from torchledger.predicting.step import predict_ledger
+    from torchledger.store import open_ledger
+
+    model, errors = find_model(options.model), []
+    rows = json.loads((options.out / "rows.json").read_text())
+    print("| script | device, ms | said | error | step, ms, by itself | said |\n|---|---|---|---|---|---|")
+    for name, path in programs(options.out, "scripts"):
+        with open_ledger(path) as reader:
+            device_us = sum(step.device_us or 0 for step in reader.read(Step)[-1:])
+        try:
+            step, *_ = predict_ledger(model, path)
+        except PredictError as error:
+            print(f"| {name} | {error} |")
+            continue
+        said_us = step.kernels_us + step.tails_us + step.eager_us + step.optimizer_us + step.collectives_us
+        own = rows.get(name.removeprefix("scripts-"), {}).get("own", {}).get("step_ms", float("nan"))
+        error = f"{said_us / device_us - 1:+.1%}" if device_us else ""
+        errors += [abs(said_us / device_us - 1)] if device_us else []
+        numbers = f"{device_us / 1e3:.2f} | {said_us / 1e3:.2f} | {error} | {own:.2f} | {step.duration_us / 1e3:.2f}"
+        print(f"| {name} | {numbers} |")
+    if errors:
+        print(f"\ndevice time: {len(errors)} scripts, mean error {statistics.mean(errors):.1%}, ", end="")
+        print(f"median {statistics.median(errors):.1%}, worst {max(errors):.1%}")
+
+
+def main() -> None:
+    """Measure or judge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    measuring = commands.add_parser("measure")
+    measuring.add_argument("-o", "--output", type=Path, required=True)
+    measuring.add_argument("--minutes", type=float, default=9.6)
+    measuring.add_argument("--wave", type=int, default=11)
+    measuring.add_argument("--compile-limit", type=float, default=150.0)
+    measuring.add_argument("names", nargs="*")
+    measuring.set_defaults(run=measure)
+    judging = commands.add_parser("judge")
+    judging.add_argument("out", type=Path)
+    judging.add_argument("--model", default="H100")
+    judging.set_defaults(run=judge)
+    options = parser.parse_args()
+    options.run(options)
+
+
+if __name__ == "__main__":
+    main()
