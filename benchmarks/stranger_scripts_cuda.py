@@ -16,14 +16,16 @@ import os
 import statistics
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
-from strangers_cuda import _RECORD, Job, Results, Wave, _collect
+from strangers_cuda import Job, Results, Wave, collect, recorded_job
 from strangers_errors import programs
 
 NEEDS: tuple[str, ...] = ("cuda", "transformers")
 RUNS: tuple[tuple[str, ...], ...] = ()
 
+_SET = "scripts"
 SCRIPTS = Path(__file__).resolve().parent / "stranger_scripts"
 _LONGEST_S = 30.0
 
@@ -36,15 +38,15 @@ def measure(options: argparse.Namespace) -> None:
     cores, recorded = os.cpu_count() or 1, None
     while names and end - time.monotonic() > 2 * _LONGEST_S:
         now, names = names[: options.wave], names[options.wave :]
-        first = Wave([Job(name, (str(SCRIPTS / f"{name}.py"),), _LONGEST_S) for name in now], work, out, cores=cores)
-        _collect(recorded, results, end)
+        first = Wave([_own(name) for name in now], work, out, cores=cores)
+        collect(recorded, results, end)
         first.wait_ready(min(options.compile_limit, max(end - time.monotonic() - 40, 10)))
         for job in first.jobs:
             if end - time.monotonic() > 8:
                 first.pass_one(job)
             results.add(job.name, "own", job.answer)
         first.finish(6)
-        ran = [name for name in now if "error" not in results.rows[name]["own"]]
+        ran = [name for name in now if "error" not in results.rows[f"{_SET}-{name}"]["own"]]
         second = Wave([_recorded(name, work) for name in ran], work, out, cores=cores)
         second.wait_ready(min(90.0, max(end - time.monotonic() - 20, 5)))
         for job in second.jobs:
@@ -52,13 +54,19 @@ def measure(options: argparse.Namespace) -> None:
                 second.pass_one(job)
         second.open_way()
         recorded = second
-    _collect(recorded, results, end)
+    collect(recorded, results, end)
+
+
+def _own(name: str) -> Job:
+    """A script by itself; its name in OUT is that of the set and its own."""
+    called = f"{_SET}-{name}"
+    return Job(called, (str(SCRIPTS / f"{name}.py"),), _LONGEST_S, environment={"TICK_NAME": called})
 
 
 def _recorded(name: str, work: Path) -> Job:
-    ledger = work / f"scripts-{name}.ledger"
-    command = (*_RECORD, str(ledger), str(SCRIPTS / f"{name}.py"))
-    return Job(name, command, _LONGEST_S, ledger, {"DRAWN_STAYS": "1", "TICK_SHORT": "1"})
+    own = _own(name)
+    job = recorded_job(own.name, own.command, work)
+    return replace(job, limit_s=_LONGEST_S, environment=job.environment | own.environment | {"TICK_SHORT": "1"})
 
 
 def judge(options: argparse.Namespace) -> None:
@@ -72,7 +80,7 @@ def judge(options: argparse.Namespace) -> None:
     model, errors = find_model(options.model), []
     rows = json.loads((options.out / "rows.json").read_text())
     print("| script | device, ms | said | error | step, ms, by itself | said |\n|---|---|---|---|---|---|")
-    for name, path in programs(options.out, "scripts"):
+    for name, path in programs(options.out, _SET):
         with open_ledger(path) as reader:
             device_us = sum(step.device_us or 0 for step in reader.read(Step)[-1:])
         try:
@@ -81,7 +89,7 @@ def judge(options: argparse.Namespace) -> None:
             print(f"| {name} | {error} |")
             continue
         said_us = step.kernels_us + step.tails_us + step.eager_us + step.optimizer_us + step.collectives_us
-        own = rows.get(name.removeprefix("scripts-"), {}).get("own", {}).get("step_ms", float("nan"))
+        own = rows.get(name, {}).get("own", {}).get("step_ms", float("nan"))
         error = f"{said_us / device_us - 1:+.1%}" if device_us else ""
         errors += [abs(said_us / device_us - 1)] if device_us else []
         numbers = f"{device_us / 1e3:.2f} | {said_us / 1e3:.2f} | {error} | {own:.2f} | {step.duration_us / 1e3:.2f}"

@@ -224,7 +224,7 @@ def main() -> None:
         _heavy(jobs)
         first = Wave(jobs, work, out, cores=cores)
         # What the last wave recorded is worked out while this one compiles.
-        _collect(recorded, results, end)
+        collect(recorded, results, end)
         recorded = None
         first.wait_ready(min(arguments.compile_limit, max(left - 40, 10)))
         for job in first.jobs:
@@ -241,7 +241,7 @@ def main() -> None:
         second = Wave(
             [
                 *(recorded_program(name, extra, work) for name in ran),
-                *(_recorded(name, (CALLS, name, *extra), work) for name in now),
+                *(recorded_job(name, (CALLS, name, *extra), work) for name in now),
             ],
             work,
             out,
@@ -254,7 +254,7 @@ def main() -> None:
         second.open_way()
         recorded = second
         print(f"-- wave {number} done at {time.monotonic() - results.begin:.0f} s", flush=True)
-    _collect(recorded, results, end)
+    collect(recorded, results, end)
     more = {}
     for name in ("host", "sustained"):
         if (out / f"{name}.json").exists():
@@ -264,7 +264,7 @@ def main() -> None:
     print(f"done at {time.monotonic() - results.begin:.0f} s", flush=True)
 
 
-def _collect(wave: Wave | None, results: Results, end: float) -> None:
+def collect(wave: Wave | None, results: Results, end: float) -> None:
     """Let a recorded wave end, and keep what it wrote."""
     if wave is None:
         return
@@ -278,10 +278,11 @@ def _collect(wave: Wave | None, results: Results, end: float) -> None:
 
 def recorded_program(name: str, extra: Sequence[str], work: Path) -> Job:
     """A drawn program under ``torchledger run``: a few steps, and nothing beside them."""
-    return _recorded(name, (PROGRAMS, name, "24", "--seconds", "0.6", "--pieces", "0", *extra), work)
+    return recorded_job(name, (PROGRAMS, name, "24", "--seconds", "0.6", "--pieces", "0", *extra), work)
 
 
-def _recorded(name: str, program: tuple[str, ...], work: Path) -> Job:
+def recorded_job(name: str, program: tuple[str, ...], work: Path) -> Job:
+    """A program under ``torchledger run``, which stays until all of its wave have passed."""
     ledger = work / f"{name}.ledger"
     return Job(name, (*_RECORD, str(ledger), *program), 20.0, ledger, {"DRAWN_STAYS": "1"})
 

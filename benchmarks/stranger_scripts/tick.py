@@ -4,7 +4,7 @@ import json, os, statistics, sys, time
 from pathlib import Path
 import torch
 
-NAME = Path(sys.argv[0]).stem
+NAME = os.environ.get("TICK_NAME", Path(sys.argv[0]).stem)
 
 
 def _gate():
