@@ -21,6 +21,7 @@ from torchledger._torch.fake_tensors import FakeTensors
 from torchledger._torch.fake_triton import patch_triton
 from torchledger._torch.fake_wrappers import run_without_kernels
 from torchledger._torch.patching import Patches
+from torchledger._torch.symbol_sizes import hint
 from torchledger.nouns import CUDA_GRAPH, Device
 from torchledger.work.flops import matmul_flops
 
@@ -188,11 +189,12 @@ def _is_padding_faster(mat1: Any, mat2: Any, device: Device) -> bool:
     Without alignment cuBLAS takes kernels of an older generation, at about a third of the rate; the copies of both
     operands are read and written once. Where only the rows of the result are odd, it takes those of this one.
     """
-    sizes = [_hint(size) for size in (mat1.shape[0] if mat1.dim() == 3 else 1, *mat1.shape[-2:], mat2.shape[-1])]
-    known = [size for size in sizes if size is not None]
-    if len(known) < len(sizes):
+    # Without a guard, which would keep a dynamic size to its number.
+    batch, rows, inner, columns = (
+        hint(size) for size in (mat1.shape[0] if mat1.dim() == 3 else 1, *mat1.shape[-2:], mat2.shape[-1])
+    )
+    if batch is None or rows is None or inner is None or columns is None:
         return False
-    batch, rows, inner, columns = known
     if inner % _ALIGNED == columns % _ALIGNED == 0:
         return False
     flops = matmul_flops(rows, inner, columns, batch)
@@ -204,13 +206,6 @@ def _is_padding_faster(mat1: Any, mat2: Any, device: Device) -> bool:
     copied = 2 * mat1.element_size() * batch * (rows * inner + inner * columns + rows * columns)
     saved_us = flops / (rate * 1e6) * (1 / 0.25 - 1 / 0.7)
     return saved_us > copied / (bandwidth * 1e3)
-
-
-def _hint(size: Any) -> int | None:
-    """A size as it is while compiling, with no guard: to ask a symbol for its number would keep the graph to it."""
-    if isinstance(size, torch.SymInt):
-        return None if size.node.hint is None else int(size.node.hint)
-    return int(size)
 
 
 def _refill(cache: dict[Any, Any], content: dict[Any, Any]) -> None:

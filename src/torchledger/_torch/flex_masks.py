@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from statistics import fmean
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from torchledger._torch import symbol_sizes
 from torchledger.signals import let_through
 from torchledger.work.flex import HARD, PARTIAL, SIMPLE, VISITED
 
@@ -63,36 +64,45 @@ def _shares(node: Any) -> tuple[float, float] | None:
     if mask is None or node.args[-1]:  # tensors that the mask closes over come last
         return None
     function = getattr(node.graph.owning_module, mask[-1].target)
-    query, key = (node.args[place].meta["val"].shape[-2] for place in (0, 1))
-    rows, columns = int(query), int(key)
-    block_rows, block_columns = (each if isinstance(each, int) else _USUAL_BLOCK for each in mask[-3:-1])
-    if min(rows, columns) < 1:
+    # Without a guard: the graph is the program's, and stays as dynamic as it is.
+    rows, columns = (symbol_sizes.hint(node.args[place].meta["val"].shape[-2]) for place in (0, 1))
+    holds_constants = any(each.op == "get_attr" for each in function.graph.nodes)
+    if rows is None or columns is None or min(rows, columns) < 1 or holds_constants:
         return None
-    starts = list(range(0, rows, block_rows))
+    block_rows, block_columns = (each if isinstance(each, int) else _USUAL_BLOCK for each in mask[-3:-1])
+    asked = function.code, rows, columns, block_rows, block_columns
+    if asked not in _KNOWN:  # one mask serves all layers, forward and backward
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[asked] = _shares_of_blocks(function, *asked[1:])
+    return _KNOWN[asked]
+
+
+_KNOWN: dict[tuple[str, int, int, int, int], tuple[float, float]] = {}
+_MOST_KNOWN = 64
+
+
+def _shares_of_blocks(
+    function: Callable[..., Any], rows: int, columns: int, block_rows: int, block_columns: int
+) -> tuple[float, float]:
+    """The shares of blocks with any pair, and of those with some pairs and not all; of long masks some rows of blocks
+    stand for all."""
+    starts = range(0, rows, block_rows)
     starts = starts[:: max(1, -(-len(starts) // _MOST_ROWS_OF_BLOCKS))]
-    visited = partial = 0.0
-    with _on_host():
+    any_of, all_of = list[bool](), list[bool]()
+    with _disable_current_modes(), torch.no_grad(), torch.device("cpu"):
         first = torch.zeros((), dtype=torch.int32)
         keys = torch.arange(columns, dtype=torch.int32)
         for start in starts:
             queries = torch.arange(start, min(start + block_rows, rows), dtype=torch.int32)
             seen = function(first, first, queries[:, None], keys[None, :])
             seen = seen[0] if isinstance(seen, (tuple, list)) else seen
-            seen = seen.broadcast_to((len(queries), columns))
-            blocks = list(seen.split(block_columns, dim=1))
-            has_any = [bool(part.any()) for part in blocks]
-            visited += sum(has_any) / len(blocks)
-            partial += sum(any_ and not bool(part.all()) for any_, part in zip(has_any, blocks, strict=True)) / len(
-                blocks
-            )
-    return visited / len(starts), partial / len(starts)
+            blocks = seen.broadcast_to((len(queries), columns)).split(block_columns, dim=1)
+            any_of += [bool(block.any()) for block in blocks]
+            all_of += [bool(block.all()) for block in blocks]
+    visited, whole = fmean(any_of), fmean(all_of)
+    return visited, visited - whole
 
 
 def _is_function(value: Any) -> bool:
     return isinstance(value, torch.fx.Node) and value.op == "get_attr"
-
-
-@contextlib.contextmanager
-def _on_host() -> Any:
-    with _disable_current_modes(), torch.no_grad(), torch.device("cpu"):
-        yield

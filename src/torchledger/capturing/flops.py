@@ -22,6 +22,7 @@ from torchledger._torch.tensors import is_higher_order, is_operator, operator_na
 from torchledger.capturing.provenance import SAVES_RANDOM_STATE, aten_op, called_operator
 from torchledger.nouns import FlopReference, Launch
 from torchledger.signals import let_through
+from torchledger.work.flex import VISITED
 from torchledger.work.flops import matmul_flops
 
 log = logging.getLogger(__name__)
@@ -176,10 +177,13 @@ def _symbolic(value: Any) -> Any:
 
 
 def is_overcounted(owned: Mapping[str, int], launch: Launch) -> bool:
-    """True for the backward of a grouped convolution: torch counts its weight gradient as if it had one group.
+    """True for the backward of a grouped convolution, of which torch counts the weight's gradient as if it had one
+    group, and for ``flex_attention`` whose mask leaves blocks out, or may, which all count.
 
     The sum stays torch's, which is what everybody compares with.
     """
+    if "flex_attention" in owned or "flex_attention_backward" in owned:
+        return float(launch.kwargs.get(VISITED, 0.0)) < 1
     if "aten.convolution_backward" not in owned:
         return False
     shapes = [buffer.shape for buffer in launch.buffers if buffer.role == "input" and len(buffer.shape) >= 3]

@@ -323,7 +323,7 @@ def _is_counted_by_digits(tensor: TensorArgument) -> bool:
     return size >= least
 
 
-_LONG_ROWS = ((20, 20000), (40, 10000), (79, 8000), (199, 5000), (799, 3000), (4000, 800))
+_LONG_ROWS = ((20, 20000), (40, 10000), (80, 8000), (199, 5000), (799, 3000), (4000, 800))
 """Up to how many rows how long ones are counted by several blocks."""
 
 _BLOCKS = 128

@@ -63,6 +63,7 @@ class _StepHearer(StepProfiler):
         self._marks: list[str] = []
         self._listeners: list[tuple[EagerCalls, int]] = []
         self._groups: Mapping[str, MadeGroup] = {} if groups is None else groups
+        self._is_a_rank = groups is not None
         self.has_step = False
         self._is_running = True
         self._kept: StepRecording | None = None
@@ -96,15 +97,15 @@ class _StepHearer(StepProfiler):
     def _keep(self) -> None:
         """Write down the step that was heard, if it was not yet."""
         recording = self._recorder.result()
-        if recording.heard is None or recording.found_by is None:
-            recording = self._kept or recording
+        if self._kept is not None and (recording.heard is None or recording.heard is self._kept.heard):
+            recording = self._kept  # what was found since is of a longer step, which was not heard
         if not self.has_step and recording.heard is not None and recording.memory is not None:
             self._capture.add(*self._records(recording))
             self.has_step = True
 
     def _lingers(self) -> bool:
         recording = self._recorder.result()
-        if recording.heard is None or self._groups:
+        if recording.heard is None or self._is_a_rank:
             return False
         now_s = time.monotonic()
         if self._kept is None:

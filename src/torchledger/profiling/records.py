@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -435,19 +436,16 @@ def _entries_without_time(attribution: Attribution, launches: Sequence[Launch]) 
 def _measurements(attribution: Attribution, launches: Sequence[Launch], clock: Clock) -> list[Measurement]:
     """Per entry one sample for each call of its graph: the time of all its kernels in that call."""
     per_entry: dict[str, list[DeviceEvent]] = {}
+    calls: dict[str, list[int | None]] = {}
     starts = attribution.call_starts_ns or (None,) * len(attribution.events)
-    call_of = {id(event): start for event, start in zip(attribution.events, starts, strict=True)}
-    for event in attribution.events:
+    for event, start in zip(attribution.events, starts, strict=True):
         if event.launch_id is not None:
             per_entry.setdefault(event.launch_id, []).append(event)
+            calls.setdefault(event.launch_id, []).append(start)
     graph_of = {launch.launch_id: launch.graph for launch in launches}
     found = []
     for subject, events in per_entry.items():
-        known = [start for event in events if (start := call_of[id(event)]) is not None]
-        if len(known) == len(events):
-            samples = _by_call(events, known)
-        else:
-            samples = _per_call(events, attribution.calls.get(graph_of[subject], 0))
+        samples = _by_call(events, calls[subject]) or _per_call(events, attribution.calls.get(graph_of[subject], 0))
         longest = max(events, key=lambda event: event.duration_ns)
         found.append(
             Measurement(
@@ -467,12 +465,14 @@ def _measurements(attribution: Attribution, launches: Sequence[Launch], clock: C
     return found
 
 
-def _by_call(events: Sequence[DeviceEvent], starts: Sequence[int]) -> tuple[float, ...]:
+def _by_call(events: Sequence[DeviceEvent], starts: Sequence[int | None]) -> tuple[float, ...]:
     """Sum an entry's kernels by the call that launched them, in order of the calls: a library may launch one in some
-    of them and several in others."""
-    sums: dict[int, int] = {}
+    of them and several in others. Nothing where a call is not known."""
+    sums: Counter[int] = Counter()
     for event, start in zip(events, starts, strict=True):
-        sums[start] = sums.get(start, 0) + event.duration_ns
+        if start is None:
+            return ()
+        sums[start] += event.duration_ns
     return tuple(sums[start] / 1e3 for start in sorted(sums))
 
 

@@ -74,8 +74,7 @@ def record_heard_step(
         places[each] = place
         made.append((_entry(place, heard[each]), heard[each]))
         if _has_host_wait(heard[each]):
-            waits = Entry("synchronization", _STREAM_WAIT, place + 1, 0, place + 1, place + 1)
-            made.append((waits, None))
+            made.append((Entry("synchronization", _STREAM_WAIT, place + 1, 0, place + 1, place + 1), None))
     whole = [entry for entry, _ in made]
     phases = phases_of(
         whole,
@@ -89,12 +88,10 @@ def record_heard_step(
     calls = []
     for place, ((entry, of_mode), phase) in enumerate(zip(made, phases, strict=True)):
         call = StepCall(step=name, order=place, kind=entry.kind, name=entry.name, phase=phase)
-        if entry.kind == "synchronization":
-            pass
-        elif of_mode is None:
+        if entry.kind == "graph":
             call = with_graph(call, entry, ledgered, counted[entry.name])
             counted[entry.name] += 1
-        else:
+        elif of_mode is not None:
             call = with_work(call, entry, of_mode, forward)
             if entry.kind == "collective":
                 call = with_group(call, entry, of_mode)

@@ -274,8 +274,7 @@ class States:
 
     def look_on(self) -> None:
         """Something was called behind the step that was heard: what it was a part of is looked for anew."""
-        is_other = self.finder.found_by != self.recorded_by or not self.finder.has_round
-        if self.now is State.LINGERING and is_other:
+        if self.now is State.LINGERING and not (self.finder.has_round and self.finder.found_by == self.recorded_by):
             self.begin_again()
 
     def has_lost_session(self) -> bool:
