@@ -130,7 +130,8 @@ class FakeTools:
         self.said: list[str] = []
         self.now_us = 0.0
         self.n_open = self.n_held = 0
-        self.in_backward = self.is_taken = self.on_gpu = self.fails_to_start = self.fails_to_hear = False
+        self.in_backward = self.captures = self.is_taken = self.on_gpu = False
+        self.fails_to_start = self.fails_to_hear = False
         self.sees_device = True
         self.has_optimizer = False
         self.recorded, self.heard = ["aten::mul", "aten::mul"], ["aten::mul"]
@@ -145,8 +146,11 @@ class FakeTools:
     def is_in_backward(self) -> bool:
         return self.in_backward
 
+    def is_capturing(self) -> bool:
+        return self.captures
+
     def synchronize(self) -> None:
-        pass
+        assert not self.captures, "who waits for the device in a capture ruins it"
 
     def mark(self, name: str) -> Mark:
         return Mark(self, name)

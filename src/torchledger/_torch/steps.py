@@ -24,6 +24,11 @@ def is_in_backward() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)
 
 
+def is_capturing() -> bool:
+    """True while this thread's stream only notes what it is given, for a CUDA graph."""
+    return has_cuda() and bool(torch.cuda.is_current_stream_capturing())
+
+
 def recording() -> Recording:
     """A recording of the calling thread under the profiler, with shapes and the CPU's allocations."""
     return Recording(with_shapes=True, with_memory=True)

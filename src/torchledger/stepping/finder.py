@@ -45,6 +45,9 @@ _TRAINERS_PATIENCE = 16
 _MAX_KINDS = 64
 """How many kinds of steps are told apart; any others are counted as one."""
 
+_FEW_STEPS = 6
+"""Steps of which none is like another before that says something of those to come."""
+
 _MAX_TOKENS = 65536
 """How many tokens are remembered in the order of their first appearance."""
 
@@ -142,6 +145,11 @@ class StepFinder:
     def usual(self) -> Signature | None:
         """What steps of the most frequent kind call; ``None`` before the first step has ended."""
         return max(self._kinds, key=lambda calls: self._kinds[calls], default=None)
+
+    @property
+    def comes_again(self) -> bool:
+        """False where several steps have ended and no two of them were of one kind: steps as long as their data ask."""
+        return len(self._kinds) < _FEW_STEPS or max(self._kinds.values()) > 1
 
     @property
     def is_believed(self) -> bool:

@@ -18,6 +18,7 @@ class Outcome:
     updates: each stays for a program that ends before the one after it has times. ``kinds_before`` are the steps that
     were seen until something compiled behind a recording. Once all was recorded ``compiled_later`` graphs were
     compiled, the first of them when the thread of the steps had made ``stepped_before`` more steps of optimizers.
+    ``has_captured`` says that calls of the program went into a CUDA graph of its own.
     """
 
     def __init__(self) -> None:
@@ -28,6 +29,7 @@ class Outcome:
         self.optimizers: dict[int, OptimizerFacts] = {}
         self.notes: list[str] = []
         self.compiled_later = self.stepped_before = 0
+        self.has_captured = False
         self.why_not: str | None = None
         self.why_no_count: str | None = None
         self.why_not_heard: str | None = None

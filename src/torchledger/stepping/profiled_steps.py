@@ -17,7 +17,7 @@ def time_step(states: States, step: FoundStep) -> None:
     states.steps.append(step.calls)
     states.clock.tick()
     usual = states.finder.usual
-    if states.steps.count(usual or ()) < states.timed and len(states.steps) < states.timed + MOST_TRIES:
+    if states.steps.count(usual or ()) < states.timed and len(states.steps) < states.timed + states.patience:
         return
     states.tools.synchronize()
     states.wanted = usual
@@ -40,7 +40,7 @@ def record_step(states: States, step: FoundStep) -> bool:
     """A step that may be one to record has ended; true: passed over, it would be taken for a part of the next."""
     is_wanted = step.calls == states.wanted
     is_row = bool(states.steps) and len(states.steps) >= states.longest_row[states.steps[-1]]
-    if not is_wanted and not is_row and states.tries < MOST_TRIES:
+    if not is_wanted and not is_row and states.tries < states.patience:
         states.drop_session()
         n_steps, states.tries = states.tries % _PAUSES, states.tries + 1
         if n_steps:
@@ -49,11 +49,16 @@ def record_step(states: States, step: FoundStep) -> bool:
             begin_session(states)
         return True
     if not is_wanted and not states.steps:
-        states.outcome.notes.append(
-            f"steps of the most frequent kind did not come again in {MOST_TRIES} tries: another kind is recorded"
-        )
         states.wanted = step.calls
-        states.outcome.update(plain_us=(), issued_us=())
+        if states.finder.comes_again:
+            states.outcome.notes.append(
+                f"steps of the most frequent kind did not come again in {MOST_TRIES} tries: another kind is recorded"
+            )
+            states.outcome.update(plain_us=(), issued_us=())
+        else:
+            states.outcome.notes.append(
+                f"no two of {states.finder.seen} steps make the same calls: one of them is recorded, all are timed"
+            )
     if step.calls == states.wanted:
         states.steps.append(step.calls)
         # Before the mark ends, as the first tick lies before the first mark: what both cost falls into both times.

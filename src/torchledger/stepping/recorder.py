@@ -32,6 +32,11 @@ log = logging.getLogger(__name__)
 
 _MOST_PARAMETERS = 4096
 
+REPLAYED = (
+    "the program captured a CUDA graph of its own, whose replays are not heard: "
+    "call torchledger.step() behind each replay that ends a step"
+)
+
 
 class StepRecorder:
     """Told of a program's calls, finds its steps and records some of them.
@@ -228,7 +233,14 @@ class StepRecorder:
     # --- from step to step --------------------------------------------------------------------------------------
 
     def _guarded(self, action: Callable[[], None], *, waits: bool = True) -> None:
-        """Do ``action`` alone; a thread that does not wait goes on without it while another is at it."""
+        """Do ``action`` alone; a thread that does not wait goes on without it while another is at it.
+
+        What a program does while it captures a CUDA graph of its own is no step: nothing runs, and whoever asks the
+        device for anything ruins the capture.
+        """
+        if self._tools.is_capturing():
+            self._states.outcome.has_captured = True
+            return
         if not self._lock.acquire(blocking=waits):
             return
         try:
@@ -276,6 +288,8 @@ class StepRecorder:
                 self._states.outcome.why_not = (
                     "steps end inside a backward, where nothing can be begun, and nothing is called behind it"
                 )
+            if self._states.now is State.WARMING and self._states.outcome.has_captured:
+                self._states.outcome.why_not = REPLAYED
             self._states.close()
             if self._states.session.is_here or not self._states.session.is_open:
                 self._guarded(lambda: cut(self._states))

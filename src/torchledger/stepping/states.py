@@ -141,8 +141,14 @@ class States:
         """How many steps without compilation it takes before one is recorded."""
         return self.warmup + (0 if self.only_hears else self.timed) + 1
 
+    @property
+    def patience(self) -> int:
+        """How often a step of the wanted kind is waited for."""
+        return MOST_TRIES if self.finder.comes_again else 0
+
     def keep_plain(self) -> None:
-        """Keep what the plain steps took that are of the kind to be recorded, and their host."""
+        """Keep what the plain steps took that are of the kind to be recorded, and their host; all of them where no kind
+        comes twice."""
         times, issued = self._of_wanted(self.clock.durations_us()), self._of_wanted(self.clock.issued_us())
         if self.now is State.AFTER:
             self.outcome.update(plain_after_us=times, issued_after_us=issued)
@@ -150,7 +156,10 @@ class States:
             self.outcome.update(plain_us=times, issued_us=issued)
 
     def _of_wanted(self, durations_us: tuple[float, ...]) -> tuple[float, ...]:
-        return tuple(took for took, calls in zip(durations_us, self.steps, strict=False) if calls == self.wanted)
+        takes_any = not self.finder.comes_again
+        return tuple(
+            took for took, calls in zip(durations_us, self.steps, strict=False) if takes_any or calls == self.wanted
+        )
 
     def compiles(self) -> None:
         """Something was compiled: the steps seen before begin anew, but what was recorded keeps those it came of."""

@@ -23,6 +23,9 @@ class Tools(Protocol):
     def is_in_backward(self) -> bool:
         """True while autograd's engine calls what this thread is at."""
 
+    def is_capturing(self) -> bool:
+        """True while this thread's stream only notes what it is given, for a CUDA graph of the program's own."""
+
     def synchronize(self) -> None:
         """Wait for the GPU, if there is one in use."""
 

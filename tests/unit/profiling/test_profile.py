@@ -381,7 +381,8 @@ def test_a_gpu_whose_profiler_is_taken_has_its_graphs_timed_by_events(
     monkeypatch.setattr(steps, "has_cuda", lambda: True)
     monkeypatch.setattr(steps, "synchronize", lambda: None)
     monkeypatch.setattr(steps, "call_timer", HostCallTimer)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)  # the clock uses no events then
+    monkeypatch.setattr(steps, "is_capturing", lambda: False)
     with torchledger.capture(tmp_path / "a.ledger") as run, torch.profiler.profile():
         attach(run, {"warmup": 0, "timed": 1, "repeats": 3})
         model = torch.compile(nn.Linear(4, 4))

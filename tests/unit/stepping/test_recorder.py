@@ -326,6 +326,29 @@ def test_steps_that_never_come_twice_in_a_row_still_end_in_a_recording_that_says
     assert len(result.kinds) == 3
 
 
+def test_of_steps_that_are_all_unlike_one_is_recorded_soon_and_the_times_of_all_are_kept() -> None:
+    program = Program(warmup=3)
+    for number in range(14):
+        program.step(took_us=100.0 + number, forwards=number + 1)
+    result = program.result()
+    assert result.n_steps == 1
+    assert result.plain_us == (104.0, 105.0, 106.0)
+    assert "no two of 8 steps make the same calls: one of them is recorded, all are timed" in result.notes
+
+
+def test_what_a_program_captures_into_a_graph_of_its_own_is_left_alone_and_no_step() -> None:
+    program = Program(warmup=0).steps(1)
+    program.tools.captures = program.tools.on_gpu = True
+    assert program.call("forward_0") == 7
+    program.steps(9)
+    program.tools.captures = False
+    assert program.recorder.state is State.WARMING
+    result = program.result()
+    assert result.seen <= 1
+    assert result.times is None
+    assert "call torchledger.step() behind each replay" in (result.why_not or "")
+
+
 @pytest.mark.parametrize("at", range(6, 11))
 def test_what_compiles_meanwhile_begins_the_recording_anew(at: int) -> None:
     program = Program().steps(at)
