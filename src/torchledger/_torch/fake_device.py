@@ -252,6 +252,7 @@ def _answers_of_device(fake: FakeDevice) -> dict[str, Any]:
         "is_current_stream_capturing": _answer(False),
         "CUDAGraph": _Graph,
         "graph": _capture_graph,
+        "make_graphed_callables": lambda callables, *args, **kwargs: callables,
         "graph_pool_handle": _answer((0, 0)),
         "memory_usage": _answer(0),
         "utilization": _answer(0),

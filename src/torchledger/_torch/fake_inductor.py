@@ -115,7 +115,14 @@ def _fold_on_host(patches: Patches) -> None:
         with _ConstantsOnHost():
             return deduce(folder, node)
 
+    peephole = joint_graph.UniformValueConstantFolder._add_peephole_patterns
+
+    def peephole_on_host(folder: Any) -> None:
+        with _ConstantsOnHost():
+            peephole(folder)
+
     patches.set(joint_graph.UniformValueConstantFolder, "_deduce_value", deduce_on_host)
+    patches.set(joint_graph.UniformValueConstantFolder, "_add_peephole_patterns", peephole_on_host)
     unset_fake = proxy_tensor.unset_fake_temporarily
 
     @contextlib.contextmanager

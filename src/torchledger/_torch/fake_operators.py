@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torchledger._torch.fake_recurrent import RECURRENT
+from torchledger._torch.fake_shares import shares_of
 from torchledger._torch.tensors import tensors_in, tree_map
 from torchledger.errors import PlanError
 
@@ -31,11 +32,14 @@ class NoShapeError(PlanError, RuntimeError):
 def shapes_by_example(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What an operator makes of fake tensors: shapes, strides and dtypes of what its CPU kernel makes of zeros.
 
-    One that changes its arguments and gives nothing back is not run. Raises ``NoShapeError`` where there is no such
-    kernel, where it does not take zeros, and for arguments of more than ``EXAMPLE_BYTES``.
+    One that changes its arguments and gives nothing back is not run, nor is one that fills what it is given (``out=``).
+    Raises ``NoShapeError`` where there is no such kernel, where it does not take zeros, and for arguments of more than
+    ``EXAMPLE_BYTES``.
     """
     if not func._schema.returns:
         return None
+    if (filled := kwargs.get("out")) is not None:
+        return filled
     given: list[Any] = [each for each in tensors_in((args, kwargs)) if isinstance(each, FakeTensor)]
     if not given:
         raise NoShapeError("it was given no tensors")
@@ -155,7 +159,11 @@ def _unique_dim(tensor: Any, dim: int, is_sorted: bool = True, inverse: bool = F
 
 
 def _repeated(repeats: Any, *, output_size: int | None = None) -> Any:
-    return _indices(repeats, repeats.numel() if output_size is None else output_size)
+    if output_size is None:
+        known = shares_of(repeats)
+        with _disable_current_modes():
+            output_size = repeats.numel() if known is None else int(known.sum())
+    return _indices(repeats, output_size)
 
 
 def _counted(tensor: Any, weights: Any = None, minlength: int = 0) -> Any:

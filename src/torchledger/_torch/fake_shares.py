@@ -1,8 +1,10 @@
-"""Counts that nobody computed: what a router sends to whom, if every expert is given an equal share of the tokens.
+"""Numbers that a program may ask for though nobody computed them: counts, sizes, and what follows of them.
 
-A count of chosen numbers (``bincount``, ``histc``, a sum over a mask or ``one_hot``) is given the values that it
-would have if each were chosen as often; what plain operators make of it, and what like ranks send of it, keeps them. A
-program that asks for them as sizes of its messages gets them in place of ones.
+What a program moves from the host to the device, or fills there (sizes, lengths, shifts), is known as long as plain
+operators make something of it. What a router sends to whom is not, and taken for what it is if every expert is given
+an equal share of the tokens: a count of chosen numbers (``bincount``, ``histc``, a sum over a mask or ``one_hot``) is
+given the values that it would have if each were chosen as often; what plain operators make of it, and what like ranks
+send of it, keeps them. A program that asks for them as sizes of its messages gets them in place of ones.
 """
 
 from __future__ import annotations
@@ -22,6 +24,14 @@ _SHARES = "_shares"
 _MOST = 1 << 14
 """So many numbers are kept at most: there are few experts and ranks."""
 
+_MOST_MOVED = 1 << 10
+"""So many numbers of a tensor that is moved or filled: sizes are few."""
+
+_ORIGIN = "_stands_for"
+"""The attribute of these values that says how they were made up; absent where they are the program's own."""
+
+_ARE_SHARES, _IS_ONE = "an equal share", "made of ones"
+
 _KEEPS = frozenset(
     f"aten::{name}"
     for name in (
@@ -31,6 +41,10 @@ _KEEPS = frozenset(
         "max", "amax", "clamp", "roll", "flatten", "ceil", "floor", "constant_pad_nd", "index",
     )
 )  # fmt: skip
+
+
+_MAKES = frozenset(f"aten::{name}" for name in ("full", "arange", "zeros", "ones"))
+_SHIFTS = frozenset(f"aten::{name}" for name in ("add", "sub", "mul", "floor_divide", "neg"))
 
 
 _FUNCTIONAL = frozenset(
@@ -43,23 +57,31 @@ def shares_of(tensor: Any) -> Any:
     return getattr(tensor, _SHARES, None) if isinstance(tensor, FakeTensor) else None
 
 
+def origin_of(known: Any) -> str | None:
+    """How values that ``shares_of`` gave were made up; ``None`` if they are the program's own."""
+    return getattr(known, _ORIGIN, None)
+
+
 def count_shares(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
     """Keep with the ``result`` of an operator on fake tensors what its values would be with equal shares."""
     name = func._schema.name
     if (counter := _COUNTERS.get(name)) is not None:
         sizes = counter(args, kwargs, result)
         if sizes is not None:
-            setattr(result, _SHARES, sizes)
+            _keep(result, sizes, _ARE_SHARES)
     elif name == "aten::sum" and hasattr(args[0], "_share"):
         taken = args[0].numel() / max(1, result.numel()) * args[0]._share
-        setattr(result, _SHARES, _full(tuple(result.shape), round(taken), result.dtype))
+        _keep(result, _full(tuple(result.shape), round(taken), result.dtype), _ARE_SHARES)
     elif name in _FUNCTIONAL:
         send_shares(result, args[0])
-    elif name in _KEEPS and any(shares_of(each) is not None for each in tensors_in((args, kwargs))):
+    elif name in _KEEPS and any(_value_of(each) is not None for each in tensors_in((args, kwargs))):
         _follow(func, args, kwargs, result)
-    elif name == "aten::copy_" and isinstance(args[0], FakeTensor) and (known := shares_of(args[1])) is not None:
+    elif name in _MAKES or (name in _SHIFTS and _is_number(result)):
+        if _is_small(result):
+            _follow(func, args, kwargs, result)
+    elif name == "aten::copy_" and isinstance(args[0], FakeTensor) and (known := _value_of(args[1])) is not None:
         if known.shape == args[0].shape:
-            setattr(args[0], _SHARES, known)
+            _keep(args[0], known.to(args[0].dtype), origin_of(known))
     elif func._schema.is_mutable and shares_of(args[0] if args else None) is not None:
         delattr(args[0], _SHARES)
 
@@ -75,21 +97,29 @@ def send_shares(outputs: Any, inputs: Any) -> None:
         for tensor in received:
             if isinstance(tensor, FakeTensor) and every.numel() and tensor.numel() % every.numel() == 0:
                 repeated = every.repeat(tensor.numel() // every.numel())
-                setattr(tensor, _SHARES, repeated.reshape(tuple(tensor.shape)).to(tensor.dtype))
+                _keep(tensor, repeated.reshape(tuple(tensor.shape)).to(tensor.dtype), _ARE_SHARES)
 
 
 def _follow(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
-    """Run an operator on what is known of its arguments; nothing is kept where one of them is not known."""
-    unknown = False
+    """Run an operator on what is known of its arguments; nothing is kept where one of them is not known.
+
+    An unknown whole number is taken for the one that the program would be given for it.
+    """
+    unknown, origin = False, None
 
     def real(value: Any) -> Any:
-        nonlocal unknown
+        nonlocal unknown, origin
         if isinstance(value, torch.device):
             return torch.device("cpu")
         if not isinstance(value, FakeTensor):
             return value
-        unknown |= shares_of(value) is None
-        return shares_of(value)
+        known = shares_of(value)
+        if known is None and _is_number(value):
+            known = _full(tuple(value.shape), 1, value.dtype)
+            setattr(known, _ORIGIN, _IS_ONE)
+        unknown |= known is None
+        origin = origin or origin_of(known)
+        return known
 
     given, options = tree_map(real, (list(args), {**kwargs}))
     made = list(tensors_in((result,)))
@@ -102,7 +132,30 @@ def _follow(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: A
             return  # what is not known of it is not kept
     for tensor, value in zip(made, values, strict=False):
         if isinstance(tensor, FakeTensor) and tensor.shape == value.shape:
-            setattr(tensor, _SHARES, value)
+            _keep(tensor, value, origin)
+
+
+def _keep(tensor: Any, values: Any, origin: str | None) -> None:
+    if origin is not None and origin_of(values) is None:
+        setattr(values, _ORIGIN, origin)
+    setattr(tensor, _SHARES, values)
+
+
+def _value_of(value: Any) -> Any:
+    """What is known of a tensor: of a real one that is small, all."""
+    if isinstance(value, FakeTensor) or not isinstance(value, torch.Tensor):
+        return shares_of(value)
+    return value.detach() if type(value) is torch.Tensor and value.device.type == "cpu" and _is_small(value) else None
+
+
+def _is_small(value: Any) -> bool:
+    """True for a few whole numbers or truth values."""
+    is_tensor = isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.dtype.is_complex
+    return is_tensor and not value.dtype.is_floating_point and value.numel() <= _MOST_MOVED
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, FakeTensor) and _is_small(value) and value.numel() == 1 and value.dtype is not torch.bool
 
 
 def _full(shape: tuple[int, ...], value: int, dtype: torch.dtype) -> Any:

@@ -32,7 +32,7 @@ from torch.utils._pytree import tree_map_only
 from torchledger._torch.composites import is_composite
 from torchledger._torch.errors import wants_device
 from torchledger._torch.fake_operators import ONLY_THERE, SIZED, NoShapeError, note_choices, shapes_by_example
-from torchledger._torch.fake_shares import count_shares, shares_of
+from torchledger._torch.fake_shares import count_shares, origin_of, shares_of
 from torchledger._torch.fake_triton import NAMESPACE as TRITON_KERNELS
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import is_higher_order, tensors_in
@@ -249,7 +249,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         if (known := shares_of(tensor)) is not None:
             with torch.utils._python_dispatch._disable_current_modes():
                 value = known.item()
-            self.note("the value of a tensor that counts", f"{value}, an equal share")
+            if (origin := origin_of(known)) is not None:
+                self.note("the value of a tensor that counts", f"{value}, {origin}")
             return value
         if tensor.dtype is torch.bool:
             if is_checked():
@@ -296,7 +297,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                 f"{name} at {user_line()} cannot be run without its device: torch has no meta function that says what "
                 f"it makes, and {error}. Give it one (torch.library.register_fake), or plan the script without it."
             ) from error
-        if result is not None:
+        if result is not None and kwargs.get("out") is None:
             self.note(f"what {name} makes", "of the sizes that it has for zeros on the CPU")
         return result
 
@@ -319,13 +320,17 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         """What C++ would read of memory, and modules that move to the device."""
         patches, mode = self._patches, self
 
+        def note_values(known: Any) -> None:
+            if (origin := origin_of(known)) is not None:
+                mode.note("the values of a tensor", "equal shares" if origin == "an equal share" else origin)
+
         def array(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             if not _is_fake(tensor):
                 return _ORIGINALS["numpy"](tensor, *args, **kwargs)
             import numpy
 
             if (known := shares_of(tensor)) is not None:
-                mode.note("the values of a tensor", "equal shares")
+                note_values(known)
                 return _ORIGINALS["numpy"](known)
             mode.note("the values of a tensor", 1.0)
             dtype = _ORIGINALS["numpy"](_real_empty(tensor.dtype)).dtype
@@ -341,7 +346,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             if not _is_fake(tensor):
                 return _ORIGINALS["tolist"](tensor)
             if (known := shares_of(tensor)) is not None:
-                mode.note("the values of a tensor", "equal shares")
+                note_values(known)
                 return _ORIGINALS["tolist"](known)
             mode.note("the values of a tensor", 1.0)
             return _filled(tuple(tensor.shape), _value_of(tensor.dtype))
@@ -476,13 +481,14 @@ def _default_device() -> str:
 def _made_bytes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     """Bytes of what a factory makes, by the sizes that it is given; other calls without tensors make little."""
     dtype = kwargs.get("dtype") or torch.get_default_dtype()
-    most = 0
-    for value in (*args, *kwargs.values()):
+    given, most = (*args, *kwargs.values()), 0
+    has_sizes = any(isinstance(value, (list, tuple)) for value in given)
+    for value in given:
         if isinstance(value, (list, tuple)) and all(isinstance(each, int) for each in value):
             numel = 1
             for each in value:
                 numel *= each
             most = max(most, numel)
-        elif isinstance(value, int) and not isinstance(value, bool):
+        elif isinstance(value, int) and not isinstance(value, bool) and not has_sizes:  # else a bound, or what to fill
             most = max(most, value)
     return most * dtype.itemsize

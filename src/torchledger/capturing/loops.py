@@ -23,7 +23,9 @@ from torchledger.capturing.traffic import Extent, IndexedAccess, count_addresses
 from torchledger.nouns import Buffer, LoopNest
 from torchledger.nouns.launch import Quality
 from torchledger.signals import let_through
+from torchledger.work.categories import operator_name
 from torchledger.work.element_sizes import element_size
+from torchledger.work.views import makes_view
 
 log = logging.getLogger(__name__)
 
@@ -76,13 +78,15 @@ def describe_loops(
 
 def library_traffic(buffers: Sequence[Buffer], *, call: str = "") -> list[BufferTraffic]:
     """Minimum traffic of each tensor of a library call: every element of the view that it gets, once; elements that
-    several views share count for the first.
+    several views share count for the first. A call that only makes a view moves nothing.
 
     A tensor that is mutated is read and written as a whole, which is the most that the call may do.
     ``call`` is the call's name: where its data decides which elements it reads (``aten.index``), all of them are an
     upper bound.
     """
     picks_by_data = any(word in call for word in _PICKING_BY_DATA)
+    if makes_view(operator_name(call)[1], buffers):
+        return [(0, 0, "exact")] * len(buffers)
     result: list[BufferTraffic] = []
     seen: dict[str, list[IndexedAccess]] = {}
     for buffer in buffers:

@@ -24,6 +24,7 @@ from torchledger.predicting.operators import by_roofline, predict, range_of
 from torchledger.predicting.questions import question_of
 from torchledger.work.categories import operation_of
 from torchledger.work.step_traffic import StepTraffic
+from torchledger.work.views import launches_nothing
 
 
 def predict_launches(
@@ -57,7 +58,7 @@ def predict_launches(
     for index, (launch, features) in enumerate(zip(launches, described, strict=True)):
         if features is not None and asked[index] is not launch and ROUNDED in model.entries:
             features = described[index] = of_rounded_product(features, launch)
-        if launch.category == "nop":
+        if launch.category == "nop" or launches_nothing(launch):
             continue
         if (flex := flex_prediction(model, launch)) is not None:
             found[index] = flex

@@ -17,7 +17,7 @@ from functools import lru_cache
 from torchledger.nouns import Cost, Quality
 from torchledger.work.attention_costs import ATTENTION_COSTS
 from torchledger.work.collective_costs import COLLECTIVE_COSTS
-from torchledger.work.cost_parts import Formula, dense, memory_cost, named
+from torchledger.work.cost_parts import Formula, dense, memory_cost
 from torchledger.work.indexing_costs import INDEXING_COSTS
 from torchledger.work.layer_costs import LAYER_COSTS
 from torchledger.work.list_costs import LIST_COSTS, foreach_cost
@@ -119,6 +119,8 @@ lift_fresh select slice narrow unsqueeze squeeze split split_with_sizes tensor_s
 unsafe_split unsafe_split_with_sizes unsafe_chunk unbind unfold diagonal flatten unflatten real imag conj _conj
 _neg_view resolve_conj resolve_neg is_same_size result_type can_cast is_pinned record_stream cudnn_is_acceptable
 sym_size sym_stride sym_numel sym_storage_offset"""
+
+VIEWS = frozenset(_VIEWS.split())
 """Operators that make a view, take memory or ask for a fact: they launch nothing. Where one has to copy, it calls
 ``copy`` or ``clone``, which count."""
 
@@ -131,6 +133,6 @@ FORMULAS: Mapping[str, Formula] = {
     **INDEXING_COSTS,
     **LIST_COSTS,
     **COLLECTIVE_COSTS,
-    **named(_VIEWS, _nothing),
+    **dict.fromkeys(VIEWS, _nothing),
 }
 """Operator name (without namespace and in-place mark) to its formula."""

@@ -29,10 +29,35 @@ def fake() -> Iterator[FakeDevice]:
 def test_numbers_are_one_truths_are_false_and_each_is_noted(fake: FakeDevice) -> None:
     loss = torch.randn((), device="cuda")
     assert loss.item() == 1.0 and f"{loss:.1f}" == "1.0" and not (loss > 3)
-    assert torch.arange(3).cuda().tolist() == [1, 1, 1]
+    assert torch.randint(9, (3,), device="cuda").tolist() == [1, 1, 1]
     assert loss.cpu().numpy().tolist() == 1.0
     assert {each.value for each in fake.tensors.stand_ins} == {"1.0", "False"}
     assert all(each.source.startswith(__file__) for each in fake.tensors.stand_ins)
+
+
+def test_whole_numbers_that_a_program_moves_or_fills_there_are_known_with_what_it_makes_of_them(
+    fake: FakeDevice,
+) -> None:
+    sizes = torch.tensor([64, 128, 256], device="cuda")
+    assert sizes.tolist() == [64, 128, 256] and int(sizes.sum()) == 448 and sizes[1].item() == 128
+    assert (torch.arange(3).cuda() * 2).cpu().numpy().tolist() == [0, 2, 4]
+    assert torch.full((2,), 7, device="cuda").tolist() == [7, 7]
+    assert not fake.tensors.stand_ins
+    sizes.mul_(2)
+    assert sizes.tolist() == [1, 1, 1], "what was changed in place is not known any more"
+
+
+def test_a_window_that_begins_at_an_unknown_number_is_as_long_as_the_program_says(fake: FakeDevice) -> None:
+    rows = torch.zeros(5000, device="cuda")
+    begin = torch.randint(4000, (2,), device="cuda")
+    assert torch.stack([rows[i : i + 100] for i in begin]).shape == (2, 100)
+    assert "101, made of ones" in {each.value for each in fake.tensors.stand_ins}
+
+
+def test_random_numbers_below_a_large_bound_are_small_and_real(fake: FakeDevice) -> None:
+    begin = torch.randint(10**9, (4,))
+    assert len(set(begin.tolist())) > 1 and torch.full((2,), 5_000_000).tolist() == [5_000_000] * 2
+    assert not fake.tensors.stand_ins
 
 
 def test_values_are_finite_and_no_number_is_missing(fake: FakeDevice) -> None:

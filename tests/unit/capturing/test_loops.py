@@ -189,6 +189,10 @@ def test_a_mutated_tensor_is_read_and_written_at_most_whole():
     assert library_traffic([make_view(role="inout")]) == [(8192, 8192, "upper_bound")]
 
 
+def test_a_library_call_that_only_makes_a_view_moves_nothing():
+    assert library_traffic([make_view()], call="torch.ops.aten.permute.default") == [(0, 0, "exact")]
+
+
 def test_a_library_call_whose_data_picks_elements_is_an_upper_bound():
     assert library_traffic([make_view()], call="torch.ops.aten.index.Tensor") == [(8192, 0, "upper_bound")]
 
