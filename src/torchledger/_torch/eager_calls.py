@@ -25,7 +25,7 @@ import torchledger
 from torchledger._torch.checkpoint_stops import watch_stops
 from torchledger._torch.composites import is_composite
 from torchledger._torch.fake_streams import Placed, StreamOrder, active_order
-from torchledger._torch.fake_tensors import FakeTensors
+from torchledger._torch.fake_tensors import FakeTensors, is_pinned_there
 from torchledger._torch.flops import flops_of_own
 from torchledger._torch.higher_order import run_inside
 from torchledger._torch.patching import Patches
@@ -44,6 +44,8 @@ _OURS = str(Path(torchledger.__file__).parent) + "/"
 _DISPATCH = tuple(_TORCH + name for name in ("_compile.py", "_dynamo/", "_ops.py", "utils/_python_dispatch.py"))
 _MOST_LINES = 8
 _NO_SEQUENCE = 2**63
+_COPIES = "aten::copy_"
+_COPIES_OF_TENSORS = frozenset({_COPIES, "aten::_to_copy"})
 _PLAIN = (torch.Tensor,)
 _NO_WORK = ("profiler", "prim")
 """Marks of a profiler, and questions to a tensor such as which device it is on."""
@@ -62,15 +64,18 @@ class EagerCall:
     the name of its autograd node. ``distributed`` counts the distributed tensors among the arguments, on whose
     parts this call works. ``stops`` says that a checkpoint ended what it ran again when the next operator was about to
     run. ``group`` and ``group_size`` are those of a collective, which is heard also where a compiled
-    ``graph`` asks for it. ``placed`` is its place among the streams of a device that is not there. ``flops`` are known
-    of an operator of the program's own alone, with a formula of its own. ``parameters`` are those of its arguments that
-    are integers, by their places.
+    ``graph`` asks for it. ``source_device`` is where the source of a ``copy_`` lies, and ``is_pinned`` says of a copy
+    in a plan that it reads or fills pinned memory of the host. ``placed`` is its place among the streams of a device
+    that is not there. ``flops`` are known of an operator of the program's own alone, with a formula of its own.
+    ``parameters`` are those of its arguments that are integers, by their places.
     """
 
     call: OpCall
     overload: str
     thread: int
     device: str | None = None
+    source_device: str | None = None
+    is_pinned: bool = False
     sources: tuple[str, ...] = ()
     library: tuple[str, ...] = ()
     module: str | None = None
@@ -343,6 +348,8 @@ class EagerCalls(TorchDispatchMode):
             overload=str(func._overloadname),
             thread=threading.get_native_id(),
             device=None if tensor is None else str(tensor.device),
+            source_device=str(args[1].device) if call.name == _COPIES and isinstance(args[1], torch.Tensor) else None,
+            is_pinned=call.name in _COPIES_OF_TENSORS and any(map(is_pinned_there, args[:2])),
             sources=sources,
             library=library,
             module=None if module is None else self._module_names.get(id(module), type(module).__name__),

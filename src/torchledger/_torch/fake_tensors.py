@@ -149,7 +149,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         if is_higher_order(func) and func not in registered_hop_fake_fns:
             return func.python_key_table[FakeTensorMode](self, *args, **kwargs)
         if kwargs.get("pin_memory"):
-            kwargs["pin_memory"] = False
+            return pinned(self.__torch_dispatch__(func, types, args, kwargs | {"pin_memory": False}))
         if func is torch.ops.aten.is_pinned.default:
             return True  # only C++ asks here, and insists
         self._check_device(kwargs.get("device"))
@@ -378,7 +378,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                 tensor.fake_device = value.fake_device  # what it is given may lie elsewhere: FSDP moves parameters so
 
         patches.hide(FakeTensor, "data", property(data.__get__, set_data))
-        patches.set(torch.Tensor, "pin_memory", lambda tensor, *args, **kwargs: tensor)
+        patches.set(torch.Tensor, "pin_memory", lambda tensor, *args, **kwargs: pinned(tensor))
         patches.set(torch.Tensor, "is_pinned", lambda tensor, *args, **kwargs: False)
         patches.set(FakeTensor, "record_stream", lambda tensor, stream: None)
         patches.set(torch, "save", lambda *args, **kwargs: mode.note("a file that torch.save would write", "nothing"))
@@ -410,6 +410,17 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             return alignment(scores, targets, *read, *lengths[2:], **options)
 
         patches.set(torch, "ctc_loss", ctc_loss)
+
+
+def pinned(tensor: Any) -> Any:
+    """The tensor, known from here on for one that the program has pinned."""
+    tensor._is_pinned_there = True
+    return tensor
+
+
+def is_pinned_there(tensor: Any) -> bool:
+    """Whether the program has pinned a tensor of the host, or one of which it is a view."""
+    return any(getattr(each, "_is_pinned_there", False) for each in (tensor, getattr(tensor, "_base", None)))
 
 
 _ORIGINALS = {name: getattr(torch.Tensor, name) for name in ("numpy", "tolist", "__format__", "__array__")}

@@ -8,6 +8,10 @@ from torchledger.work.categories import LOOPS, category_of_work, operation_of
 USER_TRITON = "launch:user_triton/any"
 """The family of Triton kernels that a program brings along."""
 
+COMPLEX = "launch:library/complex"
+"""The family of ATen's element-wise kernels on complex numbers: no model learns it, and what others of the library
+need says nothing of them."""
+
 
 def family_of(launch: Launch) -> str | None:
     """``"launch:fused/pointwise"``, ``"launch:gemm"``, ``"launch:attention/backward"``, ...; ``None`` launches nothing.
@@ -30,4 +34,12 @@ def family_of(launch: Launch) -> str | None:
         # The first layer of a model needs no gradient of its image.
         only_weight = direction == "backward" and len(gradients) == 1
         return f"launch:convolution/{'weight' if only_weight else direction}"
-    return "launch:gemm/any" if category == "gemm" else "launch:library/other"
+    if category == "gemm":
+        return "launch:gemm/any"
+    return COMPLEX if _is_over_complex(launch) else "launch:library/other"
+
+
+def _is_over_complex(launch: Launch) -> bool:
+    """True for plain operators on complex numbers, for which Inductor writes no kernels; transforms are none."""
+    is_complex = any(buffer.dtype.startswith("complex") for buffer in launch.buffers)
+    return is_complex and not operation_of(launch).startswith("_fft")

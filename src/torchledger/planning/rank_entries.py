@@ -253,7 +253,7 @@ def time_entries(maker: EntryMaker, settings: Mapping[str, bool]) -> TimedRank:
     eager = {
         call.order: found
         for call, found in price_calls(
-            model, [call for call in program.calls if call.kind == "operator"], ran_on_cpu=program.ran_on_cpu
+            model, [call for call in program.calls if call.kind in ("operator", "copy")], ran_on_cpu=program.ran_on_cpu
         )
     }
     calls_tiles = tiles_of_calls(program.calls, model.machine)
@@ -294,7 +294,7 @@ def time_entries(maker: EntryMaker, settings: Mapping[str, bool]) -> TimedRank:
                 stream=_stream(call, main, is_collective=True),
                 peer=program.peers.get(call.order),
             )
-        elif call.kind == "operator" and call.order in eager:
+        elif call.kind in ("operator", "copy") and call.order in eager:
             host_us = needs.operator_us(call, launches=True)
             stream = _stream(call, main)
             placed[call.order] = maker.kernel(

@@ -40,6 +40,7 @@ from torchledger.nouns import (
     StepCall,
     StepPrediction,
 )
+from torchledger.predicting.bus_copies import notes_on_copies
 from torchledger.predicting.call_sizes import at_usual_sizes, measured_of_calls, predict_at_sizes, sizes_of_calls
 from torchledger.predicting.host_steps import (
     OVERLAP,
@@ -62,7 +63,6 @@ from torchledger.predicting.power import StepWork, is_product, mean_clock, susta
 from torchledger.predicting.questions import is_over_lists
 from torchledger.predicting.recorded_host import RecordedOn, drawn_to_seen, seen_host
 from torchledger.predicting.step_calls import (
-    is_copy_to_host,
     is_priced,
     is_recurrent,
     predict_graph_collectives,
@@ -256,7 +256,7 @@ def _shape_of(
         given_tensors + tensors,
         calls={graph: count for graph, count in calls.items() if count},
         times=times,
-        operators=sum(max(1, call.kernels) for call, _ in eager),
+        operators=sum(max(1, call.kernels) for call, _ in eager if call.kind != "copy"),
     )
     shape = replace(
         shape,
@@ -483,11 +483,7 @@ def _record_notes(model: TimeModel, record: StepTotals | None, launches: Sequenc
         notes.append(
             "eager calls are those that a CPU was given: optimizers are other operators (foreach, fused) on a GPU"
         )
-    copies = [call for call in record.calls if is_copy_to_host(call)]
-    if copies:
-        known = [call.bytes_moved for call in copies if call.bytes_moved is not None]
-        size = f", {sum(known):,} bytes" if len(known) == len(copies) else ""
-        notes.append(f"copies between host and device ({len(copies):,}{size}) are left out of the device's time")
+    notes += notes_on_copies(model, record.calls, ran_on_cpu=_ran_on_cpu(record))
     if recurrent := sum(is_recurrent(call) for call in record.calls):
         notes.append(
             f"the time steps of recurrent layers ({recurrent:,} calls) wait for each other: they take longer than "

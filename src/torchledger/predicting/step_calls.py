@@ -27,6 +27,7 @@ from torchledger.fitting.catalogue_calls import beside_catalogue
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Prediction, StepCall, TensorArgument
+from torchledger.predicting.bus_copies import is_copy, main_stream, price_copy, runs_beside
 from torchledger.predicting.eager_launches import launch_of
 from torchledger.predicting.launches import predict_launches
 from torchledger.predicting.operators import by_roofline, predict
@@ -41,12 +42,18 @@ def price_calls(model: TimeModel, calls: Sequence[StepCall], *, ran_on_cpu: bool
 
     An operator that the model has learned is asked for at the call's sizes. Of any other the time is its roofline at
     the rates that the device was measured at, plus the launch floor; ``Prediction.model`` is then ``"roofline"``.
+    Copies between host and device are priced unless they run on a stream of their own.
     ``ran_on_cpu`` says that the record is of a CPU, where no kernel tells which operators do work.
     """
     answers: dict[Hashable, Prediction] = {}
     found = []
     beside_scaler = any(is_scaler(call.name) for call in calls)
+    main = main_stream(calls)
     for call in calls:
+        if is_copy(call) and not ran_on_cpu and not runs_beside(call, main):
+            copied = price_copy(model, call)
+            found += [] if copied is None else [(call, copied)]
+            continue
         if not is_priced(call, ran_on_cpu=ran_on_cpu):
             continue
         key = replace(call, order=0, start_us=None, host_us=None, samples_us=(), sources=(), modules=(), streams=())

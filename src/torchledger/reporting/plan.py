@@ -26,6 +26,7 @@ def plan_as_plain(step: PlannedStep, dry_run: DryRun | None = None) -> dict[str,
         "memory": {"peak_allocated_bytes": step.peak_allocated_bytes},
         "ranks": step.world_size,
         "launches": step.launches,
+        "notes": list(step.notes),
         "stand_ins": [
             {"source": each.source, "asked": each.asked, "value": each.value, "count": each.count}
             for each in (dry_run.stand_ins if dry_run is not None else ())

@@ -40,6 +40,8 @@ _READS_A_NUMBER = "aten::_local_scalar_dense"
 _STREAM_WAIT = "cudaStreamSynchronize"
 _MOVES, _TARGET, _NON_BLOCKING = "aten::_to_copy", 3, 5
 """The operator of ``tensor.to``, and where its arguments say to which device and whether the host goes on meanwhile."""
+_NON_BLOCKING_COPY = 2
+"""Where those of ``copy_`` say that."""
 
 _WAITS = "_c10d_functional::wait_tensor"
 
@@ -153,12 +155,20 @@ def _entry(place: int, heard: EagerCall) -> Entry:
 def _as_copied(call: StepCall, heard: EagerCall) -> StepCall:
     """A copy between host and device moves its tensor once, as a recording says."""
     first = next(iter(heard.call.tensors), None)
-    return call if first is None or call.kind != "copy" else replace(call, bytes_moved=first.bytes)
+    if first is None or call.kind != "copy":
+        return call
+    settings = (*(call.settings or ()), ("pinned", (1,))) if heard.is_pinned else call.settings
+    return replace(call, bytes_moved=first.bytes, settings=settings)
 
 
 def _is_between_host_and_device(heard: EagerCall) -> bool:
-    """True for a tensor that is moved from the host to the device (``.cuda()``) or back (``.cpu()``)."""
-    if heard.call.name != _MOVES or heard.device is None:
+    """True for a tensor that is moved from the host to the device (``.cuda()``) or back (``.cpu()``), or copied into
+    one that lies there."""
+    if heard.device is None:
+        return False
+    if heard.source_device is not None:
+        return _is_host(heard.source_device) != _is_host(heard.device)
+    if heard.call.name != _MOVES:
         return False
     target = heard.call.constant(_TARGET)
     return bool(target) and _is_host(target) != _is_host(heard.device)
@@ -167,7 +177,8 @@ def _is_between_host_and_device(heard: EagerCall) -> bool:
 def _has_host_wait(heard: EagerCall) -> bool:
     """True for a copy that PyTorch waits for: one between host and device that is not asked to be non-blocking, and the
     reading of one number."""
-    is_moved = _is_between_host_and_device(heard) and heard.call.constant(_NON_BLOCKING) != "True"
+    place = _NON_BLOCKING if heard.call.name == _MOVES else _NON_BLOCKING_COPY
+    is_moved = _is_between_host_and_device(heard) and heard.call.constant(place) != "True"
     return is_moved or _reads_a_number(heard)
 
 

@@ -16,6 +16,7 @@ from torchledger.errors import PlanError, UsageError
 from torchledger.nouns import Device, DryRun, LiveStorage, Run, Step, StepCall
 from torchledger.planning.dry_run import DryRunOutcome, run_without_device, script_program
 from torchledger.planning.plan import as_planned
+from torchledger.predicting.bus_copies import is_pinned
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.step import predict_ledger
 from torchledger.reporting.overview import verdict
@@ -247,12 +248,35 @@ def test_what_shows_the_ledger_says_that_nothing_was_measured(outcome: DryRunOut
 def test_a_plan_has_the_keys_that_scripts_read(outcome: DryRunOutcome) -> None:
     step, *_ = predict_ledger(find_model("H200"), outcome.path)
     plain = plan_as_plain(as_planned(step), outcome.dry_run)
-    assert set(plain) == {"step", "communication", "memory", "ranks", "launches", "stand_ins"}
+    assert set(plain) == {"step", "communication", "memory", "ranks", "launches", "notes", "stand_ins"}
+    assert plain["notes"] == list(as_planned(step).notes)
     assert set(plain["step"]) == {"duration_us", "low_us", "high_us", "device_us", "host_us", "decided_by"}
     assert 0 <= plain["step"]["low_us"] < plain["step"]["duration_us"] < plain["step"]["high_us"]
     assert plain["step"]["decided_by"] == "compute" and plain["ranks"] == 1
     # The parameters, their gradients and both moments, in single precision.
     assert 16 * WIDTH * WIDTH < plain["memory"]["peak_allocated_bytes"] < 20 * WIDTH * WIDTH
+
+
+def test_copies_over_the_bus_are_priced_by_the_memory_that_they_read_or_fill(tmp_path: Path) -> None:
+    def program() -> None:
+        weight = torch.nn.Parameter(torch.zeros(1 << 24, device="cuda"))
+        optimizer = torch.optim.SGD([weight], 0.1)
+        pinned, pageable = torch.empty(1 << 24, pin_memory=True), torch.empty(1 << 24)
+        for _ in range(3):
+            (weight * pinned.cuda() * pageable.cuda()).sum().backward()
+            pageable.copy_(weight.detach())
+            pinned[: 1 << 23].copy_(weight.detach()[: 1 << 23])
+            optimizer.step()
+
+    outcome = run_without_device(program, tmp_path / "copies.ledger", H200)
+    with open_ledger(outcome.path) as reader:
+        copies = [call for call in reader.read(StepCall) if call.kind == "copy"]
+    assert [call.bytes_moved for call in copies] == [1 << 26, 1 << 26, 1 << 26, 1 << 25]
+    assert [is_pinned(call) for call in copies] == [True, False, False, True]
+    step, *_ = predict_ledger(find_model("H200"), outcome.path)
+    size = (3 << 26) + (1 << 25)
+    assert any(f"copies between host and device (4, {size:,} bytes) take" in note for note in step.notes)
+    assert step.device_us > (1 << 27) / 6_000 + (3 << 25) / 55_000
 
 
 def test_recurrent_layers_are_priced_at_their_flops_and_bytes_and_it_is_said(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from torchledger.fitting.fit_data import fit_launches
 from torchledger.fitting.launches import machine_of_launches
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Device, Launch, OptimizerFacts, Prediction, Profile, StepCall, TensorArgument
+from torchledger.predicting.bus_copies import COPIES
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.host_steps import STEP_COSTS
 from torchledger.predicting.launches import predict_launches
@@ -135,9 +136,23 @@ def test_parts_of_a_recorded_step_add_up_to_its_device_time(model: TimeModel) ->
     parts = step.kernels_us + step.eager_us + step.optimizer_us + step.collectives_us
     assert step.device_us == pytest.approx(parts + step.gaps_us + step.tails_us + step.sustained_us)
     assert sum(each.total_us for each in step.eager) == pytest.approx(parts - step.kernels_us)
-    assert step.eager_calls == 3 and step.unlearned == 3
-    assert step.unlearned_us == pytest.approx(parts - step.kernels_us)
-    assert any("copies between host and device (1, 64 bytes)" in note for note in step.notes)
+    copied_us = sum(each.total_us for each in step.eager if each.prediction.model == COPIES)
+    assert copied_us == 10.0, "what was recorded of a copy is what the host's bus needs for it"
+    assert step.eager_calls == 4 and step.unlearned == 3
+    assert step.unlearned_us == pytest.approx(parts - step.kernels_us - copied_us)
+    assert any("copies between host and device (1, 64 bytes) take 0.01 ms, as recorded" in note for note in step.notes)
+
+
+def test_copies_on_a_stream_of_their_own_run_beside_other_work(model: TimeModel) -> None:
+    def copy(stream: str, order: int) -> StepCall:
+        moved = {"kind": "copy", "bytes_moved": 55_000_000, "samples_us": (), "settings": (("non_blocking", (1,)),)}
+        return on_gpu("aten::_to_copy", (1,), order=order, streams=(stream,), **moved)
+
+    work = [on_gpu("aten::relu", (8, 8), bytes_moved=512, flops=0, order=at, streams=("0/7",)) for at in range(3)]
+    steps = [predict_step(model, [], record=recorded([*work, copy(stream, 3)], {}))[0] for stream in ("0/7", "0/20")]
+    inline, beside = steps
+    assert inline.device_us - beside.device_us > 900
+    assert any("on streams of their own (1, 55,000,000 bytes) run beside other work" in note for note in beside.notes)
 
 
 @pytest.mark.parametrize(
