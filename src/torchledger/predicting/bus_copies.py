@@ -27,8 +27,13 @@ _WIDE_AS_RECORDED, _WIDE_BY_RATE = 1.1, 1.7
 
 
 def is_copy(call: StepCall) -> bool:
-    """True for a tensor that is copied between host and device; one number that the host reads is none."""
-    return call.kind == "copy" and operator_name(call.name)[1] != "_local_scalar_dense"
+    """True for a tensor that is copied between host and device, also where kernels change it on the way; one number
+    that the host reads is none."""
+    name = operator_name(call.name)[1]
+    if call.kind == "operator":
+        is_on_host = call.device is not None and call.device.startswith("cpu")
+        return is_on_host and call.kernels > 0 and bool(call.samples_us) and name in ("copy", "_to_copy")
+    return call.kind == "copy" and name != "_local_scalar_dense"
 
 
 def price_copy(model: TimeModel, call: StepCall) -> Prediction | None:

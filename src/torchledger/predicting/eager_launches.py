@@ -22,7 +22,8 @@ from torchledger.work.settings import Settings, setting
 
 
 def launch_of(call: StepCall, device: str) -> Launch | None:
-    """The launch of an eager convolution, attention, or of their gradients on ``device`` (``"cuda:0"``).
+    """The launch of an eager convolution, attention, of their gradients, or of a product of eight-bit integers on
+    ``device`` (``"cuda:0"``).
 
     ``None`` for other calls, and where the size of the result is not certain.
     """
@@ -31,6 +32,10 @@ def launch_of(call: StepCall, device: str) -> Launch | None:
         return None
     if name.startswith("_scaled_dot_product_"):
         return _attention(name, call, device)
+    if name == "_int_mm" and len(call.arguments) == 2:
+        left, right = call.arguments
+        made = TensorArgument((left.shape[0], right.shape[-1]), "int32")
+        return _launch(name, call, call.flops, call.arguments, [made], device)
     given = [each for each in call.arguments if len(each.shape) in (3, 4, 5) and min(each.shape) > 0]
     if name == "convolution" and len(given) == 2:
         result = _result_by_settings(given[0], given[1], call.settings) or _result(given[0], given[1], call.flops)

@@ -20,6 +20,7 @@ from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Launch, Prediction, StepCall, TensorArgument
 from torchledger.predicting.flex_launches import flex_prediction
+from torchledger.predicting.int8_launches import int8_prediction
 from torchledger.predicting.operators import by_roofline, predict, range_of
 from torchledger.predicting.questions import question_of
 from torchledger.work.categories import operation_of
@@ -62,6 +63,8 @@ def predict_launches(
             continue
         if (flex := flex_prediction(model, launch)) is not None:
             found[index] = flex
+        elif (product := int8_prediction(model, launch)) is not None:
+            found[index] = product
         elif features is None or features.family not in model.entries:
             found[index] = _by_baseline(model, launch, features)
         elif (own := _by_library(model, launch, features, convolution_tf32) or _by_operator(model, launch)) is not None:

@@ -29,6 +29,7 @@ from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Prediction, StepCall, TensorArgument
 from torchledger.predicting.bus_copies import is_copy, main_stream, price_copy, runs_beside
 from torchledger.predicting.eager_launches import launch_of
+from torchledger.predicting.int8_launches import INT8
 from torchledger.predicting.launches import predict_launches
 from torchledger.predicting.operators import by_roofline, predict
 from torchledger.predicting.questions import is_over_lists, question_of
@@ -177,7 +178,9 @@ def _as_launch(model: TimeModel, call: StepCall) -> Prediction | None:
     """The call as the launch that a graph makes of it; ``None`` where there is none, or none was learned."""
     launch = launch_of(call, f"{model.machine.device.kind}:0")
     found = [] if launch is None else predict_launches(model, [launch])
-    return next((replace(each, subject=subject_of(call)) for each in found if each.model in model.entries), None)
+    return next(
+        (replace(each, subject=subject_of(call)) for each in found if each.model in (*model.entries, INT8)), None
+    )
 
 
 def _differs(call: StepCall) -> bool:

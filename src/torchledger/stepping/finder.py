@@ -45,8 +45,9 @@ _TRAINERS_PATIENCE = 16
 _MAX_KINDS = 64
 """How many kinds of steps are told apart; any others are counted as one."""
 
-_FEW_STEPS = 6
-"""Steps of which none is like another before that says something of those to come."""
+_FEW_STEPS, _RARELY = 6, 0.2
+"""Steps of which hardly one is like another before that says something of those to come, and the share of them that
+are of the most frequent kind."""
 
 _MAX_TOKENS = 65536
 """How many tokens are remembered in the order of their first appearance."""
@@ -148,8 +149,10 @@ class StepFinder:
 
     @property
     def comes_again(self) -> bool:
-        """False where several steps have ended and no two of them were of one kind: steps as long as their data ask."""
-        return len(self._kinds) < _FEW_STEPS or max(self._kinds.values()) > 1
+        """False where several steps have ended and hardly two of them were of one kind: steps as long as their data
+        ask."""
+        seen = self.seen
+        return seen < _FEW_STEPS or max(self._kinds.values()) >= _RARELY * seen
 
     @property
     def is_believed(self) -> bool:

@@ -57,7 +57,7 @@ def record_step(states: States, step: FoundStep) -> bool:
             states.outcome.update(plain_us=(), issued_us=())
         else:
             states.outcome.notes.append(
-                f"no two of {states.finder.seen} steps make the same calls: one of them is recorded, all are timed"
+                f"hardly two of {states.finder.seen} steps make the same calls: one of them is recorded, all are timed"
             )
     if step.calls == states.wanted:
         states.steps.append(step.calls)

@@ -1,0 +1,43 @@
+"""What products of eight-bit integers take on a Hopper: by the tiles of their two kernels.
+
+With columns of the right matrix contiguous (a weight that is transposed) the library uses its tensor cores; else, and
+that is some eight times slower, a kernel that goes on by one number of the depth at a time. The time of either is that
+of whole waves of its tiles. Constants are fitted to 1,336 drawn products on an H100
+(``benchmarks/int8_products_cuda.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+COMPUTE_CAPABILITY, _MULTIPROCESSORS = (9, 0), 132
+"""Of the device that the constants are of."""
+
+
+@dataclass(frozen=True)
+class Int8Costs:
+    """Microseconds of a call, of a wave of ``tile``s of the result for each number of the depth and by itself, and of
+    a megabyte; errors of nine in ten drawn products are within ``spread``, a factor."""
+
+    tile: tuple[int, int]
+    call_us: float
+    depth_us: float
+    wave_us: float
+    megabyte_us: float
+    spread: float
+
+
+CONTIGUOUS_COLUMNS = Int8Costs((64, 128), 3.57, 2.09e-3, 0.902, 0.101, 1.3)
+CONTIGUOUS_ROWS = Int8Costs((128, 128), 4.37, 3.193e-2, 0.0, 0.214, 1.18)
+
+
+def int8_us(rows: int, depth: int, columns: int, costs: Int8Costs, *, multiprocessors: int | None) -> float:
+    """Microseconds of a product (rows x depth) by (depth x columns) into integers of four bytes.
+
+    >>> round(int8_us(4096, 2048, 8192, CONTIGUOUS_COLUMNS, multiprocessors=132))
+    188
+    """
+    tiles = -(-rows // costs.tile[0]) * -(-columns // costs.tile[1])
+    waves = -(-tiles // (multiprocessors or _MULTIPROCESSORS))
+    megabytes = (rows * depth + depth * columns + 4 * rows * columns) / 1e6
+    return costs.call_us + waves * (depth * costs.depth_us + costs.wave_us) + megabytes * costs.megabyte_us
