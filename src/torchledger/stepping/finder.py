@@ -45,7 +45,7 @@ _TRAINERS_PATIENCE = 16
 _MAX_KINDS = 64
 """How many kinds of steps are told apart; any others are counted as one."""
 
-_FEW_STEPS, _RARELY = 6, 0.2
+_FEW_STEPS, _RARELY = 8, 0.3
 """Steps of which hardly one is like another before that says something of those to come, and the share of them that
 are of the most frequent kind."""
 

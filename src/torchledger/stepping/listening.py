@@ -36,7 +36,7 @@ def hear_step(states: States, step: FoundStep) -> None:
     elif step.calls == states.wanted:
         begin_hearing(states)
         return
-    elif states.tries < states.patience or (states.only_hears and states.tries < MOST_TRIES):
+    elif states.tries < MOST_TRIES:
         states.tries += 1
         if states.only_hears:  # what was taken for a step before may have been a part of one
             states.wanted = states.finder.usual or states.wanted

@@ -143,7 +143,7 @@ class States:
 
     @property
     def patience(self) -> int:
-        """How often a step of the wanted kind is waited for."""
+        """How often a step of the wanted kind is waited for until it is timed and recorded."""
         return MOST_TRIES if self.finder.comes_again else 0
 
     def keep_plain(self) -> None:
