@@ -316,6 +316,9 @@ def step_flops_account(books: Books) -> Account | None:
         return None
     eager = latest(books.reader, EagerCount)
     has_step = eager is not None and eager.is_step
+    if eager is not None and has_step and (totals.step.has_unlike_steps or totals.step.is_heard_at_other_sizes):
+        note = f"the eager step that was counted ({eager.flops:,} FLOPs) is no reference, as steps differ"
+        return Account("step_flops", "FLOPs", totals.whole.flops, None, note=note)
     return Account(
         name="step_flops",
         unit="FLOPs",

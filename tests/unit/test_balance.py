@@ -191,6 +191,18 @@ def test_an_eager_step_is_the_reference_of_a_steps_flops_and_what_graphs_changed
     assert "flops_eager" not in sheet.accounts
 
 
+def test_an_eager_step_is_no_reference_where_steps_differ(path: Path) -> None:
+    sheet = _balance(
+        path,
+        make_step(graph_calls={"forward_0": 3}, is_heard_at_other_sizes=True),
+        make_step_call(kind="graph", name="forward_0", flops=70),
+        EagerCount({"aten.mm": 85}, 70, is_step=True),
+    )
+    account = sheet.accounts["step_flops"]
+    assert account.reference is None and sheet.is_balanced
+    assert account.note == "the eager step that was counted (85 FLOPs) is no reference, as steps differ"
+
+
 @pytest.mark.parametrize(
     ("plain_us", "profiled_us", "said"),
     [

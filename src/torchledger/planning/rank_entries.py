@@ -38,7 +38,8 @@ class RankProgram:
     the global ranks of each process group, ``stands_for`` the ranks whose step is like this one's (itself among them).
     ``waits`` maps a call's ``order`` to the collectives (by ``order``) that must have ended before it; one that
     no call waits for is waited for by the next call of the rank, or, in the backward, by the first call after it.
-    ``by_fsdp`` are the collectives, by ``order``, that FSDP's hooks ask for. ``peers`` maps the ``order`` of a send or
+    ``by_fsdp`` are the collectives, by ``order``, that FSDP's hooks ask for, and ``by_hand`` messages between two ranks
+    that no schedule of a pipeline asks for. ``peers`` maps the ``order`` of a send or
     a receive to the other rank. ``knows_waits``: ``waits`` holds all waits between streams, of any call, and nothing
     else is waited for.
     """
@@ -51,6 +52,7 @@ class RankProgram:
     waits: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     peers: Mapping[int, int] = field(default_factory=dict)
     by_fsdp: frozenset[int] = frozenset()
+    by_hand: frozenset[int] = frozenset()
     peak_allocated_bytes: int | None = None
     ran_on_cpu: bool = False
     knows_waits: bool = False
@@ -289,7 +291,9 @@ def time_entries(maker: EntryMaker, settings: Mapping[str, bool]) -> TimedRank:
                 call.message_bytes,
                 call.group,
                 call.group_size,
-                host_us=needs.collective_us(call, by_fsdp=call.order in program.by_fsdp),
+                host_us=needs.collective_us(
+                    call, by_fsdp=call.order in program.by_fsdp, by_hand=call.order in program.by_hand
+                ),
                 after=after if program.knows_waits else (*after, *(before if call.streams else last)),
                 stream=_stream(call, main, is_collective=True),
                 peer=program.peers.get(call.order),

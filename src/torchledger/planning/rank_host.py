@@ -78,9 +78,10 @@ class RankHost:
         """A collective inside a graph, when it comes to it."""
         return 0.0 if self.mode == "graphs" else self.slowness * RANK_COSTS["graph collective"] / 2
 
-    def collective_us(self, call: StepCall, *, by_fsdp: bool) -> float:
-        """A collective that no graph asks for."""
-        if collective_kind(call.name) == "p2p":
+    def collective_us(self, call: StepCall, *, by_fsdp: bool, by_hand: bool = False) -> float:
+        """A collective that no graph asks for; a message ``by_hand`` lacks the schedule of a pipeline around it, and
+        is taken for any other collective."""
+        if collective_kind(call.name) == "p2p" and not by_hand:
             name = "message"
         elif by_fsdp:
             name = "fsdp backward" if self._is_backward else "fsdp forward"

@@ -22,6 +22,7 @@ from torchledger.memory.elsewhere import memory_on
 from torchledger.nouns import Collective, Device, DryRun, Launch, StepCall, WorldSpec
 from torchledger.planning.rank_entries import RankProgram
 from torchledger.planning.rank_processes import RankProcesses
+from torchledger.stepping.communication import PIPELINE
 from torchledger.store import open_ledger
 from torchledger.store.job import empty_job, write_head
 from torchledger.work.meshes import check_mesh, parse_mesh
@@ -206,6 +207,11 @@ def program_of(recorded: RecordedRank, device: Device) -> RankProgram:
         peers=_peers(collectives),
         by_fsdp=frozenset(
             each.call for each in collectives if each.call is not None and (each.launched_by or "").startswith("FSDP")
+        ),
+        by_hand=frozenset(
+            each.call
+            for each in collectives
+            if each.call is not None and each.peer is not None and each.launched_by != PIPELINE
         ),
         knows_waits=True,
         peak_allocated_bytes=None if there is None else there.peak_allocated_bytes,

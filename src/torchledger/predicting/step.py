@@ -70,6 +70,7 @@ from torchledger.predicting.step_calls import (
 )
 from torchledger.predicting.waits import pieces_of_step, waiting_step_us, waits_for_device, waits_notes
 from torchledger.stepping.totals import StepTotals, times_made
+from torchledger.work.categories import operator_name
 from torchledger.work.graph_collectives import graph_collectives
 from torchledger.work.step_traffic import StepTraffic, step_traffic
 
@@ -483,6 +484,9 @@ def _record_notes(model: TimeModel, record: StepTotals | None, launches: Sequenc
         notes.append(
             "eager calls are those that a CPU was given: optimizers are other operators (foreach, fused) on a GPU"
         )
+    if own := _of_own_operators(record, launches):
+        named = ", ".join(own[:_MOST_NAMED]) + (" and others" if len(own) > _MOST_NAMED else "")
+        notes.append(f"what {named} computes is not known: it is priced by its bytes alone, and may take much longer")
     notes += notes_on_copies(model, record.calls, ran_on_cpu=_ran_on_cpu(record))
     if recurrent := sum(is_recurrent(call) for call in record.calls):
         notes.append(
@@ -494,6 +498,26 @@ def _record_notes(model: TimeModel, record: StepTotals | None, launches: Sequenc
     if collectives:
         notes.append(f"{collectives:,} collectives are priced one after another: overlap with other work is not known")
     return tuple(notes)
+
+
+_MOST_NAMED = 3
+
+
+def _of_own_operators(record: StepTotals, launches: Sequence[Launch]) -> list[str]:
+    """Operators of the step that are none of torch's, and of which no FLOPs are known."""
+    compiled = {
+        operator_name(each.kernel_name)
+        for each in launches
+        if each.category == "extern" and each.flops is None and record.step.graph_calls.get(each.graph)
+    }
+    eager = {operator_name(call.name) for call in record.calls if call.kernels and call.flops is None}
+    return sorted("::".join(name) for name in compiled | eager if name[0] not in _NAMESPACES_OF_TORCH)
+
+
+_NAMESPACES_OF_TORCH = frozenset(
+    {"", "aten", "prims", "inductor", "quantized", "c10d", "_c10d_functional", "c10d_functional", "symm_mem", "fsdp"}
+    | {"torchvision", "torchaudio", "transformers", "extern_kernels", "inline", "streams", "record", "mkldnn", "mkl"}
+)
 
 
 def _notes_without_record(profile: Profile | None) -> tuple[str, ...]:

@@ -236,9 +236,12 @@ def launched_by_of(call: EagerCall) -> str | None:
     return owner
 
 
+PIPELINE = "pipeline"
+"""``Collective.launched_by`` of messages that a schedule of ``torch.distributed.pipelining`` asks for."""
+
 _PARTS = (
     (re.compile(r"_fully_shard|/fsdp/"), "FSDP"),
-    (re.compile(r"distributed/pipelining/"), "pipeline"),
+    (re.compile(r"distributed/pipelining/"), PIPELINE),
     (re.compile(r"context_parallel|_attention"), "context parallel"),
     (re.compile(r"distributed/tensor/"), "DTensor"),
     (re.compile(r"nn/parallel/distributed|_composable/replicate"), "DDP"),

@@ -108,3 +108,11 @@ def test_a_replayed_graph_costs_the_host_once_whatever_it_launches() -> None:
     assert graph_us(host, BACKWARD, wakes=True, collectives=9) == STEP_COSTS["graphs replays"]
     assert host.launch_us(FUSED) == host.graph_collective_us() == 0
     assert host.step_us() == STEP_COSTS["graphs step"]
+
+
+def test_a_message_that_a_program_asks_for_itself_costs_what_any_collective_does() -> None:
+    host = RankHost(1.0, "eager")
+    message = replace(REDUCE, name="c10d::send")
+    by_hand = host.collective_us(message, by_fsdp=False, by_hand=True)
+    assert by_hand == host.collective_us(REDUCE, by_fsdp=False)
+    assert by_hand < host.collective_us(message, by_fsdp=False)

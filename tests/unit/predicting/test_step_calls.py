@@ -113,6 +113,15 @@ def test_the_way_that_was_taken_is_priced_as_often_as_it_was(model: TimeModel) -
     assert not any("conditionals" in note or "loops" in note for note in step.notes)
 
 
+def test_operators_of_the_program_s_own_without_flops_are_named(model: TimeModel) -> None:
+    own = Launch("forward_0", 2, "k", "torch.ops.mine.gram.default", "extern", "cuda:0")
+    eager = on_gpu("mine::roll", (8, 8), bytes_moved=512)
+    known = on_gpu("aten::polygamma", (8, 8), bytes_moved=512)
+    step, _ = predict_step(model, [*layers(1), own], record=recorded([eager, known], {"forward_0": 1}))
+    (note,) = [each for each in step.notes if "is not known" in each]
+    assert note.startswith("what mine::gram, mine::roll computes is not known: it is priced by its bytes alone")
+
+
 def test_a_graph_that_the_step_does_not_call_is_named_and_costs_nothing(model: TimeModel) -> None:
     stale = [replace(launch, graph="forward_1") for launch in layers(1)]
     step, predictions = predict_step(model, [*layers(1), *stale], record=recorded([], {"forward_0": 1}))

@@ -333,7 +333,7 @@ def test_of_steps_that_are_all_unlike_one_is_recorded_soon_and_the_times_of_all_
     result = program.result()
     assert result.n_steps == 1
     assert result.plain_us == (104.0, 105.0, 106.0, 107.0, 108.0)
-    assert "hardly two of 8 steps make the same calls: one of them is recorded, all are timed" in result.notes
+    assert "hardly two of 10 steps make the same calls: one of them is recorded, all are timed" in result.notes
 
 
 def test_what_a_program_captures_into_a_graph_of_its_own_is_left_alone_and_no_step() -> None:
