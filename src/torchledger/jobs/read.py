@@ -18,6 +18,7 @@ from torchledger.jobs.waits import COMMUNICATION, COMPUTE, IDLE, RankPieces, exp
 from torchledger.nouns import (
     Collective,
     CollectiveMatch,
+    DryRun,
     Gap,
     Job,
     RankActivity,
@@ -139,6 +140,8 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
             gaps = [gap.reason for gap in ledger.read(Gap) if (gap.account, gap.where) == ("device_time", "profile")]
             if not activities:
                 missing = "its recorded step has no collective" if steps else "its ledger holds no recorded step"
+                if ledger.read(DryRun):
+                    missing = f"its step was planned: its {len(ledger.read(Collective))} collectives have no times"
                 missing = f"{gaps[-1] if gaps else missing}{still}"
                 return RankRecord(rank, path.name, world_size=run.world_size, missing=missing)
             activity = activities[-1]

@@ -19,7 +19,7 @@ from tests.factories import (
 from torchledger.errors import StoreError
 from torchledger.jobs.read import RankRecord, advice_of, is_of_stages, job_of_ranks, read_job
 from torchledger.jobs.waits import explain_waits, pieces_of
-from torchledger.nouns import Job
+from torchledger.nouns import DryRun, Job
 from torchledger.store import LedgerWriter
 
 MS = 1_000_000
@@ -172,6 +172,12 @@ def test_how_a_program_ended_and_which_rank_did_not_end_its_ledger_is_said(tmp_p
     assert any("1 of 2 ranks" in note for note in notes)
     (tmp_path / "job.json").write_text("[" * 100_000)
     assert not any("exit code" in note for note in read_job(tmp_path).notes)
+
+
+def test_a_rank_that_was_planned_is_said_to_have_no_times_and_not_to_have_no_collective(tmp_path: Path) -> None:
+    with LedgerWriter(tmp_path / "rank0.ledger") as writer:
+        writer.add(make_run(), make_step(clock="host"), DryRun("NVIDIA H200"), make_collective())
+    assert read_job(tmp_path).notes[0].startswith("rank 0: its step was planned: its 1 collectives have no times")
 
 
 def test_a_job_without_ranks_has_no_advice() -> None:
