@@ -11,6 +11,9 @@ from torchledger.stepping.states import MOST_TRIES, State, States
 _PAUSES = 4
 """Before a session is begun anew, 0 to 3 steps pass in turn: steps of two kinds may alternate as sessions do."""
 
+_OVERTAKES = 2
+"""How many times as often as the kind to record another one has come before that takes its place."""
+
 
 def time_step(states: States, step: FoundStep) -> None:
     """A plain step has ended: once there are enough, a session begins."""
@@ -38,6 +41,11 @@ def begin_session(states: States) -> None:
 @claim
 def record_step(states: States, step: FoundStep) -> bool:
     """A step that may be one to record has ended; true: passed over, it would be taken for a part of the next."""
+    counted = states.finder.counted
+    if not states.steps and counted[step.calls] >= _OVERTAKES * counted[states.wanted or ()]:
+        # What seemed the most frequent kind when steps were timed has turned out not to be.
+        states.wanted = step.calls
+        states.outcome.update(plain_us=(), issued_us=())
     is_wanted = step.calls == states.wanted
     is_row = bool(states.steps) and len(states.steps) >= states.longest_row[states.steps[-1]]
     if not is_wanted and not is_row and states.tries < states.patience:

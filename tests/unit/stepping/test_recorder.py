@@ -336,6 +336,14 @@ def test_of_steps_that_are_all_unlike_one_is_recorded_soon_and_the_times_of_all_
     assert "hardly two of 10 steps make the same calls: one of them is recorded, all are timed" in result.notes
 
 
+def test_a_kind_that_turns_out_to_be_the_most_frequent_is_recorded() -> None:
+    program = Program(warmup=3)
+    for forwards in (1, 2, 3, 3, 4, 3, 5, 6, *(7, 7, 1) * 6):
+        program.step(forwards=forwards)
+    result = program.result()
+    assert result.n_steps == 2 and result.kinds[0].calls["forward_0"] == 7
+
+
 def test_what_a_program_captures_into_a_graph_of_its_own_is_left_alone_and_no_step() -> None:
     program = Program(warmup=0).steps(1)
     program.tools.captures = program.tools.on_gpu = True
