@@ -13,12 +13,13 @@ than they are. ``judge`` prints the device time of a step, recorded and predicte
 from __future__ import annotations
 
 import argparse
-import statistics
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from stranger_scripts_cuda import print_steps
 
 NEEDS: tuple[str, ...] = ("cuda",)
 RUNS: tuple[tuple[str, ...], ...] = ()
@@ -85,35 +86,7 @@ def measure(options: argparse.Namespace) -> None:
 
 def judge(options: argparse.Namespace) -> None:
     """Print what each step takes and is said to take."""
-    from torchledger.errors import PredictError
-    from torchledger.nouns import Step
-    from torchledger.predicting.devices import find_model
-    from torchledger.predicting.step import predict_ledger
-    from torchledger.store import open_ledger
-
-    model, errors = find_model(options.model), []
-    print("| script | device, ms | said | error | plain step, ms | said |\n|---|---|---|---|---|---|")
-    for path in sorted(options.out.glob("*.ledger")):
-        with open_ledger(path) as reader:
-            step = next(iter(reader.read(Step)[-1:]), None)
-        try:
-            priced, *_ = predict_ledger(model, path)
-        except PredictError as error:
-            print(f"| {path.stem} | {error} |")
-            continue
-        if step is None or not step.device_us:
-            print(f"| {path.stem} | no step was recorded |")
-            continue
-        said_us = priced.kernels_us + priced.tails_us + priced.eager_us + priced.optimizer_us + priced.collectives_us
-        errors.append(said_us / step.device_us - 1)
-        numbers = f"{step.device_us / 1e3:.2f} | {said_us / 1e3:.2f} | {errors[-1]:+.1%}"
-        print(f"| {path.stem} | {numbers} | {(step.duration_us or 0) / 1e3:.2f} | {priced.duration_us / 1e3:.2f} |")
-    sizes = [abs(error) for error in errors]
-    print(
-        f"\n{len(sizes)} scripts, mean error {statistics.mean(sizes):.1%}, median {statistics.median(sizes):.1%}, ",
-        end="",
-    )
-    print(f"worst {max(sizes):.1%}")
+    print_steps(options.model, ((path.stem, path) for path in sorted(options.out.glob("*.ledger"))), {})
 
 
 def main() -> None:

@@ -16,11 +16,12 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from strangers_cuda import Job, Results, Wave, collect, recorded_job
-from strangers_errors import programs
+from strangers_errors import programs, work_us_of
 
 NEEDS: tuple[str, ...] = ("cuda", "transformers")
 RUNS: tuple[tuple[str, ...], ...] = ()
@@ -71,29 +72,38 @@ def _recorded(name: str, work: Path) -> Job:
 
 def judge(options: argparse.Namespace) -> None:
     """Print what each step takes and is said to take."""
+    rows = json.loads((options.out / "rows.json").read_text())
+    own_ms = {name: row["own"]["step_ms"] for name, row in rows.items() if "step_ms" in row.get("own", {})}
+    print_steps(options.model, programs(options.out, _SET), own_ms)
+
+
+def print_steps(model_name: str, ledgers: Iterable[tuple[str, Path]], own_ms: Mapping[str, float]) -> None:
+    """The steps of ledgers by a model; ``own_ms`` are what scripts took by themselves (else: plain steps recorded)."""
     from torchledger.errors import PredictError
     from torchledger.nouns import Step
     from torchledger.predicting.devices import find_model
     from torchledger.predicting.step import predict_ledger
     from torchledger.store import open_ledger
 
-    model, errors = find_model(options.model), []
-    rows = json.loads((options.out / "rows.json").read_text())
+    model, errors = find_model(model_name), []
     print("| script | device, ms | said | error | step, ms, by itself | said |\n|---|---|---|---|---|---|")
-    for name, path in programs(options.out, _SET):
+    for name, path in ledgers:
         with open_ledger(path) as reader:
-            device_us = sum(step.device_us or 0 for step in reader.read(Step)[-1:])
+            recorded = next(iter(reader.read(Step)[-1:]), None)
         try:
             step, *_ = predict_ledger(model, path)
         except PredictError as error:
             print(f"| {name} | {error} |")
             continue
-        said_us = step.kernels_us + step.tails_us + step.eager_us + step.optimizer_us + step.collectives_us
-        own = rows.get(name, {}).get("own", {}).get("step_ms", float("nan"))
-        error = f"{said_us / device_us - 1:+.1%}" if device_us else ""
-        errors += [abs(said_us / device_us - 1)] if device_us else []
-        numbers = f"{device_us / 1e3:.2f} | {said_us / 1e3:.2f} | {error} | {own:.2f} | {step.duration_us / 1e3:.2f}"
-        print(f"| {name} | {numbers} |")
+        if recorded is None or not recorded.device_us:
+            print(f"| {name} | no step was recorded |")
+            continue
+        said_us = work_us_of(step)
+        own = own_ms.get(name, (recorded.duration_us or float("nan")) / 1e3)
+        error = said_us / recorded.device_us - 1
+        errors.append(abs(error))
+        numbers = f"{recorded.device_us / 1e3:.2f} | {said_us / 1e3:.2f} | {error:+.1%} | {own:.2f}"
+        print(f"| {name} | {numbers} | {step.duration_us / 1e3:.2f} |")
     if errors:
         print(f"\ndevice time: {len(errors)} scripts, mean error {statistics.mean(errors):.1%}, ", end="")
         print(f"median {statistics.median(errors):.1%}, worst {max(errors):.1%}")

@@ -24,7 +24,7 @@ from torchledger.device.host import find_host, put_host_into
 from torchledger.errors import PredictError
 from torchledger.expecting.launch_families import family_of
 from torchledger.fitting.time_model import TimeModel
-from torchledger.nouns import Host, Step, StepCall
+from torchledger.nouns import Host, Step, StepCall, StepPrediction
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.operators import tail_us
 from torchledger.predicting.step import predict_ledger
@@ -83,6 +83,11 @@ def programs(source: Path, set_name: str) -> Iterator[tuple[str, Path]]:
             yield path.stem, path
 
 
+def work_us_of(step: StepPrediction) -> float:
+    """What the device is said to work in a step, in microseconds."""
+    return step.kernels_us + step.tails_us + step.eager_us + step.optimizer_us + step.collectives_us
+
+
 def judge(name: str, path: Path, row: Mapping[str, Any], model: Any, host: str | Host) -> Found:
     """One program's step, predicted and measured."""
     recipe = row["own"]["recipe"]
@@ -108,7 +113,7 @@ def judge(name: str, path: Path, row: Mapping[str, Any], model: Any, host: str |
             was, predicted = parts.get("eager", (0.0, 0.0))
             parts["eager"] = was + statistics.median(call.samples_us), predicted + priced.duration_us
     own_us = row["own"]["step_ms"] * 1e3
-    work_us = step.kernels_us + step.tails_us + step.eager_us + step.optimizer_us + step.collectives_us
+    work_us = work_us_of(step)
     return Found(
         name, recipe, record.device_us or 0.0, work_us, own_us, step.duration_us,
         step.low_us <= own_us <= step.high_us, "host" if step.is_host_bound else "device", parts, asked,

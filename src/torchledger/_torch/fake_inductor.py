@@ -109,20 +109,18 @@ def _fold_on_host(patches: Patches) -> None:
     from torch._inductor.fx_passes import joint_graph
     from torch.fx.experimental import proxy_tensor
 
-    deduce = joint_graph.UniformValueConstantFolder._deduce_value
+    def on_host(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def folds(*args: Any, **kwargs: Any) -> Any:
+            with _ConstantsOnHost():
+                return original(*args, **kwargs)
 
-    def deduce_on_host(folder: Any, node: Any) -> Any:
-        with _ConstantsOnHost():
-            return deduce(folder, node)
+        return folds
 
-    peephole = joint_graph.UniformValueConstantFolder._add_peephole_patterns
-
-    def peephole_on_host(folder: Any) -> None:
-        with _ConstantsOnHost():
-            peephole(folder)
-
-    patches.set(joint_graph.UniformValueConstantFolder, "_deduce_value", deduce_on_host)
-    patches.set(joint_graph.UniformValueConstantFolder, "_add_peephole_patterns", peephole_on_host)
+    folder = joint_graph.UniformValueConstantFolder
+    for name in ("_deduce_value", "_add_peephole_patterns"):
+        if hasattr(folder, name):  # not in all versions
+            patches.set(folder, name, on_host(getattr(folder, name)))
     unset_fake = proxy_tensor.unset_fake_temporarily
 
     @contextlib.contextmanager

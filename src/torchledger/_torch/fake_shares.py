@@ -30,7 +30,7 @@ _MOST_MOVED = 1 << 10
 _ORIGIN = "_stands_for"
 """The attribute of these values that says how they were made up; absent where they are the program's own."""
 
-_ARE_SHARES, _IS_ONE = "an equal share", "made of ones"
+ARE_SHARES, _IS_ONE = "an equal share", "made of ones"
 
 _KEEPS = frozenset(
     f"aten::{name}"
@@ -68,10 +68,10 @@ def count_shares(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resu
     if (counter := _COUNTERS.get(name)) is not None:
         sizes = counter(args, kwargs, result)
         if sizes is not None:
-            _keep(result, sizes, _ARE_SHARES)
+            _keep(result, sizes, ARE_SHARES)
     elif name == "aten::sum" and hasattr(args[0], "_share"):
         taken = args[0].numel() / max(1, result.numel()) * args[0]._share
-        _keep(result, _full(tuple(result.shape), round(taken), result.dtype), _ARE_SHARES)
+        _keep(result, _full(tuple(result.shape), round(taken), result.dtype), ARE_SHARES)
     elif name in _FUNCTIONAL:
         send_shares(result, args[0])
     elif name in _KEEPS and any(_value_of(each) is not None for each in tensors_in((args, kwargs))):
@@ -97,7 +97,7 @@ def send_shares(outputs: Any, inputs: Any) -> None:
         for tensor in received:
             if isinstance(tensor, FakeTensor) and every.numel() and tensor.numel() % every.numel() == 0:
                 repeated = every.repeat(tensor.numel() // every.numel())
-                _keep(tensor, repeated.reshape(tuple(tensor.shape)).to(tensor.dtype), _ARE_SHARES)
+                _keep(tensor, repeated.reshape(tuple(tensor.shape)).to(tensor.dtype), ARE_SHARES)
 
 
 def _follow(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:

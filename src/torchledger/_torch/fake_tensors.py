@@ -32,7 +32,7 @@ from torch.utils._pytree import tree_map_only
 from torchledger._torch.composites import is_composite
 from torchledger._torch.errors import wants_device
 from torchledger._torch.fake_operators import ONLY_THERE, SIZED, NoShapeError, note_choices, shapes_by_example
-from torchledger._torch.fake_shares import count_shares, origin_of, shares_of
+from torchledger._torch.fake_shares import ARE_SHARES, count_shares, origin_of, shares_of
 from torchledger._torch.fake_triton import NAMESPACE as TRITON_KERNELS
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import is_higher_order, tensors_in
@@ -322,7 +322,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
 
         def note_values(known: Any) -> None:
             if (origin := origin_of(known)) is not None:
-                mode.note("the values of a tensor", "equal shares" if origin == "an equal share" else origin)
+                mode.note("the values of a tensor", "equal shares" if origin == ARE_SHARES else origin)
 
         def array(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             if not _is_fake(tensor):

@@ -17,6 +17,7 @@ from torchledger.planning.rank_host import RankHost
 from torchledger.planning.sharing import rounds_beside, sharing_of
 from torchledger.planning.tiles import tiles_of_calls, tiles_of_launches
 from torchledger.planning.timeline import COMPUTE_STREAM, Sharing, TimedEntry
+from torchledger.predicting.bus_copies import main_stream
 from torchledger.predicting.call_sizes import at_usual_sizes, predict_at_sizes, sizes_of_calls
 from torchledger.predicting.launches import predict_launches
 from torchledger.predicting.operators import ROOFLINE, half_width_us, tail_us
@@ -263,7 +264,7 @@ def time_entries(maker: EntryMaker, settings: Mapping[str, bool]) -> TimedRank:
         [each for graph in program.graph_calls for each in program.launches.get(graph, ())], model.machine
     )
     waits = _all_waits(program)
-    main = _main_stream(program.calls)
+    main = main_stream(program.calls)
     backwards = begins_backward(program.calls)
     placed: dict[int, int] = {}
     maker.by_host("step", needs.step_us())
@@ -382,15 +383,6 @@ def _all_waits(program: RankProgram) -> dict[int, tuple[int, ...]]:
 def _is_inside_backward(calls: Sequence[StepCall], index: int) -> bool:
     before = next((call.phase for call in reversed(calls[:index]) if call.kind != "collective"), None)
     return before == "backward"
-
-
-def _main_stream(calls: Sequence[StepCall]) -> str | None:
-    counted: dict[str, int] = defaultdict(int)
-    for call in calls:
-        if call.kind != "collective":
-            for stream in call.streams[:1]:
-                counted[stream] += 1
-    return max(counted, key=lambda stream: counted[stream], default=None)
 
 
 def _stream(call: StepCall, main: str | None, *, is_collective: bool = False) -> str | None:

@@ -30,11 +30,15 @@ _WIDE_AS_RECORDED, _WIDE_BY_RATE = 1.1, 1.7
 def is_copy(call: StepCall) -> bool:
     """True for a tensor that is copied between host and device, also where kernels change it on the way; one number
     that the host reads is none."""
-    name = operator_name(call.name)[1]
     if call.kind == "operator":
-        is_on_host = call.device is not None and call.device.startswith("cpu")
-        return is_on_host and call.kernels > 0 and bool(call.samples_us) and name in ("copy", "_to_copy")
-    return call.kind == "copy" and name != "_local_scalar_dense"
+        is_changed = call.kernels > 0 and operator_name(call.name)[1] in ("copy", "_to_copy")
+        return is_changed and bool(call.samples_us) and (call.device or "").startswith("cpu")
+    return call.kind == "copy" and not reads_a_number(call)
+
+
+def reads_a_number(call: StepCall) -> bool:
+    """True for one number of a tensor that the host reads (``item()``)."""
+    return operator_name(call.name)[1] == "_local_scalar_dense"
 
 
 def price_copy(model: TimeModel, call: StepCall) -> Prediction | None:

@@ -27,7 +27,7 @@ from torchledger.fitting.catalogue_calls import beside_catalogue
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Prediction, StepCall, TensorArgument
-from torchledger.predicting.bus_copies import is_copy, main_stream, price_copy, runs_beside
+from torchledger.predicting.bus_copies import is_copy, main_stream, price_copy, reads_a_number, runs_beside
 from torchledger.predicting.eager_launches import launch_of
 from torchledger.predicting.int8_launches import INT8
 from torchledger.predicting.launches import predict_launches
@@ -98,17 +98,12 @@ def predict_graph_collectives(
 
 def is_priced(call: StepCall, *, ran_on_cpu: bool) -> bool:
     """True for an eager operator or collective that keeps the device busy; views and synchronizations do not."""
-    if call.kind not in ("operator", "collective") or is_copy_to_host(call):
+    is_read = reads_a_number(call) and not (call.device or "").startswith("cpu")
+    if call.kind not in ("operator", "collective") or is_read:
         return False
     if not ran_on_cpu:
         return call.kernels > 0
     return bool(call.flops) or call.bytes_moved is None or call.bytes_moved > 0
-
-
-def is_copy_to_host(call: StepCall) -> bool:
-    """True for copies between host and device, reading one number of a tensor (``item()``) included."""
-    is_read = operator_name(call.name)[1] == "_local_scalar_dense" and not (call.device or "").startswith("cpu")
-    return call.kind == "copy" or is_read
 
 
 def is_recurrent(call: StepCall) -> bool:
