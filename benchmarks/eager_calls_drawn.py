@@ -16,6 +16,8 @@ Tensors = tuple[Any, ...]
 
 _DTYPES = ("bfloat16", "float32", "float16")
 _ALIGNED = 256
+_OF_RARE_DTYPES = 2**26
+"""Values of double or complex numbers that are held."""
 _BINARY = ("add", "sub", "mul", "div", "mul", "add", "maximum")
 _REDUCTIONS = ("sum", "mean", "sum", "mean", "amax", "amin", "var", "std", "norm", "argmax", "prod", "logsumexp", "all")
 
@@ -35,6 +37,9 @@ class Pool:
 
     def take(self, dtype: Any, shape: tuple[int, ...], number: int | None = None) -> Any:
         """A tensor of ``shape``; of a ``number``, always the same window."""
+        if dtype not in self._values:
+            held = self._values[next(iter(self._values))][:_OF_RARE_DTYPES]
+            self._values[dtype] = held.to(dtype)
         values, numel = self._values[dtype], math.prod(shape)
         at = self._at if number is None else number * 7919 * _ALIGNED
         at %= max(1, values.numel() - numel)

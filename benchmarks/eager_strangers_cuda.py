@@ -7,9 +7,9 @@
 Library calls and element-wise ones at drawn shapes, dtypes and layouts, none compiled (``eager_calls_drawn.py``). Calls
 that a device refuses are left out and named. ``--along`` draws calls that work along dimensions
 (``eager_calls_along.py``) in their stead, and leaves out those over 5 ms, ``--further`` those of
-``eager_calls_further.py``; ``--seconds`` bounds the script's own time, after which a recorder still ends its ledger.
-``--judge`` says for each operator what was measured and what its price is, and how many intervals hold; ``--data`` adds
-the calls with their times for a fit to learn from.
+``eager_calls_further.py``, ``--rare`` those of ``eager_calls_rare.py``, as bounded; ``--seconds`` bounds the script's
+own time, after which a recorder still ends its ledger. ``--judge`` says for each operator what was measured and what
+its price is, and how many intervals hold; ``--data`` adds the calls with their times for a fit to learn from.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ RUNS: tuple[tuple[str, ...], ...] = (
     ("--tiny", "--device", "cpu", "--count", "6", "--steps", "2"),
     ("--tiny", "--device", "cpu", "--count", "8", "--steps", "2", "--along", "--seconds", "60"),
     ("--tiny", "--device", "cpu", "--count", "6", "--steps", "2", "--further", "--seconds", "60"),
+    ("--tiny", "--device", "cpu", "--count", "12", "--steps", "2", "--rare", "--seconds", "60"),
 )
 
 Row = tuple[float, float, bool]
@@ -52,6 +53,7 @@ def run(options: argparse.Namespace) -> None:
     from eager_calls_along import DrawnAlong
     from eager_calls_drawn import Drawn, Pool, draw
     from eager_calls_further import DrawnFurther
+    from eager_calls_rare import DrawnRare
 
     began = time.perf_counter()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(f"ended by a signal after {_since(began)}"))
@@ -63,12 +65,13 @@ def run(options: argparse.Namespace) -> None:
     torch.nn.functional.conv2d(torch.ones(1, 8, 8, 8, device=device), torch.ones(8, 8, 3, 3, device=device)).sum()
     _say(f"compiled after {_since(began)}")
     pool = Pool(device, 2**26 if options.tiny else 2**30, options.seed)
-    drawing = DrawnAlong if options.along else DrawnFurther if options.further else Drawn
+    of_kinds = ((options.along, DrawnAlong), (options.further, DrawnFurther), (options.rare, DrawnRare))
+    drawing = next((each for wanted, each in of_kinds if wanted), Drawn)
     most = 2**12 if options.tiny else 2**27
     drawn = draw(options.seed, options.count, pool, most_elements=most, drawing=drawing)
     seconds = options.seconds or float("inf")
     until = time.perf_counter() + _FOR_TRYING * seconds
-    calls = _tried(drawn, pool, until, _LONGEST_S if options.along else float("inf"))
+    calls = _tried(drawn, pool, until, _LONGEST_S if options.along or options.rare else float("inf"))
     _say(f"{len(calls)} of {len(drawn)} calls are quick enough, after {_since(began)}")
     for step in range(options.steps):
         step_began = time.perf_counter()
@@ -222,6 +225,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="small sizes: to try the script itself")
     parser.add_argument("--seconds", type=float, help="leave out what does not end in about this time")
     parser.add_argument("--further", action="store_true", help="calls of eager_calls_further.py alone")
+    parser.add_argument("--rare", action="store_true", help="calls of eager_calls_rare.py alone")
     parser.add_argument("--along", action="store_true", help="calls that work along dimensions alone")
     parser.add_argument("--judge", type=Path, metavar="LEDGER", help="a ledger of this script")
     parser.add_argument("--each", action="store_true", help="with --judge: every call, the worst first")
