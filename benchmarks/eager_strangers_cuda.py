@@ -75,8 +75,13 @@ def run(options: argparse.Namespace) -> None:
     _say(f"{len(calls)} of {len(drawn)} calls are quick enough, after {_since(began)}")
     for step in range(options.steps):
         step_began = time.perf_counter()
-        for number, _, call, tensors in calls:
-            _make(call, tensors, pool, number)
+        for each in list(calls):
+            number, name, call, tensors = each
+            try:
+                _make(call, tensors, pool, number)
+            except Exception as error:  # one that a recorder breaks is named, the others go on
+                _say(f"{name} in a step: {type(error).__name__}: {str(error)[:160]!r}")
+                calls.remove(each)
         loss(weight).backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 import torchledger
+from torchledger._torch.alignments import read_lengths_first
 from torchledger._torch.checkpoint_stops import watch_stops
 from torchledger._torch.composites import is_composite
 from torchledger._torch.fake_streams import Placed, StreamOrder, active_order
@@ -147,6 +148,7 @@ class EagerCalls(TorchDispatchMode):
         if hasattr(propagator, _WHAT_WOULD_COME):
             self._patches.around(propagator, _WHAT_WOULD_COME, self._while_asked)
         self._patches.on_undo(watch_stops(self._stopped, self.faults.append).undo)
+        read_lengths_first(self._patches)
         self.__enter__()
         self._is_entered = True
         return True

@@ -10,6 +10,7 @@ import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.flop_counter import FlopCounterMode, _FlopCounterMode
 
+from torchledger._torch.alignments import read_lengths_first
 from torchledger._torch.eager_calls import note_mode
 from torchledger._torch.flops import added_formulas
 from torchledger._torch.higher_order import run_inside
@@ -32,6 +33,7 @@ class EagerFlops(FlopCounterMode):
         self.mod_tracker = cast(Any, NoModules())
         self.faults: list[str] = []
         self._stance: Any = None
+        self._patches = Patches()
 
     def start(self) -> bool:
         """Begin to count; ``False`` inside another mode, which might end before this one, or in a compiled region."""
@@ -42,6 +44,7 @@ class EagerFlops(FlopCounterMode):
         except RuntimeError:
             return False
         note_mode()
+        read_lengths_first(self._patches)
         self.__enter__()
         return True
 
@@ -57,6 +60,7 @@ class EagerFlops(FlopCounterMode):
             return True
         self._stance.__exit__(None, None, None)
         self._stance = None
+        self._patches.undo()
         if _get_current_dispatch_mode() is not self.mode:
             return False
         self.__exit__(None, None, None)

@@ -29,6 +29,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 from torch.utils._pytree import tree_map_only
 
+from torchledger._torch.alignments import read_lengths_first
 from torchledger._torch.composites import is_composite
 from torchledger._torch.errors import wants_device
 from torchledger._torch.fake_operators import ONLY_THERE, SIZED, NoShapeError, note_choices, shapes_by_example
@@ -402,14 +403,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             return original_new(cls, data, *args, **kwargs)
 
         patches.set(torch.nn.Parameter, "__new__", staticmethod(parameter))
-        alignment: Any = torch.ctc_loss
-
-        def ctc_loss(scores: Any, targets: Any, *lengths: Any, **options: Any) -> Any:
-            # C++ reads lengths on the host, but not beside a tensor that is a subclass.
-            read = (each.tolist() if type(each) is torch.Tensor else each for each in lengths[:2])
-            return alignment(scores, targets, *read, *lengths[2:], **options)
-
-        patches.set(torch, "ctc_loss", ctc_loss)
+        read_lengths_first(patches)
 
 
 def pinned(tensor: Any) -> Any:

@@ -12,9 +12,11 @@ from torch._prims import rng_prims
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from torchledger._torch import eager_calls
+from torchledger._torch.alignments import read_lengths_first
 from torchledger._torch.composites import is_composite
 from torchledger._torch.devices import has_cuda
 from torchledger._torch.eager_calls import EagerCalls
+from torchledger._torch.patching import Patches
 
 
 def test_a_higher_order_operator_runs_as_it_does_when_nobody_listens() -> None:
@@ -233,3 +235,37 @@ def test_an_operator_of_the_programs_own_is_heard_with_the_flops_of_its_formula(
         f"torchledger_heard::{name}": flops for name, flops in (("known", 30), ("unknown", None), ("failing", None))
     }
     assert not heard.faults
+
+
+def test_an_alignment_is_scored_as_it_is_when_nobody_listens() -> None:
+    scores = torch.randn(10, 4, 6, requires_grad=True)
+    targets, lengths = torch.randint(1, 6, (4, 3)), (torch.full((4,), 10), torch.full((4,), 3))
+
+    def scored() -> torch.Tensor:
+        scores.grad = None
+        loss = torch.nn.functional.ctc_loss(scores.log_softmax(-1), targets, *lengths)
+        loss.backward()
+        assert scores.grad is not None
+        return scores.grad
+
+    alone = scored()
+    heard = EagerCalls(lambda: None)
+    assert heard.start()
+    try:
+        found = scored()
+    finally:
+        assert heard.stop()
+    assert torch.equal(found, alone)
+    assert {"aten::_ctc_loss", "aten::_ctc_loss_backward"} <= {call.call.name for call in heard.calls}
+
+
+def test_lengths_on_the_host_are_read_as_torch_reads_them_when_nobody_listens() -> None:
+    given: list[type] = []
+    patches = Patches()
+    patches.set(torch, "ctc_loss", lambda *args, **kwargs: given.extend(type(each) for each in args[2:4]))
+    read_lengths_first(patches)
+    lengths = torch.full((4,), 3)
+    torch.ctc_loss(torch.randn(10, 4, 6), torch.ones(4, 3), lengths, target_lengths=lengths)
+    torch.ctc_loss(torch.randn(10, 4, 6), torch.ones(4, 3), [10] * 4, lengths.to("meta"))
+    patches.undo()
+    assert given == [list, list, list, torch.Tensor]
