@@ -1,8 +1,9 @@
 """What eager calls cost, learned into a model: ``python benchmarks/fit_eager.py MODEL -o NEW``.
 
 From ``data/h200``: calls in steps of programs and batteries (``calls_torch2.11.json.gz``), and drawn ones in every
-layout (``eager_torch2.11.json.gz``, of ``eager_strangers_cuda.py``). All else stays as it is in MODEL. ``--held-out``
-writes nothing: it learns three quarters of the drawn calls at a time and prints how far the fourth is off.
+layout (``eager_torch2.11.json.gz``, of ``eager_strangers_cuda.py``); from ``data/h100`` calls that models have in one
+place and not in many. All else stays as it is in MODEL. ``--held-out`` writes nothing: it learns three quarters of the
+drawn calls at a time and prints how far the fourth is off, ``--held-out-rare`` two of three seeds of the rare ones.
 ``--held-out-lists`` does so with calls over lists of tensors (optimizers), a quarter of the programs at a time, and
 ``--without sealed-9`` learns nothing of programs whose names begin so.
 """
@@ -11,12 +12,14 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torchledger.fitting.algorithm_costs import fit_algorithms
 from torchledger.fitting.call_costs import (
     LIKE_OTHERS,
     LIKE_OTHERS_ALONG,
@@ -48,12 +51,23 @@ FURTHER = DATA.parent / "h100" / "eager_further_torch2.11.json.gz"
 _NOT_BY_MEMORY = ("topk", "scatter_", "cudnn_batch_norm", "cudnn_batch_norm_backward")
 
 
+RARE = DATA.parent / "h100" / "eager_rare_torch2.11.json.gz"
+"""Calls of ``eager_calls_rare.py`` on an H100: of the parts of algorithms, few of them the memory's, and of what the
+H200's calls do not have."""
+
+
 def measured(name: str) -> list[dict[str, Any]]:
     """The calls of a file of ``data/h200``; with the drawn ones (``"eager"``) those of an H100 that hold there, too."""
     rows = read_calls(DATA / f"{name}_torch2.11.json.gz")
     if name == "eager":
         rows += [row for row in read_calls(FURTHER) if row["name"].removeprefix("aten::") in _NOT_BY_MEMORY]
     return rows
+
+
+def rare_calls() -> list[dict[str, Any]]:
+    """The rare calls, but for those with sparse matrices, whose bytes were not recorded."""
+    rows = read_calls(RARE)
+    return [row for row in rows if all(stride is not None for shape, _, stride in row["arguments"] if shape)]
 
 
 def call_of(row: Row, order: int = 0) -> StepCall:
@@ -72,8 +86,11 @@ def call_of(row: Row, order: int = 0) -> StepCall:
     )
 
 
-def with_eager_costs(model: TimeModel, rows: Sequence[Row] | None = None) -> TimeModel:
-    """The model with the costs of eager calls learned of ``rows``; of all that was measured, if not given."""
+def with_eager_costs(
+    model: TimeModel, rows: Sequence[Row] | None = None, rare: Sequence[Row] | None = None
+) -> TimeModel:
+    """The model with the costs of eager calls learned of ``rows`` and, where these have none of a kind, of ``rare``
+    ones; of all that was measured, if not given."""
     rows = [*measured("calls"), *measured("eager")] if rows is None else rows
     alone, rooflines = [], []
     for row in rows:
@@ -83,10 +100,20 @@ def with_eager_costs(model: TimeModel, rows: Sequence[Row] | None = None) -> Tim
                 alone.append(row)
                 rooflines.append(roofline_of(model, call) or 0.0)
     costs = fit_call_costs(rows, model.machine.bytes_per_us) | fit_rooflines(alone, rooflines)
+    rare = rare_calls() if rare is None else rare
+    further = fit_call_costs(rare, find_model("H100").machine.bytes_per_us)
+    known = {_kind(name) for name in costs}
+    costs |= {name: us for name, us in further.items() if _kind(name) not in known}
     print(f"{sum(name.endswith(' slowness') for name in costs)} kinds of eager calls", flush=True)
+    costs |= fit_algorithms(rare)
     # What is no longer learned of a call is not left over from the fit before.
     kept = {name: us for name, us in model.extras.items() if "::" not in name and not name.startswith(_ALIKE)}
     return _with_catalogue(replace(model, extras=kept | costs), rows)
+
+
+def _kind(name: str) -> str:
+    """The kind of calls whose cost a number belongs to."""
+    return re.sub(r" (norm|kernels|reach|spread|slowness|(step|chunk|element|kernel) us)$", "", name)
 
 
 def _with_catalogue(model: TimeModel, rows: Sequence[Row]) -> TimeModel:
@@ -147,6 +174,26 @@ def held_out_lists(model: TimeModel) -> None:
 _NEAR = 0.1
 
 
+def held_out_rare(model: TimeModel) -> None:
+    """How far rare calls are off, a seed of them held out at a time; for each operator, the most time first."""
+    rows = rare_calls()
+    before = judge(model, rows)
+    now: list[tuple[float, float, bool]] = []
+    order: list[Row] = []
+    for program in sorted({row["program"] for row in rows}):
+        held = [row for row in rows if row["program"] == program]
+        taught = with_eager_costs(model, rare=[row for row in rows if row["program"] != program])
+        now += judge(taught, held)
+        order += held
+    print_errors("rare calls by the model as it is", before)
+    print_errors("held out", now)
+    of_operator: dict[str, list[tuple[float, float, bool]]] = {}
+    for row, each in zip(order, now, strict=True):
+        of_operator.setdefault(row["name"], []).append(each)
+    for name, found in sorted(of_operator.items(), key=lambda pair: -sum(us for us, _, _ in pair[1])):
+        print_errors(name, found)
+
+
 def main() -> None:
     """Learn them all, or say how far the held out are off."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -154,11 +201,15 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--held-out-lists", action="store_true")
+    parser.add_argument("--held-out-rare", action="store_true")
     parser.add_argument("--without", metavar="PREFIX", help="programs to learn nothing of")
     arguments = parser.parse_args()
     model = find_model(arguments.model)
     if arguments.held_out_lists:
         held_out_lists(model)
+        return
+    if arguments.held_out_rare:
+        held_out_rare(model)
         return
     if not arguments.held_out:
         if arguments.output is None:

@@ -44,6 +44,9 @@ _BATTERY = "battery"
 
 _KERNEL_US = np.exp(np.linspace(np.log(0.8), np.log(40.0), 32))
 _SLOWNESS = np.exp(np.linspace(np.log(0.4), np.log(80.0), 44))
+_UNLIKELY = 0.004
+"""How much nearer, as a logarithm, calls must be for a slowness a factor of e farther from the device's rate."""
+
 _ELEMENT_US = (0.0, *np.exp(np.linspace(np.log(0.3), np.log(60.0), 26)).tolist())
 _CHUNK_US = (0.0, *np.exp(np.linspace(np.log(1.0), np.log(60.0), 15)).tolist())
 _STEP_US = (0.0, *np.exp(np.linspace(np.log(0.01), np.log(20.0), 24)).tolist())
@@ -338,16 +341,27 @@ _READ_WHOLE = frozenset(
 )
 
 
-def cost_of(keys: Sequence[str], extras: Mapping[str, float]) -> CallCost | None:
-    """What a model has learned of a call, by the first of its ``cost_keys`` that it knows; ``None`` if nothing."""
-    for key in keys:
-        if f"{key} kernel us" in extras:
-            kernel_us, slowness, spread = (extras[f"{key} {what}"] for what in ("kernel us", "slowness", "spread"))
-            kernels, chunk_us = round(extras.get(f"{key} kernels", 1.0)), extras.get(f"{key} chunk us", 0.0)
-            element_us, step_us = (extras.get(f"{key} {what} us", 0.0) for what in ("element", "step"))
-            norm = extras.get(f"{key} norm", 0.0)
-            return CallCost(kernel_us, slowness, spread, kernels, chunk_us, element_us, step_us, norm)
-    return None
+def cost_of(keys: Sequence[str], extras: Mapping[str, float], bytes_moved: int | None = None) -> CallCost | None:
+    """What a model has learned of a call, by the first of its ``cost_keys`` that it knows; ``None`` if nothing.
+
+    A call that moves far more bytes than any that was learned under a key is asked for by the next one that knows of
+    such: what small calls take says nothing of their bytes.
+    """
+    known = [key for key in keys if f"{key} kernel us" in extras]
+    if not known:
+        return None
+    enough = (bytes_moved or 0) / _REACHES
+    reach = {key: extras.get(f"{key} reach", math.inf) for key in known}
+    key = next((key for key in known if reach[key] >= enough), max(known, key=lambda key: reach[key]))
+    kernel_us, slowness, spread = (extras[f"{key} {what}"] for what in ("kernel us", "slowness", "spread"))
+    kernels, chunk_us = round(extras.get(f"{key} kernels", 1.0)), extras.get(f"{key} chunk us", 0.0)
+    element_us, step_us = (extras.get(f"{key} {what} us", 0.0) for what in ("element", "step"))
+    norm = extras.get(f"{key} norm", 0.0)
+    return CallCost(kernel_us, slowness, spread, kernels, chunk_us, element_us, step_us, norm)
+
+
+_REACHES = 8
+"""How many times the bytes of the largest call of a kind others of it may move."""
 
 
 def fit_call_costs(rows: Sequence[Mapping[str, Any]], bytes_per_us: float) -> dict[str, float]:
@@ -396,6 +410,7 @@ def fit_call_costs(rows: Sequence[Mapping[str, Any]], bytes_per_us: float) -> di
         if cost.element_us:
             found[f"{name} element us"] = cost.element_us
         found |= {f"{name} kernel us": cost.kernel_us, f"{name} slowness": cost.slowness, f"{name} spread": cost.spread}
+        found[f"{name} reach"] = float(max(row["bytes_moved"] for row in own))
         if (usual := int(np.median(kernels))) > 1:
             found[f"{name} kernels"] = float(usual)
     return found
@@ -467,6 +482,8 @@ def tensors_of(row: Mapping[str, Any]) -> list[TensorArgument]:
 def _fit(kernels: Array, memory_us: Array, log_us: Array, chunks: Array, millions: Array, steps: Array) -> CallCost:
     best: tuple[float, CallCost] | None = None
     weights = np.exp(log_us / 4)
+    # Of calls that are all small anything may be true of large ones: what is likely then counts.
+    unlikely = _UNLIKELY * np.abs(np.log(_SLOWNESS))[None, :]
     of_work = [(0.0, each) for each in _STEP_US] if steps.any() else [(0.0, 0.0)]
     of_work += [(each, 0.0) for each in _ELEMENT_US[1:]] if millions.any() and not steps.any() else []
     for chunk_us in _CHUNK_US if chunks.any() else (0.0,):
@@ -474,7 +491,7 @@ def _fit(kernels: Array, memory_us: Array, log_us: Array, chunks: Array, million
             work_us = np.maximum(_SLOWNESS[None, :, None] * memory_us, element_us * millions + step_us * steps)
             predicted = np.log((_KERNEL_US[:, None, None] + chunk_us * chunks) * kernels + work_us)
             off = np.abs(predicted - log_us)
-            errors = np.average(off, axis=2, weights=weights)
+            errors = np.average(off, axis=2, weights=weights) + unlikely
             place = np.unravel_index(int(errors.argmin()), errors.shape)
             if best is None or errors[place] < best[0]:
                 spread = math.hypot(_WIDER * float(np.quantile(off[place], COVERAGE)), _SURELY)

@@ -64,7 +64,7 @@ from torchledger.predicting.questions import is_over_lists
 from torchledger.predicting.recorded_host import RecordedOn, drawn_to_seen, seen_host
 from torchledger.predicting.step_calls import (
     is_priced,
-    is_recurrent,
+    is_recurrent_by_bytes,
     predict_graph_collectives,
     price_calls,
 )
@@ -488,7 +488,7 @@ def _record_notes(model: TimeModel, record: StepTotals | None, launches: Sequenc
         named = ", ".join(own[:_MOST_NAMED]) + (" and others" if len(own) > _MOST_NAMED else "")
         notes.append(f"what {named} computes is not known: it is priced by its bytes alone, and may take much longer")
     notes += notes_on_copies(model, record.calls, ran_on_cpu=_ran_on_cpu(record))
-    if recurrent := sum(is_recurrent(call) for call in record.calls):
+    if recurrent := sum(is_recurrent_by_bytes(model, call) for call in record.calls):
         notes.append(
             f"the time steps of recurrent layers ({recurrent:,} calls) wait for each other: they take longer than "
             "their FLOPs and bytes, at which they are priced"

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from torchledger.errors import PredictError
 from torchledger.expecting.machine import Machine
+from torchledger.fitting.algorithm_costs import algorithm_cost
 from torchledger.fitting.call_costs import (
     LIKE_OTHERS,
     LIKE_OTHERS_ALONG,
@@ -33,6 +34,7 @@ from torchledger.predicting.int8_launches import INT8
 from torchledger.predicting.launches import predict_launches
 from torchledger.predicting.operators import by_roofline, predict
 from torchledger.predicting.questions import is_over_lists, question_of
+from torchledger.work.algorithms import parts_of
 from torchledger.work.categories import operator_name
 from torchledger.work.element_sizes import element_size
 from torchledger.work.graph_collectives import WAIT, GraphCollective
@@ -106,24 +108,30 @@ def is_priced(call: StepCall, *, ran_on_cpu: bool) -> bool:
     return bool(call.flops) or call.bytes_moved is None or call.bytes_moved > 0
 
 
-def is_recurrent(call: StepCall) -> bool:
-    """True for all layers of an LSTM, GRU or plain recurrent network at once, whose time steps follow one another."""
-    return operator_name(call.name)[1].removesuffix("_backward") in ("_cudnn_rnn", "miopen_rnn")
+def is_recurrent_by_bytes(model: TimeModel, call: StepCall) -> bool:
+    """True for all layers of an LSTM, GRU or plain recurrent network at once, whose time steps follow one another, if
+    the model has not learned what these take."""
+    is_recurrent = operator_name(call.name)[1].removesuffix("_backward") in ("_cudnn_rnn", "miopen_rnn")
+    return is_recurrent and price_by_parts(model, call) is None
 
 
 def _price(model: TimeModel, call: StepCall, *, beside_scaler: bool = False) -> Prediction:
-    question = question_of(call)
+    if is_of_sparse(call):
+        return _by_bytes(model, replace(call, flops=None), "how many values a sparse matrix has decides its time")
+    question = None if _is_of_wide_numbers(call) else question_of(call)
     names = dict.fromkeys((known_name(call.name, beside_scaler=beside_scaler), call.name))
     keys = [key for name in names for key in cost_keys(name, call.arguments, call.settings)]
     # A call of another layout than those that were seen is nearer to these than to its roofline.
     dtype = call.arguments[0].dtype if call.arguments else None
     others = (f"{call.name} {dtype}", call.name, f"{call.name} across")
-    cost = cost_of((*keys, *others), model.extras)
+    cost = cost_of((*keys, *others), model.extras, call.bytes_moved)
+    if (by_parts := price_by_parts(model, call)) is not None:
+        return by_parts
     # What the catalogue says of a list is of tensors alike: in a list of a model's, some fill blocks and most do not.
     is_described = question is not None and question.note is None and not is_over_lists(call)
     if cost is not None and call.bytes_moved is not None and not is_described and not _is_product(call):
         of_own = [key for key in (*keys, *others) if not key.startswith((LIKE_OTHERS, LIKE_OTHERS_ALONG))]
-        is_own = cost_of(of_own, model.extras) == cost
+        is_own = cost_of(of_own, model.extras, call.bytes_moved) == cost
         alike = (
             "element-wise calls of its layout" if is_elementwise(call.name) else "calls of its kind along a dimension"
         )
@@ -144,6 +152,21 @@ def _price(model: TimeModel, call: StepCall, *, beside_scaler: bool = False) -> 
             answer = replace(found, subject=subject_of(call), note="; ".join(notes) or None)
             return _in_a_step(model, call, answer) if is_of_catalogue(call) else answer
     return _by_bytes(model, call, reason)
+
+
+def is_of_sparse(call: StepCall) -> bool:
+    """True for a product with a matrix that has no strides while others have: a sparse one, whose FLOPs are fewer than
+    its shape says."""
+    matrices = [each for each in call.arguments if len(each.shape) > 1]
+    is_product = _is_product(call) or "sparse" in call.name
+    return is_product and any(each.stride is None for each in matrices) and any(each.stride for each in matrices)
+
+
+def _is_of_wide_numbers(call: StepCall) -> bool:
+    """True for what the catalogue, whose numbers have four bytes at most, would take for less work; its products are
+    asked for by their FLOPs."""
+    dtype = call.arguments[0].dtype if call.arguments else None
+    return dtype in ("float64", "complex64", "complex128") and not _is_product(call)
 
 
 def is_of_catalogue(call: StepCall) -> bool:
@@ -233,8 +256,19 @@ def _by_cost(model: TimeModel, call: StepCall, cost: CallCost, taught: str) -> P
     )
     roofline_us = moved / model.machine.bytes_per_us
     return _as_others(
-        model, call, cost, time_us, roofline_us, f"by its kernels and bytes, as {taught} in other steps took"
+        model, call, cost.spread, time_us, roofline_us, f"by its kernels and bytes, as {taught} in other steps took"
     )
+
+
+def price_by_parts(model: TimeModel, call: StepCall) -> Prediction | None:
+    """What the parts of a call's work take; ``None`` where it has none that were learned."""
+    parts = parts_of(call.name, call.arguments, call.settings, flops=call.flops, bytes_moved=call.bytes_moved)
+    cost = None if parts is None else algorithm_cost(call.name, parts, model.extras)
+    if parts is None or cost is None:
+        return None
+    time_us = max(cost.duration_us(parts) * _slower_lanes(model.machine), model.machine.floor_us)
+    note = "by what its algorithm does, as calls in other steps took"
+    return _as_others(model, call, cost.spread, time_us, roofline_of(model, call), note)
 
 
 def _slower_lanes(machine: Machine) -> float:
@@ -263,14 +297,14 @@ def _by_bytes(model: TimeModel, call: StepCall, reason: str) -> Prediction:
 def _above_roofline(model: TimeModel, call: StepCall, cost: CallCost, roofline_us: float) -> Prediction:
     time_us = max(roofline_us * cost.slowness + cost.kernel_us * max(1, call.kernels), model.machine.floor_us)
     note = "by its roofline, as calls in other steps stay above theirs"
-    return _as_others(model, call, cost, time_us, roofline_us, note)
+    return _as_others(model, call, cost.spread, time_us, roofline_us, note)
 
 
 def _as_others(
-    model: TimeModel, call: StepCall, cost: CallCost, time_us: float, roofline_us: float, note: str
+    model: TimeModel, call: StepCall, spread: float, time_us: float, roofline_us: float | None, note: str
 ) -> Prediction:
     """A price by what calls in other steps cost, as sure as these agree."""
-    wide = math.exp(cost.spread)
+    wide = math.exp(spread)
     return Prediction(
         subject=subject_of(call),
         duration_us=time_us,

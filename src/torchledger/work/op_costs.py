@@ -87,7 +87,7 @@ def _assuming(call: OpCall, dtype: str) -> Cost:
 
 def _unknown_operator(call: OpCall) -> Cost:
     """An operator without a formula: bytes as if it read each input once and wrote one like the largest."""
-    largest = max(call.tensors, key=lambda tensor: tensor.numel)
+    largest = max(call.tensors, key=lambda tensor: tensor.numel if tensor.held_bytes is None else 0)
     cost = memory_cost(call.tensors, [dense(largest)])
     if cost.bytes_moved is None:
         return cost

@@ -79,6 +79,8 @@ UNRECORDED_DTYPE = "that list (not recorded)"
 class Tensor:
     """A tensor's shape, dtype (by its torch name) and strides in elements (``None``: not recorded).
 
+    ``held_bytes`` is what a sparse tensor holds, its values and their places; ``None`` for any other.
+
     >>> Tensor((4, 8), "float32").bytes
     128
     """
@@ -86,6 +88,7 @@ class Tensor:
     shape: tuple[int, ...]
     dtype: str
     strides: tuple[int, ...] | None = None
+    held_bytes: int | None = None
 
     @property
     def numel(self) -> int:
@@ -99,7 +102,10 @@ class Tensor:
 
     @property
     def bytes(self) -> int | None:
-        """Bytes at distinct addresses: dimensions of stride 0 (expanded) count once."""
+        """Bytes at distinct addresses: dimensions of stride 0 (expanded) count once. A sparse tensor's are those that
+        it holds."""
+        if self.held_bytes is not None:
+            return self.held_bytes
         item_size = self.element_size
         if item_size is None:
             return None

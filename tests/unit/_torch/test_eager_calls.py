@@ -269,3 +269,17 @@ def test_lengths_on_the_host_are_read_as_torch_reads_them_when_nobody_listens() 
     torch.ctc_loss(torch.randn(10, 4, 6), torch.ones(4, 3), [10] * 4, lengths.to("meta"))
     patches.undo()
     assert given == [list, list, list, torch.Tensor]
+
+
+def test_a_sparse_matrix_counts_for_what_it_holds() -> None:
+    dense = torch.eye(64)
+    heard = EagerCalls(lambda: None)
+    for matrix, held in ((dense.to_sparse(), 64 * (4 + 16)), (dense.to_sparse_csr(), 64 * (4 + 8) + 65 * 8)):
+        assert heard.start()
+        try:
+            torch.sparse.mm(matrix, dense)
+        finally:
+            assert heard.stop()
+        found = [each for call in heard.calls for each in call.call.tensors if each.held_bytes is not None]
+        assert found and {each.bytes for each in found} == {held}
+        assert not heard.faults

@@ -47,6 +47,17 @@ def test_too_few_calls_and_unknown_bytes_teach_nothing() -> None:
     assert not fit_call_costs([_row(true, 1, 4096) | {"bytes_moved": None}] * 9, _BYTES_PER_US)
 
 
+def test_a_large_call_is_not_priced_by_what_small_ones_took() -> None:
+    small, large = ((64,), "int64", (1,)), ((64, 128), "float32", (128, 1))
+    rows = [_row(CallCost(1.0, 60.0, 0.0), 1, 2**place, arguments=[small]) for place in range(6, 14)]
+    rows += [_row(CallCost(1.0, 1.0, 0.0), 1, 2**place, arguments=[large]) for place in range(14, 28)]
+    costs = fit_call_costs(rows, _BYTES_PER_US)
+    keys = cost_keys("aten::sort", [TensorArgument(*small)])
+    near, far = (cost_of(keys, costs, bytes_moved) for bytes_moved in (2**13, 2**26))
+    assert near == cost_of(keys, costs) and far == cost_of(("aten::sort",), costs) and near != far
+    assert cost_of(keys[:1], costs, 2**26) == near, "what is known of small ones is nearer than nothing"
+
+
 def test_a_call_is_known_by_its_dtype_and_layout_first() -> None:
     dense, across = ((64, 128), "float16", (128, 1)), ((64, 128), "float16", (1, 64))
     rows = [_row(CallCost(2.0, 1.0, 0.0), 1, 2**place, arguments=[dense]) for place in range(12, 24)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -279,7 +280,7 @@ def test_copies_over_the_bus_are_priced_by_the_memory_that_they_read_or_fill(tmp
     assert step.device_us > (1 << 27) / 6_000 + (3 << 25) / 55_000
 
 
-def test_recurrent_layers_are_priced_at_their_flops_and_bytes_and_it_is_said(tmp_path: Path) -> None:
+def test_recurrent_layers_are_priced_by_their_time_steps_or_it_is_said_that_they_are_not(tmp_path: Path) -> None:
     def program() -> None:
         layer = nn.LSTM(64, 128).cuda()
         optimizer = torch.optim.SGD(layer.parameters(), 0.1)
@@ -294,6 +295,10 @@ def test_recurrent_layers_are_priced_at_their_flops_and_bytes_and_it_is_said(tmp
     products = 2 * 9 * 4 * 4 * 128 * (64 + 128)
     assert (calls["aten::_cudnn_rnn"].flops, calls["aten::_cudnn_rnn_backward"].flops) == (products, 2 * products)
     step, *_ = predict_ledger(find_model("H200"), outcome.path)
+    assert not as_planned(step).notes
+    model = find_model("H200")
+    unlearned = {name: us for name, us in model.extras.items() if "_rnn" not in name}
+    step, *_ = predict_ledger(replace(model, extras=unlearned), outcome.path)
     waits, roofline = as_planned(step).notes
     assert "recurrent layers (2 calls) wait for each other" in waits
     assert "roofline alone" in roofline and "aten::_cudnn_rnn (1)" in roofline

@@ -358,3 +358,29 @@ def test_the_command_prints_calls_graphs_eager_work_optimizer_and_host(model: Ti
     }
     refused = CliRunner().invoke(cli, [*words, "--optimizer", "adamw:9"])
     assert isinstance(refused.exception, PredictError) and "holds an optimizer" in str(refused.exception)
+
+
+def test_time_steps_of_a_recurrent_layer_are_in_its_price(h200: TimeModel) -> None:
+    settings = tuple((name, (value,)) for name, value in (("mode", 2), ("hidden_size", 128), ("num_layers", 2)))
+    calls = [
+        on_gpu("aten::_cudnn_rnn", (length, 16, 64), settings=settings, bytes_moved=10**6, flops=10**6)
+        for length in (50, 500)
+    ]
+    short, long = (each for _, each in price_calls(h200, calls, ran_on_cpu=False))
+    assert long.duration_us > 5 * short.duration_us and "algorithm" in (long.note or "")
+
+
+def test_numbers_of_eight_bytes_are_not_priced_as_those_of_four(h200: TimeModel) -> None:
+    calls = []
+    for dtype, size in (("float32", 4), ("float64", 8), ("complex64", 8)):
+        call = on_gpu("aten::mul", bytes_moved=3 * size * 2**24)
+        calls.append(replace(call, arguments=tensors((4096, 4096), dtype=dtype)))
+    single, double, pairs = (each.duration_us for _, each in price_calls(h200, calls, ran_on_cpu=False))
+    assert double > 1.6 * single and pairs > 1.6 * single
+
+
+def test_a_sparse_product_is_priced_by_the_bytes_that_it_holds(h200: TimeModel) -> None:
+    sparse, dense = TensorArgument((50000, 50000), "float32"), TensorArgument((50000, 64), "float32", (64, 1))
+    call = on_gpu("aten::mm", flops=2 * 50000**2 * 64, bytes_moved=10**6)
+    ((_, priced),) = price_calls(h200, [replace(call, arguments=(sparse, dense))], ran_on_cpu=False)
+    assert priced.duration_us < 100 and "sparse" in (priced.note or "")

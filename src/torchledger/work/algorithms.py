@@ -1,0 +1,264 @@
+"""What the algorithm of an operator does whose bytes say little of its time.
+
+Recurrent layers take their time steps one after another, factorizations their columns; samplers and interpolations have
+a thread walk through all channels, solvers of alignments through all frames; some launch a kernel for each picture of
+a batch. Of each such call the parts are said of which its time is a sum: the launch, turns that follow one another,
+and work that all of the device shares. How long each part takes is learned (``fitting/algorithm_costs.py``).
+
+Which way an operator goes is torch's own choice where its source says it (torch 2.11: ``RNN.cpp``, ``GridSampler.cu``,
+``Im2Col.cu``, ``LossCTC.cu``, ``NLLLoss2d.cu``, ``UpSample*.cu``, ``BatchLinearAlgebra.cpp``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torchledger.nouns import TensorArgument
+from torchledger.work.categories import operator_name
+from torchledger.work.element_sizes import element_size
+from torchledger.work.settings import Settings
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of which a call's time is a sum. ``way`` names how it goes, calls of another way being others;
+    ``amounts`` is how much there is of each part, in a unit of its own, the launch being 1."""
+
+    way: str
+    amounts: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class _Call:
+    shapes: tuple[tuple[int, ...], ...]
+    tensors: Sequence[TensorArgument]
+    settings: Mapping[str, tuple[int, ...]]
+    flops: float
+    megabytes: float
+    is_backward: bool
+
+    @property
+    def of_single_precision(self) -> bool:
+        return self.tensors[0].dtype == "float32"
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """The one number under a name; a ``LookupError`` if there is none and no default."""
+        values = self.settings.get(name, () if default is None else (default,))
+        return values[0]
+
+
+def parts_of(
+    name: str,
+    arguments: Sequence[TensorArgument],
+    settings: Settings | None,
+    *,
+    flops: int | None = None,
+    bytes_moved: int | None = None,
+) -> Parts | None:
+    """The parts of a call's work; ``None`` for other operators, and where its sizes are not recorded.
+
+    >>> rows = [TensorArgument((35, 20, 64), "float32", None)]
+    >>> options = (("mode", (2,)), ("hidden_size", (128,)), ("num_layers", (2,)))
+    >>> parts_of("aten::_cudnn_rnn", rows, options, flops=10**9, bytes_moved=10**6).way
+    'persistent, float32'
+    """
+    bare = operator_name(name)[1]
+    found = _FAMILIES.get(bare) or _FAMILIES.get(bare.removesuffix("_backward"))
+    if found is None or settings is None or not arguments:
+        return None
+    call = _Call(
+        tuple(each.shape for each in arguments),
+        arguments,
+        dict(settings),
+        flops or 0.0,
+        (bytes_moved or 0) / 1e6,
+        bare.endswith("_backward") or "_backward_" in bare,
+    )
+    try:
+        return found(call)
+    except (LookupError, ValueError, ZeroDivisionError):
+        return None  # by another version of torch, with other arguments or options
+
+
+def _recurrent(call: _Call) -> Parts:
+    first, second, _ = call.shapes[0]
+    length = second if call.number("batch_first", 0) else first
+    directions = 1 + call.number("bidirectional", 0)
+    mode, hidden = call.number("mode"), call.number("hidden_size")
+    gates = _GATES.get(mode, 1)
+    turns = length * call.number("num_layers", 1) * directions
+    plain, gated = _MOST_PERSISTENT_BACKWARD if call.is_backward else _MOST_PERSISTENT
+    dtype = call.tensors[0].dtype
+    is_persistent = hidden <= (plain if gates == 1 else gated) and dtype != "bfloat16"
+    way = f"{'persistent' if is_persistent else 'standard'}, {dtype if call.of_single_precision else 'half'}"
+    return Parts(way, (1, turns, turns * gates * hidden**2 / 1e5, call.flops / 1e9, call.megabytes))
+
+
+_GATES = {2: 4, 3: 3}
+"""By cuDNN's number of a mode: LSTM and GRU; plain recurrent networks have one."""
+
+_MOST_PERSISTENT, _MOST_PERSISTENT_BACKWARD = (384, 192), (256, 128)
+"""Hidden sizes of plain and gated layers up to which torch takes cuDNN's persistent kernels for small ones
+(``RNN.cpp``, ``use_rnn_persist_small_h``); these know no bfloat16."""
+
+
+def _matrices(call: _Call) -> tuple[int, int, float]:
+    *batch, _, size = call.shapes[0]
+    return math.prod(batch), size, element_size(call.tensors[0].dtype) or 4
+
+
+def _factored(call: _Call) -> Parts:
+    count, size, width = _matrices(call)
+    way = "one" if count == 1 else "many"
+    return Parts(way, (1, size, count * size**3 / 1e6, count * size**2 * width / 1e6, count))
+
+
+def _solved(call: _Call) -> Parts:
+    count, size, width = _matrices(call)
+    *others, _, columns = call.shapes[-1]
+    count = max(count, math.prod(others))
+    way = "one" if count == 1 else "many"
+    moved = count * size * (size + columns) * width / 1e6
+    return Parts(way, (1, size, count * size**2 * columns / 1e6, moved, count))
+
+
+def _grid_sampled(call: _Call) -> Parts:
+    image, grid = call.shapes[1:3] if call.is_backward else call.shapes[:2]
+    channels, places = image[1], math.prod(grid[:-1])
+    way = f"interpolation {call.number('interpolation_mode', 0)}"
+    return Parts(way, (1, channels, channels * places / 1e6, places / 1e6, call.megabytes))
+
+
+def _unfolded(call: _Call) -> Parts:
+    shape = call.shapes[0]
+    batch, channels, height, width = shape if len(shape) > 3 else (1, *shape)
+    sides = call.settings["kernel_size"]
+    places = 1
+    options = (call.settings[each] for each in ("padding", "dilation", "stride"))
+    for size, side, padding, dilation, stride in zip((height, width), sides, *options, strict=True):
+        places *= (size + 2 * padding - dilation * (side - 1) - 1) // stride + 1
+    written = batch * channels * math.prod(sides) * places
+    return Parts("each picture", (1, batch, written / 1e6, batch * math.prod(sides), call.megabytes))
+
+
+def _folded(call: _Call) -> Parts:
+    shape, side = call.shapes[0], math.prod(call.settings["kernel_size"])
+    batch, rows = shape[:2] if len(shape) > 2 else (1, shape[0])
+    written = batch * (rows // side) * math.prod(call.settings["output_size"])
+    return Parts("all pictures", (1, batch, math.prod(shape) / 1e6, written * side / 1e6, side))
+
+
+def _aligned(call: _Call) -> Parts:
+    (length, batch, classes), targets = call.shapes[1:3] if call.is_backward else call.shapes[:2]
+    longest = targets[-1] if len(targets) > 1 else targets[0] // batch
+    states = 2 * longest + 1
+    blocks = -(-states // _MOST_THREADS)
+    return Parts("frames", (1, length, length * blocks, length * batch * states / 1e6, length * batch * classes / 1e6))
+
+
+_MOST_THREADS = 1024
+
+
+def _pictures_loss(call: _Call) -> Parts:
+    scores = call.shapes[1 if call.is_backward else 0]
+    batch, classes, *sides = scores
+    pixels, elements = math.prod(sides), math.prod(scores)
+    way = "summed" if call.number("reduction", 1) else "each"
+    return Parts(way, (1, batch, pixels / 1e3, elements / 1e6, elements / classes / 1e6, call.megabytes))
+
+
+def _enlarged(call: _Call) -> Parts:
+    large, small = call.settings["output_size"], call.settings.get("input_size", call.shapes[0])
+    rows, pixels = math.prod(small[:2]), math.prod(large)
+    first = call.tensors[0]
+    is_last = len(first.shape) > 2 and first.shape[1] > 1 and (first.stride or (0, 0))[1] == 1
+    way = f"channels {'last' if is_last else 'first'}, {'float32' if call.of_single_precision else 'half'}"
+    return Parts(way, (1, rows, rows * pixels / 1e6, rows * math.prod(small[2:]) / 1e6, pixels / 1e6))
+
+
+def _encoder(call: _Call) -> Parts:
+    way = "float32" if call.of_single_precision else "half"
+    return Parts(way, (1, call.flops / 1e9, call.megabytes, math.prod(call.shapes[0]) / 1e6))
+
+
+def _ragged(call: _Call) -> Parts:
+    longest = max(call.number("max_q"), call.number("max_k"))
+    elements = math.prod(call.shapes[0]) / 1e6
+    return Parts("lengths", (1, call.flops / 1e9, elements, longest / 1e3))
+
+
+def _distances(call: _Call) -> Parts:
+    one, other = call.shapes[1:3] if call.is_backward else call.shapes[:2]
+    pairs = max(math.prod(one[:-2]), math.prod(other[:-2])) * one[-2] * other[-2]
+    return Parts("pairs", (1, pairs * one[-1] / 1e9, pairs / 1e6, one[-1], one[-2] + other[-2]))
+
+
+def _upward_volume(call: _Call) -> Parts | None:
+    """Of convolutions, transposed ones of volumes: others are priced as graphs launch them."""
+    shape = call.shapes[0]
+    if not call.number("transposed", 0) or len(shape) != _OF_VOLUME or call.number("groups", 1) > 1:
+        return None
+    way = f"transposed, {call.tensors[0].dtype}"
+    return Parts(way, (1, call.flops / 1e9, call.megabytes, math.prod(shape) / 1e6))
+
+
+_OF_VOLUME = 5
+
+
+def _transformed(call: _Call) -> Parts:
+    shape, dims = call.shapes[0], call.settings["dim"]
+    lengths = [shape[dim] for dim in dims]
+    if "last_dim_size" in call.settings:
+        lengths[-1] = call.number("last_dim_size")
+    largest = max(map(_largest_prime, lengths))
+    way = "small factors" if largest <= _UNROLLED else "large factors" if largest <= _MOST_DIRECT else "by a longer one"
+    long = sum(length > _IN_ONE_KERNEL for length in lengths)
+    return Parts(way, (1, len(lengths), call.megabytes, call.megabytes * long))
+
+
+_UNROLLED, _MOST_DIRECT = 13, 127
+"""Prime factors that cuFFT has kernels of its own for, and beyond which it goes round by a transform of another length
+(its documentation, "Accuracy and Performance")."""
+
+_IN_ONE_KERNEL = 4096
+
+
+def _largest_prime(number: int) -> int:
+    largest, factor = 1, 2
+    while factor * factor <= number:
+        while number % factor == 0:
+            number, largest = number // factor, factor
+        factor += 1
+    return max(largest, number)
+
+
+_FAMILIES: dict[str, Callable[[_Call], Parts | None]] = {
+    **dict.fromkeys(("_cudnn_rnn", "miopen_rnn"), _recurrent),
+    **dict.fromkeys(
+        (
+            *("linalg_cholesky_ex", "linalg_lu_factor_ex", "linalg_inv_ex", "linalg_qr", "linalg_matrix_exp"),
+            *("_linalg_slogdet", "_linalg_det", "_linalg_eigh", "_linalg_svd", "lu_unpack", "linalg_eig"),
+        ),
+        _factored,
+    ),
+    **dict.fromkeys(("linalg_lu_solve", "cholesky_solve", "linalg_solve_triangular", "_linalg_solve_ex"), _solved),
+    "grid_sampler_2d": _grid_sampled,
+    "im2col": _unfolded,
+    "col2im": _folded,
+    "_ctc_loss": _aligned,
+    **dict.fromkeys(("nll_loss2d_forward", "nll_loss2d"), _pictures_loss),
+    **dict.fromkeys(
+        (
+            *("upsample_bilinear2d", "upsample_linear1d", "upsample_trilinear3d", "upsample_bicubic2d"),
+            *("upsample_nearest3d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
+        ),
+        _enlarged,
+    ),
+    "_transformer_encoder_layer_fwd": _encoder,
+    **dict.fromkeys(("_flash_attention_forward", "_flash_attention"), _ragged),
+    **dict.fromkeys(("_cdist_forward", "_cdist"), _distances),
+    "convolution": _upward_volume,
+    **dict.fromkeys(("_fft_c2c", "_fft_r2c", "_fft_c2r"), _transformed),
+}

@@ -1,0 +1,87 @@
+"""Parts of work that bytes say nothing of."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchledger.nouns import TensorArgument
+from torchledger.work.algorithms import parts_of
+from torchledger.work.settings import Settings
+
+
+def _tensor(*shape: int, dtype: str = "float32") -> TensorArgument:
+    stride = tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
+    return TensorArgument(shape, dtype, stride)
+
+
+def _recurrent(**options: int) -> Settings:
+    known = {"mode": 2, "hidden_size": 64, "num_layers": 1, **options}
+    return tuple((name, (value,)) for name, value in known.items())
+
+
+def test_time_steps_of_all_layers_and_directions_follow_one_another() -> None:
+    settings = _recurrent(num_layers=3, bidirectional=1)
+    parts = parts_of("aten::_cudnn_rnn", [_tensor(50, 4, 32)], settings)
+    assert parts is not None and parts.amounts[1] == 50 * 3 * 2
+    first = parts_of("aten::_cudnn_rnn", [_tensor(4, 50, 32)], (*settings, ("batch_first", (1,))))
+    assert first is not None and first.amounts == parts.amounts
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "mode", "hidden", "way"),
+    [
+        ("aten::_cudnn_rnn", "float32", 2, 192, "persistent, float32"),
+        ("aten::_cudnn_rnn", "float32", 2, 193, "standard, float32"),
+        ("aten::_cudnn_rnn", "float16", 1, 384, "persistent, half"),
+        ("aten::_cudnn_rnn", "bfloat16", 3, 64, "standard, half"),
+        ("aten::_cudnn_rnn_backward", "float32", 3, 128, "persistent, float32"),
+        ("aten::_cudnn_rnn_backward", "float32", 3, 192, "standard, float32"),
+    ],
+)
+def test_small_layers_are_persistent_where_torch_says_so(
+    name: str, dtype: str, mode: int, hidden: int, way: str
+) -> None:
+    parts = parts_of(name, [_tensor(8, 4, 32, dtype=dtype)], _recurrent(mode=mode, hidden_size=hidden))
+    assert parts is not None and parts.way == way
+
+
+@given(count=st.integers(1, 32), size=st.integers(1, 512))
+def test_columns_of_a_matrix_follow_one_another_and_those_of_others_do_not(count: int, size: int) -> None:
+    parts = parts_of("aten::linalg_cholesky_ex", [_tensor(count, size, size)], ())
+    assert parts is not None
+    assert parts.amounts[1] == size and parts.amounts[2] == pytest.approx(count * size**3 / 1e6)
+    assert parts.way == ("one" if count == 1 else "many")
+
+
+def test_a_loss_of_alignments_goes_frame_by_frame_forth_and_back() -> None:
+    scores, targets = _tensor(120, 8, 30), _tensor(8, 20, dtype="int64")
+    forth = parts_of("aten::_ctc_loss", [scores, targets], ())
+    back = parts_of("aten::_ctc_loss_backward", [_tensor(8), scores, targets], ())
+    assert forth is not None and forth == back and forth.amounts[1] == 120
+
+
+def test_pictures_are_unfolded_one_by_one_and_to_as_many_places_as_torch_makes() -> None:
+    settings: Settings = tuple(
+        (name, (value, value)) for name, value in (("kernel_size", 3), ("dilation", 1), ("padding", 1), ("stride", 2))
+    )
+    parts = parts_of("aten::im2col", [_tensor(6, 4, 10, 12)], settings)
+    assert parts is not None
+    assert parts.amounts[1] == 6 and parts.amounts[2] == pytest.approx(6 * 4 * 9 * 5 * 6 / 1e6)
+
+
+def test_transforms_of_lengths_with_large_primes_go_another_way() -> None:
+    ways = [parts_of("aten::_fft_c2c", [_tensor(4, size)], (("dim", (1,)),)) for size in (4096, 17 * 64, 1009)]
+    assert [each and each.way for each in ways] == ["small factors", "large factors", "by a longer one"]
+
+
+def test_what_is_recorded_otherwise_has_no_parts() -> None:
+    assert parts_of("aten::mm", [_tensor(4, 4)], ()) is None
+    assert parts_of("aten::_cudnn_rnn", [_tensor(4, 4)], _recurrent()) is None
+    assert parts_of("aten::_cudnn_rnn", [_tensor(4, 4, 4)], ()) is None
+    assert parts_of("aten::_cudnn_rnn", [_tensor(4, 4, 4)], None) is None
+    assert parts_of("aten::grid_sampler_2d", [_tensor(4, 4, 4, 4)], ()) is None
+    assert parts_of("aten::convolution", [_tensor(4, 4, 4, 4, 4)], (("transposed", (0,)),)) is None
