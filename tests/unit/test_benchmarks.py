@@ -41,6 +41,7 @@ NO_BENCHMARKS = {
     "plan_compare": "compares recordings that are given to it",
     "plan_programs": "programs for others to run",
     "eager_calls_further": "is imported by others",
+    "eager_calls_rare": "is imported by others",
     "power_steps": "turns measurements into data",
     "public_rows": "is imported by others",
     "public_texts": "is imported by others",
