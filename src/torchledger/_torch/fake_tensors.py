@@ -13,7 +13,8 @@ import sys
 import threading
 import types
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ from torchledger._torch.fake_shares import ARE_SHARES, count_shares, origin_of, 
 from torchledger._torch.fake_triton import NAMESPACE as TRITON_KERNELS
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import is_higher_order, tensors_in
-from torchledger._torch.user_lines import is_called_from, is_checked, user_line
+from torchledger._torch.user_lines import generated_line, is_called_from, is_checked, user_line
 from torchledger.errors import PlanError
 from torchledger.nouns import StandIn
 
@@ -88,6 +89,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         self._devices = devices
         super().__init__(allow_non_fake_inputs=True)
         self._stand_ins: Counter[tuple[str, str, str]] = Counter()
+        self._decisions: dict[str, dict[int, tuple[str | None, Iterator[bool]]]] = {}
         self._owner = os.getpid()
         self._thread: int | None = None
         self._lock = threading.RLock()
@@ -126,10 +128,19 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         with self._lock:
             self.is_over = True
 
-    def note(self, asked: str, value: bool | int | float | str) -> None:
-        """Note that the program asked for something and was given ``value``."""
+    def note(self, asked: str, value: bool | int | float | str, source: str | None = None) -> None:
+        """Note that the program asked for something, at the line ``source`` if it is known, and was given ``value``."""
         with self._lock:
-            self._stand_ins[user_line(), asked, str(value)] += 1
+            self._stand_ins[source or self._line(), asked, str(value)] += 1
+
+    def decide(self, file: str, lines: Mapping[int, tuple[str | None, Sequence[bool]]]) -> None:
+        """A file is a generated wrapper: ``lines`` of it that ask for a truth value are told these in turn, over and
+        over, and are named by the user's line."""
+        self._decisions[file] = {line: (source, cycle(told)) for line, (source, told) in lines.items()}
+
+    def _line(self) -> str:
+        """The program's line that asks."""
+        return user_line(self._decisions)
 
     def made(self, tensor: FakeTensor) -> bool:
         """Whether a tensor is one of its own, and has no value that it knows."""
@@ -182,14 +193,14 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             return self._by_example(func, args, kwargs)
         except (DynamicOutputShapeException, DataDependentOutputException) as error:
             raise NoShapeError(
-                f"{func.name()} at {user_line()} depends on values, and there are none without the device. Plan the "
+                f"{func.name()} at {self._line()} depends on values, and there are none without the device. Plan the "
                 "script without it, or with a fixed size in its place."
             ) from error
         except (AssertionError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not wants_device(error):
                 raise
             raise NoShapeError(
-                f"{func.name()} at {user_line()} cannot be run without its device: torch's own rule for what it makes "
+                f"{func.name()} at {self._line()} cannot be run without its device: torch's own rule for what it makes "
                 f"fails ({type(error).__name__}: {str(error).partition(chr(10))[0]}). Plan the script without it."
             ) from error
         finally:
@@ -216,7 +227,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         if index is not None and index >= self._devices:
             known = "1 device" if self._devices == 1 else f"{self._devices} devices"
             raise PlanError(
-                f"the program puts a tensor on {device} at {user_line()}, and the plan has {known} on a node, of "
+                f"the program puts a tensor on {device} at {self._line()}, and the plan has {known} on a node, of "
                 "which each process is given one. Put all of a process on one device; ranks are planned with "
                 f"--world {index + 1}."
             )
@@ -254,6 +265,11 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                 self.note("the value of a tensor that counts", f"{value}, {origin}")
             return value
         if tensor.dtype is torch.bool:
+            if (asked := generated_line(self._decisions)) is not None and asked[1] in self._decisions[asked[0]]:
+                source, told = self._decisions[asked[0]][asked[1]]
+                value = next(told)
+                self.note("which way a compiled graph goes", value, source)
+                return value
             if is_checked():
                 return True
             value = getattr(tensor, "_stand_in", False)
@@ -295,7 +311,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                 result = shapes_by_example(func, args, kwargs)
         except NoShapeError as error:
             raise NoShapeError(
-                f"{name} at {user_line()} cannot be run without its device: torch has no meta function that says what "
+                f"{name} at {self._line()} cannot be run without its device: torch has no meta function that says what "
                 f"it makes, and {error}. Give it one (torch.library.register_fake), or plan the script without it."
             ) from error
         if result is not None and kwargs.get("out") is None:

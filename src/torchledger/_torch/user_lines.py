@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from traceback import walk_stack
 
@@ -41,10 +42,21 @@ def user_lines() -> tuple[tuple[str, int], ...]:
     return tuple((file, line) for file, line in frames if not file.startswith((_TORCH, _OURS, "<")))
 
 
-def user_line() -> str:
-    """The innermost line of the stack that is neither torch's nor ours."""
+def user_line(generated: Collection[str] = ()) -> str:
+    """The innermost line of the stack that is neither torch's nor ours, nor in one of the ``generated`` files."""
     for frame, line in walk_stack(sys._getframe(1)):
         file = frame.f_code.co_filename
-        if not file.startswith((_TORCH, _OURS, "<")):
+        if not file.startswith((_TORCH, _OURS, "<")) and file not in generated:
             return f"{file}:{line}"
     return "unknown"
+
+
+def generated_line(generated: Collection[str]) -> tuple[str, int] | None:
+    """The line of the ``generated`` files that asks; ``None`` where the program itself does."""
+    for frame, line in walk_stack(sys._getframe(1)):
+        file = frame.f_code.co_filename
+        if file in generated:
+            return file, line
+        if not file.startswith((_TORCH, _OURS, "<")):
+            return None
+    return None

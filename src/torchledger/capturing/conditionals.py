@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchledger.capturing.wrapper_code import called_functions, wrapper_functions
@@ -62,6 +62,17 @@ Fork = Conditional | Loop | Regions
 """A place at which a graph's call makes some of its launches, not at all, once or more often."""
 
 
+@dataclass(frozen=True)
+class Decision:
+    """A line of a wrapper that asks a value which way of ``fork`` is taken or, at a loop, whether there is a turn.
+
+    One that ``goes_on`` is asked before each turn, and once more.
+    """
+
+    fork: Conditional | Loop
+    goes_on: bool = False
+
+
 def find_forks(source: str) -> tuple[Fork, ...]:
     """The conditionals, loops and repeated regions of a Python wrapper."""
     return (*find_conditionals(source), *find_loops(source), *find_regions(source))
@@ -97,17 +108,7 @@ def find_loops(source: str) -> tuple[Loop, ...]:
     >>> find_loops("def a(x):\\n    f(x)\\ndef call(x):\\n    while x:\\n        a(x)")
     (Loop(check=(), body=((1, 2),)),)
     """
-    functions = _functions_in(source)
-    found = []
-    for function in functions.values():
-        for node in ast.walk(function):
-            if isinstance(node, ast.While):
-                again = _functions_of(node.body, functions)
-                first = _functions_of(_statements_before(node, function), functions)
-                check, body = again & first, again - first
-                if body:
-                    found.append(Loop(_lines_of(check, functions), _lines_of(body, functions)))
-    return tuple(found)
+    return tuple(loop for _, _, loop in _loops_in(_functions_in(source)))
 
 
 def find_conditionals(source: str) -> tuple[Conditional, ...]:
@@ -116,16 +117,69 @@ def find_conditionals(source: str) -> tuple[Conditional, ...]:
     >>> find_conditionals("def a(x):\\n    f(x)\\ndef call(x):\\n    if x:\\n        a(x)\\n    else:\\n        pass")
     ((((1, 2),), ()),)
     """
+    found = _conditionals_in(_functions_in(source))
+    return tuple(conditional for _, _, conditional in sorted(found, key=lambda each: -each[0]))
+
+
+def find_decisions(source: str) -> dict[int, Decision]:
+    """The lines of a Python wrapper at which a value decides what runs.
+
+    >>> find_decisions("def a(x):\\n    f(x)\\ndef call(x):\\n    while x:\\n        a(x)")
+    {4: Decision(fork=Loop(check=(), body=((1, 2),)), goes_on=True)}
+    """
     functions = _functions_in(source)
-    found = []
+    found = {node.lineno: Decision(conditional) for _, node, conditional in _conditionals_in(functions)}
+    for function, node, loop in _loops_in(functions):
+        found[node.lineno] = Decision(loop, goes_on=True)
+        # What a loop that makes no turn gives back is asked for before it.
+        never = ast.dump(ast.UnaryOp(ast.Not(), node.test))
+        for other in ast.walk(function):
+            if isinstance(other, ast.If) and other.lineno < node.lineno and ast.dump(other.test) == never:
+                found.setdefault(other.lineno, Decision(loop))
+    return found
+
+
+def asker_of(fork: Conditional | Loop, launches: Sequence[Launch]) -> str | None:
+    """The user's line that a fork was compiled from: that of the entry which stands behind its launches.
+
+    Where no such entry is known, it is the line of the last launch inside it; ``None`` where there is none.
+    """
+    inside = [launch for launch in launches if stands_in(launch, functions_of(fork))]
+    last = max((launch.order for launch in inside), default=-1)
+    behind = (launch for launch in launches if launch.order > last and launch.kernel_name in _ASKERS)
+    asker = next(behind, inside[-1] if inside else None)
+    return None if asker is None else asker.source
+
+
+def functions_of(fork: Conditional | Loop) -> tuple[Lines, ...]:
+    """All functions of a wrapper that a fork calls."""
+    return (*fork.check, *fork.body) if isinstance(fork, Loop) else tuple(lines for way in fork for lines in way)
+
+
+_ASKERS = frozenset({"Conditional", "WhileLoop"})
+"""Entries without a call, by which Inductor stands for what it calls subgraphs with."""
+
+
+def _loops_in(functions: Mapping[str, ast.FunctionDef]) -> Iterator[tuple[ast.FunctionDef, ast.While, Loop]]:
+    for function in functions.values():
+        for node in ast.walk(function):
+            if isinstance(node, ast.While):
+                again = _functions_of(node.body, functions)
+                first = _functions_of(_statements_before(node, function), functions)
+                check, body = again & first, again - first
+                if body:
+                    yield function, node, Loop(_lines_of(check, functions), _lines_of(body, functions))
+
+
+def _conditionals_in(functions: Mapping[str, ast.FunctionDef]) -> Iterator[tuple[int, ast.If, Conditional]]:
+    """With how many functions stand below each."""
     for function in functions.values():
         for node in ast.walk(function):
             if isinstance(node, ast.If):
                 taken, other = (_functions_of(side, functions) for side in (node.body, node.orelse))
                 sides = [side - both for side, both in ((taken, other), (other, taken))]
                 if any(sides):
-                    found.append((len(taken | other), tuple(_lines_of(side, functions) for side in sides)))
-    return tuple(conditional for _, conditional in sorted(found, key=lambda each: -each[0]))
+                    yield len(taken | other), node, tuple(_lines_of(side, functions) for side in sides)
 
 
 def _functions_in(source: str) -> dict[str, ast.FunctionDef]:

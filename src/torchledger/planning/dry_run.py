@@ -15,15 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from torchledger.capturing.conditionals import Conditional, Decision, Loop, asker_of, find_decisions
 from torchledger.capturing.process import check_script
 from torchledger.capturing.session import Capture
 from torchledger.errors import PlanError, UsageError
 from torchledger.memory.record import Heard, record_memory
-from torchledger.nouns import Device, DryRun, MadeGroup, StandIn, WorldSpec
+from torchledger.nouns import Device, DryRun, Launch, MadeGroup, StandIn, WorldSpec
 from torchledger.planning.communication import collectives_of_step, place_calls
 from torchledger.planning.program_threads import Ending, StepRecorded, explain, explain_by, our_error
 from torchledger.profiling.profile import StepProfiler, hear_steps
 from torchledger.profiling.records import facts_of_recording
+from torchledger.stepping.assumed_ways import assumed_times, dearer_ways
 from torchledger.stepping.heard import record_heard_step
 from torchledger.stepping.record import Ledgered
 from torchledger.stepping.recording import StepRecording
@@ -33,6 +35,7 @@ from torchledger.work.graph_names import direction_of
 
 if TYPE_CHECKING:
     from torchledger._torch.eager_calls import EagerCalls
+    from torchledger._torch.fake_tensors import FakeTensors
     from torchledger._torch.fake_world import FakeWorld
 
 log = logging.getLogger(__name__)
@@ -58,8 +61,10 @@ class DryRunOutcome:
 class _StepHearer(StepProfiler):
     """Has one step of a program heard, writes it down, and ends the program."""
 
-    def __init__(self, capture: Capture, ending: Ending, groups: Mapping[str, MadeGroup] | None = None) -> None:
-        self._ending = ending
+    def __init__(
+        self, capture: Capture, ending: Ending, tensors: FakeTensors, groups: Mapping[str, MadeGroup] | None = None
+    ) -> None:
+        self._ending, self._tensors = ending, tensors
         self._marks: list[str] = []
         self._listeners: list[tuple[EagerCalls, int]] = []
         self._groups: Mapping[str, MadeGroup] = {} if groups is None else groups
@@ -79,6 +84,16 @@ class _StepHearer(StepProfiler):
     def _has_compiled(self) -> bool:
         """What this process compiled before is none of the program's."""
         return False
+
+    def on_graph(self, name: str, compiled: Any, launches: Sequence[Launch]) -> None:
+        """What its wrapper asks for is asked by the user's line, and the dearer way of a conditional is taken."""
+        from torchledger._torch.inductor import wrapper_file
+
+        super().on_graph(name, compiled, launches)
+        if (path := wrapper_file(compiled)) is not None:
+            ways = dearer_ways(launches, self._forks[name])
+            decisions = find_decisions(compiled.source_code or "")
+            self._tensors.decide(path, {line: _decided(each, launches, ways) for line, each in decisions.items()})
 
     def on_close(self) -> bool:
         """The program has ended: nothing more is recorded."""
@@ -139,7 +154,8 @@ class _StepHearer(StepProfiler):
         facts = facts_of_recording(recording)
         assert facts is not None and recording.heard is not None and recording.memory is not None
         directions = {name: direction_of(name) for name in self._launches}
-        ledgered = Ledgered(directions, dict(self._launches), forks=dict(self._forks))
+        assumed = {name: assumed_times(self._launches[name], forks) for name, forks in self._forks.items()}
+        ledgered = Ledgered(directions, dict(self._launches), forks=dict(self._forks), assumed=assumed)
         listener, begin = next(each for each in self._listeners if each[0].memory is recording.memory)
         marked = [parse_graph_mark(mark) for mark in self._marks[begin : begin + _graph_calls(recording)]]
         record = record_heard_step(
@@ -163,6 +179,16 @@ class _StepHearer(StepProfiler):
             {order: recording.heard[place] for place, order in record.places.items()},
         )
         return [record.step, *calls, *collectives, *memory]
+
+
+def _decided(
+    decision: Decision, launches: Sequence[Launch], ways: Mapping[Conditional, int]
+) -> tuple[str | None, tuple[bool, ...]]:
+    """The user's line that asks, and what it is told, in turn: a loop goes on once."""
+    asker = asker_of(decision.fork, launches)
+    if isinstance(decision.fork, Loop):
+        return asker, (True, False) if decision.goes_on else (True,)
+    return asker, (ways[decision.fork] == 0,)
 
 
 def _graph_calls(recording: StepRecording) -> int:
@@ -214,7 +240,7 @@ def run_without_device(
         capture = Capture(path, force=force, argv=tuple(argv), devices=(device,))
         ending = Ending(fake.tensors.end)
         fake.threads.on_error = ending.thread_failed
-        hearer = _StepHearer(capture, ending, None if around is None else around.groups)
+        hearer = _StepHearer(capture, ending, fake.tensors, None if around is None else around.groups)
         hear_steps(hearer)
         capture.watch(hearer)
         status = "failed"

@@ -42,7 +42,7 @@ class RankProgram:
     ``by_fsdp`` are the collectives, by ``order``, that FSDP's hooks ask for, and ``by_hand`` messages between two ranks
     that no schedule of a pipeline asks for. ``peers`` maps the ``order`` of a send or
     a receive to the other rank. ``knows_waits``: ``waits`` holds all waits between streams, of any call, and nothing
-    else is waited for.
+    else is waited for. ``notes`` are those of the step.
     """
 
     rank: int
@@ -57,6 +57,7 @@ class RankProgram:
     peak_allocated_bytes: int | None = None
     ran_on_cpu: bool = False
     knows_waits: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def graph_calls(self) -> Counter[str]:
@@ -115,7 +116,7 @@ class EntryMaker:
         self.spread_us: list[float] = []
         self.collective_spread_us = 0.0
         self.launches = 0
-        self.notes: set[str] = set()
+        self.notes: set[str] = set(program.notes)
         self.counted: dict[tuple[Any, ...], int] = defaultdict(int)
         self.gap_us = overheads["graphs gap us" if mode == "graphs" else "gap us"]
         self.sustained = overheads["sustained products"]
@@ -338,7 +339,8 @@ def _graph(
     wakes_autograd: bool,
 ) -> None:
     """The launches of one call of a compiled graph; a wait inside it keeps what follows back."""
-    needs = maker.needs
+    needs, times = maker.needs, dict(call.times)
+    launches = [each for launch in launches for each in [launch] * times.get(launch.order, 1)]
     inside = [found for each in launches if isinstance(found := compiled.get(each.launch_id), GraphCollective)]
     asked = sum(found.name != WAIT for found in inside)
     maker.by_host(call.name, needs.graph_us(call, launches, wakes_autograd=wakes_autograd, collectives=asked))

@@ -19,7 +19,7 @@ from torchledger.books import read_memory
 from torchledger.capturing.process import check_script
 from torchledger.errors import PlanError, UsageError
 from torchledger.memory.elsewhere import memory_on
-from torchledger.nouns import Collective, Device, DryRun, Launch, StepCall, WorldSpec
+from torchledger.nouns import Collective, Device, DryRun, Launch, Step, StepCall, WorldSpec
 from torchledger.planning.rank_entries import RankProgram
 from torchledger.planning.rank_processes import RankProcesses
 from torchledger.stepping.communication import PIPELINE
@@ -189,6 +189,7 @@ def program_of(recorded: RecordedRank, device: Device) -> RankProgram:
     """A recorded rank's step as it is priced: its calls, launches, groups, what waits for what, and its memory."""
     with open_ledger(recorded.ledger) as ledger:
         calls = ledger.read(StepCall)
+        notes = tuple(note for step in ledger.read(Step) for note in step.notes)
         memory = read_memory(ledger, calls[0].step) if calls else None
         collectives = ledger.read(Collective)
         made = ledger.read(DryRun)[-1].groups
@@ -214,6 +215,7 @@ def program_of(recorded: RecordedRank, device: Device) -> RankProgram:
             if each.call is not None and each.peer is not None and each.launched_by != PIPELINE
         ),
         knows_waits=True,
+        notes=notes,
         peak_allocated_bytes=None if there is None else there.peak_allocated_bytes,
     )
 

@@ -459,7 +459,7 @@ def _foreign_notes(model: TimeModel, launches: Sequence[Launch]) -> tuple[str, .
 def _record_notes(model: TimeModel, record: StepTotals | None, launches: Sequence[Launch]) -> tuple[str, ...]:
     if record is None:
         return ()
-    notes = []
+    notes = [] if record.step.is_measured else list(record.step.notes)
     stale = sorted({launch.graph for launch in launches} - {name for name, n in record.step.graph_calls.items() if n})
     if stale:
         notes.append(f"not called in the step, and not in its price: {', '.join(stale)}")

@@ -17,12 +17,15 @@ from torchledger.work.sizes import sizes_at
 @dataclass(frozen=True)
 class Ledgered:
     """What the ledger holds of compiled graphs: directions and launches, at the sizes of their capture; ``kernels`` are
-    their kernels on a CPU, ``forks`` the places where a graph takes one of several ways or goes in circles."""
+    their kernels on a CPU, ``forks`` the places where a graph takes one of several ways or goes in circles.
+    ``assumed`` says by graph how often launches are taken to be made (``launch_id``) in a call of which no kernel was
+    seen, where that is not once."""
 
     directions: Mapping[str, Direction]
     launches: Mapping[str, Sequence[Launch]]
     kernels: Sequence[DeviceEvent] = ()
     forks: Mapping[str, Sequence[Fork]] = field(default_factory=dict)
+    assumed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 def with_graph(
@@ -34,7 +37,9 @@ def with_graph(
     """
     launches = ledgered.launches.get(entry.name, ())
     seen = _launches_seen(entry, ledgered.kernels)
-    times = _times(launches, seen, ledgered.forks.get(entry.name, ()))
+    times = _times(
+        launches, seen, ledgered.forks.get(entry.name, ()), {} if seen else ledgered.assumed.get(entry.name, {})
+    )
     orders = [(launch.order, times.get(launch.launch_id, 1)) for launch in launches]
     calls = [times.get(launch.launch_id, 1) for launch in launches if launch.is_call]
     launches = [launch for launch in launches if times.get(launch.launch_id) != 0]
@@ -81,13 +86,16 @@ def _launches_seen(entry: Entry, kernels: Sequence[DeviceEvent]) -> Counter[str]
     return Counter(event.launch_id for event in ran if event.launch_id is not None)
 
 
-def _times(launches: Sequence[Launch], seen: Counter[str], forks: Sequence[Fork]) -> dict[str, int]:
+def _times(
+    launches: Sequence[Launch], seen: Counter[str], forks: Sequence[Fork], assumed: Mapping[str, int]
+) -> dict[str, int]:
     """How often launches were made in a call, where that is not once.
 
     A loop made as many turns as that launch of its body was seen of which least was: one may have several kernels. Ways
-    of a conditional of which nothing was seen were not taken. A region is made as often as lines call it.
+    of a conditional of which nothing was seen were not taken. Where nothing at all was seen it is as ``assumed``. A
+    region is made as often as lines call it.
     """
-    times = _turns_and_ways(launches, seen, forks) if seen else {}
+    times = _turns_and_ways(launches, seen, forks) if seen else dict(assumed)
     for regions in (fork for fork in forks if isinstance(fork, Regions)):
         for launch in launches:
             if launch.launch_id not in times and launch.wrapper_line is not None:

@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from torchledger.capturing.conditionals import Fork
 from torchledger.nouns import CallKind, Step, StepCall
 from torchledger.stepping.aligning import is_counted
+from torchledger.stepping.assumed_ways import notes_on_ways
 from torchledger.stepping.entries import Entry
 from torchledger.stepping.phases import phases_of
 from torchledger.stepping.record import (
@@ -112,9 +114,13 @@ def record_heard_step(
         operators=operators,
         operators_heard=operators,
         optimizers=facts.optimizers,
-        notes=facts.notes,
+        notes=(*facts.notes, *notes_on_ways(ledgered.launches, _called(ledgered.forks, counted))),
     )
     return StepRecord(step, tuple(calls), 0, {}, (tuple(whole),), places)
+
+
+def _called(forks: Mapping[str, Sequence[Fork]], counted: Mapping[str, int]) -> dict[str, Sequence[Fork]]:
+    return {graph: found for graph, found in forks.items() if counted.get(graph)}
 
 
 def _as_it_is_heard(heard: EagerCall) -> EagerCall:

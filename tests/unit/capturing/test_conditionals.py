@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from factories import make_launch
-from torchledger.capturing.conditionals import Loop, find_conditionals, find_loops, find_regions, stands_in
+from torchledger.capturing.conditionals import (
+    Decision,
+    Loop,
+    asker_of,
+    find_conditionals,
+    find_decisions,
+    find_loops,
+    find_regions,
+    stands_in,
+)
 from torchledger.capturing.wrapper_code import find_calls, in_running_order
+from torchledger.nouns import SourceLine
 
 WRAPPER = """cpp_a = async_compile.cpp('')
 def inner_0(args):
@@ -89,3 +99,27 @@ def test_what_is_called_once_is_no_region_and_neither_are_ways_and_loops() -> No
     looped = "def a(x):\n    f(x)\ndef call(x):\n    a(x)\n    while x:\n        f(x)\n        a(x)"
     assert find_regions(looped) == ()
     assert find_regions("void call() {\ndef x") == ()
+
+
+def test_lines_at_which_a_value_decides_are_known_with_what_they_decide() -> None:
+    outer, inner = find_conditionals(WRAPPER)
+    assert find_decisions(WRAPPER) == {12: Decision(outer), 6: Decision(inner)}
+    looping = (
+        "def check_0(args):\n    f(args)\ndef body_0(args):\n    f(args)\ndef call(args):\n    again = check_0(args)\n"
+        "    if not again:\n        x = args.clone()\n"
+        "    while again:\n        body_0(args)\n        again = check_0(args)\n"
+    )
+    (loop,) = find_loops(looping)
+    assert find_decisions(looping) == {9: Decision(loop, goes_on=True), 7: Decision(loop)}
+
+
+def test_what_asks_is_the_entry_behind_a_fork_or_else_the_last_launch_in_it() -> None:
+    launches = [
+        make_launch(order=0, wrapper_line=3, sources=(SourceLine("model.py", 8),)),
+        make_launch(order=1, wrapper_line=9, sources=(SourceLine("model.py", 10),)),
+        make_launch(order=2, kernel_name="Conditional", category="nop", sources=(SourceLine("model.py", 11),)),
+    ]
+    conditional = find_conditionals(WRAPPER)[0]
+    assert asker_of(conditional, launches) == "model.py:11"
+    assert asker_of(conditional, launches[:2]) == "model.py:10"
+    assert asker_of(conditional, ()) is None

@@ -122,3 +122,31 @@ def test_a_graph_that_stays_on_the_host_computes_nothing(tmp_path: Path) -> None
 
     with open_ledger(run_without_device(on_host, tmp_path / "host.ledger", MADE_UP).path) as reader:
         assert "cpp" in {kernel.backend for kernel in reader.read(Kernel)}
+
+
+def test_what_values_decide_in_a_graph_is_said_with_the_programs_line(tmp_path: Path) -> None:
+    from torch._higher_order_ops.while_loop import while_loop
+
+    def solving() -> None:
+        weight = torch.randn(WIDTH, WIDTH, device="cuda")
+
+        def solve(x: torch.Tensor) -> torch.Tensor:
+            x = torch.cond(x.sum() > 0, torch.sin, lambda x: x @ weight @ weight, (x,))
+            (x,) = while_loop(lambda x: x.sum() > 0, lambda x: (x @ weight,), (x,))
+            return x
+
+        compiled = torch.compile(solve)
+        while True:
+            compiled(torch.randn(BATCH, WIDTH, device="cuda"))
+
+    outcome = run_without_device(solving, tmp_path / "plan.ledger", MADE_UP)
+    with open_ledger(outcome.path) as reader:
+        (step,) = reader.read(Step)
+        (graph,) = [call for call in reader.read(StepCall) if call.kind == "graph"]
+    assert graph.flops == 3 * 2 * BATCH * WIDTH * WIDTH and graph.not_taken == 1
+    ways, turns = step.notes
+    here = Path(__file__).name
+    assert f"which way torch.cond takes at {here}:" in ways.replace(str(Path(__file__).parent) + "/", "")
+    assert "while_loop goes round" in turns and "one turn is priced (1 launch" in turns
+    told = {(Path(each.source.rpartition(":")[0]).name, each.value) for each in outcome.dry_run.stand_ins}
+    assert told == {(here, "True"), (here, "False")}
