@@ -52,6 +52,13 @@ _SKIPPED_STEP = "torch/amp/grad_scaler.py"
 """A gradient scaler asks whether gradients were infinite, and skips the step if they were."""
 
 
+_CHANGES = 1e-3
+"""By how much numbers that a line reads differ from 1.0 at most: a thousand in a row differ by more than 1e-9, at which
+``torch.optim.LBFGS`` ends."""
+
+_NUMBERS = "1.0 and a little more, less each time"
+
+
 class _OfThread(threading.local):
     """What a mode is about on one thread."""
 
@@ -89,6 +96,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         self._devices = devices
         super().__init__(allow_non_fake_inputs=True)
         self._stand_ins: Counter[tuple[str, str, str]] = Counter()
+        self._numbers: Counter[str] = Counter()
         self._decisions: dict[str, dict[int, tuple[str | None, Iterator[bool]]]] = {}
         self._owner = os.getpid()
         self._thread: int | None = None
@@ -117,7 +125,11 @@ class FakeTensors(FakeTensorMode, _OnThreads):
     @property
     def stand_ins(self) -> tuple[StandIn, ...]:
         """What was asked of fake tensors, by line, the most frequent first."""
-        return tuple(StandIn(*asked, count) for asked, count in self._stand_ins.most_common())
+        counted = Counter(self._stand_ins)
+        for line, asked, value in self._stand_ins:
+            if value == _NUMBERS:
+                counted[line, asked, value] += counted.pop((line, asked, "1.0"), 0)
+        return tuple(StandIn(*asked, count) for asked, count in counted.most_common())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FakeTensors:
         """Itself: a copy of a fake tensor is of the same mode."""
@@ -274,14 +286,27 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                 return True
             value = getattr(tensor, "_stand_in", False)
         elif tensor.dtype.is_floating_point:
-            value = 0.0 if is_called_from(_SKIPPED_STEP) else 1.0
+            value = 0.0 if is_called_from(_SKIPPED_STEP) else self._next_number()
         elif tensor.dtype.is_complex:
             return complex(1.0)  # type: ignore[return-value]
         else:
             value = 1
         if not is_called_from(_SKIPPED_STEP):
-            self.note(f"the value of a tensor of {str(tensor.dtype).removeprefix('torch.')}", value)
+            said = _NUMBERS if isinstance(value, float) and value != 1.0 else value
+            self.note(f"the value of a tensor of {str(tensor.dtype).removeprefix('torch.')}", said)
         return value
+
+    def _next_number(self) -> float:
+        """1.0 for the first number that a line reads, and from then on a little more, less and less so.
+
+        A solver that ends when its loss does not change any more would end at once if all were the same. None is below
+        1.0, which as a whole number would be none, and each tolerance is met at some time.
+        """
+        line = self._line()
+        with self._lock:
+            self._numbers[line] += 1
+            n_read = self._numbers[line]
+        return 1.0 if n_read == 1 else 1.0 + _CHANGES / n_read
 
     def _sized(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Operators whose result's size depends on values."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,11 @@ _MOVES, _TARGET, _NON_BLOCKING = "aten::_to_copy", 3, 5
 """The operator of ``tensor.to``, and where its arguments say to which device and whether the host goes on meanwhile."""
 _NON_BLOCKING_COPY = 2
 """Where those of ``copy_`` say that."""
+
+_SCALER, _OPTIMIZER = "torch/amp/grad_scaler.py", "torch/optim/"
+
+_MOST_AT_ONCE = 2
+"""Numbers that a line may read without a loop around it."""
 
 _WAITS = "_c10d_functional::wait_tensor"
 
@@ -114,7 +119,11 @@ def record_heard_step(
         operators=operators,
         operators_heard=operators,
         optimizers=facts.optimizers,
-        notes=(*facts.notes, *notes_on_ways(ledgered.launches, _called(ledgered.forks, counted))),
+        notes=(
+            *facts.notes,
+            *notes_on_ways(ledgered.launches, _called(ledgered.forks, counted)),
+            *_notes_on_reads([heard[each] for each in entries if isinstance(each, int)]),
+        ),
     )
     return StepRecord(step, tuple(calls), 0, {}, (tuple(whole),), places)
 
@@ -191,6 +200,29 @@ def _has_host_wait(heard: EagerCall) -> bool:
 def _reads_a_number(heard: EagerCall) -> bool:
     """True for ``item()`` of a tensor on the device."""
     return heard.call.name == _READS_A_NUMBER and heard.device is not None and not _is_host(heard.device)
+
+
+def _notes_on_reads(heard: Iterable[EagerCall]) -> list[str]:
+    """The lines that read numbers or truth values again and again, as a loop does that may end by them.
+
+    A line of the program's may read two by itself, as to print them; an optimizer that reads two goes round.
+    """
+    reads = [each for each in heard if each.sources and _may_end_a_loop(each)]
+    read = Counter(each.sources[-1] for each in reads)
+    solved = {each.sources[-1] for each in reads if any(_OPTIMIZER in function for function in each.library)}
+    return [
+        f"{line} reads values of the device {count:,} times in the step, and was given stand-ins: where they decide "
+        "how often a loop goes round (the iterations of a solver), it may be more often or less there"
+        for line, count in read.items()
+        if count > (1 if line in solved else _MOST_AT_ONCE)
+    ]
+
+
+def _may_end_a_loop(heard: EagerCall) -> bool:
+    if not _reads_a_number(heard) or any(_SCALER in function for function in heard.library):
+        return False
+    first = heard.call.tensor(0)
+    return first is not None and first.dtype.startswith(("float", "bfloat", "bool"))
 
 
 def _is_host(device: str) -> bool:

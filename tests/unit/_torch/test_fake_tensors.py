@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,8 +32,20 @@ def test_numbers_are_one_truths_are_false_and_each_is_noted(fake: FakeDevice) ->
     assert loss.item() == 1.0 and f"{loss:.1f}" == "1.0" and not (loss > 3)
     assert torch.randint(9, (3,), device="cuda").tolist() == [1, 1, 1]
     assert loss.cpu().numpy().tolist() == 1.0
-    assert {each.value for each in fake.tensors.stand_ins} == {"1.0", "False"}
+    assert {each.value for each in fake.tensors.stand_ins} == {"1.0", "1.0 and a little more, less each time", "False"}
     assert all(each.source.startswith(__file__) for each in fake.tensors.stand_ins)
+
+
+def test_numbers_that_a_line_reads_come_nearer_to_each_other_and_are_none_below_one(fake: FakeDevice) -> None:
+    loss = torch.randn((), device="cuda")
+    read = [loss.item() for _ in range(900)]
+    changes = [abs(after - before) for before, after in itertools.pairwise(read)]
+    assert read[0] == min(read) == 1.0 and max(read) < 1.001
+    assert min(changes) > 1e-9 and changes[-1] < 2e-9, "LBFGS goes on, and a solver comes to its end"
+    assert read[1:] == sorted(read[1:], reverse=True)
+    assert [int(each) for each in read] == [1] * 900
+    (told,) = fake.tensors.stand_ins
+    assert told.count == 900
 
 
 def test_whole_numbers_that_a_program_moves_or_fills_there_are_known_with_what_it_makes_of_them(

@@ -118,7 +118,7 @@ def test_a_graph_that_stays_on_the_host_computes_nothing(tmp_path: Path) -> None
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            assert loss.item() == 1.0  # the stand-in: no kernel read an address that is none
+            assert 1.0 <= loss.item() < 1.001  # the stand-in: no kernel read an address that is none
 
     with open_ledger(run_without_device(on_host, tmp_path / "host.ledger", MADE_UP).path) as reader:
         assert "cpp" in {kernel.backend for kernel in reader.read(Kernel)}

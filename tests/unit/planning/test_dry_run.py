@@ -117,7 +117,32 @@ def test_the_ledger_says_that_there_was_no_device_and_what_the_program_was_told(
     assert [device.name for device in run.devices] == ["NVIDIA H200"] and run.exit_code == 0
     assert any("without a device" in note for note in run.notes)
     (asked,) = dry_run.stand_ins
-    assert asked.value == "1.0" and asked.source.startswith(f"{Path(__file__)}:")
+    assert asked.value.startswith("1.0") and asked.source.startswith(f"{Path(__file__)}:")
+
+
+def test_a_solver_makes_the_turns_that_it_was_given_and_it_is_said_that_values_decide_them(tmp_path: Path) -> None:
+    evaluations = []
+
+    def solving() -> None:
+        model = nn.Linear(WIDTH, 1, device="cuda")
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5)
+        inputs = torch.randn(4, WIDTH, device="cuda")
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(inputs).square().mean()
+            loss.backward()
+            evaluations[-1] += 1
+            return loss
+
+        while True:
+            evaluations.append(0)
+            optimizer.step(closure)
+
+    outcome = run_without_device(solving, tmp_path / "plan.ledger", H200)
+    assert set(evaluations) == {5}
+    (note,) = read(outcome)[0].notes
+    assert f"{Path(__file__)}:" in note and "where they decide how often a loop goes round" in note
 
 
 def test_torch_is_as_before_when_the_program_has_ended(outcome: DryRunOutcome) -> None:
