@@ -324,6 +324,14 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         self.note("whether two tensors are equal", False)
         return False
 
+    def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:
+        """Raises ``NoShapeError``: a jagged tensor is asked for the size that its rows do not share."""
+        raise NoShapeError(
+            f"the program makes a nested tensor of jagged layout at {self._line()}, and a plan does not follow sizes "
+            "that are in values. Plan the script with all rows in one plain tensor (what values() gives), or with "
+            "padded ones and a mask; what torch.compile makes of them inside one graph is planned."
+        )
+
     def can_run_unsafe_fallback(self, func: Any) -> bool:
         """Kernels of the device are not there to be asked."""
         return False

@@ -70,6 +70,12 @@ def plan(text: str, folder: Path, *arguments: str, world: WorldSpec | None = Non
             PlanError,
             r"tensor on cuda:1 at .*train.py:2, and the plan has 1 device on a node, .* --world 2\.",
         ),
+        (
+            "import torch\nrows = [torch.ones(n, 8, device='cuda') for n in (2, 3)]\n"
+            "torch.nested.nested_tensor(rows, layout=torch.jagged)",
+            PlanError,
+            r"nested tensor of jagged layout at .*train.py:3, .* Plan the script with all rows in one plain tensor",
+        ),
         (SPAWNS, UsageError, r"starts 2 processes, and the plan has 1 on a node. .* --world 2"),
         (STARTS, UsageError, r"starts 2 processes, and the plan has 1 on a node. .* --world 2"),
     ],
