@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from torchledger._torch.dynamo import keep_out_of, make_states_under
+from torchledger._torch.fake_packages import package_without_libraries
 from torchledger._torch.fake_tensors import FakeTensors
 from torchledger._torch.fake_triton import patch_triton
 from torchledger._torch.fake_wrappers import run_without_kernels
@@ -40,6 +41,7 @@ def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[st
     _tell_of_device(patches)
     patch_triton(patches, device.compute_capability or (0, 0))
     run_without_kernels(patches, mode)
+    package_without_libraries(patches, mode, note)
     _switch_off_graphs_and_caches(patches, note)
     _fold_on_host(patches)
     _take_libraries(patches, note)

@@ -143,14 +143,14 @@ class FakeTensors(FakeTensorMode, _OnThreads):
     def note(self, asked: str, value: bool | int | float | str, source: str | None = None) -> None:
         """Note that the program asked for something, at the line ``source`` if it is known, and was given ``value``."""
         with self._lock:
-            self._stand_ins[source or self._line(), asked, str(value)] += 1
+            self._stand_ins[source or self.line(), asked, str(value)] += 1
 
     def decide(self, file: str, lines: Mapping[int, tuple[str | None, Sequence[bool]]]) -> None:
         """A file is a generated wrapper: ``lines`` of it that ask for a truth value are told these in turn, over and
         over, and are named by the user's line."""
         self._decisions[file] = {line: (source, cycle(told)) for line, (source, told) in lines.items()}
 
-    def _line(self) -> str:
+    def line(self) -> str:
         """The program's line that asks."""
         return user_line(self._decisions)
 
@@ -205,14 +205,14 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             return self._by_example(func, args, kwargs)
         except (DynamicOutputShapeException, DataDependentOutputException) as error:
             raise NoShapeError(
-                f"{func.name()} at {self._line()} depends on values, and there are none without the device. Plan the "
+                f"{func.name()} at {self.line()} depends on values, and there are none without the device. Plan the "
                 "script without it, or with a fixed size in its place."
             ) from error
         except (AssertionError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not wants_device(error):
                 raise
             raise NoShapeError(
-                f"{func.name()} at {self._line()} cannot be run without its device: torch's own rule for what it makes "
+                f"{func.name()} at {self.line()} cannot be run without its device: torch's own rule for what it makes "
                 f"fails ({type(error).__name__}: {str(error).partition(chr(10))[0]}). Plan the script without it."
             ) from error
         finally:
@@ -239,7 +239,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         if index is not None and index >= self._devices:
             known = "1 device" if self._devices == 1 else f"{self._devices} devices"
             raise PlanError(
-                f"the program puts a tensor on {device} at {self._line()}, and the plan has {known} on a node, of "
+                f"the program puts a tensor on {device} at {self.line()}, and the plan has {known} on a node, of "
                 "which each process is given one. Put all of a process on one device; ranks are planned with "
                 f"--world {index + 1}."
             )
@@ -302,7 +302,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         A solver that ends when its loss does not change any more would end at once if all were the same. None is below
         1.0, which as a whole number would be none, and each tolerance is met at some time.
         """
-        line = self._line()
+        line = self.line()
         with self._lock:
             self._numbers[line] += 1
             n_read = self._numbers[line]
@@ -327,7 +327,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
     def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:
         """Raises ``NoShapeError``: a jagged tensor is asked for the size that its rows do not share."""
         raise NoShapeError(
-            f"the program makes a nested tensor of jagged layout at {self._line()}, and a plan does not follow sizes "
+            f"the program makes a nested tensor of jagged layout at {self.line()}, and a plan does not follow sizes "
             "that are in values. Plan the script with all rows in one plain tensor (what values() gives), or with "
             "padded ones and a mask; what torch.compile makes of them inside one graph is planned."
         )
@@ -344,7 +344,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                 result = shapes_by_example(func, args, kwargs)
         except NoShapeError as error:
             raise NoShapeError(
-                f"{name} at {self._line()} cannot be run without its device: torch has no meta function that says what "
+                f"{name} at {self.line()} cannot be run without its device: torch has no meta function that says what "
                 f"it makes, and {error}. Give it one (torch.library.register_fake), or plan the script without it."
             ) from error
         if result is not None and kwargs.get("out") is None:

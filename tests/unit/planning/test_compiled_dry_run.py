@@ -150,3 +150,18 @@ def test_what_values_decide_in_a_graph_is_said_with_the_programs_line(tmp_path: 
     assert "while_loop goes round" in turns and "one turn is priced (1 launch" in turns
     told = {(Path(each.source.rpartition(":")[0]).name, each.value) for each in outcome.dry_run.stand_ins}
     assert told == {(here, "True"), (here, "False")}
+
+
+def test_a_package_is_planned_as_the_graph_that_is_in_it(tmp_path: Path) -> None:
+    def serving() -> None:
+        inputs = torch.randn(BATCH, WIDTH, device="cuda")
+        program_of_layer = torch.export.export(nn.Linear(WIDTH, WIDTH).cuda().eval(), (inputs,))
+        model = torch._inductor.aoti_load_package(
+            torch._inductor.aoti_compile_and_package(program_of_layer, package_path=str(tmp_path / "model.pt2"))
+        )
+        while True:
+            model(inputs)
+
+    with open_ledger(run_without_device(serving, tmp_path / "plan.ledger", MADE_UP).path) as reader:
+        (call,) = [call for call in reader.read(StepCall) if call.kind == "graph"]
+    assert call.name == "inference_0" and call.flops == 2 * BATCH * WIDTH * WIDTH
