@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from torchledger.nouns import (
     SourceLine,
     StepMemory,
 )
+from torchledger.reporting.balance import balance_lines
 from torchledger.stepping.marks import IN_PACKAGE
 from torchledger.store import LedgerWriter, open_ledger
 
@@ -353,3 +355,17 @@ def test_what_ran_inside_operators_without_a_formula_is_named_where_all_were_see
     account = sheet.accounts["flops"]
     assert (account.ledger, account.is_balanced) == ((100, True) if are_all_seen else (64, False))
     assert [each.amount for each in account.differences] == ([100] if are_all_seen else [])
+
+
+def test_times_of_a_profile_that_came_to_nothing_are_not_measured_and_in_no_imbalance(path: Path) -> None:
+    sheet = _balance(path, _graph("a"), _called(), Gap("device_time", "profile", "the program ended too soon"))
+    account = sheet.accounts["device_time"]
+    assert account.is_balanced is None and sheet.is_balanced
+    state, tone, ((line, _),) = balance_lines(account)
+    assert (state, tone) == ("not measured", "quiet") and "the program ended too soon" in line
+
+
+def test_one_missing_entry_is_one() -> None:
+    missing = Account("flops", "FLOPs", 1, 1, missing=(Gap("flops", "forward_0#0", "no formula"),))
+    assert balance_lines(missing)[0] == "entry missing"
+    assert balance_lines(replace(missing, missing=missing.missing * 2))[0] == "entries missing"

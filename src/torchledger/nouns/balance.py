@@ -56,7 +56,9 @@ class Account:
     @property
     def is_balanced(self) -> bool | None:
         """True when the two counts agree once every named difference is applied and nothing is missing; ``None`` when
-        nothing is missing and there is no independent count to compare with."""
+        there is no independent count to compare with and nothing is missing, or nothing was counted at all."""
+        if self.ledger is None and self.reference is None:
+            return None
         if self.missing:
             return False
         if self.ledger is None or self.reference is None:

@@ -29,6 +29,7 @@ from torchledger.stepping.marks import PACKAGE_MARK
 from torchledger.stepping.meeting import Meeting
 from torchledger.stepping.recorder import StepRecorder
 from torchledger.stepping.recording import StepRecording
+from torchledger.stepping.states import TOO_SOON
 from torchledger.stepping.tools import Tools
 from torchledger.store.job import job_folder_of
 from torchledger.work.graph_names import direction_of
@@ -366,7 +367,7 @@ class StepProfiler(Watcher):
                 trace_path=self._capture.own_path().with_suffix(".trace.json.gz"),
                 forks={name: found for name, found in self._forks.items() if found},
             )
-        if recording.why_not is None:
+        if recording.why_not in (None, TOO_SOON):
             return [Gap("device_time", "profile", self._too_few_steps(recording))]
         if not recording.spans:
             return [Gap("device_time", "profile", recording.why_not)]
@@ -402,6 +403,12 @@ def why_no_step(recording: StepRecording, *, graphs: int, warmup: int, needed: i
         )
     steps = f"{seen} step{'' if seen == 1 else 's'}"
     reason = f"the program ended after {steps} without compilation, and {who} needs {needed}. "
+    if seen >= needed and recording.why_not == TOO_SOON:
+        alike = recording.kinds[0].count if recording.kinds else 0
+        return (
+            f"the program ended after {steps} without compilation, {alike} of them of the most frequent kind, before "
+            "one of these came again to be recorded. Run more steps, or end each with torchledger.step()"
+        )
     if is_plan and seen > needed:
         return (
             f"the program ended after {steps} without compilation, of which no two in a row that {who} heard were "

@@ -45,9 +45,9 @@ def _state(account: Account) -> tuple[str, Tone | None]:
     if account.is_balanced:
         return "balanced", "good"
     if account.is_balanced is None:
-        return "no independent count", "quiet"
+        return "not measured" if account.missing else "no independent count", "quiet"
     if account.missing:
-        return "entries missing", "bad"
+        return "entry missing" if len(account.missing) == 1 else "entries missing", "bad"
     return "does not balance", "bad"
 
 

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 MOST_TRIES = 8
 """How often a session is begun anew because another kind of step came, or something compiled in it."""
 
-TOO_SOON = "the program ended before a step of the most frequent kind came again: give it some more steps"
+TOO_SOON = "the program ended before a step of the most frequent kind came again"
 
 
 def _nothing(_: States) -> None:
@@ -138,8 +138,13 @@ class States:
 
     @property
     def needed(self) -> int:
-        """How many steps without compilation it takes before one is recorded."""
-        return self.warmup + (0 if self.only_hears else self.timed) + 1
+        """How many steps without compilation it takes until one is recorded.
+
+        The profiler settles in the one before, which does for one where the program ends in the middle of the last.
+        """
+        if self.only_hears:
+            return self.warmup + 1
+        return self.warmup + self.timed + (1 if self.finder.found_by in (None, "period") else 2)
 
     @property
     def patience(self) -> int:

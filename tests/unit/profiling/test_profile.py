@@ -20,12 +20,13 @@ from torch import nn
 import torchledger
 from captured import read
 from torchledger.errors import MeasureError
-from torchledger.nouns import Breakdown, Gap, Launch, Measurement, Profile, Step, StepCall
+from torchledger.nouns import Breakdown, Gap, Launch, Measurement, Profile, Step, StepCall, StepKind
 from torchledger.profiling.profile import attach, why_no_step
 from torchledger.profiling.records import over_steps, pair_with_ledger
 from torchledger.profiling.steps import Steps
 from torchledger.reporting.time_breakdown import breakdown_document
 from torchledger.stepping.recording import StepRecording
+from torchledger.stepping.states import TOO_SOON
 from torchledger.store import open_ledger
 from torchledger.traces.reading import read_trace, trace_from_events
 from trace_factories import kernel_event
@@ -124,6 +125,37 @@ def test_a_program_that_ends_too_soon_says_how_many_steps_it_takes(tmp_path: Pat
         "the program ended after 1 step without compilation, and the profile needs 7. "
         "Run more steps: 4 at least, with --warmup 0"
     )
+
+
+@pytest.mark.parametrize(
+    ("ran", "warmup", "said"),
+    [
+        (7, 3, "and the profile needs 8. Run more steps, or profile with --warmup 1"),
+        (7, 1, None),
+        (5, 3, "and the profile needs 8. Run more steps: 5 at least, with --warmup 0"),
+    ],
+)
+def test_the_warmup_that_would_do_is_named_and_does(ran: int, warmup: int, said: str | None, tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with torchledger.capture(tmp_path / "a.ledger") as run:
+        attach(run, {"warmup": warmup, "timed": 3, "repeats": 1})
+        compiled = torch.compile(model)
+        for _ in range(ran):
+            compiled(torch.randn(2, 4)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        reasons = [gap.reason for gap in ledger.read(Gap)]
+        assert bool(ledger.read(Step)) == (said is None)
+    assert not reasons if said is None else reasons[0].endswith(said)
+
+
+def test_steps_of_a_kind_that_did_not_come_again_are_counted() -> None:
+    recording = StepRecording(begun=12, kinds=(StepKind(5, {"forward_0": 1}),), why_not=TOO_SOON)
+    said = why_no_step(recording, graphs=1, warmup=3, needed=8)
+    assert said.startswith("the program ended after 12 steps without compilation, 5 of them of the most frequent kind")
 
 
 def test_a_program_that_compiles_in_every_step_is_told_so(tmp_path: Path) -> None:
