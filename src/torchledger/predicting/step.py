@@ -78,6 +78,9 @@ Priced = Sequence[tuple[StepCall, Prediction]]
 
 _MOST_NAMED = 4
 
+NO_STEP = "the ledger holds no step: each graph is counted once, and what ran outside graphs is not in it"
+"""What is noted of a price that is not of a whole step."""
+
 _FUSED = ("launch:fused/pointwise", "launch:fused/reduction")
 """Entries that every model of steps has: where they have no rows, launches of that device taught nothing."""
 
@@ -521,7 +524,7 @@ _NAMESPACES_OF_TORCH = frozenset(
 
 
 def _notes_without_record(profile: Profile | None) -> tuple[str, ...]:
-    notes = ["the ledger holds no step: each graph is counted once, and what ran outside graphs is not in it"]
+    notes = [NO_STEP]
     if profile is None or not profile.steps:
         return tuple(notes)
     per_step = {graph: round(calls / profile.steps) for graph, calls in profile.graph_calls.items()}

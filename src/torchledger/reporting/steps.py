@@ -7,6 +7,7 @@ from typing import Any
 
 from torchledger.nouns import Launch, Prediction, StepPrediction
 from torchledger.predicting.job import RankPrediction, slowest
+from torchledger.predicting.step import NO_STEP
 from torchledger.reporting.columns import counted, format_bytes, format_share, format_us
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns, joined
 from torchledger.reporting.step import PHASE_WORDS
@@ -21,12 +22,16 @@ def step_document(
     top: int = 15,
     sort_by: str = "time",
 ) -> Document:
-    """The step's parts, then launches: the longest first, or those that are furthest off."""
+    """The step's parts, then launches: the longest first, or those that are furthest off. Where there is no step, that
+    is said first."""
     graphs = f"{step.launches:,} launches in {counted(sum(step.graph_calls.values()), 'call')} of compiled graphs"
     needs = {"host": step.host_us, "device": step.device_us}
     first, second = sorted(needs, key=lambda who: -needs[who])
     facts = [
-        ("step", f"{format_us(step.duration_us)} ({format_us(step.low_us)} to {format_us(step.high_us)})"),
+        (
+            "step" if step.holds_record else "graphs, once each",
+            f"{format_us(step.duration_us)} ({format_us(step.low_us)} to {format_us(step.high_us)})",
+        ),
         ("decided by", f"the {first}: it needs {format_us(needs[first])}, the {second} {format_us(needs[second])}"),
         ("kernels", f"{format_us(step.kernels_us)} in {graphs}"),
     ]
@@ -56,10 +61,13 @@ def step_document(
         if total:
             facts.append(("measured kernels", _beside(total, same, step)))
     blocks: list[Block] = [Facts(tuple(facts))]
+    if not step.holds_record:
+        said = f"{NO_STEP[0].upper()}{NO_STEP[1:]}. torchledger run --profile records one."
+        blocks.insert(0, Sentence(said, "bad"))
     if step.foreign_us:
         share = format_share(step.foreign_us / step.device_us)
         blocks.append(Sentence(f"{share} of the device time is of kernels that this device does not run.", "bad"))
-    blocks += [Sentence(f"{note[0].upper()}{note[1:]}.", "quiet") for note in step.notes]
+    blocks += [Sentence(f"{note[0].upper()}{note[1:]}.", "quiet") for note in step.notes if note != NO_STEP]
     if step.unlearned:
         share = format_share(step.unlearned_us / step.device_us) if step.device_us else "?"
         blocks.append(
@@ -125,8 +133,9 @@ def job_steps_document(ranks: Sequence[RankPrediction], *, top: int = 15, sort_b
         for each in ranks
     )
     keys = ("rank", "predicted_us", "low_us", "high_us", "device_us", "host_us", "measured_us")
+    whole = "step takes" if last.step.holds_record else "graphs take, once each,"
     said = (
-        f"The job's step takes {format_us(last.step.duration_us)} at least, as rank {last.rank}'s does: what ranks "
+        f"The job's {whole} {format_us(last.step.duration_us)} at least, by rank {last.rank}: what ranks "
         "wait for each other (a late rank, a pipeline's bubble) is not in it."
     )
     title = f"{counted(len(ranks), 'rank')} on {last.step.device}"
