@@ -46,6 +46,8 @@ def run_without_kernels(patches: Patches, mode: FakeTensors) -> None:
     patches.set(guards, "_empty_strided_cuda", functools.partial(_empty, mode))
     patches.set(guards, "_empty_strided_cpu", functools.partial(_empty_on_host, mode))
     patches.set(guards, "_reinterpret_tensor", functools.partial(_reinterpret, mode, guards._reinterpret_tensor))
+    if hasattr(guards, "copy_if_misaligned"):  # not in all versions
+        patches.set(guards, "copy_if_misaligned", functools.partial(_copied, guards.copy_if_misaligned))
     patches.set(select_algorithm, "extern_kernels", _Libraries(select_algorithm.extern_kernels, mode))
 
 
@@ -78,6 +80,17 @@ def _reinterpret(mode: FakeTensors, original: Any, tensor: Any, size: Any, strid
     result = FakeTensor(mode, made, tensor.fake_device)
     told(result)
     return result
+
+
+def _copied(original: Any, tensor: Any) -> Any:
+    """What a wrapper is given, as it is where it is aligned: asking C++ for its address makes torch warn."""
+    if isinstance(tensor, FakeTensor) and tensor.storage_offset() * tensor.element_size() % _ALIGNED_BYTES == 0:
+        return tensor
+    return original(tensor)
+
+
+_ALIGNED_BYTES = 16
+"""What kernels take for granted of addresses; a block of the allocator begins at one of its own."""
 
 
 class _Libraries:

@@ -62,9 +62,14 @@ class _StepHearer(StepProfiler):
     """Has one step of a program heard, writes it down, and ends the program."""
 
     def __init__(
-        self, capture: Capture, ending: Ending, tensors: FakeTensors, groups: Mapping[str, MadeGroup] | None = None
+        self,
+        capture: Capture,
+        ending: Ending,
+        tensors: FakeTensors,
+        devices: Sequence[Device],
+        groups: Mapping[str, MadeGroup] | None = None,
     ) -> None:
-        self._ending, self._tensors = ending, tensors
+        self._ending, self._tensors, self._devices = ending, tensors, devices
         self._marks: list[str] = []
         self._listeners: list[tuple[EagerCalls, int]] = []
         self._groups: Mapping[str, MadeGroup] = {} if groups is None else groups
@@ -169,7 +174,7 @@ class _StepHearer(StepProfiler):
             Heard(recording.memory, recording.heard),
             record,
             ledgered.launches,
-            devices=self._capture.run.devices,
+            devices=self._devices,
         )
         calls = place_calls(record, recording.heard, listener.graphs)
         collectives = collectives_of_step(
@@ -240,7 +245,8 @@ def run_without_device(
         capture = Capture(path, force=force, argv=tuple(argv), devices=(device,))
         ending = Ending(fake.tensors.end)
         fake.threads.on_error = ending.thread_failed
-        hearer = _StepHearer(capture, ending, fake.tensors, None if around is None else around.groups)
+        devices = (device,) * place[1]
+        hearer = _StepHearer(capture, ending, fake.tensors, devices, None if around is None else around.groups)
         hear_steps(hearer)
         capture.watch(hearer)
         status = "failed"

@@ -83,3 +83,12 @@ def test_who_listens_hears_of_storages_made_and_used_in_a_graph(fake: FakeDevice
     (life,) = [each for each in listener.memory.lives if each.nbytes == 48 and each.born_in is not None]
     assert (life.dtype, life.device, life.born_in) == ("bfloat16", "cuda:0", 0)
     assert not listener.calls or {each.graph for each in listener.calls} == {None}
+
+
+def test_what_a_wrapper_is_given_is_copied_where_it_is_not_aligned_alone(fake: FakeDevice) -> None:
+    guards: Any = torch._C._dynamo.guards
+    if not hasattr(guards, "copy_if_misaligned"):
+        pytest.skip("this torch copies elsewhere")
+    rows = torch.empty(4, 8, device="cuda")
+    assert guards.copy_if_misaligned(rows) is rows and guards.copy_if_misaligned(rows[1]).storage_offset() == 8
+    assert guards.copy_if_misaligned(rows.flatten()[1:]).storage_offset() == 0

@@ -13,7 +13,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import torchledger
+from torchledger.books import read_memory
 from torchledger.errors import PlanError, UsageError
+from torchledger.memory.elsewhere import memory_on
 from torchledger.nouns import Device, DryRun, LiveStorage, Run, Step, StepCall
 from torchledger.planning.dry_run import DryRunOutcome, run_without_device, script_program
 from torchledger.planning.plan import as_planned
@@ -107,6 +109,16 @@ def test_memory_is_that_of_the_device(outcome: DryRunOutcome) -> None:
     weights = {each.name: each for each in storages if each.category == "parameters"}
     assert weights["0.weight"].nbytes == 4 * WIDTH * WIDTH and weights["0.weight"].device == "cuda:0"
     assert sum(each.nbytes for each in storages if each.category == "optimizer_state") >= 8 * WIDTH * WIDTH
+
+
+def test_the_ledger_holds_the_workspaces_that_its_price_counts(outcome: DryRunOutcome) -> None:
+    with open_ledger(outcome.path) as reader:
+        (step,) = reader.read(Step)
+        kept = read_memory(reader, step.name)
+        assert kept is not None
+        there = memory_on(H200, kept, reader.read(StepCall), [])
+    assert kept.by_category["workspaces"] == 2 * 32 << 20
+    assert kept.peak_allocated_bytes == there.peak_allocated_bytes
 
 
 def test_the_ledger_says_that_there_was_no_device_and_what_the_program_was_told(outcome: DryRunOutcome) -> None:
