@@ -483,6 +483,8 @@ def _is_true(func: Any, args: Sequence[Any]) -> bool:
         return isinstance(second, float) and math.isinf(second)
     if name == "eq":
         return first is second
+    if name == "gt" and second == _CURVATURE:
+        return is_called_from(_LBFGS)
     if name in ("bitwise_not", "logical_not"):
         return isinstance(first, torch.Tensor) and first.dtype is torch.bool and not getattr(first, "_stand_in", False)
     if name in _PASSES_TRUTH_ON:
@@ -491,6 +493,10 @@ def _is_true(func: Any, args: Sequence[Any]) -> bool:
         )
     return False
 
+
+_LBFGS, _CURVATURE = "torch/optim/lbfgs.py", 1e-10
+"""Where the loss curves by more than this along a step, which it nearly always does, LBFGS keeps the step for those to
+come, and works with all that it has kept."""
 
 _PASSES_TRUTH_ON = frozenset({"mul", "bitwise_and", "logical_and", "all", "any", "_to_copy", "view", "stack", "detach"})
 
