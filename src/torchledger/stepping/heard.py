@@ -211,8 +211,8 @@ def _notes_on_reads(heard: Iterable[EagerCall]) -> list[str]:
     read = Counter(each.sources[-1] for each in reads)
     solved = {each.sources[-1] for each in reads if any(_OPTIMIZER in function for function in each.library)}
     return [
-        f"{line} reads values of the device {count:,} times in the step, and was given stand-ins: where they decide "
-        "how often a loop goes round (the iterations of a solver), it may be more often or less there"
+        f"values of the device are read {count:,} times in the step at {line}, which was given stand-ins: where they "
+        "decide how often a loop goes round (the iterations of a solver), it may be more often or less there"
         for line, count in read.items()
         if count > (1 if line in solved else _MOST_AT_ONCE)
     ]
