@@ -13,7 +13,7 @@ import sys
 import threading
 import types
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,6 +45,8 @@ REAL_BYTES = 1 << 20
 
 READ_BYTES = 1 << 28
 """What an operator on real tensors may read in all: a batch is put together, a model's weights are not computed."""
+
+_OF_GROUPS = frozenset({"c10d", "_c10d_functional"})
 
 _SKIPPED_STEP = "torch/amp/grad_scaler.py"
 """A gradient scaler asks whether gradients were infinite, and skips the step if they were."""
@@ -78,6 +80,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
 
     ``devices`` is how many of a node there are, on which tensors may be put.
     After ``end`` threads other than the first one to enter it go no further than their next operator.
+    ``on_collective`` is given each operator on process groups, with its arguments, before it is called.
     """
 
     supports_higher_order_operators = True
@@ -92,6 +95,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         self._lock = threading.RLock()
         self._patches = Patches()
         self.is_over = False
+        self.on_collective: Callable[[Any, Sequence[Any], Mapping[str, Any]], None] | None = None
 
     @property
     def enter_stack(self) -> list[Any]:
@@ -154,6 +158,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             return True  # only C++ asks here, and insists
         self._check_device(kwargs.get("device"))
         here = self._of_thread
+        if self.on_collective is not None and getattr(func, "namespace", None) in _OF_GROUPS and not here.is_inside:
+            self.on_collective(func, args, kwargs)
         if not here.is_inside and self._stays_real(func, args, kwargs):
             return func(*args, **kwargs)
         if func in _VALUES:

@@ -20,7 +20,7 @@ from torchledger.nouns.breakdown import (
 )
 from torchledger.nouns.compilation import Compilation
 from torchledger.nouns.device import Ceilings, Device, Environment, Host
-from torchledger.nouns.dry_run import CUDA_GRAPH, RUNNING, DryRun, MadeGroup, StandIn, WorldSpec
+from torchledger.nouns.dry_run import CUDA_GRAPH, RUNNING, DryRun, MadeGroup, RareCollective, StandIn, WorldSpec
 from torchledger.nouns.fabric import CollectiveCurve, CollectivePrice, Fabric, NodeLinks, Placement
 from torchledger.nouns.job import (
     Collective,
@@ -150,6 +150,7 @@ __all__ = [
     "Quality",
     "RankActivity",
     "RankSummary",
+    "RareCollective",
     "ReadChange",
     "Run",
     "RunDiff",

@@ -14,6 +14,7 @@ from torchledger.nouns import DryRun, PlannedRank, PlannedStep, StepPrediction
 from torchledger.planning.dry_run import run_without_device
 from torchledger.planning.fabric import find_fabric
 from torchledger.planning.price import plan_price, roofline_note
+from torchledger.planning.rare_collectives import rare_note
 from torchledger.planning.world import Script, program_of, record_ranks
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.operators import ROOFLINE
@@ -117,6 +118,8 @@ def plan_world(
         )
     if world > 1 and not dry_run.groups:
         step = replace(step, notes=(*step.notes, _ALONE))
+    elif world > 1 and not any(each.has_collectives for each in programs):
+        step = replace(step, notes=(rare_note(dry_run, links), *step.notes))
     return Plan(step, dry_run, folder if output is not None else None)
 
 

@@ -63,6 +63,13 @@ class RankProgram:
         """How often the step calls each compiled graph."""
         return Counter(call.name for call in self.calls if call.kind == "graph")
 
+    @property
+    def has_collectives(self) -> bool:
+        """Whether the step moves anything between ranks."""
+        return any(call.kind == "collective" and collective_kind(call.name) for call in self.calls) or any(
+            graph_collectives(self.launches.get(graph, ())) for graph in self.graph_calls
+        )
+
 
 @dataclass(frozen=True)
 class TimedRank:
