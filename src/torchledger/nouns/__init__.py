@@ -54,7 +54,7 @@ from torchledger.nouns.memory import (
     MemoryRow,
     StepMemory,
 )
-from torchledger.nouns.plan import Layout, PlannedRank, PlannedStep, PricedLayout
+from torchledger.nouns.plan import Layout, PlannedCollective, PlannedRank, PlannedStep, PricedLayout
 from torchledger.nouns.prediction import PredictedCalls, Prediction, StepPrediction
 from torchledger.nouns.run import Run
 from torchledger.nouns.run_diff import (
@@ -141,6 +141,7 @@ __all__ = [
     "OptimizerFacts",
     "Phase",
     "Placement",
+    "PlannedCollective",
     "PlannedRank",
     "PlannedStep",
     "PredictedCalls",

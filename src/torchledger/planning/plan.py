@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from torchledger.device.host import find_host
+from torchledger.jobs.planned import keep_plan
 from torchledger.nouns import DryRun, PlannedRank, PlannedStep, StepPrediction
 from torchledger.planning.dry_run import run_without_device
 from torchledger.planning.fabric import find_fabric
@@ -116,10 +117,12 @@ def plan_world(
             allow_tf32=settings.get("float32_matmul_precision", "highest") != "highest",
             convolution_tf32=settings.get("cudnn_allow_tf32") != "False",
         )
-    if world > 1 and not dry_run.groups:
-        step = replace(step, notes=(*step.notes, _ALONE))
-    elif world > 1 and not any(each.has_collectives for each in programs):
-        step = replace(step, notes=(rare_note(dry_run, links), *step.notes))
+        if world > 1 and not dry_run.groups:
+            step = replace(step, notes=(*step.notes, _ALONE))
+        elif world > 1 and not any(each.has_collectives for each in programs):
+            step = replace(step, notes=(rare_note(dry_run, links), *step.notes))
+        if output is not None:
+            keep_plan(folder, step)
     return Plan(step, dry_run, folder if output is not None else None)
 
 

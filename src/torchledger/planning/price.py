@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -142,6 +143,7 @@ def _as_step(
         launches=max(each.launches for each in timed.values()),
         ranks=tuple(ranks),
         notes=tuple(notes),
+        collectives=tuple(chain.from_iterable(timed[program.rank].collectives for program in programs)),
     )
 
 

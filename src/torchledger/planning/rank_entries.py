@@ -11,7 +11,8 @@ from typing import Any
 from torchledger.errors import PredictError
 from torchledger.expecting.machine import Machine
 from torchledger.fitting.time_model import TimeModel
-from torchledger.nouns import Fabric, Launch, Prediction, StepCall
+from torchledger.jobs.planned import alike_collectives
+from torchledger.nouns import Fabric, Launch, PlannedCollective, Prediction, StepCall
 from torchledger.planning.fabric import placement_of, price_collective
 from torchledger.planning.rank_host import RankHost
 from torchledger.planning.sharing import rounds_beside, sharing_of
@@ -24,6 +25,7 @@ from torchledger.predicting.operators import ROOFLINE, half_width_us, tail_us
 from torchledger.predicting.overheads import Mode, begins_backward
 from torchledger.predicting.power import StepWork, is_product, mean_clock, sustained_share, work_of
 from torchledger.predicting.step_calls import price_calls
+from torchledger.stepping.communication import operation_of
 from torchledger.work.collectives import collective_kind
 from torchledger.work.graph_collectives import WAIT, GraphCollective, graph_collectives
 from torchledger.work.step_traffic import step_traffic
@@ -85,6 +87,7 @@ class TimedRank:
     unlearned_us: float
     unlearned_calls: Mapping[str, int]
     """What is priced at its roofline: its time, and the calls of operators among it."""
+    collectives: tuple[PlannedCollective, ...]
 
     def slow_down(self, duration_us: float, communication_us: float, machine: Machine) -> bool:
         """Make entries as long as the power limit leaves them in a run of steps of ``duration_us``; whether any is.
@@ -130,6 +133,7 @@ class EntryMaker:
         self.unlearned_us = 0.0
         self.unlearned_calls: Counter[str] = Counter()
         self.last_of_group: dict[str, int] = {}
+        self.asked: list[PlannedCollective] = []
 
     def kernel(
         self,
@@ -206,6 +210,9 @@ class EntryMaker:
             price_us, spread_us = price.duration_us, price.high_us - price.duration_us
             if price.note and placement.nodes == 1:
                 self.notes.add(price.note)
+        self.asked.append(
+            PlannedCollective(rank, operation_of(name) or kind, group, size or None, 1, message_bytes, price_us)
+        )
         self.collective_spread_us += spread_us
         if not is_pair and group is not None:
             if (before := self.last_of_group.get(group)) is not None and before not in after:
@@ -331,6 +338,7 @@ def time_entries(maker: EntryMaker, settings: Mapping[str, bool]) -> TimedRank:
         maker.worked,
         maker.unlearned_us,
         maker.unlearned_calls,
+        alike_collectives(maker.asked),
     )
 
 

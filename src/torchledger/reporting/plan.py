@@ -7,6 +7,7 @@ from typing import Any
 from torchledger.nouns import DryRun, PlannedStep
 from torchledger.reporting.columns import format_bytes, format_us
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence
+from torchledger.reporting.planned_job import collectives_as_plain
 
 _MOST_LINES = 12
 
@@ -22,7 +23,12 @@ def plan_as_plain(step: PlannedStep, dry_run: DryRun | None = None) -> dict[str,
             "host_us": step.host_us,
             "decided_by": step.decides,
         },
-        "communication": {"total_us": step.communication_us, "exposed_us": step.exposed_us},
+        "communication": {
+            "total_us": step.communication_us,
+            "exposed_us": step.exposed_us,
+            "bubble_us": step.bubble_us,
+            "collectives": collectives_as_plain(step.collectives),
+        },
         "memory": {"peak_allocated_bytes": step.peak_allocated_bytes},
         "ranks": step.world_size,
         "launches": step.launches,
@@ -46,6 +52,8 @@ def plan_document(step: PlannedStep, dry_run: DryRun | None = None) -> Document:
         exposed = format_us(step.exposed_us)
         total = format_us(step.communication_us)
         facts.append(("communication", f"{total}, of which {exposed} has no kernel beside it"))
+    if step.bubble_us:
+        facts.append(("bubble", f"{format_us(step.bubble_us)} of waiting for other stages, the mean over the ranks"))
     if step.peak_allocated_bytes is not None:
         facts.append(("peak memory", f"{format_bytes(step.peak_allocated_bytes)} allocated"))
     blocks: list[Block] = [Facts(tuple(facts))]
