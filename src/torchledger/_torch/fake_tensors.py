@@ -351,6 +351,9 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         def tolist(tensor: Any) -> Any:
             if not _is_fake(tensor):
                 return _ORIGINALS["tolist"](tensor)
+            if tensor.device.type == "cuda":
+                with torch.no_grad():
+                    tensor.to("cpu")  # as it does there: the host waits for what it copies
             if (known := shares_of(tensor)) is not None:
                 note_values(known)
                 return _ORIGINALS["tolist"](known)

@@ -128,7 +128,6 @@ def plan_world(
 
 def as_planned(step: StepPrediction) -> PlannedStep:
     """A step of one rank, as predicted, in the words of a plan."""
-    needs = {"compute": step.device_us, "host": step.host_us}
     rank = PlannedRank(
         rank=0,
         compute_us=step.device_us,
@@ -149,7 +148,7 @@ def as_planned(step: StepPrediction) -> PlannedStep:
         coverage=step.coverage,
         device_us=step.device_us,
         host_us=step.host_us,
-        decided_by=dict(sorted(needs.items(), key=lambda item: -item[1])[:1]),
+        decided_by=step.decided_by,
         peak_allocated_bytes=step.peak_allocated_bytes,
         launches=step.launches + step.eager_calls,
         ranks=(rank,),

@@ -18,6 +18,7 @@ from torchledger.planning.sharing import find_sharing
 from torchledger.planning.timeline import PlayedStep, Sharing, play
 from torchledger.predicting.host_steps import expected_host
 from torchledger.predicting.overheads import Mode, overheads_of
+from torchledger.predicting.waits import waits_notes
 
 _COUNTS = 0.02
 """A share of the device's time that is worth a sentence."""
@@ -64,7 +65,12 @@ def plan_price(
     ]
     if any(slowed):
         played = play({rank: each.entries for rank, each in timed.items()}, sharing=sharing)
-    return _as_step(programs, model, fabric, timed, played, subject, overheads, sharing, host_error)
+    step = _as_step(programs, model, fabric, timed, played, subject, overheads, sharing, host_error)
+    waits = next((each.waits for each in timed.values() if each.waits), ())
+    if not waits:
+        return step
+    at_once = play({rank: each.without_waits() for rank, each in timed.items()}, sharing=sharing)
+    return replace(step, notes=(*step.notes, *waits_notes(waits, played.duration_us - at_once.duration_us)))
 
 
 def roofline_note(unlearned_us: float, device_us: float, calls: Mapping[str, int]) -> str | None:

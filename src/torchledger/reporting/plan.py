@@ -44,7 +44,7 @@ def plan_document(step: PlannedStep, dry_run: DryRun | None = None) -> Document:
     """The same for a reader."""
     facts = [
         ("step", f"{format_us(step.duration_us)} ({format_us(step.low_us)} to {format_us(step.high_us)})"),
-        ("decided by", _WORDS.get(step.decides or "", step.decides or "nothing")),
+        ("decided by", _deciding(step)),
         ("device", f"{format_us(step.device_us)} in {step.launches:,} launches"),
         ("host", format_us(step.host_us)),
     ]
@@ -82,9 +82,29 @@ def dry_run_sections(dry_run: DryRun) -> list[Section]:
     return sections
 
 
+_COUNTS = 0.1
+"""A share of the way that decides a step's length from which on it is named."""
+
+
+def _deciding(step: PlannedStep) -> str:
+    """What the way that decides a step's length is made of, with shares where it is more than one thing.
+
+    What the device and the host need alone may both be less than the step: one waits for the other.
+    """
+    named = {what: share for what, share in step.decided_by.items() if share >= _COUNTS}
+    if len(named) < 2:
+        return _WORDS.get(step.decides or "", step.decides or "nothing")
+    parts = [f"{_WORDS.get(what, what)} ({share * 100:.0f} %)" for what, share in named.items()]
+    longer = "" if step.duration_us <= _LONGER * max(step.device_us, step.host_us) else "; one waits for the other"
+    return f"{', '.join(parts[:-1])} and {parts[-1]}{longer}"
+
+
+_LONGER = 1.02
+"""How many times as long as what device and host need each a step is of which it is said that one waits."""
+
 _WORDS = {
     "compute": "the device's kernels",
-    "host": "the host, which launches them",
+    "host": "the host, which launches kernels",
     "communication": "communication",
     "idle": "waiting",
 }

@@ -257,6 +257,24 @@ def test_a_plan_has_the_keys_that_scripts_read(outcome: DryRunOutcome) -> None:
     assert 16 * WIDTH * WIDTH < plain["memory"]["peak_allocated_bytes"] < 20 * WIDTH * WIDTH
 
 
+def test_a_list_of_a_tensors_values_is_waited_for_at_its_line(tmp_path: Path) -> None:
+    def program() -> None:
+        weight = torch.nn.Parameter(torch.zeros(64, 64, device="cuda"))
+        optimizer = torch.optim.SGD([weight], lr=1.0)
+        for _ in range(6):
+            chosen = torch.zeros(4, device="cuda", dtype=torch.int64)
+            chosen.tolist()
+            weight.sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    _, calls = read(run_without_device(program, tmp_path / "plan.ledger", H200))
+    (copied, waited) = [call for call in calls if call.kind in ("copy", "synchronization")]
+    assert (copied.name, copied.bytes_moved) == ("aten::_to_copy", 4 * 8)
+    assert waited.order == copied.order + 1 and waited.sources == copied.sources
+    assert waited.sources[-1].startswith(__file__)
+
+
 def test_copies_over_the_bus_are_priced_by_the_memory_that_they_read_or_fill(tmp_path: Path) -> None:
     def program() -> None:
         weight = torch.nn.Parameter(torch.zeros(1 << 24, device="cuda"))
