@@ -14,7 +14,8 @@ from torchledger.jobs.planned import keep_plan
 from torchledger.nouns import DryRun, PlannedRank, PlannedStep, StepPrediction
 from torchledger.planning.dry_run import run_without_device
 from torchledger.planning.fabric import find_fabric
-from torchledger.planning.price import plan_price, roofline_note
+from torchledger.planning.kept_prices import keep_prices, times_of_calls
+from torchledger.planning.price import price_ranks, roofline_note
 from torchledger.planning.rare_collectives import rare_note
 from torchledger.planning.world import Script, program_of, record_ranks
 from torchledger.predicting.devices import find_model
@@ -61,12 +62,14 @@ def plan_program(
     with tempfile.TemporaryDirectory(prefix="torchledger-plan-") as folder:
         path = output or Path(folder) / "plan.ledger"
         outcome = run_without_device(program, path, model.machine.device, force=force, argv=argv)
-        step, _, _, _ = predict_ledger(
+        step, launches, _, _ = predict_ledger(
             model,
             path,
             mode="graphs" if outcome.dry_run.replays_graphs else mode,
             host=known or "usual",
         )
+        if output is not None:
+            keep_prices(path, times_of_calls(model, path, launches))
     return Plan(as_planned(step), outcome.dry_run, output)
 
 
@@ -106,7 +109,7 @@ def plan_world(
         with open_ledger(recorded[0].ledger) as ledger:
             dry_run = ledger.read(DryRun)[-1]
             settings = ledger.run().environment.settings
-        step = plan_price(
+        step, times_us = price_ranks(
             programs,
             model,
             links,
@@ -123,6 +126,8 @@ def plan_world(
             step = replace(step, notes=(rare_note(dry_run, links), *step.notes))
         if output is not None:
             keep_plan(folder, step)
+            for each in recorded:
+                keep_prices(each.ledger, times_us[each.rank])
     return Plan(step, dry_run, folder if output is not None else None)
 
 

@@ -95,6 +95,9 @@ class TimedRank:
     waits: tuple[StepCall, ...]
     """Where the host waits for the device."""
 
+    times_us: Mapping[int, float]
+    """What each call takes on the device alone, by its ``order``."""
+
     def without_waits(self) -> list[TimedEntry]:
         """The same entries, launched by a host that goes on at once."""
         return [replace(entry, host_after=()) if entry.host_after else entry for entry in self.entries]
@@ -310,7 +313,9 @@ def time_entries(maker: EntryMaker, settings: Mapping[str, bool]) -> TimedRank:
     placed: dict[int, int] = {}
     maker.by_host("step", needs.step_us())
     carried: tuple[int, ...] = ()
+    times_us: dict[int, float] = {}
     for call in program.calls:
+        first = len(maker.entries)
         after = (*carried, *(placed[order] for order in waits.get(call.order, ()) if order in placed))
         carried = ()
         if call.kind == "graph":
@@ -357,6 +362,8 @@ def time_entries(maker: EntryMaker, settings: Mapping[str, bool]) -> TimedRank:
                 copied = placed.get(call.order - 1)  # what it copies is what it waits for
                 maker.host_waits(call, _last_of(maker.entries) if copied is None else (copied,))
             carried = after  # what is not priced holds back what comes after it
+        if len(maker.entries) > first:
+            times_us[call.order] = sum(entry.duration_us for entry in maker.entries[first:])
         if call.kind == "operator" and call.order not in eager:
             maker.by_host(call.name, needs.operator_us(call, launches=False))
     return TimedRank(
@@ -370,6 +377,7 @@ def time_entries(maker: EntryMaker, settings: Mapping[str, bool]) -> TimedRank:
         maker.unlearned_calls,
         alike_collectives(maker.asked),
         tuple(maker.waits),
+        times_us,
     )
 
 
