@@ -51,7 +51,9 @@ class PlannedStep:
     ``device_us`` is what the busiest rank's device needs of it (kernels and exposed collectives), ``host_us`` what its
     host needs to launch it all. ``decided_by`` says what the way through the step that decides its length is made of:
     ``"compute"``, ``"communication"`` and ``"host"`` with their shares, the largest first.
-    ``collectives`` are those of each rank that was recorded.
+    ``collectives`` are those of each rank that was recorded. ``launches`` counts what is priced in one rank's step:
+    calls outside compiled graphs, and launches inside them; ``kernel_launches`` the kernels that these launch, of which
+    an operator over lists of tensors has several.
     ``communication_us`` and ``exposed_us`` are the slowest rank's, ``bubble_us`` is the mean over the ranks and
     ``peak_allocated_bytes`` the fullest rank's.
     """
@@ -75,6 +77,7 @@ class PlannedStep:
     ranks: tuple[PlannedRank, ...] = ()
     notes: tuple[str, ...] = ()
     collectives: tuple[PlannedCollective, ...] = ()
+    kernel_launches: int | None = None
 
     @property
     def decides(self) -> str | None:

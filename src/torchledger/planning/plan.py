@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from torchledger.books import read_step
 from torchledger.device.host import find_host
 from torchledger.jobs.planned import keep_plan
-from torchledger.nouns import DryRun, PlannedRank, PlannedStep, StepPrediction
+from torchledger.nouns import DryRun, Launch, PlannedRank, PlannedStep, StepPrediction
 from torchledger.planning.dry_run import run_without_device
 from torchledger.planning.fabric import find_fabric
 from torchledger.planning.kept_prices import keep_prices, times_of_calls
@@ -70,7 +71,8 @@ def plan_program(
         )
         if output is not None:
             keep_prices(path, times_of_calls(model, path, launches))
-    return Plan(as_planned(step), outcome.dry_run, output)
+        planned = replace(as_planned(step), kernel_launches=_kernel_launches([path]))
+    return Plan(planned, outcome.dry_run, output)
 
 
 def plan_world(
@@ -120,6 +122,7 @@ def plan_world(
             allow_tf32=settings.get("float32_matmul_precision", "highest") != "highest",
             convolution_tf32=settings.get("cudnn_allow_tf32") != "False",
         )
+        step = replace(step, kernel_launches=_kernel_launches([each.ledger for each in recorded]))
         if world > 1 and not dry_run.groups:
             step = replace(step, notes=(*step.notes, _ALONE))
         elif world > 1 and not any(each.has_collectives for each in programs):
@@ -129,6 +132,16 @@ def plan_world(
             for each in recorded:
                 keep_prices(each.ledger, times_us[each.rank])
     return Plan(step, dry_run, folder if output is not None else None)
+
+
+def _kernel_launches(ledgers: Sequence[Path]) -> int | None:
+    """Kernels that one rank's step launches, as ``show`` adds them up: of the rank with most."""
+    found = []
+    for path in ledgers:
+        with open_ledger(path) as ledger:
+            record = read_step(ledger, Counter(launch.graph for launch in ledger.read(Launch) if launch.is_call))
+            found += [] if record is None else [record.whole.launches]
+    return max(found, default=None)
 
 
 def as_planned(step: StepPrediction) -> PlannedStep:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchledger.nouns import DryRun, PlannedStep
-from torchledger.reporting.columns import format_bytes, format_us
+from torchledger.reporting.columns import counted, format_bytes, format_us
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence
 from torchledger.reporting.planned_job import collectives_as_plain
 
@@ -32,6 +32,7 @@ def plan_as_plain(step: PlannedStep, dry_run: DryRun | None = None) -> dict[str,
         "memory": {"peak_allocated_bytes": step.peak_allocated_bytes},
         "ranks": step.world_size,
         "launches": step.launches,
+        "kernel_launches": step.kernel_launches,
         "notes": list(step.notes),
         "stand_ins": [
             {"source": each.source, "asked": each.asked, "value": each.value, "count": each.count}
@@ -45,7 +46,7 @@ def plan_document(step: PlannedStep, dry_run: DryRun | None = None) -> Document:
     facts = [
         ("step", f"{format_us(step.duration_us)} ({format_us(step.low_us)} to {format_us(step.high_us)})"),
         ("decided by", _deciding(step)),
-        ("device", f"{format_us(step.device_us)} in {step.launches:,} launches"),
+        ("device", f"{format_us(step.device_us)} in {_launches(step)}"),
         ("host", format_us(step.host_us)),
     ]
     if step.world_size > 1:
@@ -80,6 +81,17 @@ def dry_run_sections(dry_run: DryRun) -> list[Section]:
         decided = [(what, f"{count} times") for what, count in dry_run.decisions.items()]
         sections.append(Section("Decided by a rule where the device would be asked", (Facts(tuple(decided)),)))
     return sections
+
+
+def _launches(step: PlannedStep) -> str:
+    """What is counted of a step: kernels, and the calls that launch them."""
+    if step.kernel_launches is None:
+        return counted(step.launches, "launch")
+    of_one = " of one rank's step" if step.world_size > 1 else ""
+    return (
+        f"{counted(step.kernel_launches, 'launch')} of kernels, by {step.launches:,} eager calls and launches of "
+        f"compiled graphs{of_one}"
+    )
 
 
 _COUNTS = 0.1

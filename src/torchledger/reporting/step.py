@@ -105,10 +105,11 @@ def _verdict_of_dry_run(totals: StepTotals) -> tuple[str, ...]:
     graphs = [call for call in totals.calls if call.kind == "graph"]
     eager = [call for call in totals.calls if call.kind in ("operator", "collective") and call.kernels]
     held = f"{counted(totals.graph_launches, 'launch')} in {counted(len(graphs), 'call')} of compiled graphs"
+    work = f"{format_si(totals.whole.flops)}FLOP, {format_bytes(totals.whole.bytes_moved)} of minimum traffic"
     return (
         f"A step that ran without its device: nothing of it was measured. Found by: {FOUND_BY[totals.step.found_by]}.",
         f"It makes {held if graphs else 'no call of a compiled graph'} and {counted(len(eager), 'eager operator')}: "
-        f"{format_si(totals.whole.flops)}FLOP, {format_bytes(totals.whole.bytes_moved)} of minimum traffic.",
+        f"{counted(totals.whole.launches, 'launch')} of kernels, {work}.",
         "What it would take: torchledger predict-step, with --device.",
     )
 

@@ -248,7 +248,8 @@ def test_what_shows_the_ledger_says_that_nothing_was_measured(outcome: DryRunOut
 def test_a_plan_has_the_keys_that_scripts_read(outcome: DryRunOutcome) -> None:
     step, *_ = predict_ledger(find_model("H200"), outcome.path)
     plain = plan_as_plain(as_planned(step), outcome.dry_run)
-    assert set(plain) == {"step", "communication", "memory", "ranks", "launches", "notes", "stand_ins"}
+    keys = {"step", "communication", "memory", "ranks", "launches", "kernel_launches", "notes", "stand_ins"}
+    assert set(plain) == keys
     assert plain["notes"] == list(as_planned(step).notes)
     assert set(plain["step"]) == {"duration_us", "low_us", "high_us", "device_us", "host_us", "decided_by"}
     assert 0 <= plain["step"]["low_us"] < plain["step"]["duration_us"] < plain["step"]["high_us"]

@@ -24,3 +24,15 @@ def test_a_step_that_is_longer_than_what_host_and_device_need_is_decided_by_both
 
 def test_what_decides_nearly_all_is_named_alone() -> None:
     assert _decided_by(replace(STEP, decided_by={"compute": 0.95, "host": 0.05})) == "the device's kernels"
+
+
+def test_kernels_are_told_apart_from_the_calls_that_launch_them() -> None:
+    step = replace(STEP, launches=81, kernel_launches=114)
+    (facts,) = (block for block in plan_document(step).sections[0].blocks if isinstance(block, Facts))
+    assert dict(facts.rows)["device"] == (
+        "15.7 ms in 114 launches of kernels, by 81 eager calls and launches of compiled graphs"
+    )
+    (facts,) = (
+        block for block in plan_document(replace(step, world_size=8)).sections[0].blocks if isinstance(block, Facts)
+    )
+    assert dict(facts.rows)["device"].endswith("launches of compiled graphs of one rank's step")
