@@ -278,6 +278,8 @@ def step_operators_account(books: Books) -> Account | None:
     if step.has_unlike_steps:
         return Account("step_operators", "operators", step.operators, None, note=_unlike(step))
     notes = []
+    if not step.is_measured:
+        notes.append("of one step, those among them that launch nothing: views, allocations")
     if step.operators_elsewhere:
         notes.append(f"{step.operators_elsewhere:,} more on threads that no mode listened to")
     if (differ := _counts_apart(step)) is not None:

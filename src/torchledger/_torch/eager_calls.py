@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -35,6 +35,7 @@ from torchledger._torch.storages import HeardMemory, StorageWatch
 from torchledger._torch.tensors import is_nested, tensors_in
 from torchledger.claims import claim
 from torchledger.signals import let_through
+from torchledger.work.collectives import collective_kind
 from torchledger.work.op_shapes import Argument, OpCall, Tensor
 from torchledger.work.settings import Parameter
 
@@ -520,6 +521,16 @@ def _group_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple
                 named: Any = name
                 return name, int(torch.distributed.distributed_c10d._resolve_process_group(named).size())
     return None, None
+
+
+def collective_call(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[OpCall, str | None, int | None] | None:
+    """A collective as shapes, with the name and the size of its group; ``None`` of what moves no tensors (a wait)."""
+    call = operator_call(func, tuple(args), dict(kwargs))
+    if collective_kind(call.name) is None:
+        return None
+    return (call, *_group_of(func, tuple(args), dict(kwargs)))
 
 
 def _as_shape(tensor: torch.Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from torchledger._torch.fake_generators import let_states_be_unknown
 from torchledger._torch.fake_inductor import compile_for_fake_device
 from torchledger._torch.fake_library import CUDNN_VERSION, load_library
 from torchledger._torch.fake_spawn import run_spawned_here
+from torchledger._torch.fake_stores import ask_for_world
 from torchledger._torch.fake_streams import StreamOrder, install_streams
 from torchledger._torch.fake_tensors import FakeTensors
 from torchledger._torch.fake_threads import FakeThreads
@@ -73,6 +74,7 @@ class FakeDevice:
             install_streams(patches, self.order)
             compile_for_fake_device(patches, self.device, self.decisions, self.tensors)
             keep_checkpoints_away(patches, self.tensors.note)
+            ask_for_world(patches)
             let_states_be_unknown(patches, self.tensors.note)
             self.threads.install(patches)
             self.processes = run_spawned_here(patches, self.index, self.count)

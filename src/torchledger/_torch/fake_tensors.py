@@ -13,7 +13,7 @@ import sys
 import threading
 import types
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -47,6 +47,8 @@ REAL_BYTES = 1 << 20
 
 READ_BYTES = 1 << 28
 """What an operator on real tensors may read in all: a batch is put together, a model's weights are not computed."""
+
+_OF_GROUPS = frozenset({"c10d", "_c10d_functional"})
 
 _SKIPPED_STEP = "torch/amp/grad_scaler.py"
 """A gradient scaler asks whether gradients were infinite, and skips the step if they were."""
@@ -87,6 +89,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
 
     ``devices`` is how many of a node there are, on which tensors may be put.
     After ``end`` threads other than the first one to enter it go no further than their next operator.
+    ``on_collective`` is given each operator on process groups, with its arguments, before it is called.
     """
 
     supports_higher_order_operators = True
@@ -103,6 +106,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         self._lock = threading.RLock()
         self._patches = Patches()
         self.is_over = False
+        self.on_collective: Callable[[Any, Sequence[Any], Mapping[str, Any]], None] | None = None
 
     @property
     def enter_stack(self) -> list[Any]:
@@ -178,6 +182,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             return True  # only C++ asks here, and insists
         self._check_device(kwargs.get("device"))
         here = self._of_thread
+        if self.on_collective is not None and getattr(func, "namespace", None) in _OF_GROUPS and not here.is_inside:
+            self.on_collective(func, args, kwargs)
         if not here.is_inside and self._stays_real(func, args, kwargs):
             return func(*args, **kwargs)
         if func in _VALUES:
@@ -395,6 +401,9 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         def tolist(tensor: Any) -> Any:
             if not _is_fake(tensor):
                 return _ORIGINALS["tolist"](tensor)
+            if tensor.device.type == "cuda":
+                with torch.no_grad():
+                    tensor.to("cpu")  # as it does there: the host waits for what it copies
             if (known := shares_of(tensor)) is not None:
                 note_values(known)
                 return _ORIGINALS["tolist"](known)

@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from torchledger._torch.fake_pipelines import let_pipelines_run
 from torchledger._torch.fake_shares import send_shares
+from torchledger._torch.fake_stores import answer_for_others
 from torchledger._torch.fake_streams import StreamOrder, active_order, communication_stream
 from torchledger._torch.patching import Patches, pass_through, replace_everywhere
 from torchledger._torch.tensors import tensors_in
@@ -80,6 +81,7 @@ class FakeWorld:
         _register_backend(self, patches)
         _replace_rendezvous(self, patches)
         _replace_objects(self, patches)
+        answer_for_others(patches, self.spec.size, self.stand_in)
         _let_meshes_hold_values(patches)
         _let_ddp_run(patches)
         let_pipelines_run(self, patches)

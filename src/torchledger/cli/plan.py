@@ -62,10 +62,19 @@ def command(
                 f"--layouts prices the model of its file over --world ranks, and takes no {' or '.join(unused)}: "
                 "axes, schedules and microbatches stand in the file."
             )
+        from torchledger.cli.progress import progress_bar
         from torchledger.planning.layout_file import plan_layouts
         from torchledger.reporting.layouts import layouts_as_plain, layouts_document
 
-        found = plan_layouts(layouts, world=world or 1, device=device, fabric=fabric, ranks_per_node=ranks_per_node)
+        with progress_bar("layouts") as progress:
+            found = plan_layouts(
+                layouts,
+                world=world or 1,
+                device=device,
+                fabric=fabric,
+                ranks_per_node=ranks_per_node,
+                progress=progress,
+            )
         if as_json:
             print_json(layouts_as_plain(found))
         else:
@@ -73,13 +82,16 @@ def command(
         return
     if script is None:
         raise UsageError("SCRIPT is missing: torchledger plan train.py, or --layouts FILE.")
+    if not is_module:
+        from torchledger.planning.script_imports import check_imports
+
+        tell_misplaced(script, arguments)
+        check_imports(script)
     from torchledger.planning.dry_run import script_program
     from torchledger.planning.plan import plan_program, plan_world
     from torchledger.planning.world import Script, world_of
     from torchledger.reporting.plan import plan_as_plain, plan_document
 
-    if not is_module:
-        tell_misplaced(script, arguments)
     size = world_of(world, mesh)
     if size > 1 or world is not None:
         plan = plan_world(

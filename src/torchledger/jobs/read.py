@@ -14,6 +14,7 @@ from torchledger.errors import StoreError
 from torchledger.jobs.clocks import Alignment, align_clocks
 from torchledger.jobs.contention import find_contention
 from torchledger.jobs.matching import match_collectives
+from torchledger.jobs.planned import plan_of, planned_collectives, stood_for
 from torchledger.jobs.waits import COMMUNICATION, COMPUTE, IDLE, RankPieces, explain_waits, pieces_of
 from torchledger.nouns import (
     Collective,
@@ -21,6 +22,7 @@ from torchledger.nouns import (
     DryRun,
     Gap,
     Job,
+    PlannedCollective,
     RankActivity,
     RankSummary,
     Step,
@@ -46,6 +48,8 @@ class RankRecord:
     world_size: int | None = None
     missing: str | None = None
     peak_bytes: int | None = None
+    planned: tuple[PlannedCollective, ...] | None = None
+    """The collectives of a step that was planned, not recorded."""
 
 
 def read_job(path: str | PathLike[str]) -> Job:
@@ -57,10 +61,28 @@ def read_job_and_pieces(path: str | PathLike[str]) -> tuple[Job, Mapping[int, Ra
     """``read_job``, and what each rank did from moment to moment, on the job's clock."""
     records = [_read_rank(rank, ledger) for rank, ledger in ledgers_of_job(path).items()]
     job, pieces = _assemble(records, str(path))
-    code = read_head(path).get("exit_code")
+    head = read_head(path)
+    code = head.get("exit_code")
     if type(code) is int and code:
         job = replace(job, notes=(f"the program ended with exit code {code}", *job.notes))
+    planned = [record.rank for record in records if record.planned is not None]
+    if planned:
+        job = _with_plan(job, planned, head)
     return job, pieces
+
+
+def _with_plan(job: Job, ranks: Sequence[int], head: Mapping[str, object]) -> Job:
+    """A job of planned ranks with what its ``job.json`` says of them."""
+    plan, stands_for = plan_of(head), stood_for(head)
+    if not stands_for and len(ranks) == 1 and job.world_size is not None:
+        stands_for = {ranks[0]: job.world_size}
+    priced = () if plan is None else tuple(each for each in plan.collectives if each.rank in ranks)
+    return replace(
+        job,
+        plan=plan,
+        planned=priced or job.planned,
+        stands_for={rank: stands_for[rank] for rank in ranks if rank in stands_for},
+    )
 
 
 def job_of_ranks(records: Sequence[RankRecord], *, path: str) -> Job:
@@ -72,10 +94,14 @@ def _assemble(records: Sequence[RankRecord], path: str) -> tuple[Job, Mapping[in
     notes = [f"rank {record.rank}: {record.missing}" for record in records if record.missing is not None]
     present = [record for record in records if record.activity is not None]
     world_size = max((record.world_size or 0 for record in records), default=0) or None
-    if world_size is not None and len(records) < world_size:
+    planned = [record for record in records if record.planned is not None]
+    if world_size is not None and len(records) < world_size and not planned:
         absent = sorted(set(range(world_size)) - {record.rank for record in records})
         named = ", ".join(map(str, absent[:_MOST_NAMED])) + (", ..." if len(absent) > _MOST_NAMED else "")
         notes.append(f"{len(records)} of {world_size} ranks left a ledger here; there is none of rank {named}")
+    if planned and not present:
+        asked = tuple(each for record in planned for each in record.planned or ())
+        return Job(path, world_size, 0, (), (), (), notes=tuple(notes), planned=asked), {}
     if not present:
         empty = Job(path, world_size, 0, (), (), (), notes=(*notes, "no rank recorded a step with a collective"))
         return empty, {}
@@ -139,9 +165,11 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
             still = "" if run.status != "running" else "; its process runs, or was killed before it ended its ledger"
             gaps = [gap.reason for gap in ledger.read(Gap) if (gap.account, gap.where) == ("device_time", "profile")]
             if not activities:
+                is_planned = bool(ledger.read(DryRun))
+                if steps and is_planned:
+                    asked = planned_collectives(rank, ledger.read(Collective))
+                    return RankRecord(rank, path.name, world_size=run.world_size, planned=asked)
                 missing = "its recorded step has no collective" if steps else "its ledger holds no recorded step"
-                if ledger.read(DryRun):
-                    missing = f"its step was planned: its {len(ledger.read(Collective))} collectives have no times"
                 missing = f"{gaps[-1] if gaps else missing}{still}"
                 return RankRecord(rank, path.name, world_size=run.world_size, missing=missing)
             activity = activities[-1]

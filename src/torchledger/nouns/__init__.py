@@ -20,7 +20,7 @@ from torchledger.nouns.breakdown import (
 )
 from torchledger.nouns.compilation import Compilation
 from torchledger.nouns.device import Ceilings, Device, Environment, Host
-from torchledger.nouns.dry_run import CUDA_GRAPH, RUNNING, DryRun, MadeGroup, StandIn, WorldSpec
+from torchledger.nouns.dry_run import CUDA_GRAPH, RUNNING, DryRun, MadeGroup, RareCollective, StandIn, WorldSpec
 from torchledger.nouns.fabric import CollectiveCurve, CollectivePrice, Fabric, NodeLinks, Placement
 from torchledger.nouns.job import (
     Collective,
@@ -54,7 +54,7 @@ from torchledger.nouns.memory import (
     MemoryRow,
     StepMemory,
 )
-from torchledger.nouns.plan import Layout, PlannedRank, PlannedStep, PricedLayout
+from torchledger.nouns.plan import Layout, PlannedCollective, PlannedRank, PlannedStep, PricedLayout
 from torchledger.nouns.prediction import PredictedCalls, Prediction, StepPrediction
 from torchledger.nouns.run import Run
 from torchledger.nouns.run_diff import (
@@ -141,6 +141,7 @@ __all__ = [
     "OptimizerFacts",
     "Phase",
     "Placement",
+    "PlannedCollective",
     "PlannedRank",
     "PlannedStep",
     "PredictedCalls",
@@ -150,6 +151,7 @@ __all__ = [
     "Quality",
     "RankActivity",
     "RankSummary",
+    "RareCollective",
     "ReadChange",
     "Run",
     "RunDiff",

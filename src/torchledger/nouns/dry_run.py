@@ -54,6 +54,23 @@ class MadeGroup:
     description: str = ""
 
 
+@dataclass(frozen=True)
+class RareCollective:
+    """A collective that a program asked for in other steps than the one that was recorded, which has none.
+
+    ``message_bytes`` is one message as nccl-tests count it, ``count`` how often it was asked for, in so many of the
+    ``steps`` of optimizers that the program made. ``source`` is the line that asked.
+    """
+
+    operation: str
+    source: str
+    group: str | None = None
+    group_size: int | None = None
+    message_bytes: int | None = None
+    count: int = 1
+    steps: int = 1
+
+
 CUDA_GRAPH = "a compiled graph is replayed as a CUDA graph"
 """The decision that is noted of a graph which mode "reduce-overhead" would record."""
 
@@ -64,6 +81,8 @@ class DryRun:
 
     ``decisions`` counts what the compiler would have measured on the device and was decided by a rule. ``world`` is the
     rank that it ran as, where it is one of several, and ``groups`` are the ranks of each process group that it is in.
+    ``rare`` are the collectives of other steps where the recorded one has none; ``optimizer_steps`` counts the steps of
+    optimizers that the program made until it was ended.
     """
 
     device: str
@@ -71,6 +90,8 @@ class DryRun:
     decisions: Mapping[str, int] = field(default_factory=dict)
     world: WorldSpec | None = None
     groups: tuple[MadeGroup, ...] = ()
+    rare: tuple[RareCollective, ...] = ()
+    optimizer_steps: int = 0
 
     @property
     def replays_graphs(self) -> bool:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from torchledger.nouns.plan import PlannedCollective, PlannedStep
+
 CollectiveOperation = Literal[
     "all_reduce",
     "all_gather",
@@ -229,6 +231,8 @@ class Job:
 
     ``world_size`` is how many ranks there are by their own word, ``ranks`` those whose ledgers were read.
     ``collectives`` are all that were matched, in order of their ends; ``unmatched`` says which were not, and why.
+    Of ranks that were planned nothing has a time: ``planned`` are their collectives, ``stands_for`` says how many ranks
+    each of them stands for, and ``plan`` is the price of their step where it was kept.
     """
 
     path: str
@@ -241,6 +245,9 @@ class Job:
     contention: tuple[Contention, ...] = ()
     advice: str | None = None
     notes: tuple[str, ...] = ()
+    planned: tuple[PlannedCollective, ...] = ()
+    stands_for: Mapping[int, int] = field(default_factory=dict)
+    plan: PlannedStep | None = None
 
     def named(self, path: str) -> Job:
         """The same job under another path."""

@@ -27,6 +27,23 @@ class PlannedRank:
 
 
 @dataclass(frozen=True)
+class PlannedCollective:
+    """Collectives of one rank's step that share operation and group: how many, and all of their messages together.
+
+    ``message_bytes`` is as nccl-tests count it, ``duration_us`` what they take one after another with nothing beside
+    them, without waiting for other ranks; both are sums, and ``None`` where they are not known.
+    """
+
+    rank: int
+    operation: str
+    group: str | None
+    group_size: int | None
+    count: int
+    message_bytes: int | None = None
+    duration_us: float | None = None
+
+
+@dataclass(frozen=True)
 class PlannedStep:
     """The predicted time of one step over all ranks, and what it is made of.
 
@@ -34,6 +51,9 @@ class PlannedStep:
     ``device_us`` is what the busiest rank's device needs of it (kernels and exposed collectives), ``host_us`` what its
     host needs to launch it all. ``decided_by`` says what the way through the step that decides its length is made of:
     ``"compute"``, ``"communication"`` and ``"host"`` with their shares, the largest first.
+    ``collectives`` are those of each rank that was recorded. ``launches`` counts what is priced in one rank's step:
+    calls outside compiled graphs, and launches inside them; ``kernel_launches`` the kernels that these launch, of which
+    an operator over lists of tensors has several.
     ``communication_us`` and ``exposed_us`` are the slowest rank's, ``bubble_us`` is the mean over the ranks and
     ``peak_allocated_bytes`` the fullest rank's.
     """
@@ -56,6 +76,8 @@ class PlannedStep:
     launches: int = 0
     ranks: tuple[PlannedRank, ...] = ()
     notes: tuple[str, ...] = ()
+    collectives: tuple[PlannedCollective, ...] = ()
+    kernel_launches: int | None = None
 
     @property
     def decides(self) -> str | None:

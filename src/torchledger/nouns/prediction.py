@@ -67,6 +67,8 @@ class StepPrediction:
     collectives included. ``unlearned_us`` is what rests on a bare roofline, ``foreign_us`` what the kernels of another
     kind of device were priced at; ``notes`` are sentences about both and about what is left out. ``host`` names the
     host whose measured costs ``host_us`` is made of, ``None`` where they are the usual ones.
+    ``decided_by`` says what the step's length is made of: ``"compute"`` and ``"host"`` with their shares, the larger
+    first.
     ``peak_allocated_bytes`` is the most that is alive at once on that device, where the ledger's step was watched.
     """
 
@@ -100,6 +102,7 @@ class StepPrediction:
     host: str | None = None
     peak_allocated_bytes: int | None = None
     memory_by_category: Mapping[str, int] = field(default_factory=dict)
+    decided_by: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def device_us(self) -> float:

@@ -78,7 +78,8 @@ class StepCall:
     ``order`` in the graph: those of the operators that ran inside them in this call. ``settings`` are the integers and
     truth values that an eager operator was given, by their names in its schema, dimensions counted from the front
     (``("dim", (1,))``); what equals its default is left out, ``None`` is not recorded. A plan adds ``("pinned", (1,))``
-    to copies from and to pinned memory of the host.
+    to copies from and to pinned memory of the host. ``predicted_us`` is what a plan says that the call takes on the
+    device, microseconds, where its price was kept.
     """
 
     step: str
@@ -119,6 +120,7 @@ class StepCall:
     unasked: tuple[int, ...] = ()
     inside: tuple[tuple[int, int], ...] = ()
     settings: tuple[tuple[str, tuple[int, ...]], ...] | None = None
+    predicted_us: float | None = None
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from torchledger.memory.record import Heard, record_memory
 from torchledger.nouns import Device, DryRun, Launch, MadeGroup, StandIn, WorldSpec
 from torchledger.planning.communication import collectives_of_step, place_calls
 from torchledger.planning.program_threads import Ending, StepRecorded, explain, explain_by, our_error
+from torchledger.planning.rare_collectives import RareCollectives
 from torchledger.profiling.profile import StepProfiler, hear_steps
 from torchledger.profiling.records import facts_of_recording
 from torchledger.stepping.assumed_ways import assumed_times, dearer_ways
@@ -31,6 +32,8 @@ from torchledger.stepping.record import Ledgered
 from torchledger.stepping.recording import StepRecording
 from torchledger.stepping.tools import Tools
 from torchledger.traces.graph_marks import parse_graph_mark
+from torchledger.work.collectives import collective_kind
+from torchledger.work.graph_collectives import graph_collectives
 from torchledger.work.graph_names import direction_of
 
 if TYPE_CHECKING:
@@ -67,14 +70,15 @@ class _StepHearer(StepProfiler):
         ending: Ending,
         tensors: FakeTensors,
         devices: Sequence[Device],
+        rare: RareCollectives,
         groups: Mapping[str, MadeGroup] | None = None,
     ) -> None:
-        self._ending, self._tensors, self._devices = ending, tensors, devices
+        self._ending, self._tensors, self._devices, self._rare = ending, tensors, devices, rare
         self._marks: list[str] = []
         self._listeners: list[tuple[EagerCalls, int]] = []
         self._groups: Mapping[str, MadeGroup] = {} if groups is None else groups
         self._is_a_rank = groups is not None
-        self.has_step = False
+        self.has_step = self.has_collectives = False
         self._is_running = True
         self._kept: StepRecording | None = None
         self._begun_s, self._until_s, self._looked_on = time.monotonic(), math.inf, 0
@@ -99,6 +103,10 @@ class _StepHearer(StepProfiler):
             ways = dearer_ways(launches, self._forks[name])
             decisions = find_decisions(compiled.source_code or "")
             self._tensors.decide(path, {line: _decided(each, launches, ways) for line, each in decisions.items()})
+
+    def _optimizer_stepped(self, optimizer: Any) -> None:
+        self._rare.optimizer_stepped()
+        super()._optimizer_stepped(optimizer)
 
     def on_close(self) -> bool:
         """The program has ended: nothing more is recorded."""
@@ -125,14 +133,26 @@ class _StepHearer(StepProfiler):
 
     def _lingers(self) -> bool:
         recording = self._recorder.result()
-        if recording.heard is None or self._is_a_rank:
+        if recording.heard is None or (self._is_a_rank and not self._may_exchange_later(recording)):
             return False
         now_s = time.monotonic()
         if self._kept is None:
             self._until_s = now_s + max(_LOOKED_ON_S, _LOOKED_ON_SHARE * (now_s - self._begun_s))
         self._kept = recording
         self._looked_on += 1
-        return self._looked_on <= _MOST_LOOKED_ON and now_s < self._until_s and self._may_be_a_part(recording)
+        is_wanted = self._is_a_rank or self._may_be_a_part(recording)
+        return self._looked_on <= _MOST_LOOKED_ON and now_s < self._until_s and is_wanted
+
+    def _may_exchange_later(self, recording: StepRecording) -> bool:
+        """Whether a rank's step has no collective in a program with process groups, and none of a later step has been
+        seen: some are asked for every so many steps alone."""
+        if not any(len(group.ranks) > 1 for group in self._groups.values()) or self._rare.found:
+            return False
+        called = {name for kind in recording.kinds[:1] for name in kind.calls}
+        return not (
+            any(collective_kind(each.call.name) for each in recording.heard or ())
+            or any(graph_collectives(self._launches.get(name, ())) for name in called)
+        )
 
     def _may_be_a_part(self, recording: StepRecording) -> bool:
         """Whether more may belong to a turn of the program's loop than the step that was heard: the rest of calls that
@@ -183,6 +203,7 @@ class _StepHearer(StepProfiler):
             {name: group.ranks for name, group in self._groups.items()},
             {order: recording.heard[place] for place, order in record.places.items()},
         )
+        self.has_collectives = any(each.operation != "barrier" for each in collectives)
         return [record.step, *calls, *collectives, *memory]
 
 
@@ -245,8 +266,10 @@ def run_without_device(
         capture = Capture(path, force=force, argv=tuple(argv), devices=(device,))
         ending = Ending(fake.tensors.end)
         fake.threads.on_error = ending.thread_failed
+        rare = RareCollectives()
+        fake.tensors.on_collective = None if around is None else rare.asked
         devices = (device,) * place[1]
-        hearer = _StepHearer(capture, ending, fake.tensors, devices, None if around is None else around.groups)
+        hearer = _StepHearer(capture, ending, fake.tensors, devices, rare, None if around is None else around.groups)
         hear_steps(hearer)
         capture.watch(hearer)
         status = "failed"
@@ -261,7 +284,8 @@ def run_without_device(
             fake.tensors.end()
             stand_ins = (*fake.tensors.stand_ins, *_of_world(around))
             groups = () if around is None else tuple(around.groups.values())
-            dry_run = DryRun(device.name, stand_ins, dict(fake.decisions), world, groups)
+            found = rare.found if hearer.has_step and not hearer.has_collectives else ()
+            dry_run = DryRun(device.name, stand_ins, dict(fake.decisions), world, groups, found, rare.optimizer_steps)
             capture.note(f"made without a device: the program ran on fake tensors for {device.name}")
             capture.add(dry_run)
             capture.close(status=status, exit_code=0 if status == "finished" else 1)

@@ -12,7 +12,7 @@ from typing import Any
 from torchledger.errors import PredictError
 from torchledger.nouns import Fabric, Layout, PricedLayout
 from torchledger.planning.fabric import find_fabric
-from torchledger.planning.layouts import find_layouts, price_layouts
+from torchledger.planning.layouts import Progress, find_layouts, price_layouts
 from torchledger.planning.prices import ModelPrices
 from torchledger.planning.schedules import SCHEDULES
 from torchledger.planning.transformer import Transformer
@@ -74,11 +74,12 @@ def plan_layouts(
     device: str = "H200",
     fabric: str | None = None,
     ranks_per_node: int | None = None,
+    progress: Progress = lambda done, total, what: None,
 ) -> list[PricedLayout]:
     """The layouts of a file over ``world`` ranks of a device, the quickest first; those that do not fit stand last.
 
-    ``fabric`` is of ``find_fabric`` (``None``: nodes of the device). Raises ``PredictError`` for a file, a device, a
-    fabric or a world that cannot be, with the nearest that can.
+    ``fabric`` is of ``find_fabric`` (``None``: nodes of the device); ``progress`` is told of each layout in turn.
+    Raises ``PredictError`` for a file, a device, a fabric or a world that cannot be, with the nearest that can.
     """
     asked = read_layout_file(path)
     model = find_model(device)
@@ -96,7 +97,8 @@ def plan_layouts(
                 f"not {world}; dp={max(1, world // (layout.tp * layout.pp * layout.cp))} fills them."
             )
     memory_bytes = model.total_memory_bytes or model.machine.device.total_memory_bytes
-    return price_layouts(asked.model, layouts, ModelPrices(model, asked.model.dtype), found, memory_bytes=memory_bytes)
+    prices = ModelPrices(model, asked.model.dtype)
+    return price_layouts(asked.model, layouts, prices, found, memory_bytes=memory_bytes, progress=progress)
 
 
 def read_layout_file(path: str | os.PathLike[str]) -> LayoutFile:

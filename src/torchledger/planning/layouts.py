@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from torchledger.errors import PredictError
@@ -14,6 +14,9 @@ from torchledger.planning.sharing import find_sharing
 from torchledger.planning.timeline import PlayedStep, Sharing, play
 from torchledger.planning.transformer import Transformer, check_layout
 from torchledger.planning.transformer_memory import memory_of_rank
+
+Progress = Callable[[int, int, str], None]
+"""How many layouts are priced, of how many, and the next one."""
 
 COVERAGE = 0.9
 
@@ -63,10 +66,16 @@ def price_layouts(
     *,
     memory_bytes: int | None = None,
     composition: Composition | None = None,
+    progress: Progress = lambda done, total, what: None,
 ) -> list[PricedLayout]:
-    """The layouts that fit into ``memory_bytes``, the quickest first; then those that do not, with what they need."""
+    """The layouts that fit into ``memory_bytes``, the quickest first; then those that do not, with what they need.
+
+    ``progress`` is called with how many are done, how many there are, and the name of the one that is next.
+    """
     fitting, others = [], []
-    for layout in layouts:
+    asked = list(layouts)
+    for place, layout in enumerate(asked):
+        progress(place, len(asked), name_of(layout))
         peak = max(memory_of_rank(model, layout, stage) for stage in {0, layout.pp - 1})
         if memory_bytes is not None and peak > (1 - _RESERVED) * memory_bytes:
             reason = f"needs {peak / 1e9:,.1f} GB of {memory_bytes / 1e9:,.1f} GB"
@@ -74,6 +83,7 @@ def price_layouts(
             continue
         step = price_layout(model, layout, prices, fabric, composition=composition)
         fitting.append(PricedLayout(layout, peak, replace(step, peak_allocated_bytes=peak)))
+    progress(len(asked), len(asked), "")
     fitting.sort(key=lambda each: each.step.duration_us if each.step else math.inf)
     others.sort(key=lambda each: each.peak_allocated_bytes)
     return [*fitting, *others]

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from torchledger.books import read_step
 from torchledger.device.host import find_host
-from torchledger.nouns import DryRun, PlannedRank, PlannedStep, StepPrediction
+from torchledger.jobs.planned import keep_plan
+from torchledger.nouns import DryRun, Launch, PlannedRank, PlannedStep, StepPrediction
 from torchledger.planning.dry_run import run_without_device
 from torchledger.planning.fabric import find_fabric
-from torchledger.planning.price import plan_price, roofline_note
+from torchledger.planning.kept_prices import keep_prices, times_of_calls
+from torchledger.planning.price import price_ranks, roofline_note
+from torchledger.planning.rare_collectives import rare_note
 from torchledger.planning.world import Script, program_of, record_ranks
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.operators import ROOFLINE
@@ -59,13 +63,16 @@ def plan_program(
     with tempfile.TemporaryDirectory(prefix="torchledger-plan-") as folder:
         path = output or Path(folder) / "plan.ledger"
         outcome = run_without_device(program, path, model.machine.device, force=force, argv=argv)
-        step, _, _, _ = predict_ledger(
+        step, launches, _, _ = predict_ledger(
             model,
             path,
             mode="graphs" if outcome.dry_run.replays_graphs else mode,
             host=known or "usual",
         )
-    return Plan(as_planned(step), outcome.dry_run, output)
+        if output is not None:
+            keep_prices(path, times_of_calls(model, path, launches))
+        planned = replace(as_planned(step), kernel_launches=_kernel_launches([path]))
+    return Plan(planned, outcome.dry_run, output)
 
 
 def plan_world(
@@ -104,7 +111,7 @@ def plan_world(
         with open_ledger(recorded[0].ledger) as ledger:
             dry_run = ledger.read(DryRun)[-1]
             settings = ledger.run().environment.settings
-        step = plan_price(
+        step, times_us = price_ranks(
             programs,
             model,
             links,
@@ -115,14 +122,30 @@ def plan_world(
             allow_tf32=settings.get("float32_matmul_precision", "highest") != "highest",
             convolution_tf32=settings.get("cudnn_allow_tf32") != "False",
         )
-    if world > 1 and not dry_run.groups:
-        step = replace(step, notes=(*step.notes, _ALONE))
+        step = replace(step, kernel_launches=_kernel_launches([each.ledger for each in recorded]))
+        if world > 1 and not dry_run.groups:
+            step = replace(step, notes=(*step.notes, _ALONE))
+        elif world > 1 and not any(each.has_collectives for each in programs):
+            step = replace(step, notes=(rare_note(dry_run, links), *step.notes))
+        if output is not None:
+            keep_plan(folder, step)
+            for each in recorded:
+                keep_prices(each.ledger, times_us[each.rank])
     return Plan(step, dry_run, folder if output is not None else None)
+
+
+def _kernel_launches(ledgers: Sequence[Path]) -> int | None:
+    """Kernels that one rank's step launches, as ``show`` adds them up: of the rank with most."""
+    found = []
+    for path in ledgers:
+        with open_ledger(path) as ledger:
+            record = read_step(ledger, Counter(launch.graph for launch in ledger.read(Launch) if launch.is_call))
+            found += [] if record is None else [record.whole.launches]
+    return max(found, default=None)
 
 
 def as_planned(step: StepPrediction) -> PlannedStep:
     """A step of one rank, as predicted, in the words of a plan."""
-    needs = {"compute": step.device_us, "host": step.host_us}
     rank = PlannedRank(
         rank=0,
         compute_us=step.device_us,
@@ -143,7 +166,7 @@ def as_planned(step: StepPrediction) -> PlannedStep:
         coverage=step.coverage,
         device_us=step.device_us,
         host_us=step.host_us,
-        decided_by=dict(sorted(needs.items(), key=lambda item: -item[1])[:1]),
+        decided_by=step.decided_by,
         peak_allocated_bytes=step.peak_allocated_bytes,
         launches=step.launches + step.eager_calls,
         ranks=(rank,),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torchledger.planning.sharing import find_sharing
 from torchledger.planning.timeline import PlayedStep, Sharing, play
 from torchledger.predicting.host_steps import expected_host
 from torchledger.predicting.overheads import Mode, overheads_of
+from torchledger.predicting.waits import waits_notes
 
 _COUNTS = 0.02
 """A share of the device's time that is worth a sentence."""
@@ -37,7 +39,35 @@ def plan_price(
     allow_tf32: bool = False,
     convolution_tf32: bool = True,
 ) -> PlannedStep:
-    """The step of a world of which each distinct rank is given once.
+    """The step of a world of which each distinct rank is given once; arguments and errors as ``price_ranks``."""
+    return price_ranks(
+        programs,
+        model,
+        fabric,
+        ranks_per_node,
+        subject=subject,
+        mode=mode,
+        host=host,
+        sharing=sharing,
+        allow_tf32=allow_tf32,
+        convolution_tf32=convolution_tf32,
+    )[0]
+
+
+def price_ranks(
+    programs: Sequence[RankProgram],
+    model: TimeModel,
+    fabric: Fabric | None,
+    ranks_per_node: int | None = None,
+    *,
+    subject: str = "step",
+    mode: Mode = "eager",
+    host: Host | None = None,
+    sharing: Sharing | None = None,
+    allow_tf32: bool = False,
+    convolution_tf32: bool = True,
+) -> tuple[PlannedStep, Mapping[int, Mapping[int, float]]]:
+    """The step of a world, and for each given rank what its calls take alone, microseconds by their ``order``.
 
     ``ranks_per_node`` is how many of the world's ranks share a node (``None``: as the fabric's nodes have). Raises
     ``PredictError`` for collectives without a fabric, and for ranks whose collectives do not meet.
@@ -63,7 +93,14 @@ def plan_price(
     ]
     if any(slowed):
         played = play({rank: each.entries for rank, each in timed.items()}, sharing=sharing)
-    return _as_step(programs, model, fabric, timed, played, subject, overheads, sharing, host_error)
+    step = _as_step(programs, model, fabric, timed, played, subject, overheads, sharing, host_error)
+    waits = next((each.waits for each in timed.values() if each.waits), ())
+    times = {rank: each.times_us for rank, each in timed.items()}
+    if not waits:
+        return step, times
+    at_once = play({rank: each.without_waits() for rank, each in timed.items()}, sharing=sharing)
+    notes = waits_notes(waits, played.duration_us - at_once.duration_us)
+    return replace(step, notes=(*step.notes, *notes)), times
 
 
 def roofline_note(unlearned_us: float, device_us: float, calls: Mapping[str, int]) -> str | None:
@@ -142,6 +179,7 @@ def _as_step(
         launches=max(each.launches for each in timed.values()),
         ranks=tuple(ranks),
         notes=tuple(notes),
+        collectives=tuple(chain.from_iterable(timed[program.rank].collectives for program in programs)),
     )
 
 

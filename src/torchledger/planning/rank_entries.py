@@ -11,7 +11,8 @@ from typing import Any
 from torchledger.errors import PredictError
 from torchledger.expecting.machine import Machine
 from torchledger.fitting.time_model import TimeModel
-from torchledger.nouns import Fabric, Launch, Prediction, StepCall
+from torchledger.jobs.planned import alike_collectives
+from torchledger.nouns import Fabric, Launch, PlannedCollective, Prediction, StepCall
 from torchledger.planning.fabric import placement_of, price_collective
 from torchledger.planning.rank_host import RankHost
 from torchledger.planning.sharing import rounds_beside, sharing_of
@@ -24,9 +25,14 @@ from torchledger.predicting.operators import ROOFLINE, half_width_us, tail_us
 from torchledger.predicting.overheads import Mode, begins_backward
 from torchledger.predicting.power import StepWork, is_product, mean_clock, sustained_share, work_of
 from torchledger.predicting.step_calls import price_calls
+from torchledger.predicting.waits import waits_for_device
+from torchledger.stepping.communication import operation_of
 from torchledger.work.collectives import collective_kind
 from torchledger.work.graph_collectives import WAIT, GraphCollective, graph_collectives
 from torchledger.work.step_traffic import step_traffic
+
+_HOST = "host"
+"""The stream of what keeps no device busy."""
 
 _PRICED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "p2p")
 
@@ -64,6 +70,13 @@ class RankProgram:
         """How often the step calls each compiled graph."""
         return Counter(call.name for call in self.calls if call.kind == "graph")
 
+    @property
+    def has_collectives(self) -> bool:
+        """Whether the step moves anything between ranks."""
+        return any(call.kind == "collective" and collective_kind(call.name) for call in self.calls) or any(
+            graph_collectives(self.launches.get(graph, ())) for graph in self.graph_calls
+        )
+
 
 @dataclass(frozen=True)
 class TimedRank:
@@ -79,6 +92,16 @@ class TimedRank:
     unlearned_us: float
     unlearned_calls: Mapping[str, int]
     """What is priced at its roofline: its time, and the calls of operators among it."""
+    collectives: tuple[PlannedCollective, ...]
+    waits: tuple[StepCall, ...]
+    """Where the host waits for the device."""
+
+    times_us: Mapping[int, float]
+    """What each call takes on the device alone, by its ``order``."""
+
+    def without_waits(self) -> list[TimedEntry]:
+        """The same entries, launched by a host that goes on at once."""
+        return [replace(entry, host_after=()) if entry.host_after else entry for entry in self.entries]
 
     def slow_down(self, duration_us: float, communication_us: float, machine: Machine) -> bool:
         """Make entries as long as the power limit leaves them in a run of steps of ``duration_us``; whether any is.
@@ -124,6 +147,22 @@ class EntryMaker:
         self.unlearned_us = 0.0
         self.unlearned_calls: Counter[str] = Counter()
         self.last_of_group: dict[str, int] = {}
+        self.asked: list[PlannedCollective] = []
+        self.waits: list[StepCall] = []
+        self._waits_for: tuple[int, ...] = ()
+
+    def host_waits(self, call: StepCall, places: tuple[int, ...]) -> None:
+        """The host goes on once the entries at these places have ended."""
+        if self.program.knows_waits:
+            self._waits_for = (*self._waits_for, *places)
+            self.waits.append(call)
+
+    def _add(self, entry: TimedEntry, spread_us: float) -> int:
+        """An entry that the host launches now; its place."""
+        waits_for, self._waits_for = self._waits_for, ()
+        self.entries.append(replace(entry, host_after=waits_for) if waits_for else entry)
+        self.spread_us.append(spread_us)
+        return len(self.entries) - 1
 
     def kernel(
         self,
@@ -145,22 +184,20 @@ class EntryMaker:
         self.worked[len(self.entries)] = (work_of(piece, found), longer)
         tail = tail_us(found) if isinstance(piece, Launch) else 0.0
         time_us = found.duration_us * (1 + longer) + tail + self.gap_us * kernels
-        self.spread_us.append(half_width_us(found))
         rounds = None
         if tiles is not None and self.taken is not None:
             rounds = rounds_beside(tiles, self.model.machine.num_multiprocessors, self.taken)
         kind = sharing_of(piece)
-        self.entries.append(
-            TimedEntry(found.subject, "compute", time_us, stream, host_us, after, sharing=kind, rounds=rounds)
-        )
         self.launches += 1
-        return len(self.entries) - 1
+        return self._add(
+            TimedEntry(found.subject, "compute", time_us, stream, host_us, after, sharing=kind, rounds=rounds),
+            half_width_us(found),
+        )
 
     def by_host(self, label: str, host_us: float) -> None:
         """Work of the host alone: an entry that keeps the device busy for no time."""
         if host_us > 0:
-            self.entries.append(TimedEntry(label, "compute", 0.0, "host", host_us))
-            self.spread_us.append(0.0)
+            self._add(TimedEntry(label, "compute", 0.0, _HOST, host_us), 0.0)
 
     def collective(
         self,
@@ -187,8 +224,10 @@ class EntryMaker:
         if is_pair and peer is not None:
             ranks = tuple(sorted((rank, peer)))
         size = len(ranks) or group_size or 0
+        is_known = True
         if size < 2 or kind in ("barrier",) or not message_bytes:
             price_us = spread_us = 0.0
+            is_known = kind not in _PRICED or size == 1
             if size != 1 and kind in _PRICED:
                 unknown = "size" if size > 1 else "group"
                 self.notes.add(f"the {unknown} of some {kind} is not known: counted as nothing")
@@ -200,12 +239,19 @@ class EntryMaker:
             price_us, spread_us = price.duration_us, price.high_us - price.duration_us
             if price.note and placement.nodes == 1:
                 self.notes.add(price.note)
+        self.asked.append(
+            PlannedCollective(
+                *(rank, operation_of(name) or kind, group, size or None, 1, message_bytes),
+                price_us if is_known else None,
+            )
+        )
         self.collective_spread_us += spread_us
         if not is_pair and group is not None:
             if (before := self.last_of_group.get(group)) is not None and before not in after:
                 after = (*after, before)
             self.last_of_group[group] = len(self.entries)
-        self.entries.append(
+        self.launches += 1
+        return self._add(
             TimedEntry(
                 f"{operation} {group or ''}".strip(),
                 "communication",
@@ -215,11 +261,9 @@ class EntryMaker:
                 after,
                 meets=self._meets(operation, ranks, peer),
                 is_bubble=is_pair,
-            )
+            ),
+            0.0,
         )
-        self.spread_us.append(0.0)
-        self.launches += 1
-        return len(self.entries) - 1
 
     def _meets(self, operation: str, ranks: tuple[int, ...], peer: int | None) -> tuple[Any, ...] | None:
         """The key that a collective shares with its other given ranks; ``None`` where there are none."""
@@ -270,7 +314,9 @@ def time_entries(maker: EntryMaker, settings: Mapping[str, bool]) -> TimedRank:
     placed: dict[int, int] = {}
     maker.by_host("step", needs.step_us())
     carried: tuple[int, ...] = ()
+    times_us: dict[int, float] = {}
     for call in program.calls:
+        first = len(maker.entries)
         after = (*carried, *(placed[order] for order in waits.get(call.order, ()) if order in placed))
         carried = ()
         if call.kind == "graph":
@@ -313,7 +359,12 @@ def time_entries(maker: EntryMaker, settings: Mapping[str, bool]) -> TimedRank:
                 tiles=calls_tiles.get(call.order),
             )
         else:
+            if waits_for_device(call):
+                copied = placed.get(call.order - 1)  # what it copies is what it waits for
+                maker.host_waits(call, _last_of(maker.entries) if copied is None else (copied,))
             carried = after  # what is not priced holds back what comes after it
+        if len(maker.entries) > first:
+            times_us[call.order] = sum(entry.duration_us for entry in maker.entries[first:])
         if call.kind == "operator" and call.order not in eager:
             maker.by_host(call.name, needs.operator_us(call, launches=False))
     return TimedRank(
@@ -325,6 +376,9 @@ def time_entries(maker: EntryMaker, settings: Mapping[str, bool]) -> TimedRank:
         maker.worked,
         maker.unlearned_us,
         maker.unlearned_calls,
+        alike_collectives(maker.asked),
+        tuple(maker.waits),
+        times_us,
     )
 
 

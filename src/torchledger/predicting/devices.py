@@ -117,7 +117,17 @@ def _load_shipped(path: Path) -> TimeModel:
 @functools.lru_cache(maxsize=8)
 def _load_once(path: Path, modified_ns: int) -> TimeModel:
     """A model is asked for anew by each prediction of a program that makes many."""
-    return load_model(path)
+    return _with_memory(load_model(path))
+
+
+def _with_memory(model: TimeModel) -> TimeModel:
+    """The model with the memory that its device's sheet says: models learned of data that knew the device's name, and
+    what makers print beside it is less than programs are told there is."""
+    sheet = find_data_sheet(model.device)
+    if sheet is None or (memory := sheet.device.total_memory_bytes) is None:
+        return model
+    machine = replace(model.machine, device=replace(model.machine.device, total_memory_bytes=memory))
+    return replace(model, machine=machine, total_memory_bytes=memory)
 
 
 def _whole_models() -> Iterator[TimeModel]:

@@ -154,6 +154,19 @@ def step_us(device_us: float, host_us: float, overheads: Mapping[str, float]) ->
     return float(longer * ((device_us / longer) ** power + (host_us / longer) ** power) ** (1 / power))
 
 
+def deciding_shares(device_us: float, host_us: float, overheads: Mapping[str, float]) -> dict[str, float]:
+    """How much of ``step_us`` is the device's and how much the host's, the larger first.
+
+    >>> deciding_shares(10.0, 10.0, {"overlap": 6.0})
+    {'compute': 0.5, 'host': 0.5}
+    """
+    power = max(1.0, overheads["overlap"])
+    longer = max(device_us, host_us, 1e-9)
+    parts = {"compute": (device_us / longer) ** power, "host": (host_us / longer) ** power}
+    total = sum(parts.values())
+    return {kind: part / total for kind, part in sorted(parts.items(), key=lambda item: -item[1])} if total else {}
+
+
 def host_us(shape: StepShape, mode: Mode, overheads: Mapping[str, float]) -> float:
     """What a host needs to launch compiled graphs of which no step was recorded, in microseconds."""
     call_us = overheads["graph call host us"]

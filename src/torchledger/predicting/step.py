@@ -53,6 +53,7 @@ from torchledger.predicting.operators import ROOFLINE, half_width_us, predict, t
 from torchledger.predicting.overheads import (
     Mode,
     StepShape,
+    deciding_shares,
     gaps_us,
     host_us,
     overheads_of,
@@ -68,7 +69,7 @@ from torchledger.predicting.step_calls import (
     predict_graph_collectives,
     price_calls,
 )
-from torchledger.predicting.waits import pieces_of_step, waiting_step_us, waits_for_device, waits_notes
+from torchledger.predicting.waits import pieces_of_step, waiting_way, waits_for_device, waits_notes
 from torchledger.stepping.totals import StepTotals, times_made
 from torchledger.work.categories import operator_name
 from torchledger.work.graph_collectives import graph_collectives
@@ -170,13 +171,17 @@ def predict_step(
     device += sustained
     duration = step_us(device, needed_by_host_us, overheads)
     waits_us = 0.0
+    decided_by: Mapping[str, float] = deciding_shares(device, needed_by_host_us, overheads)
     if record is not None and any(map(waits_for_device, record.calls)):
         device_us: dict[str | int, float] = {found.subject: found.duration_us for found in predictions}
         device_us |= {call.order: found.duration_us for call, found in eager}
         pieces = pieces_of_step(
             record.calls, called, weights, device_us, mode=mode, host_us=needed_by_host_us, whole_device_us=device
         )
-        waits_us = max(0.0, waiting_step_us(pieces) - duration)
+        way = waiting_way(pieces)
+        waits_us = max(0.0, way.total_us - duration)
+        if waits_us:
+            decided_by = way.shares
         duration += waits_us
     half = overheads["step error"] * duration + _width_us(priced)
     if host_error:
@@ -220,6 +225,7 @@ def predict_step(
         ),
         eager=_grouped(eager),
         host=None if host is None else host.name,
+        decided_by=decided_by,
     )
     return step, predictions
 

@@ -60,6 +60,7 @@ def price_calls(model: TimeModel, calls: Sequence[StepCall], *, ran_on_cpu: bool
         if not is_priced(call, ran_on_cpu=ran_on_cpu):
             continue
         key = replace(call, order=0, start_us=None, host_us=None, samples_us=(), sources=(), modules=(), streams=())
+        key = replace(key, predicted_us=None)
         if key not in answers:
             answers[key] = _price(model, call, beside_scaler=beside_scaler)
         found.append((call, answers[key]))

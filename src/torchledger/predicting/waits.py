@@ -7,6 +7,7 @@ than it in what follows.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from torchledger.predicting.questions import is_over_lists
 
 _WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize")
 """Calls that wait for a stream. A wait for the whole device is how a loop is timed, and no part of a step."""
+
+_MOST_LINES = 4
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,44 @@ def waits_for_device(call: StepCall) -> bool:
 
 
 def waits_notes(calls: Sequence[StepCall], waits_us: float) -> tuple[str, ...]:
-    """That a step is ``waits_us`` longer than what device and host need, since one waits for the other."""
+    """That a step is ``waits_us`` longer than what device and host need, since one waits for the other, and where the
+    program has it wait."""
     if waits_us < 1.0:
         return ()
-    count = sum(map(waits_for_device, calls))
-    times = "once" if count == 1 else f"{count:,} times"
-    return (f"the host waits for the device {times} inside the step, which takes {waits_us:,.0f} us longer for it",)
+    waits = list(filter(waits_for_device, calls))
+    times = "once" if len(waits) == 1 else f"{len(waits):,} times"
+    return (
+        f"the host waits for the device {times} inside the step{_lines(waits)}, which takes {waits_us:,.0f} us "
+        "longer for it",
+    )
+
+
+def _lines(waits: Sequence[StepCall]) -> str:
+    """The lines that wait, the most frequent first; empty where none is known."""
+    lines = Counter(os.path.basename(wait.sources[-1]) for wait in waits if wait.sources)
+    named = [f"{line}{f' x {count:,}' if count > 1 else ''}" for line, count in lines.most_common(_MOST_LINES)]
+    further = f" and {len(lines) - len(named)} more lines" if len(lines) > len(named) else ""
+    return f" ({', '.join(named)}{further})" if named else ""
+
+
+@dataclass(frozen=True)
+class Way:
+    """The way that decides how long a step takes: the host's part of it and the device's, in microseconds."""
+
+    host_us: float = 0.0
+    device_us: float = 0.0
+
+    @property
+    def total_us(self) -> float:
+        """The step's length."""
+        return self.host_us + self.device_us
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """Of the whole way, by what it is made of as a plan says it, the larger first."""
+        parts = {"compute": self.device_us, "host": self.host_us}
+        ordered = sorted(parts.items(), key=lambda item: -item[1])
+        return {kind: us / self.total_us for kind, us in ordered if us > 0}
 
 
 def waiting_step_us(pieces: Sequence[Piece]) -> float:
@@ -51,22 +86,37 @@ def waiting_step_us(pieces: Sequence[Piece]) -> float:
     >>> waiting_step_us([Piece(10.0, 50.0), Piece(10.0, 50.0, waits=True)])
     110.0
     """
+    return waiting_way(pieces).total_us
+
+
+def waiting_way(pieces: Sequence[Piece]) -> Way:
+    """What decides a step that waits: in each part of it the host's launches up to the kernel from which on the device
+    is never idle, and the kernels from there.
+
+    >>> waiting_way([Piece(10.0, 50.0), Piece(10.0, 50.0, waits=True)])
+    Way(host_us=10.0, device_us=100.0)
+    """
     last = max(place for place, piece in enumerate(pieces) if piece.waits)
-    total, segment = 0.0, list[Piece]()
+    host_us = device_us = 0.0
+    segment = list[Piece]()
     for piece in (*pieces[last + 1 :], *pieces[: last + 1]):
         segment.append(piece)
         if piece.waits:
-            total += _segment_us(segment)
-            segment = []
-    return total
+            way = _segment_way(segment)
+            host_us, device_us, segment = host_us + way.host_us, device_us + way.device_us, []
+    return Way(host_us, device_us)
 
 
-def _segment_us(pieces: Sequence[Piece]) -> float:
+def _segment_way(pieces: Sequence[Piece]) -> Way:
     launched = np.cumsum([piece.host_us for piece in pieces])
     device = np.array([piece.device_us for piece in pieces])
     # A kernel begins once it is launched, and all behind it follow: the latest of these chains is the end.
     behind = np.cumsum(device[::-1])[::-1]
-    return float(max(launched[-1], np.max(np.where(device > 0, launched + behind, 0.0))))
+    ends = np.where(device > 0, launched + behind, 0.0)
+    first = int(np.argmax(ends))
+    if launched[-1] >= ends[first]:
+        return Way(host_us=float(launched[-1]))
+    return Way(float(launched[first]), float(behind[first]))
 
 
 def pieces_of_step(

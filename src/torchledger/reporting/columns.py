@@ -13,6 +13,9 @@ from typing import Any, Literal
 from torchledger.printable import one_line, shorten
 
 UNKNOWN = "?"
+
+UNTIMED = "-"
+"""In the place of a time that neither a clock nor a plan has given."""
 _LONGEST_CELL = 200
 
 
@@ -28,10 +31,10 @@ class Column:
     align: Literal["left", "right"] = "right"
 
     def format(self, value: Any) -> str:
-        """The value as text; unknown is ``?``, and ``""`` (no value belongs here) stays empty."""
+        """The value as text; unknown is ``?``; ``""`` (no value belongs here) and ``UNTIMED`` stay as they are."""
         if value is None:
             return UNKNOWN
-        return "" if value == "" else self.formatter(value)
+        return value if isinstance(value, str) and value in ("", UNTIMED) else self.formatter(value)
 
 
 def format_count(value: float) -> str:
@@ -236,6 +239,9 @@ COLUMNS: Mapping[str, Column] = _table(
     Column("operation", "collective", None, format_text, "what a collective does: all_reduce, all_gather, ...", "left"),
     Column("group_size", "ranks", None, format_count, "ranks that take part in the collective"),
     Column("message_bytes", "message", "B", format_bytes, "a collective's message by nccl-tests' count"),
+    Column("messages_bytes", "messages", "B", format_bytes, "all messages of a step's collectives together"),
+    Column("price_us", "predicted", "us", format_us, "what a step's collectives take, with nothing beside them"),
+    Column("stands_for", "stands for", "ranks", format_count, "ranks whose step is like this one's, itself among them"),
     Column("compute_us", "compute", "us", format_us, "time in which a rank computed, communication beside it or not"),
     Column("exposed_us", "exposed", "us", format_us, "communication that no compute hides"),
     Column("hidden_us", "hidden", "us", format_us, "communication beside compute"),
@@ -268,6 +274,7 @@ COLUMNS: Mapping[str, Column] = _table(
     Column("range", "range", None, format_text, "inside, at the edge of or beyond what was measured", "left"),
     Column("predicted_us", "predicted", "us", format_us, "time that the model predicts"),
     Column("predicted_total_us", "predicted total", "us", format_us, "predicted time of all its calls in a step"),
+    Column("predicted_share", "of predicted", None, format_share, "share of the predicted time of a step's calls"),
     Column("measured_us", "measured", "us", format_us, "time that was measured"),
     Column("error_pct", "error", "%", format_percent, "predicted over measured, less one"),
     Column("entry", "entry", None, format_text, "operator and direction, or family of launches", "left"),

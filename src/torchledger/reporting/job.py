@@ -11,6 +11,8 @@ from typing import Any
 from torchledger.nouns import CollectiveMatch, Job, RankSummary
 from torchledger.reporting.columns import format_share, format_us
 from torchledger.reporting.document import Document, Facts, Section, Sentence, Table, columns
+from torchledger.reporting.plan import plan_as_plain
+from torchledger.reporting.planned_job import collectives_as_plain, planned_sections
 from torchledger.work.collectives import Message
 
 _LITTLE_WAITING = 0.01
@@ -47,6 +49,9 @@ def job_as_plain(job: Job) -> dict[str, Any]:
         "contention": [asdict(each) for each in job.contention],
         "unmatched": dict(job.unmatched),
         "notes": list(job.notes),
+        "planned": collectives_as_plain(job.planned),
+        "stands_for": {str(rank): count for rank, count in job.stands_for.items()},
+        "plan": None if job.plan is None else plan_as_plain(job.plan),
     }
 
 
@@ -96,6 +101,8 @@ def _kind(match: CollectiveMatch) -> str:
 
 def job_document(job: Job, *, top: int = 10) -> Document:
     """The job in sections: what to change first, the ranks, the stragglers, the collectives."""
+    if not job.ranks and (job.stands_for or job.planned or job.plan is not None):
+        return Document(tuple(planned_sections(job, top=top)))
     sentences = [Sentence(job.advice)] if job.advice else []
     sentences += [Sentence(f"{note[0].upper()}{note[1:]}.", "quiet") for note in job.notes if note]
     sentences += [

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from torchledger.nouns import DryRun, PlannedStep
-from torchledger.reporting.columns import format_bytes, format_us
+from torchledger.reporting.columns import counted, format_bytes, format_us
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence
+from torchledger.reporting.planned_job import collectives_as_plain
 
 _MOST_LINES = 12
 
@@ -22,10 +23,16 @@ def plan_as_plain(step: PlannedStep, dry_run: DryRun | None = None) -> dict[str,
             "host_us": step.host_us,
             "decided_by": step.decides,
         },
-        "communication": {"total_us": step.communication_us, "exposed_us": step.exposed_us},
+        "communication": {
+            "total_us": step.communication_us,
+            "exposed_us": step.exposed_us,
+            "bubble_us": step.bubble_us,
+            "collectives": collectives_as_plain(step.collectives),
+        },
         "memory": {"peak_allocated_bytes": step.peak_allocated_bytes},
         "ranks": step.world_size,
         "launches": step.launches,
+        "kernel_launches": step.kernel_launches,
         "notes": list(step.notes),
         "stand_ins": [
             {"source": each.source, "asked": each.asked, "value": each.value, "count": each.count}
@@ -38,14 +45,16 @@ def plan_document(step: PlannedStep, dry_run: DryRun | None = None) -> Document:
     """The same for a reader."""
     facts = [
         ("step", f"{format_us(step.duration_us)} ({format_us(step.low_us)} to {format_us(step.high_us)})"),
-        ("decided by", _WORDS.get(step.decides or "", step.decides or "nothing")),
-        ("device", f"{format_us(step.device_us)} in {step.launches:,} launches"),
+        ("decided by", _deciding(step)),
+        ("device", f"{format_us(step.device_us)} in {_launches(step)}"),
         ("host", format_us(step.host_us)),
     ]
     if step.world_size > 1:
         exposed = format_us(step.exposed_us)
         total = format_us(step.communication_us)
         facts.append(("communication", f"{total}, of which {exposed} has no kernel beside it"))
+    if step.bubble_us:
+        facts.append(("bubble", f"{format_us(step.bubble_us)} of waiting for other stages, the mean over the ranks"))
     if step.peak_allocated_bytes is not None:
         facts.append(("peak memory", f"{format_bytes(step.peak_allocated_bytes)} allocated"))
     blocks: list[Block] = [Facts(tuple(facts))]
@@ -74,9 +83,40 @@ def dry_run_sections(dry_run: DryRun) -> list[Section]:
     return sections
 
 
+def _launches(step: PlannedStep) -> str:
+    """What is counted of a step: kernels, and the calls that launch them."""
+    if step.kernel_launches is None:
+        return counted(step.launches, "launch")
+    of_one = " of one rank's step" if step.world_size > 1 else ""
+    return (
+        f"{counted(step.kernel_launches, 'launch')} of kernels, by {step.launches:,} eager calls and launches of "
+        f"compiled graphs{of_one}"
+    )
+
+
+_COUNTS = 0.1
+"""A share of the way that decides a step's length from which on it is named."""
+
+
+def _deciding(step: PlannedStep) -> str:
+    """What the way that decides a step's length is made of, with shares where it is more than one thing.
+
+    What the device and the host need alone may both be less than the step: one waits for the other.
+    """
+    named = {what: share for what, share in step.decided_by.items() if share >= _COUNTS}
+    if len(named) < 2:
+        return _WORDS.get(step.decides or "", step.decides or "nothing")
+    parts = [f"{_WORDS.get(what, what)} ({share * 100:.0f} %)" for what, share in named.items()]
+    longer = "" if step.duration_us <= _LONGER * max(step.device_us, step.host_us) else "; one waits for the other"
+    return f"{', '.join(parts[:-1])} and {parts[-1]}{longer}"
+
+
+_LONGER = 1.02
+"""How many times as long as what device and host need each a step is of which it is said that one waits."""
+
 _WORDS = {
     "compute": "the device's kernels",
-    "host": "the host, which launches them",
+    "host": "the host, which launches kernels",
     "communication": "communication",
     "idle": "waiting",
 }

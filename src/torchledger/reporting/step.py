@@ -8,7 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchledger.nouns import Phase, Step, StepCall, StepFoundBy
-from torchledger.reporting.columns import counted, format_bytes, format_count, format_share, format_si, format_us
+from torchledger.reporting.columns import (
+    UNTIMED,
+    counted,
+    format_bytes,
+    format_count,
+    format_share,
+    format_si,
+    format_us,
+)
 from torchledger.reporting.document import Facts, Section, Sentence, Table, as_plain, columns
 from torchledger.stepping.totals import PHASES, StepTotals, Work, call_us
 
@@ -59,11 +67,20 @@ def step_as_plain(totals: StepTotals | None) -> dict[str, Any] | None:
         "known_share": step.known_us / step.device_us if step.device_us else None,
         "graph_calls": dict(step.graph_calls),
         "operators": step.operators,
-        "phases": {phase: as_plain(work) | {"share": _share(work, totals)} for phase, work in totals.by_phase.items()},
+        "phases": {phase: _phase_as_plain(phase, work, totals) for phase, work in totals.by_phase.items()},
         "optimizers": as_plain(step.optimizers),
         "clock": step.clock,
         "notes": list(step.notes),
     }
+
+
+def _phase_as_plain(phase: Phase, work: Work, totals: StepTotals) -> dict[str, Any]:
+    """A phase's sums; what a step without times takes is unknown, and not 0."""
+    plain: dict[str, Any] = as_plain(work) | {"share": _share(work, totals)}
+    if not totals.step.is_measured:
+        members = [call for call in totals.calls if call.phase == phase]
+        plain |= {"device_us": None, "unknown_us": None, "predicted_us": _predicted_us(members)}
+    return plain
 
 
 def verdict_of_step(totals: StepTotals) -> tuple[str, ...]:
@@ -88,10 +105,11 @@ def _verdict_of_dry_run(totals: StepTotals) -> tuple[str, ...]:
     graphs = [call for call in totals.calls if call.kind == "graph"]
     eager = [call for call in totals.calls if call.kind in ("operator", "collective") and call.kernels]
     held = f"{counted(totals.graph_launches, 'launch')} in {counted(len(graphs), 'call')} of compiled graphs"
+    work = f"{format_si(totals.whole.flops)}FLOP, {format_bytes(totals.whole.bytes_moved)} of minimum traffic"
     return (
         f"A step that ran without its device: nothing of it was measured. Found by: {FOUND_BY[totals.step.found_by]}.",
         f"It makes {held if graphs else 'no call of a compiled graph'} and {counted(len(eager), 'eager operator')}: "
-        f"{format_si(totals.whole.flops)}FLOP, {format_bytes(totals.whole.bytes_moved)} of minimum traffic.",
+        f"{counted(totals.whole.launches, 'launch')} of kernels, {work}.",
         "What it would take: torchledger predict-step, with --device.",
     )
 
@@ -191,7 +209,8 @@ def _facts_section(totals: StepTotals) -> Section:
     step = totals.step
     rows = [("found by", FOUND_BY[step.found_by])]
     kinds = f" of {len(step.kinds)} kinds" if len(step.kinds) > 1 else ""
-    rows.append(("steps", f"{format_count(step.seen)} seen{kinds}, {step.recorded} recorded under the profiler"))
+    how = "recorded under the profiler" if step.is_measured else "heard without its device"
+    rows.append(("steps", f"{format_count(step.seen)} seen{kinds}, {step.recorded} {how}"))
     if step.duration_us is not None:
         rows.append(("step time", f"{format_us(step.duration_us)} without the profiler (host clock)"))
     if step.device_us is not None:
@@ -223,10 +242,18 @@ def _device_time(totals: StepTotals) -> str:
     )
 
 
+_OF_PLANS = ("calls", "launches", "predicted_total_us", "predicted_share", "flops", "bytes_moved")
+"""The columns of a step that ran without its device: rates of times that nobody measured would say nothing."""
+
+_USUAL_FLOPS_PER_BYTE = 100.0
+"""Of large devices: where no time is known, what is large comes first."""
+
 _COLUMNS = ("calls", "launches", "total_us", "time_share", "flops", "achieved_tflops_per_s", "bytes_moved")
 
 
 def _phase_section(totals: StepTotals) -> Section:
+    if not totals.step.is_measured:
+        return _planned_phases(totals)
     rows = [
         (PHASE_WORDS[phase], *_work_cells(totals.by_phase[phase], totals))
         for phase in PHASES
@@ -234,6 +261,49 @@ def _phase_section(totals: StepTotals) -> Section:
     ]
     total = ("total", *_work_cells(totals.whole, totals))
     return Section("Step by phase", (Table(columns("phase", *_COLUMNS), tuple(rows), total),))
+
+
+def _planned_phases(totals: StepTotals) -> Section:
+    rows = [
+        (PHASE_WORDS[phase], *_planned_cells([call for call in totals.calls if call.phase == phase], work, totals))
+        for phase in PHASES
+        if (work := totals.by_phase.get(phase)) is not None
+    ]
+    total = ("total", *_planned_cells(totals.calls, totals.whole, totals))
+    return Section("Step by phase", (Table(columns("phase", *_OF_PLANS), tuple(rows), total),))
+
+
+def _planned_cells(members: Sequence[StepCall], work: Work, totals: StepTotals) -> tuple[Any, ...]:
+    return (
+        len([call for call in members if call.kind != "synchronization"]),
+        work.launches,
+        *_predicted_cells(members, totals),
+        work.flops,
+        work.bytes_moved,
+    )
+
+
+def _predicted_cells(members: Sequence[StepCall], totals: StepTotals) -> tuple[Any, Any]:
+    """The predicted time of calls, and which share of the whole step's that is."""
+    us, whole_us = _predicted_us(members), _predicted_us(totals.calls)
+    if us is None:
+        return UNTIMED, UNTIMED
+    return us, us / whole_us if whole_us else UNTIMED
+
+
+def _predicted_us(members: Sequence[StepCall]) -> float | None:
+    """What a plan says that calls take; ``None`` where it said nothing of any of them."""
+    known = [call.predicted_us for call in members if call.predicted_us is not None]
+    return sum(known) if known else None
+
+
+def _weight(call: StepCall) -> float:
+    """What puts a call of a step without times before others."""
+    return call.predicted_us or 0.0
+
+
+def _size(call: StepCall) -> float:
+    return (call.bytes_moved or 0) + (call.flops or 0) / _USUAL_FLOPS_PER_BYTE
 
 
 def _work_cells(work: Work, totals: StepTotals) -> tuple[Any, ...]:
@@ -255,6 +325,8 @@ def _grouped(totals: StepTotals) -> dict[tuple[str, str, str], list[StepCall]]:
 
 
 def _calls_section(totals: StepTotals, *, top: int, shorten: Any) -> Section:
+    if not totals.step.is_measured:
+        return _planned_calls(totals, top=top, shorten=shorten)
     groups = sorted(_grouped(totals).items(), key=lambda item: -sum(map(call_us, item[1])))
     shown, rest = (groups, []) if len(groups) <= top + 1 else (groups[:top], groups[top:])
     rows = [
@@ -271,6 +343,29 @@ def _calls_section(totals: StepTotals, *, top: int, shorten: Any) -> Section:
         ("total", "", "", *_call_cells(everything, totals)),
         optional=("achieved_gb_per_s", "phase", "bytes_moved"),
     )
+    return Section("Step by call", (table,))
+
+
+def _planned_calls(totals: StepTotals, *, top: int, shorten: Any) -> Section:
+    """The calls of a step without times: those first that a plan says take longest, of others the largest."""
+    groups = sorted(_grouped(totals).items(), key=lambda item: (-sum(map(_weight, item[1])), -sum(map(_size, item[1]))))
+    shown, rest = (groups, []) if len(groups) <= top + 1 else (groups[:top], groups[top:])
+
+    def cells(members: Sequence[StepCall]) -> tuple[Any, ...]:
+        flops = [call.flops for call in members if call.flops is not None]
+        moved = [call.bytes_moved for call in members if call.bytes_moved is not None]
+        sums = (sum(flops) if flops else None, sum(moved) if moved else None)
+        return (len(members), *_predicted_cells(members, totals), *sums)
+
+    rows = [
+        (name, _phases(members), shorten(source) if source else "", *cells(members))
+        for (_, name, source), members in shown
+    ]
+    if rest:
+        rows.append((f"({len(rest):,} others)", "", "", *cells([call for _, group in rest for call in group])))
+    everything = [call for call in totals.calls if call.kind != "synchronization"]
+    keys = ("step_call", "phase", "source", *(key for key in _OF_PLANS if key != "launches"))
+    table = Table(columns(*keys), tuple(rows), ("total", "", "", *cells(everything)), optional=("phase", "bytes_moved"))
     return Section("Step by call", (table,))
 
 

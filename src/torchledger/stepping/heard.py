@@ -94,7 +94,7 @@ def record_heard_step(
     forward = forward_calls(heard)
     threads = {thread: number for number, thread in enumerate(dict.fromkeys(call.thread for _, call in made if call))}
     counted: Counter[str] = Counter()
-    calls = []
+    calls: list[StepCall] = []
     for place, ((entry, of_mode), phase) in enumerate(zip(made, phases, strict=True)):
         call = StepCall(step=name, order=place, kind=entry.kind, name=entry.name, phase=phase)
         if entry.kind == "graph":
@@ -106,6 +106,8 @@ def record_heard_step(
                 call = with_group(call, entry, of_mode)
             call = _as_copied(call, of_mode)
             call = replace(_with_kernels(call, of_mode, threads[of_mode.thread]), distributed=of_mode.distributed)
+        elif entry.kind == "synchronization":
+            call = replace(call, sources=calls[-1].sources)  # of the copy that is waited for
         calls.append(call)
     operators = sum(call is not None and is_counted(call) for _, call in made)
     step = Step(

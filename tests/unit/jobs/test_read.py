@@ -17,10 +17,12 @@ from tests.factories import (
 )
 
 from torchledger.errors import StoreError
+from torchledger.jobs.planned import keep_plan
 from torchledger.jobs.read import RankRecord, advice_of, is_of_stages, job_of_ranks, read_job
 from torchledger.jobs.waits import explain_waits, pieces_of
-from torchledger.nouns import DryRun, Job
+from torchledger.nouns import DryRun, Job, PlannedCollective, PlannedStep
 from torchledger.store import LedgerWriter
+from torchledger.store.job import write_head
 
 MS = 1_000_000
 STEPS = 3
@@ -174,10 +176,27 @@ def test_how_a_program_ended_and_which_rank_did_not_end_its_ledger_is_said(tmp_p
     assert not any("exit code" in note for note in read_job(tmp_path).notes)
 
 
-def test_a_rank_that_was_planned_is_said_to_have_no_times_and_not_to_have_no_collective(tmp_path: Path) -> None:
+def test_a_planned_rank_stands_for_others_and_has_collectives_without_times(tmp_path: Path) -> None:
     with LedgerWriter(tmp_path / "rank0.ledger") as writer:
-        writer.add(make_run(), make_step(clock="host"), DryRun("NVIDIA H200"), make_collective())
-    assert read_job(tmp_path).notes[0].startswith("rank 0: its step was planned: its 1 collectives have no times")
+        several = [make_collective(order=order, message_bytes=4096) for order in range(3)]
+        writer.add(make_run(world_size=8), make_step(clock="host"), DryRun("NVIDIA H200"), *several)
+    job = read_job(tmp_path)
+    (only,) = job.planned
+    assert (only.rank, only.operation, only.count, only.message_bytes) == (0, several[0].operation, 3, 3 * 4096)
+    assert only.duration_us is None and job.stands_for == {0: 8} and not job.notes and not job.ranks
+
+
+def test_the_price_that_was_kept_of_a_planned_job_is_read_with_it(tmp_path: Path) -> None:
+    with LedgerWriter(tmp_path / "rank0.ledger") as writer:
+        writer.add(make_run(world_size=8), make_step(clock="host"), DryRun("NVIDIA H200"), make_collective())
+    write_head(tmp_path, {"stands_for": {"0": list(range(8))}})
+    priced = PlannedCollective(0, "all_reduce", "0", 8, 1, 4096, 12.5)
+    plan = PlannedStep("j.job", "H200", "h200", 8, 10.0, 9.0, 11.0, 0.9, 8.0, 2.0, collectives=(priced,))
+    keep_plan(tmp_path, plan)
+    job = read_job(tmp_path)
+    assert job.plan == plan and job.planned == (priced,) and job.stands_for == {0: 8}
+    write_head(tmp_path, {"plan": {"subject": 7}})
+    assert read_job(tmp_path).plan is None
 
 
 def test_a_job_without_ranks_has_no_advice() -> None:

@@ -288,13 +288,32 @@ def test_what_shows_the_ledger_says_that_nothing_was_measured(outcome: DryRunOut
 def test_a_plan_has_the_keys_that_scripts_read(outcome: DryRunOutcome) -> None:
     step, *_ = predict_ledger(find_model("H200"), outcome.path)
     plain = plan_as_plain(as_planned(step), outcome.dry_run)
-    assert set(plain) == {"step", "communication", "memory", "ranks", "launches", "notes", "stand_ins"}
+    keys = {"step", "communication", "memory", "ranks", "launches", "kernel_launches", "notes", "stand_ins"}
+    assert set(plain) == keys
     assert plain["notes"] == list(as_planned(step).notes)
     assert set(plain["step"]) == {"duration_us", "low_us", "high_us", "device_us", "host_us", "decided_by"}
     assert 0 <= plain["step"]["low_us"] < plain["step"]["duration_us"] < plain["step"]["high_us"]
     assert plain["step"]["decided_by"] == "compute" and plain["ranks"] == 1
     # The parameters, their gradients and both moments, in single precision.
     assert 16 * WIDTH * WIDTH < plain["memory"]["peak_allocated_bytes"] < 20 * WIDTH * WIDTH
+
+
+def test_a_list_of_a_tensors_values_is_waited_for_at_its_line(tmp_path: Path) -> None:
+    def program() -> None:
+        weight = torch.nn.Parameter(torch.zeros(64, 64, device="cuda"))
+        optimizer = torch.optim.SGD([weight], lr=1.0)
+        for _ in range(6):
+            chosen = torch.zeros(4, device="cuda", dtype=torch.int64)
+            chosen.tolist()
+            weight.sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    _, calls = read(run_without_device(program, tmp_path / "plan.ledger", H200))
+    (copied, waited) = [call for call in calls if call.kind in ("copy", "synchronization")]
+    assert (copied.name, copied.bytes_moved) == ("aten::_to_copy", 4 * 8)
+    assert waited.order == copied.order + 1 and waited.sources == copied.sources
+    assert waited.sources[-1].startswith(__file__)
 
 
 def test_copies_over_the_bus_are_priced_by_the_memory_that_they_read_or_fill(tmp_path: Path) -> None:

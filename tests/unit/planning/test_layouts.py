@@ -300,7 +300,12 @@ def test_passes_over_gradients_take_time() -> None:
 def test_a_table_ranks_what_fits_and_says_what_the_rest_needs() -> None:
     layouts = find_layouts(SMALL, 8, micro_batches=(1, 2), recomputations=("none",), zeros=(0, 3))
     assert all(layout.world_size == 8 for layout in layouts)
-    table = price_layouts(SMALL, layouts, PRICES, FABRIC, memory_bytes=2 * 10**9)
+    told: list[tuple[int, int, str]] = []
+    table = price_layouts(
+        SMALL, layouts, PRICES, FABRIC, memory_bytes=2 * 10**9, progress=lambda *said: told.append(said)
+    )
+    assert [done for done, _, _ in told] == list(range(len(layouts) + 1))
+    assert {total for _, total, _ in told} == {len(layouts)}
     times = [each.step.duration_us for each in table if each.step is not None]
     assert times == sorted(times)
     left_out = [each for each in table if each.step is None]

@@ -8,7 +8,7 @@ import pytest
 from tests.factories import make_buffer, make_launch, make_step_call
 
 from torchledger.errors import PredictError
-from torchledger.nouns import Host, StepCall, TensorArgument
+from torchledger.nouns import Host, PlannedStep, StepCall, TensorArgument
 from torchledger.planning.fabric import find_fabric
 from torchledger.planning.price import plan_price
 from torchledger.planning.rank_entries import RankProgram
@@ -47,6 +47,23 @@ def test_a_step_without_collectives_needs_no_fabric() -> None:
     assert step.low_us < step.duration_us < step.high_us
     assert step.launches == 2
     assert sum(step.decided_by.values()) == pytest.approx(1)
+
+
+def test_a_host_that_waits_in_the_middle_of_a_step_makes_it_longer_and_its_line_is_named() -> None:
+    """Many small kernels behind a wait are launched while the device is idle."""
+
+    def step(*waits: StepCall) -> PlannedStep:
+        small = [product(order, n=64) for order in range(2, 60)]
+        return plan_price([program(0, [product(0, n=8192), *waits, *small], groups={}, knows_waits=True)], MODEL, None)
+
+    waits = make_step_call(order=1, kind="synchronization", name="cudaStreamSynchronize", sources=("moe.py:8",))
+    waiting, at_once = step(waits), step()
+    assert waiting.duration_us > 1.2 * at_once.duration_us
+    assert waiting.duration_us > 1.2 * max(waiting.device_us, waiting.host_us)
+    (said,) = [note for note in waiting.notes if "waits" in note]
+    assert said.startswith("the host waits for the device once inside the step (moe.py:8), which takes ")
+    assert not any("waits" in note for note in at_once.notes)
+    assert set(waiting.decided_by) == {"compute", "host"}
 
 
 def test_a_bucket_of_the_backward_is_hidden_behind_it_and_awaited_by_the_optimizer() -> None:

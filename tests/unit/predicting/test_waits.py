@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from torchledger.nouns import StepCall
-from torchledger.predicting.waits import Piece, pieces_of_step, waiting_step_us, waits_for_device
+from torchledger.predicting.waits import (
+    Piece,
+    Way,
+    pieces_of_step,
+    waiting_step_us,
+    waiting_way,
+    waits_for_device,
+    waits_notes,
+)
 
 
 def _call(name: str, order: int, kind: str = "operator", phase: str = "loss", **more: object) -> StepCall:
@@ -64,3 +72,23 @@ def test_the_pieces_of_a_step_add_up_to_what_host_and_device_need() -> None:
     # The first call of an operator costs the host more than the next.
     assert pieces[0].host_us > pieces[1].host_us
     assert waiting_step_us(pieces) >= 600.0
+
+
+def test_the_way_through_a_step_that_waits_is_the_hosts_up_to_a_kernel_and_the_devices_from_there() -> None:
+    pieces = [Piece(10.0, 40.0), Piece(20.0, 60.0), WAIT, Piece(50.0, 5.0), Piece(50.0), WAIT]
+    assert waiting_way(pieces) == Way(host_us=10.0 + 100.0, device_us=100.0)
+    assert waiting_way(pieces).shares == pytest.approx({"host": 110 / 210, "compute": 100 / 210})
+
+
+def test_a_note_names_the_lines_that_wait_the_most_frequent_first() -> None:
+    def wait(*sources: str) -> StepCall:
+        return _call("cudaStreamSynchronize", 0, "synchronization", sources=sources)
+
+    calls = [wait("/home/me/train.py:9"), wait("/home/me/train.py:3", "/home/me/moe.py:8"), wait("/home/me/moe.py:8")]
+    (said,) = waits_notes(calls, 1234.0)
+    assert said == (
+        "the host waits for the device 3 times inside the step (moe.py:8 x 2, train.py:9), which takes 1,234 us "
+        "longer for it"
+    )
+    assert waits_notes([wait()], 5.0)[0].startswith("the host waits for the device once inside the step, which")
+    assert waits_notes(calls, 0.5) == ()

@@ -10,9 +10,9 @@ from factories import make_run, make_step, make_step_call
 from torchledger.errors import StoreError
 from torchledger.nouns import Gap, OptimizerFacts, StepCall, StepKind
 from torchledger.profiling.records import notes_of_recording
-from torchledger.reporting.document import Facts
+from torchledger.reporting.document import Facts, Table
 from torchledger.reporting.overview import verdict
-from torchledger.reporting.step import step_sections, verdict_of_step
+from torchledger.reporting.step import step_as_plain, step_sections, verdict_of_step
 from torchledger.reporting.summary import summarize_ledger
 from torchledger.stepping.export import export_step
 from torchledger.stepping.recording import StepRecording
@@ -97,3 +97,41 @@ def test_idle_time_is_of_the_step_that_nothing_else_disturbed(profiled_us: float
     profiled = () if profiled_us is None else (profiled_us,)
     step = make_step(plain_us=(1000.0,), profiled_us=profiled, busy_us=200.0, device_us=200.0, idle_us={"Python": 1.0})
     assert f"Look first at the {said} of the step" in verdict_of_step(total_step(step, [make_step_call()], {}))[2]
+
+
+def _tables_of_plan(*calls: StepCall) -> tuple[Table, Table]:
+    step = make_step(clock="host", device_us=None, plain_us=(), profiled_us=(), recorded=1)
+    _, phases, by_call, _ = step_sections(total_step(step, calls, {}), top=3)
+    (first,), (second,) = phases.blocks, by_call.blocks
+    assert isinstance(first, Table) and isinstance(second, Table)
+    return first, second
+
+
+def test_calls_of_a_planned_step_have_the_times_that_the_plan_gave_them_the_longest_first() -> None:
+    small = make_step_call(order=0, name="aten::mm", samples_us=(), flops=8, bytes_moved=9, predicted_us=30.0)
+    large = make_step_call(order=1, name="aten::mul", samples_us=(), flops=0, bytes_moved=9_000, predicted_us=10.0)
+    phases, by_call = _tables_of_plan(large, small)
+    assert [row[0] for row in by_call.rows] == ["aten::mm", "aten::mul"]
+    place = [column.key for column in by_call.columns].index("predicted_total_us")
+    assert [row[place : place + 2] for row in by_call.rows] == [(30.0, 0.75), (10.0, 0.25)]
+    assert by_call.total is not None and by_call.total[place] == 40.0
+    assert phases.total is not None and 40.0 in phases.total
+
+
+def test_a_time_that_neither_a_clock_nor_a_plan_has_given_is_a_dash_and_what_is_large_comes_first() -> None:
+    small = make_step_call(order=0, name="aten::mm", samples_us=(), flops=8, bytes_moved=9)
+    large = make_step_call(order=1, name="aten::mul", samples_us=(), flops=0, bytes_moved=9_000)
+    _, by_call = _tables_of_plan(small, large)
+    assert [row[0] for row in by_call.rows] == ["aten::mul", "aten::mm"]
+    place = [column.key for column in by_call.columns].index("predicted_total_us")
+    assert {by_call.columns[place].format(row[place]) for row in by_call.rows} == {"-"}
+    assert not {"total_us", "achieved_tflops_per_s"} & {column.key for column in by_call.columns}
+
+
+def test_a_planned_step_was_heard_and_not_recorded_under_the_profiler() -> None:
+    step = make_step(clock="host", device_us=None, plain_us=(), profiled_us=(), recorded=1)
+    totals = total_step(step, [make_step_call(samples_us=(), predicted_us=3.0)], {})
+    (facts,) = (block for block in step_sections(totals, top=3)[0].blocks if isinstance(block, Facts))
+    assert dict(facts.rows)["steps"].endswith("1 heard without its device")
+    (phase,) = step_as_plain(totals)["phases"].values()  # type: ignore[index]
+    assert phase["device_us"] is None and phase["predicted_us"] == 3.0

@@ -12,7 +12,7 @@ function phaseBar() {
 
 function phaseTable() {
   const total = RECORDED.total;
-  const line = (name, each) => [name, formatCount(each.calls), formatCount(each.launches), formatUs(each.us), total.us ? formatShare(each.us / total.us) : UNKNOWN,
+  const line = (name, each) => [name, formatCount(each.calls), formatCount(each.launches), total.us ? formatUs(each.us) : UNKNOWN, total.us ? formatShare(each.us / total.us) : UNKNOWN,
     formatFlops(each.flops), formatBytes(each.bytes), each.us ? formatShare(each.unknown_us / each.us) : ""];
   return smallTable([{ label: "phase", align: "left" }, { label: "calls" }, { label: "launches" }, { label: "time" }, { label: "share" }, { label: "FLOPs" }, { label: "bytes" },
     { label: "unknown", title: "share of the time whose FLOPs and bytes are not known" }],

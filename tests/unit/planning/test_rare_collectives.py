@@ -1,0 +1,66 @@
+"""Collectives of steps that were not recorded: local SGD averages parameters every so many steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import distributed as dist
+from torch import nn
+
+from torchledger.nouns import Device, DryRun, MadeGroup, RareCollective, WorldSpec
+from torchledger.planning.dry_run import run_without_device
+from torchledger.planning.fabric import shipped_fabrics
+from torchledger.planning.rare_collectives import rare_note
+
+GPU = Device(name="a made-up device", kind="cuda", compute_capability=(9, 0), num_multiprocessors=78)
+
+
+def _outcome(path: Path, every: int) -> DryRun:
+    def program() -> None:
+        dist.init_process_group("nccl")
+        layer = nn.Linear(8, 8).cuda()
+        for parameter in layer.parameters():
+            dist.broadcast(parameter.data, 0)
+        optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+        for step in range(1, 200):
+            layer(torch.zeros(4, 8, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step % every == 0:
+                for parameter in layer.parameters():
+                    dist.all_reduce(parameter.data)
+
+    return run_without_device(program, path / "plan.ledger", GPU, world=WorldSpec(0, 2)).dry_run
+
+
+def test_what_rarer_steps_exchange_is_looked_for_behind_a_step_without_a_collective(tmp_path: Path) -> None:
+    found = _outcome(tmp_path, 12)
+    assert [(each.operation, each.message_bytes, each.count, each.steps) for each in found.rare] == [
+        ("all_reduce", 8 * 8 * 4, 1, 1),
+        ("all_reduce", 8 * 4, 1, 1),
+    ]
+    assert found.optimizer_steps == 13
+    assert all(each.source.startswith(__file__) and each.group_size == 2 for each in found.rare)
+
+
+def test_a_step_with_a_collective_has_no_rarer_ones_told(tmp_path: Path) -> None:
+    assert _outcome(tmp_path, 1).rare == ()
+
+
+def test_a_note_says_what_rarer_steps_did_and_what_it_takes() -> None:
+    rare = (
+        RareCollective("all_reduce", "/home/me/train.py:13", "0", 8, 4_000_000, 2, 1),
+        RareCollective("all_reduce", "/home/me/train.py:13", "0", 8, 400_000, 2, 1),
+    )
+    dry_run = DryRun("H200", groups=(MadeGroup("0", tuple(range(8))),), rare=rare, optimizer_steps=11)
+    said = rare_note(dry_run, shipped_fabrics()["h200"])
+    assert said.startswith(
+        "no collective in this step; rarer steps are not in the price: all_reduce 4 times over 8 ranks "
+        "(8.8 MB, train.py:13) in 1 of the 11 steps of optimizers that ran, where it takes about 0."
+    )
+
+
+def test_where_no_step_with_a_collective_came_that_is_said() -> None:
+    said = rare_note(DryRun("H200", optimizer_steps=67), None)
+    assert said.endswith("and none that has one came in the 67 steps of optimizers that ran")

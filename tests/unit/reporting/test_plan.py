@@ -1,0 +1,38 @@
+"""A plan as its reader sees it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torchledger.nouns import PlannedStep
+from torchledger.reporting.document import Facts
+from torchledger.reporting.plan import plan_document
+
+STEP = PlannedStep("step", "H200", None, 1, 17_000.0, 9_000.0, 25_000.0, 0.9, 15_700.0, 14_200.0)
+
+
+def _decided_by(step: PlannedStep) -> str:
+    (facts,) = (block for block in plan_document(step).sections[0].blocks if isinstance(block, Facts))
+    return dict(facts.rows)["decided by"]
+
+
+def test_a_step_that_is_longer_than_what_host_and_device_need_is_decided_by_both() -> None:
+    assert _decided_by(replace(STEP, decided_by={"host": 0.6, "compute": 0.4})) == (
+        "the host, which launches kernels (60 %) and the device's kernels (40 %); one waits for the other"
+    )
+
+
+def test_what_decides_nearly_all_is_named_alone() -> None:
+    assert _decided_by(replace(STEP, decided_by={"compute": 0.95, "host": 0.05})) == "the device's kernels"
+
+
+def test_kernels_are_told_apart_from_the_calls_that_launch_them() -> None:
+    step = replace(STEP, launches=81, kernel_launches=114)
+    (facts,) = (block for block in plan_document(step).sections[0].blocks if isinstance(block, Facts))
+    assert dict(facts.rows)["device"] == (
+        "15.7 ms in 114 launches of kernels, by 81 eager calls and launches of compiled graphs"
+    )
+    (facts,) = (
+        block for block in plan_document(replace(step, world_size=8)).sections[0].blocks if isinstance(block, Facts)
+    )
+    assert dict(facts.rows)["device"].endswith("launches of compiled graphs of one rank's step")
