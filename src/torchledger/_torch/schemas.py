@@ -19,6 +19,9 @@ _OF_ALLOCATION = frozenset(("pin_memory", "non_blocking"))
 _WITHOUT_EFFECT = frozenset(("keepdim", "keep_dim"))
 """What changes the shape of a result and nothing of the work."""
 
+_NAMED_DIMENSIONS = "name"
+"""What torch 2.11's overloads are called that take dimensions by their names; no tensor has any to speak of."""
+
 _INSERTING = frozenset(("aten::stack", "aten::unsqueeze", "aten::_stack"))
 
 
@@ -46,7 +49,9 @@ def _of_recorded(name: str, kinds: str) -> Parameters | None:
     found = [
         _parameters(schema)
         for schema in schemas_named(name)
-        if len(schema.arguments) == len(kinds) and all(map(_fits, schema.arguments, kinds))
+        if len(schema.arguments) == len(kinds)
+        and all(map(_fits, schema.arguments, kinds))
+        and _NAMED_DIMENSIONS not in schema.overload_name
     ]
     if not found:
         return None
