@@ -24,6 +24,7 @@ _PAGEABLE_BYTES_PER_US = 6_000.0
 """The host copies what is not pinned into a buffer that is: one recorded copy of 134 MB, beside an H100."""
 
 _LAUNCH_US = 1.5
+_MILLISECOND = 1e3
 _WIDE_AS_RECORDED, _WIDE_BY_RATE = 1.1, 1.7
 
 
@@ -98,10 +99,11 @@ def notes_on_copies(model: TimeModel, calls: Sequence[StepCall], *, ran_on_cpu: 
     prices = [None if ran_on_cpu else price_copy(model, call) for call in inline]
     priced = [(call, found) for call, found in zip(inline, prices, strict=True) if found is not None]
     if priced:
-        took_ms = sum(found.duration_us for _, found in priced) / 1e3
+        took_us = sum(found.duration_us for _, found in priced)
+        took = f"{took_us / 1e3:,.4g} ms" if took_us >= _MILLISECOND else f"{took_us:.3g} us"
         how = "as recorded" if any(call.samples_us for call, _ in priced) else _rates(model)
         size = _size(call for call, _ in priced)
-        notes.append(f"copies between host and device ({size}) take {took_ms:,.4g} ms, {how}")
+        notes.append(f"copies between host and device ({size}) take {took}, {how}")
     if beside:
         notes.append(f"copies between host and device on streams of their own ({_size(beside)}) run beside other work")
     if unpriced := [call for call, found in zip(inline, prices, strict=True) if found is None]:
