@@ -327,6 +327,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         return result
 
     def _equal(self) -> bool:
+        if torch._C._current_graph_task_id() != -1:
+            return True  # a formula of autograd checks what it was given, such as that of complex singular vectors
         self.note("whether two tensors are equal", False)
         return False
 
@@ -492,7 +494,7 @@ def _is_true(func: Any, args: Sequence[Any]) -> bool:
         return isinstance(second, float) and math.isinf(second)
     if name == "eq":
         return first is second
-    if name == "gt" and second == _CURVATURE:
+    if name == "gt" and isinstance(second, float) and second == _CURVATURE:
         return is_called_from(_LBFGS)
     if name in ("bitwise_not", "logical_not"):
         return isinstance(first, torch.Tensor) and first.dtype is torch.bool and not getattr(first, "_stand_in", False)
