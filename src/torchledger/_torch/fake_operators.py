@@ -32,7 +32,7 @@ class NoShapeError(PlanError, RuntimeError):
 def shapes_by_example(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What an operator makes of fake tensors: shapes, strides and dtypes of what its CPU kernel makes of zeros.
 
-    One that changes its arguments and gives nothing back is not run, nor is one that fills what it is given (``out=``).
+    One that changes its arguments and gives nothing or the first of them back is not run, nor is one that fills what it is given (``out=``).
     Raises ``NoShapeError`` where there is no such kernel, where it does not take zeros, and for arguments of more than
     ``EXAMPLE_BYTES``.
     """
@@ -40,8 +40,13 @@ def shapes_by_example(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
         return None
     if (filled := kwargs.get("out")) is not None:
         return filled
+    if args and isinstance(args[0], FakeTensor) and _is_in_place(func._schema):
+        return args[0]
     given: list[Any] = [each for each in tensors_in((args, kwargs)) if isinstance(each, FakeTensor)]
     if not given:
+        layouts = {str(each.layout) for each in tensors_in((args, kwargs)) if each.layout is not torch.strided}
+        if layouts:
+            raise NoShapeError(f"it is given {', '.join(sorted(layouts))}, where a plan follows torch.sparse_coo alone")
         raise NoShapeError("it was given no tensors")
     if sum(each.numel() * each.element_size() for each in given if each.layout is torch.strided) > EXAMPLE_BYTES:
         raise NoShapeError(f"its arguments are larger than {EXAMPLE_BYTES >> 20} MiB")
@@ -73,6 +78,12 @@ def shapes_by_example(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
 
     return tree_map(fake, result)
+
+
+def _is_in_place(schema: Any) -> bool:
+    returned = schema.returns[0].alias_info if len(schema.returns) == 1 else None
+    first = schema.arguments[0].alias_info
+    return returned is not None and first is not None and first.is_write and returned.before_set == first.before_set
 
 
 # --- sizes that depend on values ------------------------------------------------------------------------------------
@@ -269,7 +280,7 @@ def _least_squares(
 
 
 def _real_dtype(tensor: Any) -> torch.dtype:
-    return tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype  # type: ignore[no-any-return]
+    return tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype
 
 
 def _no_library(*args: Any, **kwargs: Any) -> bool:

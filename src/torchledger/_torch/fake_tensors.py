@@ -35,6 +35,7 @@ from torchledger._torch.composites import is_composite
 from torchledger._torch.errors import wants_device
 from torchledger._torch.fake_operators import ONLY_THERE, SIZED, NoShapeError, note_choices, shapes_by_example
 from torchledger._torch.fake_shares import ARE_SHARES, count_shares, origin_of, shares_of
+from torchledger._torch.fake_sparse import MASKED, SPARSE, is_sparse
 from torchledger._torch.fake_triton import NAMESPACE as TRITON_KERNELS
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import is_higher_order, tensors_in
@@ -194,6 +195,9 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             return None
         if isinstance(func, torch._ops.OpOverload) and func.name() in SIZED:
             return self._sized(func.name(), args, kwargs)
+        if func in MASKED or (func in SPARSE and is_sparse(args)):
+            with self:
+                return (MASKED.get(func) or SPARSE[func])(*args, **kwargs)
         if func in ONLY_THERE:
             with self:
                 return ONLY_THERE[func](*args, **kwargs)
@@ -355,7 +359,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                 f"{name} at {self.line()} cannot be run without its device: torch has no meta function that says what "
                 f"it makes, and {error}. Give it one (torch.library.register_fake), or plan the script without it."
             ) from error
-        if result is not None and kwargs.get("out") is None:
+        if result is not None and result is not (args or (None,))[0] and kwargs.get("out") is None:
             self.note(f"what {name} makes", "of the sizes that it has for zeros on the CPU")
         return result
 
