@@ -32,7 +32,8 @@ class NoShapeError(PlanError, RuntimeError):
 def shapes_by_example(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What an operator makes of fake tensors: shapes, strides and dtypes of what its CPU kernel makes of zeros.
 
-    One that changes its arguments and gives nothing or the first of them back is not run, nor is one that fills what it is given (``out=``).
+    One that changes its arguments and gives nothing or the first of them back is not run, nor is one that fills what it
+    is given (``out=``).
     Raises ``NoShapeError`` where there is no such kernel, where it does not take zeros, and for arguments of more than
     ``EXAMPLE_BYTES``.
     """
