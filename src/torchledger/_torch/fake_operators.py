@@ -32,7 +32,8 @@ class NoShapeError(PlanError, RuntimeError):
 def shapes_by_example(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What an operator makes of fake tensors: shapes, strides and dtypes of what its CPU kernel makes of zeros.
 
-    One that changes its arguments and gives nothing back is not run, nor is one that fills what it is given (``out=``).
+    One that changes its arguments and gives nothing or the first of them back is not run, nor is one that fills what it
+    is given (``out=``).
     Raises ``NoShapeError`` where there is no such kernel, where it does not take zeros, and for arguments of more than
     ``EXAMPLE_BYTES``.
     """
@@ -40,8 +41,13 @@ def shapes_by_example(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
         return None
     if (filled := kwargs.get("out")) is not None:
         return filled
+    if args and isinstance(args[0], FakeTensor) and _is_in_place(func._schema):
+        return args[0]
     given: list[Any] = [each for each in tensors_in((args, kwargs)) if isinstance(each, FakeTensor)]
     if not given:
+        layouts = {str(each.layout) for each in tensors_in((args, kwargs)) if each.layout is not torch.strided}
+        if layouts:
+            raise NoShapeError(f"it is given {', '.join(sorted(layouts))}, where a plan follows torch.sparse_coo alone")
         raise NoShapeError("it was given no tensors")
     if sum(each.numel() * each.element_size() for each in given if each.layout is torch.strided) > EXAMPLE_BYTES:
         raise NoShapeError(f"its arguments are larger than {EXAMPLE_BYTES >> 20} MiB")
@@ -73,6 +79,12 @@ def shapes_by_example(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
 
     return tree_map(fake, result)
+
+
+def _is_in_place(schema: Any) -> bool:
+    returned = schema.returns[0].alias_info if len(schema.returns) == 1 else None
+    first = schema.arguments[0].alias_info
+    return returned is not None and first is not None and first.is_write and returned.before_set == first.before_set
 
 
 # --- sizes that depend on values ------------------------------------------------------------------------------------
@@ -146,6 +158,10 @@ def _unique(tensor: Any, is_sorted: bool = True, inverse: bool = False, counts: 
     )
 
 
+def _unique_alone(tensor: Any, is_sorted: bool = True, inverse: bool = False) -> Any:
+    return _unique(tensor, is_sorted, inverse)[:2]
+
+
 def _unique_consecutive(tensor: Any, inverse: bool = False, counts: bool = False, dim: int | None = None) -> Any:
     if dim is not None:
         return _unique_dim(tensor, dim, True, inverse, counts)
@@ -189,6 +205,7 @@ SIZED: Mapping[str, Callable[..., Any]] = {
     "aten::nonzero": _nonzero,
     "aten::masked_select": _masked,
     "aten::_unique2": _unique,
+    "aten::_unique": _unique_alone,
     "aten::unique_consecutive": _unique_consecutive,
     "aten::unique_dim": _unique_dim,
     "aten::repeat_interleave.Tensor": _repeated,
@@ -242,6 +259,31 @@ def _gru_cell_backward(grad: Any, workspace: Any, has_bias: bool) -> Any:
     return gates, torch.empty_like(gates), torch.empty_like(grad), *biases
 
 
+def _grid_gradients(rows: Any, grid: Any, grad: Any) -> Any:
+    return torch.empty_like(rows), torch.empty_like(grid)
+
+
+def _sampled(rows: Any, grid: Any) -> Any:
+    return rows.new_empty((*rows.shape[:2], *grid.shape[1:3]))
+
+
+def _least_squares(
+    rows: Any, others: Any, rcond: float | None = None, *, driver: str | None = None
+) -> tuple[Any, Any, Any, Any]:
+    """A GPU has the driver ``gels`` alone, which tells neither a rank nor singular values."""
+    height, width = rows.shape[-2:]
+    is_vector = others.dim() == 1 or (rows.dim() - 1 == others.dim() and others.shape == rows.shape[:-1])
+    columns = () if is_vector else tuple(others.shape[-1:])
+    batch = torch.broadcast_shapes(rows.shape[:-2], others.shape[: -1 if is_vector else -2])
+    residuals = rows.new_empty((*batch, *(columns or (1,))) if height > width else (0,), dtype=_real_dtype(rows))
+    singular = rows.new_empty((0,), dtype=_real_dtype(rows))
+    return rows.new_empty((*batch, width, *columns)), residuals, _indices(rows, 0), singular
+
+
+def _real_dtype(tensor: Any) -> torch.dtype:
+    return tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype
+
+
 def _no_library(*args: Any, **kwargs: Any) -> bool:
     return False
 
@@ -253,6 +295,9 @@ ONLY_THERE: Mapping[Any, Callable[..., Any]] = {
     _ATEN.batch_norm_elemt.default: _like_first,
     _ATEN.batch_norm_backward_reduce.default: _reduced,
     _ATEN.batch_norm_backward_elemt.default: _like_first,
+    _ATEN.cudnn_grid_sampler.default: _sampled,
+    _ATEN.cudnn_grid_sampler_backward.default: _grid_gradients,
+    _ATEN.linalg_lstsq.default: _least_squares,
     _ATEN._ctc_loss_backward.default: _like_second,
     _ATEN._ctc_loss_backward.Tensor: _like_second,
     _ATEN._thnn_fused_gru_cell.default: _gru_cell,

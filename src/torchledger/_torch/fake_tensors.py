@@ -35,6 +35,7 @@ from torchledger._torch.composites import is_composite
 from torchledger._torch.errors import wants_device
 from torchledger._torch.fake_operators import ONLY_THERE, SIZED, NoShapeError, note_choices, shapes_by_example
 from torchledger._torch.fake_shares import ARE_SHARES, count_shares, origin_of, shares_of
+from torchledger._torch.fake_sparse import MASKED, SPARSE, is_sparse
 from torchledger._torch.fake_triton import NAMESPACE as TRITON_KERNELS
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import is_higher_order, tensors_in
@@ -194,6 +195,9 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             return None
         if isinstance(func, torch._ops.OpOverload) and func.name() in SIZED:
             return self._sized(func.name(), args, kwargs)
+        if func in MASKED or (func in SPARSE and is_sparse(args)):
+            with self:
+                return (MASKED.get(func) or SPARSE[func])(*args, **kwargs)
         if func in ONLY_THERE:
             with self:
                 return ONLY_THERE[func](*args, **kwargs)
@@ -327,6 +331,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         return result
 
     def _equal(self) -> bool:
+        if torch._C._current_graph_task_id() != -1:
+            return True  # a formula of autograd checks what it was given, such as that of complex singular vectors
         self.note("whether two tensors are equal", False)
         return False
 
@@ -353,7 +359,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                 f"{name} at {self.line()} cannot be run without its device: torch has no meta function that says what "
                 f"it makes, and {error}. Give it one (torch.library.register_fake), or plan the script without it."
             ) from error
-        if result is not None and kwargs.get("out") is None:
+        if result is not None and result is not (args or (None,))[0] and kwargs.get("out") is None:
             self.note(f"what {name} makes", "of the sizes that it has for zeros on the CPU")
         return result
 
@@ -492,7 +498,7 @@ def _is_true(func: Any, args: Sequence[Any]) -> bool:
         return isinstance(second, float) and math.isinf(second)
     if name == "eq":
         return first is second
-    if name == "gt" and second == _CURVATURE:
+    if name == "gt" and isinstance(second, float) and second == _CURVATURE:
         return is_called_from(_LBFGS)
     if name in ("bitwise_not", "logical_not"):
         return isinstance(first, torch.Tensor) and first.dtype is torch.bool and not getattr(first, "_stand_in", False)

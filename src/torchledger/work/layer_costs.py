@@ -309,7 +309,7 @@ LAYER_COSTS: Mapping[str, Formula] = {
     ),
     "im2col": _columns,
     "col2im": _image,
-    **named("grid_sampler_2d grid_sampler_3d", _grid_sampled),
+    **named("grid_sampler_2d grid_sampler_3d cudnn_grid_sampler", _grid_sampled),
     **named("grid_sampler_2d_backward grid_sampler_3d_backward", _grid_sampled_backward),
     **named("batch_norm_stats batch_norm_backward_reduce", _channel_statistics),
     "_weight_norm_interface": _weight_norm,

@@ -110,6 +110,47 @@ def test_results_have_the_shapes_and_dtypes_of_a_cpu(name: str) -> None:
     assert (made.shape, made.dtype, made.device.type) == (expected.shape, expected.dtype, "cuda")
 
 
+PASSES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "maximum": lambda given: torch.maximum(given, given.flip(0)),
+    "limits that are tensors": lambda given: given.clamp(given.flip(0), given.flip(1)),
+    "a sampled grid": lambda given: nn.functional.grid_sample(
+        given.view(1, 2, 4, 16), given.view(1, 8, 8, 2), align_corners=True
+    ),
+    "filled by a tensor": lambda given: given.index_fill(0, torch.tensor([1, 2], device=given.device), given[0, 0]),
+    "complex singular vectors": lambda given: torch.linalg.svd(given + 1j * given.flip(1), full_matrices=False)[
+        0
+    ].abs(),
+}
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_what_has_gradients_on_a_cpu_has_them_without_a_device(name: str) -> None:
+    expected = PASSES[name](torch.arange(128.0).sin().view(8, 16))
+    with FakeDevice(HOPPER):
+        given = torch.ones(8, 16, device="cuda", requires_grad=True)
+        made = PASSES[name](given)
+        (gradient,) = torch.autograd.grad(made.sum(), given)
+    assert (made.shape, made.dtype, gradient.shape) == (expected.shape, expected.dtype, (8, 16))
+
+
+def test_numbers_are_compared_with_tensors_of_any_size(fake: FakeDevice) -> None:
+    given = torch.zeros(4, 5, device="cuda")
+    assert (given > given).shape == (4, 5) and torch.linalg.matrix_rank(given, rtol=given[0, :0]).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("rows", "others"),
+    [((5, 3), (5, 2)), ((5, 3), (5,)), ((2, 5, 3), (2, 5)), ((3, 5), (3, 2)), ((2, 5, 3), (2, 5, 2))],
+)
+def test_least_squares_have_the_shapes_of_the_driver_that_a_gpu_has(
+    rows: tuple[int, ...], others: tuple[int, ...]
+) -> None:
+    expected = torch.linalg.lstsq(torch.ones(rows), torch.ones(others), driver="gels")
+    with FakeDevice(HOPPER):
+        made = torch.linalg.lstsq(torch.ones(rows, device="cuda"), torch.ones(others, device="cuda"))
+    assert [(each.shape, each.dtype) for each in made] == [(each.shape, each.dtype) for each in expected]
+
+
 def test_sizes_that_depend_on_values_are_those_of_all_elements_and_noted(fake: FakeDevice) -> None:
     given = torch.zeros(4, 3, device="cuda")
     values, inverse, counts = given.unique(return_inverse=True, return_counts=True)

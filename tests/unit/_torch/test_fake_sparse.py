@@ -1,0 +1,61 @@
+"""Sparse tensors on a device that is not there hold as many elements as they were given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from torchledger._torch.fake_device import FakeDevice
+from torchledger._torch.fake_operators import NoShapeError
+from torchledger.nouns import Device
+
+HOPPER = Device(name="a Hopper", kind="cuda", compute_capability=(9, 0), num_multiprocessors=78)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeDevice]:
+    with FakeDevice(HOPPER) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda weights: torch.optim.SGD(weights, 0.1),
+        lambda weights: torch.optim.SparseAdam(weights),
+        lambda weights: torch.optim.Adagrad(weights),
+    ],
+    ids=["SGD", "SparseAdam", "Adagrad"],
+)
+def test_sparse_gradients_of_an_embedding_have_a_row_for_each_index(
+    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer], fake: FakeDevice
+) -> None:
+    layer = nn.Embedding(50_000_000, 4, sparse=True, device="cuda")
+    steps = optimizer(list(layer.parameters()))
+    for _ in range(2):
+        steps.zero_grad()
+        layer(torch.zeros(3, 7, dtype=torch.long, device="cuda")).sum().backward()
+        steps.step()
+    gradient = layer.weight.grad
+    assert gradient is not None and gradient.layout is torch.sparse_coo and gradient._nnz() == 21
+    assert gradient.coalesce().values().shape == (21, 4)
+
+
+def test_a_sparse_matrix_is_moved_and_multiplied_with_its_gradient(fake: FakeDevice) -> None:
+    places = torch.tensor([[0, 1, 1], [2, 0, 2]])
+    moved = torch.sparse_coo_tensor(places, torch.ones(3), (2, 3)).coalesce().cuda()
+    assert moved.device.type == "cuda" and moved.is_coalesced() and moved._nnz() == 3
+    assert moved.clone()._nnz() == moved.detach()._nnz() == 3 and moved.to(torch.float16).dtype is torch.float16
+    weights = torch.zeros(3, 5, device="cuda", requires_grad=True)
+    made = torch.sparse.mm(moved, weights)
+    made.sum().backward()
+    assert made.shape == (2, 5) and weights.grad is not None and weights.grad.shape == (3, 5)
+
+
+def test_other_sparse_layouts_are_refused_and_it_is_said_which_are_followed(fake: FakeDevice) -> None:
+    rows = torch.eye(4).to_sparse_csr()
+    with pytest.raises(NoShapeError, match=r"is given torch.sparse_csr, where a plan follows torch.sparse_coo alone"):
+        rows.cuda()
