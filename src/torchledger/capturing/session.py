@@ -206,7 +206,10 @@ class Capture:
     def _finish(self, status: str, exit_code: int | None) -> None:
         before, breaks = self._eager_before, None
         if before is not None:
-            breaks = self._try("graph breaks", lambda: graph_breaks_note(before, eager_counts()), None)
+            has_graphs = self._n_heard > 0
+            breaks = self._try(
+                "graph breaks", lambda: graph_breaks_note(before, eager_counts(), has_graphs=has_graphs), None
+            )
             if breaks is None and not self._n_heard:
                 breaks = self._try("graphs", lambda: absent_graphs_note(before), None)
             if breaks is not None:
