@@ -73,7 +73,7 @@ def why_no_graph(summary: Summary) -> tuple[str, ...]:
         if summary.step is not None
         else "Of a model that runs eagerly `torchledger run --profile` records steps: those that end with an "
         "optimizer's step or with torchledger.step(). Processes that a script starts by multiprocessing are not "
-        "recorded: use torchledger.capture(path, profile=True) in what they run."
+        "recorded: use torchledger.capture(path) and its profile(step) in what they run."
     )
     return (f"No compiled graph: is torch.compile called? {eager}",)
 
