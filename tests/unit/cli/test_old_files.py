@@ -34,7 +34,8 @@ CORRECTED = {
     _ON_A_CPU: ("step.duration_us", *_WIDTH),
 }
 """What the earlier version said wrongly: it called kernels of a CPU inside what a GPU was measured at and compared
-their times with a GPU's, had a launch widen a step by more than the launch takes, and added medians of launches where their sum is one of means."""
+their times with a GPU's, had a launch widen a step by more than the launch takes, and added medians of launches where
+their sum is one of means."""
 
 
 _ROUNDING = 3e-5
